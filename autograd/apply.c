@@ -82,7 +82,7 @@ static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, i
     *needs_grad = needs;
     if (!missing)
         return tensors;
-    trek_fail_missing(trek_op_called(op, attrs), "an input");
+    trek_fail_missing(trek_op_called(op, attrs), "input");
     if (tensors != few)
         trek_block_free(tensors);
     return NULL;

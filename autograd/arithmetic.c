@@ -16,7 +16,7 @@ static bool two(const char *name, trek_var **x, trek_var **y, bool floats, trek_
     *dtype = trek_op_common_dtype((trek_tensor *[]){ (*x)->data, (*y)->data }, 2);
     *dtype = floats && !trek_dtype_is_float(*dtype) ? TREK_F32 : *dtype;
     if (*dtype == TREK_BOOL)
-        return trek_fail(TREK_ERR_DTYPE, "%s: dtype bool is not supported", name), false;
+        return trek_fail(TREK_ERR_DTYPE, "%s: input: dtype bool is not supported", name), false;
     trek_dtype work = trek_dtype_is_16bit(*dtype) ? TREK_F32 : *dtype;
     *x = trek_cast(*x, work);
     *y = trek_cast(*y, work);
@@ -32,7 +32,7 @@ trek_var *trek_div_mode(trek_var *x, trek_var *y, trek_rounding rounding)
     if (rounding == TREK_ROUND_NONE)
         return trek_div(x, y);
     if (rounding != TREK_ROUND_TRUNC && rounding != TREK_ROUND_FLOOR)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "div_mode: %d is no rounding", (int)rounding);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "div_mode: rounding: %d; must be a value of trek_rounding", (int)rounding);
     return trek_apply_div_rounded(x, y, rounding == TREK_ROUND_FLOOR);
 }
 
@@ -82,8 +82,8 @@ trek_var *trek_heaviside(trek_var *x, trek_var *y)
     TREK_NEEDED("heaviside", x);
     TREK_NEEDED("heaviside", y);
     if (trek_var_dtype(x) != trek_var_dtype(y))
-        return trek_fail_null(TREK_ERR_DTYPE, "heaviside: %s and %s", trek_dtype_name(trek_var_dtype(x)),
-                              trek_dtype_name(trek_var_dtype(y)));
+        return trek_fail_null(TREK_ERR_DTYPE, "heaviside: x and values: dtypes %s and %s; must be equal",
+                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(y)));
     x = trek_var_detach(x), y = trek_var_detach(y);
     return trek_where(trek_eq_scalar(x, 0), y, x ? trek_cast(trek_gt_scalar(x, 0), trek_var_dtype(x)) : NULL);
 }
@@ -92,7 +92,7 @@ trek_var *trek_clamp_var(trek_var *x, trek_var *low, trek_var *high)
 {
     TREK_NEEDED("clamp_var", x);
     if (!low && !high)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "clamp_var: a limit is needed");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "clamp_var: low and high: both NULL; one must be given");
     x = low ? trek_maximum(x, low) : x;
     return high ? trek_minimum(x, high) : x;
 }

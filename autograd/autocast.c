@@ -176,9 +176,9 @@ void trek_autocast_begin(trek_dtype dtype)
         state->before[state->depth] = trek_grad_mode_here.autocast;
     state->depth++;
     if (!trek_dtype_is_16bit(dtype) && dtype != TREK_F32)
-        trek_fail(TREK_ERR_ARGUMENT, "autocast_begin: %s is not bf16, f16 or (off) f32", trek_dtype_name(dtype));
+        trek_fail(TREK_ERR_ARGUMENT, "autocast_begin: dtype: %s; must be bf16, f16 or (off) f32", trek_dtype_name(dtype));
     else if (state->depth > DEEPEST)
-        trek_fail(TREK_ERR_STATE, "autocast_begin: more than %d within each other", DEEPEST);
+        trek_fail(TREK_ERR_STATE, "autocast_begin: nested more than %d deep; begin and end must pair", DEEPEST);
     else
         trek_grad_mode_here.autocast = (uint8_t)dtype;
 }
@@ -186,7 +186,7 @@ void trek_autocast_begin(trek_dtype dtype)
 void trek_autocast_end(void)
 {
     if (!state || state->depth == 0) {
-        trek_fail(TREK_ERR_STATE, "autocast_end: without a begin");
+        trek_fail(TREK_ERR_STATE, "autocast_end: called without trek_autocast_begin before");
         return;
     }
     state->depth--;

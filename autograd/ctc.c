@@ -212,7 +212,7 @@ static bool integers(const char *what, const trek_var *x)
     trek_dtype dtype = trek_var_dtype(x);
     if (!trek_dtype_is_float(dtype) && dtype != TREK_BOOL)
         return true;
-    return trek_fail(TREK_ERR_DTYPE, "%s: %s are of an integer dtype, got %s", name, what, trek_dtype_name(dtype)), false;
+    return trek_fail(TREK_ERR_DTYPE, "%s: %s: dtype %s; must be an integer dtype", name, what, trek_dtype_name(dtype)), false;
 }
 
 /* Returns the integers of a variable in memory of their own, with room for one more, or NULL on failure. */
@@ -237,23 +237,26 @@ static bool take_targets(ctc *c, const trek_var *targets, const int64_t *lengths
         return false;
     for (int64_t n = 0; n < c->rows; n++) {
         if (lengths[n] < 0 || (rows && lengths[n] > width) || (!rows && lengths[n] > trek_var_numel(targets) - total))
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: a target of length %lld in row %lld", name, (long long)lengths[n],
-                             (long long)n), false;
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: target_lengths: %lld in row %lld; must be 0 to the number of labels", name,
+                             (long long)lengths[n], (long long)n),
+                   false;
         c->starts[n] = total;
         for (int64_t k = 0; k < lengths[n]; k++) {
             int64_t label = c->targets[rows ? n * width + k : total + k];
             if (label < 0 || label >= c->classes || label == c->blank)
-                return trek_fail(TREK_ERR_ARGUMENT, "%s: label %lld in the target of row %lld; classes are 0 to %lld without the "
-                                 "blank, %lld", name, (long long)label, (long long)n, (long long)c->classes - 1,
-                                 (long long)c->blank), false;
+                return trek_fail(TREK_ERR_ARGUMENT,
+                                 "%s: targets: label %lld in row %lld; classes are 0 to %lld, without the blank, %lld", name,
+                                 (long long)label, (long long)n, (long long)c->classes - 1, (long long)c->blank),
+                       false;
             c->targets[total + k] = label;
         }
         total += lengths[n];
     }
     c->starts[c->rows] = total;
     if (!rows && total != trek_var_numel(targets))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %lld labels, but target lengths that add up to %lld", name,
-                         (long long)trek_var_numel(targets), (long long)total), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: targets: %lld labels; target_lengths add up to %lld", name,
+                         (long long)trek_var_numel(targets), (long long)total),
+               false;
     return true;
 }
 
@@ -268,8 +271,9 @@ static bool take_lengths(ctc *c, const trek_var *lengths)
         return false;
     for (int64_t n = 0; n < c->rows; n++) {
         if (c->lengths[n] < 0 || c->lengths[n] > c->steps)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: an input length of %lld in row %lld; there are %lld steps", name,
-                             (long long)c->lengths[n], (long long)n, (long long)c->steps), false;
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: input_lengths: %lld in row %lld; must be 0 to %lld, the number of steps",
+                             name, (long long)c->lengths[n], (long long)n, (long long)c->steps),
+                   false;
         c->places[n] = total;
         total += c->lengths[n] * states_of(c, n);
     }
@@ -288,8 +292,8 @@ static bool shapes_fit(const trek_var *log_probs, const trek_var *targets, const
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!fits)
         trek_fail(TREK_ERR_SHAPE,
-                  "%s: log probabilities [T, N, C], targets [N, S] or of all rows together, and N lengths of each "
-                  "are needed (or [T, C], [S] and one), not %s and %s with %lld and %lld",
+                  "%s: inputs: %s and %s, with %lld input lengths and %lld target lengths; must be log probabilities [T, N, C], "
+                  "targets [N, S] or of all rows together, and N lengths of each (or [T, C], [S] and one)",
                   name, trek_tensor_shape_text(log_probs->data, a), trek_tensor_shape_text(targets->data, b),
                   (long long)trek_var_numel(inputs), (long long)trek_var_numel(lengths));
     return fits;
@@ -305,7 +309,8 @@ static trek_var *losses_of(trek_var *log_probs, trek_var *targets, trek_var *inp
     *c = (ctc){ .steps = trek_var_size(log_probs, 0), .rows = trek_var_size(log_probs, 1),
                 .classes = trek_var_size(log_probs, 2), .blank = opts->blank, .zero_infinity = opts->zero_infinity };
     if (c->blank < 0 || c->blank >= c->classes)
-        trek_fail(TREK_ERR_ARGUMENT, "%s: the blank is %lld, of %lld classes", name, (long long)c->blank, (long long)c->classes);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: blank: %lld; must be one of %lld classes", name, (long long)c->blank,
+                  (long long)c->classes);
     else if (take_targets(c, targets, lengths) && take_lengths(c, input_lengths))
         return trek_function_apply_one(&ctc_function, c, &log_probs, 1);
     free_ctc(c);
@@ -327,7 +332,7 @@ trek_var *trek_ctc_loss(trek_var *log_probs, trek_var *targets, trek_var *input_
     trek_ctc_opts opts = given ? *given : (trek_ctc_opts){ 0 };
     trek_dtype dtype;
     if (!log_probs || !targets || !input_lengths || !target_lengths)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "input"), NULL;
     if (!trek_loss_reduction_known(name, opts.reduction) || !shapes_fit(log_probs, targets, input_lengths, target_lengths) ||
         !trek_loss_widen(name, &log_probs, 1, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;

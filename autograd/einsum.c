@@ -136,7 +136,7 @@ static bool multiply(labelled *a, labelled *b, uint64_t keep, const labelled *ou
     for (uint64_t rest = all; rest; rest &= rest - 1)
         n++;
     if (n > TREK_MAX_DIMS || n + 2 - __builtin_popcountll((in_a ^ in_b) & all) > TREK_MAX_DIMS) {
-        trek_fail(TREK_ERR_UNSUPPORTED, "einsum: a product of %d dimensions; %d are possible", n, TREK_MAX_DIMS);
+        trek_fail(TREK_ERR_UNSUPPORTED, "einsum: a product of %d dimensions; at most %d are possible", n, TREK_MAX_DIMS);
         return false;
     }
     if (summed) {
@@ -165,8 +165,9 @@ static bool take_diagonals(const char *name, labelled *x)
             if (x->labels[e] != x->labels[d])
                 continue;
             if (trek_var_size(x->x, d) != trek_var_size(x->x, e))
-                return trek_fail(TREK_ERR_SHAPE, "%s: a label stands for two dimensions of sizes %lld and %lld", name,
-                                 (long long)trek_var_size(x->x, d), (long long)trek_var_size(x->x, e)), false;
+                return trek_fail(TREK_ERR_SHAPE, "%s: a label stands for two dimensions of sizes %lld and %lld; must be equal",
+                                 name, (long long)trek_var_size(x->x, d), (long long)trek_var_size(x->x, e)),
+                       false;
             int label = x->labels[d];
             if (!(x->x = trek_diagonal(x->x, 0, d, e)))
                 return false;
@@ -188,9 +189,8 @@ static bool agree(const char *name, contraction *c, int64_t *sizes)
         for (int d = 0; d < c->parts[k].n; d++) {
             int64_t size = trek_var_size(c->parts[k].x, d), *have = &sizes[c->parts[k].labels[d]];
             if (size != 1 && *have != 1 && size != *have)
-                return trek_fail(TREK_ERR_SHAPE,
-                                 "%s: dimension %d of operand %d has size %lld, that of another with its label %lld", name, d, k,
-                                 (long long)size, (long long)*have),
+                return trek_fail(TREK_ERR_SHAPE, "%s: operand %d: dimension %d has size %lld; another with its label has %lld",
+                                 name, k, d, (long long)size, (long long)*have),
                        false;
             *have = size != 1 ? size : *have;
         }
@@ -269,10 +269,10 @@ static bool read_term(const char **at, labelled *term)
             continue;
         }
         if (label_of(**at) < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "einsum: '%c' in the equation is neither a letter nor part of one ellipsis",
-                             **at), false;
+            return trek_fail(TREK_ERR_ARGUMENT, "einsum: equation: '%c'; must be a letter or part of one ellipsis", **at), false;
         if (term->n == TREK_MAX_DIMS)
-            return trek_fail(TREK_ERR_ARGUMENT, "einsum: a term of more than %d letters", TREK_MAX_DIMS), false;
+            return trek_fail(TREK_ERR_ARGUMENT, "einsum: equation: a term of more than %d letters; must be fewer", TREK_MAX_DIMS),
+                   false;
         term->labels[term->n++] = label_of(**at);
     }
     return true;
@@ -284,7 +284,7 @@ static int name_dimensions(labelled *term, trek_var *x, int number)
 {
     int dims = trek_var_ndim(x), more = dims - term->n;
     if (more < 0 || (more > 0 && term->ellipsis < 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "einsum: operand %d has %d dimensions, its term names %d", number, dims, term->n), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "einsum: operand %d: %d dimensions; its term names %d", number, dims, term->n), -1;
     for (int d = term->n - 1; term->ellipsis >= 0 && d >= term->ellipsis; d--)
         term->labels[d + more] = term->labels[d];
     for (int k = 0; k < more; k++)
@@ -309,7 +309,8 @@ static bool output_of_itself(contraction *c, int more)
         if (seen[label] != 1)
             continue;
         if (c->output.n == TREK_MAX_DIMS)
-            return trek_fail(TREK_ERR_UNSUPPORTED, "einsum: a result of more than %d dimensions", TREK_MAX_DIMS), false;
+            return trek_fail(TREK_ERR_UNSUPPORTED, "einsum: a result of more than %d dimensions; must be fewer", TREK_MAX_DIMS),
+                   false;
         c->output.labels[c->output.n++] = label;
     }
     return true;
@@ -322,17 +323,19 @@ static bool read_output(const char *at, contraction *c, int more)
     if (!read_term(&at, output))
         return false;
     if (*at)
-        return trek_fail(TREK_ERR_ARGUMENT, "einsum: '%c' behind the arrow", *at), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "einsum: equation: '%c' behind the arrow; must be letters", *at), false;
     for (int k = 0; k < c->count; k++)
         there |= set_of(&c->parts[k]);
     for (int d = 0; d < output->n; twice |= bit(output->labels[d++]))
         if (!(there & bit(output->labels[d])) || (twice & bit(output->labels[d])))
-            return trek_fail(TREK_ERR_ARGUMENT, "einsum: letter %d of the output stands %s", d,
-                             there & bit(output->labels[d]) ? "there twice" : "in no operand"), false;
+            return trek_fail(TREK_ERR_ARGUMENT, "einsum: equation: letter %d of the output is %s", d,
+                             there & bit(output->labels[d]) ? "there twice" : "in no operand"),
+                   false;
     if (output->ellipsis < 0)
         return true;
     if (output->n + more > TREK_MAX_DIMS)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "einsum: a result of more than %d dimensions", TREK_MAX_DIMS), false;
+        return trek_fail(TREK_ERR_UNSUPPORTED, "einsum: a result of more than %d dimensions; must be fewer", TREK_MAX_DIMS),
+               false;
     for (int d = output->n - 1; d >= output->ellipsis; d--)
         output->labels[d + more] = output->labels[d];
     for (int k = 0; k < more; k++)
@@ -353,14 +356,15 @@ static bool read_equation(const char *at, trek_var *const *list, int count, cont
         most = more > most ? more : most;
         bool last = c->count == count - 1;
         if (last != (*at != ','))
-            return trek_fail(TREK_ERR_ARGUMENT, "einsum: the equation has %s terms than there are operands, %d",
-                             last ? "more" : "fewer", count), false;
+            return trek_fail(TREK_ERR_ARGUMENT, "einsum: equation: it has %s terms than there are operands, %d",
+                             last ? "more" : "fewer", count),
+                   false;
         at += !last;
     }
     if (!*at)
         return output_of_itself(c, most);
     if (at[1] != '>')
-        return trek_fail(TREK_ERR_ARGUMENT, "einsum: '-' without '>'"), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "einsum: equation: '-' without '>'"), false;
     return read_output(at + 2, c, most);
 }
 
@@ -368,12 +372,12 @@ trek_var *trek_einsum(const char *equation, trek_var *const *list, int count)
 {
     contraction c;
     if (!equation || !list)
-        return trek_fail_missing("einsum", equation ? "the list of operands" : "the equation"), NULL;
+        return trek_fail_missing("einsum", equation ? "list of operands" : "equation"), NULL;
     if (count < 1 || count > MOST_OPERANDS)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "einsum: %d operands; 1 to %d are possible", count, MOST_OPERANDS);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "einsum: count: %d operands; must be 1 to %d", count, MOST_OPERANDS);
     for (int k = 0; k < count; k++)
         if (!list[k])
-            return trek_fail_missing("einsum", "an operand"), NULL;
+            return trek_fail_missing("einsum", "operand"), NULL;
     return read_equation(equation, list, count, &c) ? contract("einsum", &c) : NULL;
 }
 
@@ -383,9 +387,10 @@ trek_var *trek_tensordot(trek_var *x, trek_var *y, trek_dims_list dims_x, trek_d
     trek_var *in[2] = { x, y };
     const trek_dims_list *dims[2] = { &dims_x, &dims_y };
     if (!x || !y)
-        return trek_fail_missing("tensordot", "an input"), NULL;
+        return trek_fail_missing("tensordot", "input"), NULL;
     if (dims_x.ndim != dims_y.ndim || dims_x.ndim < 0 || dims_x.ndim > TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "tensordot: %d dimensions of one, %d of the other", dims_x.ndim, dims_y.ndim);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "tensordot: dims: %d dimensions of x, %d of y; must be equal", dims_x.ndim,
+                              dims_y.ndim);
     for (int k = 0; k < 2; k++) {
         labelled *part = &c.parts[k];
         *part = (labelled){ .x = in[k], .n = trek_var_ndim(in[k]) };
@@ -396,14 +401,16 @@ trek_var *trek_tensordot(trek_var *x, trek_var *y, trek_dims_list dims_x, trek_d
             if (d < 0)
                 return NULL;
             if (part->n == 0 || part->labels[d] < TREK_MAX_DIMS)
-                return trek_fail_null(TREK_ERR_ARGUMENT, "tensordot: dimension %d twice, or of a scalar", d);
+                return trek_fail_null(TREK_ERR_ARGUMENT, "tensordot: dims: dimension %d occurs twice, or x or y is a scalar",
+                                      d);
             part->labels[d] = s;
         }
     }
     uint64_t summed = bit(dims_x.ndim) - 1;
     int n = c.parts[0].n + c.parts[1].n - 2 * dims_x.ndim;
     if (n > TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "tensordot: a result of %d dimensions; %d are possible", n, TREK_MAX_DIMS);
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "tensordot: a result of %d dimensions; at most %d are possible", n,
+                              TREK_MAX_DIMS);
     c.output.n = pick(&c.parts[0], ~summed, c.output.labels, 0);
     c.output.n = pick(&c.parts[1], ~summed, c.output.labels, c.output.n);
     return contract("tensordot", &c);

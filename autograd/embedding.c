@@ -16,7 +16,7 @@ trek_status trek_padding_row(const char *name, int64_t given, int64_t rows, int6
     else if (given == TREK_ZERO && rows > 0)
         *row = 0;
     else if (given < -rows || given >= rows)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: padding_idx %" PRId64 " is outside %" PRId64 " rows", name,
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: padding_idx: %" PRId64 "; must be inside %" PRId64 " rows", name,
                          trek_option_integer(given, 0), rows);
     else if (given < 0)
         *row += rows;
@@ -27,7 +27,8 @@ trek_status trek_check_max_norm(const char *name, double max_norm, double norm_t
 {
     if (trek_option(max_norm, 0) >= 0 && trek_option(norm_type, 2) == trek_option(norm_type, 2))
         return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: a max_norm of %g of %g-norms", name, max_norm, norm_type);
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: max_norm: %g, norm_type: %g; must be 0 or more, and not NaN", name, max_norm,
+                     norm_type);
 }
 
 /* --- norms -------------------------------------------------------------------------------------------- */
@@ -70,7 +71,8 @@ static trek_status renormalise(const char *name, trek_var *weight, trek_var *ind
     if (max_norm == 0 || status != TREK_OK)
         return status;
     if (trek_rank_here.world > 1)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: max_norm writes to the weight, which ranks share or have copies of", name);
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "%s: max_norm: set, but it writes to the weight, which ranks share or have copies of", name);
     if (trek_var_ndim(weight) != 2 || trek_dtype_is_float(trek_var_dtype(index)) || trek_var_numel(index) == 0)
         return TREK_OK; /* the look-up reports what does not fit */
     trek_no_grad_begin();
@@ -86,7 +88,7 @@ trek_var *trek_embedding_with(trek_var *indices, trek_var *weight, const trek_lo
     trek_lookup_opts opts = given ? *given : (trek_lookup_opts){ 0 };
     int64_t row;
     if (!weight || !indices)
-        return trek_fail_missing("embedding", "an input"), NULL;
+        return trek_fail_missing("embedding", "input"), NULL;
     int64_t rows = trek_var_ndim(weight) > 0 ? trek_var_size(weight, 0) : 0;
     if (trek_padding_row("embedding", opts.padding_idx, rows, &row) != TREK_OK ||
         renormalise("embedding", weight, indices, opts.max_norm, opts.norm_type) != TREK_OK)
@@ -115,15 +117,17 @@ static trek_var *offsets_of(trek_var *indices, const trek_bag_opts *opts)
         return offsets_of_lines(indices);
     if (ndim != 1)
         return trek_fail_null(ndim == 2 ? TREK_ERR_ARGUMENT : TREK_ERR_SHAPE,
-                              ndim == 2 ? "embedding_bag: lines of indices are bags: offsets go with 1-D ones"
-                                  : "embedding_bag: indices must have 1 or 2 dimensions, not %d", ndim);
+                              ndim == 2
+                                  ? "embedding_bag: offsets: given; indices with 2 dimensions have none, since each line is a bag"
+                                  : "embedding_bag: indices: %d dimensions; must have 1 or 2",
+                              ndim);
     if (!offsets)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: 1-D indices need offsets");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: offsets: NULL; indices with 1 dimension need them");
     trek_dtype dtype = trek_var_dtype(offsets);
     if (trek_var_ndim(offsets) != 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "embedding_bag: offsets must have 1 dimension, not %d", trek_var_ndim(offsets));
+        return trek_fail_null(TREK_ERR_SHAPE, "embedding_bag: offsets: %d dimensions; must have 1", trek_var_ndim(offsets));
     if (dtype != TREK_I64 && dtype != TREK_I32)
-        return trek_fail_null(TREK_ERR_DTYPE, "embedding_bag: offsets must be i64 or i32, not %s", trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "embedding_bag: offsets: dtype %s; must be i64 or i32", trek_dtype_name(dtype));
     offsets = trek_cast(offsets, TREK_I64);
     if (opts->include_last_offset || !offsets)
         return offsets;
@@ -137,18 +141,20 @@ trek_var *trek_embedding_bag(trek_var *indices, trek_var *weight, const trek_bag
     char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
     int64_t row;
     if (!weight || !indices)
-        return trek_fail_missing("embedding_bag", "an input"), NULL;
+        return trek_fail_missing("embedding_bag", "input"), NULL;
     trek_var *offsets = offsets_of(indices, &opts), *factors = opts.per_sample_weights;
     if (!offsets)
         return NULL;
     if (factors && !trek_shape_equal(trek_var_shape(factors), trek_var_shape(indices)))
-        return trek_fail_null(TREK_ERR_SHAPE, "embedding_bag: per_sample_weights %s for indices %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "embedding_bag: per_sample_weights: %s; must have the shape of the indices, %s",
                               trek_shape_text(trek_var_shape(factors), first, sizeof first),
                               trek_shape_text(trek_var_shape(indices), second, sizeof second));
     if (factors && opts.mode != TREK_BAG_SUM)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: per_sample_weights are for sums");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: per_sample_weights: given; only sums have them");
     if (opts.scale_grad_by_freq && opts.mode == TREK_BAG_MAX)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: scale_grad_by_freq is not for maxima");
+        return trek_fail_null(
+            TREK_ERR_ARGUMENT,
+            "embedding_bag: scale_grad_by_freq: set together with TREK_BAG_MAX, whose gradients are not scaled");
     int64_t rows = trek_var_ndim(weight) > 0 ? trek_var_size(weight, 0) : 0;
     if (trek_padding_row("embedding_bag", opts.padding_idx, rows, &row) != TREK_OK ||
         renormalise("embedding_bag", weight, indices, opts.max_norm, opts.norm_type) != TREK_OK)

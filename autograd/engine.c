@@ -176,7 +176,8 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
         trek_dims_list dims = { 0 };
         int added = g->ndim - edge->ndim;
         if (added < 0) {
-            trek_fail(TREK_ERR_SHAPE, "backward: a gradient with %d dimensions for an input with %d", g->ndim, edge->ndim);
+            trek_fail(TREK_ERR_SHAPE, "backward: a gradient with %d dimensions for an input with %d; must be equal", g->ndim,
+                      edge->ndim);
             return NULL;
         }
         for (int d = 0; d < g->ndim; d++)
@@ -202,7 +203,7 @@ static inline trek_status join(walk *w, trek_node *node)
     if (node->walk == w->id)
         return TREK_OK;
     if (node->walk) /* its gradients belong to that walk */
-        return trek_fail(TREK_ERR_STATE, "backward: within a pass, over a part of the tape that the pass itself is to go over");
+        return trek_fail(TREK_ERR_STATE, "backward: called within a pass, for a part of the tape that the pass itself needs");
     node->walk = w->id;
     w->live++;
     return TREK_OK;
@@ -441,7 +442,7 @@ trek_status trek_rule_composite(trek_backward_call *b)
         if (k > 0)
             attrs.i[TREK_COMPOSITE_OUTPUT] = k;
         if (!(outputs[n_outputs] = trek_composite_rules[node->op->id](node->op, &attrs, inputs, node->n_inputs)))
-            return trek_fail_missing(node->op->name, "an input of its composite");
+            return trek_fail_missing(node->op->name, "input of its composite");
         if (outputs[n_outputs]->requires_grad) /* otherwise it is a constant, as with no steps */
             seeds[n_outputs++] = seeds[k];
     }
@@ -474,7 +475,7 @@ TREK_SELDOM static int begin_frame(const trek_node *node) { return trek_trace_be
 
 static trek_status fail_node(const trek_node *node, trek_status status)
 {
-    return trek_fail_after(status, "backward of %s failed", name_of(node));
+    return trek_fail_after(status, "backward: that of %s failed", name_of(node));
 }
 
 static trek_status node_hooks(trek_node *node)
@@ -622,20 +623,20 @@ static trek_status run_walk(walk *w)
 static trek_status check_root(trek_var *root, trek_var *seed)
 {
     if (!root)
-        return trek_fail_missing("backward", "the variable");
+        return trek_fail_missing("backward", "variable");
     if (trek_gone(root, "backward", "the variable") || trek_gone(seed, "backward", "the seed"))
         return TREK_ERR_STATE;
     if (!root->requires_grad)
         return trek_fail(TREK_ERR_STATE, "backward: the variable depends on nothing that needs a gradient");
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!seed && root->data->numel != 1)
-        return trek_fail(
-            TREK_ERR_SHAPE,
-            "backward: %s is no scalar: its trek_mean or trek_sum is one (trek_backward_with takes a seed of its shape)",
-            trek_tensor_shape_text(root->data, a));
-    if (seed && !trek_same_sizes(root->data, seed->data))
-        return trek_fail(TREK_ERR_SHAPE, "backward: a seed of %s for a variable of %s", trek_tensor_shape_text(seed->data, b),
+        return trek_fail(TREK_ERR_SHAPE,
+                         "backward: variable: %s; must be a scalar: trek_mean or trek_sum makes one (trek_backward_with takes a "
+                         "seed of its shape)",
                          trek_tensor_shape_text(root->data, a));
+    if (seed && !trek_same_sizes(root->data, seed->data))
+        return trek_fail(TREK_ERR_SHAPE, "backward: seed: %s; must have the variable's shape, %s",
+                         trek_tensor_shape_text(seed->data, b), trek_tensor_shape_text(root->data, a));
     if (root->node && root->node->tape != trek_tape_here)
         return trek_fail(TREK_ERR_STATE, "backward: the variable was recorded on another thread's tape");
     if (root->node && root->node->freed)
@@ -758,13 +759,13 @@ static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_
                                   trek_var *const *seeds, const trek_backward_opts *opts, const trek_node *of, trek_var **grads)
 {
     if (n_inputs < 0 || n_outputs < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "grad: %d outputs and %d inputs", n_outputs, n_inputs);
+        return trek_fail(TREK_ERR_ARGUMENT, "grad: %d outputs and %d inputs; must be at least 1 of each", n_outputs, n_inputs);
     if ((n_outputs > 0 && !outputs) || (n_inputs > 0 && (!inputs || !grads)))
-        return trek_fail_missing("grad", !grads ? "the place for the gradients" : !inputs ? "the list of inputs"
-                                 : "the list of outputs");
+        return trek_fail_missing("grad", !grads ? "place for the gradients" : !inputs ? "list of inputs"
+                                 : "list of outputs");
     for (int k = 0; k < n_inputs; k++) {
         if (!inputs[k])
-            return trek_fail_missing("grad", "an input");
+            return trek_fail_missing("grad", "input");
         grads[k] = NULL;
     }
     trek_var **captured = trek_calloc((size_t)n_inputs + 1, sizeof *captured);
@@ -796,8 +797,9 @@ static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
     trek_node *node = b->node;
     if (s->tensor->storage->version != s->version) {
         char text[TREK_SHAPE_TEXT];
-        return trek_fail_null(TREK_ERR_STATE, "backward of %s: its %s %d, %s, was overwritten after it was used", node->op->name,
-                              s->is_output ? "output" : "input", s->index, trek_tensor_shape_text(s->tensor, text));
+        return trek_fail_null(TREK_ERR_STATE, "backward of %s: %s %d, %s, was overwritten after it was saved; write to a copy",
+                              node->op->name, s->is_output ? "output" : "input", s->index,
+                              trek_tensor_shape_text(s->tensor, text));
     }
     if (s->offloads && trek_offload_bring(node->tape, s->tensor) != TREK_OK)
         return NULL;

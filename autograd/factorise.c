@@ -94,7 +94,7 @@ static trek_status wrong(const char *name, const char *what, int64_t k, int info
 {
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: matrix %lld %s (LAPACK: %d)", name, (long long)k, what, info);
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: matrix %lld: it %s (LAPACK: %d)", name, (long long)k, what, info);
 }
 
 /* --- solve: A X = B --------------------------------------------------------------------------------- */
@@ -377,7 +377,7 @@ static trek_status svd_forward(trek_function_context *context, trek_var *const *
                                at(s, i, k),
                                vectors ? at(vh, i, k * n) : NULL);
     if (info != 0)
-        return wrong("svd", "has no singular values that are found; is it finite?", i - 1, info);
+        return wrong("svd", "has no singular values that could be found; is it finite?", i - 1, info);
     out[0] = trek_var_constant(s);
     if (!vectors)
         return trek_error_status();
@@ -433,7 +433,7 @@ static trek_status eigh_forward(trek_function_context *context, trek_var *const 
     for (; values && i < count && n > 0 && info == 0; i++)
         info = trek_lapack_eigh((trek_dtype)a->dtype, (int)n, n_out == 2, at(a, i, n * n), at(values, i, n));
     if (info != 0)
-        return wrong("eigh", "has no eigenvalues that are found; is it finite?", i - 1, info);
+        return wrong("eigh", "has no eigenvalues that could be found; is it finite?", i - 1, info);
     out[0] = values ? trek_var_constant(values) : NULL;
     if (n_out == 1 || !values)
         return trek_error_status();

@@ -84,16 +84,16 @@ static trek_var *taken(const char *name, trek_var *x, bool pairs, trek_fft_norm 
 {
     char text[TREK_SHAPE_TEXT];
     if (!x)
-        return trek_fail_missing(name, "the variable"), NULL;
+        return trek_fail_missing(name, "variable"), NULL;
     int least = pairs ? 2 : 1;
     if (trek_var_ndim(x) < least || (pairs && trek_var_size(x, -1) != 2) || (!pairs && trek_var_ndim(x) == TREK_MAX_DIMS))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: %s are needed, not %s", name,
-                              pairs ? "pairs [..., n, 2]" : "1 to 7 dimensions", trek_tensor_shape_text(x->data, text));
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: x: %s; must be %s", name, trek_tensor_shape_text(x->data, text),
+                              pairs ? "pairs [..., n, 2]" : "of 1 to 7 dimensions");
     if (norm < TREK_FFT_BACKWARD || norm > TREK_FFT_FORWARD)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %d is no norm", name, (int)norm);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: norm: %d; must be a value of trek_fft_norm", name, (int)norm);
     trek_dtype dtype = trek_var_dtype(x);
     if (trek_dtype_is_16bit(dtype))
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: f32 or f64 are needed, not %s", name, trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: x: dtype %s; must be f32 or f64", name, trek_dtype_name(dtype));
     if (!trek_fftw_there(name, dtype))
         return NULL;
     x = trek_dtype_is_float(dtype) ? x : trek_cast(x, TREK_F32);
@@ -130,7 +130,7 @@ static trek_var *along(const char *name, trek_var *x, trek_dft kind, int64_t n, 
         return NULL;
     int64_t size = trek_var_size(y, d), count = n != 0 ? n : kind == TREK_DFT_TO_REAL ? 2 * (size - 1) : size;
     if (count < 1 || count > INT_MAX / 4)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: of %lld elements", name, (long long)count);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: n: %lld elements; must be at least 1", name, (long long)count);
     y = resized(y, d, kind == TREK_DFT_TO_REAL ? count / 2 + 1 : count);
     y = transform(d == last ? y : trek_transpose(y, d, last), kind, count);
     y = d == last ? y : trek_transpose(y, d, last);
@@ -160,17 +160,19 @@ trek_var *trek_irfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm)
 static bool several_dims(const char *name, trek_var *x, bool pairs, trek_shape *sizes, trek_dims_list *dims)
 {
     if (!x)
-        return trek_fail_missing(name, "the variable"), false;
+        return trek_fail_missing(name, "variable"), false;
     int ndim = trek_var_ndim(x) - pairs, count = dims->ndim > 0 ? dims->ndim : sizes->ndim > 0 ? sizes->ndim : ndim;
     unsigned seen = 0;
     if (count > ndim || (sizes->ndim > 0 && sizes->ndim != count))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d sizes for %d of %d dimensions", name, sizes->ndim, count, ndim), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: sizes: %d sizes for %d of %d dimensions; must be equal", name, sizes->ndim,
+                         count, ndim),
+               false;
     for (int k = 0; k < count; k++) {
         int d = trek_normalize_dim(dims->ndim > 0 ? dims->sizes[k] : ndim - count + k, ndim, name);
         if (d < 0)
             return false;
         if (seen >> d & 1)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: dimension %d is listed twice", name, d), false;
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: dims: dimension %d occurs twice", name, d), false;
         seen |= 1u << d;
         dims->sizes[k] = d;
         sizes->sizes[k] = sizes->ndim > 0 ? sizes->sizes[k] : 0;
@@ -189,8 +191,8 @@ static trek_var *several(const char *name, trek_var *x, trek_dft kind, trek_shap
     int last = dims.ndim - 1;
     trek_dft others = kind == TREK_DFT_FORWARD || real ? TREK_DFT_FORWARD : TREK_DFT_BACKWARD;
     if (last < 0)
-        return real || to_real ? trek_fail_null(TREK_ERR_ARGUMENT, "%s: no dimensions", name)
-            : trek_clone(taken(name, x, true, norm));
+        return real || to_real ? trek_fail_null(TREK_ERR_ARGUMENT, "%s: dims: there are none; must be at least one", name)
+                               : trek_clone(taken(name, x, true, norm));
     if (real)
         x = along(name, x, kind, sizes.sizes[last], (int)dims.sizes[last], norm);
     for (int k = 0; x && k <= last - (real || to_real); k++)

@@ -138,7 +138,7 @@ static trek_status product_backward(trek_function_context *context, trek_var *co
     const product *p = trek_function_data(context);
     (void)n_grads;
     if (context->create_graph)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "products of 8-bit operands have first derivatives alone");
+        return trek_fail(TREK_ERR_UNSUPPORTED, "backward: products of 8-bit operands have first derivatives alone");
     if (!grads[0])
         return TREK_OK;
     int64_t out = trek_var_size(grads[0], trek_var_ndim(grads[0]) - 1);
@@ -161,7 +161,7 @@ static const trek_function linear_function = {
 trek_var *trek_fp8_linear(trek_var *x, trek_var *weight, trek_var *bias, const trek_fp8_scaling *scaling)
 {
     if (!x || !weight)
-        return trek_fail_missing("linear", "an input"), NULL;
+        return trek_fail_missing("linear", "input"), NULL;
     product *p = trek_calloc(1, sizeof *p);
     if (!p)
         return NULL;

@@ -17,20 +17,21 @@ static bool resolve(const char *name, const trek_var *x, const trek_fractional_p
 {
     bool sized = opts->output_size[0] != 0, shared = opts->output_ratio[0] != 0;
     if (sized == shared)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: an output size or a ratio is needed, and not both", name), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: output_size and output_ratio: exactly one of them must be set", name), false;
     for (int d = 0; d < f->dims; d++) {
         f->kernel[d] = opts->kernel[d] ? opts->kernel[d] : d > 0 ? f->kernel[d - 1] : 0;
         f->in[d] = trek_var_size(x, 2 + d);
         double ratio =
             opts->output_ratio[d] != 0 ? opts->output_ratio[d] : opts->output_ratio[d > 1 && opts->output_ratio[1] != 0];
         if (shared && !(ratio > 0 && ratio < 1))
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: a ratio of %g; it must lie between 0 and 1", name, ratio), false;
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: output_ratio: %g; must be between 0 and 1", name, ratio), false;
         f->out[d] = shared                 ? (int64_t)((double)f->in[d] * ratio)
                     : opts->output_size[d] ? opts->output_size[d]
                     : d > 0                ? f->out[d - 1]
                                            : 0;
         if (f->kernel[d] < 1 || f->out[d] < 1 || f->kernel[d] > f->in[d] || f->out[d] > f->in[d] - f->kernel[d] + 1)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: %" PRId64 " windows of %" PRId64 " elements along a size of %" PRId64, name,
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "%s: %" PRId64 " windows of %" PRId64 " elements do not fit along a size of %" PRId64, name,
                              f->out[d], f->kernel[d], f->in[d]),
                    false;
     }
@@ -87,17 +88,17 @@ static trek_var *samples_of(const char *name, trek_var *x, const trek_fractional
         return drawn ? trek_var_from(drawn) : NULL;
     }
     if (trek_var_dtype(given) != dtype)
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: x of %s and samples of %s", name, trek_dtype_name(dtype),
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: x and samples: dtypes %s and %s; must be equal", name, trek_dtype_name(dtype),
                               trek_dtype_name(trek_var_dtype(given)));
     if (!trek_shape_equal(trek_var_shape(given), trek_dims(images, channels, dims)))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: samples [N, C, %d] are needed, not %s", name, dims,
-                              trek_shape_text(trek_var_shape(given), text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: samples: %s; must be [N, C, %d]", name,
+                              trek_shape_text(trek_var_shape(given), text, sizeof text), dims);
     trek_var *wide = trek_cast(trek_var_detach(given), work);
     trek_var *fine = trek_all(trek_logical_and(trek_ge_scalar(wide, 0), trek_lt_scalar(wide, 1)), trek_dims_all(), false);
     if (!fine)
         return NULL;
     if (trek_var_item(fine) == 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: samples must lie in [0, 1)", name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: samples: one is outside [0, 1); must be inside", name);
     return trek_reshape(wide, trek_dims(images * channels, dims));
 }
 
@@ -130,12 +131,12 @@ static trek_var *pooled(const char *name, trek_var *x, const trek_fractional_poo
         *indices = NULL;
     TREK_NEEDED(name, x);
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", name);
     if (trek_var_ndim(x) != 2 + dims)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: x must have %d dimensions, not %s", name, 2 + dims,
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: x: %s; must have %d dimensions", name,
+                              trek_shape_text(trek_var_shape(x), text, sizeof text), 2 + dims);
     if (!trek_dtype_is_float(trek_var_dtype(x)))
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: %s, not a floating dtype", name, trek_dtype_name(trek_var_dtype(x)));
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: x: dtype %s; must be floating", name, trek_dtype_name(trek_var_dtype(x)));
     if (!resolve(name, x, opts, &f))
         return NULL;
     const char *before = trek_op_calling(name);

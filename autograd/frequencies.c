@@ -9,18 +9,18 @@
 static trek_var *shifted(const char *name, trek_var *x, trek_dims_list dims, bool pairs, bool back)
 {
     if (!x)
-        return trek_fail_missing(name, "the variable"), NULL;
+        return trek_fail_missing(name, "variable"), NULL;
     int ndim = trek_var_ndim(x) - pairs;
     trek_dims_list shifts = { 0 }, along = { 0 };
     unsigned seen = 0;
     if (ndim < 0 || (pairs && trek_var_size(x, -1) != 2))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: pairs [..., 2] are needed", name);
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: x: must be pairs [..., 2]", name);
     for (int k = 0; k < (dims.ndim > 0 ? dims.ndim : ndim); k++) {
         int d = trek_normalize_dim(dims.ndim > 0 ? dims.sizes[k] : k, ndim, name);
         if (d < 0)
             return NULL;
         if (ndim == 0 || seen >> d & 1)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: dimension %d is listed twice, or not there", name, d);
+            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: dims: dimension %d occurs twice, or does not exist", name, d);
         seen |= 1u << d;
         int64_t n = trek_var_size(x, d);
         along.sizes[along.ndim++] = d;
@@ -37,9 +37,10 @@ static trek_var *frequencies(const char *name, int64_t n, int64_t count, int64_t
                              trek_device device)
 {
     if (n < 1 || !isfinite(d) || d == 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: of %lld samples, %g apart", name, (long long)n, d);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: n: %lld, d: %g; must be at least 1, and finite and not 0", name,
+                              (long long)n, d);
     if (!trek_dtype_is_float(dtype))
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: needs a floating dtype, not %s", name, trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: dtype: %s; must be floating", name, trek_dtype_name(dtype));
     trek_tensor *made = trek_tensor_empty(trek_dims(count), TREK_F64, trek_cpu(0));
     if (!made)
         return NULL;

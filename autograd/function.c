@@ -8,27 +8,29 @@ enum { MAX_SAVED = 16, MAX_OUTPUTS = 64 };
 
 void *trek_function_data(trek_function_context *context)
 {
-    return context ? context->data : (trek_fail_missing("function_data", "the context"), NULL);
+    return context ? context->data : (trek_fail_missing("function_data", "context"), NULL);
 }
 
 bool trek_needs_grad(trek_function_context *context, int k)
 {
     if (!context)
-        return trek_fail_missing("needs_grad", "the context"), false;
+        return trek_fail_missing("needs_grad", "context"), false;
     return k >= 0 && (context->needs >> (k < 31 ? k : 31) & 1);
 }
 
 trek_status trek_save_for_backward(trek_function_context *context, trek_var *const *vars, int n)
 {
     if (!context || (!vars && n > 0))
-        return trek_fail_missing("save_for_backward", context ? "the list of variables" : "the context");
+        return trek_fail_missing("save_for_backward", context ? "list of variables" : "context");
     if (!context->inputs)
-        return trek_fail(TREK_ERR_STATE, "save_for_backward: %s: for use in forward", context->function->name);
+        return trek_fail(TREK_ERR_STATE, "save_for_backward: %s: called outside of forward; only forward may call it",
+                         context->function->name);
     if (n < 0 || n > MAX_SAVED - context->n_saved)
-        return trek_fail(TREK_ERR_ARGUMENT, "save_for_backward: %s: more than %d variables", context->function->name, MAX_SAVED);
+        return trek_fail(TREK_ERR_ARGUMENT, "save_for_backward: %s: more than %d variables; must be fewer",
+                         context->function->name, MAX_SAVED);
     for (int k = 0; k < n; k++) {
         if (!vars[k])
-            return trek_fail_missing("save_for_backward", "a variable");
+            return trek_fail_missing("save_for_backward", "variable");
         int s = context->n_saved++;
         context->pending[s] = vars[k];
         bool is_leaf = !vars[k]->node && vars[k]->requires_grad;
@@ -48,12 +50,13 @@ trek_status trek_save_for_backward(trek_function_context *context, trek_var *con
 trek_var *trek_saved(trek_function_context *context, int k)
 {
     if (!context)
-        return trek_fail_missing("saved", "the context"), NULL;
+        return trek_fail_missing("saved", "context"), NULL;
     if (k < 0 || k >= context->n_saved)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "saved: %s: number %d of %d", context->function->name, k, context->n_saved);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "saved: %s: k: %d; there are %d", context->function->name, k, context->n_saved);
     trek_tensor *tensor = context->saved[k].tensor;
     if (tensor->storage->version != context->saved[k].version)
-        return trek_fail_null(TREK_ERR_STATE, "backward of %s: saved variable %d was overwritten after it was used",
+        return trek_fail_null(TREK_ERR_STATE,
+                              "backward of %s: saved variable %d was overwritten after it was saved; write to a copy",
                               context->function->name, k);
     if (context->saved[k].offloads && trek_offload_bring(context->tape, tensor) != TREK_OK)
         return NULL;
@@ -79,7 +82,8 @@ trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t 
     trek_function_context *context = node->context;
     trek_var *out_grads[MAX_OUTPUTS];
     if (!context->function->backward)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it has no backward", context->function->name);
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: backward: the function has none, and cannot be differentiated",
+                         context->function->name);
     out_grads[0] = node->grad;
     for (int k = 1; k < node->n_outputs; k++)
         out_grads[k] = node->more_grads ? node->more_grads[k] : NULL;
@@ -89,7 +93,7 @@ trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t 
     trek_status status = context->function->backward(context, out_grads, node->n_outputs, grads, node->n_inputs);
     context->node = NULL;
     if (status != TREK_OK)
-        return trek_fail_after(status, "backward of %s failed", context->function->name);
+        return trek_fail_after(status, "backward: that of %s failed", context->function->name);
     return trek_error_status();
 }
 
@@ -102,7 +106,8 @@ static trek_status attach(trek_function_context *context, trek_node *node, trek_
     for (int k = 0; k < n; k++) {
         trek_var *made = outputs[k];
         if (!made)
-            return trek_fail(TREK_ERR_CALLBACK, "%s: forward left output %d empty", context->function->name, k);
+            return trek_fail(TREK_ERR_CALLBACK, "%s: forward: output %d is missing; it must write all", context->function->name,
+                             k);
         trek_var *var = trek_var_make(trek_tensor_retain(made->data), NULL, k, false);
         if (!var) {
             trek_tensor_release(made->data);
@@ -145,7 +150,7 @@ static trek_status run_forward(trek_function_context *context, trek_var *const *
     trek_no_grad_end();
     context->inputs = NULL;
     if (status != TREK_OK)
-        return trek_fail_after(status, "%s: forward failed", context->function->name);
+        return trek_fail_after(status, "%s: forward: it failed", context->function->name);
     return trek_error_status();
 }
 
@@ -174,7 +179,7 @@ trek_status trek_function_apply(const trek_function *function, void *data, trek_
     if (!function || !function->forward) {
         if (function && function->free && data)
             function->free(data);
-        return trek_fail_missing("function_apply", function ? "forward" : "the function");
+        return trek_fail_missing("function_apply", function ? "forward" : "function");
     }
     trek_function_context *context = trek_calloc(1, sizeof *context);
     if (!context) {
@@ -187,12 +192,12 @@ trek_status trek_function_apply(const trek_function *function, void *data, trek_
     context->tape = trek_offloads() ? trek_tape_get() : NULL;
     trek_status status = trek_error_status();
     if (status == TREK_OK && (n_inputs < 0 || (n_inputs > 0 && !inputs) || !outputs))
-        status = n_inputs < 0 ? trek_fail(TREK_ERR_ARGUMENT, "%s: %d inputs", function->name, n_inputs)
-                              : trek_fail_missing(function->name, outputs ? "the list of inputs" : "the place for the outputs");
+        status = n_inputs < 0 ? trek_fail(TREK_ERR_ARGUMENT, "%s: n_inputs: %d; must be at least 1", function->name, n_inputs)
+                              : trek_fail_missing(function->name, outputs ? "list of inputs" : "place for the outputs");
     for (int k = 0; status == TREK_OK && k < n_inputs; k++)
-        status = inputs[k] ? TREK_OK : trek_fail_missing(function->name, "an input");
+        status = inputs[k] ? TREK_OK : trek_fail_missing(function->name, "input");
     if (status == TREK_OK && (n_outputs < 1 || n_outputs > MAX_OUTPUTS))
-        status = trek_fail(TREK_ERR_ARGUMENT, "%s: %d outputs; 1 to %d are possible", function->name, n_outputs, MAX_OUTPUTS);
+        status = trek_fail(TREK_ERR_ARGUMENT, "%s: n_outputs: %d; must be 1 to %d", function->name, n_outputs, MAX_OUTPUTS);
     if (status == TREK_OK && trek_scopes.depth == 0)
         status = trek_fail(TREK_ERR_SCOPE, "%s: no scope is open", function->name);
     trek_scope scope = status == TREK_OK ? trek_scope_begin() : (trek_scope){ 0, 0 };

@@ -127,7 +127,8 @@ static bool is_bool(const trek_var *x) { return x && trek_var_dtype(x) == TREK_B
 
 static trek_var *fail_bool(const char *name)
 {
-    return trek_fail_null(TREK_ERR_DTYPE, "%s: bools have no difference; use trek_logical_xor, trek_logical_not, or cast", name);
+    return trek_fail_null(
+        TREK_ERR_DTYPE, "%s: inputs: dtype bool, which has no difference; use trek_logical_xor, trek_logical_not, or cast", name);
 }
 
 /* Returns whether a number can be represented in x; if not, an error is set. */
@@ -135,7 +136,8 @@ static bool held(const char *name, const trek_var *x, double value)
 {
     if (!x || trek_dtype_holds(trek_var_dtype(x), value))
         return true;
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: %s does not hold %g", name, trek_dtype_name(trek_var_dtype(x)), value), false;
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: value: %g; %s cannot hold it", name, value, trek_dtype_name(trek_var_dtype(x))),
+           false;
 }
 
 /* Where the number is used with integers, the op itself knows what is possible. */
@@ -223,7 +225,7 @@ static trek_var *norm_of(trek_var *x, double p, trek_dims_list dims, bool keepdi
         return trek_apply_sum(trek_apply_abs(x), dims, keepdim);
     trek_var *sum = p == 2 ? trek_apply_sum_squares(x, dims, keepdim) : trek_apply_sum(powers_of(x, p), dims, keepdim);
     if (p < 0 && sum && trek_var_numel(x) == 0 && trek_var_numel(sum) > 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "norm: no value over no elements with p = %g", p);
+        return trek_fail_null(TREK_ERR_SHAPE, "norm: x: it has 0 elements, which have no norm with p = %g", p);
     return root_of(sum, p);
 }
 
@@ -248,7 +250,8 @@ trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim)
     if (start < 0 || end < 0)
         return NULL;
     if (start > end)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "flatten: dimension %d lies behind dimension %d", start, end);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "flatten: start and end: dimension %d is after dimension %d; must be in order",
+                              start, end);
     if (shape.ndim == 0)
         return trek_apply_reshape(x, trek_dims(1));
     for (int d = 0; d < shape.ndim; d++) {
@@ -264,13 +267,14 @@ trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
 {
     char text[TREK_SHAPE_TEXT];
     if (!x)
-        return trek_fail_missing("unflatten", "the variable"), NULL;
+        return trek_fail_missing("unflatten", "variable"), NULL;
     trek_shape shape = trek_var_shape(x), whole = { 0 };
     int at = trek_normalize_dim(dim, shape.ndim, "unflatten");
     if (at < 0)
         return NULL;
     if (shape.ndim == 0 || sizes.ndim < 1 || sizes.ndim + shape.ndim - 1 > TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_SHAPE, "unflatten: a dimension of %s as %d", trek_shape_text(shape, text, sizeof text),
+        return trek_fail_null(TREK_ERR_SHAPE, "unflatten: a dimension of %s cannot become %d",
+                              trek_shape_text(shape, text, sizeof text),
                               sizes.ndim);
     int64_t known = 1, open = -1;
     for (int d = 0; d < sizes.ndim && known >= 0; d++) {
@@ -283,8 +287,9 @@ trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
     if (known > 0 && open >= 0 && shape.sizes[at] % known == 0)
         sizes.sizes[open] = shape.sizes[at] / known;
     else if (known != shape.sizes[at] || open >= 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "unflatten: %lld elements are not %s", (long long)shape.sizes[at],
-                              trek_shape_text(sizes, text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "unflatten: sizes: %s; must have %lld elements",
+                              trek_shape_text(sizes, text, sizeof text),
+                              (long long)shape.sizes[at]);
     for (int d = 0; d < shape.ndim; d++)
         for (int k = 0; k < (d == at ? sizes.ndim : 1); k++)
             whole.sizes[whole.ndim++] = d == at ? sizes.sizes[k] : shape.sizes[d];
@@ -321,7 +326,7 @@ static const trek_function move_function = { .name = "to", .forward = to_forward
 trek_var *trek_to(trek_var *x, trek_device device)
 {
     if (!x)
-        return trek_fail_missing("to", "the variable"), NULL;
+        return trek_fail_missing("to", "variable"), NULL;
     device = trek_device_resolve(device);
     if (trek_device_equal(trek_var_device(x), device))
         return x;
@@ -339,7 +344,7 @@ static bool promote_list(trek_var *const *list, int count, trek_var **made)
     trek_dtype common = TREK_DTYPE_COUNT;
     for (int k = 0; k < count; k++) {
         if (!list[k])
-            return trek_fail_missing("cat", "an input"), false;
+            return trek_fail_missing("cat", "input"), false;
         common = trek_dtype_promote(common, trek_var_dtype(list[k]));
     }
     for (int k = 0; k < count; k++)
@@ -352,7 +357,7 @@ static trek_var *cat_list(trek_var *const *list, int count, int dim, bool stacke
 {
     const char *name = stacked ? "stack" : "cat";
     if (!list || count < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: no inputs", name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: there are none; must be at least one", name);
     trek_var **made = trek_block_alloc((size_t)count * sizeof *made);
     if (!made)
         return NULL;
@@ -360,7 +365,7 @@ static trek_var *cat_list(trek_var *const *list, int count, int dim, bool stacke
     for (int k = 0; fine && stacked && k < count; k++) {
         if (!trek_same_sizes(list[0]->data, list[k]->data)) {
             char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-            trek_fail(TREK_ERR_SHAPE, "stack: shapes differ: %s and %s", trek_tensor_shape_text(list[0]->data, a),
+            trek_fail(TREK_ERR_SHAPE, "stack: shapes differ: %s and %s; must be equal", trek_tensor_shape_text(list[0]->data, a),
                       trek_tensor_shape_text(list[k]->data, b));
             fine = false;
         } else {
@@ -389,51 +394,51 @@ static int cut(trek_var *x, int at, int64_t length, int64_t size, int n, trek_va
 int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacity)
 {
     if (!x || !parts)
-        return trek_fail_missing("split", x ? "the place for the parts" : "the variable"), -1;
+        return trek_fail_missing("split", x ? "place for the parts" : "variable"), -1;
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "split");
     if (at < 0)
         return -1;
     if (trek_var_ndim(x) == 0)
-        return trek_fail(TREK_ERR_SHAPE, "split: a scalar has no dimension to split"), -1;
+        return trek_fail(TREK_ERR_SHAPE, "split: x: it is a scalar; must have a dimension to split"), -1;
     int64_t length = trek_var_size(x, at);
     if (size < 0 || (size == 0 && length > 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "split: parts of size %lld", (long long)size), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "split: size: %lld; must be at least 1", (long long)size), -1;
     int64_t n = length ? (length - 1) / size + 1 : 1; /* an empty dimension gives one empty part */
     if (n > capacity)
-        return trek_fail(TREK_ERR_ARGUMENT, "split: %lld parts, but room for %d", (long long)n, capacity), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "split: capacity: %d; there are %lld parts", capacity, (long long)n), -1;
     return cut(x, at, length, size, (int)n, parts);
 }
 
 int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity)
 {
     if (!x || !parts)
-        return trek_fail_missing("chunk", x ? "the place for the parts" : "the variable"), -1;
+        return trek_fail_missing("chunk", x ? "place for the parts" : "variable"), -1;
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "chunk");
     if (at < 0)
         return -1;
     if (trek_var_ndim(x) == 0)
-        return trek_fail(TREK_ERR_SHAPE, "chunk: a scalar has no dimension to split"), -1;
+        return trek_fail(TREK_ERR_SHAPE, "chunk: x: it is a scalar; must have a dimension to split"), -1;
     if (chunks < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "chunk: into %d parts", chunks), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "chunk: chunks: %d; must be at least 1", chunks), -1;
     int64_t length = trek_var_size(x, at), size = length ? (length - 1) / chunks + 1 : 0;
     int64_t n = length ? (length - 1) / size + 1 : chunks; /* an empty dimension gives as many empty parts */
     if (n > capacity)
-        return trek_fail(TREK_ERR_ARGUMENT, "chunk: %lld parts, but room for %d", (long long)n, capacity), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "chunk: capacity: %d; there are %lld parts", capacity, (long long)n), -1;
     return cut(x, at, length, size, (int)n, parts);
 }
 
 int trek_unbind(trek_var *x, int dim, trek_var **parts, int capacity)
 {
     if (!x || !parts)
-        return trek_fail_missing("unbind", x ? "the place for the parts" : "the variable"), -1;
+        return trek_fail_missing("unbind", x ? "place for the parts" : "variable"), -1;
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "unbind");
     if (at < 0)
         return -1;
     if (trek_var_ndim(x) == 0)
-        return trek_fail(TREK_ERR_SHAPE, "unbind: a scalar has no dimension to split"), -1;
+        return trek_fail(TREK_ERR_SHAPE, "unbind: x: it is a scalar; must have a dimension to split"), -1;
     int64_t n = trek_var_size(x, at);
     if (n > capacity)
-        return trek_fail(TREK_ERR_ARGUMENT, "unbind: %lld parts, but room for %d", (long long)n, capacity), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "unbind: capacity: %d; there are %lld parts", capacity, (long long)n), -1;
     for (int64_t k = 0; k < n; k++)
         if (!(parts[k] = trek_apply_select(x, at, k)))
             return -1;
@@ -447,7 +452,7 @@ trek_var *trek_matmul(trek_var *x, trek_var *y)
         return trek_apply_matmul(x, y);
     int a = trek_var_ndim(x), b = trek_var_ndim(y);
     if (a == 0 || b == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "matmul: a scalar is no matrix; use trek_mul");
+        return trek_fail_null(TREK_ERR_SHAPE, "matmul: a scalar is not a matrix; use trek_mul");
     if (a >= 2 && b >= 2)
         return trek_apply_matmul(x, y);
     trek_var *product = trek_apply_matmul(a == 1 ? trek_apply_unsqueeze(x, 0) : x, b == 1 ? trek_apply_unsqueeze(y, 1) : y);
@@ -459,9 +464,9 @@ trek_var *trek_matmul(trek_var *x, trek_var *y)
 trek_var *trek_dropout(trek_var *x, double p, bool training)
 {
     if (!(p >= 0 && p <= 1))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dropout: a probability of %g", p);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "dropout: p: %g; must be inside [0, 1]", p);
     if (!x)
-        return trek_fail_missing("dropout", "the variable"), NULL;
+        return trek_fail_missing("dropout", "variable"), NULL;
     if (!training || p == 0)
         return x;
     const trek_row_map *map = trek_rows_mapped(x);
@@ -479,7 +484,7 @@ trek_var *trek_dropout(trek_var *x, double p, bool training)
 static bool writable(const char *name, const trek_var *x, const trek_var *y)
 {
     if (!x || !y)
-        return trek_fail_missing(name, "an input"), false;
+        return trek_fail_missing(name, "input"), false;
     if (trek_recording())
         return trek_fail(TREK_ERR_STATE, "%s: writing in place is for use under no_grad", name), false;
     return trek_check_overwrite(name, x->data, y->data) == TREK_OK;
@@ -492,7 +497,7 @@ static bool fits_dtype(const char *name, const trek_tensor *result, const trek_t
     trek_dtype from = (trek_dtype)result->dtype, to = (trek_dtype)x->dtype;
     if (trek_dtype_is_float(to) || (to != TREK_BOOL && !trek_dtype_is_float(from)) || from == to)
         return true;
-    trek_fail(TREK_ERR_DTYPE, "%s: the result, %s, does not fit into %s", name, trek_dtype_name(from), trek_dtype_name(to));
+    trek_fail(TREK_ERR_DTYPE, "%s: result: dtype %s; does not fit into %s", name, trek_dtype_name(from), trek_dtype_name(to));
     return false;
 }
 
@@ -505,7 +510,7 @@ static trek_status write_promoted(const char *name, trek_op_call *call, trek_ten
     trek_status status = trek_error_status();
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (wide && !trek_same_sizes(wide, x))
-        status = trek_fail(TREK_ERR_SHAPE, "%s: the result, %s, does not fit into %s", name, trek_tensor_shape_text(wide, a),
+        status = trek_fail(TREK_ERR_SHAPE, "%s: result: %s; does not fit into %s", name, trek_tensor_shape_text(wide, a),
                            trek_tensor_shape_text(x, b));
     else if (wide)
         status = fits_dtype(name, wide, x) ? trek_tensor_copy_from(x, wide) : trek_error_status();
@@ -539,7 +544,7 @@ trek_var *trek_div_(trek_var *x, trek_var *y) { return in_place("div_", TREK_OP_
 trek_var *trek_fill_(trek_var *x, double value)
 {
     if (!x)
-        return trek_fail_missing("fill_", "the variable"), NULL;
+        return trek_fail_missing("fill_", "variable"), NULL;
     if (trek_recording())
         return trek_fail_null(TREK_ERR_STATE, "fill_: writing in place is for use under no_grad");
     if (!held("fill_", x, value))

@@ -96,7 +96,9 @@ trek_var *trek_attention_weights(trek_var *q, trek_var *k, const trek_attention_
 {
     trek_attention_opts opts = given ? *given : (trek_attention_opts){ 0 };
     if (!(opts.dropout >= 0 && opts.dropout <= 1))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "attention_weights: a dropout of %g", opts.dropout);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "attention_weights: .dropout: %g; must be inside [0, 1]",
+                              opts.dropout);
     trek_no_grad_begin();
     bool fits = attention_fits(q, k, k, opts.mask);
     trek_no_grad_end();

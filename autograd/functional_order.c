@@ -98,7 +98,7 @@ trek_var *trek_searchsorted(trek_var *sorted, trek_var *x, bool right)
 trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right)
 {
     if (boundaries && trek_var_ndim(boundaries) != 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "bucketize: boundaries must have 1 dimension, not %d", trek_var_ndim(boundaries));
+        return trek_fail_null(TREK_ERR_SHAPE, "bucketize: boundaries: %d dimensions; must have 1", trek_var_ndim(boundaries));
     return trek_apply_searchsorted(boundaries, x, right);
 }
 
@@ -106,12 +106,13 @@ trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *x, bool right, trek
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!sequence || !sorter || !x)
-        return trek_fail_missing("searchsorted_by", "an input"), NULL;
+        return trek_fail_missing("searchsorted_by", "input"), NULL;
     if (trek_var_dtype(sorter) != TREK_I64)
-        return trek_fail_null(TREK_ERR_DTYPE, "searchsorted_by: the sorter must be i64, not %s",
+        return trek_fail_null(TREK_ERR_DTYPE, "searchsorted_by: sorter: dtype %s; must be i64",
                               trek_dtype_name(trek_var_dtype(sorter)));
     if (!trek_same_sizes(sequence->data, sorter->data) || trek_var_ndim(sorter) < 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "searchsorted_by: a sorter %s for %s", trek_tensor_shape_text(sorter->data, a),
+        return trek_fail_null(TREK_ERR_SHAPE, "searchsorted_by: sorter: %s; must have the sequence's shape, %s",
+                              trek_tensor_shape_text(sorter->data, a),
                               trek_tensor_shape_text(sequence->data, b));
     trek_var *sorted = trek_gather(trek_var_detach(sequence), -1, sorter);
     return sorted ? trek_searchsorted(sorted, x, right) : NULL;
@@ -123,17 +124,17 @@ static bool quantile_fits(const char *name, const trek_var *x, trek_var *q)
 {
     trek_dtype dtype = trek_var_dtype(x);
     if ((dtype != TREK_F32 && dtype != TREK_F64) || trek_var_dtype(q) != dtype)
-        return trek_fail(TREK_ERR_DTYPE, "%s: x and q must both be f32 or f64, got %s and %s", name, trek_dtype_name(dtype),
-                         trek_dtype_name(trek_var_dtype(q))),
+        return trek_fail(TREK_ERR_DTYPE, "%s: x and q: dtypes %s and %s; must both be f32, or both f64", name,
+                         trek_dtype_name(dtype), trek_dtype_name(trek_var_dtype(q))),
                false;
     if (trek_var_ndim(q) > 1)
-        return trek_fail(TREK_ERR_SHAPE, "%s: q must have at most 1 dimension, not %d", name, trek_var_ndim(q)), false;
+        return trek_fail(TREK_ERR_SHAPE, "%s: q: %d dimensions; must have at most 1", name, trek_var_ndim(q)), false;
     trek_var *inside = trek_logical_and(trek_ge_scalar(q, 0), trek_le_scalar(q, 1)),
         *all = trek_all(inside, trek_dims_all(), false);
     if (!all)
         return false;
     if (trek_var_item(all) == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: a q outside [0, 1]", name), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: q: outside [0, 1]; must be inside", name), false;
     return true;
 }
 
@@ -179,16 +180,17 @@ static trek_var *quantile_of(const char *name, trek_var *x, trek_var *q, int dim
                              bool pass_nan)
 {
     if (!x || !q)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "input"), NULL;
     int ndim = trek_var_ndim(x), at = trek_normalize_dim(dim, ndim, name);
     if (at < 0 || !quantile_fits(name, x, q))
         return NULL;
     if (interpolation < TREK_INTERPOLATION_LINEAR || interpolation > TREK_INTERPOLATION_NEAREST)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %d is no interpolation", name, (int)interpolation);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: interpolation: %d; must be a value of trek_interpolation", name,
+                              (int)interpolation);
     trek_var *lines = ndim == 0 ? trek_apply_reshape(x, trek_dims(1)) : trek_movedim(x, trek_dims(at), trek_dims(-1));
     int64_t n = lines ? trek_var_size(lines, -1) : 0, count = trek_var_numel(q);
     if (n == 0 || trek_var_numel(x) == 0)
-        return lines ? trek_fail_null(TREK_ERR_SHAPE, "%s: no value over no elements", name) : NULL;
+        return lines ? trek_fail_null(TREK_ERR_SHAPE, "%s: x: it has 0 elements; must have at least 1", name) : NULL;
     trek_var *sorted = trek_sort(lines, -1, false, NULL);
     trek_shape shape = sorted ? trek_var_shape(sorted) : trek_dims_none();
     shape.sizes[shape.ndim > 0 ? shape.ndim - 1 : 0] = count;

@@ -23,7 +23,8 @@ trek_var *trek_full_like(trek_var *x, double value)
 {
     TREK_NEEDED("full_like", x);
     if (!trek_dtype_holds(trek_var_dtype(x), value))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "full_like: %s does not hold %g", trek_dtype_name(trek_var_dtype(x)), value);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "full_like: value: %g; %s cannot hold it", value,
+                              trek_dtype_name(trek_var_dtype(x)));
     return made(trek_tensor_full(trek_var_shape(x), value, trek_var_dtype(x), trek_var_device(x)));
 }
 
@@ -75,7 +76,7 @@ static bool is_floating(const char *name, const trek_var *x)
 {
     if (trek_dtype_is_float(trek_var_dtype(x)))
         return true;
-    return trek_fail(TREK_ERR_DTYPE, "%s: a floating dtype is needed, not %s", name, trek_dtype_name(trek_var_dtype(x))), false;
+    return trek_fail(TREK_ERR_DTYPE, "%s: x: dtype %s; must be floating", name, trek_dtype_name(trek_var_dtype(x))), false;
 }
 
 /* 16-bit random numbers are too coarse to compare with. */
@@ -86,7 +87,8 @@ trek_var *trek_bernoulli(trek_var *x)
         return NULL;
     trek_dtype dtype = trek_var_dtype(x), work = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
     trek_var *p = trek_var_detach(x);
-    if (!p || !holds("bernoulli", trek_logical_and(trek_ge_scalar(p, 0), trek_le_scalar(p, 1)), "a probability outside [0, 1]"))
+    if (!p || !holds("bernoulli", trek_logical_and(trek_ge_scalar(p, 0), trek_le_scalar(p, 1)),
+                     "p: outside [0, 1]; must be inside"))
         return NULL;
     trek_var *drawn = made(trek_tensor_rand(trek_var_shape(x), work, trek_var_device(x)));
     return trek_cast(trek_lt(drawn, trek_cast(p, work)), dtype);
@@ -120,10 +122,11 @@ trek_var *trek_multinomial(trek_var *x, int64_t samples, bool replacement)
     if (!is_floating("multinomial", x))
         return NULL;
     if (ndim < 1 || ndim > 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "multinomial: weights [n] or [m, n] are needed, not %d dimensions", ndim);
+        return trek_fail_null(TREK_ERR_SHAPE, "multinomial: weights: %d dimensions; must be [n] or [m, n]", ndim);
     if (samples < 1 || (!replacement && samples > trek_var_size(x, -1)))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "multinomial: %lld of %lld", (long long)samples,
-                              (long long)trek_var_size(x, -1));
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "multinomial: samples: %lld of %lld weights; must be at least 1, and not more without replacement",
+                              (long long)samples, (long long)trek_var_size(x, -1));
     trek_var *p = trek_cast(trek_var_detach(x), TREK_F64), *several = trek_gt_scalar(p, 0);
     int64_t least = replacement ? 1 : samples;
     if (!p || !holds("multinomial", trek_logical_and(trek_isfinite(p), trek_ge_scalar(p, 0)),
@@ -142,7 +145,7 @@ trek_var *trek_masked_select(trek_var *x, trek_var *mask)
 {
     TREK_NEEDED("masked_select", x, mask);
     if (trek_var_dtype(mask) != TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "masked_select: the mask must be bool, not %s",
+        return trek_fail_null(TREK_ERR_DTYPE, "masked_select: mask: dtype %s; must be bool",
                               trek_dtype_name(trek_var_dtype(mask)));
     trek_shape a = trek_var_shape(x), b = trek_var_shape(mask), shape = { .ndim = a.ndim > b.ndim ? a.ndim : b.ndim };
     for (int d = 0; d < shape.ndim; d++) {
@@ -232,11 +235,12 @@ trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength)
     TREK_NEEDED("bincount", x);
     trek_dtype dtype = trek_var_dtype(x);
     if (trek_dtype_is_float(dtype) || dtype == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "bincount: integers are needed, not %s", trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "bincount: x: dtype %s; must be an integer dtype", trek_dtype_name(dtype));
     if (trek_var_ndim(x) != 1 || (weights && (trek_var_ndim(weights) != 1 || trek_var_numel(weights) != trek_var_numel(x))))
-        return trek_fail_null(TREK_ERR_SHAPE, "bincount: x must have 1 dimension, and weights as many elements");
+        return trek_fail_null(TREK_ERR_SHAPE,
+                              "bincount: x or weights: wrong shape; x must have 1 dimension, and weights as many elements");
     if (minlength < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "bincount: a length of %lld", (long long)minlength);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "bincount: minlength: %lld; must be 0 or more", (long long)minlength);
     trek_dtype of = !weights ? TREK_I64 : trek_var_dtype(weights) == TREK_F32 ? TREK_F32 : TREK_F64;
     int64_t size = minlength, n = trek_var_numel(x);
     trek_var *largest = n > 0 ? trek_max(x, trek_dims_all(), false) : NULL;
@@ -272,9 +276,9 @@ trek_var *trek_repeat_interleave(trek_var *x, int64_t repeats, int dim)
     if (at < 0)
         return NULL;
     if (repeats < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "repeat_interleave: %lld times", (long long)repeats);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "repeat_interleave: repeats: %lld; must be 0 or more", (long long)repeats);
     if (ndim == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "repeat_interleave: a scalar has no dimension");
+        return trek_fail_null(TREK_ERR_SHAPE, "repeat_interleave: x: it is a scalar; must have a dimension");
     if (at < ndim - 1)
         return repeated_along(x, at, 1, repeats);
     trek_var *index = repeated_along(places(x, trek_var_size(x, at), 1), 0, 1, repeats);
@@ -290,13 +294,15 @@ trek_var *trek_repeat_interleave_by(trek_var *x, trek_var *repeats, int dim)
     if (at < 0)
         return NULL;
     if (dtype != TREK_I64 && dtype != TREK_I32)
-        return trek_fail_null(TREK_ERR_DTYPE, "repeat_interleave_by: repeats must be i64 or i32, not %s", trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "repeat_interleave_by: repeats: dtype %s; must be i64 or i32",
+                              trek_dtype_name(dtype));
     if (trek_var_ndim(x) == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "repeat_interleave_by: a scalar has no dimension");
+        return trek_fail_null(TREK_ERR_SHAPE, "repeat_interleave_by: x: it is a scalar; must have a dimension");
     int64_t n = trek_var_size(x, at);
     if (trek_var_ndim(repeats) != 1 || trek_var_numel(repeats) != n)
-        return trek_fail_null(TREK_ERR_SHAPE, "repeat_interleave_by: %lld repeats in 1 dimension are needed", (long long)n);
-    if (!holds("repeat_interleave_by", trek_ge_scalar(repeats, 0), "a negative count"))
+        return trek_fail_null(
+            TREK_ERR_SHAPE, "repeat_interleave_by: repeats: wrong shape; must have 1 dimension with %lld elements", (long long)n);
+    if (!holds("repeat_interleave_by", trek_ge_scalar(repeats, 0), "repeats: one is negative; must be 0 or more"))
         return NULL;
     trek_var *ends = trek_cumsum(repeats, 0), *end = n > 0 ? trek_narrow(ends, 0, n - 1, 1) : NULL;
     if (!ends || (n > 0 && !end))
@@ -320,12 +326,12 @@ static trek_var *repeat(const char *name, trek_var *x, trek_shape repeats)
     TREK_NEEDED(name, x);
     trek_shape shape = trek_var_shape(x), whole = { .ndim = repeats.ndim };
     if (repeats.ndim < shape.ndim)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: %d numbers for %d dimensions", name, repeats.ndim, shape.ndim);
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: repeats: %d numbers; x has %d dimensions", name, repeats.ndim, shape.ndim);
     bool once = true;
     for (int d = 0; d < repeats.ndim; d++) {
         int own = d - (repeats.ndim - shape.ndim);
         if (repeats.sizes[d] < 0)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %lld times", name, (long long)repeats.sizes[d]);
+            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: repeats: %lld; must be 0 or more", name, (long long)repeats.sizes[d]);
         whole.sizes[d] = own < 0 ? 1 : shape.sizes[own];
         once = once && repeats.sizes[d] == 1;
     }
@@ -352,14 +358,14 @@ trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list dims)
     if (dims.ndim == 0 && shifts.ndim == 1)
         return trek_reshape(trek_roll(trek_reshape(x, trek_dims(-1)), shifts, trek_dims(0)), trek_var_shape(x));
     if (shifts.ndim != dims.ndim || dims.ndim == 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "roll: %d shifts for %d dimensions", shifts.ndim, dims.ndim);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "roll: shifts: %d for %d dimensions; must be equal", shifts.ndim, dims.ndim);
     trek_var *given = x;
     for (int k = 0; x && k < dims.ndim; k++) {
         int dim = trek_normalize_dim(dims.sizes[k], trek_var_ndim(x), "roll");
         if (dim < 0)
             return NULL;
         if (trek_var_ndim(x) == 0)
-            return trek_fail_null(TREK_ERR_SHAPE, "roll: a scalar has no dimension to roll along");
+            return trek_fail_null(TREK_ERR_SHAPE, "roll: x: it is a scalar; must have a dimension");
         int64_t n = trek_var_size(x, dim), shift = n > 0 ? (shifts.sizes[k] % n + n) % n : 0;
         if (shift == 0)
             continue;
@@ -375,7 +381,8 @@ trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destin
     trek_shape order = { .ndim = trek_var_ndim(x) };
     bool taken[TREK_MAX_DIMS] = { false }, moved[TREK_MAX_DIMS] = { false };
     if (source.ndim != destination.ndim)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "movedim: %d dimensions to %d places", source.ndim, destination.ndim);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "movedim: source and destination: %d and %d dimensions; must be equal",
+                              source.ndim, destination.ndim);
     if (order.ndim == 0)
         return x;
     for (int k = 0; k < source.ndim; k++) {
@@ -384,7 +391,7 @@ trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destin
         if (to < 0)
             return NULL;
         if (moved[from] || taken[to])
-            return trek_fail_null(TREK_ERR_ARGUMENT, "movedim: a dimension is listed twice");
+            return trek_fail_null(TREK_ERR_ARGUMENT, "movedim: a dimension occurs twice; must be different ones");
         moved[from] = taken[to] = true;
         order.sizes[to] = from;
     }
@@ -406,10 +413,10 @@ trek_var *trek_diag(trek_var *x, int64_t diagonal)
     if (trek_var_ndim(x) == 2)
         return trek_clone(trek_apply_diagonal(x, diagonal, 0, 1));
     if (trek_var_ndim(x) != 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "diag: 1 or 2 dimensions are needed, not %d", trek_var_ndim(x));
+        return trek_fail_null(TREK_ERR_SHAPE, "diag: x: %d dimensions; must have 1 or 2", trek_var_ndim(x));
     const int64_t most = (int64_t)1 << 30; /* of rows: no memory holds more */
     if (diagonal > most || diagonal < -most || trek_var_numel(x) > most)
-        return trek_fail_null(TREK_ERR_MEMORY, "diag: diagonal %" PRId64 " of a matrix that no memory holds", diagonal);
+        return trek_fail_null(TREK_ERR_MEMORY, "diag: diagonal: %" PRId64 "; such a matrix does not fit in memory", diagonal);
     int64_t n = trek_var_numel(x), away = diagonal < 0 ? -diagonal : diagonal, side = n + away;
     trek_var *index = trek_add_scalar(places(x, n * (side + 1), side + 1), (double)(diagonal < 0 ? away * side : away));
     trek_var *zeros = made(trek_tensor_zeros(trek_dims(side * side), trek_var_dtype(x), trek_var_device(x)));
@@ -419,18 +426,18 @@ trek_var *trek_diag(trek_var *x, int64_t diagonal)
 int trek_meshgrid(trek_var *const *list, int count, bool xy, trek_var **parts, int capacity)
 {
     if (!list || !parts)
-        return trek_fail_missing("meshgrid", list ? "the place for the grids" : "the list"), -1;
+        return trek_fail_missing("meshgrid", list ? "place for the grids" : "list"), -1;
     if (count < 1 || count > TREK_MAX_DIMS || count > capacity)
-        return trek_fail(TREK_ERR_ARGUMENT, "meshgrid: %d coordinates, room for %d", count, capacity), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "meshgrid: capacity: %d; there are %d coordinates", capacity, count), -1;
     trek_shape shape = { .ndim = count };
     for (int k = 0; k < count; k++) {
         if (!list[k])
-            return trek_fail_missing("meshgrid", "an input"), -1;
+            return trek_fail_missing("meshgrid", "input"), -1;
         if (trek_var_ndim(list[k]) > 1)
-            return trek_fail(TREK_ERR_SHAPE, "meshgrid: coordinates of %d dimensions", trek_var_ndim(list[k])), -1;
+            return trek_fail(TREK_ERR_SHAPE, "meshgrid: coordinates: %d dimensions; must have 1", trek_var_ndim(list[k])), -1;
         if (trek_var_dtype(list[k]) != trek_var_dtype(list[0]))
-            return trek_fail(TREK_ERR_DTYPE, "meshgrid: coordinates of %s and %s", trek_dtype_name(trek_var_dtype(list[0])),
-                             trek_dtype_name(trek_var_dtype(list[k]))),
+            return trek_fail(TREK_ERR_DTYPE, "meshgrid: coordinates: dtypes %s and %s; must be equal",
+                             trek_dtype_name(trek_var_dtype(list[0])), trek_dtype_name(trek_var_dtype(list[k]))),
                    -1;
         shape.sizes[k] = trek_var_numel(list[k]);
     }

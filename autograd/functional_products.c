@@ -12,11 +12,10 @@
 static bool both_of(const char *name, trek_var *x, trek_var *y, int dims)
 {
     if (!x || !y)
-        return trek_fail_missing(name, "an input"), false;
+        return trek_fail_missing(name, "input"), false;
     if (trek_var_ndim(x) == dims && trek_var_ndim(y) == dims)
         return true;
-    trek_fail(TREK_ERR_SHAPE, "%s: inputs of %d and %d dimensions; of %d are needed", name, trek_var_ndim(x), trek_var_ndim(y),
-              dims);
+    trek_fail(TREK_ERR_SHAPE, "%s: inputs: %d and %d dimensions; must have %d", name, trek_var_ndim(x), trek_var_ndim(y), dims);
     return false;
 }
 
@@ -40,12 +39,12 @@ trek_var *trek_vdot(trek_var *x, trek_var *y)
 trek_var *trek_inner(trek_var *x, trek_var *y)
 {
     if (!x || !y)
-        return trek_fail_missing("inner", "an input"), NULL;
+        return trek_fail_missing("inner", "input"), NULL;
     if (trek_var_ndim(x) == 0 || trek_var_ndim(y) == 0)
         return trek_mul(x, y);
     if (trek_var_size(x, -1) != trek_var_size(y, -1))
-        return trek_fail_null(TREK_ERR_SHAPE, "inner: last dimensions of sizes %lld and %lld", (long long)trek_var_size(x, -1),
-                              (long long)trek_var_size(y, -1));
+        return trek_fail_null(TREK_ERR_SHAPE, "inner: x and y: last dimensions of sizes %lld and %lld; must be equal",
+                              (long long)trek_var_size(x, -1), (long long)trek_var_size(y, -1));
     const char *before = trek_op_calling("inner");
     return trek_op_called_end(before, trek_tensordot(x, y, trek_dims(-1), trek_dims(-1)));
 }
@@ -53,11 +52,11 @@ trek_var *trek_inner(trek_var *x, trek_var *y)
 trek_var *trek_kron(trek_var *x, trek_var *y)
 {
     if (!x || !y)
-        return trek_fail_missing("kron", "an input"), NULL;
+        return trek_fail_missing("kron", "input"), NULL;
     trek_shape a = trek_var_shape(x), b = trek_var_shape(y), wide_a, wide_b, shape;
     int n = a.ndim > b.ndim ? a.ndim : b.ndim;
     if (2 * n > TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "kron: %d dimensions; %d are possible", n, TREK_MAX_DIMS / 2);
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "kron: inputs: %d dimensions; at most %d are possible", n, TREK_MAX_DIMS / 2);
     wide_a.ndim = wide_b.ndim = 2 * n;
     shape.ndim = n;
     for (int d = 0; d < n; d++) {
@@ -73,9 +72,9 @@ trek_var *trek_kron(trek_var *x, trek_var *y)
 trek_var *trek_trace(trek_var *x)
 {
     if (!x)
-        return trek_fail_missing("trace", "the variable"), NULL;
+        return trek_fail_missing("trace", "variable"), NULL;
     if (trek_var_ndim(x) != 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "trace: a matrix is needed, not %d dimensions", trek_var_ndim(x));
+        return trek_fail_null(TREK_ERR_SHAPE, "trace: x: %d dimensions; must be a matrix", trek_var_ndim(x));
     return trek_sum(trek_diagonal(x, 0, 0, 1), trek_dims(0), false);
 }
 
@@ -89,13 +88,17 @@ static bool addable(const char *name, trek_var *x, trek_var *product, trek_dtype
         fits = from.sizes[from.ndim - d] == 1 || from.sizes[from.ndim - d] == to.sizes[to.ndim - d];
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!fits)
-        return trek_fail(TREK_ERR_SHAPE, "%s: %s does not broadcast to the product, %s", name, trek_shape_text(from, a, sizeof a),
+        return trek_fail(TREK_ERR_SHAPE, "%s: input: %s; must broadcast to the product, %s", name,
+                         trek_shape_text(from, a, sizeof a),
                          trek_shape_text(to, b, sizeof b)), false;
     if (trek_var_dtype(x) != dtype)
-        return trek_fail(TREK_ERR_DTYPE, "%s: %s is added to a product of %s", name, trek_dtype_name(trek_var_dtype(x)),
-                         trek_dtype_name(dtype)), false;
+        return trek_fail(TREK_ERR_DTYPE, "%s: input: dtype %s; the product has %s", name, trek_dtype_name(trek_var_dtype(x)),
+                         trek_dtype_name(dtype)),
+               false;
     if (!trek_dtype_is_float(trek_var_dtype(x)) && (beta != trunc(beta) || alpha != trunc(alpha)))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: numbers with fractions, %g and %g, beside integers", name, beta, alpha), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: beta and alpha: %g and %g; must be whole numbers with integers", name, beta,
+                         alpha),
+               false;
     return true;
 }
 
@@ -122,12 +125,12 @@ static trek_var *product_of(trek_var *y, trek_var *z)
 static trek_var *add_product(const char *name, trek_var *x, trek_var *y, trek_var *z, int dims, double beta, double alpha)
 {
     if (!x)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "input"), NULL;
     if (!both_of(name, y, z, dims))
         return NULL;
     if (dims == 3 && trek_var_size(y, 0) != trek_var_size(z, 0))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: batches of %lld and %lld", name, (long long)trek_var_size(y, 0),
-                              (long long)trek_var_size(z, 0));
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: batches of %lld and %lld matrices; must be equal", name,
+                              (long long)trek_var_size(y, 0), (long long)trek_var_size(z, 0));
     trek_var *product = product_of(y, z);
     if (!product)
         return NULL;
@@ -171,7 +174,7 @@ static bool floats(const char *name, trek_var *x)
 {
     if (trek_dtype_is_float(trek_var_dtype(x)))
         return true;
-    return trek_fail(TREK_ERR_DTYPE, "%s: floating dtypes are needed, not %s", name, trek_dtype_name(trek_var_dtype(x))), false;
+    return trek_fail(TREK_ERR_DTYPE, "%s: inputs: dtype %s; must be floating", name, trek_dtype_name(trek_var_dtype(x))), false;
 }
 
 static trek_var *by_differences(trek_var *x, trek_var *y, double p)
@@ -200,16 +203,16 @@ trek_var *trek_cdist(trek_var *x, trek_var *y, double p)
 {
     enum { FEW = 25 };
     if (!x || !y)
-        return trek_fail_missing("cdist", "an input"), NULL;
+        return trek_fail_missing("cdist", "input"), NULL;
     if (trek_var_ndim(x) < 2 || trek_var_ndim(y) < 2 || trek_var_size(x, -1) != trek_var_size(y, -1))
-        return trek_fail_null(TREK_ERR_SHAPE, "cdist: rows [..., P, M] and [..., R, M] are needed");
+        return trek_fail_null(TREK_ERR_SHAPE, "cdist: x and y: wrong shapes; must be rows [..., P, M] and [..., R, M]");
     if (!floats("cdist", x) || !floats("cdist", y))
         return NULL;
     if (trek_var_dtype(x) != trek_var_dtype(y))
-        return trek_fail_null(TREK_ERR_DTYPE, "cdist: rows of %s and %s", trek_dtype_name(trek_var_dtype(x)),
-                              trek_dtype_name(trek_var_dtype(y)));
+        return trek_fail_null(TREK_ERR_DTYPE, "cdist: x and y: dtypes %s and %s; must be equal",
+                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(y)));
     if (!(p >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "cdist: p is %g; it is at least 0", p);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "cdist: p: %g; must be at least 0", p);
     bool empty = trek_var_size(x, -1) == 0;
     if (p == 2 && !empty && (trek_var_size(x, -2) > FEW || trek_var_size(y, -2) > FEW))
         return by_products(x, y);
@@ -232,13 +235,13 @@ static trek_var *of_pairs(trek_var *x, int64_t n, bool second)
 trek_var *trek_pdist(trek_var *x, double p)
 {
     if (!x)
-        return trek_fail_missing("pdist", "the variable"), NULL;
+        return trek_fail_missing("pdist", "variable"), NULL;
     if (trek_var_ndim(x) != 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "pdist: rows [N, M] are needed, not %d dimensions", trek_var_ndim(x));
+        return trek_fail_null(TREK_ERR_SHAPE, "pdist: x: %d dimensions; must be rows [N, M]", trek_var_ndim(x));
     if (!floats("pdist", x))
         return NULL;
     if (!(p >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "pdist: p is %g; it is at least 0", p);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pdist: p: %g; must be at least 0", p);
     int64_t n = trek_var_size(x, 0);
     trek_var *apart = trek_sub(of_pairs(x, n, false), of_pairs(x, n, true));
     return trek_var_size(x, 1) == 0 ? trek_sum(apart, trek_dims(-1), false) : trek_norm(apart, p, trek_dims(-1), false);
@@ -250,26 +253,26 @@ static trek_status check_bilinear(trek_var *x, trek_var *y, trek_var *weight, tr
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT], c[TREK_SHAPE_TEXT];
     if (!x || !y || !weight)
-        return trek_fail_missing("bilinear", "an input");
+        return trek_fail_missing("bilinear", "input");
     trek_var *all[4] = { x, y, weight, bias };
     for (int k = 1; k < 4; k++)
         if (all[k] && trek_var_dtype(all[k]) != trek_var_dtype(x))
-            return trek_fail(TREK_ERR_DTYPE, "bilinear: inputs of different dtypes: %s and %s; cast one of them",
+            return trek_fail(TREK_ERR_DTYPE, "bilinear: inputs: dtypes %s and %s; must be equal, cast one of them",
                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(all[k])));
     if (!trek_dtype_is_float(trek_var_dtype(x)))
-        return trek_fail(TREK_ERR_DTYPE, "bilinear: dtype %s is not supported", trek_dtype_name(trek_var_dtype(x)));
+        return trek_fail(TREK_ERR_DTYPE, "bilinear: inputs: dtype %s is not supported", trek_dtype_name(trek_var_dtype(x)));
     int ndim = trek_var_ndim(x);
     bool fits = ndim > 0 && trek_var_ndim(y) == ndim && trek_var_ndim(weight) == 3;
     for (int d = 0; fits && d < ndim - 1; d++)
         fits = trek_var_size(x, d) == trek_var_size(y, d);
     fits = fits && trek_var_size(x, -1) == trek_var_size(weight, 1) && trek_var_size(y, -1) == trek_var_size(weight, 2);
     if (!fits)
-        return trek_fail(TREK_ERR_SHAPE, "bilinear: inputs %s and %s do not fit weight %s",
+        return trek_fail(TREK_ERR_SHAPE, "bilinear: inputs: %s and %s do not fit weight %s",
                          trek_shape_text(trek_var_shape(x), a, sizeof a),
                          trek_shape_text(trek_var_shape(y), b, sizeof b), trek_shape_text(trek_var_shape(weight), c, sizeof c));
     if (bias && (trek_var_ndim(bias) != 1 || trek_var_size(bias, 0) != trek_var_size(weight, 0)))
-        return trek_fail(TREK_ERR_SHAPE, "bilinear: bias must be [%lld], got %s", (long long)trek_var_size(weight, 0),
-                         trek_shape_text(trek_var_shape(bias), a, sizeof a));
+        return trek_fail(TREK_ERR_SHAPE, "bilinear: bias: %s; must be [%lld]", trek_shape_text(trek_var_shape(bias), a, sizeof a),
+                         (long long)trek_var_size(weight, 0));
     return TREK_OK;
 }
 

@@ -20,18 +20,18 @@ static trek_var *input_gates(const char *name, trek_var *x, trek_var *weight, tr
 {
     char text[TREK_SHAPE_TEXT];
     if (!x || !weight)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "input"), NULL;
     if (trek_var_ndim(x) != 3)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: the input must be [T, N, features], got %s", name,
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; must be [T, N, features]", name,
                               trek_tensor_shape_text(x->data, text));
     if (opts->lengths) {
         trek_var *lengths = opts->lengths;
         trek_dtype dtype = trek_var_dtype(lengths);
         if (trek_var_ndim(lengths) != 1 || trek_var_size(lengths, 0) != trek_var_size(x, 1))
-            return trek_fail_null(TREK_ERR_SHAPE, "%s: lengths must be [%lld], got %s", name, (long long)trek_var_size(x, 1),
-                                  trek_tensor_shape_text(lengths->data, text));
+            return trek_fail_null(TREK_ERR_SHAPE, "%s: lengths: %s; must be [%lld]", name,
+                                  trek_tensor_shape_text(lengths->data, text), (long long)trek_var_size(x, 1));
         if (dtype != TREK_I64 && dtype != TREK_I32 && dtype != TREK_U8)
-            return trek_fail_null(TREK_ERR_DTYPE, "%s: lengths must be of an integer dtype, got %s", name,
+            return trek_fail_null(TREK_ERR_DTYPE, "%s: lengths: dtype %s; must be an integer dtype", name,
                                   trek_dtype_name(dtype));
         opts->lengths = trek_to(lengths, trek_var_device(x));
         x = opts->lengths ? without_padding(x, opts->lengths) : NULL;
@@ -46,10 +46,10 @@ static trek_var *joined_bias(trek_var *bias_ih, trek_var *bias_hh)
     if (!bias_ih || !bias_hh)
         return bias_ih ? bias_ih : bias_hh;
     if (!trek_same_sizes(bias_ih->data, bias_hh->data))
-        return trek_fail_null(TREK_ERR_SHAPE, "lstm: bias_ih and bias_hh differ: %s and %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "lstm: bias_ih and bias_hh: %s and %s; must be equal",
                               trek_tensor_shape_text(bias_ih->data, first), trek_tensor_shape_text(bias_hh->data, second));
     if (bias_ih->data->dtype != bias_hh->data->dtype)
-        return trek_fail_null(TREK_ERR_DTYPE, "lstm: bias_ih and bias_hh of different dtypes: %s and %s",
+        return trek_fail_null(TREK_ERR_DTYPE, "lstm: bias_ih and bias_hh: dtypes %s and %s; must be equal",
                               trek_dtype_name(trek_var_dtype(bias_ih)), trek_dtype_name(trek_var_dtype(bias_hh)));
     return trek_add(bias_ih, bias_hh);
 }
@@ -62,17 +62,18 @@ static bool projection_fits(trek_var *x, trek_var *weight_hh, trek_var *weight_h
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!x || !weight_hh)
-        return trek_fail_missing("lstm", "an input"), false;
+        return trek_fail_missing("lstm", "input"), false;
     trek_shape r = trek_var_shape(weight_hr), h = trek_var_shape(weight_hh);
     if (r.ndim != 2 || h.ndim != 2 || r.sizes[0] != h.sizes[1] || h.sizes[0] != 4 * r.sizes[1])
-        return trek_fail(TREK_ERR_SHAPE, "lstm: weight_hr %s does not fit weight_hh %s; [P, H] and [4 H, P] are needed",
-                         trek_tensor_shape_text(weight_hr->data, a), trek_tensor_shape_text(weight_hh->data, b)), false;
-    if (trek_var_ndim(x) != 3)
-        return trek_fail(TREK_ERR_SHAPE, "lstm: the input must be [T, N, features], got %s", trek_tensor_shape_text(x->data, a)),
+        return trek_fail(TREK_ERR_SHAPE, "lstm: weight_hr: %s does not fit weight_hh %s; must be [P, H] and [4 H, P]",
+                         trek_tensor_shape_text(weight_hr->data, a), trek_tensor_shape_text(weight_hh->data, b)),
                false;
+    if (trek_var_ndim(x) != 3)
+        return trek_fail(TREK_ERR_SHAPE, "lstm: input: %s; must be [T, N, features]", trek_tensor_shape_text(x->data, a)), false;
     if (h0 && (trek_var_ndim(h0) != 2 || trek_var_size(h0, 0) != trek_var_size(x, 1) || trek_var_size(h0, 1) != r.sizes[0]))
-        return trek_fail(TREK_ERR_SHAPE, "lstm: h0 must be [%lld, %lld], got %s", (long long)trek_var_size(x, 1),
-                         (long long)r.sizes[0], trek_tensor_shape_text(h0->data, a)), false;
+        return trek_fail(TREK_ERR_SHAPE, "lstm: h0: %s; must be [%lld, %lld]", trek_tensor_shape_text(h0->data, a),
+                         (long long)trek_var_size(x, 1), (long long)r.sizes[0]),
+               false;
     return true;
 }
 
@@ -140,7 +141,7 @@ trek_var *trek_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_
         return NULL;
     trek_var *in[5] = { input_gates("lstm", x, weight_ih, bias, &opts), weight_hh, opts.h0, opts.c0, opts.lengths };
     if (!in[0] || !weight_hh)
-        return trek_fail_missing("lstm", "an input"), NULL;
+        return trek_fail_missing("lstm", "input"), NULL;
     bool keep = trek_recording() && (wants(in[0]) || wants(in[1]) || wants(in[2]) || wants(in[3]));
     trek_attrs numbers = { .i = { opts.reverse, keep } };
     if (trek_apply_many(&trek_ops[TREK_OP_lstm], in, 5, &numbers, outs, 2) != TREK_OK)
@@ -160,12 +161,12 @@ trek_var *trek_gru(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_v
     if (hn)
         *hn = NULL;
     if (opts.c0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "gru: has no c0");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "gru: c0: given; a gru has none");
     if (opts.weight_hr)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "gru: has no weight_hr");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "gru: weight_hr: given; a gru has none");
     trek_var *in[5] = { input_gates("gru", x, weight_ih, bias_ih, &opts), weight_hh, bias_hh, opts.h0, opts.lengths };
     if (!in[0] || !weight_hh)
-        return trek_fail_missing("gru", "an input"), NULL;
+        return trek_fail_missing("gru", "input"), NULL;
     bool keep = trek_recording() && (wants(in[0]) || wants(in[1]) || wants(in[2]) || wants(in[3]));
     trek_attrs numbers = { .i = { opts.reverse, keep } };
     if (trek_apply_many(&trek_ops[TREK_OP_gru], in, 5, &numbers, outs, 2) != TREK_OK)

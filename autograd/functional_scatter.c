@@ -12,7 +12,7 @@ static trek_var *filled(const char *name, const trek_var *x, trek_shape shape, d
 {
     trek_dtype dtype = trek_var_dtype(x);
     if (!trek_dtype_holds(dtype, value))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %s does not hold %g", name, trek_dtype_name(dtype), value);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: value: %g; %s cannot hold it", name, value, trek_dtype_name(dtype));
     trek_tensor *number = trek_tensor_full(trek_dims_none(), value, dtype, trek_var_device(x));
     return number ? trek_expand(trek_var_from(number), shape) : NULL;
 }
@@ -96,9 +96,11 @@ trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *s
     if (!x || !index || !source)
         return trek_apply_scatter(x, index, source, dim);
     if (reduction < TREK_SCATTER_SUM || reduction > TREK_SCATTER_MIN)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "scatter_reduce: %d is no reduction", (int)reduction);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "scatter_reduce: reduction: %d; must be a value of trek_scatter_reduction",
+                              (int)reduction);
     if (trek_var_dtype(source) != trek_var_dtype(x) || (reduction == TREK_SCATTER_MEAN && trek_var_dtype(x) == TREK_BOOL))
-        return trek_fail_null(TREK_ERR_DTYPE, "scatter_reduce: %s and %s; one dtype, of means not bool, is needed",
+        return trek_fail_null(TREK_ERR_DTYPE,
+                              "scatter_reduce: x and source: dtypes %s and %s; must be equal, and not bool for means",
                               trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(source)));
     source = reached(source, index);
     trek_var *start = include_self ? x : without_self(x, index, source, dim, reduction);
@@ -127,10 +129,10 @@ trek_var *trek_index_fill(trek_var *x, int dim, trek_var *index, double value)
     if (at < 0)
         return NULL;
     if (trek_dtype_is_float(trek_var_dtype(index)) || trek_var_dtype(index) == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "index_fill: an index of integers is needed, not %s",
+        return trek_fail_null(TREK_ERR_DTYPE, "index_fill: index: dtype %s; must be an integer dtype",
                               trek_dtype_name(trek_var_dtype(index)));
     if (trek_var_ndim(index) > 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "index_fill: an index of 1 dimension is needed, not %d", trek_var_ndim(index));
+        return trek_fail_null(TREK_ERR_SHAPE, "index_fill: index: %d dimensions; must have 1", trek_var_ndim(index));
     /* a mask for that dimension alone */
     int64_t size = ndim > 0 ? trek_var_size(x, at) : 1, others = 1;
     trek_shape places = { .ndim = ndim };
@@ -151,7 +153,7 @@ trek_var *trek_checked_index(const char *name, trek_var *index, int64_t size)
 {
     trek_dtype dtype = trek_var_dtype(index);
     if (dtype != TREK_I64 && dtype != TREK_I32)
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: indices must be i64 or i32, not %s", name, trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: indices: dtype %s; must be i64 or i32", name, trek_dtype_name(dtype));
     trek_tensor *all = trek_tensor_arange(0, (double)size, 1, TREK_I64, trek_var_device(index));
     trek_var *wide = trek_cast(index, TREK_I64), *from_end = trek_lt_scalar(wide, 0);
     wide = trek_where(from_end, trek_add_scalar(wide, (double)size), wide);
@@ -162,18 +164,18 @@ trek_var *trek_checked_index(const char *name, trek_var *index, int64_t size)
 trek_var *trek_index_put(trek_var *x, trek_var *const *list, int count, trek_var *values, bool accumulate)
 {
     if (!x || !list || !values)
-        return trek_fail_missing("index_put", "an input"), NULL;
+        return trek_fail_missing("index_put", "input"), NULL;
     trek_shape shape = trek_var_shape(x), rest = { 0 };
     if (count < 1 || count > shape.ndim)
-        return trek_fail_null(TREK_ERR_SHAPE, "index_put: %d indices for %d dimensions", count, shape.ndim);
+        return trek_fail_null(TREK_ERR_SHAPE, "index_put: indices: %d; x has %d dimensions", count, shape.ndim);
     if (trek_var_dtype(values) != trek_var_dtype(x))
-        return trek_fail_null(TREK_ERR_DTYPE, "index_put: values of %s for %s", trek_dtype_name(trek_var_dtype(values)),
+        return trek_fail_null(TREK_ERR_DTYPE, "index_put: values: dtype %s; x has %s", trek_dtype_name(trek_var_dtype(values)),
                               trek_dtype_name(trek_var_dtype(x)));
     trek_var *place = NULL;
     int64_t lines = 1;
     for (int k = 0; k < count; k++) { /* row-major positions among the first dimensions */
         trek_var *index = list[k] ? trek_checked_index("index_put", list[k], shape.sizes[k])
-            : trek_fail_null(TREK_ERR_ARGUMENT, "index_put: no index %d", k);
+            : trek_fail_null(TREK_ERR_ARGUMENT, "index_put: indices: index %d: NULL; all must be given", k);
         place = k == 0 ? index : trek_add(trek_mul_scalar(place, (double)shape.sizes[k]), index);
         if (!place)
             return NULL;
@@ -181,7 +183,7 @@ trek_var *trek_index_put(trek_var *x, trek_var *const *list, int count, trek_var
     }
     trek_shape written = trek_var_shape(place), flat = { .ndim = 1, .sizes = { lines } };
     if (written.ndim + shape.ndim - count > TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_SHAPE, "index_put: more than %d dimensions are written", TREK_MAX_DIMS);
+        return trek_fail_null(TREK_ERR_SHAPE, "index_put: more than %d dimensions are written; must be fewer", TREK_MAX_DIMS);
     rest.ndim = 1;
     rest.sizes[0] = trek_var_numel(place);
     for (int d = count; d < shape.ndim; d++) {

@@ -41,9 +41,10 @@ static trek_status fits(const trek_var *y, const check *c)
 {
     char got[TREK_SHAPE_TEXT], wanted[TREK_SHAPE_TEXT];
     if (trek_var_dtype(y) != TREK_F64)
-        return trek_fail(TREK_ERR_DTYPE, "gradcheck: the result must be f64, not %s", trek_dtype_name(trek_var_dtype(y)));
+        return trek_fail(TREK_ERR_DTYPE, "gradcheck: result: dtype %s; must be f64", trek_dtype_name(trek_var_dtype(y)));
     if (c->cotangent && !trek_shape_equal(trek_var_shape(y), c->shape))
-        return trek_fail(TREK_ERR_CALLBACK, "gradcheck: the function gives %s, and then %s, for the same inputs",
+        return trek_fail(TREK_ERR_CALLBACK,
+                         "gradcheck: the function returned %s, and then %s, for the same inputs; it must repeat",
                          trek_shape_text(c->shape, wanted, sizeof wanted), trek_shape_text(trek_var_shape(y), got, sizeof got));
     return TREK_OK;
 }
@@ -53,7 +54,7 @@ static trek_var *run(const check *c)
 {
     trek_var *y = c->fn(c->inputs, c->n, c->arg);
     if (!y) {
-        trek_fail_after(TREK_ERR_CALLBACK, "gradcheck: the function gave no result");
+        trek_fail_after(TREK_ERR_CALLBACK, "gradcheck: the function returned no result; it must return one");
         return NULL;
     }
     return fits(y, c) == TREK_OK ? y : NULL;
@@ -111,7 +112,8 @@ static trek_status check_repeats(const check *c)
 {
     for (int64_t j = 0; j < c->count; j++)
         if (!same(c->above[j], c->below[j]))
-            return trek_fail(TREK_ERR_CALLBACK, "gradcheck: the function gives %.17g, and then %.17g, for the same inputs",
+            return trek_fail(TREK_ERR_CALLBACK,
+                             "gradcheck: the function returned %.17g, and then %.17g, for the same inputs; it must repeat",
                              c->above[j], c->below[j]);
     return TREK_OK;
 }
@@ -179,7 +181,7 @@ static trek_status compare(const check *c, int k, int64_t i, double got)
     char text[TREK_SHAPE_TEXT];
     if (off <= c->opts.atol + c->opts.rtol * fabs(wanted) || (isnan(got) && isnan(wanted)))
         return TREK_OK;
-    return trek_fail(TREK_ERR_CALLBACK, "gradcheck: the %s of input %d at %s is %.10g, by differences %.10g", c->order, k,
+    return trek_fail(TREK_ERR_CALLBACK, "gradcheck: the %s of input %d at %s is %.10g; by differences it is %.10g", c->order, k,
                      place_text(trek_var_shape(c->inputs[k]), i, text), got, wanted);
 }
 
@@ -284,31 +286,33 @@ static trek_status check_inputs(trek_var *const *inputs, int n)
     int wanted = 0;
     for (int k = 0; k < n; k++) {
         if (!inputs[k])
-            return trek_fail_missing("gradcheck", "an input");
+            return trek_fail_missing("gradcheck", "input");
         if (!trek_var_requires_grad(inputs[k]))
             continue;
         if (!trek_var_is_leaf(inputs[k]))
-            return trek_fail(TREK_ERR_STATE, "gradcheck: input %d is no leaf: its value cannot be moved", k);
+            return trek_fail(TREK_ERR_STATE, "gradcheck: input %d: it is not a leaf, so its value cannot be moved", k);
         if (trek_var_dtype(inputs[k]) != TREK_F64)
-            return trek_fail(TREK_ERR_DTYPE, "gradcheck: input %d must be f64, not %s: differences of less precise numbers tell "
-                             "nothing", k, trek_dtype_name(trek_var_dtype(inputs[k])));
+            return trek_fail(TREK_ERR_DTYPE,
+                             "gradcheck: input %d: dtype %s; must be f64, since differences of less precise numbers mean nothing",
+                             k, trek_dtype_name(trek_var_dtype(inputs[k])));
         wanted++;
     }
-    return wanted ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "gradcheck: no input requires a gradient");
+    return wanted ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "gradcheck: inputs: none requires a gradient; one must");
 }
 
 trek_status trek_gradcheck(trek_gradcheck_fn fn, trek_var *const *inputs, int n, void *arg, const trek_gradcheck_opts *opts)
 {
     trek_gradcheck_opts o = opts ? *opts : (trek_gradcheck_opts){ 0 };
     if (!fn || !inputs)
-        return trek_fail_missing("gradcheck", fn ? "inputs" : "a function");
+        return trek_fail_missing("gradcheck", fn ? "inputs" : "function");
     if (n < 1 || n >= MOST_INPUTS)
-        return trek_fail(TREK_ERR_ARGUMENT, "gradcheck: takes 1 to %d inputs, not %d", MOST_INPUTS - 1, n);
+        return trek_fail(TREK_ERR_ARGUMENT, "gradcheck: inputs: %d; must be 1 to %d", n, MOST_INPUTS - 1);
     o.eps = o.eps == 0 ? 1e-6 : o.eps;
     o.atol = trek_option(o.atol, 1e-5);
     o.rtol = trek_option(o.rtol, 1e-3);
     if (!(o.eps > 0) || isinf(o.eps) || !(o.atol >= 0) || !(o.rtol >= 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "gradcheck: eps must be above 0, atol and rtol must not be negative");
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "gradcheck: .eps, .atol, .rtol: out of range; .eps must be above 0, and the others not negative");
     if (trek_error_status() != TREK_OK || check_inputs(inputs, n) != TREK_OK)
         return trek_error_status();
     check c = { .fn = fn, .inputs = inputs, .n = n, .arg = arg, .opts = o, .order = "gradient" };

@@ -173,14 +173,17 @@ static trek_status check_affine(trek_var *theta, trek_shape size)
     bool fits = (dims == 2 || dims == 3) && shape.ndim == 3 && shape.sizes[0] == size.sizes[0] && shape.sizes[1] == dims &&
                 shape.sizes[2] == dims + 1;
     if (!fits)
-        return trek_fail(TREK_ERR_SHAPE, "affine_grid: theta %s for a result of %s; [N, 2, 3] and [N, C, H, W] it must be, or "
-                         "[N, 3, 4] and [N, C, D, H, W]", trek_shape_text(shape, first, sizeof first),
+        return trek_fail(TREK_ERR_SHAPE,
+            "affine_grid: theta: %s, for a result of %s; must be [N, 2, 3] and [N, C, H, W], or [N, 3, 4] and [N, C, D, H, W]",
+            trek_shape_text(shape, first, sizeof first),
                          trek_shape_text(size, second, sizeof second));
     for (int d = 1; d < size.ndim; d++)
         if (size.sizes[d] < 1)
-            return trek_fail(TREK_ERR_ARGUMENT, "affine_grid: a result of %s", trek_shape_text(size, second, sizeof second));
+            return trek_fail(TREK_ERR_ARGUMENT, "affine_grid: size: %s; must be positive",
+                             trek_shape_text(size, second, sizeof second));
     if (!trek_dtype_is_float(trek_var_dtype(theta)))
-        return trek_fail(TREK_ERR_DTYPE, "affine_grid: %s, not a floating dtype", trek_dtype_name(trek_var_dtype(theta)));
+        return trek_fail(TREK_ERR_DTYPE, "affine_grid: theta: dtype %s; must be floating",
+                         trek_dtype_name(trek_var_dtype(theta)));
     return TREK_OK;
 }
 

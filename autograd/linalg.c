@@ -21,17 +21,18 @@ static trek_var *home(trek_var *x, const trek_var *like)
 static bool takes(const char *name, trek_var *x, bool square)
 {
     if (!x)
-        return trek_fail_missing(name, "an input"), false;
+        return trek_fail_missing(name, "input"), false;
     trek_dtype dtype = trek_var_dtype(x);
     char text[TREK_SHAPE_TEXT];
     if (dtype != TREK_F32 && dtype != TREK_F64)
-        return trek_fail(TREK_ERR_DTYPE, "%s: matrices of f32 or f64 are needed, not of %s", name, trek_dtype_name(dtype)), false;
+        return trek_fail(TREK_ERR_DTYPE, "%s: matrices: dtype %s; must be f32 or f64", name, trek_dtype_name(dtype)), false;
     int n = trek_var_ndim(x);
     if (n < 2 || (square && trek_var_size(x, -1) != trek_var_size(x, -2)))
-        return trek_fail(TREK_ERR_SHAPE, "%s: %s matrices are needed, not %s", name, square ? "square" : "",
-                         trek_tensor_shape_text(x->data, text)), false;
+        return trek_fail(TREK_ERR_SHAPE, "%s: input: %s; must be %smatrices", name, trek_tensor_shape_text(x->data, text),
+                         square ? "square " : ""),
+               false;
     if (trek_var_size(x, -1) > 1 << 20 || trek_var_size(x, -2) > 1 << 20)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: matrices with more than 2^20 rows or columns", name), false;
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: matrices: more than 2^20 rows or columns; must have fewer", name), false;
     return trek_lapack_there(name);
 }
 
@@ -43,7 +44,9 @@ static bool broadcast(const char *name, trek_var **a, trek_var **b)
     for (int d = 1; d <= n; d++) {
         int64_t p = d <= na ? trek_var_size(*a, na - d) : 1, q = d <= nb ? trek_var_size(*b, nb - d) : 1;
         if (p != q && p != 1 && q != 1)
-            return trek_fail(TREK_ERR_SHAPE, "%s: batches of %lld and %lld matrices", name, (long long)p, (long long)q), false;
+            return trek_fail(TREK_ERR_SHAPE, "%s: batches of %lld and %lld matrices; must be equal, or one of them 1", name,
+                             (long long)p, (long long)q),
+                   false;
         to_a.sizes[n - d] = to_b.sizes[n - d] = p == 1 ? q : p;
     }
     for (int d = 0; d < 2; d++) {
@@ -59,11 +62,13 @@ static bool alike(const char *name, const trek_var *a, trek_var *b, int64_t rows
 {
     char texts[2][TREK_SHAPE_TEXT];
     if (trek_var_dtype(a) != trek_var_dtype(b))
-        return trek_fail(TREK_ERR_DTYPE, "%s: matrices of %s and %s", name, trek_dtype_name(trek_var_dtype(a)),
-                         trek_dtype_name(trek_var_dtype(b))), false;
+        return trek_fail(TREK_ERR_DTYPE, "%s: matrices: dtypes %s and %s; must be equal", name,
+                         trek_dtype_name(trek_var_dtype(a)), trek_dtype_name(trek_var_dtype(b))),
+               false;
     if (trek_var_ndim(b) < 2 || trek_var_size(b, -2) != rows)
-        return trek_fail(TREK_ERR_SHAPE, "%s: %s and %s do not fit each other", name, trek_tensor_shape_text(a->data, texts[0]),
-                         trek_tensor_shape_text(b->data, texts[1])), false;
+        return trek_fail(TREK_ERR_SHAPE, "%s: matrices: %s and %s do not fit together", name,
+                         trek_tensor_shape_text(a->data, texts[0]), trek_tensor_shape_text(b->data, texts[1])),
+               false;
     return true;
 }
 
@@ -81,7 +86,7 @@ static bool of_vectors(const trek_var *a, const trek_var *b)
 trek_var *trek_solve(trek_var *a, trek_var *b)
 {
     if (!b)
-        return trek_fail_missing("solve", "an input"), NULL;
+        return trek_fail_missing("solve", "input"), NULL;
     if (!takes("solve", a, true))
         return NULL;
     bool vectors = of_vectors(a, b);
@@ -95,7 +100,7 @@ trek_var *trek_solve(trek_var *a, trek_var *b)
 trek_var *trek_solve_right(trek_var *a, trek_var *b)
 {
     if (!b)
-        return trek_fail_missing("solve_right", "an input"), NULL;
+        return trek_fail_missing("solve_right", "input"), NULL;
     if (!takes("solve_right", a, true) || (trek_var_ndim(b) < 2 && !alike("solve_right", a, b, -1)))
         return NULL;
     trek_var *x = host(turned(a)), *y = host(turned(b));
@@ -110,7 +115,7 @@ trek_var *trek_solve_triangular(trek_var *a, trek_var *b, bool upper, bool right
 {
     static const char name[] = "solve_triangular";
     if (!b)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "input"), NULL;
     if (!takes(name, a, true) || (trek_var_ndim(b) < 2 && !alike(name, a, b, -1)))
         return NULL;
     trek_var *x = host(right ? turned(a) : a), *y = host(right ? turned(b) : b);
@@ -250,7 +255,7 @@ static bool tolerances_fit(const char *name, double rtol, double atol)
 {
     if (isfinite(rtol) && isfinite(atol) && atol >= 0)
         return true;
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: tolerances of %g and %g", name, rtol, atol), false;
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: rtol and atol: %g and %g; must not be negative", name, rtol, atol), false;
 }
 
 trek_var *trek_matrix_rank_with(trek_var *a, double atol, double rtol)
@@ -276,7 +281,7 @@ trek_var *trek_pinv(trek_var *a) { return trek_pinv_with(a, 0, -1); }
 trek_var *trek_lstsq_with(trek_var *a, trek_var *b, double rcond)
 {
     if (!b)
-        return trek_fail_missing("lstsq", "an input"), NULL;
+        return trek_fail_missing("lstsq", "input"), NULL;
     if (!tolerances_fit("lstsq", rcond, 0) || !takes("lstsq", a, false) || !alike("lstsq", a, b, trek_var_size(a, -2)))
         return NULL;
     return trek_matmul(trek_pinv_with(a, 0, rcond), b);
@@ -345,11 +350,11 @@ trek_var *trek_svd_full(trek_var *a, trek_var **s, trek_var **vh)
 trek_var *trek_matrix_power(trek_var *a, int64_t n)
 {
     if (!a)
-        return trek_fail_missing("matrix_power", "the variable"), NULL;
+        return trek_fail_missing("matrix_power", "variable"), NULL;
     if (trek_var_ndim(a) < 2 || trek_var_size(a, -1) != trek_var_size(a, -2))
-        return trek_fail_null(TREK_ERR_SHAPE, "matrix_power: square matrices are needed");
+        return trek_fail_null(TREK_ERR_SHAPE, "matrix_power: input: it is not square; must be square matrices");
     if (!trek_dtype_is_float(trek_var_dtype(a)))
-        return trek_fail_null(TREK_ERR_DTYPE, "matrix_power: floating dtypes are needed, not %s",
+        return trek_fail_null(TREK_ERR_DTYPE, "matrix_power: input: dtype %s; must be floating",
                               trek_dtype_name(trek_var_dtype(a)));
     if (n == 0)
         return trek_add(trek_masked_fill(a, trek_cast(trek_ones_like(a), TREK_BOOL), 0),

@@ -17,7 +17,7 @@ static int head_gradients(const trek_var *x, const trek_var *weight, const trek_
 static trek_status fail_labels(const trek_var *x, const trek_var *weight, const trek_var *labels)
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT], c[TREK_SHAPE_TEXT];
-    return trek_fail(TREK_ERR_SHAPE, "linear_cross_entropy: labels %s do not fit input %s and weight %s",
+    return trek_fail(TREK_ERR_SHAPE, "linear_cross_entropy: labels: %s do not fit input %s and weight %s",
                      trek_tensor_shape_text(labels->data, a), trek_tensor_shape_text(x->data, b),
                      weight ? trek_tensor_shape_text(weight->data, c) : "");
 }
@@ -31,7 +31,7 @@ static bool alike(const trek_var *x, const trek_var *y) { return x && y && trek_
 static trek_var *logits_of(trek_var *x, trek_var *weight, trek_var *bias)
 {
     if (!weight)
-        return trek_fail_missing("linear_cross_entropy", "an input"), NULL;
+        return trek_fail_missing("linear_cross_entropy", "input"), NULL;
     trek_shape own = trek_var_shape(weight), shape = own;
     int64_t columns = own.ndim > 1 ? own.sizes[own.ndim - 1] : 0, rows = 1;
     for (int d = own.ndim - 1; d > 0; d--)
@@ -43,7 +43,7 @@ static trek_var *logits_of(trek_var *x, trek_var *weight, trek_var *bias)
         of_bias.ndim--;
         if (bias && !trek_shape_equal(of_bias, trek_var_shape(bias)))
             return trek_fail_null(TREK_ERR_SHAPE,
-                                  "linear_cross_entropy: the bias must have the weight's shape but for the last size");
+                                  "linear_cross_entropy: bias: wrong shape; must be the weight's without the last size");
         weight = trek_reshape(weight, trek_dims(rows, columns));
         bias = bias ? trek_reshape(bias, trek_dims(rows)) : NULL;
     }
@@ -91,14 +91,15 @@ static bool class_weights_fit(const trek_var *weight, const trek_var *classes)
 {
     char text[TREK_SHAPE_TEXT];
     if (classes->requires_grad && trek_recording())
-        return trek_fail(TREK_ERR_UNSUPPORTED, "linear_cross_entropy: class weights that require a gradient; detach them"), false;
+        return trek_fail(TREK_ERR_UNSUPPORTED, "linear_cross_entropy: class weights: they require a gradient; detach them"),
+               false;
     if (!trek_dtype_is_float(trek_var_dtype(classes)))
-        return trek_fail(TREK_ERR_DTYPE, "linear_cross_entropy: class weights of a floating dtype are needed, not %s",
+        return trek_fail(TREK_ERR_DTYPE, "linear_cross_entropy: class weights: dtype %s; must be floating",
                          trek_dtype_name(trek_var_dtype(classes))),
                false;
     if (trek_var_ndim(classes) != 1 ||
         (weight && trek_var_ndim(weight) == 2 && trek_var_numel(classes) != trek_var_size(weight, 0)))
-        return trek_fail(TREK_ERR_SHAPE, "linear_cross_entropy: class weights must be a number for each class, got %s",
+        return trek_fail(TREK_ERR_SHAPE, "linear_cross_entropy: class weights: %s; must be a number for each class",
                          trek_tensor_shape_text(classes->data, text)),
                false;
     return true;
@@ -131,7 +132,7 @@ static trek_var *with_class_weights(trek_var *x, trek_var *weight, trek_var *bia
     if (!class_weights_fit(weight, opts->weight) || !trek_loss_reduction_known("linear_cross_entropy", opts->reduction))
         return NULL;
     if (!(smoothing >= 0 && smoothing <= 1))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "linear_cross_entropy: a label smoothing of %g", smoothing);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "linear_cross_entropy: label_smoothing: %g; must be inside [0, 1]", smoothing);
     trek_var *losses = trek_apply_linear_cross_entropy(x, weight, bias, labels, ignore, TREK_REDUCTION_NONE, 0, 0);
     if (!losses)
         return NULL;
@@ -177,7 +178,7 @@ trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bia
 {
     trek_cross_entropy_opts opts = given ? *given : (trek_cross_entropy_opts){ 0 };
     if (!x || !labels)
-        return trek_fail_missing("linear_cross_entropy", "an input"), NULL;
+        return trek_fail_missing("linear_cross_entropy", "input"), NULL;
     trek_shape shape = trek_var_shape(x), rows = trek_var_shape(labels);
     if (weight && trek_var_ndim(weight) > 2)
         return of_more_dimensions(x, weight, bias, labels, &opts);

@@ -14,14 +14,14 @@ static trek_var *inner(trek_var *x, int dim, int64_t from, int64_t to)
 trek_var *trek_diff(trek_var *x, int64_t n, int dim, trek_var *before, trek_var *after)
 {
     if (!x)
-        return trek_fail_missing("diff", "an input"), NULL;
+        return trek_fail_missing("diff", "input"), NULL;
     if (trek_var_ndim(x) == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "diff: at least one dimension is needed");
+        return trek_fail_null(TREK_ERR_SHAPE, "diff: x: it is a scalar; must have a dimension");
     int d = trek_normalize_dim(dim, trek_var_ndim(x), "diff");
     if (d < 0)
         return NULL;
     if (n < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "diff: n must not be negative, is %lld", (long long)n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "diff: n: %lld; must not be negative", (long long)n);
     if (n > 0 && (before || after)) {
         trek_var *parts[3] = { before ? before : x, before ? x : after, after };
         x = trek_cat(parts, before && after ? 3 : 2, d);
@@ -55,9 +55,9 @@ static trek_var *areas(trek_var *y, trek_var *x, double dx, int d)
 static trek_var *points(const char *name, trek_var *y, const trek_var *x, int dim, int *d)
 {
     if (!y)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "input"), NULL;
     if (trek_var_dtype(y) == TREK_BOOL || (x && trek_var_dtype(x) == TREK_BOOL))
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: dtype bool is not supported", name);
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: input: dtype bool is not supported", name);
     y = trek_dtype_is_float(trek_var_dtype(y)) ? y : trek_cast(y, TREK_F32);
     *d = y ? trek_normalize_dim(dim, trek_var_ndim(y), name) : -1;
     return *d < 0 ? NULL : y;
@@ -81,7 +81,7 @@ trek_var *trek_cumulative_trapezoid(trek_var *y, trek_var *x, double dx, int dim
     if (!y)
         return NULL;
     if (trek_var_ndim(y) == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "cumulative_trapezoid: at least one dimension is needed");
+        return trek_fail_null(TREK_ERR_SHAPE, "cumulative_trapezoid: y: it is a scalar; must have a dimension");
     if (trek_var_size(y, d) == 0 && !x)
         return trek_mul_scalar(y, dx / 2);
     if (trek_var_size(y, d) == 0)
@@ -92,17 +92,17 @@ trek_var *trek_cumulative_trapezoid(trek_var *y, trek_var *x, double dx, int dim
 trek_var *trek_nansum(trek_var *x, trek_dims_list dims, bool keepdim)
 {
     if (!x)
-        return trek_fail_missing("nansum", "an input"), NULL;
+        return trek_fail_missing("nansum", "input"), NULL;
     return trek_dtype_is_float(trek_var_dtype(x)) ? trek_apply_nansum(x, dims, keepdim) : trek_sum(x, dims, keepdim);
 }
 
 trek_var *trek_nanmean(trek_var *x, trek_dims_list dims, bool keepdim)
 {
     if (!x)
-        return trek_fail_missing("nanmean", "an input"), NULL;
+        return trek_fail_missing("nanmean", "input"), NULL;
     trek_dtype dtype = trek_var_dtype(x);
     if (!trek_dtype_is_float(dtype))
-        return trek_fail_null(TREK_ERR_DTYPE, "nanmean: needs a floating dtype, not %s", trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "nanmean: x: dtype %s; must be floating", trek_dtype_name(dtype));
     trek_dtype work = trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype;
     trek_var *wide = trek_cast(x, work), *count = trek_sum(trek_logical_not(trek_isnan(x)), dims, keepdim);
     trek_var *sum = trek_nansum(wide, dims, keepdim);

@@ -69,7 +69,7 @@ static trek_status check_labels(const trek_loss_count *count)
 {
     if (count->labels->storage->version != count->labels_version ||
         (count->classes && count->classes->storage->version != count->classes_version))
-        return trek_fail(TREK_ERR_STATE, "loss_weight: the labels were written to after the loss was computed");
+        return trek_fail(TREK_ERR_STATE, "loss_weight: labels: they were overwritten after the loss was computed");
     return TREK_OK;
 }
 
@@ -88,7 +88,7 @@ trek_var *trek_loss_counted(const trek_var *loss)
 double trek_loss_weight(const trek_var *loss)
 {
     if (!loss)
-        return trek_fail_missing("loss_weight", "the loss"), NAN;
+        return trek_fail_missing("loss_weight", "loss"), NAN;
     trek_loss_count *count = loss->leaf ? loss->leaf->count : NULL;
     if (!count)
         return NAN;
@@ -118,8 +118,8 @@ double trek_loss_weight(const trek_var *loss)
 trek_status trek_loss_set_weight(trek_var *loss, double weight)
 {
     if (!loss)
-        return trek_fail_missing("loss_set_weight", "the loss");
+        return trek_fail_missing("loss_set_weight", "loss");
     if (!(weight >= 0 && isfinite(weight)))
-        return trek_fail(TREK_ERR_ARGUMENT, "loss_set_weight: a weight of %g; it must be finite and not negative", weight);
+        return trek_fail(TREK_ERR_ARGUMENT, "loss_set_weight: weight: %g; must be finite and not negative", weight);
     return trek_loss_mean_of(loss, weight) ? TREK_OK : trek_error_status();
 }

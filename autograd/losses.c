@@ -23,11 +23,10 @@ static trek_var *fail_float_labels(const trek_var *logits, const trek_var *label
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     bool classes = labels->data->ndim + 1 == logits->data->ndim;
-    return trek_fail_null(
-        classes ? TREK_ERR_DTYPE : TREK_ERR_SHAPE,
-        "cross_entropy: labels are of an integer dtype, got %s %s; or they are probabilities of the logits' shape, %s",
-        trek_dtype_name((trek_dtype)labels->data->dtype), trek_tensor_shape_text(labels->data, a),
-        trek_tensor_shape_text(logits->data, b));
+    return trek_fail_null(classes ? TREK_ERR_DTYPE : TREK_ERR_SHAPE,
+                          "cross_entropy: labels: %s %s; must be of an integer dtype, or probabilities of the logits' shape, %s",
+                          trek_dtype_name((trek_dtype)labels->data->dtype), trek_tensor_shape_text(labels->data, a),
+                          trek_tensor_shape_text(logits->data, b));
 }
 
 /* Labels that are probabilities: -sum_c w[c] q[c] log p[c], averaged over rows. */
@@ -38,7 +37,8 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
         return fail_float_labels(logits, target);
     int64_t ignore = trek_option_integer(opts->ignore_index, -100);
     if (ignore >= 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: class %lld is ignored, but labels are probabilities",
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "cross_entropy: .ignore_index: class %lld, but labels are probabilities, which ignore none",
                               (long long)ignore);
     trek_var *inputs[2] = { logits, target };
     if (!trek_loss_widen("cross_entropy", inputs, 2, TREK_LOSS_ANY_BESIDE, &dtype))
@@ -69,14 +69,14 @@ static trek_var *loss_without_classes(trek_var *logits, trek_var *labels, const 
     int64_t ignore = trek_option_integer(opts->ignore_index, -100);
     if (!trek_dtype_is_float(trek_var_dtype(logits)) || trek_var_dtype(labels) == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE,
-                              "cross_entropy: logits of a floating dtype and labels of an integer one are needed, not %s and %s",
+                              "cross_entropy: logits and labels: dtypes %s and %s; must be floating, and an integer dtype",
                               trek_dtype_name(trek_var_dtype(logits)), trek_dtype_name(trek_var_dtype(labels)));
     trek_tensor *ignored = trek_tensor_from_data(&ignore, trek_dims_none(), TREK_I64, trek_var_device(labels));
     trek_var *others = trek_sum(trek_ne(labels, ignored ? trek_var_from(ignored) : NULL), trek_dims_all(), false);
     if (!others)
         return NULL;
     if (trek_var_item(others) != 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: a label that is not ignored, but logits have no classes");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: labels: one is not ignored, but the logits have 0 classes");
     if (opts->reduction == TREK_REDUCTION_NONE)
         return trek_sum(logits, trek_dims(1), false);
     trek_var *total = trek_sum(logits, trek_dims_all(), false);
@@ -94,7 +94,7 @@ static bool labels_fit(const char *name, const trek_var *of_classes, const trek_
         fits_last = y->sizes[d] == x->sizes[d];
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!fits)
-        trek_fail(TREK_ERR_SHAPE, "%s: labels %s do not fit %s, which is [N, C, ...]%s", name, trek_tensor_shape_text(y, b),
+        trek_fail(TREK_ERR_SHAPE, "%s: labels: %s do not fit %s, which is [N, C, ...]%s", name, trek_tensor_shape_text(y, b),
                   trek_tensor_shape_text(x, a), fits_last ? ": classes are dimension 1, not the last one (trek_movedim)" : "");
     return fits;
 }
@@ -105,12 +105,13 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
 {
     trek_cross_entropy_opts opts = given ? *given : (trek_cross_entropy_opts){ 0 };
     if (!logits || !labels)
-        return trek_fail_missing("cross_entropy", "an input"), NULL;
+        return trek_fail_missing("cross_entropy", "input"), NULL;
     char a[TREK_SHAPE_TEXT];
     if (!(opts.label_smoothing >= 0 && opts.label_smoothing <= 1))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: a label smoothing of %g", opts.label_smoothing);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: .label_smoothing: %g; must be inside [0, 1]",
+                              opts.label_smoothing);
     if (trek_var_ndim(logits) < 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "cross_entropy: logits [N, C, ...] are needed, not %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "cross_entropy: logits: %s; must be [N, C, ...]",
                               trek_tensor_shape_text(logits->data, a));
     if (trek_dtype_is_float(trek_var_dtype(labels)))
         return soft_cross_entropy(logits, labels, &opts);
@@ -118,7 +119,7 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
     if (!labels_fit("cross_entropy", logits, labels))
         return NULL;
     if (opts.weight && opts.weight->requires_grad && trek_recording())
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "cross_entropy: class weights that require a gradient; detach them");
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "cross_entropy: .weight: it requires a gradient; detach it");
     bool known = opts.reduction <= TREK_REDUCTION_NONE && (!opts.weight || trek_var_numel(opts.weight) == 0);
     if (trek_var_size(logits, 1) == 0 && known) /* the op refuses what cannot be known here */
         return loss_without_classes(logits, labels, &opts);
@@ -155,25 +156,26 @@ static trek_var *label_losses(trek_var *log_probabilities, trek_var *labels, con
 static bool nll_inputs_fit(const trek_var *log_probabilities, const trek_var *labels, const trek_cross_entropy_opts *opts)
 {
     if (!log_probabilities || !labels)
-        return trek_fail_missing("nll_loss", "an input"), false;
+        return trek_fail_missing("nll_loss", "input"), false;
     if (!labels_fit("nll_loss", log_probabilities, labels))
         return false;
     if (trek_dtype_is_float(trek_var_dtype(labels)) || trek_var_dtype(labels) == TREK_BOOL)
-        return trek_fail(TREK_ERR_DTYPE, "nll_loss: labels are of an integer dtype, got %s",
-                         trek_dtype_name(trek_var_dtype(labels))), false;
+        return trek_fail(TREK_ERR_DTYPE, "nll_loss: labels: dtype %s; must be an integer dtype",
+                         trek_dtype_name(trek_var_dtype(labels))),
+               false;
     if (!trek_loss_reduction_known("nll_loss", opts->reduction))
         return false;
     if (opts->label_smoothing != 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "nll_loss: a label smoothing of %g; only cross_entropy has one",
-                         opts->label_smoothing), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "nll_loss: .label_smoothing: %g; only cross_entropy has one", opts->label_smoothing),
+               false;
     if (opts->weight && opts->weight->requires_grad && trek_recording())
-        return trek_fail(TREK_ERR_UNSUPPORTED, "nll_loss: class weights that require a gradient; detach them"), false;
+        return trek_fail(TREK_ERR_UNSUPPORTED, "nll_loss: .weight: it requires a gradient; detach it"), false;
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (opts->weight && (trek_var_ndim(opts->weight) != 1 ||
                          trek_var_size(opts->weight, 0) != trek_var_size(log_probabilities, 1)))
-        return trek_fail(TREK_ERR_SHAPE, "nll_loss: class weights %s do not fit %s",
-                         trek_tensor_shape_text(opts->weight->data, a),
-                         trek_tensor_shape_text(log_probabilities->data, b)), false;
+        return trek_fail(TREK_ERR_SHAPE, "nll_loss: .weight: %s does not fit %s", trek_tensor_shape_text(opts->weight->data, a),
+                         trek_tensor_shape_text(log_probabilities->data, b)),
+               false;
     return true;
 }
 
@@ -203,11 +205,11 @@ trek_var *trek_nll_loss_with(trek_var *log_probabilities, trek_var *labels, cons
 trek_var *trek_accuracy(trek_var *logits, trek_var *labels)
 {
     if (!logits || !labels)
-        return trek_fail_missing("accuracy", "an input"), NULL;
+        return trek_fail_missing("accuracy", "input"), NULL;
     if (trek_var_ndim(logits) != 2 || trek_var_ndim(labels) != 1 || trek_var_size(logits, 0) != trek_var_size(labels, 0)) {
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-        return trek_fail_null(TREK_ERR_SHAPE, "accuracy: labels %s do not fit logits %s", trek_tensor_shape_text(labels->data, b),
-                              trek_tensor_shape_text(logits->data, a));
+        return trek_fail_null(TREK_ERR_SHAPE, "accuracy: labels: %s do not fit logits %s",
+                              trek_tensor_shape_text(labels->data, b), trek_tensor_shape_text(logits->data, a));
     }
     if (trek_var_size(logits, 0) == 0)
         return trek_var_from(trek_tensor_zeros(trek_dims_none(), TREK_F64, trek_var_device(logits)));

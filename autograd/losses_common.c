@@ -7,13 +7,13 @@
 
 bool trek_loss_takes(const char *name, trek_dtype x, trek_dtype y, trek_loss_taken what)
 {
-    static const char *const words[] = { "one is of a floating dtype", "one is of a floating dtype, the other not bool",
-                                         "both are of floating dtypes" };
+    static const char *const words[] = { "one must be floating", "one must be floating, and the other not bool",
+                                         "both must be floating" };
     int floats = trek_dtype_is_float(x) + trek_dtype_is_float(y);
     if (floats == 2 || (floats == 1 && (what == TREK_LOSS_ANY_BESIDE ||
                                         (what == TREK_LOSS_INTEGERS_BESIDE && x != TREK_BOOL && y != TREK_BOOL))))
         return true;
-    trek_fail(TREK_ERR_DTYPE, "%s: inputs of %s and %s; %s", name, trek_dtype_name(x), trek_dtype_name(y), words[what]);
+    trek_fail(TREK_ERR_DTYPE, "%s: inputs: dtypes %s and %s; %s", name, trek_dtype_name(x), trek_dtype_name(y), words[what]);
     return false;
 }
 
@@ -30,7 +30,7 @@ bool trek_loss_alike(const char *name, trek_var *const *inputs, int n)
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT], hint[TREK_SHAPE_TEXT + 64] = "";
     for (int k = 0; k < n; k++)
         if (!inputs[k])
-            return trek_fail_missing(name, "an input"), false;
+            return trek_fail_missing(name, "input"), false;
     const trek_tensor *x = inputs[0]->data, *y = x;
     for (int k = 1; k < n && trek_same_sizes(x, y); k++)
         y = inputs[k]->data;
@@ -43,7 +43,7 @@ bool trek_loss_alike(const char *name, trek_var *const *inputs, int n)
         snprintf(hint, sizeof hint, "; trek_reshape one to the other's, as to %s", a);
     else if (fewer || broadcasts_to(x, y))
         snprintf(hint, sizeof hint, "; trek_expand the smaller to %s, if it is meant for all", fewer ? a : b);
-    return trek_fail(TREK_ERR_SHAPE, "%s: inputs of one shape are needed, not %s and %s%s", name, a, b, hint), false;
+    return trek_fail(TREK_ERR_SHAPE, "%s: inputs: %s and %s; must have one shape%s", name, a, b, hint), false;
 }
 
 trek_dtype trek_loss_dtype(trek_dtype common)
@@ -55,7 +55,7 @@ bool trek_loss_widen(const char *name, trek_var **inputs, int n, trek_loss_taken
 {
     for (int k = 0; k < n; k++)
         if (!inputs[k])
-            return trek_fail_missing(name, "an input"), false;
+            return trek_fail_missing(name, "input"), false;
     trek_dtype common = trek_var_dtype(inputs[0]);
     for (int k = n > 1; k < n; k++) {
         if (!trek_loss_takes(name, trek_var_dtype(inputs[0]), trek_var_dtype(inputs[k]), what))
@@ -93,7 +93,7 @@ bool trek_loss_reduction_known(const char *name, trek_reduction reduction)
 {
     if (reduction >= TREK_REDUCTION_MEAN && reduction <= TREK_REDUCTION_NONE)
         return true;
-    trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no reduction", name, (int)reduction);
+    trek_fail(TREK_ERR_ARGUMENT, "%s: reduction: %d; must be a value of trek_reduction", name, (int)reduction);
     return false;
 }
 
@@ -110,7 +110,7 @@ trek_var *trek_loss_weighted(const char *name, trek_var *losses, trek_var *weigh
         return losses;
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!broadcasts_to(weight->data, losses->data))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: weights %s do not broadcast to the losses, %s", name,
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: weight: %s; must broadcast to the losses, %s", name,
                               trek_tensor_shape_text(weight->data, a), trek_tensor_shape_text(losses->data, b));
     return trek_mul(losses, trek_cast(weight, trek_var_dtype(losses)));
 }

@@ -9,7 +9,7 @@ static trek_margin_opts options(const trek_margin_opts *given) { return given ? 
 static bool options_fit(const char *name, const trek_margin_opts *opts)
 {
     if (opts->weight)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: it has no weights", name), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .weight: set; this loss has none", name), false;
     return trek_loss_reduction_known(name, opts->reduction);
 }
 
@@ -29,8 +29,9 @@ static bool pair_of(const char *name, trek_var **inputs, trek_dtype *result)
         int64_t a = d <= x->ndim ? x->sizes[x->ndim - d] : 1, b = d <= y->ndim ? y->sizes[y->ndim - d] : 1;
         char texts[2][TREK_SHAPE_TEXT];
         if (a != b && a != 1 && b != 1)
-            return trek_fail(TREK_ERR_SHAPE, "%s: shapes %s and %s do not broadcast", name,
-                             trek_tensor_shape_text(x, texts[0]), trek_tensor_shape_text(y, texts[1])), false;
+            return trek_fail(TREK_ERR_SHAPE, "%s: inputs: shapes %s and %s do not broadcast", name,
+                             trek_tensor_shape_text(x, texts[0]), trek_tensor_shape_text(y, texts[1])),
+                   false;
         shape.sizes[shape.ndim - d] = a == 1 ? b : a;
     }
     for (int k = 0; k < 2; k++)
@@ -75,7 +76,7 @@ static bool rows_fit(const char *name, const trek_var *x, const trek_var *y, con
         (n <= 0 || trek_var_size(target, 0) == trek_var_size(x, 0));
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT], c[TREK_SHAPE_TEXT];
     if (!fits)
-        trek_fail(TREK_ERR_SHAPE, "%s: [N, D], [N, D] and [N], or [D], [D] and [], are needed, not %s, %s and %s", name,
+        trek_fail(TREK_ERR_SHAPE, "%s: inputs: %s, %s and %s; must be [N, D], [N, D] and [N], or [D], [D] and []", name,
                   trek_tensor_shape_text(x->data, a), trek_tensor_shape_text(y->data, b),
                   trek_tensor_shape_text(target->data, c));
     return fits;
@@ -95,7 +96,7 @@ trek_var *trek_cosine_embedding_loss(trek_var *x, trek_var *y, trek_var *target,
     trek_margin_opts opts = options(given);
     trek_var *in[2] = { x, y };
     if (!target)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "input"), NULL;
     if (!options_fit(name, &opts) || !trek_loss_widen(name, in, 2, TREK_LOSS_FLOATS_ONLY, &dtype) ||
         !rows_fit(name, in[0], in[1], target))
         return NULL;
@@ -146,7 +147,7 @@ trek_var *trek_triplet_margin_loss(trek_var *anchor, trek_var *positive, trek_va
     double p = opts.p == 0 ? 2 : opts.p, eps = trek_option(opts.eps, 1e-6), margin = trek_option(opts.margin, 1);
     trek_var *in[3] = { anchor, positive, negative };
     if (!(margin >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: a margin of %g; it must not be negative", name, margin);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: margin: %g; must not be negative", name, margin);
     if (!options_fit(name, &opts) || !trek_loss_alike(name, in, 3) ||
         !trek_loss_widen(name, in, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
@@ -162,13 +163,15 @@ static bool labels_of_rows(const char *name, const trek_var *logits, const trek_
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!logits || !labels)
-        return trek_fail_missing(name, "an input"), false;
+        return trek_fail_missing(name, "input"), false;
     if (trek_dtype_is_float(trek_var_dtype(labels)) || trek_var_dtype(labels) == TREK_BOOL)
-        return trek_fail(TREK_ERR_DTYPE, "%s: labels are of an integer dtype, got %s", name,
-                         trek_dtype_name(trek_var_dtype(labels))), false;
+        return trek_fail(TREK_ERR_DTYPE, "%s: labels: dtype %s; must be an integer dtype", name,
+                         trek_dtype_name(trek_var_dtype(labels))),
+               false;
     if (trek_var_ndim(logits) != 2 || trek_var_ndim(labels) != 1 || trek_var_size(labels, 0) != trek_var_size(logits, 0))
-        return trek_fail(TREK_ERR_SHAPE, "%s: logits [N, C] and labels [N] are needed, not %s and %s", name,
-                         trek_tensor_shape_text(logits->data, a), trek_tensor_shape_text(labels->data, b)), false;
+        return trek_fail(TREK_ERR_SHAPE, "%s: logits and labels: %s and %s; must be [N, C] and [N]", name,
+                         trek_tensor_shape_text(logits->data, a), trek_tensor_shape_text(labels->data, b)),
+               false;
     return true;
 }
 
@@ -179,7 +182,7 @@ trek_var *trek_multi_margin_loss(trek_var *logits, trek_var *labels, const trek_
     trek_margin_opts opts = options(given);
     double p = opts.p == 0 ? 1 : opts.p, margin = trek_option(opts.margin, 1);
     if (p != 1 && p != 2)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: p is %g; it is 1 or 2", name, p);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: p: %g; must be 1 or 2", name, p);
     if (!trek_loss_reduction_known(name, opts.reduction) || !labels_of_rows(name, logits, labels) ||
         !trek_loss_widen(name, &logits, 1, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
@@ -203,7 +206,7 @@ trek_var *trek_multilabel_soft_margin_loss(trek_var *x, trek_var *target, const 
         !trek_loss_reduction_known(name, opts.reduction))
         return NULL;
     if (trek_var_ndim(inputs[0]) == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: an input without dimensions", name);
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: x: it is a scalar; must have dimensions", name);
     trek_var *losses = trek_apply_pointwise_loss(inputs[0], inputs[1], TREK_LOSS_LOGISTIC, 0);
     losses = trek_mean(trek_loss_weighted(name, losses, opts.weight), trek_dims(-1), false);
     return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
@@ -217,7 +220,8 @@ static bool classes_fit(const char *name, trek_var *target, int64_t classes)
     if (any && trek_var_item(any) == 0)
         return true;
     if (any)
-        trek_fail(TREK_ERR_ARGUMENT, "%s: a label that is neither one of %lld classes nor -1", name, (long long)classes);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: target: a label is out of range; must be one of %lld classes, or -1", name,
+                  (long long)classes);
     return false;
 }
 
@@ -227,15 +231,15 @@ trek_var *trek_multilabel_margin_loss(trek_var *x, trek_var *target, trek_reduct
     trek_dtype dtype;
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!x || !target)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "input"), NULL;
     if (trek_dtype_is_float(trek_var_dtype(target)) || trek_var_dtype(target) == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: labels are of an integer dtype, got %s", name,
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: target: dtype %s; must be an integer dtype", name,
                               trek_dtype_name(trek_var_dtype(target)));
     if (!trek_loss_reduction_known(name, reduction) || !trek_loss_widen(name, &x, 1, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
     int64_t classes = trek_var_ndim(x) > 0 ? trek_var_size(x, -1) : 0;
     if (trek_var_ndim(x) > 2 || classes == 0 || !trek_same_sizes(x->data, target->data))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: x and target [N, C] or [C] are needed, not %s and %s", name,
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: x and target: %s and %s; must be [N, C] or [C]", name,
                               trek_tensor_shape_text(x->data, a), trek_tensor_shape_text(target->data, b));
     trek_var *labels = trek_cast(target, TREK_I64);
     if (!classes_fit(name, labels, classes))
@@ -256,11 +260,11 @@ trek_var *trek_info_nce(trek_var *query, trek_var *key, double temperature, trek
     trek_var *in[2] = { query, key };
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!(temperature > 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "info_nce: a temperature of %g; it must be above 0", temperature);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "info_nce: temperature: %g; must be above 0", temperature);
     if (!trek_loss_reduction_known("info_nce", reduction) || !trek_loss_widen("info_nce", in, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
     if (trek_var_ndim(in[0]) != 2 || !trek_same_sizes(in[0]->data, in[1]->data))
-        return trek_fail_null(TREK_ERR_SHAPE, "info_nce: two inputs [N, D] are needed, not %s and %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "info_nce: inputs: %s and %s; must be two [N, D]",
                               trek_tensor_shape_text(in[0]->data, a), trek_tensor_shape_text(in[1]->data, b));
     for (int k = 0; k < 2; k++)
         in[k] = trek_div(in[k], length_of(in[k], 1, 1e-12));

@@ -75,7 +75,7 @@ trek_var *trek_smooth_l1_loss_with(trek_var *x, trek_var *target, double beta, c
     trek_dtype dtype;
     trek_loss_opts opts = options(given);
     if (!(beta >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "smooth_l1_loss: beta is %g; it must not be negative", beta);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "smooth_l1_loss: beta: %g; must not be negative", beta);
     bool bends = beta > 0;
     trek_var *losses = pointwise(bends ? "smooth_l1_loss" : "l1_loss", x, target,
                                  bends ? TREK_LOSS_ANY_BESIDE : TREK_LOSS_INTEGERS_BESIDE,
@@ -88,7 +88,7 @@ trek_var *trek_huber_loss(trek_var *x, trek_var *target, double delta, const tre
     trek_dtype dtype;
     trek_loss_opts opts = options(given);
     if (!(delta > 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "huber_loss: delta is %g; it must be above 0", delta);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "huber_loss: delta: %g; must be above 0", delta);
     trek_var *losses = pointwise("huber_loss", x, target, TREK_LOSS_ANY_BESIDE, TREK_LOSS_SMOOTH, delta, &dtype);
     if (!losses || delta == 1 || opts.reduction == TREK_REDUCTION_NONE)
         return losses ? finish("huber_loss", delta == 1 ? losses : trek_mul_scalar(losses, delta), &opts, dtype) : NULL;
@@ -147,7 +147,8 @@ trek_var *trek_focal_loss(trek_var *x, trek_var *target, const trek_focal_opts *
     trek_var *inputs[2] = { x, target };
     double alpha = trek_option(opts.alpha, 0.25), gamma = trek_option(opts.gamma, 2);
     if (!(gamma >= 0) || !(alpha <= 1))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "focal_loss: gamma %g (0 at least), alpha %g (1 at most)", gamma, alpha);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "focal_loss: gamma: %g, alpha: %g; must be at least 0, and at most 1", gamma,
+                              alpha);
     if (!trek_loss_alike("focal_loss", inputs, 2) || !trek_loss_widen("focal_loss", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
         return NULL;
     trek_var *p = trek_sigmoid(inputs[0]), *t = inputs[1];
@@ -207,7 +208,7 @@ static trek_var *variance_for(trek_var *variance, trek_var *x)
     for (int d = 0; fits && d < trek_var_ndim(variance); d++)
         fits = trek_var_size(variance, d) == trek_var_size(x, d) || (short_by == 0 && trek_var_size(variance, d) == 1);
     if (!fits)
-        return trek_fail_null(TREK_ERR_SHAPE, "gaussian_nll_loss: a variance %s does not fit %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "gaussian_nll_loss: variance: %s does not fit %s",
                               trek_tensor_shape_text(variance->data, a), trek_tensor_shape_text(x->data, b));
     return short_by ? trek_unsqueeze(variance, -1) : variance;
 }
@@ -225,7 +226,7 @@ trek_var *trek_gaussian_nll_loss(trek_var *x, trek_var *target, trek_var *varian
     if (!below)
         return NULL;
     if (trek_var_item(below) != 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "gaussian_nll_loss: a variance is negative");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "gaussian_nll_loss: variance: one is negative; must be 0 or more");
     trek_var *fixed = trek_var_detach(v);
     v = trek_add(v, trek_sub(trek_clamp(fixed, trek_option(opts.eps, 1e-6), INFINITY), fixed)); /* its gradient passes */
     trek_var *losses = trek_add(trek_log(v), trek_div(trek_square(trek_sub(inputs[0], inputs[1])), v));

@@ -40,13 +40,13 @@ trek_var *trek_matrix_exp(trek_var *a)
 {
     char text[TREK_SHAPE_TEXT];
     if (!a)
-        return trek_fail_missing("matrix_exp", "the variable"), NULL;
+        return trek_fail_missing("matrix_exp", "variable"), NULL;
     trek_dtype dtype = trek_var_dtype(a);
     if (trek_var_ndim(a) < 2 || trek_var_size(a, -1) != trek_var_size(a, -2))
-        return trek_fail_null(TREK_ERR_SHAPE, "matrix_exp: square matrices are needed, not %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "matrix_exp: a: %s; must be square matrices",
                               trek_tensor_shape_text(a->data, text));
     if (!trek_dtype_is_float(dtype))
-        return trek_fail_null(TREK_ERR_DTYPE, "matrix_exp: a floating dtype is needed, not %s", trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "matrix_exp: a: dtype %s; must be floating", trek_dtype_name(dtype));
     if (trek_var_numel(a) == 0)
         return trek_clone(a);
     a = trek_cast(a, trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype);
@@ -54,7 +54,7 @@ trek_var *trek_matrix_exp(trek_var *a)
     trek_var *norm = trek_max(columns, trek_dims_all(), false);
     double size = norm ? trek_var_item(norm) : NAN;
     if (!norm || !isfinite(size))
-        return norm ? trek_fail_null(TREK_ERR_ARGUMENT, "matrix_exp: a matrix that is not finite") : NULL;
+        return norm ? trek_fail_null(TREK_ERR_ARGUMENT, "matrix_exp: a: a matrix is not finite; must be") : NULL;
     double limit = largest_norm(trek_var_dtype(a));
     int squares = size > limit ? (int)ceil(log2(size / limit)) : 0;
     trek_var *y = polynomial(squares > 0 ? trek_mul_scalar(a, ldexp(1, -squares)) : a);

@@ -31,18 +31,18 @@ static trek_var *norm_of(trek_var *a, trek_matrix_order order)
     case TREK_NORM_INF_LEAST:
         return extreme(trek_sum(trek_abs(a), trek_dims(-1), false), order == TREK_NORM_INF_LEAST);
     }
-    return trek_fail_null(TREK_ERR_ARGUMENT, "matrix_norm: %d is no order", (int)order);
+    return trek_fail_null(TREK_ERR_ARGUMENT, "matrix_norm: order: %d; must be a value of trek_matrix_order", (int)order);
 }
 
 trek_var *trek_matrix_norm(trek_var *a, trek_matrix_order order, bool keepdim)
 {
     char text[TREK_SHAPE_TEXT];
     if (!a)
-        return trek_fail_missing("matrix_norm", "an input"), NULL;
+        return trek_fail_missing("matrix_norm", "input"), NULL;
     if (!trek_dtype_is_float(trek_var_dtype(a)))
-        return trek_fail_null(TREK_ERR_DTYPE, "matrix_norm: needs a floating dtype, not %s", trek_dtype_name(trek_var_dtype(a)));
+        return trek_fail_null(TREK_ERR_DTYPE, "matrix_norm: a: dtype %s; must be floating", trek_dtype_name(trek_var_dtype(a)));
     if (trek_var_ndim(a) < 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "matrix_norm: matrices are needed, not %s", trek_tensor_shape_text(a->data, text));
+        return trek_fail_null(TREK_ERR_SHAPE, "matrix_norm: a: %s; must be matrices", trek_tensor_shape_text(a->data, text));
     trek_var *made = norm_of(a, order);
     return keepdim ? trek_unsqueeze(trek_unsqueeze(made, -1), -1) : made;
 }
@@ -56,17 +56,18 @@ trek_var *trek_logdet(trek_var *a)
 trek_var *trek_cross(trek_var *x, trek_var *y, int dim)
 {
     if (!x || !y)
-        return trek_fail_missing("cross", "an input"), NULL;
+        return trek_fail_missing("cross", "input"), NULL;
     if (trek_var_dtype(x) != trek_var_dtype(y))
-        return trek_fail_null(TREK_ERR_DTYPE, "cross: %s and %s", trek_dtype_name(trek_var_dtype(x)),
-                              trek_dtype_name(trek_var_dtype(y)));
+        return trek_fail_null(TREK_ERR_DTYPE, "cross: x and y: dtypes %s and %s; must be equal",
+                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(y)));
     if (trek_var_ndim(x) != trek_var_ndim(y))
-        return trek_fail_null(TREK_ERR_SHAPE, "cross: of %d and %d dimensions", trek_var_ndim(x), trek_var_ndim(y));
+        return trek_fail_null(TREK_ERR_SHAPE, "cross: x and y: %d and %d dimensions; must be equal", trek_var_ndim(x),
+                              trek_var_ndim(y));
     int d = trek_normalize_dim(dim, trek_var_ndim(x), "cross");
     if (d < 0)
         return NULL;
     if (trek_var_ndim(x) == 0 || trek_var_size(x, d) != 3 || trek_var_size(y, d) != 3)
-        return trek_fail_null(TREK_ERR_SHAPE, "cross: dimension %d must have 3 elements", d);
+        return trek_fail_null(TREK_ERR_SHAPE, "cross: dimension %d: it must have 3 elements", d);
     trek_var *first = trek_mul(trek_roll(x, trek_dims(-1), trek_dims(d)), trek_roll(y, trek_dims(-2), trek_dims(d)));
     trek_var *second = trek_mul(trek_roll(x, trek_dims(-2), trek_dims(d)), trek_roll(y, trek_dims(-1), trek_dims(d)));
     return trek_sub(first, second);

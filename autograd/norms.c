@@ -16,12 +16,13 @@ static bool fits(const char *name, trek_var *x, int least)
 {
     char text[TREK_SHAPE_TEXT];
     if (!x)
-        trek_fail_missing(name, "an input");
+        trek_fail_missing(name, "input");
     else if (!trek_dtype_is_float(trek_var_dtype(x)))
-        trek_fail(TREK_ERR_DTYPE, "%s: dtype %s is not supported", name, trek_dtype_name(trek_var_dtype(x)));
+        trek_fail(TREK_ERR_DTYPE, "%s: x: dtype %s is not supported", name, trek_dtype_name(trek_var_dtype(x)));
     else if (trek_var_ndim(x) < least)
-        trek_fail(TREK_ERR_SHAPE, "%s: needs at least %d dimensions, got %s", name, least,
-                  trek_shape_text(trek_var_shape(x), text, sizeof text));
+        trek_fail(TREK_ERR_SHAPE, "%s: x: %s; must have at least %d dimensions", name,
+                  trek_shape_text(trek_var_shape(x), text, sizeof text),
+                  least);
     else
         return true;
     return false;
@@ -66,11 +67,12 @@ trek_var *trek_instance_norm(trek_var *x, trek_var *running_mean, trek_var *runn
     trek_shape shape = trek_var_shape(x);
     int64_t samples = shape.sizes[0], channels = shape.sizes[1], pixels = pixels_of(x);
     if (pixels == 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "instance_norm: needs more than one value for each channel of a sample");
+        return trek_fail_null(TREK_ERR_SHAPE, "instance_norm: x: 1 value for each channel of a sample; must have more");
     trek_var *given[4] = { weight, bias, running_mean, running_var };
     for (int k = 0; k < 4; k++)
         if (given[k] && (trek_var_ndim(given[k]) != 1 || trek_var_size(given[k], 0) != channels))
-            return trek_fail_null(TREK_ERR_SHAPE, "instance_norm: weight, bias and running statistics are [%lld]",
+            return trek_fail_null(TREK_ERR_SHAPE,
+                                  "instance_norm: weight, bias or running statistics: wrong shape; must be [%lld]",
                                   (long long)channels);
     trek_no_grad_begin();
     trek_var *mean = running_mean ? trek_clone(for_each(running_mean, samples, channels)) : NULL; /* copies: each has its own */
@@ -95,7 +97,7 @@ trek_var *trek_local_response_norm(trek_var *x, int64_t size, double alpha, doub
     if (!fits("local_response_norm", x, 3))
         return NULL;
     if (size < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "local_response_norm: size must be at least 1, not %lld", (long long)size);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "local_response_norm: size: %lld; must be at least 1", (long long)size);
     trek_shape shape = trek_var_shape(x);
     if (trek_shape_numel(shape) == 0)
         return x;
@@ -143,7 +145,7 @@ static bool probable(const char *name, double p)
 {
     if (p >= 0 && p <= 1)
         return true;
-    trek_fail(TREK_ERR_ARGUMENT, "%s: a probability of %g", name, p);
+    trek_fail(TREK_ERR_ARGUMENT, "%s: p: %g; must be inside [0, 1]", name, p);
     return false;
 }
 
@@ -156,8 +158,9 @@ static trek_var *dropout_channels(const char *name, trek_var *x, double p, bool 
         return NULL;
     trek_shape shape = trek_var_shape(x);
     if (shape.ndim != batched && shape.ndim != batched - 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: needs %d or %d dimensions, got %s", name, batched - 1, batched,
-                              trek_shape_text(shape, text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: x: %s; must have %d or %d dimensions", name,
+                              trek_shape_text(shape, text, sizeof text),
+                              batched - 1, batched);
     if (!training || p == 0)
         return x;
     bool lone = single && shape.ndim < batched;

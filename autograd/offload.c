@@ -16,9 +16,10 @@ void trek_offload_begin(const trek_offload_opts *opts)
     o->depth++;
     trek_offload_opts asked = opts ? *opts : (trek_offload_opts){ 0 };
     if (o->depth > TREK_OFFLOAD_DEEPEST)
-        trek_fail(TREK_ERR_STATE, "offload_begin: more than %d within each other", TREK_OFFLOAD_DEEPEST);
+        trek_fail(TREK_ERR_STATE, "offload_begin: nested more than %d deep; begin and end must pair", TREK_OFFLOAD_DEEPEST);
     else if (asked.min_bytes < TREK_OFF || asked.ahead < 0)
-        trek_fail(TREK_ERR_ARGUMENT, "offload_begin: .min_bytes %lld, .ahead %d", (long long)asked.min_bytes, asked.ahead);
+        trek_fail(TREK_ERR_ARGUMENT, "offload_begin: .min_bytes: %lld, .ahead: %d; must be 0 or more", (long long)asked.min_bytes,
+                  asked.ahead);
     else if (asked.min_bytes == TREK_OFF)
         trek_grad_mode_here.offload = (trek_offload_opts){ 0 };
     else
@@ -30,7 +31,7 @@ void trek_offload_end(void)
 {
     struct trek_offload *o = trek_tape_here ? trek_tape_here->offload : NULL;
     if (!o || o->depth == 0) {
-        trek_fail(TREK_ERR_STATE, "offload_end: without a begin");
+        trek_fail(TREK_ERR_STATE, "offload_end: called without trek_offload_begin before");
         return;
     }
     if (--o->depth < TREK_OFFLOAD_DEEPEST)

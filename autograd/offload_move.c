@@ -17,7 +17,7 @@ static trek_lane *new_lane(trek_device device)
     const trek_backend *backend = trek_backends[device.type];
     trek_lane *lane = calloc(1, sizeof *lane);
     if (!lane) {
-        trek_fail(TREK_ERR_MEMORY, "out of memory: no stream for copies to the host");
+        trek_fail(TREK_ERR_MEMORY, "offload: out of memory: no stream for copies to the host");
         return NULL;
     }
     lane->device = device;

@@ -14,14 +14,14 @@ static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
 static int cut_dim(const char *name, trek_var *x, trek_var **parts, int64_t n, int dim, int capacity)
 {
     if (!x || !parts)
-        return trek_fail_missing(name, x ? "the place for the parts" : "the variable"), -1;
+        return trek_fail_missing(name, x ? "place for the parts" : "variable"), -1;
     int at = trek_normalize_dim(dim, trek_var_ndim(x), name);
     if (at < 0)
         return -1;
     if (trek_var_ndim(x) == 0)
-        return trek_fail(TREK_ERR_SHAPE, "%s: a scalar has no dimension to split", name), -1;
+        return trek_fail(TREK_ERR_SHAPE, "%s: x: it is a scalar; must have a dimension to split", name), -1;
     if (n > capacity)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %" PRId64 " parts, but room for %d", name, n, capacity), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: capacity: %d; there are %" PRId64 " parts", name, capacity, n), -1;
     return at;
 }
 
@@ -29,20 +29,20 @@ int trek_split_with_sizes(trek_var *x, const int64_t *sizes, int count, int dim,
 {
     const char *name = "split_with_sizes";
     if (count < 0 || (!sizes && count > 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d sizes", name, count), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: count: %d sizes; must be 0 or more", name, count), -1;
     int at = cut_dim(name, x, parts, count, dim, capacity);
     if (at < 0)
         return -1;
     int64_t length = trek_var_size(x, at), start = 0;
     for (int k = 0; k < count; k++) {
         if (sizes[k] < 0 || sizes[k] > length - start)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: a part of %" PRId64 " where %" PRId64 " of %" PRId64 " elements are left",
-                             name, sizes[k], length - start, length),
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: sizes: %" PRId64 "; %" PRId64 " of %" PRId64 " elements are left", name,
+                             sizes[k], length - start, length),
                    -1;
         start += sizes[k];
     }
     if (start != length)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: sizes of %" PRId64 " for %" PRId64 " elements", name, start, length), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: sizes: their sum is %" PRId64 "; must be %" PRId64, name, start, length), -1;
     start = 0;
     for (int k = 0; k < count; start += sizes[k++])
         if (!(parts[k] = trek_narrow(x, at, start, sizes[k])))
@@ -53,7 +53,7 @@ int trek_split_with_sizes(trek_var *x, const int64_t *sizes, int count, int dim,
 int trek_split_sections(trek_var *x, int sections, int dim, trek_var **parts, int capacity)
 {
     if (sections < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "split_sections: into %d parts", sections), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "split_sections: sections: %d; must be at least 1", sections), -1;
     int at = cut_dim("split_sections", x, parts, sections, dim, capacity);
     if (at < 0)
         return -1;
@@ -70,7 +70,7 @@ int trek_split_sections(trek_var *x, int sections, int dim, trek_var **parts, in
 int trek_split_indices(trek_var *x, const int64_t *indices, int count, int dim, trek_var **parts, int capacity)
 {
     if (count < 0 || (!indices && count > 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "split_indices: %d places", count), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "split_indices: count: %d places; must be 0 or more", count), -1;
     int at = cut_dim("split_indices", x, parts, (int64_t)count + 1, dim, capacity);
     if (at < 0)
         return -1;
@@ -109,9 +109,9 @@ trek_var *trek_slice(trek_var *x, int dim, int64_t start, int64_t stop, int64_t 
     if (at < 0)
         return NULL;
     if (trek_var_ndim(x) == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "slice: a scalar has no dimension to take a part of");
+        return trek_fail_null(TREK_ERR_SHAPE, "slice: x: it is a scalar; must have a dimension");
     if (step < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "slice: a step of %" PRId64 "; trek_flip turns", step);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "slice: step: %" PRId64 "; must be at least 1, trek_flip reverses", step);
     int64_t n = slice_length(trek_var_size(x, at), &start, stop, step);
     return step == 1 || n == 0 ? trek_narrow(x, at, start, n) : trek_index_select(x, at, slice_places(x, start, n, step));
 }
@@ -133,11 +133,12 @@ trek_var *trek_unfold_dim(trek_var *x, int dim, int64_t size, int64_t step)
     if (at < 0)
         return NULL;
     if (ndim == 0 || ndim == TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_SHAPE, "unfold_dim: a tensor of %d dimensions", ndim);
+        return trek_fail_null(TREK_ERR_SHAPE, "unfold_dim: x: %d dimensions; must have 1 to 7", ndim);
     int64_t length = trek_var_size(x, at);
     if (size < 0 || size > length || step < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "unfold_dim: windows of %" PRId64 " elements, %" PRId64 " apart, of %" PRId64,
-                              size, step, length);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "unfold_dim: size: %" PRId64 ", step: %" PRId64 "; must be 0 to %" PRId64 ", and at least 1", size,
+                              step, length);
     int64_t n = (length - size) / step + 1;
     trek_shape windows = trek_var_shape(x);
     windows.ndim++;
@@ -159,7 +160,7 @@ trek_var *trek_squeeze_dims(trek_var *x, trek_dims_list dims)
         if (d < 0)
             return NULL;
         if (listed >> d & 1)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "squeeze_dims: dimension %d is listed twice", d);
+            return trek_fail_null(TREK_ERR_ARGUMENT, "squeeze_dims: dims: dimension %d occurs twice", d);
         listed |= 1u << d;
     }
     for (int d = ndim - 1; x && d >= 0; d--)
@@ -177,11 +178,11 @@ static bool fits_part(const char *name, const trek_var *x, const trek_var *part,
     if (!part)
         return false;
     if (!trek_same_sizes(part->data, source->data))
-        return trek_fail(TREK_ERR_SHAPE, "%s: a source %s for a part %s", name, trek_tensor_shape_text(source->data, a),
+        return trek_fail(TREK_ERR_SHAPE, "%s: source: %s; must fit the part %s", name, trek_tensor_shape_text(source->data, a),
                          trek_tensor_shape_text(part->data, b)),
                false;
     if (trek_var_dtype(x) != trek_var_dtype(source))
-        return trek_fail(TREK_ERR_DTYPE, "%s: %s into %s", name, trek_dtype_name(trek_var_dtype(source)),
+        return trek_fail(TREK_ERR_DTYPE, "%s: source: dtype %s; x has %s", name, trek_dtype_name(trek_var_dtype(source)),
                          trek_dtype_name(trek_var_dtype(x))),
                false;
     return true;
@@ -242,14 +243,15 @@ trek_var *trek_index_reduce(trek_var *x, int dim, trek_var *index, trek_var *sou
     if (at < 0)
         return NULL;
     if (trek_dtype_is_float(of) || of == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "index_reduce: an index of integers is needed, not %s", trek_dtype_name(of));
+        return trek_fail_null(TREK_ERR_DTYPE, "index_reduce: index: dtype %s; must be an integer dtype", trek_dtype_name(of));
     bool fits = trek_var_ndim(index) <= 1 && shape.ndim == own.ndim;
     for (int d = 0; fits && d < own.ndim; d++) {
         fits = own.sizes[d] == (d == at ? trek_var_numel(index) : shape.sizes[d]);
         line.sizes[d] = d == at ? own.sizes[d] : 1;
     }
     if (!fits)
-        return trek_fail_null(TREK_ERR_SHAPE, "index_reduce: a source of x's shape is needed, but for as many slices as places");
+        return trek_fail_null(TREK_ERR_SHAPE,
+                              "index_reduce: source: wrong shape; must be x's, with as many slices as the index has places");
     return trek_scatter_reduce(x, at, trek_expand(trek_reshape(trek_cast(index, TREK_I64), line), own), source, reduction,
                                include_self);
 }

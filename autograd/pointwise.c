@@ -18,7 +18,7 @@ PLAIN(hardsigmoid) PLAIN(hardswish) PLAIN(logsigmoid) PLAIN(mish) PLAIN(selu) PL
 trek_var *trek_hardtanh(trek_var *x, double low, double high)
 {
     if (!(low <= high))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "hardtanh: low %g is not below high %g", low, high);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "hardtanh: low: %g; must be below high, %g", low, high);
     return trek_apply_pointwise(x, TREK_POINTWISE_hardtanh, low, high);
 }
 
@@ -32,7 +32,7 @@ trek_var *trek_hardshrink(trek_var *x, double lambda) { return trek_apply_pointw
 trek_var *trek_softshrink(trek_var *x, double lambda)
 {
     if (!(lambda >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "softshrink: lambda must not be negative, is %g", lambda);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "softshrink: lambda: %g; must not be negative", lambda);
     return trek_apply_pointwise(x, TREK_POINTWISE_softshrink, lambda, 0);
 }
 
@@ -44,7 +44,7 @@ trek_var *trek_threshold(trek_var *x, double threshold, double value)
 trek_var *trek_celu(trek_var *x, double alpha)
 {
     if (alpha == 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "celu: alpha must not be 0");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "celu: alpha: 0; must be another number");
     return trek_apply_pointwise(x, TREK_POINTWISE_celu, alpha, 0);
 }
 
@@ -54,7 +54,7 @@ static bool floats(const char *name, trek_var *x)
 {
     if (trek_dtype_is_float(trek_var_dtype(x)))
         return true;
-    trek_fail(TREK_ERR_DTYPE, "%s: needs a floating dtype, not %s", name, trek_dtype_name(trek_var_dtype(x)));
+    trek_fail(TREK_ERR_DTYPE, "%s: x: dtype %s; must be floating", name, trek_dtype_name(trek_var_dtype(x)));
     return false;
 }
 
@@ -64,12 +64,12 @@ trek_var *trek_prelu(trek_var *x, trek_var *weight)
     TREK_NEEDED("prelu", weight);
     int64_t n = trek_var_numel(weight), channels = trek_var_ndim(x) > 1 ? trek_var_size(x, 1) : 1;
     if (trek_var_ndim(weight) > 1 || (n != 1 && n != channels))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "prelu: the weight must have 1 element or %lld", (long long)channels);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "prelu: weight: wrong shape; must have 1 element or %lld", (long long)channels);
     if (!floats("prelu", x))
         return NULL;
     if (trek_var_dtype(x) != trek_var_dtype(weight))
-        return trek_fail_null(TREK_ERR_DTYPE, "prelu: the input is %s, the weight %s", trek_dtype_name(trek_var_dtype(x)),
-                              trek_dtype_name(trek_var_dtype(weight)));
+        return trek_fail_null(TREK_ERR_DTYPE, "prelu: x and weight: dtypes %s and %s; must be equal",
+                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(weight)));
     trek_shape shape = { .ndim = trek_var_ndim(x) };
     for (int d = 0; d < shape.ndim; d++)
         shape.sizes[d] = d == 1 ? n : 1;
@@ -83,7 +83,7 @@ trek_var *trek_rrelu(trek_var *x, double lower, double upper, bool training)
 {
     TREK_NEEDED("rrelu", x);
     if (!(lower <= upper) || isinf(lower) || isinf(upper))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "rrelu: lower %g is not below upper %g", lower, upper);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rrelu: lower: %g; must be below upper, %g", lower, upper);
     if (!training)
         return trek_leaky_relu(x, (lower + upper) / 2);
     trek_var *slopes = trek_add_scalar(trek_mul_scalar(trek_rand_like(x), upper - lower), lower);
@@ -94,14 +94,14 @@ trek_var *trek_rrelu(trek_var *x, double lower, double upper, bool training)
 static bool halve(const char *name, trek_var *x, int dim, trek_var *halves[2])
 {
     if (!x) {
-        trek_fail_missing(name, "an input");
+        trek_fail_missing(name, "input");
         return false;
     }
     int64_t size = floats(name, x) ? trek_var_size(x, dim) : -1;
     if (size < 0)
         return false;
     if (size % 2 != 0) {
-        trek_fail(TREK_ERR_SHAPE, "%s: dimension %d has %lld elements, which is odd", name, dim, (long long)size);
+        trek_fail(TREK_ERR_SHAPE, "%s: dimension %d: %lld elements; must be an even number", name, dim, (long long)size);
         return false;
     }
     for (int k = 0; k < 2; k++)
@@ -188,7 +188,7 @@ trek_var *trek_frac(trek_var *x)
 static trek_var *floating(const char *name, trek_var *x)
 {
     if (!x)
-        trek_fail_missing(name, "an input");
+        trek_fail_missing(name, "input");
     return !x ? NULL : trek_dtype_is_float(trek_var_dtype(x)) ? x : trek_cast(x, TREK_F32);
 }
 
@@ -205,7 +205,7 @@ trek_var *trek_digamma(trek_var *x)
 trek_var *trek_polygamma(int64_t n, trek_var *x)
 {
     if (n < 0 || n > 100)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "polygamma: the order must lie in [0, 100], not be %lld", (long long)n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "polygamma: n: %lld; must be inside [0, 100]", (long long)n);
     return trek_apply_pointwise(floating("polygamma", x), TREK_POINTWISE_polygamma, (double)n, 0);
 }
 
@@ -265,9 +265,10 @@ trek_var *trek_isclose(trek_var *x, trek_var *y, double rtol, double atol, bool 
     TREK_NEEDED("isclose", y);
     trek_dtype dtype = trek_var_dtype(x);
     if (dtype != trek_var_dtype(y))
-        return trek_fail_null(TREK_ERR_DTYPE, "isclose: %s and %s", trek_dtype_name(dtype), trek_dtype_name(trek_var_dtype(y)));
+        return trek_fail_null(TREK_ERR_DTYPE, "isclose: x and y: dtypes %s and %s; must be equal", trek_dtype_name(dtype),
+                              trek_dtype_name(trek_var_dtype(y)));
     if (!(rtol >= 0) || !(atol >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "isclose: rtol %g or atol %g is negative", rtol, atol);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "isclose: rtol: %g, atol: %g; must not be negative", rtol, atol);
     x = trek_var_detach(x), y = trek_var_detach(y);
     trek_var *close = trek_eq(x, y);
     if (equal_nan && trek_dtype_is_float(dtype))

@@ -34,18 +34,19 @@ static trek_status check_unpool(const char *name, trek_var *x, trek_var *indices
 {
     char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
     if (!x || !indices)
-        return trek_fail_missing(name, x ? "indices" : "an input");
+        return trek_fail_missing(name, x ? "indices" : "input");
     if (!opts || opts->kernel[0] < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel: missing or 0; must be at least 1", name);
     if (trek_var_ndim(x) != 2 + dims)
-        return trek_fail(TREK_ERR_SHAPE, "%s: x must have %d dimensions, not %s", name, 2 + dims,
-                         trek_shape_text(trek_var_shape(x), first, sizeof first));
+        return trek_fail(TREK_ERR_SHAPE, "%s: x: %s; must have %d dimensions", name,
+                         trek_shape_text(trek_var_shape(x), first, sizeof first),
+                         2 + dims);
     if (!trek_shape_equal(trek_var_shape(x), trek_var_shape(indices)))
-        return trek_fail(TREK_ERR_SHAPE, "%s: indices %s for x %s", name,
+        return trek_fail(TREK_ERR_SHAPE, "%s: indices: %s; must have the shape of x, %s", name,
                          trek_shape_text(trek_var_shape(indices), second, sizeof second),
                          trek_shape_text(trek_var_shape(x), first, sizeof first));
     if (trek_var_dtype(indices) != TREK_I64)
-        return trek_fail(TREK_ERR_DTYPE, "%s: indices of %s, not i64", name, trek_dtype_name(trek_var_dtype(indices)));
+        return trek_fail(TREK_ERR_DTYPE, "%s: indices: dtype %s; must be i64", name, trek_dtype_name(trek_var_dtype(indices)));
     return TREK_OK;
 }
 
@@ -64,16 +65,18 @@ static trek_status unpool_sizes(const char *name, trek_var *x, const trek_unpool
         wanted = opts->output_size[d] ? opts->output_size[d] : wanted;
         int64_t in = trek_var_size(x, 2 + d);
         if (kernel < 1 || stride < 1 || wanted < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel and stride must be at least 1, sizes not negative", name);
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "%s: kernel, stride, sizes: out of range; kernel and stride must be at least 1, sizes not negative",
+                             name);
         if (in > most || kernel > most || stride > most || padding > most)
-            return trek_fail(TREK_ERR_MEMORY, "%s: numbers beyond %" PRId64, name, most);
+            return trek_fail(TREK_ERR_MEMORY, "%s: numbers beyond %" PRId64 "; must be smaller", name, most);
         int64_t usual = (in - 1) * stride - 2 * padding + kernel;
         if (wanted && (wanted <= usual - stride || wanted >= usual + stride))
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: a size of %" PRId64 " along dimension %d; between %" PRId64 " and %" PRId64
-                             " it must be", name, wanted, 2 + d, usual - stride + 1, usual + stride - 1);
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: size: %" PRId64 " along dimension %d; must be %" PRId64 " to %" PRId64, name,
+                             wanted, 2 + d, usual - stride + 1, usual + stride - 1);
         sizes[d] = wanted ? wanted : usual;
         if (sizes[d] < 1 || in < 1)
-            return trek_fail(TREK_ERR_SHAPE, "%s: nothing along dimension %d", name, 2 + d);
+            return trek_fail(TREK_ERR_SHAPE, "%s: result: it has 0 elements along dimension %d; must have some", name, 2 + d);
     }
     return TREK_OK;
 }

@@ -19,11 +19,11 @@ static trek_var *angles(const char *name, trek_var *positions, int64_t n, int64_
     if (!positions)
         return trek_fail_missing(name, "positions"), NULL;
     if (!(base > 0) || isinf(base))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: a base of %g", name, base);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: base: %g; must be finite and above 0", name, base);
     if (trek_var_dtype(positions) == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: positions must be numbers, not bool", name);
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: positions: dtype bool; must be numbers", name);
     if (trek_var_ndim(positions) == TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: positions have too many dimensions: %s", name,
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: positions: %s; too many dimensions", name,
                               trek_shape_text(trek_var_shape(positions), text, sizeof text));
     double *rates = trek_block_alloc((size_t)n * sizeof *rates);
     if (!rates)
@@ -41,14 +41,14 @@ static trek_status check_dim(const char *name, int64_t dim, int64_t least, bool 
     const int64_t most = (int64_t)1 << 40; /* no memory holds more */
     if (dim >= least && dim <= most && !(even && dim % 2 != 0))
         return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: a dim of %" PRId64 "; %s from %" PRId64 " on are meant", name, dim,
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: dim: %" PRId64 "; must be %s from %" PRId64 " on", name, dim,
                      even ? "even numbers" : "numbers", least);
 }
 
 trek_var *trek_rotary_table(trek_var *positions, int64_t dim, double base, trek_dtype dtype)
 {
     if (dtype != TREK_F32 && dtype != TREK_F64)
-        return trek_fail_null(TREK_ERR_DTYPE, "rotary_table: f32 and f64 are meant, not %s", trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "rotary_table: dtype: %s; must be f32 or f64", trek_dtype_name(dtype));
     if (check_dim("rotary_table", dim, 2, true) != TREK_OK)
         return NULL;
     trek_var *angle = angles("rotary_table", positions, dim / 2, dim, base);
@@ -58,7 +58,7 @@ trek_var *trek_rotary_table(trek_var *positions, int64_t dim, double base, trek_
 trek_var *trek_sinusoidal_positions(trek_var *positions, int64_t dim, double base, trek_dtype dtype)
 {
     if (!trek_dtype_is_float(dtype))
-        return trek_fail_null(TREK_ERR_DTYPE, "sinusoidal_positions: a floating dtype is needed, not %s", trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "sinusoidal_positions: dtype: %s; must be floating", trek_dtype_name(dtype));
     if (check_dim("sinusoidal_positions", dim, 1, false) != TREK_OK)
         return NULL;
     trek_var *angle = angles("sinusoidal_positions", positions, (dim + 1) / 2, dim, base);
@@ -92,11 +92,11 @@ trek_var *trek_rotary(trek_var *x, const trek_rotary_opts *given)
 {
     trek_rotary_opts opts = given ? *given : (trek_rotary_opts){ 0 };
     if (!x)
-        return trek_fail_missing("rotary", "an input"), NULL;
+        return trek_fail_missing("rotary", "input"), NULL;
     if (trek_var_ndim(x) == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "rotary: x has no dimensions");
+        return trek_fail_null(TREK_ERR_SHAPE, "rotary: x: it is a scalar; must have dimensions");
     if (!trek_dtype_is_float(trek_var_dtype(x)))
-        return trek_fail_null(TREK_ERR_DTYPE, "rotary: dtype %s is not supported", trek_dtype_name(trek_var_dtype(x)));
+        return trek_fail_null(TREK_ERR_DTYPE, "rotary: x: dtype %s is not supported", trek_dtype_name(trek_var_dtype(x)));
     trek_var *table = opts.table ? trek_var_detach(opts.table) : table_of(x, &opts);
     if (table && trek_dtype_is_float(trek_var_dtype(table)))
         table = trek_cast(table, trek_var_dtype(x) == TREK_F64 ? TREK_F64 : TREK_F32);
@@ -120,11 +120,11 @@ trek_var *trek_alibi(int64_t heads, int64_t queries, int64_t keys, trek_dtype dt
 {
     const int64_t most = (int64_t)1 << 40;
     if (heads < 1 || queries < 1 || keys < 1 || heads > most || queries > most || keys > most)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "alibi: %" PRId64 " heads, %" PRId64 " queries, %" PRId64 " keys", heads,
-                              queries,
-                              keys);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "alibi: heads: %" PRId64 ", queries: %" PRId64 ", keys: %" PRId64 "; must be at least 1, 0 and 0",
+                              heads, queries, keys);
     if (!trek_dtype_is_float(dtype))
-        return trek_fail_null(TREK_ERR_DTYPE, "alibi: a floating dtype is needed, not %s", trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "alibi: dtype: %s; must be floating", trek_dtype_name(dtype));
     double *slopes = trek_block_alloc((size_t)heads * sizeof *slopes);
     if (!slopes)
         return NULL;
@@ -143,12 +143,13 @@ trek_var *trek_relative_position_bucket(trek_var *relative, bool bidirectional, 
     static const char name[] = "relative_position_bucket";
     int64_t side = bidirectional ? buckets / 2 : buckets, exact = side / 2;
     if (!relative)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "input"), NULL;
     if (trek_dtype_is_float(trek_var_dtype(relative)) || trek_var_dtype(relative) == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: integers are needed, not %s", name, trek_dtype_name(trek_var_dtype(relative)));
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: relative: dtype %s; must be an integer dtype", name,
+                              trek_dtype_name(trek_var_dtype(relative)));
     if (exact < 1 || max_distance <= exact)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %" PRId64 " buckets up to a distance of %" PRId64, name, buckets,
-                              max_distance);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: buckets: %" PRId64 ", max_distance: %" PRId64 "; out of range", name,
+                              buckets, max_distance);
     trek_var *wide = trek_cast(relative, TREK_F64), *zero = trek_mul_scalar(wide, 0);
     trek_var *behind = bidirectional ? trek_mul_scalar(trek_cast(trek_gt_scalar(wide, 0), TREK_F64), (double)side) : zero;
     trek_var *distance = bidirectional ? trek_abs(wide) : trek_neg(trek_minimum(wide, zero));

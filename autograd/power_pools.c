@@ -12,25 +12,25 @@ static trek_var *power_mean(const char *name, trek_var *x, double norm, const tr
                             trek_var *(*average)(trek_var *, const trek_pool_opts *))
 {
     if (!x)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "input"), NULL;
     if (!opts || opts->kernel[0] < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel: missing or 0; must be at least 1", name);
     if (norm == 0 || isnan(norm))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: a norm of %g", name, norm);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: norm: %g; must be a number other than 0", name, norm);
     if (opts->divisor_override != 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: has no divisor", name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: divisor_override: set; this pooling has none", name);
     double elements = 1;
     int64_t kernel = 0;
     for (int d = 0; d < dims; d++) {
         if (trek_option_integer(opts->padding[d], 0) != 0 || opts->dilation[d] < 0 || opts->dilation[d] > 1)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: has no padding and no dilation", name);
+            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: padding or dilation: set; this pooling has neither", name);
         kernel = opts->kernel[d] ? opts->kernel[d] : kernel;
         elements *= (double)kernel;
     }
     if (!trek_dtype_is_float(trek_var_dtype(x)))
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: %s, not a floating dtype", name, trek_dtype_name(trek_var_dtype(x)));
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: x: dtype %s; must be floating", name, trek_dtype_name(trek_var_dtype(x)));
     if (trek_var_ndim(x) != 2 + dims)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: x must have %d dimensions, not %d", name, 2 + dims, trek_var_ndim(x));
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: x: %d dimensions; must have %d", name, trek_var_ndim(x), 2 + dims);
     const char *before = trek_op_calling(name);
     trek_var *wide = trek_rule_wide(x), *mean = average(norm == 2 ? trek_square(wide) : trek_pow_scalar(wide, norm), opts);
     mean = trek_mul(trek_sign(mean), trek_relu(trek_abs(mean)));

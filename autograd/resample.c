@@ -15,12 +15,12 @@ static trek_status check_windows(const char *name, trek_var *x, const trek_unfol
 {
     char text[TREK_SHAPE_TEXT];
     if (!x)
-        return trek_fail_missing(name, "an input");
+        return trek_fail_missing(name, "input");
     if (!opts || opts->kernel[0] < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel: missing or 0; must be at least 1", name);
     if (trek_var_ndim(x) != least && trek_var_ndim(x) != least + 1)
-        return trek_fail(TREK_ERR_SHAPE, "%s: %d or %d dimensions are needed, not %s", name, least, least + 1,
-                         trek_shape_text(trek_var_shape(x), text, sizeof text));
+        return trek_fail(TREK_ERR_SHAPE, "%s: x: %s; must have %d or %d dimensions", name,
+                         trek_shape_text(trek_var_shape(x), text, sizeof text), least, least + 1);
     return TREK_OK;
 }
 
@@ -52,7 +52,8 @@ trek_var *trek_fold(trek_var *x, int64_t height, int64_t width, const trek_unfol
     if (check_windows("fold", x, opts, 2) != TREK_OK)
         return NULL;
     if (height < 1 || width < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "fold: a result of %" PRId64 " x %" PRId64, height, width);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "fold: height and width: %" PRId64 " x %" PRId64 "; must be at least 1", height,
+                              width);
     trek_attrs attrs = window_attrs(opts);
     bool batch = trek_var_ndim(x) == 3;
     trek_var *image = trek_apply_fold(batch ? x : trek_unsqueeze(x, 0), &attrs, height, width);
@@ -106,23 +107,23 @@ static trek_status check_mode(trek_var *x, const trek_interpolate_opts *o)
     char text[TREK_SHAPE_TEXT];
     trek_shape shape = trek_var_shape(x);
     if (o->mode < TREK_INTERPOLATE_NEAREST || o->mode > TREK_INTERPOLATE_AREA)
-        return trek_fail(TREK_ERR_ARGUMENT, "interpolate: %d is no mode", (int)o->mode);
+        return trek_fail(TREK_ERR_ARGUMENT, "interpolate: .mode: %d; must be a value of trek_interpolate_mode", (int)o->mode);
     if (o->align_corners && o->mode != TREK_INTERPOLATE_LINEAR && o->mode != TREK_INTERPOLATE_CUBIC)
-        return trek_fail(TREK_ERR_ARGUMENT, "interpolate: corners are aligned by linear and cubic modes alone");
+        return trek_fail(TREK_ERR_ARGUMENT, "interpolate: .align_corners: set; only linear and cubic modes have it");
     if (shape.ndim < 3 || shape.ndim > 5 || (o->mode == TREK_INTERPOLATE_CUBIC && shape.ndim != 4))
-        return trek_fail(TREK_ERR_SHAPE, "interpolate: %s are needed, not %s",
-                         o->mode == TREK_INTERPOLATE_CUBIC ? "4 dimensions" : "3 to 5 dimensions",
-                         trek_shape_text(shape, text, sizeof text));
+        return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; must have %s", trek_shape_text(shape, text, sizeof text),
+                         o->mode == TREK_INTERPOLATE_CUBIC ? "4 dimensions" : "3 to 5 dimensions");
     if (o->antialias && o->mode != TREK_INTERPOLATE_LINEAR && o->mode != TREK_INTERPOLATE_CUBIC)
-        return trek_fail(TREK_ERR_ARGUMENT, "interpolate: antialiasing is for linear and cubic modes alone");
+        return trek_fail(TREK_ERR_ARGUMENT, "interpolate: .antialias: set; only linear and cubic modes have it");
     if (o->antialias && shape.ndim != 4)
-        return trek_fail(TREK_ERR_SHAPE, "interpolate: antialiasing needs 4 dimensions, not %s",
+        return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; antialiasing needs 4 dimensions",
                          trek_shape_text(shape, text, sizeof text));
     for (int d = 1; d < shape.ndim; d++)
         if (shape.sizes[d] == 0)
-            return trek_fail(TREK_ERR_SHAPE, "interpolate: no elements in %s", trek_shape_text(shape, text, sizeof text));
+            return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; must have elements", trek_shape_text(shape, text, sizeof text));
     if (o->mode > TREK_INTERPOLATE_NEAREST_EXACT && !trek_dtype_is_float(trek_var_dtype(x)))
-        return trek_fail(TREK_ERR_DTYPE, "interpolate: %s, which only nearest modes take", trek_dtype_name(trek_var_dtype(x)));
+        return trek_fail(TREK_ERR_DTYPE, "interpolate: x: dtype %s; only nearest modes take it",
+                         trek_dtype_name(trek_var_dtype(x)));
     return TREK_OK;
 }
 
@@ -132,7 +133,8 @@ static trek_status plan_sizes(trek_var *x, const trek_interpolate_opts *o, int64
     const int64_t most = (int64_t)1 << 40; /* no memory holds more */
     bool by_size = o->size[0] != 0, by_scale = o->scale[0] != 0;
     if (by_size == by_scale)
-        return trek_fail(TREK_ERR_ARGUMENT, "interpolate: %s", by_size ? "a size and a scale" : "needs a size or a scale");
+        return trek_fail(TREK_ERR_ARGUMENT, "interpolate: .size and .scale: %s",
+                         by_size ? "both are set; must be one of them" : "neither is set; one must be");
     for (int d = 0; d < trek_var_ndim(x) - 2; d++) {
         int64_t size = by_size && o->size[d] ? o->size[d] : d > 0 ? sizes[d - 1] : 0;
         double scale = by_scale && o->scale[d] != 0 ? o->scale[d] : d > 0 ? scales[d - 1] : 0;
@@ -142,10 +144,11 @@ static trek_status plan_sizes(trek_var *x, const trek_interpolate_opts *o, int64
             size = wanted >= 1 && wanted <= (double)most ? (int64_t)wanted : wanted > 0 ? most + 1 : 0;
         }
         if (size < 1)
-            return trek_fail(TREK_ERR_ARGUMENT, "interpolate: a result without elements along dimension %d", 2 + d);
-        if (size > most)
-            return trek_fail(TREK_ERR_MEMORY, "interpolate: a result of %" PRId64 " elements and more along dimension %d", most,
+            return trek_fail(TREK_ERR_ARGUMENT, "interpolate: result: it has 0 elements along dimension %d; must have some",
                              2 + d);
+        if (size > most)
+            return trek_fail(TREK_ERR_MEMORY,
+                             "interpolate: result: %" PRId64 " elements and more along dimension %d; must be fewer", most, 2 + d);
         sizes[d] = size;
     }
     return TREK_OK;
@@ -174,7 +177,7 @@ trek_var *trek_interpolate(trek_var *x, const trek_interpolate_opts *opts)
     int64_t sizes[3];
     double scales[3];
     if (!x)
-        return trek_fail_missing("interpolate", "an input"), NULL;
+        return trek_fail_missing("interpolate", "input"), NULL;
     if (check_mode(x, o) != TREK_OK || plan_sizes(x, o, sizes, scales) != TREK_OK)
         return NULL;
     trek_dtype dtype = trek_var_dtype(x);

@@ -44,7 +44,9 @@ static trek_var *cropped(trek_var *x, int dim, int64_t before, int64_t after)
     if (off_before == 0 && off_after == 0)
         return x;
     if (off_before > n || off_after > n - off_before)
-        return trek_fail_null(TREK_ERR_SHAPE, "pad: %" PRId64 " and %" PRId64 " taken off dimension %d of size %" PRId64,
+        return trek_fail_null(TREK_ERR_SHAPE,
+                              "pad: sizes: %" PRId64 " and %" PRId64 " are removed from dimension %d of size %" PRId64
+                              "; must be fewer",
                               off_before, off_after, dim, n);
     return trek_narrow(x, dim, off_before, n - off_before - off_after);
 }
@@ -54,9 +56,8 @@ static trek_status check_beyond(int dim, int64_t n, int64_t size, trek_pad_mode 
     int64_t most = mode == TREK_PAD_REFLECT ? n - 1 : mode == TREK_PAD_CIRCULAR ? n : n > 0 ? INT64_MAX : 0;
     if (mode == TREK_PAD_CONSTANT || size <= 0 || size <= most)
         return TREK_OK;
-    return trek_fail(TREK_ERR_SHAPE, "pad: %" PRId64 " more beside dimension %d of size %" PRId64 "; this mode has %" PRId64,
-                     size,
-                     dim, n, most < 0 ? 0 : most);
+    return trek_fail(TREK_ERR_SHAPE, "pad: sizes: %" PRId64 " for dimension %d of size %" PRId64 "; this mode can add %" PRId64,
+                     size, dim, n, most < 0 ? 0 : most);
 }
 
 /* Where one end is removed entirely, what remains is the other end, repeated. */
@@ -92,18 +93,18 @@ static trek_var *padded_along(trek_var *x, int dim, int64_t before, int64_t afte
 trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double value)
 {
     if (!x)
-        return trek_fail_missing("pad", "an input"), NULL;
+        return trek_fail_missing("pad", "input"), NULL;
     trek_shape shape = trek_var_shape(x);
     char text[TREK_SHAPE_TEXT];
     if (sizes.ndim % 2 != 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: two sizes for each dimension are needed, not %d in all", sizes.ndim);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: sizes: %d; must be two for each dimension", sizes.ndim);
     if (sizes.ndim / 2 > shape.ndim)
-        return trek_fail_null(TREK_ERR_SHAPE, "pad: sizes for %d dimensions, but x is %s", sizes.ndim / 2,
+        return trek_fail_null(TREK_ERR_SHAPE, "pad: sizes: for %d dimensions, but x is %s", sizes.ndim / 2,
                               trek_shape_text(shape, text, sizeof text));
     if (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: %d is no mode", (int)mode);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: mode: %d; must be a value of trek_pad_mode", (int)mode);
     if (mode == TREK_PAD_CONSTANT && !trek_dtype_holds(trek_var_dtype(x), value))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: %s does not hold %g", trek_dtype_name(trek_var_dtype(x)), value);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: value: %g; %s cannot hold it", value, trek_dtype_name(trek_var_dtype(x)));
     const int64_t most = (int64_t)1 << 40; /* no memory holds more */
     trek_var *made = x;
     trek_compound told = { .kind = TREK_COMPOUND_PAD, .pad_mode = (int)mode, .value = value, .inputs = { x->data } };
@@ -117,7 +118,7 @@ trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double
     for (int k = 0; made && k < sizes.ndim / 2; k++) {
         int64_t before = sizes.sizes[2 * k], after = sizes.sizes[2 * k + 1];
         if (before > most || after > most || before < -most || after < -most)
-            return trek_fail_null(TREK_ERR_MEMORY, "pad: sizes of %" PRId64 " and %" PRId64, before, after);
+            return trek_fail_null(TREK_ERR_MEMORY, "pad: sizes: %" PRId64 " and %" PRId64 "; too large", before, after);
         made = padded_along(made, shape.ndim - 1 - k, before, after, mode, value);
     }
     made = made && made->data->storage == x->data->storage ? trek_clone(made) : made;
@@ -132,18 +133,18 @@ trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double
 static trek_status check_factor(const char *name, const char *what, trek_var *x, int64_t factor, int least)
 {
     if (!x)
-        return trek_fail_missing(name, "an input");
+        return trek_fail_missing(name, "input");
     if (factor < 1 || factor > INT32_MAX)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %s of %" PRId64, name, what, factor);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %" PRId64 "; must be at least 1", name, what, factor);
     if (trek_var_ndim(x) < least)
-        return trek_fail(TREK_ERR_SHAPE, "%s: %d dimensions at least are needed, not %d", name, least, trek_var_ndim(x));
+        return trek_fail(TREK_ERR_SHAPE, "%s: x: %d dimensions; must have at least %d", name, trek_var_ndim(x), least);
     return TREK_OK;
 }
 
 static trek_var *not_divided(const char *name, trek_var *x, int64_t by)
 {
     char text[TREK_SHAPE_TEXT];
-    return trek_fail_null(TREK_ERR_SHAPE, "%s: sizes of %s are no multiples of %" PRId64, name,
+    return trek_fail_null(TREK_ERR_SHAPE, "%s: x: sizes of %s; must be multiples of %" PRId64, name,
                           trek_shape_text(trek_var_shape(x), text, sizeof text), by);
 }
 
@@ -158,7 +159,7 @@ static int64_t leading(trek_shape shape)
 
 trek_var *trek_pixel_shuffle(trek_var *x, int64_t factor)
 {
-    if (check_factor("pixel_shuffle", "a factor", x, factor, 3) != TREK_OK)
+    if (check_factor("pixel_shuffle", "factor", x, factor, 3) != TREK_OK)
         return NULL;
     trek_shape shape = trek_var_shape(x);
     int64_t *last = shape.sizes + shape.ndim - 3, n = leading(shape), c = last[0], h = last[1], w = last[2], r = factor;
@@ -173,7 +174,7 @@ trek_var *trek_pixel_shuffle(trek_var *x, int64_t factor)
 
 trek_var *trek_pixel_unshuffle(trek_var *x, int64_t factor)
 {
-    if (check_factor("pixel_unshuffle", "a factor", x, factor, 3) != TREK_OK)
+    if (check_factor("pixel_unshuffle", "factor", x, factor, 3) != TREK_OK)
         return NULL;
     trek_shape shape = trek_var_shape(x);
     int64_t *last = shape.sizes + shape.ndim - 3, n = leading(shape), c = last[0], h = last[1], w = last[2], r = factor;
@@ -205,13 +206,15 @@ trek_var *trek_channel_shuffle(trek_var *x, int64_t groups)
 static trek_status check_padding_kind(const char *name, const trek_conv_opts *opts, int dims)
 {
     if (opts->padding_kind < TREK_PADDING_NUMBERS || opts->padding_kind > TREK_PADDING_SAME)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no kind of padding", name, (int)opts->padding_kind);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: padding_kind: %d; must be a value of trek_padding", name,
+                         (int)opts->padding_kind);
     for (int d = 0; d < dims; d++)
         if (trek_option_integer(opts->padding[d], 0) != 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: a kind of padding, and padding of %" PRId64, name, opts->padding[d]);
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: padding: %" PRId64 ", together with a kind of padding; give one of both",
+                             name, opts->padding[d]);
     for (int d = 0; d < dims; d++)
         if (opts->padding_kind == TREK_PADDING_SAME && opts->stride[d] > 1)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: padding to the same size is for a stride of 1, not %" PRId64, name,
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: stride: %" PRId64 "; padding to the same size needs a stride of 1", name,
                              opts->stride[d]);
     return TREK_OK;
 }
@@ -264,7 +267,7 @@ trek_var *trek_channels_last(trek_var *x)
     if (!x)
         return NULL;
     if (x->data->ndim != 4)
-        return trek_fail_null(TREK_ERR_SHAPE, "channels_last: x must be [N, C, H, W], got %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "channels_last: x: %s; must be [N, C, H, W]",
                               trek_tensor_shape_text(x->data, text));
     if (trek_lies_channels_last(x->data))
         return x;
@@ -280,7 +283,7 @@ static trek_var *raised(const char *name, const char *what, trek_var *x)
     if (!x)
         return trek_fail_missing(name, what), NULL;
     if (trek_var_ndim(x) != 3)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: %s must have 3 dimensions, not %s", name, what,
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: %s: %s; must have 3 dimensions", name, what,
                               trek_shape_text(trek_var_shape(x), text, sizeof text));
     return trek_unsqueeze(x, 2);
 }
@@ -347,7 +350,7 @@ static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opt
     if (indices)
         *indices = NULL;
     if (!opts || opts->kernel[0] < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel: missing or 0; must be at least 1", name);
     trek_pool_opts flat = *opts;
     across(flat.kernel, opts->kernel, 1);
     across(flat.stride, opts->stride[0] ? opts->stride : opts->kernel, 1);

@@ -15,7 +15,7 @@ static bool floats(const char *name, const trek_var *x)
     trek_dtype dtype = trek_var_dtype(x);
     if (trek_dtype_is_float(dtype))
         return true;
-    return trek_fail(TREK_ERR_DTYPE, "%s: a floating dtype is needed, not %s", name, trek_dtype_name(dtype)), false;
+    return trek_fail(TREK_ERR_DTYPE, "%s: x: dtype %s; must be floating", name, trek_dtype_name(dtype)), false;
 }
 
 /* Returns the dtype of the result, f32 for integers, which is also that of the computation. */
@@ -51,7 +51,7 @@ trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
     trek_dtype dtype = trek_var_dtype(x), work = wide(dtype);
     int64_t most = work == TREK_F64 ? 300 : 38;
     if (decimals > most || decimals < -most)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "round_decimals: %lld decimals of %s", (long long)decimals,
+        return trek_fail_null(TREK_ERR_ARGUMENT, "round_decimals: decimals: %lld, of %s; out of range", (long long)decimals,
                               trek_dtype_name(dtype));
     double ten = pow(10, fabs((double)decimals));
     x = trek_cast(x, work);
@@ -101,7 +101,7 @@ trek_var *trek_ldexp(trek_var *x, trek_var *exponent)
     TREK_NEEDED("ldexp", exponent);
     trek_dtype of = trek_var_dtype(exponent), dtype = common(x, NULL, NULL);
     if (trek_dtype_is_float(of) || of == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "ldexp: an exponent of integers is needed, not %s", trek_dtype_name(of));
+        return trek_fail_null(TREK_ERR_DTYPE, "ldexp: exponent: dtype %s; must be an integer dtype", trek_dtype_name(of));
     trek_var *within = trek_clamp(trek_cast(exponent, TREK_I64), -3000, 3000); /* beyond this everything is 0 or infinite */
     return trek_cast(scaled(trek_cast(x, TREK_F64), within), dtype);
 }

@@ -21,7 +21,7 @@ static trek_var *spread(const char *name, bool root, trek_var *x, trek_dims_list
     if (mean)
         *mean = NULL;
     if (!isfinite(correction))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: a correction of %g", name, correction);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: correction: %g; must be finite and not negative", name, correction);
     trek_var *made = (root ? trek_apply_std : trek_apply_variance)(x, dims, keepdim, correction);
     return mean ? pair(made, made ? trek_mean(x, dims, keepdim) : NULL, mean) : made;
 }
@@ -60,14 +60,16 @@ static bool observation_weights(trek_var *x, int64_t n, trek_var *repetitions, t
             continue;
         trek_dtype dtype = trek_var_dtype(given[k]);
         if (trek_var_ndim(given[k]) != 1 || trek_var_numel(given[k]) != n)
-            return trek_fail(TREK_ERR_SHAPE, "cov: %lld weights in 1 dimension are needed", (long long)n), false;
+            return trek_fail(TREK_ERR_SHAPE, "cov: weights: wrong shape; must be %lld in 1 dimension", (long long)n), false;
         if (trek_dtype_is_float(dtype) != (k == 1) || dtype == TREK_BOOL)
-            return trek_fail(TREK_ERR_DTYPE, "cov: %s of %s", k ? "weights" : "repetitions", trek_dtype_name(dtype)), false;
+            return trek_fail(TREK_ERR_DTYPE, "cov: %s: dtype %s is not supported", k ? "weights" : "repetitions",
+                             trek_dtype_name(dtype)), false;
         trek_var *below = trek_any(trek_lt_scalar(given[k], 0), trek_dims_all(), false);
         if (!below)
             return false;
         if (trek_var_item(below) != 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "cov: negative %s", k ? "weights" : "repetitions"), false;
+            return trek_fail(TREK_ERR_ARGUMENT, "cov: %s: one is negative; must be 0 or more", k ? "weights" : "repetitions"),
+                   false;
         trek_var *factor = trek_cast(given[k], trek_var_dtype(x));
         *both = *both ? trek_mul(*both, factor) : factor;
         if (!*both)
@@ -100,9 +102,9 @@ static trek_var *covariances(const char *name, trek_var *x, int64_t correction, 
 {
     TREK_NEEDED(name, x);
     if (trek_var_ndim(x) > 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: at most 2 dimensions are expected, not %d", name, trek_var_ndim(x));
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: x: %d dimensions; must have at most 2", name, trek_var_ndim(x));
     if (trek_var_dtype(x) == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: dtype bool is not supported", name);
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: x: dtype bool is not supported", name);
     x = trek_dtype_is_float(trek_var_dtype(x)) ? x : trek_cast(x, TREK_F32);
     if (x && trek_var_ndim(x) < 2)
         x = trek_reshape(x, trek_dims(1, trek_var_numel(x)));
@@ -150,7 +152,8 @@ static bool ends_of(const char *name, trek_var *x, double *low, double *high, do
         *high = trek_var_item(most);
     }
     if (!isfinite(*low) || !isfinite(*high) || *low > *high)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: ends of %g and %g", name, *low, *high), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: low and high: %g and %g; must be finite and ascending", name, *low, *high),
+               false;
     if (*low == *high) {
         *low -= apart;
         *high += apart;
@@ -163,9 +166,9 @@ static bool countable(const char *name, trek_var *x, int64_t bins)
 {
     trek_dtype dtype = trek_var_dtype(x);
     if (dtype != TREK_F32 && dtype != TREK_F64)
-        return trek_fail(TREK_ERR_DTYPE, "%s: needs f32 or f64, not %s", name, trek_dtype_name(dtype)), false;
+        return trek_fail(TREK_ERR_DTYPE, "%s: x: dtype %s; must be f32 or f64", name, trek_dtype_name(dtype)), false;
     if (bins < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %lld bins", name, (long long)bins), false;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: bins: %lld; must be at least 1", name, (long long)bins), false;
     return true;
 }
 
@@ -211,11 +214,12 @@ static bool weighs(const char *name, trek_var *x, trek_var *weight)
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (weight && trek_var_dtype(weight) != trek_var_dtype(x))
-        return trek_fail(TREK_ERR_DTYPE, "%s: x of %s and weight of %s", name, trek_dtype_name(trek_var_dtype(x)),
-                         trek_dtype_name(trek_var_dtype(weight))),
+        return trek_fail(TREK_ERR_DTYPE, "%s: x and weight: dtypes %s and %s; must be equal", name,
+                         trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(weight))),
                false;
     if (weight && !trek_shape_equal(trek_var_shape(x), trek_var_shape(weight)))
-        return trek_fail(TREK_ERR_SHAPE, "%s: x %s and weight %s", name, trek_shape_text(trek_var_shape(x), a, sizeof a),
+        return trek_fail(TREK_ERR_SHAPE, "%s: x and weight: %s and %s; must be equal", name,
+                         trek_shape_text(trek_var_shape(x), a, sizeof a),
                          trek_shape_text(trek_var_shape(weight), b, sizeof b)),
                false;
     return true;
@@ -244,12 +248,12 @@ trek_var *trek_histogram_edges(trek_var *x, trek_var *edges, trek_var *weight, b
 {
     TREK_NEEDED("histogram_edges", x, edges);
     if (trek_var_ndim(edges) != 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "histogram_edges: edges in 1 dimension are needed, not %d", trek_var_ndim(edges));
+        return trek_fail_null(TREK_ERR_SHAPE, "histogram_edges: edges: %d dimensions; must have 1", trek_var_ndim(edges));
     if (!countable("histogram_edges", x, trek_var_numel(edges) - 1) || !weighs("histogram_edges", x, weight))
         return NULL;
     if (trek_var_dtype(edges) != trek_var_dtype(x))
-        return trek_fail_null(TREK_ERR_DTYPE, "histogram_edges: x of %s and edges of %s", trek_dtype_name(trek_var_dtype(x)),
-                              trek_dtype_name(trek_var_dtype(edges)));
+        return trek_fail_null(TREK_ERR_DTYPE, "histogram_edges: x and edges: dtypes %s and %s; must be equal",
+                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(edges)));
     const char *before = trek_op_calling("histogram_edges");
     return trek_op_called_end(before, between_edges(trek_reshape(trek_var_detach(x), trek_dims(-1)),
                                                     trek_contiguous(trek_var_detach(edges)), weight, density));
@@ -266,7 +270,7 @@ trek_var *trek_mode(trek_var *x, int dim, bool keepdim, trek_var **indices)
         return NULL;
     int64_t n = ndim > 0 ? trek_var_size(x, d) : 1;
     if (n == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "mode: dimension %d has no elements", d);
+        return trek_fail_null(TREK_ERR_SHAPE, "mode: x: dimension %d has 0 elements; must have some", d);
     trek_var *places = NULL, *sorted = trek_sort(trek_var_detach(x), d, false, &places), *at = places;
     if (sorted && n > 1) {
         trek_tensor *line = trek_tensor_arange(0, (double)n, 1, TREK_I64, trek_var_device(x));
@@ -295,11 +299,11 @@ trek_var *trek_renorm(trek_var *x, double p, int dim, double max)
     if (d < 0)
         return NULL;
     if (ndim < 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "renorm: at least 2 dimensions are needed, not %d", ndim);
+        return trek_fail_null(TREK_ERR_SHAPE, "renorm: x: %d dimensions; must have at least 2", ndim);
     if (!(p > 0) || !(max >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "renorm: a norm of order %g and at most %g", p, max);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "renorm: p: %g, max: %g; must be above 0, and not negative", p, max);
     if (!trek_dtype_is_float(trek_var_dtype(x)))
-        return trek_fail_null(TREK_ERR_DTYPE, "renorm: needs a floating dtype, not %s", trek_dtype_name(trek_var_dtype(x)));
+        return trek_fail_null(TREK_ERR_DTYPE, "renorm: x: dtype %s; must be floating", trek_dtype_name(trek_var_dtype(x)));
     trek_dims_list others = { .ndim = 0 };
     for (int k = 0; k < ndim; k++)
         if (k != d)

@@ -21,16 +21,19 @@ static bool settings(const char *name, trek_var *x, int64_t n, const trek_stft_o
     f->hop = opts->hop_length ? opts->hop_length : n / 4;
     f->window = opts->window;
     if (n < 1 || f->hop < 1 || length < 1 || length > n)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: n_fft %lld, hop_length %lld, win_length %lld", name, (long long)n,
-                         (long long)f->hop, (long long)length), false;
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "%s: n_fft: %lld, hop_length: %lld, win_length: %lld; must be at least 1, and win_length at most n_fft",
+                         name, (long long)n, (long long)f->hop, (long long)length),
+               false;
     trek_dtype dtype = trek_var_dtype(x);
     if (dtype != TREK_F32 && dtype != TREK_F64)
-        return trek_fail(TREK_ERR_DTYPE, "%s: f32 or f64 are needed, not %s", name, trek_dtype_name(dtype)), false;
+        return trek_fail(TREK_ERR_DTYPE, "%s: x: dtype %s; must be f32 or f64", name, trek_dtype_name(dtype)), false;
     if (f->window && (trek_var_ndim(f->window) != 1 || trek_var_size(f->window, 0) != length))
-        return trek_fail(TREK_ERR_SHAPE, "%s: the window must have %lld elements", name, (long long)length), false;
+        return trek_fail(TREK_ERR_SHAPE, "%s: window: wrong shape; must have %lld elements", name, (long long)length), false;
     if (f->window && trek_var_dtype(f->window) != dtype)
-        return trek_fail(TREK_ERR_DTYPE, "%s: the window is %s, the signal %s", name, trek_dtype_name(trek_var_dtype(f->window)),
-                         trek_dtype_name(dtype)), false;
+        return trek_fail(TREK_ERR_DTYPE, "%s: window: dtype %s; the signal has %s", name,
+                         trek_dtype_name(trek_var_dtype(f->window)), trek_dtype_name(dtype)),
+               false;
     if (length == n)
         return true;
     if (!f->window) {
@@ -63,7 +66,7 @@ static trek_var *centered(trek_var *lines, int64_t n, trek_stft_pad mode)
 {
     static const trek_pad_mode modes[] = { TREK_PAD_REFLECT, TREK_PAD_CONSTANT, TREK_PAD_REPLICATE, TREK_PAD_CIRCULAR };
     if (mode < TREK_STFT_REFLECT || mode > TREK_STFT_CIRCULAR)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "stft: %d is no padding", (int)mode);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "stft: .pad_mode: %d; must be a value of trek_stft_pad", (int)mode);
     return trek_pad(lines, trek_dims(n / 2, n / 2), modes[mode], 0);
 }
 
@@ -85,11 +88,11 @@ trek_var *trek_stft(trek_var *x, int64_t n_fft, const trek_stft_opts *opts)
     static const trek_stft_opts defaults;
     frames f;
     if (!x)
-        return trek_fail_missing("stft", "the variable"), NULL;
+        return trek_fail_missing("stft", "variable"), NULL;
     int ndim = trek_var_ndim(x);
     opts = opts ? opts : &defaults;
     if (ndim != 1 && ndim != 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "stft: a signal [T] or [B, T] is needed");
+        return trek_fail_null(TREK_ERR_SHAPE, "stft: x: wrong shape; must be a signal [T] or [B, T]");
     if (!settings("stft", x, n_fft, opts, &f))
         return NULL;
     trek_var *lines = ndim == 1 ? trek_unsqueeze(x, 0) : x;
@@ -99,7 +102,7 @@ trek_var *trek_stft(trek_var *x, int64_t n_fft, const trek_stft_opts *opts)
         return NULL;
     int64_t length = trek_var_size(lines, 1), rows = trek_var_size(lines, 0);
     if (length < n_fft)
-        return trek_fail_null(TREK_ERR_SHAPE, "stft: a signal of %lld is shorter than n_fft %lld", (long long)length,
+        return trek_fail_null(TREK_ERR_SHAPE, "stft: x: a signal of %lld; must be at least n_fft, %lld", (long long)length,
                               (long long)n_fft);
     f.count = 1 + (length - n_fft) / f.hop;
     trek_var *cut = trek_index_select(lines, 1, places(&f, trek_var_device(lines)));
@@ -135,24 +138,26 @@ trek_var *trek_istft(trek_var *x, int64_t n_fft, int64_t length, const trek_stft
     static const trek_stft_opts defaults;
     frames f;
     if (!x)
-        return trek_fail_missing("istft", "the variable"), NULL;
+        return trek_fail_missing("istft", "variable"), NULL;
     int ndim = trek_var_ndim(x);
     opts = opts ? opts : &defaults;
     if ((ndim != 3 && ndim != 4) || trek_var_size(x, -1) != 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "istft: pairs [F, frames, 2] or [B, F, frames, 2] are needed");
+        return trek_fail_null(TREK_ERR_SHAPE, "istft: x: wrong shape; must be pairs [F, frames, 2] or [B, F, frames, 2]");
     if (!settings("istft", x, n_fft, opts, &f))
         return NULL;
     if (f.hop > (opts->win_length ? opts->win_length : n_fft))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "istft: hop_length %lld is beyond the window", (long long)f.hop);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "istft: hop_length: %lld is beyond the window; must be at most its length",
+                              (long long)f.hop);
     int64_t half = n_fft / 2 + 1, edge = opts->no_center ? 0 : n_fft / 2;
     trek_var *lines = ndim == 3 ? trek_unsqueeze(x, 0) : x;
     f.count = lines ? trek_var_size(lines, 2) : 0;
     if (!lines || trek_var_numel(lines) == 0 || trek_var_size(lines, 1) != (opts->two_sided ? n_fft : half))
-        return !lines ? NULL : trek_fail_null(TREK_ERR_SHAPE, "istft: %lld frequencies and %lld frames do not fit n_fft",
-                                              (long long)trek_var_size(lines, 1), (long long)f.count);
+        return !lines ? NULL
+                      : trek_fail_null(TREK_ERR_SHAPE, "istft: x: %lld frequencies and %lld frames do not fit n_fft",
+                                       (long long)trek_var_size(lines, 1), (long long)f.count);
     int64_t all = n_fft + f.hop * (f.count - 1), end = length ? edge + length : all - edge, kept = end < all ? end : all;
     if (length < 0 || kept <= edge)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "istft: %lld elements are left", (long long)(kept - edge));
+        return trek_fail_null(TREK_ERR_ARGUMENT, "istft: %lld elements are left; must be at least 1", (long long)(kept - edge));
     trek_var *cut = trek_transpose(trek_narrow(lines, 1, 0, half), 1, 2);
     cut = trek_irfft(cut, n_fft, 2, opts->normalized ? TREK_FFT_ORTHO : TREK_FFT_BACKWARD);
     cut = f.window ? trek_mul(cut, f.window) : cut;
@@ -162,7 +167,7 @@ trek_var *trek_istft(trek_var *x, int64_t n_fft, int64_t length, const trek_stft
     if (!least)
         return NULL;
     if (trek_var_item(least) < 1e-11)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "istft: windows leave an element out: their squares add up to 0 there");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "istft: window: it leaves an element out: the squares add up to 0 there");
     trek_var *made = trek_div(sum, by);
     if (end > kept)
         made = trek_pad(made, trek_dims(0, end - kept), TREK_PAD_CONSTANT, 0);

@@ -29,18 +29,20 @@ static int dimensions_named(const trek_var *x, const trek_subscript *s, int coun
     int named = 0, rests = 0;
     for (int k = 0; k < count; k++) {
         if (s[k].kind < AT || s[k].kind > BY)
-            return trek_fail(TREK_ERR_ARGUMENT, "index: subscript %d is none", k), -1;
+            return trek_fail(TREK_ERR_ARGUMENT, "index: subscript %d: unknown; make it with a function of autograd/subscripts.h",
+                             k),
+                   -1;
         if (s[k].kind == BY && !s[k].of)
-            return trek_fail_missing("index", "a variable of indices"), -1;
+            return trek_fail_missing("index", "variable of indices"), -1;
         rests += s[k].kind == REST;
         named += s[k].kind == AT || s[k].kind == RANGE;
         if (s[k].kind == BY)
             named += trek_var_dtype(s[k].of) == TREK_BOOL ? trek_var_ndim(s[k].of) : 1;
     }
     if (rests > 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "index: %d times \"...\"", rests), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "index: \"...\": %d times; must be at most once", rests), -1;
     if (named > trek_var_ndim(x))
-        return trek_fail(TREK_ERR_ARGUMENT, "index: subscripts for %d dimensions of a tensor with %d", named, trek_var_ndim(x)),
+        return trek_fail(TREK_ERR_ARGUMENT, "index: subscripts: for %d dimensions; the tensor has %d", named, trek_var_ndim(x)),
                -1;
     return named;
 }
@@ -58,7 +60,7 @@ static bool take_mask(choice *c, trek_var *mask)
     int n = trek_var_ndim(mask);
     for (int d = 0; d < n; d++)
         if (trek_var_size(mask, d) != trek_var_size(c->x, c->dim + d))
-            return trek_fail(TREK_ERR_SHAPE, "index: a mask %s for dimensions from %d on of %s",
+            return trek_fail(TREK_ERR_SHAPE, "index: mask: %s does not fit the dimensions from %d on of %s",
                              trek_tensor_shape_text(mask->data, a), c->dim, trek_tensor_shape_text(c->x->data, b)),
                    false;
     trek_var *found = trek_nonzero(mask);
@@ -129,7 +131,7 @@ static trek_var *chosen(const choice *c)
     trek_shape out = trek_var_shape(place);
     int broadcast = out.ndim;
     if (broadcast + shape.ndim - n > TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_SHAPE, "index: more than %d dimensions", TREK_MAX_DIMS);
+        return trek_fail_null(TREK_ERR_SHAPE, "index: more than %d dimensions; must be fewer", TREK_MAX_DIMS);
     for (int d = 0; d < shape.ndim; d++) {
         if (c->index[d])
             continue;
@@ -149,7 +151,7 @@ static trek_var *chosen(const choice *c)
 trek_var *trek_index(trek_var *x, const trek_subscript *subscripts, int count)
 {
     if (!x || (count > 0 && !subscripts))
-        return trek_fail_missing("index", "an input"), NULL;
+        return trek_fail_missing("index", "input"), NULL;
     int named = dimensions_named(x, subscripts, count);
     if (named < 0)
         return NULL;
@@ -167,7 +169,7 @@ trek_var *trek_index_assign(trek_var *x, const trek_subscript *subscripts, int c
 {
     TREK_NEEDED("index_assign", x, values);
     if (trek_var_dtype(x) != trek_var_dtype(values))
-        return trek_fail_null(TREK_ERR_DTYPE, "index_assign: %s into %s", trek_dtype_name(trek_var_dtype(values)),
+        return trek_fail_null(TREK_ERR_DTYPE, "index_assign: values: dtype %s; x has %s", trek_dtype_name(trek_var_dtype(values)),
                               trek_dtype_name(trek_var_dtype(x)));
     trek_var *places = trek_index(trek_numbered(x), subscripts, count);
     return places ? trek_put(x, places, trek_expand(values, trek_var_shape(places)), accumulate) : NULL;

@@ -11,7 +11,7 @@ static bool is_i64(const char *name, const trek_var *index)
 {
     if (trek_var_dtype(index) == TREK_I64)
         return true;
-    return trek_fail(TREK_ERR_DTYPE, "%s: the index must be i64, not %s", name, trek_dtype_name(trek_var_dtype(index))), false;
+    return trek_fail(TREK_ERR_DTYPE, "%s: index: dtype %s; must be i64", name, trek_dtype_name(trek_var_dtype(index))), false;
 }
 
 /* --- places ------------------------------------------------------------------------------------- */
@@ -21,7 +21,7 @@ trek_var *trek_isin(trek_var *x, trek_var *of, bool invert)
     TREK_NEEDED("isin", x);
     TREK_NEEDED("isin", of);
     if (trek_var_dtype(x) != trek_var_dtype(of) || trek_var_dtype(x) == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "isin: needs two of one dtype of numbers, not %s and %s",
+        return trek_fail_null(TREK_ERR_DTYPE, "isin: inputs: dtypes %s and %s; must be one dtype of numbers",
                               trek_dtype_name(trek_var_dtype(x)),
                               trek_dtype_name(trek_var_dtype(of)));
     if (trek_dtype_is_float(trek_var_dtype(of))) /* a search cannot find a NaN's position */
@@ -66,10 +66,10 @@ trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool accumula
     if (!is_i64("put", index))
         return NULL;
     if (trek_var_numel(index) != trek_var_numel(source))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "put: %lld places for %lld elements", (long long)trek_var_numel(index),
-                              (long long)trek_var_numel(source));
+        return trek_fail_null(TREK_ERR_ARGUMENT, "put: %lld places for %lld elements; must be equal",
+                              (long long)trek_var_numel(index), (long long)trek_var_numel(source));
     if (trek_var_dtype(x) != trek_var_dtype(source))
-        return trek_fail_null(TREK_ERR_DTYPE, "put: %s into %s", trek_dtype_name(trek_var_dtype(source)),
+        return trek_fail_null(TREK_ERR_DTYPE, "put: source: dtype %s; x has %s", trek_dtype_name(trek_var_dtype(source)),
                               trek_dtype_name(trek_var_dtype(x)));
     const char *before = trek_op_calling("put");
     trek_var *at = flat(index), *values = flat(source), *whole = flat(x);
@@ -85,7 +85,7 @@ trek_var *trek_take_along_dim(trek_var *x, trek_var *index, int dim)
     if (!is_i64("take_along_dim", index))
         return NULL;
     if (a.ndim != b.ndim)
-        return trek_fail_null(TREK_ERR_SHAPE, "take_along_dim: %d dimensions, and an index of %d", a.ndim, b.ndim);
+        return trek_fail_null(TREK_ERR_SHAPE, "take_along_dim: x and index: %d and %d dimensions; must be equal", a.ndim, b.ndim);
     int at = trek_normalize_dim(dim, a.ndim, "take_along_dim");
     if (at < 0)
         return NULL;
@@ -112,10 +112,11 @@ trek_var *trek_index_copy(trek_var *x, int dim, trek_var *index, trek_var *sourc
     if (at < 0)
         return NULL;
     if (trek_var_ndim(index) > 1 || shape.ndim != own.ndim || (own.ndim > 0 && own.sizes[at] != trek_var_numel(index)))
-        return trek_fail_null(TREK_ERR_SHAPE, "index_copy: a source of x's shape is needed, but for as many slices as places");
+        return trek_fail_null(TREK_ERR_SHAPE,
+                              "index_copy: source: wrong shape; must be x's, with as many slices as the index has places");
     for (int d = 0; d < own.ndim; d++) {
         if (d != at && own.sizes[d] != shape.sizes[d])
-            return trek_fail_null(TREK_ERR_SHAPE, "index_copy: x and source have other sizes of dimension %d", d);
+            return trek_fail_null(TREK_ERR_SHAPE, "index_copy: x and source: sizes of dimension %d differ; must be equal", d);
         line.sizes[d] = d == at ? own.sizes[d] : 1;
     }
     const char *before = trek_op_calling("index_copy");
@@ -128,9 +129,9 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
     TREK_NEEDED("masked_scatter", mask);
     TREK_NEEDED("masked_scatter", source);
     if (trek_var_dtype(mask) != TREK_BOOL || trek_var_dtype(x) != trek_var_dtype(source))
-        return trek_fail_null(TREK_ERR_DTYPE, "masked_scatter: needs a mask of bool and two of one dtype, not %s, %s and %s",
-                              trek_dtype_name(trek_var_dtype(mask)),
-                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(source)));
+        return trek_fail_null(
+            TREK_ERR_DTYPE, "masked_scatter: mask, x and source: dtypes %s, %s and %s; must be bool, and two that are equal",
+            trek_dtype_name(trek_var_dtype(mask)), trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(source)));
     trek_var *both = trek_where(mask, trek_var_detach(x), trek_var_detach(x)); /* the shape that x and mask broadcast to */
     if (!both)
         return NULL;
@@ -142,8 +143,8 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
     if (places < 0)
         return NULL;
     if (places > n)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "masked_scatter: %lld elements for %lld places", (long long)n,
-                              (long long)places);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "masked_scatter: source: %lld elements for %lld places; must be as many",
+                              (long long)n, (long long)places);
     if (n == 0) /* recorded of nothing, too */
         return trek_dtype_is_float(trek_var_dtype(x)) ? trek_sub(x, trek_sum(source, trek_dims_all(), false)) : trek_clone(x);
     trek_var *at = trek_clamp(trek_sub_scalar(trek_cumsum(flat(mask), 0), 1), 0, (double)(n - 1));
@@ -156,13 +157,13 @@ trek_var *trek_rot90(trek_var *x, int64_t k, trek_dims_list dims)
 {
     TREK_NEEDED("rot90", x);
     if (dims.ndim != 2)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "rot90: two dimensions are needed, not %d", dims.ndim);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rot90: dims: %d; must be two", dims.ndim);
     int first = trek_normalize_dim((int)dims.sizes[0], trek_var_ndim(x), "rot90");
     int second = first < 0 ? -1 : trek_normalize_dim((int)dims.sizes[1], trek_var_ndim(x), "rot90");
     if (second < 0)
         return NULL;
     if (first == second || trek_var_ndim(x) < 2)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "rot90: two different dimensions are needed");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rot90: dims: they are equal; must be two different ones");
     switch ((k % 4 + 4) % 4) {
     case 1: return trek_transpose(trek_flip(x, trek_dims(second)), first, second);
     case 2: return trek_flip(x, trek_dims(first, second));
@@ -190,16 +191,16 @@ trek_var *trek_diag_embed(trek_var *x, int64_t offset, int dim1, int dim2)
     TREK_NEEDED("diag_embed", x);
     int ndim = trek_var_ndim(x);
     if (ndim == 0 || ndim == TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_SHAPE, "diag_embed: a tensor of %d dimensions", ndim);
+        return trek_fail_null(TREK_ERR_SHAPE, "diag_embed: x: %d dimensions; must have 1 to 7", ndim);
     int first = trek_normalize_dim(dim1, ndim + 1, "diag_embed");
     int second = first < 0 ? -1 : trek_normalize_dim(dim2, ndim + 1, "diag_embed");
     if (second < 0)
         return NULL;
     int64_t n = trek_var_size(x, -1), most = INT64_C(1) << 40;
     if (first == second)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "diag_embed: dimension %d twice", first);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "diag_embed: dims: dimension %d occurs twice", first);
     if (offset > most || offset < -most)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "diag_embed: an offset of %lld", (long long)offset);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "diag_embed: offset: %lld; out of range", (long long)offset);
     int64_t more = offset < 0 ? -offset : offset;
     trek_var *line = between_zeros(x, ndim - 1, 0, more); /* by row, or for diagonals below by column */
     trek_tensor *ones = trek_tensor_ones(trek_dims(n + more, n + more), TREK_BOOL, trek_var_device(x));
@@ -213,12 +214,13 @@ trek_var *trek_block_diag(trek_var *const *list, int count)
 {
     enum { MOST = 4096 };
     if (!list || count < 1 || count > MOST)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "block_diag: %d tensors", count);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "block_diag: count: %d tensors; must be at least 1", count);
     int64_t before = 0, all = 0;
     for (int k = 0; k < count; k++) {
         TREK_NEEDED("block_diag", list[k]);
         if (trek_var_ndim(list[k]) > 2)
-            return trek_fail_null(TREK_ERR_SHAPE, "block_diag: tensor %d has %d dimensions", k, trek_var_ndim(list[k]));
+            return trek_fail_null(TREK_ERR_SHAPE, "block_diag: tensor %d: %d dimensions; must have at most 2", k,
+                                  trek_var_ndim(list[k]));
         all += trek_var_ndim(list[k]) == 0 ? 1 : trek_var_size(list[k], -1);
     }
     trek_var **rows = trek_alloc((size_t)count * sizeof *rows);
@@ -243,11 +245,11 @@ done:
 trek_var *trek_cartesian_prod(trek_var *const *list, int count)
 {
     if (!list || count < 1 || count > TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "cartesian_prod: %d tensors", count);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "cartesian_prod: count: %d tensors; must be at least 1", count);
     for (int k = 0; k < count; k++) {
         TREK_NEEDED("cartesian_prod", list[k]);
         if (trek_var_ndim(list[k]) != 1)
-            return trek_fail_null(TREK_ERR_SHAPE, "cartesian_prod: tensor %d has %d dimensions, not 1", k,
+            return trek_fail_null(TREK_ERR_SHAPE, "cartesian_prod: tensor %d: %d dimensions; must have 1", k,
                                   trek_var_ndim(list[k]));
     }
     if (count == 1)
@@ -264,9 +266,9 @@ trek_var *trek_vander(trek_var *x, int64_t columns, bool increasing)
 {
     TREK_NEEDED("vander", x);
     if (trek_var_ndim(x) != 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "vander: x must have 1 dimension, has %d", trek_var_ndim(x));
+        return trek_fail_null(TREK_ERR_SHAPE, "vander: x: %d dimensions; must have 1", trek_var_ndim(x));
     if (columns < -1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "vander: %lld columns", (long long)columns);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "vander: columns: %lld; must be 0 or more", (long long)columns);
     int64_t n = trek_var_numel(x), count = columns < 0 ? n : columns;
     x = trek_dtype_is_float(trek_var_dtype(x)) ? x : trek_cast(x, TREK_I64);
     if (!x)
@@ -282,7 +284,8 @@ trek_var *trek_vander(trek_var *x, int64_t columns, bool increasing)
 static trek_var *triangle(const char *name, int64_t rows, int64_t columns, int64_t offset, trek_device device, bool lower)
 {
     if (rows < 0 || columns < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: sizes of %lld and %lld", name, (long long)rows, (long long)columns);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: rows and columns: %lld and %lld; must be 0 or more", name, (long long)rows,
+                              (long long)columns);
     trek_var *ones = made(trek_tensor_ones(trek_dims(rows, columns), TREK_BOOL, device));
     return trek_contiguous(trek_transpose(trek_nonzero((lower ? trek_tril : trek_triu)(ones, offset)), 0, 1));
 }

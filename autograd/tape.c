@@ -38,7 +38,7 @@ trek_tape *trek_tape_get(void)
     if (!tape)
         tape = calloc(1, sizeof *tape); /* never freed, like the caches of threads */
     if (!tape) {
-        trek_fail(TREK_ERR_MEMORY, "out of memory: no tape for this thread");
+        trek_fail(TREK_ERR_MEMORY, "tape: out of memory: no tape for this thread");
         return NULL;
     }
     trek_thread_at_end(TREK_THREAD_TAPE, orphan_tape);
@@ -272,7 +272,7 @@ void trek_no_grad_end(void)
     if (trek_grad_mode_here.no_grad_depth > 0)
         trek_grad_mode_here.no_grad_depth--;
     else
-        trek_fail(TREK_ERR_STATE, "no_grad_end: without a begin");
+        trek_fail(TREK_ERR_STATE, "no_grad_end: called without trek_no_grad_begin before");
 }
 
 bool trek_grad_enabled(void) { return trek_recording(); }

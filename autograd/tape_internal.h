@@ -131,7 +131,7 @@ extern atomic_int trek_hooks_alive; /* hooks on leaves, of all threads: while th
         const void *needed_[] = { __VA_ARGS__ };                                                                                 \
         for (size_t k_ = 0; k_ < sizeof needed_ / sizeof needed_[0]; k_++)                                                       \
             if (!needed_[k_])                                                                                                    \
-                return trek_fail_missing(name, "an input"), NULL;                                                                \
+                return trek_fail_missing(name, "input"), NULL;                                                                \
     } while (0)
 
 #endif

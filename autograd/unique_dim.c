@@ -103,10 +103,10 @@ trek_var *trek_unique_dim(trek_var *x, int dim, trek_var **inverse, trek_var **c
     if (at < 0)
         return NULL;
     if (ndim == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "unique_dim: a scalar has no dimension");
+        return trek_fail_null(TREK_ERR_SHAPE, "unique_dim: x: it is a scalar; must have a dimension");
     for (int d = 0; d < ndim; d++)
         if (d != at && trek_var_size(x, d) == 0)
-            return trek_fail_null(TREK_ERR_SHAPE, "unique_dim: slices without elements, as dimension %d has none", d);
+            return trek_fail_null(TREK_ERR_SHAPE, "unique_dim: x: its slices have 0 elements, since dimension %d has none", d);
     int64_t n = trek_var_size(x, at), width = n > 0 ? trek_var_numel(x) / n : 0;
     const char *before = trek_op_calling("unique_dim");
     trek_var *ranks = NULL, *taken = NULL;

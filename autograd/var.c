@@ -108,7 +108,7 @@ trek_var *trek_var_new(trek_tensor *tensor, bool requires_grad)
     if (!tensor)
         return trek_fail_missing("var_new", "tensor"), NULL;
     if (requires_grad && !trek_dtype_is_float((trek_dtype)tensor->dtype))
-        return trek_fail_null(TREK_ERR_DTYPE, "var_new: a gradient needs a floating dtype, not %s",
+        return trek_fail_null(TREK_ERR_DTYPE, "var_new: tensor: dtype %s; a gradient needs a floating dtype",
                               trek_dtype_name((trek_dtype)tensor->dtype));
     if (trek_gone(tensor, "var_new", "the tensor"))
         return NULL;
@@ -143,7 +143,7 @@ trek_var *trek_var_detach(trek_var *var)
 {
     if (gone(var, "detach"))
         return NULL;
-    return var ? trek_var_constant(var->data) : (trek_fail_missing("detach", "the variable"), NULL);
+    return var ? trek_var_constant(var->data) : (trek_fail_missing("detach", "variable"), NULL);
 }
 
 /* --- looking ---------------------------------------------------------------------- */
@@ -166,25 +166,26 @@ bool trek_var_is_leaf(const trek_var *var) { return var && !gone(var, "var_is_le
 int64_t trek_var_size(const trek_var *var, int dim)
 {
     if (!var)
-        return trek_fail_missing("var_size", "the variable"), -1;
+        return trek_fail_missing("var_size", "variable"), -1;
     if (gone(var, "var_size"))
         return -1;
     int at = trek_normalize_dim(dim, var->data->ndim, "var_size");
     if (at >= 0 && var->data->ndim == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "var_size: a scalar has no dimensions"), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "var_size: var: it is a scalar; must have a dimension"), -1;
     return at < 0 ? -1 : var->data->sizes[at];
 }
 
 trek_status trek_var_set_requires_grad(trek_var *var, bool requires_grad)
 {
     if (!var)
-        return trek_fail_missing("var_set_requires_grad", "the variable");
+        return trek_fail_missing("var_set_requires_grad", "variable");
     if (gone(var, "var_set_requires_grad"))
         return TREK_ERR_STATE;
     if (var->node)
-        return trek_fail(TREK_ERR_STATE, "var_set_requires_grad: the result of an op is no leaf; detach it first");
+        return trek_fail(TREK_ERR_STATE,
+                         "var_set_requires_grad: var: it is the result of an op; must be a leaf, detach it first");
     if (requires_grad && !trek_dtype_is_float((trek_dtype)var->data->dtype))
-        return trek_fail(TREK_ERR_DTYPE, "var_set_requires_grad: a gradient needs a floating dtype, not %s",
+        return trek_fail(TREK_ERR_DTYPE, "var_set_requires_grad: var: dtype %s; a gradient needs a floating dtype",
                          trek_dtype_name((trek_dtype)var->data->dtype));
     var->requires_grad = requires_grad;
     return TREK_OK;
@@ -215,7 +216,7 @@ trek_status trek_var_place_grad(trek_var *var, trek_tensor *grad)
 trek_status trek_var_set_grad(trek_var *var, trek_var *grad)
 {
     if (!var)
-        return trek_fail_missing("var_set_grad", "the variable");
+        return trek_fail_missing("var_set_grad", "variable");
     if (gone(var, "var_set_grad") || trek_gone(grad, "var_set_grad", "the gradient"))
         return TREK_ERR_STATE;
     if (!grad) {
@@ -224,13 +225,12 @@ trek_status trek_var_set_grad(trek_var *var, trek_var *grad)
     }
     if (!trek_same_sizes(var->data, grad->data)) {
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_SHAPE, "var_set_grad: a gradient of %s for a variable of %s",
-                         trek_tensor_shape_text(grad->data, a),
-                         trek_tensor_shape_text(var->data, b));
+        return trek_fail(TREK_ERR_SHAPE, "var_set_grad: grad: %s; must have the variable's shape, %s",
+                         trek_tensor_shape_text(grad->data, a), trek_tensor_shape_text(var->data, b));
     }
     bool wide = var->leaf && var->leaf->grad_in_arena && grad->data->dtype == var->leaf->grad->data->dtype;
     if (grad->data->dtype != var->data->dtype && !wide)
-        return trek_fail(TREK_ERR_DTYPE, "var_set_grad: a gradient of %s for a variable of %s",
+        return trek_fail(TREK_ERR_DTYPE, "var_set_grad: grad: dtype %s; must have the variable's, %s",
                          trek_dtype_name((trek_dtype)grad->data->dtype), trek_dtype_name((trek_dtype)var->data->dtype));
     trek_leaf *leaf = trek_var_leaf(var);
     if (!leaf)
@@ -267,11 +267,11 @@ void trek_var_zero_grad(trek_var *var)
 int trek_var_on_grad(trek_var *var, trek_grad_hook hook, void *arg)
 {
     if (!var || !hook)
-        return trek_fail_missing("var_on_grad", var ? "hook" : "the variable"), 0;
+        return trek_fail_missing("var_on_grad", var ? "hook" : "variable"), 0;
     if (gone(var, "var_on_grad"))
         return 0;
     if (!var->requires_grad)
-        return trek_fail(TREK_ERR_STATE, "var_on_grad: the variable needs no gradient"), 0;
+        return trek_fail(TREK_ERR_STATE, "var_on_grad: var: it needs no gradient; it must require one"), 0;
     trek_leaf *leaf = trek_var_leaf(var); /* counts handles for results as well */
     trek_hook *made = leaf ? trek_alloc(sizeof *made) : NULL;
     if (!made)

@@ -45,7 +45,7 @@ static trek_status need_five(const char *name, const char *what, trek_var *x)
     if (!x)
         return trek_fail_missing(name, what);
     return trek_var_ndim(x) == 5 ? TREK_OK
-        : trek_fail(TREK_ERR_SHAPE, "%s: %s must have 5 dimensions, not %s", name, what,
+        : trek_fail(TREK_ERR_SHAPE, "%s: %s: %s; must have 5 dimensions", name, what,
                     trek_shape_text(trek_var_shape(x), text, sizeof text));
 }
 
@@ -58,9 +58,11 @@ static trek_status check_depth(const char *name, const depth_walk *w)
 {
     const int64_t most = (int64_t)1 << 30; /* no memory holds more, and nothing overflows */
     if (w->stride < 1 || w->dilation < 1 || w->padding < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: stride and dilation must be at least 1, padding not negative", name);
+        return trek_fail(
+            TREK_ERR_ARGUMENT,
+            "%s: stride, dilation, padding: out of range; stride and dilation must be at least 1, padding not negative", name);
     if (w->in > most || w->kernel > most || w->stride > most || w->padding > most || w->dilation > most)
-        return trek_fail(TREK_ERR_MEMORY, "%s: numbers beyond %" PRId64, name, most);
+        return trek_fail(TREK_ERR_MEMORY, "%s: numbers beyond %" PRId64 "; must be smaller", name, most);
     return TREK_OK;
 }
 
@@ -70,7 +72,7 @@ static trek_var *depth_index(const depth_walk *w, int64_t steps, trek_device dev
     const int64_t n = steps * w->kernel, most = (int64_t)1 << 40;
     int64_t *at = n <= most ? trek_block_alloc((size_t)(n > 0 ? n : 1) * sizeof *at) : NULL;
     if (!at)
-        return trek_fail_null(TREK_ERR_MEMORY, "an index of %" PRId64 " elements", n);
+        return trek_fail_null(TREK_ERR_MEMORY, "conv3d: out of memory: an index of %" PRId64 " elements", n);
     for (int64_t k = 0; k < n; k++)
         at[k] = k / w->kernel * w->stride + k % w->kernel * w->dilation;
     trek_tensor *t = trek_tensor_from_data(at, trek_dims(n), TREK_I64, device);
@@ -150,7 +152,8 @@ trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_
         return NULL;
     int64_t reach = w.in + 2 * w.padding - w.dilation * (w.kernel - 1) - 1;
     if (reach < 0 || w.kernel < 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "conv3d: a kernel of depth %" PRId64 " does not fit into %" PRId64, w.kernel, w.in);
+        return trek_fail_null(TREK_ERR_SHAPE, "conv3d: weight: a kernel of depth %" PRId64 " does not fit into %" PRId64,
+                              w.kernel, w.in);
     int64_t steps = reach / w.stride + 1;
     trek_conv_opts two = { .groups = opts->groups };
     flat(two.stride, stride);
@@ -174,11 +177,13 @@ static trek_status transposed_depth(const trek_conv_transpose_opts *opts, const 
     bool fits = more < w->stride || (!opts->output_size[0] && more < w->dilation); /* as in two dimensions */
     if (more < 0 || !fits)
         return trek_fail(TREK_ERR_ARGUMENT,
-                         "conv_transpose3d: %" PRId64 " more depths at the end; not negative, and fewer than stride (%" PRId64
-                         ") or dilation (%" PRId64 "), they must be", more, w->stride, w->dilation);
+                         "conv_transpose3d: output padding: %" PRId64
+                         " in depth; must not be negative, and smaller than stride (%" PRId64
+                         ") or dilation (%" PRId64 ")", more, w->stride, w->dilation);
     *out = base + more;
     if (w->in < 1 || w->kernel < 1 || *out < 1)
-        return trek_fail(TREK_ERR_SHAPE, "conv_transpose3d: %" PRId64 " depths and a kernel of %" PRId64 " give none", w->in,
+        return trek_fail(TREK_ERR_SHAPE,
+                         "conv_transpose3d: x: %" PRId64 " depths and a kernel of %" PRId64 " give an empty result", w->in,
                          w->kernel);
     return TREK_OK;
 }
@@ -233,10 +238,11 @@ trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, c
     trek_var *y = trek_op_called_end(before, images && kernel ? trek_conv_transpose2d(images, kernel, NULL, &two) : NULL);
     y = y ? overlapped(y, &w, s.sizes[0], out) : NULL;
     if (y && bias && (trek_var_ndim(bias) != 1 || trek_var_size(bias, 0) != trek_var_size(y, 1)))
-        return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose3d: a bias of %" PRId64 " elements is needed", trek_var_size(y, 1));
+        return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose3d: bias: wrong shape; must have %" PRId64 " elements",
+                              trek_var_size(y, 1));
     if (y && bias && trek_var_dtype(bias) != trek_var_dtype(x))
-        return trek_fail_null(TREK_ERR_DTYPE, "conv_transpose3d: x of %s and bias of %s", trek_dtype_name(trek_var_dtype(x)),
-                              trek_dtype_name(trek_var_dtype(bias)));
+        return trek_fail_null(TREK_ERR_DTYPE, "conv_transpose3d: x and bias: dtypes %s and %s; must be equal",
+                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(bias)));
     if (y && bias)
         y = trek_add(y, trek_reshape(trek_rule_wide(bias), trek_dims(trek_var_size(y, 1), 1, 1, 1)));
     y = y ? trek_contiguous(trek_rule_rounded(y, x)) : NULL;
@@ -307,7 +313,7 @@ static trek_var *windowed(const char *name, trek_var *x, const trek_pool_opts *o
     if (indices)
         *indices = NULL;
     if (!opts || opts->kernel[0] < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel: missing or 0; must be at least 1", name);
     if (need_five(name, "x", x) != TREK_OK)
         return NULL;
     int64_t kernel[3], stride[3], padding[3], dilation[3];

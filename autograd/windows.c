@@ -45,9 +45,9 @@ static trek_var *window(const char *name, int64_t n, bool periodic, shape_of_win
                         trek_device device)
 {
     if (n < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: of %lld elements", name, (long long)n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: n: %lld elements; must be 0 or more", name, (long long)n);
     if (!trek_dtype_is_float(dtype))
-        return trek_fail_null(TREK_ERR_DTYPE, "%s: needs a floating dtype, not %s", name, trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: dtype: %s; must be floating", name, trek_dtype_name(dtype));
     trek_tensor *made = trek_tensor_empty(trek_dims(n), TREK_F64, trek_cpu(0));
     if (!made)
         return NULL;
@@ -78,6 +78,6 @@ trek_var *trek_kaiser_window(int64_t n, bool periodic, double beta, trek_dtype d
 {
     enum { MOST = 100000 }; /* the maximum number of terms */
     if (!(fabs(beta) <= MOST))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "kaiser_window: a beta of %g", beta);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "kaiser_window: beta: %g; must be finite and not negative", beta);
     return window("kaiser_window", n, periodic, kaiser, beta, dtype, device);
 }

@@ -136,10 +136,12 @@ static trek_status cache_fill(cache *c, int64_t bytes)
     const trek_dataset *inner = c->around.inner;
     int64_t length = trek_dataset_length(inner);
     if (bytes < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_cache: %" PRId64 " bytes", bytes);
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset_cache: bytes: %" PRId64 "; must be 0 or more", bytes);
     if (trek_dataset_needs_batch(inner))
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_cache: samples of %s follow from their batch: what is kept would not be the "
-                                            "same in another one", inner->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "dataset_cache: dataset: samples of %s depend on their batch, so that a kept one would be wrong in "
+                         "another batch; cache the inner dataset",
+                         inner->klass->name);
     pthread_mutex_init(&c->lock, NULL);
     c->locks = true;
     c->limit = bytes;
@@ -159,9 +161,10 @@ trek_dataset *trek_dataset_cache(trek_dataset *dataset, int64_t bytes)
 trek_status trek_dataset_cached(trek_dataset *dataset, int64_t *samples, int64_t *bytes)
 {
     if (!dataset)
-        return trek_fail_missing("dataset_cached", "a dataset");
+        return trek_fail_missing("dataset_cached", "dataset");
     if (dataset->klass != &cache_class)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_cached: dataset %s is no cache", dataset->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset_cached: dataset: %s is not a cache; must be one of trek_dataset_cache",
+                         dataset->klass->name);
     cache *c = (cache *)dataset;
     pthread_mutex_lock(&c->lock);
     if (samples)

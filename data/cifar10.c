@@ -53,12 +53,13 @@ static const trek_dataset_class cifar100_class = {
 static trek_status check_records(const cifar *set, const char *path, const unsigned char *records, size_t length)
 {
     if (length == 0 || length % set->record != 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: %zu bytes are no whole number of records of %zu", path, length, set->record);
+        return trek_fail(TREK_ERR_FORMAT, "%s: %zu bytes; must be a whole number of records of %zu bytes", path, length,
+                         set->record);
     for (size_t i = 0; i < length; i += set->record)
         for (size_t k = 0; k < set->labels; k++) {
             int most = set->labels == 1 ? 9 : k == 0 ? 19 : 99;
             if (records[i + k] > most)
-                return trek_fail(TREK_ERR_FORMAT, "%s: record %zu has label %d, not 0 .. %d", path, i / set->record,
+                return trek_fail(TREK_ERR_FORMAT, "%s: label of record %zu: %d; must be 0 .. %d", path, i / set->record,
                                  records[i + k], most);
         }
     return TREK_OK;
@@ -108,9 +109,9 @@ static trek_dataset *cifar_new(const trek_dataset_class *klass, size_t labels, c
 static bool may_read(const char *function, const char *folder, trek_data_split split)
 {
     if (!folder)
-        trek_fail_missing(function, "a folder");
+        trek_fail_missing(function, "folder");
     else if (split != TREK_TRAIN && split != TREK_TEST)
-        trek_fail(TREK_ERR_ARGUMENT, "%s: split %d is neither TREK_TRAIN nor TREK_TEST", function, (int)split);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: split: %d; must be TREK_TRAIN or TREK_TEST", function, (int)split);
     return folder && (split == TREK_TRAIN || split == TREK_TEST);
 }
 

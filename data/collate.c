@@ -82,7 +82,8 @@ static trek_status measure(const padded *p, int field, longest *most, const trek
     if (most->ndim == 0)
         *most = (longest){ .ndim = x->ndim, .dtype = (trek_dtype)x->dtype };
     if (most->ndim != x->ndim || most->dtype != (trek_dtype)x->dtype)
-        return trek_fail(TREK_ERR_SHAPE, "dataset pad: samples of \"%s\" have shapes such as %s %s and %s %s",
+        return trek_fail(TREK_ERR_SHAPE,
+            "dataset pad: samples of \"%s\" have shapes such as %s %s and %s %s; only the first dimension may differ",
                          p->around.inner->fields[field], trek_shape_text(trek_shape_make(most->sizes, most->ndim), a, sizeof a),
                          trek_dtype_name(most->dtype), trek_tensor_shape_text(x, b), trek_dtype_name((trek_dtype)x->dtype));
     for (int d = 1; d < x->ndim; d++)
@@ -131,7 +132,8 @@ static trek_status look_up(const padded *p, const trek_fetch *fetch, const sampl
         for (int64_t i = 0; i < s->n; i++)
             if (s->rows[i][k]->sizes[1] > p->lengths[list[first + i]])
                 return trek_fail(
-                    TREK_ERR_ARGUMENT, "dataset pad: \"%s\" of sample %" PRId64 " has %" PRId64 " rows, .lengths says %" PRId64,
+                    TREK_ERR_ARGUMENT,
+                    "dataset pad: .lengths: \"%s\" of sample %" PRId64 " has %" PRId64 " rows; .lengths says %" PRId64,
                     p->around.inner->fields[k], list[first + i], s->rows[i][k]->sizes[1], p->lengths[list[first + i]]);
         most[k].sizes[1] = top;
     }
@@ -265,7 +267,8 @@ static trek_status rule_of(const trek_pad_opts *o, int k, rule *r)
     *r = (rule){ true, trek_option(o->values ? o->values[k] : o->value, 0), multiple ? multiple : 1, least };
     if (multiple >= 0 && least >= 0)
         return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "dataset_pad: a multiple of %" PRId64 ", at least %" PRId64, multiple, least);
+    return trek_fail(TREK_ERR_ARGUMENT, "dataset_pad: .multiple_of: %" PRId64 ", .at_least: %" PRId64 "; must be 0 or more",
+                     multiple, least);
 }
 
 static trek_status choose_fields(padded *p, const trek_pad_opts *o)
@@ -276,7 +279,9 @@ static trek_status choose_fields(padded *p, const trek_pad_opts *o)
     if (!p->rules)
         return TREK_ERR_MEMORY;
     if (o->fields ? o->n_fields < 1 : o->values || o->multiples || o->leasts)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_pad: %s", o->fields ? "no fields" : "lists without .fields");
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset_pad: .fields: %s",
+                         o->fields ? "it names no fields; must name at least one"
+                                   : "NULL, but a list for each field is set; lists need it");
     trek_status status = TREK_OK;
     for (int k = 0; k < (o->fields ? o->n_fields : n) && status == TREK_OK; k++) {
         int place = o->fields ? trek_dataset_field(inner, o->fields[k]) : k;
@@ -310,7 +315,9 @@ static trek_status pad_fill(padded *p, const trek_pad_opts *o)
 {
     const trek_dataset *inner = p->around.inner;
     if (o->lengths && trek_dataset_is_stream(inner))
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_pad: .lengths, but dataset %s is a stream", inner->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "dataset_pad: .lengths: set, but dataset %s is a stream, whose samples have no numbers",
+                         inner->klass->name);
     trek_status status = choose_fields(p, o);
     if (status == TREK_OK)
         status = name_fields(p, o);
@@ -358,7 +365,7 @@ static trek_status call(const collated *c, const trek_fetch *of, const samples *
     const trek_dataset *self = &c->around.base;
     trek_status status = c->fn(of, (trek_tensor *const *const *)s->rows, out, c->arg);
     if (status != TREK_OK)
-        return trek_fail_after(status, "dataset collate: its function failed (%s)", trek_status_description(status));
+        return trek_fail_after(status, "dataset collate: the function failed (%s)", trek_status_description(status));
     status = trek_batch_check(self, of->n, out);
     for (int k = 0; k < self->n_fields && status == TREK_OK; k++)
         status = trek_tensor_settle(&out[k]);
@@ -421,7 +428,7 @@ trek_dataset *trek_dataset_collate(trek_dataset *dataset, trek_collate_fn fn, co
         trek_dataset_set_needs_batch(base);
     bool named = !o->fields || trek_dataset_set_fields(base, o->fields, o->n_fields) == TREK_OK;
     if (!fn)
-        trek_fail_missing("dataset_collate", "a function");
+        trek_fail_missing("dataset_collate", "function");
     if (!fn || !named)
         trek_dataset_free(&base);
     return base;

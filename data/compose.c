@@ -103,8 +103,9 @@ static trek_status fields_match(const trek_dataset *a, const trek_dataset *b, in
         equal = strcmp(a->fields[k], b->fields[k]) == 0;
     if (equal)
         return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "dataset_concat: the fields of dataset %d (%s) are not those of the first (%s)", part,
-                     b->klass->name, a->klass->name);
+    return trek_fail(TREK_ERR_ARGUMENT,
+                     "dataset_concat: dataset %d: the fields of %s differ from those of the first, %s; they must be the same",
+                     part, b->klass->name, a->klass->name);
 }
 
 static trek_status concat_fill(concat *c)
@@ -114,12 +115,14 @@ static trek_status concat_fill(concat *c)
         trek_status status = fields_match(c->parts[0], c->parts[k], k);
         int64_t length = status == TREK_OK ? trek_dataset_length(c->parts[k]) : 0;
         if (status == TREK_OK && trek_dataset_is_stream(c->parts[k]))
-            return trek_fail(TREK_ERR_UNSUPPORTED, "dataset_concat: dataset %d (%s) is a stream", k, c->parts[k]->klass->name);
+            return trek_fail(TREK_ERR_UNSUPPORTED, "dataset_concat: dataset %d: %s is a stream, whose samples have no numbers", k,
+                             c->parts[k]->klass->name);
         if (status != TREK_OK || length < 0)
             return trek_status_or(TREK_ERR_ARGUMENT);
         if (trek_dataset_needs_batch(c->parts[k])) /* it would see only its own samples of the batch */
-            return trek_fail(TREK_ERR_ARGUMENT, "dataset_concat: samples of dataset %d (%s) follow from their batch: pad the "
-                                                "whole", k, c->parts[k]->klass->name);
+            return trek_fail(TREK_ERR_ARGUMENT,
+                "dataset_concat: dataset %d: samples of %s depend on their batch; apply the padding to the concatenated dataset",
+                k, c->parts[k]->klass->name);
         c->ends[k] = end += length;
     }
     c->base.n_fields = c->parts[0]->n_fields; /* lives as long as parts[0] */
@@ -204,7 +207,7 @@ static const trek_dataset_class select_class = {
 static trek_status select_fill(selected *s, const char *const *fields, const char *const *names, int n)
 {
     if (n < 1 || !fields)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_select: no fields");
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset_select: fields: it names no fields; must name at least one");
     s->places = trek_calloc((size_t)n, sizeof(*s->places));
     if (!s->places)
         return TREK_ERR_MEMORY;
@@ -240,14 +243,18 @@ static trek_status call(const mapped *m, const trek_fetch *of, trek_tensor *cons
     const trek_dataset *self = &m->around.base;
     trek_status status = m->fn(of, in, out, m->arg);
     if (status != TREK_OK)
-        return trek_fail_after(status, "dataset map: its function failed (%s)", trek_status_description(status));
+        return trek_fail_after(status, "dataset map: the function failed (%s)", trek_status_description(status));
     for (int k = 0; k < self->n_fields && status == TREK_OK; k++) {
         if (!out[k])
-            return trek_fail(TREK_ERR_CALLBACK, "dataset map: its function made nothing for \"%s\"", self->fields[k]);
+            return trek_fail(TREK_ERR_CALLBACK,
+                             "dataset map: the function returned no tensor for \"%s\"; it must return one for each field",
+                             self->fields[k]);
         trek_shape shape = trek_tensor_shape(out[k]);
         char text[TREK_SHAPE_TEXT];
         if (shape.ndim < 1 || shape.sizes[0] != of->n)
-            return trek_fail(TREK_ERR_SHAPE, "dataset map: its function made \"%s\" of shape %s for %" PRId64 " samples",
+            return trek_fail(TREK_ERR_SHAPE,
+                             "dataset map: the function returned \"%s\" of shape %s for %" PRId64
+                             " samples; the first dimension must be the number of samples",
                              self->fields[k], trek_shape_text(shape, text, sizeof text), of->n);
         status = trek_tensor_settle(&out[k]);
     }
@@ -366,7 +373,7 @@ trek_dataset *trek_dataset_map(trek_dataset *dataset, trek_map_fn fn, const trek
     m->free_arg = o->free_arg;
     bool named = !o->fields || trek_dataset_set_fields(base, o->fields, o->n_fields) == TREK_OK;
     if (!fn)
-        trek_fail_missing("dataset_map", "a function");
+        trek_fail_missing("dataset_map", "function");
     if (!fn || !named)
         trek_dataset_free(&base);
     return base;

@@ -70,8 +70,7 @@ static trek_status row_check(rows *r, bool *empty)
         r->width = *empty ? r->width : r->n;
         return TREK_OK;
     }
-    return trek_fail(TREK_ERR_FORMAT, "%s: line %" PRId64 ": %d values, and the first row has %d", r->file.path, r->first_line,
-                     r->n,
+    return trek_fail(TREK_ERR_FORMAT, "%s: line %" PRId64 ": %d values; the first row has %d", r->file.path, r->first_line, r->n,
                      r->width);
 }
 
@@ -98,7 +97,7 @@ static trek_status take_char(rows *r, char c, row_fn each, void *arg)
 {
     r->line += c == '\n';
     if (c == 0)
-        return bad_row(r, "a byte 0");
+        return bad_row(r, "it contains a byte 0");
     if (r->state == QUOTED) {
         if (c == '"')
             r->state = QUOTE_IN_QUOTED;
@@ -117,7 +116,7 @@ static trek_status take_char(rows *r, char c, row_fn each, void *arg)
         return status == TREK_OK ? begin_cell(r) : status;
     }
     if (r->state == QUOTE_IN_QUOTED)
-        return c == '\r' ? TREK_OK : bad_row(r, "something follows a quoted value");
+        return c == '\r' ? TREK_OK : bad_row(r, "text follows a quoted value");
     r->state = PLAIN;
     return add_char(r, c);
 }
@@ -302,7 +301,7 @@ static trek_status category_value(const reading *in, const rows *r, field *f, in
     if (*value >= 0)
         return TREK_OK;
     if (f->opts.words)
-        return bad_cell(in, r, column, "is none of the words", f);
+        return bad_cell(in, r, column, "is not one of the words", f);
     *value = f->n_words;
     return add_word(f, text);
 }
@@ -314,7 +313,7 @@ static trek_status whole_value(const reading *in, const rows *r, const field *f,
     if (truth)
         *value = strcasecmp(text, "true") == 0;
     else if (!read_whole(text, value))
-        return bad_cell(in, r, column, "is no whole number, as field wants: ", f);
+        return bad_cell(in, r, column, "is not a whole number, but the field is of ", f);
     if (f->opts.dtype == TREK_I64 || (f->opts.dtype == TREK_BOOL ? *value == 0 || *value == 1
                                                                : trek_dtype_holds(f->opts.dtype, (double)*value)))
         return TREK_OK;
@@ -345,7 +344,7 @@ static trek_status put_value(const reading *in, const rows *r, field *f, int col
     } else if (f->kept == TREK_I64) {
         status = whole_value(in, r, f, column, &whole);
     } else if (!read_number(text, in->c, &number)) {
-        status = bad_cell(in, r, column, "is no number, as field wants: ", f);
+        status = bad_cell(in, r, column, "is not a number, but the field is of ", f);
     }
     if (f->kept == TREK_I64)
         ((int64_t *)(void *)f->data)[at] = whole;
@@ -434,7 +433,7 @@ static int find_column(const reading *in, const char *name)
         if (used + strlen(in->names[k]) + 8 < sizeof list)
             used += (size_t)snprintf(list + used, sizeof list - used, used ? ", %s" : "%s", in->names[k]);
     }
-    trek_fail(TREK_ERR_ARGUMENT, "%s: there is no column \"%s\"; its columns are: %s", in->path, name, list);
+    trek_fail(TREK_ERR_ARGUMENT, "%s: there is no column \"%s\"; the columns are: %s", in->path, name, list);
     return -1;
 }
 
@@ -445,29 +444,31 @@ static trek_status field_begin(const reading *in, field *f)
     const char *const *columns = o->columns ? o->columns : &o->name;
     f->n = o->columns ? o->n_columns : 1;
     if (f->n < 1 || !columns[0] || trek_dtype_size(o->dtype) == 0 || (o->words && o->n_words < 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_csv: field %s: it needs a column, and a dtype", o->name ? o->name : "?");
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset_csv: field %s: it has no column, or no dtype; it needs both",
+                         o->name ? o->name : "?");
     f->columns = trek_calloc((size_t)f->n, sizeof *f->columns);
     if (!f->columns)
         return TREK_ERR_MEMORY;
     for (int c = 0; c < f->n; c++) {
         f->columns[c] = columns[c] ? find_column(in, columns[c]) : -1;
         if (f->columns[c] < 0)
-            return columns[c] ? TREK_ERR_ARGUMENT : trek_fail_missing("dataset_csv", "a column's name");
+            return columns[c] ? TREK_ERR_ARGUMENT : trek_fail_missing("dataset_csv", "column's name");
     }
     o->name = o->name ? o->name : columns[0];
     o->dtype = o->category ? TREK_I64 : o->dtype;
     f->kept = !trek_dtype_is_float(o->dtype) ? TREK_I64 : o->dtype == TREK_F64 ? TREK_F64 : TREK_F32;
     if (o->fill && !trek_dtype_holds(o->dtype, o->missing))
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_csv: field %s: %g has no place in %s", o->name, o->missing,
-                         trek_dtype_name(o->dtype));
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset_csv: field %s: .missing: %g; must be a value that %s can hold", o->name,
+                         o->missing, trek_dtype_name(o->dtype));
     if (o->fill && o->category && !o->words)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_csv: field %s: a category is filled only where its words are given",
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset_csv: field %s: .fill: set for a category without .words, which it needs",
                          o->name);
     for (int k = 0; o->category && o->words && k < o->n_words; k++) {
         if (!o->words[k])
-            return trek_fail_missing("dataset_csv", "a word");
+            return trek_fail_missing("dataset_csv", "word");
         if (f->slots > 0 && *slot_of(f, o->words[k]) >= 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "dataset_csv: field %s: the word \"%s\" occurs twice", o->name, o->words[k]);
+            return trek_fail(TREK_ERR_ARGUMENT, "dataset_csv: field %s: .words: \"%s\" occurs twice; each must be there once",
+                             o->name, o->words[k]);
         if (add_word(f, o->words[k]) != TREK_OK)
             return TREK_ERR_MEMORY;
     }
@@ -650,11 +651,14 @@ trek_dataset *trek_dataset_csv(const char *path, const trek_csv_opts *opts)
     const trek_csv_opts *o = opts ? opts : &none;
     char delimiter = o->delimiter ? o->delimiter : ',';
     if (!path) {
-        trek_fail_missing("dataset_csv", "a path");
+        trek_fail_missing("dataset_csv", "path");
         return NULL;
     }
     if (delimiter == '"' || delimiter == '\n' || delimiter == '\r' || (o->fields && o->n_fields < 1))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_csv: %d fields, and values between '%c'", o->n_fields, delimiter);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "dataset_csv: .n_fields: %d, .delimiter: '%c'; must be at least 1 field, and a delimiter other "
+                              "than a quote or a line break",
+                              o->n_fields, delimiter);
     reading in = { .path = path, .missing = o->missing ? o->missing : "NA", .delimiter = delimiter, .header = !o->no_header,
                    .infer = !o->fields, .c = newlocale(LC_ALL_MASK, "C", (locale_t)0) };
     trek_dataset *set = NULL;
@@ -671,11 +675,12 @@ const char *const *trek_csv_words(const trek_dataset *dataset, const char *field
     const trek_dataset *root = trek_dataset_root(dataset);
     int k = dataset ? trek_dataset_field(dataset, field) : -1;
     if (!dataset)
-        trek_fail_missing("csv_words", "a dataset");
+        trek_fail_missing("csv_words", "dataset");
     const csv *set = root && root->klass == &csv_class ? (const csv *)root : NULL;
     if (k < 0 || !set || !set->words[k])
-        return k < 0 ? NULL : trek_fail_null(TREK_ERR_ARGUMENT, "csv_words: \"%s\" of %s is no category", field,
-                                             root->klass->name);
+        return k < 0 ? NULL
+                     : trek_fail_null(TREK_ERR_ARGUMENT, "csv_words: field: \"%s\" of %s is not a category", field,
+                                      root->klass->name);
     if (n)
         *n = set->n_words[k];
     return (const char *const *)set->words[k];

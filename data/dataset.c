@@ -25,10 +25,8 @@ trek_dataset *trek_dataset_new(const trek_dataset_class *klass)
     bool stream = klass && klass->stream && klass->stream->open && klass->stream->next;
     if (!klass || !klass->name || !(numbered || stream) || klass->size < sizeof(trek_dataset) ||
         (klass->n_fields > 0 && !klass->fields))
-        return trek_fail_null(
-            TREK_ERR_ARGUMENT,
-            "dataset_new: a class needs a name, a size, length and get (a stream: open and next), and names for "
-            "its fields");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_new: class: incomplete; it must have a name, a size, length and get (a "
+                                                 "stream: open and next), and names for its fields");
     trek_dataset *dataset = trek_calloc(1, klass->size);
     if (!dataset)
         return NULL;
@@ -56,13 +54,14 @@ static trek_status names_check(const trek_dataset *dataset, const char *const *n
 {
     const char *set = dataset->klass->name;
     if (n <= 0 || !names)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: it needs at least one field", set);
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: fields: none; must be at least one", set);
     for (int k = 0; k < n; k++) {
         if (!names[k] || !names[k][0])
-            return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: field %d has no name", set, k);
+            return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: fields: field %d has no name; each must have one", set, k);
         for (int j = 0; j < k; j++)
             if (strcmp(names[j], names[k]) == 0)
-                return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: two fields are called \"%s\"", set, names[k]);
+                return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: fields: \"%s\" occurs twice; names must differ", set,
+                                 names[k]);
     }
     return TREK_OK;
 }
@@ -70,7 +69,7 @@ static trek_status names_check(const trek_dataset *dataset, const char *const *n
 trek_status trek_dataset_set_fields(trek_dataset *dataset, const char *const *names, int n)
 {
     if (!dataset)
-        return trek_fail_missing("dataset_set_fields", "a dataset");
+        return trek_fail_missing("dataset_set_fields", "dataset");
     trek_status status = names_check(dataset, names, n);
     if (status != TREK_OK)
         return status;
@@ -104,15 +103,14 @@ trek_dataset *trek_dataset_retain(trek_dataset *dataset)
 trek_status trek_dataset_hold(trek_dataset *dataset, const char *function)
 {
     if (!dataset)
-        return trek_fail_missing(function, "a dataset");
+        return trek_fail_missing(function, "dataset");
     if (trek_gone(dataset, function, "the dataset"))
         return TREK_ERR_STATE;
     if (atomic_fetch_add(&dataset->hidden->held, 1) < atomic_load(&dataset->hidden->refs))
         return TREK_OK;
     atomic_fetch_sub(&dataset->hidden->held, 1);
     return trek_fail(TREK_ERR_STATE,
-                     "%s: the dataset %s belongs to a loader or a subset already; trek_dataset_retain it for each "
-                     "further one",
+                     "%s: dataset: %s already belongs to a loader or a subset; call trek_dataset_retain for each further owner",
                      function, dataset->klass->name);
 }
 
@@ -131,7 +129,7 @@ void trek_dataset_free(trek_dataset **dataset)
     trek_dataset *d = *dataset;
     *dataset = NULL;
     if (atomic_load(&d->hidden->held) >= atomic_load(&d->hidden->refs)) {
-        trek_fail(TREK_ERR_STATE, "dataset_free: the dataset %s belongs to a loader or a subset", d->klass->name);
+        trek_fail(TREK_ERR_STATE, "dataset_free: dataset: %s belongs to a loader or a subset, which frees it", d->klass->name);
         return;
     }
     if (atomic_fetch_sub_explicit(&d->hidden->refs, 1, memory_order_acq_rel) != 1)
@@ -148,7 +146,7 @@ void trek_dataset_free(trek_dataset **dataset)
 int64_t trek_dataset_length(const trek_dataset *dataset)
 {
     if (!dataset) {
-        trek_fail_missing("dataset_length", "a dataset");
+        trek_fail_missing("dataset_length", "dataset");
         return -1;
     }
     if (trek_gone(dataset, "dataset_length", "the dataset"))
@@ -171,7 +169,7 @@ const char *trek_dataset_field_name(const trek_dataset *dataset, int field)
 int trek_dataset_field(const trek_dataset *dataset, const char *name)
 {
     if (!dataset || !name) {
-        trek_fail_missing("dataset_field", dataset ? "a name" : "a dataset");
+        trek_fail_missing("dataset_field", dataset ? "name" : "dataset");
         return -1;
     }
     if (trek_gone(dataset, "dataset_field", "the dataset"))
@@ -195,7 +193,7 @@ int trek_dataset_field(const trek_dataset *dataset, const char *name)
         memcpy(list + used, dataset->fields[k], length + 1);
         used += length;
     }
-    trek_fail(TREK_ERR_ARGUMENT, "dataset %s: there is no field \"%s\"; its fields are: %s", dataset->klass->name, name, list);
+    trek_fail(TREK_ERR_ARGUMENT, "dataset %s: there is no field \"%s\"; the fields are: %s", dataset->klass->name, name, list);
     return -1;
 }
 
@@ -205,11 +203,14 @@ trek_status trek_batch_check(const trek_dataset *dataset, int64_t n, trek_tensor
     for (int k = 0; k < dataset->n_fields; k++) {
         const char *field = dataset->fields[k];
         if (!out[k])
-            return trek_fail(TREK_ERR_CALLBACK, "dataset %s: get made no tensor for \"%s\"", dataset->klass->name, field);
+            return trek_fail(TREK_ERR_CALLBACK, "dataset %s: get: no tensor for \"%s\"; it must make one for each field",
+                             dataset->klass->name, field);
         trek_shape shape = trek_tensor_shape(out[k]);
         char text[TREK_SHAPE_TEXT];
         if (shape.ndim < 1 || shape.sizes[0] != n)
-            return trek_fail(TREK_ERR_SHAPE, "dataset %s: get made \"%s\" of shape %s for %" PRId64 " samples",
+            return trek_fail(TREK_ERR_SHAPE,
+                             "dataset %s: get: \"%s\" of shape %s for %" PRId64
+                             " samples; the first dimension must be the number of samples",
                              dataset->klass->name,
                              field, trek_shape_text(shape, text, sizeof text), n);
     }
@@ -221,7 +222,7 @@ static trek_status indices_check(const trek_dataset *dataset, const int64_t *ind
     int64_t length = dataset->klass->length(dataset);
     for (int64_t i = 0; i < n; i++)
         if (indices[i] < 0 || indices[i] >= length)
-            return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: sample %" PRId64 " of %" PRId64 " does not exist",
+            return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: index: sample %" PRId64 " does not exist; there are %" PRId64,
                              dataset->klass->name, indices[i], length);
     return TREK_OK;
 }
@@ -230,12 +231,14 @@ static trek_status fetch_check(const trek_dataset *dataset, const trek_fetch *fe
 {
     if (dataset->hidden->stream)
         return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "dataset %s: it is a stream, whose samples have no numbers: trek_stream_open reads it",
+                         "dataset %s: it is a stream, whose samples have no numbers; trek_stream_open reads it",
                          dataset->klass->name);
     if (fetch->n < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: asked for %" PRId64 " samples", dataset->klass->name, fetch->n);
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: n: %" PRId64 " samples; must be at least 1", dataset->klass->name,
+                         fetch->n);
     if (fetch->epoch < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: epoch %" PRId64 " is negative", dataset->klass->name, fetch->epoch);
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: epoch: %" PRId64 "; must be 0 or more", dataset->klass->name,
+                         fetch->epoch);
     if (dataset->n_fields < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: it has no fields", dataset->klass->name);
     trek_status status = indices_check(dataset, fetch->indices, fetch->n);
@@ -250,7 +253,7 @@ trek_status trek_dataset_get(trek_dataset *dataset, const int64_t *indices, int6
 trek_status trek_dataset_fetch(trek_dataset *dataset, const trek_fetch *fetch, trek_tensor **out)
 {
     if (!dataset || !fetch || !fetch->indices || !out)
-        return trek_fail_missing("dataset_get", !dataset                   ? "a dataset"
+        return trek_fail_missing("dataset_get", !dataset                   ? "dataset"
                                                 : fetch && fetch->indices ? "room for the tensors"
                                                                           : "indices");
     if (trek_gone(dataset, "dataset_get", "the dataset"))
@@ -298,7 +301,9 @@ trek_var *trek_dataset_sample(trek_dataset *dataset, int64_t index, const char *
 trek_tensor *trek_dataset_tensor(int64_t n, trek_shape sample, trek_dtype dtype)
 {
     if (sample.ndim + 1 > TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_SHAPE, "dataset: samples of %d dimensions leave no room for the batch's", sample.ndim);
+        return trek_fail_null(TREK_ERR_SHAPE,
+                              "dataset_tensor: samples of %d dimensions; there must be room for one more, that of the batch",
+                              sample.ndim);
     trek_shape shape = { .ndim = sample.ndim + 1, .sizes = { n } };
     for (int d = 0; d < sample.ndim; d++)
         shape.sizes[d + 1] = sample.sizes[d];
@@ -331,7 +336,7 @@ trek_around *trek_dataset_around(const trek_dataset_class *klass, trek_dataset *
     if (trek_dataset_hold(inner, function) != TREK_OK)
         return NULL;
     if (trek_dataset_is_stream(inner) && !klass->stream) {
-        trek_fail(TREK_ERR_UNSUPPORTED, "%s: dataset %s is a stream, whose samples have no numbers", function,
+        trek_fail(TREK_ERR_UNSUPPORTED, "%s: dataset: %s is a stream, whose samples have no numbers", function,
                   inner->klass->name);
         trek_dataset_let_go(&inner);
         return NULL;
@@ -381,8 +386,9 @@ trek_status trek_rows_put(const trek_dataset *dataset, int field, trek_tensor **
     shape.sizes[0] = wanted.sizes[0];
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!trek_shape_equal(shape, wanted) || dtype != trek_tensor_dtype(*to))
-        return trek_fail(TREK_ERR_SHAPE, "dataset %s: samples of \"%s\" differ: %s %s and %s %s", dataset->klass->name,
-                         dataset->fields[field],
+        return trek_fail(TREK_ERR_SHAPE,
+                         "dataset %s: samples of \"%s\" differ: %s %s and %s %s; they must have one shape and dtype",
+                         dataset->klass->name, dataset->fields[field],
                          trek_shape_text(trek_shape_make(wanted.sizes + 1, wanted.ndim - 1), a, sizeof a),
                          trek_dtype_name(trek_tensor_dtype(*to)),
                          trek_shape_text(trek_shape_make(shape.sizes + 1, shape.ndim - 1), b, sizeof b), trek_dtype_name(dtype));

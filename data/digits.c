@@ -259,7 +259,7 @@ static const trek_dataset_class digits_class = {
 trek_dataset *trek_dataset_digits(int64_t n, uint64_t seed)
 {
     if (n < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_digits: %" PRId64 " samples", n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_digits: n: %" PRId64 " samples; must be at least 1", n);
     digits *set = (digits *)trek_dataset_new(&digits_class);
     if (!set)
         return NULL;

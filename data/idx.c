@@ -70,11 +70,10 @@ static trek_status read_header(trek_unpack *r, trek_idx *idx)
         return trek_fail(TREK_ERR_FORMAT, "%s: the file ends after %zu bytes, inside its header", r->path, got);
     idx->element = element_size(head[2]);
     if (head[0] != 0 || head[1] != 0 || idx->element == 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: no IDX file: it begins with %02x %02x %02x %02x", r->path, head[0], head[1],
-                         head[2],
-                         head[3]);
+        return trek_fail(TREK_ERR_FORMAT, "%s: it begins with %02x %02x %02x %02x; it is not an IDX file", r->path, head[0],
+                         head[1], head[2], head[3]);
     if (head[3] > TREK_MAX_DIMS)
-        return trek_fail(TREK_ERR_FORMAT, "%s: %d dimensions, more than %d", r->path, head[3], TREK_MAX_DIMS);
+        return trek_fail(TREK_ERR_FORMAT, "%s: %d dimensions; must be at most %d", r->path, head[3], TREK_MAX_DIMS);
     idx->type = head[2];
     idx->shape = trek_dims_none();
     idx->shape.ndim = head[3];
@@ -110,7 +109,7 @@ static trek_status promised_bytes(trek_unpack *r, const trek_idx *idx, size_t *p
     bool packed = trek_unpack_is_packed(r);
     bool known = stat(r->path, &info) == 0 && S_ISREG(info.st_mode);
     if (overflow || (known && bytes / (packed ? 1032 : 1) > (size_t)info.st_size + 1024))
-        return trek_fail(TREK_ERR_FORMAT, "%s: its header promises %s elements of %zu bytes, more than the file can hold",
+        return trek_fail(TREK_ERR_FORMAT, "%s: the header promises %s elements of %zu bytes, more than the file can hold",
                          r->path,
                          trek_shape_text(idx->shape, text, sizeof text), idx->element);
     *promised = bytes;
@@ -133,7 +132,7 @@ static trek_status read_body(trek_unpack *r, trek_idx *idx)
         status = trek_fail(TREK_ERR_FORMAT, "%s: the file ends after %zu of %zu bytes of data (%s): truncated", r->path, length,
                            promised, text);
     else if (length > promised)
-        status = trek_fail(TREK_ERR_FORMAT, "%s: the file holds more than the %zu bytes of data that its header promises (%s)",
+        status = trek_fail(TREK_ERR_FORMAT, "%s: the file holds more than the %zu bytes of data that the header promises (%s)",
                            r->path, promised, text);
     if (status != TREK_OK)
         trek_free(bytes);
@@ -163,7 +162,7 @@ trek_status trek_file_load(const char *path, bool packed, unsigned char **bytes,
     if (status != TREK_OK)
         return status;
     if (!packed && trek_unpack_is_packed(&r))
-        status = trek_fail(TREK_ERR_FORMAT, "%s: it is gzip'd, and is read as it is", path);
+        status = trek_fail(TREK_ERR_FORMAT, "%s: it is compressed with gzip; must be uncompressed, since it is mapped", path);
     if (status == TREK_OK)
         status = read_growing(&r, 0, bytes, length);
     trek_unpack_close(&r);
@@ -208,7 +207,7 @@ static void convert(const trek_idx *idx, int64_t count, void *to)
 trek_tensor *trek_idx_read(const char *path)
 {
     if (!path) {
-        trek_fail_missing("idx_read", "a path");
+        trek_fail_missing("idx_read", "path");
         return NULL;
     }
     trek_idx idx;

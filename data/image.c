@@ -13,7 +13,7 @@
 trek_status trek_decoding_size(trek_decoding *d, int64_t height, int64_t width)
 {
     if (height < 1 || width < 1 || height > 1 << 24 || width > 1 << 24 || height * width > d->opts.most_pixels)
-        return trek_fail(TREK_ERR_FORMAT, "%s: an image of %" PRId64 " x %" PRId64 ", more than the %" PRId64 " pixels allowed",
+        return trek_fail(TREK_ERR_FORMAT, "%s: an image of %" PRId64 " x %" PRId64 "; must have at most %" PRId64 " pixels",
                          d->name, height, width, d->opts.most_pixels);
     d->image = trek_tensor_empty(trek_dims(d->opts.channels, height, width), TREK_U8, trek_cpu(0));
     return d->image ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);
@@ -51,15 +51,15 @@ static trek_status decode(trek_decoding *d)
 #if defined(TREK_HAVE_PNG)
         return trek_png_decode(d);
 #else
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: a PNG, and this library was built without libpng", d->name);
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it is a PNG, and this library was built without libpng", d->name);
 #endif
     if (d->length >= sizeof jpeg && memcmp(d->bytes, jpeg, sizeof jpeg) == 0)
 #if defined(TREK_HAVE_JPEG)
         return trek_jpeg_decode(d);
 #else
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: a JPEG, and this library was built without libjpeg", d->name);
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it is a JPEG, and this library was built without libjpeg", d->name);
 #endif
-    return trek_fail(TREK_ERR_FORMAT, "%s: neither PNG nor JPEG", d->name);
+    return trek_fail(TREK_ERR_FORMAT, "%s: it is neither PNG nor JPEG; must be one of them", d->name);
 }
 
 static trek_status options(trek_decoding *d, const trek_image_read_opts *opts)
@@ -70,9 +70,10 @@ static trek_status options(trek_decoding *d, const trek_image_read_opts *opts)
     d->opts.most_pixels = d->opts.most_pixels ? d->opts.most_pixels : 1 << 27;
     int channels = d->opts.channels;
     if ((channels != 1 && channels != 3 && channels != 4) || d->opts.most_pixels < 1 || d->opts.shrink_to < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "image_read: %d channels (1, 3 or 4), %" PRId64 " pixels at most, shrink_to %d",
-                         channels,
-                         d->opts.most_pixels, d->opts.shrink_to);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "image_read: .channels: %d, .most_pixels: %" PRId64
+                         ", .shrink_to: %d; must be 1, 3 or 4 channels, at least 1 pixel, and 0 or more",
+                         channels, d->opts.most_pixels, d->opts.shrink_to);
     return TREK_OK;
 }
 
@@ -100,7 +101,7 @@ trek_tensor *trek_image_read(const char *path, const trek_image_read_opts *opts)
     unsigned char *bytes = NULL;
     size_t length = 0;
     if (!path)
-        trek_fail_missing("image_read", "a path");
+        trek_fail_missing("image_read", "path");
     if (!path || trek_file_load(path, false, &bytes, &length) != TREK_OK)
         return NULL;
     trek_tensor *image = trek_image_decode(bytes, length, path, opts);
@@ -141,8 +142,9 @@ trek_status trek_png_add(trek_text *out, const char *name, const unsigned char *
     if (written)
         trek_text_bytes(out, bytes, length);
     (free)(bytes);
-    return !written ? trek_fail(TREK_ERR_IO, "%s: no PNG can be made: %s", name, words)
-        : out->failed ? trek_status_or(TREK_ERR_MEMORY) : TREK_OK;
+    return !written      ? trek_fail(TREK_ERR_IO, "%s: the PNG cannot be made: %s", name, words)
+           : out->failed ? trek_status_or(TREK_ERR_MEMORY)
+                         : TREK_OK;
 #else
     (void)out, (void)pixels, (void)channels, (void)height, (void)width;
     return trek_fail(TREK_ERR_UNSUPPORTED, "%s: this library was built without libpng", name);
@@ -152,14 +154,15 @@ trek_status trek_png_add(trek_text *out, const char *name, const unsigned char *
 trek_status trek_image_write_png(const char *path, trek_tensor *image)
 {
     if (!path || !image)
-        return trek_fail_missing("image_write_png", path ? "an image" : "a path");
+        return trek_fail_missing("image_write_png", path ? "image" : "path");
     trek_shape shape = trek_tensor_shape(image);
     char text[TREK_SHAPE_TEXT];
     if (trek_tensor_dtype(image) != TREK_U8)
-        return trek_fail(TREK_ERR_DTYPE, "image_write_png: %s, not u8", trek_dtype_name(trek_tensor_dtype(image)));
+        return trek_fail(TREK_ERR_DTYPE, "image_write_png: image: dtype %s; must be u8",
+                         trek_dtype_name(trek_tensor_dtype(image)));
     if (shape.ndim != 3 || shape.sizes[0] < 1 || shape.sizes[0] > 4 || shape.sizes[1] < 1 || shape.sizes[2] < 1 ||
         shape.sizes[1] > 1 << 24 || shape.sizes[2] > 1 << 24)
-        return trek_fail(TREK_ERR_SHAPE, "image_write_png: %s, not [1 .. 4, height, width]",
+        return trek_fail(TREK_ERR_SHAPE, "image_write_png: image: shape %s; must be [1 .. 4, height, width]",
                          trek_shape_text(shape, text, sizeof text));
 #if defined(TREK_HAVE_PNG)
     if (!trek_png_there(path))

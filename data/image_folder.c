@@ -86,7 +86,7 @@ static trek_status list_folder(const char *folder, bool folders, bool paths, nam
 static trek_status list_deep(const char *folder, names *all, int depth)
 {
     if (depth > MOST_DEPTH)
-        return trek_fail(TREK_ERR_FORMAT, "%s: more than %d folders deep", folder, MOST_DEPTH);
+        return trek_fail(TREK_ERR_FORMAT, "%s: more than %d nested folders; must be fewer", folder, MOST_DEPTH);
     names inside = { 0 };
     trek_status status = list_folder(folder, true, true, &inside);
     if (status == TREK_OK)
@@ -154,11 +154,11 @@ static trek_status put_image(const image_folder *set, const trek_fetch *fetch, i
     if (!*batch)
         status = trek_status_or(TREK_ERR_MEMORY);
     else if (whole.sizes[2] != shape.sizes[1] || whole.sizes[3] != shape.sizes[2])
-        status = trek_fail(TREK_ERR_SHAPE,
-                           "dataset image_folder: %s is of %" PRId64 " x %" PRId64 ", %s of %" PRId64 " x %" PRId64
-                           "; trek_dataset_transform can make them alike",
-                           set->paths.list[fetch->indices[0]], whole.sizes[2], whole.sizes[3], path, shape.sizes[1],
-                           shape.sizes[2]);
+        status =
+            trek_fail(TREK_ERR_SHAPE,
+                      "dataset image_folder: %s is of %" PRId64 " x %" PRId64 ", and %s of %" PRId64 " x %" PRId64
+                      "; trek_dataset_transform can give them one size",
+                      set->paths.list[fetch->indices[0]], whole.sizes[2], whole.sizes[3], path, shape.sizes[1], shape.sizes[2]);
     else if (fetch->n > 1)
         memcpy((char *)trek_tensor_data(*batch) + i * trek_shape_numel(shape), trek_tensor_data(image),
                (size_t)trek_shape_numel(shape));
@@ -196,7 +196,7 @@ static const trek_dataset_class folder_class = {
 trek_dataset *trek_dataset_image_folder(const char *folder, const trek_image_read_opts *opts)
 {
     if (!folder) {
-        trek_fail_missing("dataset_image_folder", "a folder");
+        trek_fail_missing("dataset_image_folder", "folder");
         return NULL;
     }
     trek_dataset *set = trek_dataset_new(&folder_class);
@@ -211,9 +211,9 @@ static const image_folder *folder_of(const trek_dataset *dataset, const char *fu
 {
     const trek_dataset *root = trek_dataset_root(dataset);
     if (!dataset)
-        trek_fail_missing(function, "a dataset");
+        trek_fail_missing(function, "dataset");
     else if (root->klass != &folder_class)
-        trek_fail(TREK_ERR_ARGUMENT, "%s: the dataset is %s, not image_folder", function, root->klass->name);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: dataset: %s; must be an image_folder", function, root->klass->name);
     return root && root->klass == &folder_class ? (const image_folder *)root : NULL;
 }
 
@@ -229,9 +229,12 @@ const char *trek_image_folder_path(const trek_dataset *dataset, int64_t index)
 {
     const image_folder *set = folder_of(dataset, "image_folder_path");
     if (set && &set->base != dataset)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "image_folder_path: the dataset is %s, whose samples may have other numbers",
-                              dataset->klass->name);
+        return trek_fail_null(
+            TREK_ERR_ARGUMENT,
+            "image_folder_path: dataset: %s, whose samples may have other numbers; must be the image_folder itself",
+            dataset->klass->name);
     if (set && (index < 0 || index >= set->paths.n))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "image_folder_path: sample %" PRId64 " of %d", index, set->paths.n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "image_folder_path: index: %" PRId64 "; there are %d samples", index,
+                              set->paths.n);
     return set ? set->paths.list[index] : NULL;
 }

@@ -120,7 +120,7 @@ static trek_status read_picture(reader *r)
 static trek_status guarded(reader *r)
 {
     if (setjmp(r->out))
-        return trek_fail(TREK_ERR_FORMAT, "%s: no JPEG that can be read: %s", r->d->name, r->d->words);
+        return trek_fail(TREK_ERR_FORMAT, "%s: the JPEG cannot be read: %s", r->d->name, r->d->words);
     return read_picture(r);
 }
 

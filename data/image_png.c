@@ -107,7 +107,7 @@ static trek_status read_picture(trek_decoding *d, png_structp png, png_infop inf
 static trek_status guarded(trek_decoding *d, png_structp png, png_infop info)
 {
     if (setjmp(*png_lib.set_longjmp_fn(png, longjmp, sizeof(jmp_buf))))
-        return trek_fail(TREK_ERR_FORMAT, "%s: no PNG that can be read: %s", d->name, d->words);
+        return trek_fail(TREK_ERR_FORMAT, "%s: the PNG cannot be read: %s", d->name, d->words);
     return read_picture(d, png, info);
 }
 

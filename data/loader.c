@@ -63,37 +63,35 @@ static trek_status sampler_check(const trek_dataset *dataset, const trek_loader_
     const trek_sampler *s = opts->sampler;
     int64_t over = s->klass->over ? s->klass->over(s) : 0, length = trek_dataset_length(dataset);
     if (over > length)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: the sampler %s is over %" PRId64 " samples, dataset %s has %" PRId64,
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: .sampler: %s is for %" PRId64 " samples; dataset %s has %" PRId64,
                          s->klass->name, over, dataset->klass->name, length);
     int64_t batch = s->klass->batch_size ? s->klass->batch_size(s) : opts->batch_size;
     if (batch != opts->batch_size)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: the sampler %s makes batches of %" PRId64 ", batch_size is %" PRId64,
-                         s->klass->name, batch, opts->batch_size);
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: .batch_size: %" PRId64 "; the sampler %s makes batches of %" PRId64,
+                         opts->batch_size, s->klass->name, batch);
     return TREK_OK;
 }
 
 static trek_status opts_check(const trek_dataset *dataset, const trek_loader_opts *opts)
 {
     if (!opts || opts->batch_size < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: batch_size is %" PRId64 ", it must be at least 1",
-                         opts ? opts->batch_size : 0);
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: .batch_size: %" PRId64 "; must be at least 1", opts ? opts->batch_size : 0);
     if ((opts->prefetch < 0 && opts->prefetch != TREK_ZERO) || opts->prefetch > 4096)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: prefetch is %d, neither TREK_ZERO nor 0 .. 4096", opts->prefetch);
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: .prefetch: %d; must be TREK_ZERO or 0 .. 4096", opts->prefetch);
     if (opts->workers < 0 || opts->workers > 256)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: %d workers, it must be 0 (one) .. 256", opts->workers);
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: .workers: %d; must be 0 (one) .. 256", opts->workers);
     if (opts->workers > 1 && opts->prefetch == TREK_ZERO)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: %d workers, but a prefetch of TREK_ZERO leaves them nothing to do",
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: .workers: %d, but a .prefetch of TREK_ZERO gives them nothing to do",
                          opts->workers);
     if (trek_dataset_is_stream(dataset) && (opts->sampler || opts->shuffle))
         return trek_fail(TREK_ERR_ARGUMENT,
-                         "loader: a %s over dataset %s, which is a stream; trek_dataset_shuffle gives it another "
-                         "order",
+                         "loader: .%s: set, but dataset %s is a stream; trek_dataset_shuffle gives it another order",
                          opts->sampler ? "sampler" : "shuffle", dataset->klass->name);
     if (trek_dataset_is_stream(dataset) && opts->workers > 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: %d workers over dataset %s, which is a stream: one reads it", opts->workers,
-                         dataset->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: .workers: %d, but dataset %s is a stream, which one worker reads",
+                         opts->workers, dataset->klass->name);
     if (opts->sampler && opts->shuffle)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: shuffle beside a sampler, which gives the order itself");
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: .shuffle: set together with .sampler, which determines the order itself");
     if (dataset->n_fields < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: dataset %s has no fields", dataset->klass->name);
     if (trek_dataset_is_stream(dataset))
@@ -102,10 +100,11 @@ static trek_status opts_check(const trek_dataset *dataset, const trek_loader_opt
         return TREK_ERR_ARGUMENT;
     int64_t samples = opts->sampler ? trek_sampler_length(opts->sampler) : trek_dataset_length(dataset);
     if (trek_dataset_length(dataset) < 1 || samples < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: dataset %s has no samples", dataset->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: dataset: %s has no samples; must have at least one", dataset->klass->name);
     if (opts->drop_last && samples < opts->batch_size)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: %" PRId64 " samples in batches of %" PRId64
-                         ": with drop_last no batch would remain", samples, opts->batch_size);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "loader: .drop_last: set, but with %" PRId64 " samples in batches of %" PRId64 " no batch would remain",
+                         samples, opts->batch_size);
     return TREK_OK;
 }
 
@@ -278,7 +277,7 @@ trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
 {
     trek_loader *l = loader;
     if (!l)
-        return trek_fail_missing("loader_start", "a loader");
+        return trek_fail_missing("loader_start", "loader");
     if (trek_gone(l, "loader_start", "the loader"))
         return TREK_ERR_STATE;
     if (trek_forked)
@@ -287,9 +286,9 @@ trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     if (epoch < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: epoch %" PRId64 " is negative", epoch);
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: epoch: %" PRId64 "; must be 0 or more", epoch);
     if (batch < 0 || batch > l->plan.batches)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: batch %" PRId64 " does not exist, an epoch has %" PRId64, batch,
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: batch: %" PRId64 " does not exist; an epoch has %" PRId64 " batches", batch,
                          l->plan.batches);
     if (l->depth > 0 && !l->prefetch) {
         l->prefetch = trek_prefetch_new(&l->plan, l->depth, l->workers);
@@ -368,14 +367,14 @@ static trek_status make_vars(trek_loader *l)
 static bool advance(trek_loader *l)
 {
     if (!l)
-        return trek_fail_missing("loader_next", "a loader"), false;
+        return trek_fail_missing("loader_next", "loader"), false;
     if (trek_gone(l, "loader_next", "the loader"))
         return false;
     if (trek_forked)
         return trek_fail_forked(), false;
     end_batch(l);
     if (!l->begun && trek_error_status() == TREK_OK)
-        return trek_fail(TREK_ERR_STATE, "loader_next: no epoch was begun: trek_loader_start comes first"), false;
+        return trek_fail(TREK_ERR_STATE, "loader_next: no epoch was begun; call trek_loader_start first"), false;
     if (l->active && trek_error_status() == TREK_OK && l->position < l->plan.batches)
         return true;
     end_epoch(l);
@@ -475,7 +474,7 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
     if (!advance(l))
         return NULL;
     if (l->plan.feed)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "loader: ranks cannot read windows of dataset %s, which is a stream",
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "loader: dataset: %s is a stream, of which ranks cannot read windows",
                               l->plan.dataset->klass->name);
     int64_t batches = l->plan.batches - l->position < count ? l->plan.batches - l->position : count;
     int64_t left = l->plan.samples - l->position * l->plan.batch_size, size = batches * l->plan.batch_size;
@@ -496,7 +495,7 @@ int64_t trek_loader_batches(const trek_loader *loader)
 {
     if (loader)
         return loader->plan.feed ? -1 : loader->plan.batches;
-    trek_fail_missing("loader_batches", "a loader");
+    trek_fail_missing("loader_batches", "loader");
     return -1;
 }
 
@@ -504,7 +503,7 @@ int64_t trek_loader_samples(const trek_loader *loader)
 {
     if (loader)
         return loader->plan.feed ? -1 : loader->plan.samples;
-    trek_fail_missing("loader_samples", "a loader");
+    trek_fail_missing("loader_samples", "loader");
     return -1;
 }
 
@@ -533,12 +532,12 @@ void trek_loader_position(const trek_loader *loader, int64_t *epoch, int64_t *ba
 trek_status trek_loader_indices(const trek_loader *loader, int64_t epoch, int64_t batch, int64_t *indices, int64_t *n)
 {
     if (!loader || !indices || !n)
-        return trek_fail_missing("loader_indices", loader ? "room for the indices" : "a loader");
+        return trek_fail_missing("loader_indices", loader ? "room for the indices" : "loader");
     if (loader->plan.feed)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "loader: dataset %s is a stream, whose samples have no numbers",
+        return trek_fail(TREK_ERR_UNSUPPORTED, "loader: dataset: %s is a stream, whose samples have no numbers",
                          loader->plan.dataset->klass->name);
     if (batch < 0 || batch >= loader->plan.batches)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: batch %" PRId64 " does not exist, an epoch has %" PRId64, batch,
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: batch: %" PRId64 " does not exist; an epoch has %" PRId64 " batches", batch,
                          loader->plan.batches);
     return trek_batch_plan_indices(&loader->plan, epoch, batch, indices, n);
 }
@@ -546,14 +545,15 @@ trek_status trek_loader_indices(const trek_loader *loader, int64_t epoch, int64_
 trek_var *trek_batch_get(const trek_batch *batch, const char *name)
 {
     if (!batch) {
-        trek_fail_missing("batch_get", "a batch");
+        trek_fail_missing("batch_get", "batch");
         return NULL;
     }
     if (!batch->given)
-        return trek_fail_null(TREK_ERR_STATE, "batch_get: the batch has ended");
+        return trek_fail_null(TREK_ERR_STATE, "batch_get: batch: it has ended; read it before the loader gives the next one");
     if (batch->window)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "batch_get: a window's batches are read by the ranks; the function of "
-                                                    "trek_graph_set_loss sees them");
+        return trek_fail_null(
+            TREK_ERR_UNSUPPORTED,
+            "batch_get: batch: it is a window, whose batches the ranks read; the function of trek_graph_set_loss gets them");
     int field = trek_dataset_field(batch->dataset, name);
     return field < 0 || trek_batch_fill(batch) != TREK_OK ? NULL : batch->vars[field];
 }
@@ -562,7 +562,7 @@ int64_t trek_batch_size(const trek_batch *batch)
 {
     if (batch)
         return batch->n;
-    trek_fail_missing("batch_size", "a batch");
+    trek_fail_missing("batch_size", "batch");
     return -1;
 }
 

@@ -102,7 +102,7 @@ static trek_status list_partners(const trek_fetch *fetch, int64_t *list, int64_t
     for (int64_t i = 0; i < fetch->n; i++) {
         int64_t at = place_of(batch, n, fetch->indices[i]);
         if (at == n)
-            return trek_fail(TREK_ERR_ARGUMENT, "dataset mix: sample %" PRId64 " is not in its batch", fetch->indices[i]);
+            return trek_fail(TREK_ERR_ARGUMENT, "dataset mix: index: sample %" PRId64 " is not in its batch", fetch->indices[i]);
         int64_t other = batch[at > 0 ? at - 1 : n - 1];
         partner[i] = i > 0 && list[i - 1] == other ? i - 1 : place_of(list, *count, other);
         if (partner[i] == *count)
@@ -116,7 +116,9 @@ static trek_status mix_labels(const mixed *s, const int64_t *labels, int64_t own
     int64_t pair[2] = { labels[own], labels[other] };
     for (int k = 0; k < 2; k++)
         if (pair[k] < 0 || pair[k] >= s->classes)
-            return trek_fail(TREK_ERR_ARGUMENT, "dataset mix: label %" PRId64 " of %" PRId64 " classes", pair[k], s->classes);
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "dataset mix: label: %" PRId64 "; must be below %" PRId64 ", the number of classes", pair[k],
+                             s->classes);
     memset(row, 0, (size_t)s->classes * sizeof *row);
     row[pair[0]] += (float)lambda;
     row[pair[1]] += (float)(1 - lambda);
@@ -129,14 +131,13 @@ static trek_status mix_check(const mixed *s, trek_tensor *const *all, int64_t co
     trek_shape images = trek_tensor_shape(all[s->image]), labels = trek_tensor_shape(all[s->label]);
     trek_dtype dtype = trek_tensor_dtype(all[s->image]);
     if (images.ndim != 4 || trek_shape_numel(images) == 0)
-        return trek_fail(TREK_ERR_SHAPE, "dataset mix: images %s, not [n, channels, height, width]",
+        return trek_fail(TREK_ERR_SHAPE, "dataset mix: images: %s; must be [n, channels, height, width]",
                          trek_shape_text(images, text, sizeof text));
     if (labels.ndim != 1 || labels.sizes[0] != count)
-        return trek_fail(TREK_ERR_SHAPE, "dataset mix: labels %s, not [n]", trek_shape_text(labels, text, sizeof text));
+        return trek_fail(TREK_ERR_SHAPE, "dataset mix: labels: %s; must be [n]", trek_shape_text(labels, text, sizeof text));
     if ((dtype != TREK_U8 && dtype != TREK_F32) || trek_tensor_dtype(all[s->label]) != TREK_I64)
-        return trek_fail(TREK_ERR_DTYPE, "dataset mix: images of %s and labels of %s, not u8 or f32 and i64",
-                         trek_dtype_name(dtype),
-                         trek_dtype_name(trek_tensor_dtype(all[s->label])));
+        return trek_fail(TREK_ERR_DTYPE, "dataset mix: images of %s and labels of %s; must be u8 or f32, and i64",
+                         trek_dtype_name(dtype), trek_dtype_name(trek_tensor_dtype(all[s->label])));
     return TREK_OK;
 }
 
@@ -223,8 +224,10 @@ static trek_status mix_options(const trek_mix_opts *o, int64_t classes)
     if (!(o->mixup >= 0 && o->mixup < 1e6 && o->cutmix >= 0 && o->cutmix < 1e6 && (o->mixup > 0 || o->cutmix > 0)) ||
         classes < 1 ||
         classes > INT32_MAX)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_mix: mixup %g, cutmix %g (one above 0), %" PRId64 " classes", o->mixup,
-                         o->cutmix, classes);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "dataset_mix: .mixup: %g, .cutmix: %g, classes: %" PRId64
+                         "; one of the first two must be above 0, and classes at least 1",
+                         o->mixup, o->cutmix, classes);
     return TREK_OK;
 }
 
@@ -240,7 +243,7 @@ trek_dataset *trek_dataset_mix(trek_dataset *dataset, const char *image, const c
     s->classes = classes;
     bool fits = s->label >= 0;
     if (fits && s->image == s->label)
-        fits = trek_fail(TREK_ERR_ARGUMENT, "dataset_mix: \"%s\" cannot be images and labels", image) == TREK_OK;
+        fits = trek_fail(TREK_ERR_ARGUMENT, "dataset_mix: fields: \"%s\" cannot hold both images and labels", image) == TREK_OK;
     if (!fits || mix_options(opts, classes) != TREK_OK)
         trek_dataset_free(&base);
     else

@@ -64,14 +64,15 @@ static trek_status idx_fill(idx_dataset *set, const char *images, const char *la
     const trek_shape *shape = &set->images.shape;
     if (set->images.type != 0x08 || shape->ndim < 3 || shape->ndim > 4)
         return trek_fail(TREK_ERR_FORMAT,
-                         "%s: no images: elements of type 0x%02x and shape %s, not unsigned bytes (0x08) [n, h, w]", images,
+                         "%s: elements of type 0x%02x and shape %s; must be images of unsigned bytes (0x08), [n, h, w]", images,
                          set->images.type, trek_shape_text(*shape, text, sizeof text));
     if (set->labels.type != 0x08 || set->labels.shape.ndim != 1)
-        return trek_fail(TREK_ERR_FORMAT, "%s: no labels: elements of type 0x%02x and shape %s, not unsigned bytes (0x08) [n]",
+        return trek_fail(TREK_ERR_FORMAT,
+                         "%s: elements of type 0x%02x and shape %s; must be labels of unsigned bytes (0x08), [n]",
                          labels, set->labels.type, trek_shape_text(set->labels.shape, text, sizeof text));
     if (shape->sizes[0] != set->labels.shape.sizes[0])
-        return trek_fail(TREK_ERR_FORMAT, "%" PRId64 " images in %s, but %" PRId64 " labels in %s", shape->sizes[0], images,
-                         set->labels.shape.sizes[0], labels);
+        return trek_fail(TREK_ERR_FORMAT, "dataset_mnist: %" PRId64 " images in %s, but %" PRId64 " labels in %s",
+                         shape->sizes[0], images, set->labels.shape.sizes[0], labels);
     int64_t channels = shape->ndim == 4 ? shape->sizes[1] : 1;
     set->view.sample = trek_dims(channels, shape->sizes[shape->ndim - 2], shape->sizes[shape->ndim - 1]);
     set->view.pixels = set->images.bytes;
@@ -92,7 +93,7 @@ static trek_dataset *idx_new(const trek_dataset_class *klass, const char *images
 trek_dataset *trek_dataset_idx(const char *images, const char *labels)
 {
     if (!images || !labels) {
-        trek_fail_missing("dataset_idx", images ? "a path of labels" : "a path of images");
+        trek_fail_missing("dataset_idx", images ? "path of labels" : "path of images");
         return NULL;
     }
     return idx_new(&idx_class, images, labels);
@@ -122,7 +123,7 @@ static char *find_file(const char *folder, const char *name)
     }
     char *shown = trek_path_join(folder, name);
     if (shown)
-        trek_fail(TREK_ERR_IO, "mnist: neither %s nor %s.gz can be opened: %s", shown, shown, strerror(reason));
+        trek_fail(TREK_ERR_IO, "dataset_mnist: neither %s nor %s.gz can be opened: %s", shown, shown, strerror(reason));
     trek_free(shown);
     return NULL;
 }
@@ -130,11 +131,11 @@ static char *find_file(const char *folder, const char *name)
 trek_dataset *trek_dataset_mnist(const char *folder, trek_data_split split)
 {
     if (!folder) {
-        trek_fail_missing("dataset_mnist", "a folder");
+        trek_fail_missing("dataset_mnist", "folder");
         return NULL;
     }
     if (split != TREK_TRAIN && split != TREK_TEST)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_mnist: split %d is neither TREK_TRAIN nor TREK_TEST", (int)split);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_mnist: split: %d; must be TREK_TRAIN or TREK_TEST", (int)split);
     char *images = find_file(folder, split == TREK_TRAIN ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte");
     char *labels = images ? find_file(folder, split == TREK_TRAIN ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte") : NULL;
     trek_dataset *set = labels ? idx_new(&mnist_class, images, labels) : NULL;

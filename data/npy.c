@@ -109,7 +109,7 @@ static trek_status read_type(const char *name, const char *descr, form *f)
             f->dtype = types[k].dtype;
             return TREK_OK;
         }
-    return trek_fail(TREK_ERR_DTYPE, "%s: an array of type \"%s\", which trek has not", name, descr);
+    return trek_fail(TREK_ERR_DTYPE, "%s: an array of type \"%s\", which trek does not have", name, descr);
 }
 
 static trek_status read_dictionary(const char *name, text t, form *f)
@@ -121,7 +121,7 @@ static trek_status read_dictionary(const char *name, text t, form *f)
         good = read_string(&t, key, sizeof key) && next_is(&t, ":");
         if (good && strcmp(key, "descr") == 0) {
             if (next_is(&t, "["))
-                return trek_fail(TREK_ERR_DTYPE, "%s: an array of records", name);
+                return trek_fail(TREK_ERR_DTYPE, "%s: an array of records; must be of numbers", name);
             good = read_string(&t, descr, sizeof descr);
             found |= 1;
         } else if (good && strcmp(key, "fortran_order") == 0) {
@@ -138,14 +138,14 @@ static trek_status read_dictionary(const char *name, text t, form *f)
         }
     }
     if (!good || found != 7)
-        return trek_fail(TREK_ERR_FORMAT, "%s: a header that cannot be read, or of more than %d dimensions", name, TREK_MAX_DIMS);
+        return trek_fail(TREK_ERR_FORMAT, "%s: the header cannot be read, or has more than %d dimensions", name, TREK_MAX_DIMS);
     return read_type(name, descr, f);
 }
 
 static trek_status take(trek_npy_source *source, void *to, size_t bytes)
 {
     if (bytes > source->left)
-        return trek_fail(TREK_ERR_FORMAT, "%s: it ends early", source->name);
+        return trek_fail(TREK_ERR_FORMAT, "%s: the file ends early", source->name);
     trek_status status = bytes > 0 ? source->read(source, to, bytes) : TREK_OK;
     source->left -= bytes;
     return status;
@@ -156,16 +156,16 @@ static trek_status read_header(trek_npy_source *source, form *f)
     unsigned char head[12];
     trek_status status = take(source, head, 10);
     if (status == TREK_OK && memcmp(head, magic, sizeof magic) != 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: no array of NumPy's", source->name);
+        return trek_fail(TREK_ERR_FORMAT, "%s: it is not an array of NumPy", source->name);
     if (status == TREK_OK && (head[6] < 1 || head[6] > 3))
-        return trek_fail(TREK_ERR_FORMAT, "%s: NumPy's format %d, not 1 to 3", source->name, head[6]);
+        return trek_fail(TREK_ERR_FORMAT, "%s: NumPy's format %d; must be 1 to 3", source->name, head[6]);
     uint32_t length = status == TREK_OK ? (uint32_t)(head[8] | head[9] << 8) : 0;
     if (status == TREK_OK && head[6] > 1) {
         status = take(source, head + 10, 2);
         length |= status == TREK_OK ? (uint32_t)head[10] << 16 | (uint32_t)head[11] << 24 : 0;
     }
     if (status == TREK_OK && length > MOST_HEADER)
-        return trek_fail(TREK_ERR_FORMAT, "%s: a header of %u bytes", source->name, (unsigned)length);
+        return trek_fail(TREK_ERR_FORMAT, "%s: a header of %u bytes; must be smaller", source->name, (unsigned)length);
     char *words = status == TREK_OK ? trek_alloc(length + 1) : NULL;
     if (status == TREK_OK)
         status = words ? take(source, words, length) : TREK_ERR_MEMORY;
@@ -225,7 +225,7 @@ static trek_status promised(const trek_npy_source *source, const form *f, size_t
     *count = empty ? 0 : 1;
     for (int d = 0; d < f->shape.ndim && !empty; d++) {
         if ((uint64_t)f->shape.sizes[d] > source->left / (uint64_t)f->size / *count)
-            return trek_fail(TREK_ERR_FORMAT, "%s: its header promises %s elements of %d bytes, and %" PRIu64 " bytes follow",
+            return trek_fail(TREK_ERR_FORMAT, "%s: the header promises %s elements of %d bytes, but %" PRIu64 " bytes follow",
                              source->name, trek_shape_text(f->shape, words, sizeof words), f->size, source->left);
         *count *= (size_t)f->shape.sizes[d];
     }
@@ -276,19 +276,19 @@ static trek_status file_read(trek_npy_source *self, void *to, size_t bytes)
     if (fread(to, 1, bytes, s->file) == bytes)
         return TREK_OK;
     return ferror(s->file) ? trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", self->name, strerror(errno))
-                           : trek_fail(TREK_ERR_FORMAT, "%s: it ends early", self->name);
+                           : trek_fail(TREK_ERR_FORMAT, "%s: the file ends early", self->name);
 }
 
 trek_tensor *trek_npy_read(const char *path)
 {
     if (!path) {
-        trek_fail_missing("npy_read", "a path");
+        trek_fail_missing("npy_read", "path");
         return NULL;
     }
     FILE *file = fopen(path, "rbe");
     struct stat info;
     if (!file || fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) {
-        trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", path, file ? "it is no regular file" : strerror(errno));
+        trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", path, file ? "it is not a regular file" : strerror(errno));
         if (file)
             fclose(file);
         return NULL;
@@ -297,7 +297,7 @@ trek_tensor *trek_npy_read(const char *path)
     trek_tensor *x = trek_npy_from(&source.base);
     fclose(file);
     if (x && source.base.left > 0) {
-        trek_fail(TREK_ERR_FORMAT, "%s: %" PRIu64 " bytes follow its array", path, source.base.left);
+        trek_fail(TREK_ERR_FORMAT, "%s: %" PRIu64 " bytes follow the array; nothing may follow", path, source.base.left);
         trek_tensor_release(x);
         return NULL;
     }
@@ -312,7 +312,8 @@ trek_status trek_npy_header(const trek_tensor *tensor, unsigned char header[TREK
     trek_dtype dtype = trek_tensor_dtype(tensor);
     trek_shape shape = trek_tensor_shape(tensor);
     if (!descr[dtype])
-        return trek_fail(TREK_ERR_DTYPE, "npy_write: NumPy has no %s; cast it", trek_dtype_name(dtype));
+        return trek_fail(TREK_ERR_DTYPE, "npy_write: tensor: dtype %s, which NumPy does not have; cast it",
+                         trek_dtype_name(dtype));
     char *words = (char *)header + 10;
     int used = sprintf(words, "{'descr': '%c%s', 'fortran_order': False, 'shape': (", descr[dtype][1] == '1' ? '|'
                        : big_endian() ? '>' : '<', descr[dtype]);
@@ -357,6 +358,6 @@ static trek_status write_array(FILE *file, void *arg)
 trek_status trek_npy_write(const char *path, trek_tensor *tensor)
 {
     if (!path || !tensor)
-        return trek_fail_missing("npy_write", path ? "a tensor" : "a path");
+        return trek_fail_missing("npy_write", path ? "tensor" : "path");
     return trek_write_whole(path, write_array, tensor);
 }

@@ -65,7 +65,7 @@ static trek_status read_at(const trek_npz *npz, uint64_t at, void *to, size_t by
     errno = 0;
     if (fseeko(npz->file, (off_t)at, SEEK_SET) == 0 && fread(to, 1, bytes, npz->file) == bytes)
         return TREK_OK;
-    return trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", npz->path, errno ? strerror(errno) : "it ends early");
+    return trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", npz->path, errno ? strerror(errno) : "the file ends early");
 }
 
 /* Sizes too large for an entry's own fields are in an extra field, 8 bytes each, in this order. */
@@ -208,7 +208,7 @@ trek_npz *trek_npz_open(const char *path)
 {
     trek_npz *npz = path ? trek_calloc(1, sizeof *npz) : NULL;
     if (!path)
-        trek_fail_missing("npz_open", "a path");
+        trek_fail_missing("npz_open", "path");
     if (npz && open_archive(npz, path) != TREK_OK)
         trek_npz_close(&npz);
     return npz;
@@ -217,7 +217,7 @@ trek_npz *trek_npz_open(const char *path)
 int trek_npz_count(const trek_npz *npz)
 {
     if (!npz)
-        trek_fail_missing("npz_count", "an archive");
+        trek_fail_missing("npz_count", "archive");
     return npz ? npz->n : -1;
 }
 
@@ -241,7 +241,7 @@ static trek_status fill(unzip *u)
     if (want == 0)
         return trek_fail(TREK_ERR_FORMAT, "%s: the compressed data ends early", u->base.name);
     if (fread(u->piece, 1, want, u->npz->file) != want)
-        return trek_fail(TREK_ERR_IO, "%s: cannot be read: it ends early", u->base.name);
+        return trek_fail(TREK_ERR_IO, "%s: cannot be read: the file ends early", u->base.name);
     u->packed -= want;
     u->z.next_in = u->piece;
     u->z.avail_in = (uInt)want;
@@ -278,7 +278,7 @@ static trek_status unzip_read(trek_npy_source *self, void *to, size_t bytes)
     if (u->method)
         status = inflate_bytes(u, to, bytes);
     else if (fread(to, 1, bytes, u->npz->file) != bytes)
-        status = trek_fail(TREK_ERR_IO, "%s: cannot be read: it ends early", self->name);
+        status = trek_fail(TREK_ERR_IO, "%s: cannot be read: the file ends early", self->name);
     if (status == TREK_OK)
         u->crc = (uint32_t)crc32_z(u->crc, to, bytes);
     return status;
@@ -300,7 +300,8 @@ static trek_tensor *read_entry(unzip *u, const entry *e)
     if (u->method)
         inflateEnd(&u->z);
     if (x && (u->base.left > 0 || u->crc != e->crc)) {
-        trek_fail(TREK_ERR_FORMAT, u->base.left > 0 ? "%s: bytes follow its array" : "%s: its checksum is another: it is damaged",
+        trek_fail(TREK_ERR_FORMAT, u->base.left > 0 ? "%s: bytes follow the array"
+                  : "%s: the checksum does not match: it is damaged",
                   u->base.name);
         trek_tensor_release(x);
         return NULL;
@@ -319,13 +320,13 @@ static const entry *find_entry(const trek_npz *npz, const char *name)
         if (used + strlen(have) + 8 < sizeof list)
             used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", have);
     }
-    return trek_fail_null(TREK_ERR_ARGUMENT, "%s: there is no array \"%s\" in it; those are: %s", npz->path, name, list);
+    return trek_fail_null(TREK_ERR_ARGUMENT, "%s: there is no array \"%s\" in it; the arrays are: %s", npz->path, name, list);
 }
 
 trek_tensor *trek_npz_read(trek_npz *npz, const char *name)
 {
     if (!npz || !name) {
-        trek_fail_missing("npz_read", npz ? "a name" : "an archive");
+        trek_fail_missing("npz_read", npz ? "name" : "archive");
         return NULL;
     }
     const entry *e = find_entry(npz, name);
@@ -511,15 +512,15 @@ static trek_status write_archive(FILE *file, void *arg)
 trek_status trek_npz_write(const char *path, const char *const *names, trek_tensor *const *tensors, int n, bool compress)
 {
     if (!path || n < 0 || (n > 0 && (!names || !tensors)))
-        return trek_fail_missing("npz_write", path ? "names and tensors" : "a path");
+        return trek_fail_missing("npz_write", path ? "names and tensors" : "path");
     for (int k = 0; k < n; k++) {
         if (!names[k] || !tensors[k])
-            return trek_fail_missing("npz_write", names[k] ? "a tensor" : "a name");
+            return trek_fail_missing("npz_write", names[k] ? "tensor" : "name");
         if (!names[k][0] || strlen(names[k]) > 0xff00)
-            return trek_fail(TREK_ERR_ARGUMENT, "npz_write: array %d has no name, or too long a one", k);
+            return trek_fail(TREK_ERR_ARGUMENT, "npz_write: name of array %d: missing or too long; each array must have one", k);
         for (int j = 0; j < k; j++)
             if (strcmp(names[j], names[k]) == 0)
-                return trek_fail(TREK_ERR_ARGUMENT, "npz_write: two arrays are called \"%s\"", names[k]);
+                return trek_fail(TREK_ERR_ARGUMENT, "npz_write: names: \"%s\" occurs twice; names must differ", names[k]);
     }
     archive a = { names, tensors, n, compress, trek_calloc((size_t)n + 1, sizeof *a.entries) };
     if (!a.entries)

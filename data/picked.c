@@ -60,8 +60,8 @@ trek_dataset *trek_dataset_subset(trek_dataset *dataset, int64_t first, int64_t 
     p->first = first;
     p->count = count;
     if (first < 0 || count < 0 || first > length || count > length - first) {
-        trek_fail(TREK_ERR_ARGUMENT, "dataset_subset: %" PRId64 " samples from %" PRId64 " on, but %s has %" PRId64, count, first,
-                  dataset->klass->name, length);
+        trek_fail(TREK_ERR_ARGUMENT, "dataset_subset: %" PRId64 " samples from %" PRId64 " on; dataset %s has %" PRId64, count,
+                  first, dataset->klass->name, length);
         trek_dataset_free(&base);
     }
     return base;
@@ -71,11 +71,12 @@ static trek_status list_check(const trek_dataset *dataset, const int64_t *indice
 {
     int64_t length = trek_around_length(dataset);
     if (n < 0 || (n > 0 && !indices))
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_indices: %" PRId64 " indices%s", n, indices ? "" : ", and no list of them");
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset_indices: n: %" PRId64 " indices%s; must be at least 1, and a list of them",
+                         n, indices ? "" : ", and no list of them");
     for (int64_t i = 0; i < n; i++)
         if (indices[i] < 0 || indices[i] >= length)
-            return trek_fail(TREK_ERR_ARGUMENT, "dataset_indices: sample %" PRId64 " of %" PRId64 " does not exist", indices[i],
-                             length);
+            return trek_fail(TREK_ERR_ARGUMENT, "dataset_indices: index: sample %" PRId64 " does not exist; there are %" PRId64,
+                             indices[i], length);
     return TREK_OK;
 }
 
@@ -104,7 +105,8 @@ static trek_status split_counts(const double *sizes, int n, int64_t length, int6
     bool whole = true;
     for (int k = 0; k < n; k++) {
         if (!(sizes[k] >= 0) || sizes[k] > 9e15)
-            return trek_fail(TREK_ERR_ARGUMENT, "dataset_split: the size of part %d is %g", k, sizes[k]);
+            return trek_fail(TREK_ERR_ARGUMENT, "dataset_split: size of part %d: %g; must be finite and not negative", k,
+                             sizes[k]);
         sum += sizes[k];
         whole = whole && sizes[k] == floor(sizes[k]);
     }
@@ -114,7 +116,8 @@ static trek_status split_counts(const double *sizes, int n, int64_t length, int6
         return TREK_OK;
     }
     if (fabs(sum - 1) > 1e-6)
-        return trek_fail(TREK_ERR_ARGUMENT, "dataset_split: sizes sum to %g, neither 1 nor the %" PRId64 " samples", sum, length);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "dataset_split: sizes: their sum is %g; must be 1 or %" PRId64 ", the number of samples", sum, length);
     int64_t left = length;
     for (int k = 0; k < n; k++) {
         counts[k] = (int64_t)(sizes[k] * (double)length);
@@ -164,7 +167,7 @@ trek_status trek_dataset_split(trek_dataset *dataset, const double *sizes, int n
     if (!sizes || !parts || n_parts < 1)
         status = trek_fail_missing("dataset_split", sizes ? "room for the parts" : "sizes");
     else if (trek_dataset_is_stream(dataset))
-        status = trek_fail(TREK_ERR_UNSUPPORTED, "dataset_split: dataset %s is a stream, whose samples have no numbers",
+        status = trek_fail(TREK_ERR_UNSUPPORTED, "dataset_split: dataset: %s is a stream, whose samples have no numbers",
                            dataset->klass->name);
     else if (trek_dataset_length(dataset) < 0)
         status = trek_status_or(TREK_ERR_ARGUMENT);

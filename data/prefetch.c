@@ -330,7 +330,7 @@ static trek_status start_workers(trek_prefetch *p, int n)
         w->prefetch = p;
         int failed = trek_thread_start(&w->thread, run, w);
         if (failed)
-            return trek_fail(TREK_ERR_STATE, "loader: its thread cannot be started: %s", strerror(failed));
+            return trek_fail(TREK_ERR_STATE, "loader: the thread of a worker cannot be started: %s", strerror(failed));
     }
     return TREK_OK;
 }

@@ -12,7 +12,7 @@
 trek_sampler *trek_sampler_new(const trek_sampler_class *klass)
 {
     if (!klass || !klass->name || !klass->length || !klass->at || klass->size < sizeof(trek_sampler))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "sampler_new: a class needs a name, a size, length and at");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "sampler_new: class: incomplete; it must have a name, a size, length and at");
     trek_sampler *sampler = trek_calloc(1, klass->size);
     if (!sampler)
         return NULL;
@@ -38,7 +38,7 @@ void trek_sampler_free(trek_sampler **sampler)
 int64_t trek_sampler_length(const trek_sampler *sampler)
 {
     if (!sampler) {
-        trek_fail_missing("sampler_length", "a sampler");
+        trek_fail_missing("sampler_length", "sampler");
         return -1;
     }
     return sampler->klass->length(sampler);
@@ -47,14 +47,14 @@ int64_t trek_sampler_length(const trek_sampler *sampler)
 trek_status trek_sampler_at(const trek_sampler *sampler, int64_t epoch, int64_t first, int64_t count, int64_t *indices)
 {
     if (!sampler || !indices)
-        return trek_fail_missing("sampler_at", sampler ? "room for the indices" : "a sampler");
+        return trek_fail_missing("sampler_at", sampler ? "room for the indices" : "sampler");
     if (trek_gone(sampler, "sampler_at", "the sampler"))
         return TREK_ERR_STATE;
     int64_t length = sampler->klass->length(sampler);
     if (epoch < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "sampler %s: epoch %" PRId64 " is negative", sampler->klass->name, epoch);
+        return trek_fail(TREK_ERR_ARGUMENT, "sampler %s: epoch: %" PRId64 "; must be 0 or more", sampler->klass->name, epoch);
     if (first < 0 || count < 0 || first > length || count > length - first)
-        return trek_fail(TREK_ERR_ARGUMENT, "sampler %s: %" PRId64 " positions from %" PRId64 " on, but an epoch has %" PRId64,
+        return trek_fail(TREK_ERR_ARGUMENT, "sampler %s: %" PRId64 " positions from %" PRId64 " on; an epoch has %" PRId64,
                          sampler->klass->name, count, first, length);
     trek_status status = sampler->klass->at(sampler, epoch, first, count, indices);
     if (status != TREK_OK)
@@ -153,7 +153,7 @@ static const trek_sampler_class random_class = {
 static trek_sampler *counted_new(const trek_sampler_class *klass, int64_t n, uint64_t seed)
 {
     if (n < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "sampler %s: %" PRId64 " samples", klass->name, n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "sampler %s: n: %" PRId64 " samples; must be at least 1", klass->name, n);
     counted *s = (counted *)trek_sampler_new(klass);
     if (!s)
         return NULL;

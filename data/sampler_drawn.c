@@ -167,21 +167,24 @@ static trek_status weights_check(const double *weights, int64_t n, int64_t sampl
     if (!weights)
         return trek_fail_missing("sampler_weighted", "weights");
     if (n < 1 || samples < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "sampler_weighted: %" PRId64 " samples of %" PRId64, samples, n);
+        return trek_fail(TREK_ERR_ARGUMENT, "sampler_weighted: samples: %" PRId64 " of %" PRId64 "; both must be at least 1",
+                         samples, n);
     double total = 0;
     int64_t positive = 0;
     for (int64_t i = 0; i < n; i++) {
         if (!(weights[i] >= 0) || isinf(weights[i]))
-            return trek_fail(TREK_ERR_ARGUMENT, "sampler_weighted: the weight of sample %" PRId64 " is %g", i, weights[i]);
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "sampler_weighted: weight of sample %" PRId64 ": %g; must be finite and not negative", i,
+                             weights[i]);
         total += weights[i];
         positive += weights[i] > 0;
     }
     if (positive == 0 || isinf(total))
-        return trek_fail(TREK_ERR_ARGUMENT, "sampler_weighted: the weights sum to %g", total);
+        return trek_fail(TREK_ERR_ARGUMENT, "sampler_weighted: weights: their sum is %g; must be finite and above 0", total);
     if (!replacement && samples > positive)
         return trek_fail(TREK_ERR_ARGUMENT,
-                         "sampler_weighted: %" PRId64 " samples without replacement, but %" PRId64 " have a weight", samples,
-                         positive);
+                         "sampler_weighted: samples: %" PRId64 " without replacement, but only %" PRId64 " have a weight",
+                         samples, positive);
     return TREK_OK;
 }
 
@@ -260,8 +263,9 @@ trek_sampler *trek_sampler_buckets(const int64_t *lengths, int64_t n, int64_t ba
         return trek_fail_missing("sampler_buckets", "lengths"), NULL;
     if (n < 1 || batch_size < 1 || window < 0)
         return trek_fail_null(TREK_ERR_ARGUMENT,
-                              "sampler_buckets: %" PRId64 " samples in batches of %" PRId64 ", windows of %" PRId64, n,
-                              batch_size, window);
+                              "sampler_buckets: n: %" PRId64 ", batch_size: %" PRId64 ", window: %" PRId64
+                              "; must be at least 1, 1 and 0",
+                              n, batch_size, window);
     ordered *s = ordered_new(&buckets_class, n, n, seed);
     if (!s)
         return NULL;
@@ -348,7 +352,8 @@ trek_sampler *trek_sampler_balanced(const int64_t *labels, int64_t n, int64_t sa
     if (!labels)
         return trek_fail_missing("sampler_balanced", "labels"), NULL;
     if (n < 1 || samples < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "sampler_balanced: %" PRId64 " samples of %" PRId64, samples, n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "sampler_balanced: samples: %" PRId64 " of %" PRId64 "; both must be at least 1",
+                              samples, n);
     balanced *s = (balanced *)trek_sampler_new(&balanced_class);
     trek_sampler *base = (trek_sampler *)s;
     if (!s)

@@ -44,7 +44,7 @@ static trek_status read_at(const shard *s, void *to, size_t bytes, int64_t at)
         if (got < 0)
             return trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", s->path, strerror(errno));
         if (got == 0)
-            return trek_fail(TREK_ERR_IO, "%s: has become shorter since it was opened", s->path);
+            return trek_fail(TREK_ERR_IO, "%s: it has become shorter since it was opened", s->path);
         done += (size_t)got;
     }
     return TREK_OK;
@@ -122,7 +122,7 @@ static trek_status shard_measure(shard *s, int raw_bytes, int64_t *tokens)
     if (fstat(s->file, &info) != 0)
         return trek_fail(TREK_ERR_IO, "%s: cannot be examined: %s", s->path, strerror(errno));
     if (!S_ISREG(info.st_mode))
-        return trek_fail(TREK_ERR_IO, "%s: is not a regular file", s->path);
+        return trek_fail(TREK_ERR_IO, "%s: it is not a regular file", s->path);
     int64_t size = (int64_t)info.st_size;
     unsigned char head[12];
     trek_status status = size >= HEADER_BYTES ? read_at(s, head, sizeof(head), 0) : TREK_OK;
@@ -133,11 +133,11 @@ static trek_status shard_measure(shard *s, int raw_bytes, int64_t *tokens)
     s->first_byte = headed ? HEADER_BYTES : 0;
     s->token_bytes = of_16 ? 2 : of_32 ? 4 : raw_bytes;
     if ((size - s->first_byte) % s->token_bytes != 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: %" PRId64 " bytes are no whole number of %d-bit tokens", s->path, size,
+        return trek_fail(TREK_ERR_FORMAT, "%s: %" PRId64 " bytes; must be a whole number of %d-bit tokens", s->path, size,
                          8 * s->token_bytes);
     *tokens = (size - s->first_byte) / s->token_bytes;
     if (headed && (int64_t)little_endian(head + 8) != *tokens)
-        return trek_fail(TREK_ERR_FORMAT, "%s: its header promises %u tokens, it holds %" PRId64, s->path,
+        return trek_fail(TREK_ERR_FORMAT, "%s: the header promises %u tokens, but the file holds %" PRId64, s->path,
                          (unsigned)little_endian(head + 8), *tokens);
     return TREK_OK;
 }
@@ -170,14 +170,13 @@ static trek_status shards_fill(token_shards *set, const char *const *paths, int 
         set->shards[k].file = -1;
     for (int k = 0; k < n; k++) {
         trek_status status = paths[k] ? shard_open(set, &set->shards[k], paths[k])
-            : trek_fail_missing("dataset_token_shards", "a path");
+            : trek_fail_missing("dataset_token_shards", "path");
         if (status != TREK_OK)
             return status;
     }
     if (set->windows == 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s%s: no window of %" PRId64 " tokens and its target", paths[0],
-                         n > 1 ? " and others" : "",
-                         set->window);
+        return trek_fail(TREK_ERR_FORMAT, "%s: %stoo short: no window of %" PRId64 " tokens with its target fits", paths[0],
+                         n > 1 ? "this file and the others are " : "it is ", set->window);
     return TREK_OK;
 }
 
@@ -185,13 +184,14 @@ trek_dataset *trek_dataset_token_shards_with(const char *const *paths, int n_pat
                                              const trek_token_shards_opts *opts)
 {
     if (!paths || n_paths < 1) {
-        trek_fail_missing("dataset_token_shards", "a path");
+        trek_fail_missing("dataset_token_shards", "path");
         return NULL;
     }
     int bits = opts && opts->bits ? opts->bits : 16;
     if (window < 1 || window > INT32_MAX || (bits != 16 && bits != 32))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_token_shards: window %" PRId64 ", tokens of %d bits (16 or 32)", window,
-                              bits);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "dataset_token_shards: window: %" PRId64 ", .bits: %d; must be at least 1, and 16 or 32 bits",
+                              window, bits);
     trek_dataset *set = trek_dataset_new(&shards_class);
     if (!set)
         return NULL;

@@ -131,9 +131,9 @@ trek_dataset *trek_dataset_shuffle(trek_dataset *stream, int64_t capacity)
         return NULL;
     s->capacity = capacity;
     if (capacity < 1)
-        trek_fail(TREK_ERR_ARGUMENT, "dataset_shuffle: a buffer of %" PRId64 " samples", capacity);
+        trek_fail(TREK_ERR_ARGUMENT, "dataset_shuffle: capacity: %" PRId64 " samples; must be at least 1", capacity);
     else if (!trek_dataset_is_stream(s->around.inner))
-        trek_fail(TREK_ERR_ARGUMENT, "dataset_shuffle: dataset %s is no stream: a loader's .shuffle gives another order",
+        trek_fail(TREK_ERR_ARGUMENT, "dataset_shuffle: dataset: %s is not a stream; .shuffle of a loader gives it another order",
                   s->around.inner->klass->name);
     else
         return base;

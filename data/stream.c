@@ -23,13 +23,13 @@ struct trek_stream {
 trek_stream *trek_stream_open(trek_dataset *dataset, int64_t epoch, uint64_t seed)
 {
     if (!dataset)
-        return trek_fail_missing("stream_open", "a dataset"), NULL;
+        return trek_fail_missing("stream_open", "dataset"), NULL;
     if (trek_gone(dataset, "stream_open", "the dataset"))
         return NULL;
     if (!trek_dataset_is_stream(dataset))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "stream_open: dataset %s is no stream", dataset->klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "stream_open: dataset: %s is not a stream", dataset->klass->name);
     if (epoch < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "stream_open: epoch %" PRId64 " is negative", epoch);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "stream_open: epoch: %" PRId64 "; must be 0 or more", epoch);
     trek_stream *s = trek_calloc(1, sizeof(*s));
     if (!s)
         return NULL;
@@ -63,7 +63,7 @@ int64_t trek_stream_position(const trek_stream *stream)
 {
     if (stream)
         return stream->position;
-    trek_fail_missing("stream_position", "a stream");
+    trek_fail_missing("stream_position", "stream");
     return -1;
 }
 
@@ -75,7 +75,7 @@ void trek_stream_key(const trek_stream *stream, int64_t *epoch, uint64_t *seed)
 
 static trek_status fail_again(const trek_stream *s)
 {
-    return trek_fail_after(s->failed, "dataset %s: its reading has failed (%s)", s->dataset->klass->name,
+    return trek_fail_after(s->failed, "dataset %s: reading has failed before (%s)", s->dataset->klass->name,
                            trek_status_description(s->failed));
 }
 
@@ -91,8 +91,8 @@ static trek_status next_piece(trek_stream *s, int64_t n, int64_t *got)
     if (status != TREK_OK)
         trek_fail_after(status, "dataset %s: next failed (%s)", d->klass->name, trek_status_description(status));
     else if (*got < 0 || *got > n)
-        status = trek_fail(TREK_ERR_CALLBACK, "dataset %s: asked for %" PRId64 " samples, next gave %" PRId64, d->klass->name, n,
-                           *got);
+        status = trek_fail(TREK_ERR_CALLBACK, "dataset %s: next: %" PRId64 " samples instead of %" PRId64 ", or fewer at the end",
+                           d->klass->name, *got, n);
     else if (*got > 0)
         status = trek_batch_check(d, *got, s->piece);
     trek_scope_end(scope);
@@ -149,12 +149,12 @@ trek_status trek_stream_next(trek_stream *stream, int64_t n, trek_tensor **out, 
 {
     trek_stream *s = stream;
     if (!s || !out || !got)
-        return trek_fail_missing("stream_next", s ? "room for the samples" : "a stream");
+        return trek_fail_missing("stream_next", s ? "room for the samples" : "stream");
     *got = 0;
     for (int k = 0; k < s->dataset->n_fields; k++)
         out[k] = NULL;
     if (n < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "stream_next: asked for %" PRId64 " samples", n);
+        return trek_fail(TREK_ERR_ARGUMENT, "stream_next: n: %" PRId64 " samples; must be at least 1", n);
     if (s->failed != TREK_OK)
         return fail_again(s);
     int64_t have = 0;
@@ -181,9 +181,9 @@ trek_status trek_stream_skip(trek_stream *stream, int64_t n, int64_t *skipped)
     if (skipped)
         *skipped = 0;
     if (!s)
-        return trek_fail_missing("stream_skip", "a stream");
+        return trek_fail_missing("stream_skip", "stream");
     if (n < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "stream_skip: %" PRId64 " samples", n);
+        return trek_fail(TREK_ERR_ARGUMENT, "stream_skip: n: %" PRId64 " samples; must be 0 or more", n);
     if (s->failed != TREK_OK)
         return fail_again(s);
     const trek_stream_class *klass = s->dataset->klass->stream;

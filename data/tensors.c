@@ -50,13 +50,14 @@ static trek_status tensors_check(const char *const *names, trek_tensor *const *l
         return trek_fail_missing("dataset_tensors", "names and tensors");
     for (int k = 0; k < n; k++) {
         if (!names[k] || !list[k])
-            return trek_fail_missing("dataset_tensors", list[k] ? "a name" : "a tensor");
+            return trek_fail_missing("dataset_tensors", list[k] ? "name" : "tensor");
         trek_shape shape = trek_tensor_shape(list[k]);
         if (shape.ndim < 1)
-            return trek_fail(TREK_ERR_SHAPE, "dataset_tensors: \"%s\" is a scalar, without rows", names[k]);
+            return trek_fail(TREK_ERR_SHAPE, "dataset_tensors: \"%s\": it is a scalar; must have rows", names[k]);
         trek_shape first = trek_tensor_shape(list[0]);
         if (shape.sizes[0] != first.sizes[0])
-            return trek_fail(TREK_ERR_SHAPE, "dataset_tensors: numbers of rows differ: \"%s\" %s, \"%s\" %s", names[0],
+            return trek_fail(TREK_ERR_SHAPE,
+                             "dataset_tensors: tensors: numbers of rows differ: \"%s\" %s, \"%s\" %s; must be equal", names[0],
                              trek_shape_text(first, text, sizeof text), names[k], trek_shape_text(shape, other, sizeof other));
     }
     return TREK_OK;

@@ -60,13 +60,13 @@ static void number_characters(text_windows *set)
 trek_dataset *trek_dataset_text_windows(const char *path, int64_t window, const trek_text_windows_opts *opts)
 {
     if (!path) {
-        trek_fail_missing("dataset_text_windows", "a path");
+        trek_fail_missing("dataset_text_windows", "path");
         return NULL;
     }
     int64_t stride = opts && opts->stride ? opts->stride : window;
     if (window < 1 || stride < 1)
         return trek_fail_null(TREK_ERR_ARGUMENT,
-                              "dataset_text_windows: window %" PRId64 " and stride %" PRId64 " must be at least 1", window,
+                              "dataset_text_windows: window: %" PRId64 ", stride: %" PRId64 "; both must be at least 1", window,
                               stride);
     text_windows *set = (text_windows *)trek_dataset_new(&text_class);
     trek_dataset *base = (trek_dataset *)set;
@@ -75,7 +75,8 @@ trek_dataset *trek_dataset_text_windows(const char *path, int64_t window, const 
     if (trek_file_load(path, true, &set->text, &set->length) != TREK_OK) {
         trek_dataset_free(&base);
     } else if ((uint64_t)set->length <= (uint64_t)window) {
-        trek_fail(TREK_ERR_FORMAT, "%s: %zu characters hold no window of %" PRId64 " and its target", path, set->length, window);
+        trek_fail(TREK_ERR_FORMAT, "%s: %zu characters; too short for a window of %" PRId64 " and its target", path, set->length,
+                  window);
         trek_dataset_free(&base);
     } else {
         set->window = window;
@@ -90,9 +91,9 @@ static const text_windows *text_of(const trek_dataset *dataset, const char *func
 {
     const trek_dataset *root = trek_dataset_root(dataset);
     if (!root)
-        trek_fail_missing(function, "a dataset");
+        trek_fail_missing(function, "dataset");
     else if (root->klass != &text_class)
-        trek_fail(TREK_ERR_ARGUMENT, "%s: dataset %s is not of text_windows", function, root->klass->name);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: dataset: %s; must be text_windows", function, root->klass->name);
     return root && root->klass == &text_class ? (const text_windows *)root : NULL;
 }
 
@@ -110,11 +111,12 @@ trek_status trek_text_encode(const trek_dataset *dataset, const char *text, int6
     if (!set)
         return trek_error_status();
     if (!text || !ids)
-        return trek_fail_missing("text_encode", text ? "room for the numbers" : "a text");
+        return trek_fail_missing("text_encode", text ? "room for the numbers" : "text");
     for (int64_t i = 0; i < count; i++) {
         ids[i] = set->numbers[(unsigned char)text[i]];
         if (ids[i] < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "text_encode: the file has no character 0x%02x (place %" PRId64 ")",
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "text_encode: text: the character 0x%02x at place %" PRId64 " does not occur in the file",
                              (unsigned char)text[i], i);
     }
     return TREK_OK;

@@ -77,7 +77,10 @@ static trek_status room_for_token(trek_tokenizer *t, size_t length, int64_t id)
     size_t capacity = 2 * t->cap_bytes + length + 4096;
     unsigned char *bytes = capacity <= UINT32_MAX ? trek_realloc(t->bytes, capacity) : NULL;
     if (!bytes)
-        return capacity <= UINT32_MAX ? TREK_ERR_MEMORY : trek_fail(TREK_ERR_FORMAT, "tokenizer: its tokens are too long");
+        return capacity <= UINT32_MAX
+                   ? TREK_ERR_MEMORY
+                   : trek_fail(TREK_ERR_FORMAT,
+                               "tokenizer: the tokens are too long; all together must have less than 2^31 bytes");
     t->bytes = bytes;
     t->cap_bytes = capacity;
     return TREK_OK;
@@ -88,7 +91,7 @@ trek_status trek_tokenizer_put(trek_tokenizer *t, const void *bytes, size_t leng
     if (id < 0 || id > 16 * (int64_t)t->n_used + 65536)
         return trek_fail(TREK_ERR_FORMAT, "%s: a token has the number %" PRId64 ", far from all others", path, id);
     if ((id < t->n_tokens && t->tokens[id].used) || trek_tokenizer_lookup(t, bytes, length) >= 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: token number %" PRId64 " is there twice", path, id);
+        return trek_fail(TREK_ERR_FORMAT, "%s: the token with number %" PRId64 " occurs twice", path, id);
     trek_status status = room_for_token(t, length, id);
     if (status != TREK_OK)
         return status;
@@ -104,7 +107,7 @@ trek_status trek_tokenizer_put(trek_tokenizer *t, const void *bytes, size_t leng
 trek_status trek_tokenizer_put_added(trek_tokenizer *t, int32_t id, bool special)
 {
     if (t->tokens[id].length == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "tokenizer: a special token needs a text");
+        return trek_fail(TREK_ERR_ARGUMENT, "tokenizer: special token: no text; it must have one");
     t->tokens[id].special |= special;
     for (int k = 0; k < t->n_added; k++)
         if (t->added[k] == id)
@@ -148,7 +151,7 @@ const char *trek_tokenizer_token(const trek_tokenizer *t, int64_t id, size_t *by
         return NULL;
     }
     if (!is_token(t, id))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "tokenizer_token: there is no token %" PRId64, id);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "tokenizer_token: id: there is no token %" PRId64, id);
     *bytes = t->tokens[id].length;
     return (const char *)t->bytes + t->tokens[id].at;
 }
@@ -199,7 +202,7 @@ trek_status trek_tokenizer_put_merge(trek_tokenizer *t, int32_t left, int32_t ri
 {
     trek_merge *m = find_merge(t, left, right);
     if (m->left != -1 || 2 * (t->n_merges + 1) > t->n_merge_slots)
-        return trek_fail(TREK_ERR_FORMAT, "%s: merge %d is there twice, or one too many", path, t->n_merges);
+        return trek_fail(TREK_ERR_FORMAT, "%s: merge %d: it occurs twice, or there are too many", path, t->n_merges);
     *m = (trek_merge){ left, right, t->n_merges++, to };
     return TREK_OK;
 }
@@ -318,7 +321,7 @@ static trek_status room_for_word(long_word *w, size_t n)
     if (n <= w->capacity)
         return TREK_OK;
     if (n > INT32_MAX / 4)
-        return trek_fail(TREK_ERR_ARGUMENT, "tokenizer_encode: a word of %zu bytes is too long", n);
+        return trek_fail(TREK_ERR_ARGUMENT, "tokenizer_encode: text: a word of %zu bytes; must be shorter", n);
     piece *pieces = trek_realloc(w->pieces, n * sizeof *pieces);
     w->pieces = pieces ? pieces : w->pieces;
     candidate *heap = pieces ? trek_realloc(w->heap, 3 * n * sizeof *heap) : NULL;
@@ -496,7 +499,7 @@ char *trek_tokenizer_decode(const trek_tokenizer *t, const int64_t *ids, int64_t
     size_t length = 0;
     for (int64_t k = 0; k < n; k++) {
         if (!is_token(t, ids[k]))
-            return trek_fail_null(TREK_ERR_ARGUMENT, "tokenizer_decode: there is no token %" PRId64, ids[k]);
+            return trek_fail_null(TREK_ERR_ARGUMENT, "tokenizer_decode: ids: there is no token %" PRId64, ids[k]);
         length += skip_special && t->tokens[ids[k]].special ? 0 : t->tokens[ids[k]].length;
     }
     char *text = trek_alloc(length + 1);

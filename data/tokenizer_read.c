@@ -96,7 +96,7 @@ static trek_status add_merge(trek_tokenizer *t, char *left, size_t left_length, 
         to = trek_tokenizer_lookup(t, both, left_length + right_length);
     trek_free(both);
     if (a < 0 || b < 0 || to < 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: merge %d is of tokens that are not there", path, t->n_merges);
+        return trek_fail(TREK_ERR_FORMAT, "%s: merge %d: its tokens do not exist", path, t->n_merges);
     return trek_tokenizer_put_merge(t, a, b, to, path);
 }
 
@@ -105,7 +105,7 @@ static trek_status add_merge_text(trek_tokenizer *t, char *text, size_t length, 
 {
     char *space = memchr(text, ' ', length), *end = text + length;
     if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1)))
-        return trek_fail(TREK_ERR_FORMAT, "%s: merge %d is no two tokens with a space between them", path, t->n_merges);
+        return trek_fail(TREK_ERR_FORMAT, "%s: merge %d: must be two tokens with a space between them", path, t->n_merges);
     return add_merge(t, text, (size_t)(space - text), space + 1, (size_t)(end - space - 1), path);
 }
 
@@ -201,7 +201,7 @@ static bool find_fields(trek_json *json, field *fields, int n)
             k++;
         trek_free(key);
         if (k < n && fields[k].at)
-            return trek_json_fail(json, "a key that stands there twice");
+            return trek_json_fail(json, "a key occurs twice");
         trek_json_peek(json);
         if (k < n)
             fields[k].at = json->at;
@@ -246,7 +246,7 @@ static bool read_model(const trek_json *json, const field *model, trek_tokenizer
     if (!find_fields(&value, f, N))
         return false;
     if ((f[TYPE].at && !has_text(json, &f[TYPE], "BPE")) || !f[VOCAB].at || !f[MERGES].at)
-        return unsupported(json, "its model is no BPE");
+        return unsupported(json, "the model is not a BPE");
     for (int k = DROPOUT; k < N; k++)
         if (!is_off(json, &f[k]))
             return unsupported(
@@ -264,7 +264,7 @@ static bool check_splitter(const trek_json *json, const field *splitter)
     if (!find_fields(&value, f, 3))
         return false;
     if (!has_text(json, &f[0], "ByteLevel") || !is_off(json, &f[1]) || (f[2].at && is_off(json, &f[2])))
-        return unsupported(json, "its pre-tokenizer is not ByteLevel with its pattern and without a prefix space");
+        return unsupported(json, "the pre-tokenizer is not ByteLevel with its pattern and without a prefix space");
     return true;
 }
 

@@ -170,7 +170,7 @@ static group *group_new(const trek_transform_class *klass, int n, trek_transform
         all &= children[k] != NULL;
     group *g = all && n >= 0 ? trek_transform_new(klass) : NULL;
     if (!all || n < 0)
-        trek_fail_missing(klass->name, "a transform");
+        trek_fail_missing(klass->name, "transform");
     trek_transform **list = g ? trek_calloc((size_t)n + 1, sizeof *list) : NULL;
     if (list) {
         if (n > 0)
@@ -221,7 +221,7 @@ trek_transform *trek_transform_random_apply(trek_transform *transform, double p)
         return &g->base;
     trek_transform *t = &g->base;
     trek_transform_free(&t);
-    return trek_transform_refused("transform_random_apply: probability %g", p);
+    return trek_transform_refused("transform_random_apply: p: %g; must be 0 to 1", p);
 }
 
 static trek_status choice_apply(const trek_transform *self, trek_canvas *canvas)
@@ -246,18 +246,19 @@ static trek_status choice_weigh(group *g, const double *weights)
     g->weights = trek_calloc((size_t)g->n, sizeof *g->weights);
     for (int k = 0; g->weights && k < g->n; k++) {
         if (!(weights[k] >= 0) || isinf(weights[k]))
-            return trek_fail(TREK_ERR_ARGUMENT, "transform_random_choice: weight %g", weights[k]);
+            return trek_fail(TREK_ERR_ARGUMENT, "transform_random_choice: weight: %g; must be finite and not negative",
+                             weights[k]);
         g->weights[k] = sum += weights[k];
     }
     if (g->weights && !(sum > 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "transform_random_choice: all weights are 0");
+        return trek_fail(TREK_ERR_ARGUMENT, "transform_random_choice: weights: all are 0; at least one must be above 0");
     return g->weights ? TREK_OK : TREK_ERR_MEMORY;
 }
 
 trek_transform *trek_transform_random_choice(trek_transform *const *transforms, const double *weights, int n)
 {
     if (n < 1) {
-        trek_fail_missing("transform_random_choice", "a transform");
+        trek_fail_missing("transform_random_choice", "transform");
         return NULL;
     }
     group *g = group_new(&choice_class, n, transforms);
@@ -293,10 +294,10 @@ static trek_status image_of(const trek_tensor *x, const char *what, trek_image *
     for (int d = 0; good && d < 3; d++)
         good = shape.sizes[d] >= 1 && shape.sizes[d] <= 1 << 24;
     if (!good || (double)shape.sizes[0] * (double)shape.sizes[1] * (double)shape.sizes[2] > (double)(1 << 30))
-        return trek_fail(TREK_ERR_SHAPE, "%s: %s is no image [channels, height, width]", what,
+        return trek_fail(TREK_ERR_SHAPE, "%s: image: shape %s; must be [channels, height, width]", what,
                          trek_shape_text(shape, text, sizeof text));
     if (dtype != TREK_U8 && dtype != TREK_F32)
-        return trek_fail(TREK_ERR_DTYPE, "%s: images are u8 or f32, not %s", what, trek_dtype_name(dtype));
+        return trek_fail(TREK_ERR_DTYPE, "%s: image: dtype %s; must be u8 or f32", what, trek_dtype_name(dtype));
     *image = (trek_image){ (int)shape.sizes[0], (int)shape.sizes[1], (int)shape.sizes[2], dtype == TREK_F32, false,
                            trek_tensor_data(x) };
     return TREK_OK;
@@ -319,11 +320,12 @@ static trek_status own_apply(const trek_transform *self, trek_canvas *canvas)
     if (made)
         status = image_of(made, "transform_function", &form);
     else
-        status = trek_fail_after(TREK_ERR_CALLBACK, "transform_function: the function has made nothing");
+        status = trek_fail_after(TREK_ERR_CALLBACK, "transform_function: the function returned no image; it must return one");
     if (status == TREK_OK && form.data != canvas->image.data) {
         const void *from = form.data;
-        status = from ? trek_canvas_room(canvas, &form) : trek_fail(TREK_ERR_DEVICE, "transform_function: an image that is not "
-                                                                                     "in host memory");
+        status = from ? trek_canvas_room(canvas, &form)
+                      : trek_fail(TREK_ERR_DEVICE,
+                                  "transform_function: the function returned an image that is not in host memory; must be");
         if (status == TREK_OK)
             memcpy(form.data, from, trek_image_bytes(&form));
     }
@@ -341,7 +343,7 @@ trek_transform *trek_transform_function(trek_transform_fn fn, void *arg, void (*
 {
     own *o = fn ? trek_transform_new(&own_class) : NULL;
     if (!fn)
-        trek_fail_missing("transform_function", "a function");
+        trek_fail_missing("transform_function", "function");
     if (o)
         *o = (own){ { &own_class }, fn, release, arg };
     else if (release)
@@ -365,11 +367,11 @@ trek_tensor *trek_transform_apply(const trek_transform *transform, trek_tensor *
                                   int64_t sample)
 {
     if (!transform || !image) {
-        trek_fail_missing("transform_apply", transform ? "an image" : "a transform");
+        trek_fail_missing("transform_apply", transform ? "image" : "transform");
         return NULL;
     }
     if (!trek_tensor_data(image) && trek_tensor_numel(image) > 0)
-        return trek_fail_null(TREK_ERR_DEVICE, "transform_apply: an image that is not in host memory");
+        return trek_fail_null(TREK_ERR_DEVICE, "transform_apply: image: it is not in host memory; must be");
     trek_canvas canvas = { 0 };
     trek_tensor *x = trek_tensor_contiguous(image), *made = NULL;
     if (x && run(transform, &canvas, x, trek_random_key(0, seed, epoch), sample) == TREK_OK)
@@ -403,8 +405,8 @@ static trek_status row_of(const transformed *s, int field, const trek_fetch *fet
     trek_shape have = trek_shape_make(whole.sizes + 1, whole.ndim - 1);
     if (!trek_shape_equal(have, shape) || trek_tensor_dtype(*batch) != dtype)
         return trek_fail(TREK_ERR_SHAPE,
-                         "dataset %s: samples %" PRId64 " and %" PRId64 " of \"%s\" differ: %s %s and %s %s; a batch needs them "
-                         "alike, as a crop or a resize makes them",
+                         "dataset %s: samples %" PRId64 " and %" PRId64
+                         " of \"%s\" differ: %s %s and %s %s; a batch needs one shape and dtype, which a crop or a resize gives",
                          s->around.inner->klass->name, fetch->indices[0], fetch->indices[i], s->around.base.fields[field],
                          trek_dtype_name(trek_tensor_dtype(*batch)), trek_shape_text(have, text, sizeof text),
                          trek_dtype_name(dtype),
@@ -524,7 +526,7 @@ trek_dataset *trek_dataset_transform(trek_dataset *dataset, const char *field, t
     s->seed = seed;
     s->field = transform ? trek_dataset_field(base, field) : -1;
     if (!transform)
-        trek_fail_missing("dataset_transform", "a transform");
+        trek_fail_missing("dataset_transform", "transform");
     if (s->field < 0)
         trek_dataset_free(&base);
     return base;

@@ -19,8 +19,9 @@ typedef struct jitter {
 static trek_status colour_channels(const trek_canvas *canvas)
 {
     int channels = canvas->image.channels;
-    return channels == 1 || channels == 3 ? TREK_OK : trek_fail(TREK_ERR_SHAPE, "%s: an image of %d channels, not 1 or 3",
-                                                                canvas->name, channels);
+    return channels == 1 || channels == 3
+               ? TREK_OK
+               : trek_fail(TREK_ERR_SHAPE, "%s: image: %d channels; must be 1 or 3", canvas->name, channels);
 }
 
 /* Returns the image without colours, which is its own plane if it has only one. Returns NULL with MEMORY. */
@@ -103,8 +104,9 @@ static trek_transform *jitter_new(const trek_transform_class *klass, const doubl
     for (int k = 0; k < HUE; k++)
         good &= amount[k] >= 0 && amount[k] <= 1e6;
     if (!good)
-        return trek_transform_refused("%s: brightness %g, contrast %g, saturation %g, hue %g", klass->name, amount[BRIGHTNESS],
-                                      amount[CONTRAST], amount[SATURATION], amount[HUE]);
+        return trek_transform_refused("%s: brightness %g, contrast %g, saturation %g, hue %g; must be 0 to 10^6, and hue at most "
+                                      "0.5 (in trek_transform_adjust also down to -0.5)",
+                                      klass->name, amount[BRIGHTNESS], amount[CONTRAST], amount[SATURATION], amount[HUE]);
     jitter *t = trek_transform_new(klass);
     if (t) {
         t->fixed = klass == &adjust_class;
@@ -166,12 +168,13 @@ static trek_transform *grayscale_new(int channels, double p)
 trek_transform *trek_transform_grayscale(int channels)
 {
     return channels == 1 || channels == 3 ? grayscale_new(channels, 1)
-                                          : trek_transform_refused("transform_grayscale: %d channels, not 1 or 3", channels);
+                                          : trek_transform_refused("transform_grayscale: channels: %d; must be 1 or 3", channels);
 }
 
 trek_transform *trek_transform_random_grayscale(double p)
 {
-    return p >= 0 && p <= 1 ? grayscale_new(0, p) : trek_transform_refused("transform_random_grayscale: probability %g", p);
+    return p >= 0 && p <= 1 ? grayscale_new(0, p)
+                            : trek_transform_refused("transform_random_grayscale: p: %g; must be 0 to 1", p);
 }
 
 /* --- blur ------------------------------------------------------------------------------------ */
@@ -213,8 +216,8 @@ static trek_status blur_apply(const trek_transform *self, trek_canvas *canvas)
     float weights[MOST_BLUR];
     double sigma = trek_random_between(&canvas->random, t->low, t->high), sum = 0;
     if (canvas->image.height <= t->kernel / 2 || canvas->image.width <= t->kernel / 2)
-        return trek_fail(TREK_ERR_SHAPE, "%s: an image of %d x %d is too small for a kernel of %d", canvas->name,
-                         canvas->image.height, canvas->image.width, t->kernel);
+        return trek_fail(TREK_ERR_SHAPE, "%s: image: %d x %d; too small for a kernel of %d", canvas->name, canvas->image.height,
+                         canvas->image.width, t->kernel);
     for (int pass = 0; pass < 2; pass++)
         for (int k = 0; k < t->kernel; k++) {
             double x = (k - t->kernel / 2) / sigma, w = exp(-0.5 * x * x);
@@ -246,9 +249,9 @@ static const trek_transform_class blur_class = { "transform_gaussian_blur", size
 trek_transform *trek_transform_gaussian_blur(int kernel, double low, double high)
 {
     if (kernel < 1 || kernel > MOST_BLUR || kernel % 2 == 0 || !(low > 0 && high >= low && high < 1e6))
-        return trek_transform_refused("transform_gaussian_blur: kernel %d (odd, at most %d), sigma %g .. %g", kernel, MOST_BLUR,
-                                      low,
-                                      high);
+        return trek_transform_refused(
+            "transform_gaussian_blur: kernel: %d, sigma: %g .. %g; must be odd and at most %d, and above 0 and ascending", kernel,
+            low, high, MOST_BLUR);
     blur *t = trek_transform_new(&blur_class);
     if (t) {
         t->kernel = kernel;
@@ -286,7 +289,7 @@ static trek_status erasing_apply(const trek_transform *self, trek_canvas *canvas
     const trek_random_erasing_opts *o = &((const erasing *)self)->opts;
     trek_transform_random *r = &canvas->random;
     if (o->noise && !canvas->image.is_float)
-        return trek_fail(TREK_ERR_DTYPE, "%s: noise is for images of f32", canvas->name);
+        return trek_fail(TREK_ERR_DTYPE, "%s: image: noise is possible for images of f32 alone", canvas->name);
     if (trek_transform_uniform(r) >= o->p)
         return TREK_OK;
     trek_status status = trek_canvas_write(canvas);
@@ -326,8 +329,9 @@ trek_transform *trek_transform_random_erasing(const trek_random_erasing_opts *op
     default_range(o.ratio, 0.3, 3.3);
     if (!(o.p >= 0 && o.p <= 1 && o.scale[0] >= 0 && o.scale[1] >= o.scale[0] && o.scale[1] <= 1 && o.ratio[0] > 0 &&
           o.ratio[1] >= o.ratio[0] && o.ratio[1] < 1e6 && !isnan(o.value)))
-        return trek_transform_refused("transform_random_erasing: probability %g, scale %g .. %g, ratio %g .. %g, value %g", o.p,
-                                      o.scale[0], o.scale[1], o.ratio[0], o.ratio[1], o.value);
+        return trek_transform_refused("transform_random_erasing: .p: %g, .scale: %g .. %g, .ratio: %g .. %g, .value: %g; must be "
+                                      "0 to 1, inside 0 .. 1, above 0, and ranges ascending",
+                                      o.p, o.scale[0], o.scale[1], o.ratio[0], o.ratio[1], o.value);
     erasing *t = trek_transform_new(&erasing_class);
     if (t)
         t->opts = o;
@@ -347,7 +351,8 @@ static trek_status normalize_apply(const trek_transform *self, trek_canvas *canv
     const normalizer *t = (const normalizer *)self;
     trek_image in = canvas->image, out = in;
     if (t->n > 1 && t->n != in.channels)
-        return trek_fail(TREK_ERR_SHAPE, "%s: %d means for an image of %d channels", canvas->name, t->n, in.channels);
+        return trek_fail(TREK_ERR_SHAPE, "%s: mean: %d values for an image of %d channels; must be one for each", canvas->name,
+                         t->n, in.channels);
     out.is_float = true;
     trek_status status = trek_canvas_room(canvas, &out);
     for (int c = 0; c < in.channels && status == TREK_OK; c++) {
@@ -397,7 +402,8 @@ trek_transform *trek_transform_normalize(const double *mean, const double *std, 
     }
     for (int k = 0; k < n; k++)
         if (!isfinite(mean[k]) || !isfinite(std[k]) || (float)std[k] == 0)
-            return trek_transform_refused("transform_normalize: mean %g, deviation %g of channel %d", mean[k], std[k], k);
+            return trek_transform_refused("transform_normalize: mean: %g, std: %g of channel %d; must be finite, and std above 0",
+                                          mean[k], std[k], k);
     return normalizer_new(&normalize_class, mean, std, n);
 }
 

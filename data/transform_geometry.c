@@ -96,7 +96,7 @@ typedef struct crop {
 
 static trek_status too_small(const trek_canvas *canvas, int height, int width)
 {
-    return trek_fail(TREK_ERR_SHAPE, "%s: an image of %d x %d is smaller than %d x %d", canvas->name, canvas->image.height,
+    return trek_fail(TREK_ERR_SHAPE, "%s: image: %d x %d; must be at least %d x %d", canvas->name, canvas->image.height,
                      canvas->image.width, height, width);
 }
 
@@ -144,12 +144,14 @@ static trek_transform *crop_new(const trek_transform_class *klass, cut_kind kind
     static const trek_image_pad_opts none;
     pad = pad ? pad : &none;
     if (kind != CUT_PAD && !is_size(height, width))
-        return trek_transform_refused("%s: a size of %d x %d", klass->name, height, width);
+        return trek_transform_refused("%s: size: %d x %d; must be at least 1 x 1", klass->name, height, width);
     if (pad->left < 0 || pad->top < 0 || pad->right < 0 || pad->bottom < 0 || pad->left > MOST_SIDE || pad->top > MOST_SIDE ||
         pad->right > MOST_SIDE || pad->bottom > MOST_SIDE)
-        return trek_transform_refused("%s: padding %d, %d, %d, %d", klass->name, pad->left, pad->top, pad->right, pad->bottom);
+        return trek_transform_refused("%s: padding: %d, %d, %d, %d; must be 0 or more", klass->name, pad->left, pad->top,
+                                      pad->right, pad->bottom);
     if ((int)pad->mode < 0 || pad->mode > TREK_IMAGE_SYMMETRIC || isnan(pad->fill))
-        return trek_transform_refused("%s: padding mode %d, filled with %g", klass->name, (int)pad->mode, pad->fill);
+        return trek_transform_refused("%s: .mode: %d, .fill: %g; must be a value of trek_image_padding, and a number",
+                                      klass->name, (int)pad->mode, pad->fill);
     crop *t = trek_transform_new(klass);
     if (t) {
         t->kind = kind;
@@ -170,7 +172,7 @@ trek_transform *trek_transform_pad(const trek_image_pad_opts *opts) { return cro
 trek_transform *trek_transform_crop(int top, int left, int height, int width)
 {
     if (top < -MOST_SIDE || top > MOST_SIDE || left < -MOST_SIDE || left > MOST_SIDE)
-        return trek_transform_refused("transform_crop: from (%d, %d) on", top, left);
+        return trek_transform_refused("transform_crop: top and left: (%d, %d); out of range", top, left);
     trek_transform *t = crop_new(&crop_class, CUT_FIXED, height, width, NULL);
     if (t) {
         ((crop *)t)->top = top;
@@ -235,7 +237,7 @@ static trek_status vertical_apply(const trek_transform *self, trek_canvas *canva
 static trek_transform *flip_new(const trek_transform_class *klass, double p)
 {
     if (!(p >= 0 && p <= 1))
-        return trek_transform_refused("%s: probability %g", klass->name, p);
+        return trek_transform_refused("%s: p: %g; must be 0 to 1", klass->name, p);
     flip *t = trek_transform_new(klass);
     if (t)
         t->p = p;
@@ -356,7 +358,8 @@ static trek_status resize_apply(const trek_transform *self, trek_canvas *canvas)
         height = (int)((int64_t)t->height * h / w);
     }
     if (!is_size(height, width))
-        return trek_fail(TREK_ERR_SHAPE, "%s: an image of %d x %d would become %d x %d", canvas->name, h, w, height, width);
+        return trek_fail(TREK_ERR_SHAPE, "%s: image: %d x %d would become %d x %d, which is not possible", canvas->name, h, w,
+                         height, width);
     return resize(canvas, 0, 0, h, w, height, width, &t->opts);
 }
 
@@ -393,8 +396,8 @@ static const trek_transform_class resized_crop_class = { "transform_random_resiz
 static resizer *resizer_new(const trek_transform_class *klass, int height, int width, const trek_image_resize_opts *opts)
 {
     if (!is_size(height, width ? width : 1) || (opts && ((int)opts->filter < 0 || opts->filter > TREK_IMAGE_BICUBIC))) {
-        trek_fail(TREK_ERR_ARGUMENT, "%s: a size of %d x %d, filter %d", klass->name, height, width,
-                  opts ? (int)opts->filter : 0);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: size: %d x %d, filter: %d; must be at least 1 x 1, and a value of trek_image_filter",
+                  klass->name, height, width, opts ? (int)opts->filter : 0);
         return NULL;
     }
     resizer *t = trek_transform_new(klass);
@@ -419,10 +422,11 @@ trek_transform *trek_transform_random_resized_crop(int height, int width, const 
     bool scaled = opts->scale[0] != 0 || opts->scale[1] != 0, shaped = opts->ratio[0] != 0 || opts->ratio[1] != 0;
     if ((scaled && !(is_range(opts->scale, 0) && opts->scale[1] > 0)) ||
         (shaped && !(is_range(opts->ratio, 0) && opts->ratio[0] > 0)))
-        return trek_transform_refused("transform_random_resized_crop: scale %g .. %g, ratio %g .. %g", opts->scale[0],
-                                      opts->scale[1], opts->ratio[0], opts->ratio[1]);
+        return trek_transform_refused(
+            "transform_random_resized_crop: .scale: %g .. %g, .ratio: %g .. %g; must be ascending and above 0", opts->scale[0],
+            opts->scale[1], opts->ratio[0], opts->ratio[1]);
     if (width < 1)
-        return trek_transform_refused("transform_random_resized_crop: a size of %d x %d", height, width);
+        return trek_transform_refused("transform_random_resized_crop: size: %d x %d; must be at least 1 x 1", height, width);
     resizer *t = resizer_new(&resized_crop_class, height, width, &opts->resize);
     if (t) {
         t->scale[0] = scaled ? opts->scale[0] : 0.08;
@@ -518,11 +522,11 @@ static trek_transform *affine_new(const trek_random_affine_opts *o, double turn)
                 o->translate[1] <= 1 && ((o->scale[0] == 0 && o->scale[1] == 0) || (o->scale[0] > 0 && is_range(o->scale, 0))) &&
                 (o->filter == TREK_IMAGE_BILINEAR || o->filter == TREK_IMAGE_NEAREST) && !isnan(o->fill);
     if (!good)
-        return trek_transform_refused(
-            "transform_random_affine: degrees %g .. %g, translate %g, %g, scale %g .. %g, shear %g .. %g, "
-            "%g .. %g, filter %d",
-            o->degrees[0], o->degrees[1], o->translate[0], o->translate[1], o->scale[0], o->scale[1], o->shear_x[0],
-            o->shear_x[1], o->shear_y[0], o->shear_y[1], (int)o->filter);
+        return trek_transform_refused("transform_random_affine: .degrees: %g .. %g, .translate: %g, %g, .scale: %g .. %g, "
+                                      ".shear_x and .shear_y: %g .. %g, %g .. %g, .filter: %d; ranges must ascend, translate be "
+                                      "inside 0 .. 1, scale above 0, shear inside -89 .. 89, the filter bilinear or nearest",
+                                      o->degrees[0], o->degrees[1], o->translate[0], o->translate[1], o->scale[0], o->scale[1],
+                                      o->shear_x[0], o->shear_x[1], o->shear_y[0], o->shear_y[1], (int)o->filter);
     affine *t = trek_transform_new(&affine_class);
     if (t) {
         t->opts = *o;

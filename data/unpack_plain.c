@@ -19,7 +19,7 @@ trek_status trek_unpack_open(trek_unpack *r, const char *path)
     if (got < sizeof head || head[0] != 0x1f || head[1] != 0x8b)
         return TREK_OK;
     fclose(file);
-    return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it is gzip'd, and this library was built without zlib", path);
+    return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it is compressed with gzip, and this library was built without zlib", path);
 }
 
 trek_status trek_unpack_read(trek_unpack *r, unsigned char *to, size_t bytes, size_t *got)

@@ -50,9 +50,8 @@ trek_status trek_unpack_read(trek_unpack *r, unsigned char *to, size_t bytes, si
         *got += (size_t)count;
         r->got += (uint64_t)count;
         if (r->got > r->most && !gzdirect(r->file))
-            return trek_fail(TREK_ERR_FORMAT, "%s: it becomes more than %" PRIu64 " bytes, far more than such a file packs",
-                             r->path,
-                             r->most);
+            return trek_fail(TREK_ERR_FORMAT, "%s: it unpacks to more than %" PRIu64 " bytes, far more than such a file holds",
+                             r->path, r->most);
         if ((size_t)count < want) {
             int code = Z_OK;
             gzerror(r->file, &code);

@@ -90,7 +90,9 @@ static trek_status check_names(const trek_state *state)
 {
     for (int k = 0; k < state->n_entries; k++)
         if (begins(state->entries[k].name, OWN))
-            return trek_fail(TREK_ERR_ARGUMENT, "checkpoint: the name \"%s\" begins as trek's own do", state->entries[k].name);
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "checkpoint_save: state: the name \"%s\" has the beginning of trek's own names; choose another",
+                             state->entries[k].name);
     return TREK_OK;
 }
 
@@ -190,7 +192,7 @@ static trek_status read_numbers(const restoring *r, const char *name, trek_dtype
     if (!tensor)
         return TREK_OK;
     if (trek_tensor_dtype(tensor) != dtype || trek_tensor_shape(tensor).ndim != 1 || trek_tensor_numel(tensor) != n)
-        return trek_fail(TREK_ERR_FORMAT, "%s: \"%s\" is not %" PRId64 " numbers of %s", r->path, name, n,
+        return trek_fail(TREK_ERR_FORMAT, "%s: \"%s\": damaged; must be %" PRId64 " numbers of %s", r->path, name, n,
                          trek_dtype_name(dtype));
     return trek_tensor_to_host(tensor, dtype, values, (size_t)n * trek_dtype_size(dtype));
 }
@@ -223,15 +225,16 @@ static trek_status check_version(const restoring *r)
 {
     const char *version = trek_state_metadata(r->file, VERSION_KEY);
     if (!version)
-        return fail_format(r, "it is no checkpoint of trek's (trek_state_load reads other files)");
+        return fail_format(r, "it is not a checkpoint of trek (trek_state_load reads other files)");
     if (strcmp(version, VERSION_UNCHECKED) == 0) {
         if (!r->file->checked)
             trek_log_message(TREK_LOG_WARNING,
-                             "%s: a checkpoint of version 1, which has no checksum: damage to it would not be noticed", r->path);
+                             "%s: a checkpoint of version 1, which has no checksum: damage to it would stay unnoticed", r->path);
         return TREK_OK;
     }
     if (strcmp(version, VERSION) != 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: version %s of checkpoints is not known, %s is", r->path, version, VERSION);
+        return trek_fail(TREK_ERR_FORMAT, "%s: version %s of checkpoints is unknown; this library reads version %s", r->path,
+                         version, VERSION);
     return r->file->checked ? TREK_OK
                             : fail_format(r, "its checksum is missing: the file is damaged, or another program has written it");
 }
@@ -276,7 +279,7 @@ static trek_status divide(restoring *r)
         else if (!begins(entry->name, OWN))
             status = trek_state_add(r->model, entry->name, entry->tensor);
         else if (!is_known)
-            status = trek_fail(TREK_ERR_FORMAT, "%s: \"%s\" is not known", r->path, entry->name);
+            status = trek_fail(TREK_ERR_FORMAT, "%s: \"%s\": unknown entry", r->path, entry->name);
     }
     for (int k = 0; k < r->file->n_aliases && status == TREK_OK; k++)
         if (begins(r->file->aliases[k].name, OWN) || begins(r->file->entries[r->file->aliases[k].entry].name, OWN))
@@ -293,12 +296,14 @@ static trek_status check_loader(const restoring *r)
     if (!r->loader)
         return TREK_OK;
     if (!r->has_loader)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s was saved without a loader: its place in the data is not known", r->path);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "%s: it was saved without a loader: its position in the data is unknown; load it without a loader",
+                         r->path);
     const trek_batch_plan *plan = trek_loader_plan(r->loader);
     if (r->place[LOADER_SAMPLES] != plan->samples || r->place[LOADER_BATCH_SIZE] != plan->batch_size)
         return trek_fail(TREK_ERR_ARGUMENT,
-                         "%s: its loader gave %" PRId64 " samples in batches of %" PRId64 ", this one gives %" PRId64
-                         " in batches of %" PRId64,
+                         "%s: the loader gave %" PRId64 " samples in batches of %" PRId64 "; this one gives %" PRId64
+                         " in batches of %" PRId64 ", and must give the same",
                          r->path, r->place[LOADER_SAMPLES], r->place[LOADER_BATCH_SIZE], plan->samples, plan->batch_size);
     if (r->place[LOADER_EPOCH] < 0 || r->place[LOADER_BATCH] < 0 || r->place[LOADER_BATCH] > plan->batches)
         return fail_format(r, "the loader's place is outside its epochs");
@@ -309,14 +314,19 @@ static trek_status check_optimizer(const restoring *r)
 {
     trek_optimizer *optimizer = trek_graph_optimizer(r->graph);
     if (r->has_optimizer && !optimizer)
-        return trek_fail(TREK_ERR_STATE, "%s holds an optimizer's state, but the graph has no optimizer: set it first", r->path);
+        return trek_fail(
+            TREK_ERR_STATE,
+            "%s: it holds the state of an optimizer, but the graph has no optimizer; call trek_graph_set_optimizer first",
+            r->path);
     if (!optimizer)
         return r->n_entries == 0 ? TREK_OK : fail_format(r, "an optimizer's state without learning rates");
     if (!r->has_optimizer)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s was saved without an optimizer, and the graph has one", r->path);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "%s: it was saved without an optimizer, but the graph has one; load it before trek_graph_set_optimizer",
+                         r->path);
     if (r->n_rates != optimizer->n_groups)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: its optimizer has %d groups, the graph's %d", r->path, r->n_rates,
-                         optimizer->n_groups);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: the optimizer has %d groups, the graph's %d; they must be equal", r->path,
+                         r->n_rates, optimizer->n_groups);
     return TREK_OK;
 }
 

@@ -62,9 +62,11 @@ static trek_status resolve(trek_ddp *ddp, const trek_ddp_opts *opts)
     if (ddp->opts.bucket_bytes == 0)
         ddp->opts.bucket_bytes = 25 << 20;
     if (ddp->opts.bucket_bytes < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "ddp: buckets of %lld bytes", (long long)ddp->opts.bucket_bytes);
+        return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: .bucket_bytes: %lld; must be 0 or more",
+                         (long long)ddp->opts.bucket_bytes);
     if (ddp->opts.overlap != 0 && ddp->opts.overlap != 1 && ddp->opts.overlap != TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "ddp: overlap is 0 (where it helps), 1 or TREK_OFF, not %d", ddp->opts.overlap);
+        return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: .overlap: %d; must be 0 (where it helps), 1 or TREK_OFF",
+                         ddp->opts.overlap);
     return TREK_OK;
 }
 
@@ -72,15 +74,16 @@ static trek_status check_models(trek_module *const *models, int n)
 {
     for (int r = 0; r < n; r++) {
         if (!models[r])
-            return trek_fail_missing("ddp_wrap", "a model");
+            return trek_fail_missing("ddp_wrap", "model");
         if (trek_gone(models[r], "ddp_wrap", "a model"))
             return TREK_ERR_STATE;
         for (int q = 0; q < r; q++)
             if (models[q] == models[r])
-                return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: ranks %d and %d were given the same model; each needs a replica",
-                                 q, r);
+                return trek_fail(TREK_ERR_ARGUMENT,
+                                 "ddp_wrap: models: ranks %d and %d were given the same one; each needs its own replica", q, r);
         if (models[r]->upkeep->failed)
-            return trek_fail(TREK_ERR_STATE, "ddp_wrap: something that was added to rank %d's model could not be made", r);
+            return trek_fail(TREK_ERR_STATE,
+                             "ddp_wrap: models: rank %d's is incomplete: a module that was added to it could not be made", r);
     }
     return TREK_OK;
 }
@@ -220,7 +223,7 @@ trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *
     if (!models)
         return trek_fail_missing("ddp_wrap", "models"), NULL;
     if (n < 1 || n > TREK_MAX_RANKS)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_wrap: %d models; it takes 1 to %d", n, TREK_MAX_RANKS);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_wrap: n: %d models; must be 1 to %d", n, TREK_MAX_RANKS);
     trek_status status = trek_error_status();
     if (status != TREK_OK) {
         drop_models(models, n, NULL);
@@ -293,7 +296,8 @@ trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_
     trek_status own = find_device(r);
     if (own == TREK_OK && comm && !comm->control && r->device.type != TREK_CPU && !trek_device_equal(r->device, comm->device)) {
         char a[16], b[16];
-        own = trek_fail(TREK_ERR_DEVICE, "ddp: the model is on %s, the communicator's rank on %s",
+        own = trek_fail(TREK_ERR_DEVICE,
+                        "ddp_wrap_process: model: it is on %s and the communicator's rank on %s; must be the same device",
                         trek_device_name(r->device, a, sizeof a),
                         trek_device_name(comm->device, b, sizeof b));
     }
@@ -326,7 +330,7 @@ trek_module *trek_ddp_unwrap(trek_ddp **ddp)
     if (!ddp || !*ddp)
         return trek_fail_missing("ddp_unwrap", "wrapper"), NULL;
     if ((*ddp)->base.upkeep->owners > 0)
-        return trek_fail_null(TREK_ERR_STATE, "ddp_unwrap: the wrapper belongs to another module or graph");
+        return trek_fail_null(TREK_ERR_STATE, "ddp_unwrap: ddp: it belongs to another module or graph, which frees it");
     trek_module *model = (*ddp)->replicas[0].module;
     model->upkeep->owners++;
     trek_ddp_free(ddp);
@@ -364,7 +368,8 @@ trek_module *trek_ddp_replica_module(trek_ddp *ddp, int r)
     if (!ddp)
         return trek_fail_missing("ddp_replica_module", "wrapper"), NULL;
     if (r < 0 || r >= ddp->n)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_replica_module: replica %d of %d", r, ddp->n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_replica_module: r: %d; must be below %d, the number of replicas", r,
+                              ddp->n);
     return ddp->replicas[r].module;
 }
 

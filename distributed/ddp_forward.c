@@ -52,7 +52,8 @@ static trek_status check(const trek_ddp *ddp)
 {
     trek_status status = trek_error_status();
     if (status == TREK_OK && trek_ranks_rank_here(ddp->ranks) >= 0)
-        status = trek_fail(TREK_ERR_STATE, "ddp_forward: a rank inside trek_ranks_run runs its own replica, by trek_forward");
+        status = trek_fail(TREK_ERR_STATE,
+                           "ddp_forward: called inside trek_ranks_run; a rank runs its own replica there, with trek_forward");
     return status == TREK_OK ? trek_ddp_ready(&ddp->replicas[0]) : status;
 }
 
@@ -64,11 +65,12 @@ static trek_status divide(const trek_ddp *ddp, trek_var *const *inputs, int n_in
     int64_t total = -1, counts[TREK_MAX_RANKS];
     for (int k = 0; k < n_inputs; k++) {
         if (!inputs[k])
-            return trek_fail_missing("ddp_forward", "an input");
+            return trek_fail_missing("ddp_forward", "input");
         split[k] = inputs[k]->data->ndim > 0;
         if (split[k] && total >= 0 && inputs[k]->data->sizes[0] != total)
-            return trek_fail(TREK_ERR_SHAPE, "ddp: input %d has %lld rows, another %lld", k, (long long)inputs[k]->data->sizes[0],
-                             (long long)total);
+            return trek_fail(TREK_ERR_SHAPE,
+                             "ddp_forward: input %d: %lld rows; another input has %lld, and all must have the same number", k,
+                             (long long)inputs[k]->data->sizes[0], (long long)total);
         total = split[k] ? inputs[k]->data->sizes[0] : total;
     }
     trek_status status = trek_apportion(total > 0 ? total : 0, NULL, ddp->n, counts);
@@ -100,7 +102,7 @@ static trek_status find_parts(const trek_ddp *ddp, trek_var *const *inputs, int 
         parts[r] = (trek_split_part){ .runs = x != NULL, .rows = x && x->data->ndim > 0 ? x->data->sizes[0] : x != NULL };
         some |= x != NULL;
     }
-    return some ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "ddp_forward: no replica has an input");
+    return some ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "ddp_forward: inputs: no replica has one; at least one must");
 }
 
 trek_var *trek_ddp_forward_many(trek_ddp *ddp, trek_var *const *inputs, int n_inputs)
@@ -108,7 +110,7 @@ trek_var *trek_ddp_forward_many(trek_ddp *ddp, trek_var *const *inputs, int n_in
     if (!ddp || !inputs)
         return trek_fail_missing("ddp_forward", ddp ? "inputs" : "wrapper"), NULL;
     if (n_inputs < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_forward: %d inputs", n_inputs);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_forward: n_inputs: %d; must be at least 1", n_inputs);
     if (!ddp->ranks)
         return trek_forward_many(ddp->replicas[0].module, inputs, n_inputs);
     trek_split_part parts[TREK_MAX_RANKS];

@@ -17,7 +17,7 @@ typedef struct divided {
 static trek_status meet(void *arg, trek_status own)
 {
     const divided *x = arg;
-    return trek_replica_agree(x->sharer.comm, own, "trek_optimizer_step");
+    return trek_replica_agree(x->sharer.comm, own, "optimizer_step");
 }
 
 static trek_status share(void *arg, trek_status own)
@@ -75,7 +75,7 @@ static trek_status fill_in(divided *x, const trek_ddp *ddp, const trek_ddp_repli
     if (trek_comm_retain(r->comm))
         x->sharer.comm = r->comm;
     else
-        return trek_fail(TREK_ERR_STATE, "trek_ddp_optimizer: the communicator has been freed");
+        return trek_fail(TREK_ERR_STATE, "ddp_optimizer: ddp: its communicator was freed already");
     x->sharer.arena = trek_arena_new_in(params, r->world_size, NULL, NULL);
     x->sharer.reducer = x->sharer.arena ? trek_reducer_of_arena(x->sharer.arena, ddp->opts.bucket_bytes) : NULL;
     if (!x->sharer.reducer)
@@ -135,7 +135,7 @@ static trek_status make(trek_ddp *ddp, int k, void *arg)
     }
     status = m->made ? TREK_OK : trek_error_status();
     if (r->world_size > 1)
-        status = trek_agree(r->comm, status, "trek_ddp_optimizer", m->made ? &text : NULL);
+        status = trek_agree(r->comm, status, "ddp_optimizer", m->made ? &text : NULL);
     trek_text_clear(&text);
     if (status != TREK_OK)
         trek_optimizer_free(&m->made);
@@ -145,11 +145,11 @@ static trek_status make(trek_ddp *ddp, int k, void *arg)
 trek_optimizer *trek_ddp_optimizer(trek_ddp *ddp, trek_optimizer_spec spec)
 {
     if (!ddp)
-        return trek_fail_missing("trek_ddp_optimizer", "wrapper"), NULL;
+        return trek_fail_missing("ddp_optimizer", "wrapper"), NULL;
     if (ddp->ranks && trek_ranks_rank_here(ddp->ranks) < 0)
-        return trek_fail_null(TREK_ERR_STATE,
-                              "trek_ddp_optimizer: over several replicas, inside trek_ranks_run only, where each rank "
-                              "has one");
+        return trek_fail_null(
+            TREK_ERR_STATE,
+            "ddp_optimizer: called outside of trek_ranks_run with several replicas; each rank makes its own optimizer there");
     making m = { .spec = spec };
     return trek_ddp_call(ddp, make, &m) == TREK_OK ? m.made : NULL;
 }

@@ -30,7 +30,10 @@ static bool has_met(const trek_ddp_replica *r)
 static trek_status reduce_replica(trek_ddp_replica *r, double count, bool seeded, trek_status own)
 {
     if (r->world_size == 1)
-        return own == TREK_OK && count == 0 ? trek_fail(TREK_ERR_ARGUMENT, "ddp: the ranks' counts sum to 0") : own;
+        return own == TREK_OK && count == 0
+                   ? trek_fail(TREK_ERR_ARGUMENT,
+                               "ddp_backward_weighted: count: the sum over all ranks is 0; at least one must be above 0")
+                   : own;
     if (own == TREK_OK)
         own = trek_reducer_prepare(r->reducer, false);
     int64_t start = trek_trace_enter("reduce");
@@ -202,6 +205,8 @@ trek_status trek_ddp_backward_weighted(trek_ddp *ddp, trek_var *loss, double cou
     if (!ddp)
         return trek_fail_missing("ddp_backward_weighted", "wrapper");
     if (ddp->ranks && trek_ranks_rank_here(ddp->ranks) < 0)
-        return trek_fail(TREK_ERR_STATE, "ddp_backward_weighted: over several replicas, inside trek_ranks_run only");
+        return trek_fail(
+            TREK_ERR_STATE,
+            "ddp_backward_weighted: called outside of trek_ranks_run with several replicas; each rank calls it there");
     return trek_ddp_call(ddp, backward, &(backward_call){ loss, count, false });
 }

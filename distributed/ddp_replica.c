@@ -49,7 +49,7 @@ trek_status trek_ddp_count(const double *counts, int replica, double *count)
     *count = counts ? counts[replica] : 1;
     if (*count >= 0 && isfinite(*count))
         return TREK_OK;
-    trek_fail(TREK_ERR_ARGUMENT, "ddp: a count must be finite and at least 0, not %g", *count);
+    trek_fail(TREK_ERR_ARGUMENT, "ddp_backward_weighted: count: %g; must be finite and at least 0", *count);
     *count = 0;
     return TREK_ERR_ARGUMENT;
 }
@@ -60,10 +60,12 @@ static trek_status check_entry(const trek_ddp_replica *r, const char *name, cons
 {
     if (!trek_device_equal(var->data->device, r->device)) {
         char a[16], b[16];
-        return trek_fail(TREK_ERR_DEVICE, "ddp: \"%s\" is on %s, the rest of the replica on %s", name,
+        return trek_fail(TREK_ERR_DEVICE,
+                         "ddp_wrap: models: \"%s\" is on %s, the rest of the replica on %s; must be on one device", name,
                          trek_device_name(var->data->device, a, sizeof a), trek_device_name(r->device, b, sizeof b));
     }
-    return var->data->contiguous ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "ddp: \"%s\" is not contiguous", name);
+    return var->data->contiguous ? TREK_OK
+                                 : trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: models: \"%s\" is not contiguous; must be", name);
 }
 
 static trek_status check_entries(const trek_ddp_replica *r)
@@ -103,7 +105,7 @@ trek_status trek_ddp_ready(const trek_ddp_replica *r)
 {
     trek_status status = trek_error_status();
     if (status == TREK_OK && !r->reducer)
-        status = trek_fail(TREK_ERR_STATE, "ddp: the replicas could not be listed; see trek_ddp_refresh");
+        status = trek_fail(TREK_ERR_STATE, "ddp: the replicas' parameters could not be listed; call trek_ddp_refresh");
     return status;
 }
 
@@ -121,8 +123,7 @@ static trek_status sync_params(trek_ddp *ddp, int k, void *arg)
     int root = *(const int *)arg;
     trek_status own = trek_ddp_ready(r);
     if (own == TREK_OK && (root < 0 || root >= r->world_size))
-        own = trek_fail(TREK_ERR_ARGUMENT, "ddp_sync_params_from: rank %d; the wrapper has ranks 0 to %d", root,
-                        r->world_size - 1);
+        own = trek_fail(TREK_ERR_ARGUMENT, "ddp_sync_params_from: root: rank %d; must be 0 to %d", root, r->world_size - 1);
     return trek_replica_take_first(r->model, r->comm, (trek_replica_values){ true, false, r->all_on_host, root }, own);
 }
 
@@ -144,7 +145,9 @@ static trek_status sync_buffers(trek_ddp *ddp, int k, void *arg)
         own = trek_ddp_count(*(const double *const *)arg, k, &count);
     trek_status status = trek_replica_merge(r->model, r->comm, count, false, &total, own);
     if (status == TREK_OK && !(total > 0))
-        status = trek_fail(TREK_ERR_ARGUMENT, "ddp_sync_buffers: the ranks' counts sum to 0"); /* on all ranks */
+        status =
+            trek_fail(TREK_ERR_ARGUMENT,
+                      "ddp_sync_buffers: count: the sum over all ranks is 0; at least one must be above 0"); /* on all ranks */
     return status;
 }
 

@@ -190,7 +190,7 @@ static trek_status run(trek_ranks *ranks, trek_rank_fn fn, void *arg, bool meets
     if (trek_forked)
         return trek_fail_forked();
     if (atomic_exchange(&ranks->running, true))
-        return trek_fail(TREK_ERR_STATE, "ranks_run: the group's ranks are running already");
+        return trek_fail(TREK_ERR_STATE, "ranks_run: the group's ranks are already running; a group runs one function at a time");
     /* An error from before stays the caller's first error. */
     trek_kept_error before;
     trek_error_keep(&before);
@@ -327,7 +327,7 @@ static trek_ranks *ranks_start(const trek_device *devices, int n)
         on_cpu += !devices || devices[r].type == TREK_CPU;
     if (on_cpu > trek_cores())
         trek_log_message(TREK_LOG_WARNING,
-                         "%d CPU ranks share %d cores: they take turns, and a step takes longer than on fewer ranks", on_cpu,
+                         "%d CPU ranks share %d cores: they take turns, and a step takes longer than with fewer ranks", on_cpu,
                          trek_cores());
     trek_ranks *ranks = ranks_make(devices, n);
     if (!ranks)
@@ -345,7 +345,7 @@ static trek_ranks *ranks_start(const trek_device *devices, int n)
 trek_ranks *trek_ranks_new(const trek_device *devices, int n)
 {
     if (n < 1 || n > TREK_MAX_RANKS)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "ranks_new: %d ranks; it takes 1 to %d", n, TREK_MAX_RANKS);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "ranks_new: n: %d ranks; must be 1 to %d", n, TREK_MAX_RANKS);
     if (trek_forked)
         return trek_fail_forked(), NULL;
     trek_device room[TREK_MAX_RANKS];
@@ -399,7 +399,8 @@ trek_comm *trek_ranks_comm(trek_ranks *ranks, int rank)
     if (!ranks)
         return trek_fail_missing("ranks_comm", "group"), NULL;
     if (rank < 0 || rank >= ranks->world)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "ranks_comm: rank %d of %d", rank, ranks->world);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "ranks_comm: rank: %d; must be below %d, the number of ranks", rank,
+                              ranks->world);
     return ranks->comms[rank];
 }
 

@@ -53,11 +53,12 @@ static trek_status parse_devices(setup *s, const char *list)
         size_t size = strcspn(at, ",");
         char text[32];
         if (size == 0 || size >= sizeof text)
-            return trek_fail(TREK_ERR_ARGUMENT, "TREK_DEVICES=%s: entry %d is not a device such as cpu:1", list, s->local_ranks);
+            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: TREK_DEVICES=%s: entry %d is not a device such as cpu:1", list,
+                             s->local_ranks);
         memcpy(text, at, size);
         text[size] = 0;
         if (s->local_ranks == TREK_MAX_RANKS)
-            return trek_fail(TREK_ERR_ARGUMENT, "TREK_DEVICES lists more than %d devices", TREK_MAX_RANKS);
+            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: TREK_DEVICES: more than %d devices", TREK_MAX_RANKS);
         trek_status status = trek_device_parse(text, &s->devices[s->local_ranks]);
         if (status != TREK_OK)
             return status;
@@ -93,8 +94,8 @@ static trek_status find_gpus_of_process(setup *s, trek_device own, int gpus)
     int first = trek_environment_local_rank() * s->local_ranks;
     if (own.index % s->local_ranks != 0 || own.index + s->local_ranks > gpus)
         return trek_fail(TREK_ERR_DEVICE,
-                         "trainer_setup: with %d ranks in each process the graph of local process %d is built on cuda:%d, not on "
-                         "cuda:%d, of %d usable GPUs; or .devices says which they are",
+                         "trainer_setup: graph: with %d ranks in each process that of local process %d must be built on cuda:%d, "
+                         "not on cuda:%d, of %d usable GPUs; or .devices names the devices",
                          s->local_ranks, first / s->local_ranks, first, own.index, gpus);
     for (int r = 1; r < s->local_ranks; r++)
         s->devices[r] = trek_cuda(own.index + r);
@@ -110,7 +111,8 @@ static trek_status find_gpus(setup *s, trek_device own)
     else if (s->opts.ranks == 0)
         s->local_ranks = s->opts.build_replica && gpus > 1 ? gpus : 1;
     if (s->local_ranks > gpus)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks, but %d usable GPU%s; .devices can list the same one twice",
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "trainer_setup: .ranks: %d, but there are %d usable GPU%s; .devices can list the same one twice",
                          s->local_ranks, gpus, gpus == 1 ? "" : "s");
     if (s->comm && s->local_ranks > 1)
         return find_gpus_of_process(s, own, gpus);
@@ -128,10 +130,10 @@ static trek_status find_devices(setup *s)
                                                                  o->ranks > 0 ? o->devices[0] : (trek_device){ 0 }));
     const char *listed = trek_process_variable("TREK_DEVICES");
     if (o->ranks < 0 || o->ranks > TREK_MAX_RANKS)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks; it takes 1 to %d (0: not stated)", o->ranks,
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .ranks: %d; must be 1 to %d (0: not stated)", o->ranks,
                          TREK_MAX_RANKS);
     if (o->devices && o->ranks == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .devices is given, but .ranks does not say how many");
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .devices: set, but .ranks does not say how many there are");
     s->local_ranks = o->ranks > 0 ? o->ranks : 1;
     s->devices[0] = own;
     for (int r = 0; o->devices && r < s->local_ranks; r++)
@@ -152,12 +154,13 @@ static trek_status check_devices(setup *s)
     char a[16], b[16];
     trek_device own = graph_device(s->graph, s->devices[0]);
     if (!trek_device_equal(own, s->devices[0]))
-        return trek_fail(TREK_ERR_DEVICE, "trainer_setup: the graph is on %s, but rank 0's device is %s",
+        return trek_fail(TREK_ERR_DEVICE, "trainer_setup: graph: it is on %s, but rank 0's device is %s; they must be the same",
                          trek_device_name(own, a, sizeof a),
                          trek_device_name(s->devices[0], b, sizeof b));
     for (int r = 0; r < s->local_ranks && s->local_ranks > 1; r++)
         if (s->devices[r].index < 0)
-            return trek_fail(TREK_ERR_DEVICE, "trainer_setup: rank %d's device has index %d", r, s->devices[r].index);
+            return trek_fail(TREK_ERR_DEVICE, "trainer_setup: .devices: that of rank %d has index %d; must be 0 or more", r,
+                             s->devices[r].index);
     return TREK_OK;
 }
 
@@ -172,22 +175,25 @@ static int count_cpus(const setup *s)
 static trek_status check_global_batch(const setup *s)
 {
     if (s->opts.global_batch > 0 && !(s->graph->graph_loader && s->graph->graph_loader->loader))
-        return trek_fail(TREK_ERR_STATE,
-                         "trainer_setup: .global_batch counts batches of the graph's loader: trek_graph_set_loader comes first");
+        return trek_fail(
+            TREK_ERR_STATE,
+            "trainer_setup: .global_batch: it counts batches of the graph's loader; call trek_graph_set_loader first");
     return TREK_OK;
 }
 
 static trek_status check_average(const trek_trainer_opts *o)
 {
     if (o->average != TREK_AVERAGE_GRADIENTS && o->average != TREK_AVERAGE_PARAMETERS)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .average is %d", (int)o->average);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .average: %d; must be a value of trek_average", (int)o->average);
     if (o->divergence_threshold != TREK_OFF && !(o->divergence_threshold >= 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .divergence_threshold is %g", o->divergence_threshold);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .divergence_threshold: %g; must be TREK_OFF, 0 (the default) or more",
+                         o->divergence_threshold);
     if (o->average == TREK_AVERAGE_PARAMETERS && o->accumulate > 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .accumulate is of gradients, and .average of parameters");
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "trainer_setup: .accumulate: set together with .average of parameters; it accumulates gradients");
     if (o->average == TREK_AVERAGE_PARAMETERS && o->shard_optimizer)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard_optimizer, where each rank updates a part, beside .average of "
-                                            "parameters, where each updates all of its own");
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard_optimizer: set together with .average of parameters; with it "
+                                            "each rank updates a part, without it all of its own");
     return TREK_OK;
 }
 
@@ -196,15 +202,18 @@ static trek_status check_unequal(const trek_trainer_opts *o)
 {
     const trek_speed_hint *hint = &o->speed_hint;
     if (o->max_anchor < TREK_OFF || o->anchor < 0 || o->global_batch < 0 || o->max_batch_diff < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .max_anchor, .anchor, .max_batch_diff or .global_batch is negative");
+        return trek_fail(
+            TREK_ERR_ARGUMENT,
+            "trainer_setup: .max_anchor, .anchor, .max_batch_diff, .global_batch: one is negative; must be 0 or more");
     if (o->balance != 0 && o->balance != 1 && o->balance != TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .balance is %d; it is 0, 1 or TREK_OFF", o->balance);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .balance: %d; must be 0, 1 or TREK_OFF", o->balance);
     if (o->min_share != TREK_ZERO && !(o->min_share >= 0 && o->min_share <= 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .min_share is %g, of 0 to 1 / ranks", o->min_share);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .min_share: %g; must be 0 to 1 / ranks", o->min_share);
     if (o->overhead_target != 0 && !(o->overhead_target >= 0.01 && o->overhead_target <= 0.5))
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .overhead_target is %g, of 0.01 to 0.50", o->overhead_target);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .overhead_target: %g; must be 0.01 to 0.50", o->overhead_target);
     if (hint->ratio != 0 && !(hint->ratio >= 1 && hint->ratio <= 1e6 && hint->slow_rank >= 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .speed_hint is rank %d by %g; the ratio is 1 to 1000000",
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "trainer_setup: .speed_hint: rank %d by %g; must be a rank, and a ratio of 1 to 1000000",
                          hint->slow_rank, hint->ratio);
     return TREK_OK;
 }
@@ -215,13 +224,13 @@ static trek_status check_shares(const trek_trainer_opts *o)
     if (!o->shares && o->n_shares == 0)
         return TREK_OK;
     if (!o->shares || o->n_shares < 1 || o->n_shares > TREK_MAX_RANKS)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .n_shares is %d, of %s", o->n_shares,
-                         o->shares ? "1 to 1024" : "no .shares");
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .n_shares: %d; must be %s", o->n_shares,
+                         o->shares ? "1 to 1024" : "0 without .shares");
     const char *beside = o->balance == 1 ? "balance" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint"
         : o->min_share != 0 ? "min_share" : o->overhead_target != 0 ? "overhead_target"
         : o->max_batch_diff != 0 ? "max_batch_diff" : NULL;
     if (beside)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .%s beside .shares, which are fixed", beside);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .%s: set together with .shares, which are fixed", beside);
     return trek_workload_check_shares(o->shares, o->n_shares, o->allow_idle);
 }
 
@@ -231,24 +240,25 @@ static trek_status check_number_of_shares(const setup *s)
     int ranks = trek_graph_world_size(s->graph);
     if (!s->opts.shares || s->opts.n_shares == ranks)
         return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares has %d numbers, and the job %d rank%s", s->opts.n_shares, ranks,
-                     ranks == 1 ? "" : "s");
+    return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .n_shares: %d; must be the number of the job's ranks, %d",
+                     s->opts.n_shares, ranks);
 }
 
 trek_status trek_trainer_check(const trek_trainer_opts *o)
 {
     if (o->accumulate < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .accumulate is %d", o->accumulate);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .accumulate: %d; must be 0 or more", o->accumulate);
     if (isnan(o->max_grad_norm) || isnan(o->max_grad_value))
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: a clipping limit is NaN");
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .max_grad_norm, .max_grad_value: one is NaN; must be numbers");
     if (o->bucket_bytes < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .bucket_bytes is %lld", (long long)o->bucket_bytes);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .bucket_bytes: %lld; must be 0 or more", (long long)o->bucket_bytes);
     if (o->overlap != 0 && o->overlap != 1 && o->overlap != TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .overlap is %d; it is 0 (where it helps), 1 or TREK_OFF", o->overlap);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .overlap: %d; must be 0 (where it helps), 1 or TREK_OFF", o->overlap);
     if (o->share_params != 0 && o->share_params != TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .share_params is %d; it is 0 or TREK_OFF", o->share_params);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .share_params: %d; must be 0 or TREK_OFF", o->share_params);
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s is %g", o->deadline_s);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s: %g; must be TREK_OFF, or 0 (the default) to 10^9",
+                         o->deadline_s);
     trek_status status = check_unequal(o);
     if (status == TREK_OK)
         status = check_average(o);
@@ -275,10 +285,14 @@ static trek_status build_rank(int rank, void *arg)
         s->graphs[rank] = graph;
     trek_lock_release(&s->building);
     if (again)
-        return trek_fail(TREK_ERR_ARGUMENT, "build_replica returned a graph that another rank has already");
+        return trek_fail(
+            TREK_ERR_ARGUMENT,
+            "trainer_setup: .build_replica: it returned a graph that another rank already has; it must build a new one");
     if (graph)
         return TREK_OK;
-    return trek_error_status() != TREK_OK ? trek_error_status() : trek_fail(TREK_ERR_CALLBACK, "build_replica returned NULL");
+    return trek_error_status() != TREK_OK
+               ? trek_error_status()
+               : trek_fail(TREK_ERR_CALLBACK, "trainer_setup: .build_replica: it returned NULL; it must return a graph");
 }
 
 static trek_status build_replicas(setup *s, trek_ranks *ranks)
@@ -382,12 +396,12 @@ static trek_status make_products(setup *s)
 static trek_status make_ranks(setup *s)
 {
     if (has_stream(s) && (s->opts.max_anchor > 0 || s->opts.global_batch > 0))
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_setup: .max_anchor or .global_batch, windows of batches, with a loader over a "
-                         "stream, which is read in order");
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .max_anchor, .global_batch: set, with a loader over a stream, "
+                                               "which is read in order; windows of batches need a dataset");
     if (!s->opts.build_replica && s->local_ranks > 1)
         return trek_fail(TREK_ERR_ARGUMENT,
-                         "trainer_setup: %d ranks need .build_replica, which makes the graph on another device", s->local_ranks);
+                         "trainer_setup: .build_replica: NULL, with %d ranks; they need it to make the graph on another device",
+                         s->local_ranks);
     trek_ranks *ranks = trek_ranks_new(s->devices, s->local_ranks);
     if (!ranks)
         return trek_error_status();
@@ -445,7 +459,7 @@ static trek_status agree_on_options(setup *s, trek_status own)
     ranks_stepper *stepper = (ranks_stepper *)trek_graph_stepper(s->graph);
     if (own == TREK_OK)
         trek_settings_describe_setup(stepper, &s->opts, &text);
-    own = trek_agree(stepper->comm, own, "trainer_setup: not all processes are told the same", &text);
+    own = trek_agree(stepper->comm, own, "trainer_setup: the options of the processes differ", &text);
     trek_text_clear(&text);
     return own;
 }
@@ -550,7 +564,7 @@ static void log_setup(const setup *s)
 trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts *opts, bool sites)
 {
     if (!graph)
-        return trek_fail_missing("trek_trainer_setup", "graph");
+        return trek_fail_missing("trainer_setup", "graph");
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     setup *s = trek_calloc(1, sizeof *s);
@@ -601,7 +615,7 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
 static trek_status part_of_mean(const trek_graph *graph, trek_var *loss, double *part)
 {
     if (!loss)
-        return trek_fail_missing("trek_trainer_mean", "loss");
+        return trek_fail_missing("trainer_mean", "loss");
     double value = trek_var_item(loss);
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
@@ -613,7 +627,7 @@ static trek_status part_of_mean(const trek_graph *graph, trek_var *loss, double 
 double trek_trainer_mean(trek_graph *graph, trek_var *loss)
 {
     if (!graph) {
-        trek_fail_missing("trek_trainer_mean", "graph");
+        trek_fail_missing("trainer_mean", "graph");
         return NAN;
     }
     double part[2] = { 0 };
@@ -622,7 +636,7 @@ double trek_trainer_mean(trek_graph *graph, trek_var *loss)
     trek_status status = part_of_mean(graph, loss, part);
     if (!comm)
         return status == TREK_OK && part[1] > 0 ? trek_var_item(loss) : status == TREK_OK ? 0 : (double)NAN;
-    status = trek_replica_agree(comm, status, "trek_trainer_mean");
+    status = trek_replica_agree(comm, status, "trainer_mean");
     if (status == TREK_OK)
         status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
                                                        .count = 2,
@@ -633,7 +647,7 @@ double trek_trainer_mean(trek_graph *graph, trek_var *loss)
 trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *workload)
 {
     if (!graph || !workload)
-        return trek_fail_missing("trek_trainer_describe", graph ? "place for the result" : "graph");
+        return trek_fail_missing("trainer_describe", graph ? "place for the result" : "graph");
     const ranks_stepper *s = trek_graph_ranks(graph);
     *workload = (trek_trainer_workload){ .ranks = 1, .local_ranks = 1, .costly = -1 };
     if (!s)

@@ -7,14 +7,15 @@
 static trek_status check(const trek_amp_opts *o)
 {
     if (o->dtype != TREK_F32 && !trek_dtype_is_16bit(o->dtype))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .dtype is %s, not bf16, f16 or (none) f32",
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_set_amp: .dtype: %s; must be bf16, f16 or f32 (f32 turns it off)",
                          trek_dtype_name(o->dtype));
     if (o->scaling != 0 && o->scaling != 1 && o->scaling != TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .scaling is %d; it is 0, 1 or TREK_OFF", o->scaling);
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_set_amp: .scaling: %d; must be 0, 1 or TREK_OFF", o->scaling);
     if (o->products != TREK_PRODUCTS_DEFAULT && o->products != TREK_FP8)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .products is %d, which is none", (int)o->products);
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_set_amp: .products: %d; must be a value of trek_amp_products",
+                         (int)o->products);
     if (o->products == TREK_FP8 && o->dtype == TREK_F16)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: 8-bit products go with bf16, not f16");
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_set_amp: .products: 8-bit products together with .dtype f16; they need bf16");
     return o->products == TREK_FP8 ? trek_fp8_check(&o->fp8) : TREK_OK;
 }
 
@@ -25,11 +26,14 @@ static trek_status set_products(trek_graph *graph, const trek_amp_opts *o)
     bool shared = stepper && stepper->klass->replica, fp8 = o->products == TREK_FP8;
     trek_status status = TREK_OK;
     if (fp8 && shared && !trek_fp8_enabled(&graph->base, &o->fp8))
-        return trek_error_status() != TREK_OK ? trek_error_status() :
-            trek_fail(TREK_ERR_STATE, "trek_graph_set_amp: 8-bit products come before trek_trainer_setup, or in its options");
+        return trek_error_status() != TREK_OK
+                   ? trek_error_status()
+                   : trek_fail(TREK_ERR_STATE, "graph_set_amp: .products: 8-bit products, but trek_trainer_setup was called "
+                                               "before; choose them before it, or in its options");
     bool ends = !fp8 && graph->fp8 && o->dtype != TREK_F32;
     if (ends && shared)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_set_amp: a trainer has the graph with 8-bit products");
+        return trek_fail(TREK_ERR_STATE,
+                         "graph_set_amp: .products: a trainer already has the graph with 8-bit products; they cannot change");
     if (fp8)
         status = trek_fp8_enable(&graph->base, &o->fp8);
     else if (ends)
@@ -44,7 +48,7 @@ static trek_status set_products(trek_graph *graph, const trek_amp_opts *o)
 trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts)
 {
     if (!graph)
-        return trek_fail_missing("trek_graph_set_amp", "graph");
+        return trek_fail_missing("graph_set_amp", "graph");
     trek_amp_opts o = opts ? *opts : (trek_amp_opts){ .scaling = TREK_OFF };
     trek_status status = check(&o);
     if (status != TREK_OK)
@@ -66,7 +70,7 @@ trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts)
 trek_grad_scaler *trek_graph_scaler(trek_graph *graph)
 {
     if (!graph)
-        trek_fail_missing("trek_graph_scaler", "graph");
+        trek_fail_missing("graph_scaler", "graph");
     return graph ? graph->scaler : NULL;
 }
 

@@ -213,7 +213,7 @@ static void give_up(struct trek_captures *c, const char *reason)
 {
     snprintf(c->problem, sizeof c->problem, "%s", reason);
     if (trek_backends[c->device.type]->capture_begin)
-        trek_log_message(TREK_LOG_WARNING, "trek_graph_capture: the step is not recorded, but done call by call: %s", c->problem);
+        trek_log_message(TREK_LOG_WARNING, "graph_capture: the step is not recorded but run call by call: %s", c->problem);
 }
 
 static uint64_t signature_of(trek_graph *graph, const struct trek_captures *c)
@@ -331,7 +331,7 @@ static trek_status call_function(trek_graph *graph, struct trek_captures *c, rec
     c->present = NULL;
     trek_status sticky = trek_error_status();
     if (status != TREK_OK && sticky == TREK_OK)
-        trek_fail(status, "trek_graph_capture: the step function returned %s", trek_status_name(status));
+        trek_fail(status, "graph_capture: step function: returned %s; must return TREK_OK", trek_status_name(status));
     trek_scope_end(scope);
     return status != TREK_OK ? status : sticky;
 }
@@ -424,7 +424,7 @@ static const char *mistake(trek_graph *graph, const record *r, const trek_touch_
     if (trek_device_update_captured - before->captured_steps != (uint64_t)steps)
         return "the function steps another optimizer, too";
     if (!trek_touch_within(&r->touched, earlier))
-        return "the function uses a tensor that was not there in the call before; what changes from call to call is given by "
+        return "the function uses a tensor that did not exist in the call before; what changes from call to call is given by "
                "trek_graph_capture_input";
     return NULL;
 }
@@ -443,7 +443,7 @@ static trek_status record_run(trek_graph *graph, struct trek_captures *c, record
         trek_touch_end();
         const char *reason = status == TREK_OK ? mistake(graph, r, &earlier, before) : NULL;
         if (reason)
-            status = trek_fail(TREK_ERR_UNSUPPORTED, "%s", reason);
+            status = trek_fail(TREK_ERR_UNSUPPORTED, "graph_capture: %s", reason);
         trek_status ended = stepper->klass->capture->end(stepper, c->device, status == TREK_OK ? &r->recording : NULL);
         status = status == TREK_OK ? ended : status;
     }
@@ -588,13 +588,14 @@ static trek_status abandon(const trek_graph *graph, trek_capture_way way)
 
 trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg)
 {
-    struct trek_captures *c = captures_of(graph, "trek_graph_capture");
+    struct trek_captures *c = captures_of(graph, "graph_capture");
     if (!c || !step)
-        return c ? trek_fail_missing("trek_graph_capture", "step function") : trek_error_status();
+        return c ? trek_fail_missing("graph_capture", "step function") : trek_error_status();
     if (c->present) {
         trek_status status = trek_error_status();
-        return status != TREK_OK ? status : trek_fail(TREK_ERR_STATE, "trek_graph_capture: called from inside a step function "
-                                                                      "of the same graph");
+        return status != TREK_OK ? status
+                                 : trek_fail(TREK_ERR_STATE, "graph_capture: called from inside a step function of the same "
+                                                             "graph; call it outside of step functions");
     }
     if (trek_error_status() != TREK_OK || !trek_graph_stepper(graph) || (!c->planned && plan(graph, c) != TREK_OK))
         return abandon(graph, TREK_CAPTURE_CALL);
@@ -618,20 +619,20 @@ trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg)
 static trek_status check_number(const char *function, int k)
 {
     return k >= 0 && k < MAX_VALUES ? TREK_OK
-                                    : trek_fail(TREK_ERR_ARGUMENT, "%s: value %d is none of 0 to %d", function, k,
-                                                MAX_VALUES - 1);
+                                    : trek_fail(TREK_ERR_ARGUMENT, "%s: value: %d; must be 0 to %d", function, k, MAX_VALUES - 1);
 }
 
 trek_status trek_graph_capture_input(trek_graph *graph, int k, trek_var *value)
 {
-    struct trek_captures *c = captures_of(graph, "trek_graph_capture_input");
+    struct trek_captures *c = captures_of(graph, "graph_capture_input");
     if (!c || !value)
-        return c ? trek_fail_missing("trek_graph_capture_input", "value") : trek_error_status();
-    trek_status status = check_number("trek_graph_capture_input", k);
+        return c ? trek_fail_missing("graph_capture_input", "value") : trek_error_status();
+    trek_status status = check_number("graph_capture_input", k);
     if (status != TREK_OK)
         return status;
     if (c->present)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_capture_input: called from inside the step function");
+        return trek_fail(TREK_ERR_STATE,
+                         "graph_capture_input: called from inside the step function; call it before trek_graph_capture");
     trek_var_retain(value);
     trek_var_release(c->values[k]);
     c->values[k] = value;
@@ -641,26 +642,29 @@ trek_status trek_graph_capture_input(trek_graph *graph, int k, trek_var *value)
 
 trek_var *trek_graph_captured_input(trek_graph *graph, int k)
 {
-    struct trek_captures *c = captures_of(graph, "trek_graph_captured_input");
-    if (!c || check_number("trek_graph_captured_input", k) != TREK_OK)
+    struct trek_captures *c = captures_of(graph, "graph_captured_input");
+    if (!c || check_number("graph_captured_input", k) != TREK_OK)
         return NULL;
     if (!c->present)
-        return trek_fail_null(TREK_ERR_STATE, "trek_graph_captured_input: it is for step functions, while they run");
+        return trek_fail_null(TREK_ERR_STATE,
+                              "graph_captured_input: called while no step function is running; only step functions may call it");
     if (!c->present->inputs[k])
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_graph_captured_input: value %d was not given", k);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "graph_captured_input: value: %d was not given; trek_graph_capture_input gives it", k);
     return c->present->inputs[k];
 }
 
 trek_status trek_graph_capture_output(trek_graph *graph, int k, trek_var *value)
 {
-    struct trek_captures *c = captures_of(graph, "trek_graph_capture_output");
+    struct trek_captures *c = captures_of(graph, "graph_capture_output");
     if (!c || !value)
-        return c ? trek_fail_missing("trek_graph_capture_output", "value") : trek_error_status();
-    trek_status status = check_number("trek_graph_capture_output", k);
+        return c ? trek_fail_missing("graph_capture_output", "value") : trek_error_status();
+    trek_status status = check_number("graph_capture_output", k);
     if (status != TREK_OK)
         return status;
     if (!c->present)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_capture_output: it is for step functions, while they run");
+        return trek_fail(TREK_ERR_STATE,
+                         "graph_capture_output: called while no step function is running; only step functions may call it");
     trek_var *detached = trek_var_detach(value);
     if (!detached)
         return trek_error_status();
@@ -671,31 +675,32 @@ trek_status trek_graph_capture_output(trek_graph *graph, int k, trek_var *value)
 
 trek_var *trek_graph_captured_output(trek_graph *graph, int k)
 {
-    struct trek_captures *c = captures_of(graph, "trek_graph_captured_output");
-    return c && check_number("trek_graph_captured_output", k) == TREK_OK ? c->outputs[k] : NULL;
+    struct trek_captures *c = captures_of(graph, "graph_captured_output");
+    return c && check_number("graph_captured_output", k) == TREK_OK ? c->outputs[k] : NULL;
 }
 
 int64_t trek_graph_replays(const trek_graph *graph)
 {
     if (!graph)
-        trek_fail_missing("trek_graph_replays", "graph");
+        trek_fail_missing("graph_replays", "graph");
     return !graph ? -1 : graph->captures ? graph->captures->replays : 0;
 }
 
 const char *trek_graph_capture_problem(const trek_graph *graph)
 {
     if (!graph)
-        trek_fail_missing("trek_graph_capture_problem", "graph");
+        trek_fail_missing("graph_capture_problem", "graph");
     return graph && graph->captures ? graph->captures->problem : "";
 }
 
 trek_status trek_graph_capture_reset(trek_graph *graph)
 {
-    struct trek_captures *c = captures_of(graph, "trek_graph_capture_reset");
+    struct trek_captures *c = captures_of(graph, "graph_capture_reset");
     if (!c)
         return trek_error_status();
     if (c->present)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_capture_reset: called from inside the step function");
+        return trek_fail(TREK_ERR_STATE,
+                         "graph_capture_reset: called from inside the step function; call it outside of step functions");
     clear(c);
     return TREK_OK;
 }

@@ -79,7 +79,9 @@ static trek_status compare(const trek_constant *own, const trek_constant *first)
     if (status == TREK_OK)
         status = describe(first, &b);
     if (status == TREK_OK && (a.length != b.length || memcmp(a.data, b.data, a.length) != 0))
-        status = trek_fail(TREK_ERR_ARGUMENT, "teacher \"%s\": what was built differs from rank 0's in its parameters or buffers",
+        status = trek_fail(TREK_ERR_ARGUMENT,
+                           "graph_set_teacher: \"%s\": the teacher that was built differs from rank 0's in its parameters or "
+                           "buffers; all ranks need the same",
                            first->name);
     trek_text_clear(&a);
     trek_text_clear(&b);
@@ -90,13 +92,20 @@ trek_constant *trek_constant_copy(const trek_constant *first, trek_device device
 {
     trek_module *teacher = first->teacher && first->build ? first->build(device, first->arg) : NULL;
     if (first->teacher && !first->build)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "teacher \"%s\": several ranks need a function that builds it", first->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "graph_set_teacher: \"%s\": no function that builds the teacher was given; several ranks need one",
+                              first->name);
     if (first->teacher && !teacher)
-        return trek_error_status() != TREK_OK ? NULL
-            : trek_fail_null(TREK_ERR_CALLBACK, "teacher \"%s\": the function that builds it returned NULL",
-                                                                    first->name);
+        return trek_error_status() != TREK_OK
+                   ? NULL
+                   : trek_fail_null(
+                         TREK_ERR_CALLBACK,
+                         "graph_set_teacher: \"%s\": the function that builds the teacher returned NULL; it must return a module",
+                         first->name);
     if (teacher && teacher->upkeep->owners > 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "teacher \"%s\": what was built belongs to somebody", first->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "graph_set_teacher: \"%s\": the teacher that was built belongs to another owner; it must be new",
+                              first->name);
     trek_constant *own = constant_new(first->name, first->serial, teacher);
     trek_status status = own ? TREK_OK : trek_error_status();
     if (status == TREK_OK && teacher)
@@ -291,12 +300,13 @@ static trek_status check(const trek_graph *graph, const char *function, const ch
 {
     if (!graph || !name)
         return trek_fail_missing(function, graph ? "name" : "graph");
-    return *name ? trek_error_status() : trek_fail(TREK_ERR_ARGUMENT, "%s: the name is empty", function);
+    return *name ? trek_error_status()
+                 : trek_fail(TREK_ERR_ARGUMENT, "%s: name: it is empty; a name must have at least one character", function);
 }
 
 trek_status trek_graph_set_constant(trek_graph *graph, const char *name, trek_var *value)
 {
-    trek_status status = check(graph, "trek_graph_set_constant", name);
+    trek_status status = check(graph, "graph_set_constant", name);
     if (status != TREK_OK || !value)
         return status != TREK_OK ? status : replace(graph, name, NULL);
     trek_constant *c = constant_new(name, next_serial(), NULL);
@@ -313,10 +323,11 @@ trek_status trek_graph_set_constant(trek_graph *graph, const char *name, trek_va
 trek_status trek_graph_set_teacher(trek_graph *graph, const char *name, trek_module *module, trek_build_module_fn build,
                                    void *arg)
 {
-    trek_status status = check(graph, "trek_graph_set_teacher", name);
+    trek_status status = check(graph, "graph_set_teacher", name);
     if (status == TREK_OK && module == &graph->base)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_teacher: the graph cannot be its own teacher");
-    if (trek_gone(module, "trek_graph_set_teacher", "the module"))
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "graph_set_teacher: module: it is the graph itself; a graph cannot be its own teacher");
+    if (trek_gone(module, "graph_set_teacher", "the module"))
         return TREK_ERR_STATE;
     if (status == TREK_OK && !module)
         return replace(graph, name, NULL);
@@ -343,17 +354,18 @@ static trek_constant *find(trek_graph *graph, const char *function, const char *
     trek_constant *c = trek_constants_find(&graph->constants, name);
     if (c && !c->teacher == !teacher)
         return c;
-    return trek_fail_null(TREK_ERR_ARGUMENT, "%s: the graph has no %s \"%s\"", function, teacher ? "teacher" : "constant", name);
+    return trek_fail_null(TREK_ERR_ARGUMENT, "%s: name: the graph has no %s \"%s\"", function, teacher ? "teacher" : "constant",
+                          name);
 }
 
 trek_var *trek_graph_constant(trek_graph *graph, const char *name)
 {
-    trek_constant *c = find(graph, "trek_graph_constant", name, false);
+    trek_constant *c = find(graph, "graph_constant", name, false);
     return c ? c->value : NULL;
 }
 
 trek_module *trek_graph_teacher(trek_graph *graph, const char *name)
 {
-    trek_constant *c = find(graph, "trek_graph_teacher", name, true);
+    trek_constant *c = find(graph, "graph_teacher", name, true);
     return c ? c->teacher : NULL;
 }

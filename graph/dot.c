@@ -105,7 +105,7 @@ static void write_picture(trek_text *text, const trek_picture *p, int depth)
 char *trek_graph_dot_with(trek_graph *graph, const trek_graph_draw_opts *opts)
 {
     if (!graph) {
-        trek_fail_missing("trek_graph_dot", "graph");
+        trek_fail_missing("graph_dot", "graph");
         return NULL;
     }
     trek_picture *picture = trek_picture_make(graph, opts);

@@ -38,7 +38,7 @@ static void free_unowned(trek_module *module)
 bool trek_flow_take(trek_flow *flow, const char *verb, trek_module *module)
 {
     if (!module) {
-        trek_flow_mistake(flow, "%s: the module is NULL", verb);
+        trek_flow_mistake(flow, "%s: module: NULL; it must be given", verb);
         return false;
     }
     if (trek_gone(module, verb, "the module")) {
@@ -56,7 +56,7 @@ bool trek_flow_take(trek_flow *flow, const char *verb, trek_module *module)
     flow->modules[flow->n_modules++] = module;
     if (trek_module_runs(module))
         return true;
-    trek_flow_mistake(flow, "%s: module %s has no forward", verb, module->klass->name);
+    trek_flow_mistake(flow, "%s: module: %s has no forward", verb, module->klass->name);
     return false;
 }
 
@@ -178,8 +178,8 @@ trek_flow *trek_flow_none(const char *function, trek_module *const *modules, int
 
 trek_flow *trek_flow_through(trek_flow *flow, trek_module *module)
 {
-    if (!trek_flow_usable(flow, "trek_flow_through"))
-        return no_flow("trek_flow_through", module, NULL);
+    if (!trek_flow_usable(flow, "flow_through"))
+        return no_flow("flow_through", module, NULL);
     trek_flow_begin_verb(flow);
     if (!trek_flow_take(flow, "through", module))
         return flow;
@@ -192,8 +192,8 @@ trek_flow *trek_flow_through(trek_flow *flow, trek_module *module)
 
 trek_flow *trek_flow_also(trek_flow *flow, trek_module *module)
 {
-    if (!trek_flow_usable(flow, "trek_flow_also"))
-        return no_flow("trek_flow_also", module, NULL);
+    if (!trek_flow_usable(flow, "flow_also"))
+        return no_flow("flow_also", module, NULL);
     trek_flow_begin_verb(flow);
     if (!trek_flow_take(flow, "also", module))
         return flow;
@@ -207,8 +207,8 @@ trek_flow *trek_flow_also(trek_flow *flow, trek_module *module)
 
 trek_flow *trek_flow_also_with(trek_flow *flow, trek_module *skip, trek_module *main)
 {
-    if (!trek_flow_usable(flow, "trek_flow_also_with"))
-        return no_flow("trek_flow_also_with", skip, main);
+    if (!trek_flow_usable(flow, "flow_also_with"))
+        return no_flow("flow_also_with", skip, main);
     trek_flow_begin_verb(flow);
     bool taken = trek_flow_take(flow, "also_with", skip);
     taken &= trek_flow_take(flow, "also_with", main);
@@ -224,8 +224,8 @@ trek_flow *trek_flow_also_with(trek_flow *flow, trek_module *skip, trek_module *
 
 trek_flow *trek_flow_fork(trek_flow *flow, trek_module *module)
 {
-    if (!trek_flow_usable(flow, "trek_flow_fork"))
-        return no_flow("trek_flow_fork", module, NULL);
+    if (!trek_flow_usable(flow, "flow_fork"))
+        return no_flow("flow_fork", module, NULL);
     trek_flow_begin_verb(flow);
     if (!trek_flow_take(flow, "fork", module))
         return flow;
@@ -237,17 +237,17 @@ trek_flow *trek_flow_fork(trek_flow *flow, trek_module *module)
 
 trek_flow *trek_flow_split(trek_flow *flow, trek_module *const *modules, int n)
 {
-    if (!trek_flow_usable(flow, "trek_flow_split")) {
+    if (!trek_flow_usable(flow, "flow_split")) {
         if (modules)
             trek_flow_free_list(modules, n);
-        return no_flow("trek_flow_split", NULL, NULL);
+        return no_flow("flow_split", NULL, NULL);
     }
     trek_flow_begin_verb(flow);
     bool taken = true;
     for (int k = 0; modules && k < n; k++)
         taken &= trek_flow_take(flow, "split", modules[k]);
     if (!modules || n < 2) {
-        trek_flow_mistake(flow, "split: needs at least 2 modules, has %d", modules ? n : 0);
+        trek_flow_mistake(flow, "split: modules: %d; must be at least 2", modules ? n : 0);
         return flow;
     }
     int x = taken ? trek_flow_single_stream(flow, "split", NULL) : -1;
@@ -282,20 +282,20 @@ static trek_flow *merge(trek_flow *flow, trek_graph_node_kind kind, int dim)
 
 trek_flow *trek_flow_merge(trek_flow *flow, trek_merge how)
 {
-    if (!trek_flow_usable(flow, "trek_flow_merge"))
-        return no_flow("trek_flow_merge", NULL, NULL);
+    if (!trek_flow_usable(flow, "flow_merge"))
+        return no_flow("flow_merge", NULL, NULL);
     if (how == TREK_MERGE_ADD || how == TREK_MERGE_MEAN)
         return merge(flow, how == TREK_MERGE_ADD ? TREK_GRAPH_ADD : TREK_GRAPH_MEAN, 0);
     if (how == TREK_MERGE_CAT)
         return merge(flow, TREK_GRAPH_CAT, 1);
-    trek_flow_mistake(flow, "merge: %d is no way to merge", (int)how);
+    trek_flow_mistake(flow, "merge: how: %d; must be a value of trek_merge", (int)how);
     return flow;
 }
 
 trek_flow *trek_flow_merge_cat(trek_flow *flow, int dim)
 {
-    if (!trek_flow_usable(flow, "trek_flow_merge_cat"))
-        return no_flow("trek_flow_merge_cat", NULL, NULL);
+    if (!trek_flow_usable(flow, "flow_merge_cat"))
+        return no_flow("flow_merge_cat", NULL, NULL);
     return merge(flow, TREK_GRAPH_CAT, dim);
 }
 
@@ -305,7 +305,7 @@ static bool fresh_name(trek_flow *flow, const char *verb, const char *name)
     if (!name || !*name)
         trek_flow_mistake(flow, "%s: the name is empty", verb);
     else if (trek_graph_layout_find(&flow->layout, name) >= 0)
-        trek_flow_mistake(flow, "%s: the name \"%s\" is taken", verb, name);
+        trek_flow_mistake(flow, "%s: name: \"%s\" is in use already", verb, name);
     else
         return true;
     return false;
@@ -324,8 +324,8 @@ static void add_tag(trek_flow *flow, char *name, int value)
 
 trek_flow *trek_flow_tag(trek_flow *flow, const char *name)
 {
-    if (!trek_flow_usable(flow, "trek_flow_tag"))
-        return no_flow("trek_flow_tag", NULL, NULL);
+    if (!trek_flow_usable(flow, "flow_tag"))
+        return no_flow("flow_tag", NULL, NULL);
     int value = flow->fork_value;
     flow->fork_value = -1;
     if (!fresh_name(flow, "tag", name))
@@ -339,14 +339,14 @@ trek_flow *trek_flow_tag(trek_flow *flow, const char *name)
 
 trek_flow *trek_flow_tag_group(trek_flow *flow, const char *name)
 {
-    if (!trek_flow_usable(flow, "trek_flow_tag_group"))
-        return no_flow("trek_flow_tag_group", NULL, NULL);
+    if (!trek_flow_usable(flow, "flow_tag_group"))
+        return no_flow("flow_tag_group", NULL, NULL);
     if (!name || !*name) {
         trek_flow_mistake(flow, "tag_group: the name is empty");
         return flow;
     }
     if (flow->n_streams < 2) {
-        trek_flow_mistake(flow, "tag_group \"%s\": needs at least 2 open streams, has 1; use tag", name);
+        trek_flow_mistake(flow, "tag_group \"%s\": one stream is open; it needs at least 2, use tag for one", name);
         return flow;
     }
     for (int k = 0; k < flow->n_streams; k++) {
@@ -396,8 +396,8 @@ static int result_value(trek_flow *flow, trek_graph_node *node, int place)
 
 trek_flow *trek_flow_tag_result(trek_flow *flow, const char *result, const char *name)
 {
-    if (!trek_flow_usable(flow, "trek_flow_tag_result"))
-        return no_flow("trek_flow_tag_result", NULL, NULL);
+    if (!trek_flow_usable(flow, "flow_tag_result"))
+        return no_flow("flow_tag_result", NULL, NULL);
     if (!fresh_name(flow, "tag_result", name))
         return flow;
     if (flow->label_node < 0) {
@@ -443,13 +443,13 @@ static trek_flow *use(trek_flow *flow, const char *input, const char *tag)
 
 trek_flow *trek_flow_using(trek_flow *flow, const char *tag)
 {
-    return trek_flow_usable(flow, "trek_flow_using") ? use(flow, NULL, tag) : no_flow("trek_flow_using", NULL, NULL);
+    return trek_flow_usable(flow, "flow_using") ? use(flow, NULL, tag) : no_flow("flow_using", NULL, NULL);
 }
 
 trek_flow *trek_flow_using_as(trek_flow *flow, const char *input, const char *tag)
 {
-    if (!trek_flow_usable(flow, "trek_flow_using_as"))
-        return no_flow("trek_flow_using_as", NULL, NULL);
+    if (!trek_flow_usable(flow, "flow_using_as"))
+        return no_flow("flow_using_as", NULL, NULL);
     if (input && *input)
         return use(flow, input, tag);
     trek_flow_mistake(flow, "using: the input's name is empty");
@@ -458,8 +458,8 @@ trek_flow *trek_flow_using_as(trek_flow *flow, const char *input, const char *ta
 
 trek_flow *trek_flow_input(trek_flow *flow, const char *name)
 {
-    if (!trek_flow_usable(flow, "trek_flow_input"))
-        return no_flow("trek_flow_input", NULL, NULL);
+    if (!trek_flow_usable(flow, "flow_input"))
+        return no_flow("flow_input", NULL, NULL);
     if (fresh_name(flow, "input", name))
         add_input(flow, name);
     return flow;
@@ -470,13 +470,13 @@ static bool label_is_fresh(trek_flow *flow, const char *name)
     if (!name || !*name)
         trek_flow_mistake(flow, "label: the name is empty");
     else if (strchr(name, '.'))
-        trek_flow_mistake(flow, "label \"%s\": has a dot", name);
+        trek_flow_mistake(flow, "label \"%s\": contains a dot; a label must not", name);
     else if (strspn(name, "0123456789") == strlen(name))
-        trek_flow_mistake(flow, "label \"%s\": is a number, which unlabelled modules are called by", name);
+        trek_flow_mistake(flow, "label \"%s\": is a number; numbers are the names of modules without a label", name);
     else {
         for (int k = 0; k < flow->layout.n_nodes; k++)
             if (flow->layout.nodes[k].label && strcmp(flow->layout.nodes[k].label, name) == 0) {
-                trek_flow_mistake(flow, "label \"%s\": is taken", name);
+                trek_flow_mistake(flow, "label \"%s\": is in use already", name);
                 return false;
             }
         return true;
@@ -486,8 +486,8 @@ static bool label_is_fresh(trek_flow *flow, const char *name)
 
 trek_flow *trek_flow_label(trek_flow *flow, const char *name)
 {
-    if (!trek_flow_usable(flow, "trek_flow_label"))
-        return no_flow("trek_flow_label", NULL, NULL);
+    if (!trek_flow_usable(flow, "flow_label"))
+        return no_flow("flow_label", NULL, NULL);
     if (!label_is_fresh(flow, name))
         return flow;
     if (flow->label_node < 0) {
@@ -496,7 +496,7 @@ trek_flow *trek_flow_label(trek_flow *flow, const char *name)
     }
     trek_graph_node *node = &flow->layout.nodes[flow->label_node];
     if (node->label)
-        trek_flow_mistake(flow, "label \"%s\": the module is labelled \"%s\" already", name, node->label);
+        trek_flow_mistake(flow, "label \"%s\": the module already has the label \"%s\"", name, node->label);
     else if (!(node->label = trek_strdup(name)))
         flow->failed = true;
     return flow;
@@ -504,7 +504,7 @@ trek_flow *trek_flow_label(trek_flow *flow, const char *name)
 
 void trek_flow_free(trek_flow **flow)
 {
-    if (!flow || !*flow || !trek_flow_usable(*flow, "trek_flow_free"))
+    if (!flow || !*flow || !trek_flow_usable(*flow, "flow_free"))
         return;
     trek_flow *f = *flow;
     *flow = NULL;

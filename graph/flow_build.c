@@ -39,7 +39,7 @@ static bool resolve(trek_flow *flow, const trek_flow_reference *reference, int *
     trek_graph_layout *l = &flow->layout;
     int value = trek_graph_layout_find(l, reference->tag);
     if (value < 0) {
-        trek_flow_mistake(flow, "using \"%s\" (%s): nothing was tagged so", reference->tag,
+        trek_flow_mistake(flow, "using \"%s\" (%s): nothing has this tag", reference->tag,
                           l->nodes[reference->node].module->klass->name);
         return false;
     }
@@ -84,7 +84,7 @@ static int fill_places(trek_flow *flow, int index, int *places, int count)
     int n_places = input_names_count(klass), used = 0;
     n_places = n_places && n_places < MOST_INPUTS ? n_places : MOST_INPUTS;
     if (count > n_places) {
-        trek_flow_mistake(flow, "using: %s takes %d further inputs, got %d", klass->name, n_places, count);
+        trek_flow_mistake(flow, "using: %s: got %d further inputs; it takes %d", klass->name, count, n_places);
         return -1;
     }
     for (int round = 0; round < 2; round++)
@@ -99,7 +99,7 @@ static int fill_places(trek_flow *flow, int index, int *places, int count)
             }
             int place = place_of(klass, reference, taken, n_places);
             if (place >= n_places) {
-                trek_flow_mistake(flow, "using \"%s\": handed to %s twice", reference->tag, klass->name);
+                trek_flow_mistake(flow, "using \"%s\": given to %s twice", reference->tag, klass->name);
                 return -1;
             }
             if (!resolve(flow, reference, &places[place]))
@@ -111,7 +111,7 @@ static int fill_places(trek_flow *flow, int index, int *places, int count)
         if (!taken[k] && klass->optional_inputs) {
             places[k] = TREK_GRAPH_NOTHING;
         } else if (!taken[k]) {
-            trek_flow_mistake(flow, "using: input \"%s\" of %s is left out", klass->input_names[k], klass->name);
+            trek_flow_mistake(flow, "using: input \"%s\" of %s is missing", klass->input_names[k], klass->name);
             return -1;
         }
     return used;
@@ -138,7 +138,8 @@ static void connect_node(trek_flow *flow, int index)
     }
     const trek_graph *nested = trek_graph_from_module(trek_verb_taker(node->module));
     if (nested && nested->layout.n_inputs != node->n_inputs)
-        trek_flow_mistake(flow, "nested graph %d: has %d inputs, got %d", node->number, nested->layout.n_inputs, node->n_inputs);
+        trek_flow_mistake(flow, "nested graph %d: got %d inputs; it takes %d", node->number, node->n_inputs,
+                          nested->layout.n_inputs);
 }
 
 static bool is_read(const trek_graph_layout *l, int value)
@@ -156,7 +157,7 @@ static void finish_layout(trek_flow *flow)
     if (!l->n_nodes && !flow->n_mistakes)
         trek_flow_mistake(flow, "build: no module was added");
     if (flow->n_streams > 1)
-        trek_flow_mistake(flow, "build: %d streams are open; merge them", flow->n_streams);
+        trek_flow_mistake(flow, "build: %d streams are open; merge them first", flow->n_streams);
     for (int k = 0; k < l->n_nodes && !flow->failed; k++)
         if (l->nodes[k].module)
             connect_node(flow, k);
@@ -211,23 +212,23 @@ static trek_graph *make_graph(trek_flow *flow)
 
 trek_graph *trek_flow_build(trek_flow *flow)
 {
-    if (trek_gone(flow, "trek_flow_build", "the flow"))
+    if (trek_gone(flow, "flow_build", "the flow"))
         return NULL;
     if (!flow) {
-        trek_fail_missing("trek_flow_build", "flow");
+        trek_fail_missing("flow_build", "flow");
         return NULL;
     }
     finish_layout(flow);
     trek_graph *graph = NULL;
     int hidden = flow->n_mistakes - flow->n_told;
     if (flow->failed)
-        trek_fail(TREK_ERR_MEMORY, "flow: out of memory");
+        trek_fail(TREK_ERR_MEMORY, "flow_build: out of memory");
     else if (hidden)
-        trek_fail(TREK_ERR_ARGUMENT, "flow: %d mistakes:\n%s\nand %d more", flow->n_mistakes, flow->mistakes, hidden);
+        trek_fail(TREK_ERR_ARGUMENT, "flow_build: %d mistakes:\n%s\nand %d more", flow->n_mistakes, flow->mistakes, hidden);
     else if (flow->n_mistakes > 1)
-        trek_fail(TREK_ERR_ARGUMENT, "flow: %d mistakes:\n%s", flow->n_mistakes, flow->mistakes);
+        trek_fail(TREK_ERR_ARGUMENT, "flow_build: %d mistakes:\n%s", flow->n_mistakes, flow->mistakes);
     else if (flow->n_mistakes)
-        trek_fail(TREK_ERR_ARGUMENT, "flow: %s", flow->mistakes);
+        trek_fail(TREK_ERR_ARGUMENT, "flow_build: %s", flow->mistakes);
     else
         graph = make_graph(flow);
     trek_flow_free(&flow);

@@ -47,8 +47,8 @@ trek_flow *trek_flow_loop(trek_flow *flow, trek_module *body, const trek_loop_op
 {
     trek_loop_opts opts = given ? *given : (trek_loop_opts){ 0 };
     trek_module *parts[3] = { body, opts.halt_before, opts.halt_after };
-    if (!trek_flow_usable(flow, "trek_flow_loop"))
-        return trek_flow_none("trek_flow_loop", parts, 3);
+    if (!trek_flow_usable(flow, "flow_loop"))
+        return trek_flow_none("flow_loop", parts, 3);
     trek_flow_begin_verb(flow);
     int n = 1;
     for (int k = 1; k < 3; k++)
@@ -56,7 +56,7 @@ trek_flow *trek_flow_loop(trek_flow *flow, trek_module *body, const trek_loop_op
             parts[n++] = parts[k];
     if (n == 1 && trek_error_status() != TREK_OK) /* a NULL condition is not a condition: a module that could not be made must
                                                    * not be taken for an omitted one */
-        trek_flow_mistake(flow, "loop: an error stood before it, perhaps its condition's: %s", trek_error());
+        trek_flow_mistake(flow, "loop: an error was already set, perhaps by its condition: %s", trek_error());
     if (!take_parts(flow, "loop", parts, n))
         return flow;
     bool clean = trek_error_status() == TREK_OK;
@@ -89,7 +89,7 @@ static trek_flow *add_routed(trek_flow *flow, const char *verb, const char *func
     trek_flow_begin_verb(flow);
     bool taken = take_parts(flow, verb, &router, 1), all = take_parts(flow, verb, parts, parts ? n : 0);
     if (!parts || n < 1) {
-        trek_flow_mistake(flow, "%s: needs at least 1 module besides the router, has %d", verb, parts ? n : 0);
+        trek_flow_mistake(flow, "%s: modules: %d besides the router; must be at least 1", verb, parts ? n : 0);
     } else if (taken && all) {
         bool clean = trek_error_status() == TREK_OK;
         trek_module *made = make(router, parts, n);
@@ -104,23 +104,23 @@ static trek_flow *add_routed(trek_flow *flow, const char *verb, const char *func
 
 trek_flow *trek_flow_gate(trek_flow *flow, trek_module *router, trek_module *const *experts, int n)
 {
-    return add_routed(flow, "gate", "trek_flow_gate", trek_gate_new, router, experts, n);
+    return add_routed(flow, "gate", "flow_gate", trek_gate_new, router, experts, n);
 }
 
 trek_flow *trek_flow_switch(trek_flow *flow, trek_module *router, trek_module *const *branches, int n)
 {
-    return add_routed(flow, "switch", "trek_flow_switch", by_rows, router, branches, n);
+    return add_routed(flow, "switch", "flow_switch", by_rows, router, branches, n);
 }
 
 trek_flow *trek_flow_switch_batch(trek_flow *flow, trek_module *router, trek_module *const *branches, int n)
 {
-    return add_routed(flow, "switch", "trek_flow_switch_batch", for_all, router, branches, n);
+    return add_routed(flow, "switch", "flow_switch_batch", for_all, router, branches, n);
 }
 
 trek_flow *trek_flow_map(trek_flow *flow, trek_module *body, const trek_map_opts *opts)
 {
-    if (!trek_flow_usable(flow, "trek_flow_map"))
-        return trek_flow_none("trek_flow_map", &body, 1);
+    if (!trek_flow_usable(flow, "flow_map"))
+        return trek_flow_none("flow_map", &body, 1);
     trek_flow_begin_verb(flow);
     if (!take_parts(flow, "map", &body, 1))
         return flow;
@@ -130,7 +130,7 @@ trek_flow *trek_flow_map(trek_flow *flow, trek_module *body, const trek_map_opts
     if (opts && opts->over && value >= 0) {
         value = trek_graph_layout_find(&flow->layout, opts->over);
         if (value < 0)
-            trek_flow_mistake(flow, "map over \"%s\": nothing was tagged so", opts->over);
+            trek_flow_mistake(flow, "map over \"%s\": nothing has this tag", opts->over);
     }
     place(flow, "map", clean, map, value);
     let_go(&body, 1);

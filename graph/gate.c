@@ -48,7 +48,9 @@ static trek_var *weights_for(trek_var *weights, int k, trek_var *y)
         fits = given.sizes[d] == shape.sizes[d];
     if (!fits) {
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-        return trek_fail_null(TREK_ERR_SHAPE, "gate: the router's weights, %s, do not begin as the result of expert %d, %s",
+        return trek_fail_null(TREK_ERR_SHAPE,
+                              "gate: router: weights of shape %s do not match the result of expert %d, of shape %s; all leading "
+                              "dimensions must be equal",
                               trek_shape_text(given, a, sizeof a), k, trek_shape_text(shape, b, sizeof b));
     }
     for (int d = leading; d < shape.ndim; d++)
@@ -70,14 +72,14 @@ static trek_var *gate_forward_many(trek_module *self, trek_var *const *inputs, i
         return NULL;
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(weights) < 1 || trek_var_size(weights, -1) != experts)
-        return trek_fail_null(TREK_ERR_SHAPE, "gate: the router must give [..., %d], not %s", experts,
-                              trek_shape_text(trek_var_shape(weights), text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "gate: router: result of shape %s; must be [..., %d]",
+                              trek_shape_text(trek_var_shape(weights), text, sizeof text), experts);
     trek_var *sum = weighed(weights, 0, part_of(self, 0), inputs[0]);
     for (int k = 1; k < experts && sum; k++) {
         trek_var *part = weighed(weights, k, part_of(self, k), inputs[0]);
         if (part && !trek_shape_equal(trek_var_shape(part), trek_var_shape(sum))) {
             char other[TREK_SHAPE_TEXT];
-            return trek_fail_null(TREK_ERR_SHAPE, "gate: expert %d gives %s, those before it %s", k,
+            return trek_fail_null(TREK_ERR_SHAPE, "gate: expert %d: result of shape %s; the experts before it gave %s", k,
                                   trek_shape_text(trek_var_shape(part), text, sizeof text),
                                   trek_shape_text(trek_var_shape(sum), other, sizeof other));
         }
@@ -106,7 +108,7 @@ static trek_status read_choices(const trek_module *self, const double *numbers, 
     for (int64_t k = 0; k < n; k++) {
         if (!(numbers[k] >= 0 && numbers[k] < branches && numbers[k] == floor(numbers[k]))) {
             char number[40];
-            return trek_fail(TREK_ERR_ARGUMENT, "switch: the router gave %s for row %lld, which is no index of %d branches",
+            return trek_fail(TREK_ERR_ARGUMENT, "switch: router: %s for row %lld; must be the index of one of %d branches",
                              isnan(numbers[k]) ? "NaN" : trek_number_text(numbers[k], 9, number), (long long)k, branches);
         }
         choices[k] = (int64_t)numbers[k];
@@ -129,8 +131,8 @@ static trek_var *run_rows(trek_module *branch, trek_var *x, const int64_t *rows,
     if (!y || (trek_var_ndim(y) > 0 && trek_var_size(y, 0) == count))
         return y;
     char text[TREK_SHAPE_TEXT];
-    return trek_fail_null(TREK_ERR_SHAPE, "switch: of %lld rows a branch made %s", (long long)count,
-                          trek_shape_text(trek_var_shape(y), text, sizeof text));
+    return trek_fail_null(TREK_ERR_SHAPE, "switch: branch: result of shape %s for %lld rows; the number of rows must stay",
+                          trek_shape_text(trek_var_shape(y), text, sizeof text), (long long)count);
 }
 
 /* Runs each branch that has rows, in order. Also computes where the result of each row is among the concatenated
@@ -172,7 +174,8 @@ static trek_var *put_back(trek_var *const *results, int n, const int64_t *places
             fits = first.sizes[d] == other.sizes[d];
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
         if (!fits)
-            return trek_fail_null(TREK_ERR_SHAPE, "switch: branches give %s and %s, which differ in more than the rows",
+            return trek_fail_null(TREK_ERR_SHAPE,
+                                  "switch: branches: results of shapes %s and %s; they may differ in the number of rows alone",
                                   trek_shape_text(first, a, sizeof a), trek_shape_text(other, b, sizeof b));
     }
     if (n == 1)
@@ -209,7 +212,7 @@ static trek_var *switch_forward_many(trek_module *self, trek_var *const *inputs,
     double *numbers = index ? trek_calloc((size_t)rows + 1, sizeof *numbers) : NULL;
     int64_t *choices = numbers ? trek_calloc((size_t)rows + 1, sizeof *choices) : NULL;
     trek_var *y = NULL;
-    if (choices && trek_verb_numbers("switch: the router", index, rows, numbers) == TREK_OK &&
+    if (choices && trek_verb_numbers("switch: router", index, rows, numbers) == TREK_OK &&
         read_choices(self, numbers, rows, choices) == TREK_OK)
         y = rows > 0 ? send_rows(self, inputs[0], choices, rows) : run_whole(self, inputs[0], 0);
     trek_free(choices);
@@ -232,8 +235,10 @@ static int64_t choice_of_all(const trek_module *self, trek_var *index)
         status = read_choices(self, numbers, 1, &choice);
     for (int64_t k = 1; k < n && status == TREK_OK; k++)
         if (numbers[k] != numbers[0])
-            status = trek_fail(TREK_ERR_ARGUMENT, "switch: one branch for the whole batch, but the router gave %g for row 0 and "
-                                                  "%g for row %lld", numbers[0], numbers[k], (long long)k);
+            status = trek_fail(
+                TREK_ERR_ARGUMENT,
+                "switch: router: %g for row 0 and %g for row %lld; one branch runs the whole batch, so all rows need the same",
+                numbers[0], numbers[k], (long long)k);
     trek_free(numbers);
     return status == TREK_OK ? choice : -1;
 }
@@ -261,7 +266,9 @@ static trek_status refuse_states(const char *path, trek_module *module, void *ar
     const trek_graph *graph = trek_graph_from_module(module);
     if (!graph || graph->layout.n_states == 0)
         return TREK_OK;
-    return trek_fail(TREK_ERR_UNSUPPORTED, "switch: \"%s\" carries states from forward to forward, which would meet other rows",
+    return trek_fail(TREK_ERR_UNSUPPORTED,
+                     "switch: branch: \"%s\" carries state from forward to forward, which would belong to other rows; such a "
+                     "module cannot be in a branch",
                      path);
 }
 

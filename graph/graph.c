@@ -192,7 +192,7 @@ static trek_status reset_one(trek_graph *graph, void *arg)
 
 trek_status trek_graph_reset_state(trek_graph *graph)
 {
-    return graph ? trek_graph_each(graph, reset_one, NULL) : trek_fail_missing("trek_graph_reset_state", "graph");
+    return graph ? trek_graph_each(graph, reset_one, NULL) : trek_fail_missing("graph_reset_state", "graph");
 }
 
 /* --- tags and inputs --------------------------------------------------------- */
@@ -255,7 +255,7 @@ trek_var *trek_graph_tag_given(trek_graph *graph, int k, const char *path, const
 {
     trek_var *value = trek_graph_tag_value(graph, k);
     if (!value && graph->unjoined && graph->unjoined[k])
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: the ranks' values of \"%s\" do not fit together as rows of the batch",
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: \"%s\": the ranks' values do not fit together as rows of the batch",
                               function, path);
     return value;
 }
@@ -263,15 +263,15 @@ trek_var *trek_graph_tag_given(trek_graph *graph, int k, const char *path, const
 trek_var *trek_graph_tagged(trek_graph *graph, const char *tag)
 {
     if (!graph || !tag) {
-        trek_fail_missing("trek_graph_tagged", graph ? "tag" : "graph");
+        trek_fail_missing("graph_tagged", graph ? "tag" : "graph");
         return NULL;
     }
-    if (trek_gone(graph, "trek_graph_tagged", "the graph"))
+    if (trek_gone(graph, "graph_tagged", "the graph"))
         return NULL;
     int k = find_name(graph->layout.tags, graph->layout.n_tags, tag);
     if (k < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "graph: nothing is tagged \"%s\"", tag);
-    return trek_graph_tag_given(graph, k, tag, "trek_graph_tagged");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "graph_tagged: tag: nothing is tagged \"%s\"", tag);
+    return trek_graph_tag_given(graph, k, tag, "graph_tagged");
 }
 
 /* --- the stepper -------------------------------------------------------------- */
@@ -288,11 +288,13 @@ trek_status trek_graph_set_stepper(trek_graph *graph, trek_stepper *stepper)
     if (!graph || !stepper) {
         if (stepper)
             stepper->klass->free(stepper);
-        return trek_fail_missing("trek_graph_set_stepper", graph ? "stepper" : "graph");
+        return trek_fail_missing("graph_set_stepper", graph ? "stepper" : "graph");
     }
     if (!trek_captures_drop(graph)) {
         stepper->klass->free(stepper);
-        return trek_fail(TREK_ERR_STATE, "who trains the graph cannot change while its step function runs");
+        return trek_fail(
+            TREK_ERR_STATE,
+            "graph_set_stepper: called while the graph's step function runs; what trains the graph cannot change then");
     }
     trek_stepper *old = graph->stepper;
     graph->stepper = stepper;
@@ -347,12 +349,12 @@ static trek_var *forward_by_stepper(const char *function, trek_graph *graph, tre
 
 trek_var *trek_graph_forward(trek_graph *graph, trek_var *x)
 {
-    return forward_by_stepper("trek_graph_forward", graph, &x, 1);
+    return forward_by_stepper("graph_forward", graph, &x, 1);
 }
 
 trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, int n)
 {
-    return forward_by_stepper("trek_graph_forward_many", graph, inputs, n);
+    return forward_by_stepper("graph_forward_many", graph, inputs, n);
 }
 
 trek_var *trek_graph_infer(trek_graph *graph, trek_var *const *inputs, int n, const char *const *tags, trek_var **values,
@@ -361,19 +363,19 @@ trek_var *trek_graph_infer(trek_graph *graph, trek_var *const *inputs, int n, co
     enum { MOST = 64 };
     int numbers[MOST];
     if (n_tags < 0 || n_tags > MOST)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_graph_infer: 0 to %d tags, not %d", MOST, n_tags);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "graph_infer: n_tags: %d; must be 0 to %d", n_tags, MOST);
     for (int k = 0; values && k < n_tags; k++)
         values[k] = NULL;
     if (!graph || (n_tags > 0 && (!tags || !values))) {
-        trek_fail_missing("trek_graph_infer", !graph ? "graph" : tags ? "values" : "tags");
+        trek_fail_missing("graph_infer", !graph ? "graph" : tags ? "values" : "tags");
         return NULL;
     }
-    if (trek_gone(graph, "trek_graph_infer", "the graph"))
+    if (trek_gone(graph, "graph_infer", "the graph"))
         return NULL;
     for (int k = 0; k < n_tags; k++) {
         numbers[k] = tags[k] ? find_name(graph->layout.tags, graph->layout.n_tags, tags[k]) : -1;
         if (numbers[k] < 0)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "graph: nothing is tagged \"%s\"", tags[k] ? tags[k] : "");
+            return trek_fail_null(TREK_ERR_ARGUMENT, "graph_infer: tags: nothing is tagged \"%s\"", tags[k] ? tags[k] : "");
     }
     trek_var *y = trek_route_infer(graph, inputs, n, numbers, values, n_tags);
     for (int k = 0; k < n_tags && !y; k++)
@@ -392,31 +394,31 @@ static trek_status backward(trek_stepper *s, trek_var *loss, double weight)
 
 trek_status trek_graph_backward(trek_graph *graph, trek_var *loss)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_backward");
+    trek_stepper *s = stepper_of(graph, "graph_backward");
     if (!s)
         return trek_error_status();
-    return loss ? backward(s, loss, -1) : trek_fail_missing("trek_graph_backward", "loss");
+    return loss ? backward(s, loss, -1) : trek_fail_missing("graph_backward", "loss");
 }
 
 trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, double weight)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_backward_weighted");
+    trek_stepper *s = stepper_of(graph, "graph_backward_weighted");
     if (!s)
         return trek_error_status();
     if (!(weight >= 0) || isinf(weight))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_backward_weighted: the weight must be finite and not negative");
-    return loss ? backward(s, loss, weight) : trek_fail_missing("trek_graph_backward_weighted", "loss");
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_backward_weighted: weight: %g; must be finite and not negative", weight);
+    return loss ? backward(s, loss, weight) : trek_fail_missing("graph_backward_weighted", "loss");
 }
 
 trek_status trek_graph_reduce(trek_graph *graph)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_reduce");
+    trek_stepper *s = stepper_of(graph, "graph_reduce");
     return s ? s->klass->reduce(s) : trek_error_status();
 }
 
 trek_status trek_graph_step(trek_graph *graph)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_step");
+    trek_stepper *s = stepper_of(graph, "graph_step");
     const trek_graph_watch *watch = trek_graph_watched();
     if (!s || !watch)
         return s ? s->klass->step(s) : trek_error_status();
@@ -429,13 +431,13 @@ trek_status trek_graph_step(trek_graph *graph)
 
 trek_status trek_graph_zero_grad(trek_graph *graph)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_zero_grad");
+    trek_stepper *s = stepper_of(graph, "graph_zero_grad");
     return s ? s->klass->zero_grad(s) : trek_error_status();
 }
 
 trek_status trek_graph_set_optimizer(trek_graph *graph, trek_optimizer_spec spec)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_set_optimizer");
+    trek_stepper *s = stepper_of(graph, "graph_set_optimizer");
     trek_status status = s ? trek_optimizer_spec_check(&spec) : trek_error_status();
     return status == TREK_OK ? s->klass->set_optimizer(s, &(trek_optimizer_source){ .spec = &spec }) : status;
 }
@@ -443,7 +445,7 @@ trek_status trek_graph_set_optimizer(trek_graph *graph, trek_optimizer_spec spec
 trek_status trek_graph_set_schedule(trek_graph *graph, const trek_schedule *schedule)
 {
     if (!graph)
-        return trek_fail_missing("trek_graph_set_schedule", "graph");
+        return trek_fail_missing("graph_set_schedule", "graph");
     if (schedule && isnan(trek_schedule_lr(schedule, 0)))
         return trek_error_status();
     graph->settings.schedule = schedule ? *schedule : (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
@@ -452,7 +454,7 @@ trek_status trek_graph_set_schedule(trek_graph *graph, const trek_schedule *sche
 
 trek_status trek_graph_set_lr(trek_graph *graph, double lr)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_set_lr");
+    trek_stepper *s = stepper_of(graph, "graph_set_lr");
     trek_status status = s ? s->klass->set_lr(s, lr) : trek_error_status();
     if (status == TREK_OK)
         graph->settings.schedule.kind = TREK_SCHEDULE_NONE;
@@ -462,9 +464,9 @@ trek_status trek_graph_set_lr(trek_graph *graph, double lr)
 trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, double max_value)
 {
     if (!graph)
-        return trek_fail_missing("trek_graph_set_clip", "graph");
+        return trek_fail_missing("graph_set_clip", "graph");
     if (isnan(max_norm) || isnan(max_value))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_clip: a limit is NaN");
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_set_clip: a limit: NaN; must be a number");
     graph->settings.max_norm = max_norm;
     graph->settings.max_value = max_value;
     return TREK_OK;
@@ -477,35 +479,35 @@ trek_status trek_graph_train(trek_graph *graph, bool training)
 
 trek_status trek_graph_train_at(trek_graph *graph, const char *path, bool training)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_train");
+    trek_stepper *s = stepper_of(graph, "graph_train");
     return s ? s->klass->train(s, path, training) : trek_error_status();
 }
 
 trek_status trek_graph_freeze(trek_graph *graph, const char *path)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_freeze");
+    trek_stepper *s = stepper_of(graph, "graph_freeze");
     return s ? s->klass->freeze(s, path, true) : trek_error_status();
 }
 
 trek_status trek_graph_thaw(trek_graph *graph, const char *path)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_thaw");
+    trek_stepper *s = stepper_of(graph, "graph_thaw");
     return s ? s->klass->freeze(s, path, false) : trek_error_status();
 }
 
 trek_status trek_graph_parameters_changed(trek_graph *graph)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_parameters_changed");
+    trek_stepper *s = stepper_of(graph, "graph_parameters_changed");
     return s ? s->klass->parameters_changed(s) : trek_error_status();
 }
 
 trek_status trek_graph_replicate_input(trek_graph *graph, const char *input)
 {
     if (!graph || !input)
-        return trek_fail_missing("trek_graph_replicate_input", graph ? "input" : "graph");
+        return trek_fail_missing("graph_replicate_input", graph ? "input" : "graph");
     int k = find_name(graph->layout.inputs, graph->layout.n_inputs, input);
     if (k < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_replicate_input: the graph has no input \"%s\"", input);
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_replicate_input: input: the graph has no input \"%s\"", input);
     bool **replicated = &graph->settings.replicated;
     if (!*replicated && !(*replicated = trek_calloc((size_t)graph->layout.n_inputs, sizeof **replicated)))
         return trek_error_status();
@@ -515,37 +517,37 @@ trek_status trek_graph_replicate_input(trek_graph *graph, const char *input)
 
 int trek_graph_world_size(trek_graph *graph)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_world_size");
+    trek_stepper *s = stepper_of(graph, "graph_world_size");
     return s ? s->klass->world_size(s) : 0;
 }
 
 int trek_graph_shares(trek_graph *graph, double *shares, int capacity)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_shares");
+    trek_stepper *s = stepper_of(graph, "graph_shares");
     return s ? s->klass->shares(s, shares, shares ? capacity : 0) : 0;
 }
 
 double trek_graph_lr(trek_graph *graph)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_lr");
+    trek_stepper *s = stepper_of(graph, "graph_lr");
     return s ? s->klass->lr(s) : (double)NAN;
 }
 
 int64_t trek_graph_steps(trek_graph *graph)
 {
     if (!graph)
-        trek_fail_missing("trek_graph_steps", "graph");
+        trek_fail_missing("graph_steps", "graph");
     return graph ? graph->settings.steps : 0;
 }
 
 double trek_graph_grad_norm(trek_graph *graph)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_grad_norm");
+    trek_stepper *s = stepper_of(graph, "graph_grad_norm");
     return s ? s->klass->grad_norm(s) : (double)NAN;
 }
 
 trek_optimizer *trek_graph_optimizer(trek_graph *graph)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_optimizer");
+    trek_stepper *s = stepper_of(graph, "graph_optimizer");
     return s ? s->klass->optimizer(s) : NULL;
 }

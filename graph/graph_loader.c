@@ -25,7 +25,7 @@ static trek_graph_loader *graph_loader_of(trek_graph *graph)
 trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const char *field)
 {
     if (!graph)
-        return trek_fail_missing("trek_graph_set_loader", "graph");
+        return trek_fail_missing("graph_set_loader", "graph");
     trek_graph_loader *graph_loader = graph_loader_of(graph);
     int n = trek_graph_input_count(graph);
     int *fields = graph_loader && loader ? trek_calloc((size_t)n, sizeof *fields) : NULL;
@@ -36,8 +36,8 @@ trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const 
         graph->stepper->klass->window(graph->stepper) > 0) {
         trek_free(fields);
         return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trek_graph_set_loader: dataset %s is a stream, and the graph's ranks read windows of "
-                         "batches themselves: .max_anchor = TREK_OFF turns that off",
+                         "graph_set_loader: loader: dataset %s is a stream, and the graph's ranks read windows of batches "
+                         "themselves; set .max_anchor = TREK_OFF to turn that off",
                          dataset->klass->name);
     }
     for (int k = 0; k < n && loader && field; k++) {
@@ -59,7 +59,7 @@ trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const 
 trek_status trek_graph_set_loss(trek_graph *graph, trek_loss_fn fn, void *arg)
 {
     if (!graph)
-        return trek_fail_missing("trek_graph_set_loss", "graph");
+        return trek_fail_missing("graph_set_loss", "graph");
     trek_graph_loader *graph_loader = graph_loader_of(graph);
     if (!graph_loader)
         return trek_status_or(TREK_ERR_MEMORY);
@@ -97,7 +97,7 @@ static int64_t window_of(trek_graph *graph, trek_stepper *s, bool *parts)
 
 trek_status trek_graph_start(trek_graph *graph, int64_t epoch)
 {
-    trek_loader *loader = loader_of(graph, "trek_graph_start");
+    trek_loader *loader = loader_of(graph, "graph_start");
     bool parts;
     if (loader && graph->stepper && (window_of(graph, graph->stepper, &parts) > 0 || parts))
         trek_loader_leave_to_ranks(loader);
@@ -106,7 +106,7 @@ trek_status trek_graph_start(trek_graph *graph, int64_t epoch)
 
 trek_batch *trek_graph_next(trek_graph *graph)
 {
-    trek_loader *loader = loader_of(graph, "trek_graph_next");
+    trek_loader *loader = loader_of(graph, "graph_next");
     trek_stepper *s = loader ? trek_graph_stepper(graph) : NULL;
     if (!s)
         return NULL;
@@ -153,7 +153,7 @@ static trek_var *compute_loss(trek_graph *graph, const trek_batch *batch, const 
 {
     trek_recording before = trek_recording_begin((trek_recording){ .graph = graph, .rows = (double)batch->n });
     bool runs = graph_loader->by_loss;
-    const char *name = graph_loader->loss_name ? graph_loader->loss_name : "the function of trek_graph_set_loss";
+    const char *name = graph_loader->loss_name ? graph_loader->loss_name : "graph_set_loss: loss function";
     trek_var *y = runs ? NULL : forward(graph, batch, graph_loader);
     runs = runs || y;
     trek_var *loss = runs ? graph_loader->loss(graph, y, batch, graph_loader->arg) : NULL;
@@ -161,13 +161,13 @@ static trek_var *compute_loss(trek_graph *graph, const trek_batch *batch, const 
     if (!runs || (!loss && trek_error_status() != TREK_OK))
         return NULL;
     if (!loss)
-        return trek_fail_null(TREK_ERR_CALLBACK, "%s returned NULL", name);
+        return trek_fail_null(TREK_ERR_CALLBACK, "%s: returned NULL; must return a scalar", name);
     if (trek_error_status() != TREK_OK)
         return NULL;
     if (trek_var_numel(loss) == 1)
         return loss;
     char text[TREK_SHAPE_TEXT];
-    return trek_fail_null(TREK_ERR_SHAPE, "%s returned %s instead of a scalar", name,
+    return trek_fail_null(TREK_ERR_SHAPE, "%s: returned shape %s; must return a scalar", name,
                           trek_shape_text(trek_var_shape(loss), text, sizeof text));
 }
 
@@ -281,24 +281,29 @@ static trek_stepper *stepper_for(trek_graph *graph, const trek_batch *batch, con
     if (!batch)
         return trek_fail_missing(function, "batch"), NULL;
     if (!batch->given || batch->dataset != trek_loader_dataset(graph->graph_loader->loader))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %s", function,
-                              batch->given ? "the batch is another dataset's" : "the batch has ended");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: batch: %s", function,
+                              batch->given ? "it is of another dataset than the graph's"
+                                           : "it has ended; use it before the next one is taken");
     return trek_graph_stepper(graph);
 }
 
 trek_var *trek_graph_forward_batch(trek_graph *graph, const trek_batch *batch)
 {
     trek_var *inputs[64];
-    if (!stepper_for(graph, batch, "trek_graph_forward_batch"))
+    if (!stepper_for(graph, batch, "graph_forward_batch"))
         return NULL;
     if (batch->window)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: a window has no fields: its ranks read them");
+        return trek_fail_null(
+            TREK_ERR_UNSUPPORTED,
+            "graph_forward_batch: batch: a window has no fields, since its ranks read them; use trek_graph_train_batch");
     if (trek_batch_fill(batch) != TREK_OK)
         return NULL;
     if (graph->layout.n_inputs > 64)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: more than 64 inputs");
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "graph_forward_batch: inputs: more than 64; at most 64 are possible");
     if (graph->graph_loader->by_loss)
-        return trek_fail_null(TREK_ERR_STATE, "trek_graph_forward_batch: trek_graph_set_loader was given no field for the input");
+        return trek_fail_null(
+            TREK_ERR_STATE,
+            "graph_forward_batch: trek_graph_set_loader was given no field for an input of the graph; each input needs one");
     for (int k = 0; k < graph->layout.n_inputs; k++)
         inputs[k] = batch->vars[graph->graph_loader->fields[k]];
     return trek_graph_forward_many(graph, inputs, graph->layout.n_inputs);
@@ -306,9 +311,9 @@ trek_var *trek_graph_forward_batch(trek_graph *graph, const trek_batch *batch)
 
 trek_var *trek_graph_train_batch(trek_graph *graph, trek_batch *batch)
 {
-    trek_stepper *s = stepper_for(graph, batch, "trek_graph_train_batch");
+    trek_stepper *s = stepper_for(graph, batch, "graph_train_batch");
     if (s && !graph->graph_loader->loss)
-        return trek_fail_null(TREK_ERR_STATE, "trek_graph_train_batch: no loss is registered; trek_graph_set_loss gives one");
+        return trek_fail_null(TREK_ERR_STATE, "graph_train_batch: no loss is registered; trek_graph_set_loss registers one");
     if (s && !s->klass->reads_parts && trek_batch_fill(batch) != TREK_OK) /* the batch was made for another stepper */
         return NULL;
     if (s && !graph->began_ns)

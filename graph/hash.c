@@ -147,11 +147,11 @@ static bool describe_graph(trek_text *text, const trek_graph_layout *l)
 char *trek_graph_hash(trek_graph *graph, char *hash, size_t capacity)
 {
     if (!graph || !hash) {
-        trek_fail_missing("trek_graph_hash", graph ? "text" : "graph");
+        trek_fail_missing("graph_hash", graph ? "text" : "graph");
         return NULL;
     }
     if (capacity < TREK_GRAPH_HASH_TEXT) {
-        trek_fail(TREK_ERR_ARGUMENT, "trek_graph_hash: capacity: %zu bytes; the hash takes %d", capacity, TREK_GRAPH_HASH_TEXT);
+        trek_fail(TREK_ERR_ARGUMENT, "graph_hash: capacity: %zu bytes; must be %d or more", capacity, TREK_GRAPH_HASH_TEXT);
         return NULL;
     }
     trek_text text = { 0 };

@@ -48,7 +48,7 @@ static trek_status note_halted(loop_run *r)
 static trek_var *run_condition(loop_run *r)
 {
     trek_var *z = trek_forward(r->loop->condition, r->x);
-    return trek_verb_numbers("loop: the condition", z, r->rows, r->numbers) == TREK_OK ? z : NULL;
+    return trek_verb_numbers("loop: condition", z, r->rows, r->numbers) == TREK_OK ? z : NULL;
 }
 
 /* Runs the condition on the current stream; rows above 0 halt. */
@@ -140,7 +140,8 @@ static trek_var *merged(const loop_run *r, trek_var *y)
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!trek_shape_equal(trek_var_shape(y), trek_var_shape(r->x)))
-        return trek_fail_null(TREK_ERR_SHAPE, "loop: with a condition the body must keep the shape; it makes %s of %s",
+        return trek_fail_null(TREK_ERR_SHAPE,
+                              "loop: body: result of shape %s for input of shape %s; with a condition the shape must stay",
                               trek_shape_text(trek_var_shape(y), b, sizeof b),
                               trek_shape_text(trek_var_shape(r->x), a, sizeof a));
     if (trek_var_dtype(y) != trek_var_dtype(r->x))
@@ -205,7 +206,7 @@ static trek_status run_passes(loop_run *r)
 static trek_status begin_run(loop_run *r)
 {
     if (r->n > TREK_VERB_MOST_INPUTS)
-        return trek_fail(TREK_ERR_ARGUMENT, "loop: takes at most %d inputs, not %d", TREK_VERB_MOST_INPUTS, r->n);
+        return trek_fail(TREK_ERR_ARGUMENT, "loop: inputs: %d; must be at most %d", r->n, TREK_VERB_MOST_INPUTS);
     r->x = trek_var_retain(r->inputs[0]);
     if (!r->loop->condition)
         return TREK_OK;
@@ -333,15 +334,15 @@ static trek_status check(const trek_module *body, const trek_loop_opts *opts)
 {
     const trek_module *condition = opts->halt_before ? opts->halt_before : opts->halt_after;
     if (opts->times < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "loop: .times must be at least 1, not %lld", (long long)opts->times);
+        return trek_fail(TREK_ERR_ARGUMENT, "loop: .times: %lld; must be at least 1", (long long)opts->times);
     if (opts->halt_before && opts->halt_after)
-        return trek_fail(TREK_ERR_ARGUMENT, "loop: halts before a pass or after it, not both");
+        return trek_fail(TREK_ERR_ARGUMENT, "loop: .halt_before and .halt_after: both are set; a loop has one condition at most");
     if (opts->adaptive && !opts->halt_after)
-        return trek_fail(TREK_ERR_ARGUMENT, "loop: .adaptive needs .halt_after");
+        return trek_fail(TREK_ERR_ARGUMENT, "loop: .adaptive: set without .halt_after, which it needs");
     if (opts->epsilon != 0 && !(opts->adaptive && opts->epsilon > 0 && opts->epsilon < 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "loop: .epsilon is that of an adaptive loop, in (0, 1)");
+        return trek_fail(TREK_ERR_ARGUMENT, "loop: .epsilon: %g; must be inside (0, 1), and needs .adaptive", opts->epsilon);
     if (opts->trace && !*opts->trace)
-        return trek_fail(TREK_ERR_ARGUMENT, "loop: .trace is empty");
+        return trek_fail(TREK_ERR_ARGUMENT, "loop: .trace: it is empty; a name must have at least one character");
     if (!condition)
         return TREK_OK;
     trek_status status = trek_verb_refuse_meeting("loop", (trek_module *)(uintptr_t)body);

@@ -71,7 +71,9 @@ trek_status trek_loop_record(loop_run *run, const char *name, trek_var *value)
 {
     loop_trace *trace = find(&run->traces, name);
     if (trace && trace->pass == run->pass)
-        return trek_fail(TREK_ERR_ARGUMENT, "loop: \"%s\" is published twice in pass %lld", name, (long long)run->pass);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "loop: name: \"%s\" was published twice in pass %lld; a name is published once a pass", name,
+                         (long long)run->pass);
     if (!trace && !(trace = add(&run->traces, name)))
         return trek_error_status();
     if (!(value = with_halted(run, trace, value)))
@@ -86,7 +88,7 @@ trek_status trek_loop_record(loop_run *run, const char *name, trek_var *value)
 trek_status trek_loop_publish(const char *name, trek_var *value)
 {
     if (!name || !*name || !value)
-        return trek_fail_missing("trek_loop_publish", value ? "name" : "value");
+        return trek_fail_missing("loop_publish", value ? "name" : "value");
     return running ? trek_loop_record(running, name, value) : TREK_OK;
 }
 

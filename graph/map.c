@@ -36,8 +36,8 @@ static trek_var *run_folded(const map_module *m, trek_var *const *inputs, int n,
     trek_shape shape = trek_var_shape(y), apart = { .ndim = shape.ndim + 1, .sizes = { rows, count } };
     if (shape.ndim < 1 || shape.sizes[0] != rows * count || shape.ndim >= TREK_MAX_DIMS) {
         char text[TREK_SHAPE_TEXT];
-        return trek_fail_null(TREK_ERR_SHAPE, "map: of %lld rows the body made %s", (long long)(rows * count),
-                              trek_shape_text(shape, text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "map: body: result of shape %s for %lld rows; the number of rows must stay",
+                              trek_shape_text(shape, text, sizeof text), (long long)(rows * count));
     }
     for (int d = 1; d < shape.ndim; d++)
         apart.sizes[d + 1] = shape.sizes[d];
@@ -47,9 +47,11 @@ static trek_var *run_folded(const map_module *m, trek_var *const *inputs, int n,
 /* Does so with [..., n w] as [..., n, w]. */
 static trek_var *run_folded_slices(const map_module *m, trek_var *const *inputs, int n)
 {
+    char text[TREK_SHAPE_TEXT];
     trek_shape shape = trek_var_shape(inputs[0]);
     if (shape.ndim < 2 || shape.ndim >= TREK_MAX_DIMS)
-        return trek_fail_null(TREK_ERR_SHAPE, "map: slices in one call need rows and a dimension to slice");
+        return trek_fail_null(TREK_ERR_SHAPE, "map: input: %s; slices in one call need rows and a dimension to slice",
+                              trek_shape_text(shape, text, sizeof text));
     shape.sizes[shape.ndim] = shape.sizes[shape.ndim - 1] / m->slices;
     shape.sizes[shape.ndim - 1] = m->slices;
     shape.ndim++;
@@ -57,7 +59,9 @@ static trek_var *run_folded_slices(const map_module *m, trek_var *const *inputs,
     if (!y)
         return NULL;
     if (trek_var_ndim(y) != shape.ndim)
-        return trek_fail_null(TREK_ERR_SHAPE, "map: of a slice the body must make as many dimensions");
+        return trek_fail_null(TREK_ERR_SHAPE,
+                              "map: body: result of %d dimensions for a slice of %d; the number of dimensions must stay",
+                              trek_var_ndim(y), shape.ndim);
     return trek_flatten(y, -2, -1);
 }
 
@@ -70,8 +74,8 @@ static trek_var *run_row(const map_module *m, trek_var *const *inputs, int n, in
     char text[TREK_SHAPE_TEXT];
     for (int j = 0; j < n; j++) {
         if (inputs[j] && (trek_var_ndim(inputs[j]) < 1 || trek_var_size(inputs[j], 0) != rows))
-            return trek_fail_null(TREK_ERR_SHAPE, "map: over %lld rows, but input %d is %s", (long long)rows, j,
-                                  trek_shape_text(trek_var_shape(inputs[j]), text, sizeof text));
+            return trek_fail_null(TREK_ERR_SHAPE, "map: input %d: %s; must have %lld rows", j,
+                                  trek_shape_text(trek_var_shape(inputs[j]), text, sizeof text), (long long)rows);
         list[j] = inputs[j] ? trek_narrow(inputs[j], 0, k, 1) : NULL;
         if (inputs[j] && !list[j])
             return NULL;
@@ -130,18 +134,18 @@ static trek_var *map_forward_many(trek_module *self, trek_var *const *inputs, in
     const map_module *m = (const map_module *)self;
     char text[TREK_SHAPE_TEXT];
     if (n > TREK_VERB_MOST_INPUTS)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "map: takes at most %d inputs, not %d", TREK_VERB_MOST_INPUTS, n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "map: inputs: %d; must be at most %d", n, TREK_VERB_MOST_INPUTS);
     trek_shape shape = trek_var_shape(inputs[0]);
     int dim = m->slices ? shape.ndim - 1 : m->dim < 0 ? m->dim + shape.ndim : m->dim;
     if (dim < 0 || dim >= shape.ndim)
-        return trek_fail_null(TREK_ERR_SHAPE, "map: %s has no dimension %d", trek_shape_text(shape, text, sizeof text),
+        return trek_fail_null(TREK_ERR_SHAPE, "map: input: %s has no dimension %d", trek_shape_text(shape, text, sizeof text),
                               m->slices ? -1 : m->dim);
     if (m->slices && shape.sizes[dim] % m->slices != 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "map: the last dimension of %s is no multiple of %lld slices",
+        return trek_fail_null(TREK_ERR_SHAPE, "map: .slices: the last dimension of %s is not a multiple of %lld",
                               trek_shape_text(shape, text, sizeof text), (long long)m->slices);
     int64_t count = m->slices ? m->slices : shape.sizes[dim];
     if (count > INT32_MAX)
-        return trek_fail_null(TREK_ERR_SHAPE, "map: %lld parts are too many", (long long)count);
+        return trek_fail_null(TREK_ERR_SHAPE, "map: input: %lld parts; there must be fewer than 2^31", (long long)count);
     if (!m->slices && dim == 0 && (m->batched || count == 0)) /* of no elements: only the shape is needed */
         return trek_verb_run(m->body, inputs, n);
     if (m->slices && m->batched)
@@ -171,9 +175,10 @@ trek_module *trek_map_new(trek_module *body, const trek_map_opts *opts)
 {
     trek_map_opts given = opts ? *opts : (trek_map_opts){ 0 };
     if (given.slices < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "map: .slices must be at least 1, not %lld", (long long)given.slices);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "map: .slices: %lld; must be at least 1", (long long)given.slices);
     if (given.slices && given.dim)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "map: slices are those of the last dimension; .dim is for elements");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "map: .dim: %d, together with .slices; slices are those of the last dimension",
+                              given.dim);
     bool by_row = given.slices == 0 && !given.batched; /* a negative dim may turn out to be that of the rows */
     if (by_row && given.dim <= 0 && trek_verb_refuse_meeting("map", body) != TREK_OK)
         return NULL;

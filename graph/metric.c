@@ -30,7 +30,7 @@ trek_metric *trek_metric_make(const metric_form *form)
 trek_metric *trek_metric_new(const trek_metric_spec *spec)
 {
     metric_form form;
-    return trek_metric_form("trek_metric_new", spec, &form) == TREK_OK ? trek_metric_make(&form) : NULL;
+    return trek_metric_form("metric_new", spec, &form) == TREK_OK ? trek_metric_make(&form) : NULL;
 }
 
 trek_metric *trek_metric_retain(trek_metric *metric)
@@ -98,7 +98,7 @@ static trek_status check_weights(const trek_metric *m, const metric_rows *rows)
 {
     for (int64_t k = 0; rows->column[METRIC_WEIGHT] && k < rows->n; k++)
         if (!(metric_weight(rows, k) >= 0) || isinf(metric_weight(rows, k)))
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: weight %g of row %lld: weights are finite and not negative", m->klass->name,
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: weight: %g at row %lld; must be finite and not negative", m->klass->name,
                              metric_weight(rows, k), (long long)k);
     return TREK_OK;
 }
@@ -167,18 +167,18 @@ trek_status trek_metric_take(const char *function, trek_metric *metric, trek_var
 
 trek_status trek_metric_update(trek_metric *metric, trek_var *pred, trek_var *target)
 {
-    return trek_metric_take("trek_metric_update", metric, pred, target, NULL);
+    return trek_metric_take("metric_update", metric, pred, target, NULL);
 }
 
 trek_status trek_metric_update_weighted(trek_metric *metric, trek_var *pred, trek_var *target, trek_var *weight)
 {
-    return trek_metric_take("trek_metric_update_weighted", metric, pred, target, weight);
+    return trek_metric_take("metric_update_weighted", metric, pred, target, weight);
 }
 
 int64_t trek_metric_count(trek_metric *metric)
 {
     if (!metric)
-        trek_fail_missing("trek_metric_count", "metric");
+        trek_fail_missing("metric_count", "metric");
     return metric && trek_metric_read(metric) == TREK_OK ? metric->counted : -1;
 }
 
@@ -209,14 +209,15 @@ trek_status trek_metric_compare(const trek_metric *a, const trek_metric *b)
 {
     if (trek_metric_is(a, &b->form))
         return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "metrics of different specs (%s of %lld classes, %s of %lld) are no one metric",
+    return trek_fail(TREK_ERR_ARGUMENT,
+                     "metric_merge: metrics of different specs (%s of %lld classes, %s of %lld); they must be equal",
                      a->klass->name, (long long)a->form.classes, b->klass->name, (long long)b->form.classes);
 }
 
 trek_status trek_metric_merge(trek_metric *metric, trek_metric *from)
 {
     if (!metric || !from)
-        return trek_fail_missing("trek_metric_merge", metric ? "from" : "metric");
+        return trek_fail_missing("metric_merge", metric ? "from" : "metric");
     double *place;
     trek_status status = trek_metric_compare(metric, from);
     if (status == TREK_OK)
@@ -282,13 +283,13 @@ trek_metric *trek_metric_unpack(const double *numbers, int64_t n)
     metric_form form;
     const double *head = numbers + FORM_NUMBERS;
     if (n < PACKED_HEAD || !read_form(numbers, &form) || head[0] != 1)
-        return trek_fail_null(TREK_ERR_FORMAT, "the state of a metric is damaged, or of another version");
+        return trek_fail_null(TREK_ERR_FORMAT, "metric_set_state: state: it is damaged, or of another version");
     const metric_class *klass = trek_metric_class_of(form.kind);
     int64_t counted = whole(head[1]), sums = whole(head[2]), rows = whole(head[3]),
         width = klass->width ? klass->width(&form) : 0;
     if (counted < 0 || sums != klass->sums(&form) || rows < 0 || (width == 0 && rows > 0) || sums > n ||
         (width > 0 && rows > n / width) || PACKED_HEAD + 2 * sums + rows * width != n)
-        return trek_fail_null(TREK_ERR_FORMAT, "the state of a metric is damaged");
+        return trek_fail_null(TREK_ERR_FORMAT, "metric_set_state: state: it is damaged");
     trek_metric *m = trek_metric_make(&form);
     double *place = NULL;
     if (!m || metric_list_room(m, rows, &place) != TREK_OK) {
@@ -307,7 +308,7 @@ trek_metric *trek_metric_unpack(const double *numbers, int64_t n)
 trek_tensor *trek_metric_state(trek_metric *metric)
 {
     if (!metric)
-        return trek_fail_missing("trek_metric_state", "metric"), NULL;
+        return trek_fail_missing("metric_state", "metric"), NULL;
     int64_t n;
     double *numbers = trek_metric_read(metric) == TREK_OK ? trek_metric_pack(metric, &n) : NULL;
     trek_tensor *state = numbers ? trek_tensor_from_data(numbers, trek_dims(n), TREK_F64, trek_cpu(0)) : NULL;
@@ -327,9 +328,12 @@ static trek_status take_state(trek_metric *metric, trek_metric *from)
 trek_status trek_metric_set_state(trek_metric *metric, const trek_tensor *state)
 {
     if (!metric || !state)
-        return trek_fail_missing("trek_metric_set_state", metric ? "state" : "metric");
+        return trek_fail_missing("metric_set_state", metric ? "state" : "metric");
+    char text[TREK_SHAPE_TEXT];
     if (state->ndim != 1 || state->dtype != TREK_F64)
-        return trek_fail(TREK_ERR_FORMAT, "trek_metric_set_state: the state of a metric is f64 [n]");
+        return trek_fail(TREK_ERR_FORMAT, "metric_set_state: state: %s %s; must be f64 [n]",
+                         trek_dtype_name((trek_dtype)state->dtype),
+                         trek_tensor_shape_text(state, text));
     size_t bytes = (size_t)state->sizes[0] * sizeof(double);
     double *numbers = trek_alloc(bytes);
     trek_status status = numbers ? trek_tensor_to_host(state, TREK_F64, numbers, bytes) : TREK_ERR_MEMORY;
@@ -435,7 +439,7 @@ static trek_metric *join(trek_metric *metric, trek_graph *graph)
 trek_tensor *trek_metric_values(trek_metric *metric, trek_graph *graph)
 {
     if (!metric)
-        return trek_fail_missing("trek_metric_values", "metric"), NULL;
+        return trek_fail_missing("metric_values", "metric"), NULL;
     trek_metric *all = join(metric, graph);
     trek_tensor *values = all ? values_of(all) : NULL;
     trek_metric_free(&all);
@@ -445,13 +449,13 @@ trek_tensor *trek_metric_values(trek_metric *metric, trek_graph *graph)
 double trek_metric_compute(trek_metric *metric, trek_graph *graph)
 {
     if (!metric) {
-        trek_fail_missing("trek_metric_compute", "metric");
+        trek_fail_missing("metric_compute", "metric");
         return NAN;
     }
     trek_tensor *values = trek_metric_values(metric, graph);
     double value = values && trek_tensor_numel(values) == 1 ? trek_tensor_item(values) : (double)NAN;
     if (values && values->ndim > 0) {
-        trek_fail(TREK_ERR_SHAPE, "trek_metric_compute: the value of %s is not one number; trek_metric_values gives it",
+        trek_fail(TREK_ERR_SHAPE, "metric_compute: the value of %s is not a single number; trek_metric_values returns it",
                   metric->klass->name);
         value = NAN;
     }

@@ -18,7 +18,7 @@ typedef struct metric_batch {
 static trek_status fail_shapes(const metric_batch *b, const char *wanted)
 {
     char pred[TREK_SHAPE_TEXT], target[TREK_SHAPE_TEXT];
-    return trek_fail(TREK_ERR_SHAPE, "%s: pred %s and target %s: %s", b->function,
+    return trek_fail(TREK_ERR_SHAPE, "%s: pred of shape %s and target of shape %s; %s", b->function,
                      trek_shape_text(trek_var_shape(b->pred), pred, sizeof pred),
                      trek_shape_text(trek_var_shape(b->target), target, sizeof target), wanted);
 }
@@ -59,7 +59,7 @@ static trek_var *classes_last(trek_var *x)
 static trek_status take_alike(metric_batch *b, bool sigmoid)
 {
     if (!are_alike(b->pred, b->target))
-        return fail_shapes(b, "they are alike");
+        return fail_shapes(b, "their shapes must be equal");
     b->rows = trek_var_shape(b->target);
     b->n = trek_shape_numel(b->rows);
     b->column[METRIC_PRED] = as_rows(sigmoid ? trek_sigmoid(wide(b->pred)) : b->pred, b->n, -1);
@@ -71,7 +71,7 @@ static trek_status take_labels(metric_batch *b, bool sigmoid)
 {
     int64_t labels = b->form->classes;
     if (!are_alike(b->pred, b->target) || trek_var_ndim(b->target) < 2 || trek_var_size(b->target, 1) != labels)
-        return fail_shapes(b, "they are alike, [samples, labels, ...], with the metric's number of labels");
+        return fail_shapes(b, "both must be [samples, labels, ...], with the metric's number of labels");
     b->rows = without(trek_var_shape(b->target), 1);
     b->n = trek_shape_numel(b->rows);
     b->column[METRIC_PRED] = as_rows(classes_last(sigmoid ? trek_sigmoid(wide(b->pred)) : b->pred), b->n, labels);
@@ -102,16 +102,17 @@ static trek_status take_classes(metric_batch *b, bool all_scores)
     b->column[METRIC_TARGET] = as_rows(b->target, b->n, -1);
     if (!is_score(b->pred) && !all_scores && f->top_k == 1) {
         if (!are_alike(b->pred, b->target))
-            return fail_shapes(b, "predicted classes are as many as the targets");
+            return fail_shapes(b, "there must be as many predicted classes as targets");
         b->column[METRIC_PRED] = as_rows(b->pred, b->n, -1);
         return trek_error_status();
     }
     if (!is_score(b->pred))
-        return trek_fail(TREK_ERR_DTYPE, "%s: scores are of a floating dtype", b->function);
+        return trek_fail(TREK_ERR_DTYPE, "%s: pred: scores of %s; must be of a floating dtype", b->function,
+                         trek_dtype_name(trek_var_dtype(b->pred)));
     trek_shape scores = trek_var_shape(b->pred);
     if (scores.ndim < 2 || scores.sizes[1] != f->classes || scores.ndim != b->rows.ndim + 1 ||
         memcmp(without(scores, 1).sizes, b->rows.sizes, (size_t)b->rows.ndim * sizeof *scores.sizes) != 0)
-        return fail_shapes(b, "scores [N, C, ...], with the metric's number of classes, go with targets [N, ...]");
+        return fail_shapes(b, "they must be [N, C, ...], with the metric's number of classes, and [N, ...]");
     if (b->n == 0)
         return TREK_OK;
     trek_var *rows = as_rows(classes_last(b->pred), b->n, f->classes);
@@ -128,7 +129,7 @@ static trek_status take_numbers(metric_batch *b)
     if (outputs == 1)
         return take_alike(b, false);
     if (!are_alike(b->pred, b->target) || ndim < 1 || trek_var_size(b->target, -1) != outputs)
-        return fail_shapes(b, "they are alike, and the last dimension is that of the metric's outputs");
+        return fail_shapes(b, "their shapes must be equal, and the last dimension that of the metric's outputs");
     b->rows = without(trek_var_shape(b->target), ndim - 1);
     b->n = trek_shape_numel(b->rows);
     b->column[METRIC_PRED] = as_rows(b->pred, b->n, outputs);
@@ -141,14 +142,16 @@ static trek_status take_tokens(metric_batch *b)
 {
     trek_shape logits = trek_var_shape(b->pred);
     if (!is_score(b->pred))
-        return trek_fail(TREK_ERR_DTYPE, "%s: logits are of a floating dtype", b->function);
+        return trek_fail(TREK_ERR_DTYPE, "%s: pred: logits of %s; must be of a floating dtype", b->function,
+                         trek_dtype_name(trek_var_dtype(b->pred)));
     b->rows = trek_var_shape(b->target);
     b->n = trek_shape_numel(b->rows);
     if (logits.ndim != b->rows.ndim + 1 ||
         memcmp(logits.sizes, b->rows.sizes, (size_t)b->rows.ndim * sizeof *logits.sizes) != 0)
-        return fail_shapes(b, "logits [..., C] go with targets [...]");
+        return fail_shapes(b, "they must be [..., C] and [...]");
     if (is_score(b->target))
-        return trek_fail(TREK_ERR_DTYPE, "%s: targets are classes, of an integer dtype", b->function);
+        return trek_fail(TREK_ERR_DTYPE, "%s: target: classes of %s; must be of an integer dtype", b->function,
+                         trek_dtype_name(trek_var_dtype(b->target)));
     b->classes = logits.sizes[b->rows.ndim];
     b->column[METRIC_TARGET] = as_rows(b->target, b->n, -1);
     if (b->n == 0)
@@ -185,7 +188,8 @@ static trek_status take_weight(metric_batch *b)
         memcmp(shape.sizes, b->rows.sizes, (size_t)shape.ndim * sizeof *shape.sizes) == 0;
     if (!of_rows && !(shape.ndim == 1 && b->rows.ndim >= 1 && shape.sizes[0] == b->rows.sizes[0])) {
         char given[TREK_SHAPE_TEXT], rows[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_SHAPE, "%s: the weight %s is neither of the targets' rows %s nor of their samples", b->function,
+        return trek_fail(TREK_ERR_SHAPE, "%s: weight: shape %s; must be that of the targets' rows, %s, or of their samples",
+                         b->function,
                          trek_shape_text(shape, given, sizeof given), trek_shape_text(b->rows, rows, sizeof rows));
     }
     if (!of_rows) {

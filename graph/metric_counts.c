@@ -16,8 +16,9 @@ static trek_status check_label(const metric_form *f, const char *name, const met
     if (metric_ignores(f, target))
         return TREK_OK;
     if (target != 0 && target != 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: target %g of row %lld is neither 0 nor 1", name, target, row);
-    return isnan(pred) ? trek_fail(TREK_ERR_ARGUMENT, "%s: the score of row %lld is NaN", name, row) : TREK_OK;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: target: %g at row %lld; must be 0 or 1", name, target, row);
+    return isnan(pred) ? trek_fail(TREK_ERR_ARGUMENT, "%s: pred: the score at row %lld is NaN; must be a number", name, row)
+                       : TREK_OK;
 }
 
 static bool is_class(const metric_form *f, double x) { return x >= 0 && x < (double)f->classes && floor(x) == x; }
@@ -28,12 +29,12 @@ static trek_status check_class(const metric_form *f, const char *name, const met
     if (metric_ignores(f, target))
         return TREK_OK;
     if (!is_class(f, target))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: target %g of row %lld is outside [0, %lld)", name, target, (long long)k,
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: target: %g at row %lld; must be inside [0, %lld)", name, target, (long long)k,
                          (long long)f->classes);
     if (rows->column[METRIC_TOP] && isnan(rows->column[METRIC_TOP][k]))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: a score of row %lld is NaN", name, (long long)k);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: pred: a score at row %lld is NaN; must be a number", name, (long long)k);
     if (!is_class(f, pred))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: predicted class %g of row %lld is outside [0, %lld)", name, pred, (long long)k,
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: pred: class %g at row %lld; must be inside [0, %lld)", name, pred, (long long)k,
                          (long long)f->classes);
     return TREK_OK;
 }

@@ -121,8 +121,8 @@ static trek_status check_tokens(const metric_form *f, const metric_rows *rows)
     for (int64_t k = 0; k < rows->n; k++) {
         double target = rows->column[METRIC_TARGET][k];
         if (!metric_ignores(f, target) && !(target >= 0 && target < (double)rows->classes))
-            return trek_fail(TREK_ERR_ARGUMENT, "perplexity: target %g of row %lld is outside [0, %lld)", target, (long long)k,
-                             (long long)rows->classes);
+            return trek_fail(TREK_ERR_ARGUMENT, "perplexity: target: %g at row %lld; must be inside [0, %lld)", target,
+                             (long long)k, (long long)rows->classes);
     }
     return TREK_OK;
 }

@@ -24,43 +24,43 @@ static bool is_of_classes(trek_metric_kind kind) { return kind <= TREK_METRIC_AV
 static const char *wrong_classes(const trek_metric_spec *s)
 {
     if (!is_of_classes(s->kind) && (s->classes != 0 || s->multilabel || s->logits || s->threshold != 0 || s->top_k != 0))
-        return "classes, multilabel, top_k, threshold and logits are of classes";
+        return ".classes, .multilabel, .top_k, .threshold, .logits: set; only metrics of classes have them";
     if (s->multilabel ? s->classes < 1 : s->classes != 0 && s->classes < 2)
-        return s->multilabel ? "multilabel needs .classes, how many labels there are"
-                             : "classes is 0 (binary), or at least 2";
+        return s->multilabel ? ".multilabel: set without .classes, the number of labels, which it needs"
+                             : ".classes: out of range; must be 0 (binary) or at least 2";
     if (s->classes > INT32_MAX)
-        return "there are too many classes";
+        return ".classes: too many; must be less than 2^31";
     bool of_several = s->kind == TREK_METRIC_ACCURACY && s->classes > 0 && !s->multilabel;
     if (s->top_k != 0 && (!of_several || s->top_k < 1 || s->top_k > s->classes))
-        return "top_k is of an accuracy of several classes, 1 to .classes";
+        return ".top_k: out of place or range; only an accuracy of several classes has it, 1 to .classes";
     if (s->top_k > 1 && s->logits)
-        return "top_k needs no logits: the order of scores is that of logits";
+        return ".logits: set together with .top_k, which does not need it: scores and logits have one order";
     return NULL;
 }
 
 static const char *wrong_average(const trek_metric_spec *s)
 {
     if ((unsigned)s->average > TREK_METRIC_EACH)
-        return "there is no such average";
+        return ".average: unknown; must be a value of trek_metric_average";
     bool has_parts = is_of_classes(s->kind) ? s->classes > 0 && s->kind != TREK_METRIC_CONFUSION : is_of_numbers(s->kind);
     if (s->average != TREK_METRIC_AVERAGE_DEFAULT && !has_parts)
-        return "an average is of several classes, labels or outputs";
+        return ".average: set; only metrics of several classes, labels or outputs have it";
     if (is_of_numbers(s->kind) && (s->average == TREK_METRIC_MICRO ||
                                    (s->average == TREK_METRIC_WEIGHTED && s->kind != TREK_METRIC_R2)))
-        return "errors of outputs have the mean of all, or each (R2 also by variance)";
+        return ".average: not possible for errors of outputs; must be the mean of all, or each (for R2 also by variance)";
     return NULL;
 }
 
 static const char *wrong_numbers(const trek_metric_spec *s)
 {
     if (s->outputs != 0 && (!is_of_numbers(s->kind) || s->outputs < 1 || s->outputs > INT32_MAX))
-        return "outputs is of metrics of numbers, at least 1";
+        return ".outputs: out of place or range; only metrics of numbers have it, and it must be at least 1";
     if (s->ignore_index != 0 && is_of_numbers(s->kind))
-        return "ignore_index is of class targets";
+        return ".ignore_index: set; only metrics of class targets have it";
     if (s->beta != 0 && (s->kind != TREK_METRIC_F1 || !(s->beta > 0) || isinf(s->beta)))
-        return "beta is of F1, above 0";
+        return ".beta: out of place or range; only F1 has it, and it must be above 0";
     if (isnan(s->threshold) || (s->threshold != 0 && s->classes > 0 && !s->multilabel))
-        return "threshold is a number, of binary and multilabel metrics";
+        return ".threshold: out of place or NaN; only binary and multilabel metrics have it";
     return NULL;
 }
 
@@ -69,7 +69,7 @@ trek_status trek_metric_form(const char *function, const trek_metric_spec *s, me
     if (!s)
         return trek_fail_missing(function, "spec");
     if (!trek_metric_class_of(s->kind))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no kind of metric", function, (int)s->kind);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .kind: %d; must be a value of trek_metric_kind", function, (int)s->kind);
     const char *wrong = wrong_classes(s);
     wrong = wrong ? wrong : wrong_average(s);
     wrong = wrong ? wrong : wrong_numbers(s);

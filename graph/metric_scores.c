@@ -22,11 +22,12 @@ static trek_status check_row(const metric_form *f, const double *scores, const d
     double classes = metric_is_multiclass(f) ? (double)f->classes : 2;
     for (int64_t k = 0; k < targets_of(f); k++)
         if (!metric_ignores(f, targets[k]) && !(targets[k] >= 0 && targets[k] < classes && floor(targets[k]) == targets[k]))
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: target %g of row %lld is outside [0, %g)", name_of(f), targets[k],
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: target: %g at row %lld; must be inside [0, %g)", name_of(f), targets[k],
                              (long long)row, classes);
     for (int64_t k = 0; k < metric_parts(f); k++)
         if (isnan(scores[k]) && !metric_ignores(f, targets[f->multilabel ? k : 0]))
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: a score of row %lld is NaN", name_of(f), (long long)row);
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: pred: a score at row %lld is NaN; must be a number", name_of(f),
+                             (long long)row);
     return TREK_OK;
 }
 
@@ -152,10 +153,9 @@ static trek_status undefined(const metric_form *f, int64_t c, const curve *curve
 {
     const char *kind = metric_number(curve->positive) > 0 ? "negative" : "positive";
     if (metric_is_binary(f) || f->average == TREK_METRIC_MICRO)
-        return trek_fail(TREK_ERR_ARGUMENT, "AUROC: there is only one class: no target is %s", kind);
+        return trek_fail(TREK_ERR_ARGUMENT, "AUROC: target: there is only one class: no target is %s; both are needed", kind);
     return trek_fail(TREK_ERR_ARGUMENT,
-                     "AUROC: %s %lld has no %s targets, so there is no mean of all; TREK_METRIC_EACH gives the "
-                     "others",
+                     "AUROC: target: %s %lld has no %s targets, so there is no mean of all; TREK_METRIC_EACH gives the others",
                      f->multilabel ? "label" : "class", (long long)c, kind);
 }
 

@@ -65,14 +65,18 @@ static trek_status check_sort(const trek_observation *o, bool total, bool metric
     if (!o->seen || (o->total == total && (o->metric != NULL) == metric))
         return TREK_OK;
     const char *sort = o->metric ? "metric" : o->total ? "sum" : "mean";
-    return trek_fail(TREK_ERR_ARGUMENT, "\"%s\" is recorded as a %s and as a %s", o->name, sort,
-                     metric ? "metric" : total ? "sum" : "mean");
+    return trek_fail(TREK_ERR_ARGUMENT,
+                     "graph_record: \"%s\": recorded as a %s and as a %s; a name has one kind until the next flush", o->name,
+                     sort,
+                     metric  ? "metric"
+                     : total ? "sum"
+                             : "mean");
 }
 
 trek_status trek_graph_record(trek_graph *graph, const char *name, double value)
 {
     if (!graph || !name)
-        return trek_fail_missing("trek_graph_record", graph ? "name" : "graph");
+        return trek_fail_missing("graph_record", graph ? "name" : "graph");
     trek_observation *observation = find_or_add(graph, name);
     if (!observation)
         return TREK_ERR_MEMORY;
@@ -130,7 +134,7 @@ static trek_status take_value(trek_observation *o)
         o->value = values->ndim == 0 ? trek_tensor_item(values) : (double)NAN;
     } else if (trek_error_status() == TREK_ERR_ARGUMENT) {
         trek_error_take(&status, message);
-        trek_log_message(TREK_LOG_WARNING, "the metric \"%s\" has no value: %s", o->name, message);
+        trek_log_message(TREK_LOG_WARNING, "graph_flush: the metric \"%s\" has no value: %s", o->name, message);
     }
     trek_tensor_release(o->values);
     o->values = values;
@@ -148,7 +152,7 @@ trek_status trek_observation_point(trek_observation *o, double *point)
 trek_tensor *trek_graph_metric_values(trek_graph *graph, const char *name)
 {
     if (!graph || !name) {
-        trek_fail_missing("trek_graph_metric_values", graph ? "name" : "graph");
+        trek_fail_missing("graph_metric_values", graph ? "name" : "graph");
         return NULL;
     }
     const trek_observation *o = trek_observation_find(graph, name);
@@ -192,7 +196,7 @@ static trek_var *value_to_collect(trek_graph *graph, const char *tag)
 {
     trek_var *value = trek_graph_tagged(graph, tag);
     if (!value && trek_error_status() == TREK_OK)
-        trek_fail(TREK_ERR_STATE, "trek_graph_collect: \"%s\" has no value before the first forward", tag);
+        trek_fail(TREK_ERR_STATE, "graph_collect: tag: \"%s\" has no value before the first forward", tag);
     return value;
 }
 
@@ -203,7 +207,8 @@ trek_status trek_graph_collect(trek_graph *graph, const char *tag)
         return trek_error_status();
     if (trek_var_numel(value) != 1) {
         char text[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_SHAPE, "trek_graph_collect: \"%s\" is %s, not a scalar; use trek_graph_collect_with", tag,
+        return trek_fail(TREK_ERR_SHAPE,
+                         "graph_collect: tag: \"%s\" has shape %s; must be a scalar, use trek_graph_collect_with for others", tag,
                          trek_shape_text(trek_var_shape(value), text, sizeof text));
     }
     return trek_graph_record(graph, tag, trek_var_item(value));
@@ -219,7 +224,7 @@ static trek_var *reduce(trek_var *value, trek_collect how)
     case TREK_COLLECT_MIN: return trek_min(value, all, false);
     case TREK_COLLECT_NORM: return trek_sqrt(trek_sum(trek_square(value), all, false));
     }
-    return trek_fail_null(TREK_ERR_ARGUMENT, "trek_graph_collect_with: %d is no way to reduce", (int)how);
+    return trek_fail_null(TREK_ERR_ARGUMENT, "graph_collect_with: how: %d; must be a value of trek_collect", (int)how);
 }
 
 trek_status trek_collect_number(trek_var *value, trek_collect how, double *number)
@@ -287,7 +292,7 @@ trek_status trek_observations_flush(trek_graph *graph)
 trek_status trek_graph_flush(trek_graph *graph)
 {
     if (!graph)
-        return trek_fail_missing("trek_graph_flush", "graph");
+        return trek_fail_missing("graph_flush", "graph");
     trek_status status = trek_graph_gather_observations(graph);
     const trek_graph_watch *watch = trek_graph_watched();
     if (watch && status == TREK_OK)
@@ -298,7 +303,7 @@ trek_status trek_graph_flush(trek_graph *graph)
 trek_status trek_graph_flush_local(trek_graph *graph)
 {
     if (!graph)
-        return trek_fail_missing("trek_graph_flush_local", "graph");
+        return trek_fail_missing("graph_flush_local", "graph");
     trek_status status = trek_graph_gather_observations(graph);
     if (status != TREK_OK)
         return status;
@@ -319,7 +324,7 @@ double trek_graph_eta(const trek_graph *graph, int64_t flushes)
 const trek_trend *trek_graph_trend(trek_graph *graph, const char *name)
 {
     if (!graph || !name) {
-        trek_fail_missing("trek_graph_trend", graph ? "name" : "graph");
+        trek_fail_missing("graph_trend", graph ? "name" : "graph");
         return NULL;
     }
     const trek_observation *observation = trek_observation_find(graph, name);

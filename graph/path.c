@@ -17,7 +17,7 @@ trek_module *trek_path_child(const trek_module *parent, const char *name, size_t
 /* Writes e.g. "it has encoder, head"; long lists are cut. */
 static void list_children(const trek_module *module, char *text, size_t size)
 {
-    size_t length = (size_t)snprintf(text, size, module->n_children ? "it has " : "it has none");
+    size_t length = (size_t)snprintf(text, size, module->n_children ? "it has " : "it has no children");
     for (int k = 0; k < module->n_children && length + 8 < size; k++) {
         const char *name = module->children[k].name;
         bool fits = length + strlen(name) + 8 < size;
@@ -33,12 +33,12 @@ void trek_path_tell_where(const char *function, const char *path, const char *re
     size_t before = rest > path ? (size_t)(rest - path) - 1 : 0, length = strcspn(rest, ".");
     list_children(module, children, sizeof children);
     if (!length)
-        trek_fail(TREK_ERR_ARGUMENT, "%s: the path \"%s\" has an empty name", function, path);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: path: \"%s\" contains an empty name", function, path);
     else if (before)
-        trek_fail(TREK_ERR_ARGUMENT, "%s: there is nothing at \"%s\": \"%.*s\" (%s) has no child \"%.*s\"; %s", function, path,
-                  (int)before, path, module->klass->name, (int)length, rest, children);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: path: there is nothing at \"%s\": \"%.*s\" (%s) has no child \"%.*s\"; %s", function,
+                  path, (int)before, path, module->klass->name, (int)length, rest, children);
     else
-        trek_fail(TREK_ERR_ARGUMENT, "%s: there is nothing at \"%s\": the graph has no child \"%.*s\"; %s", function, path,
+        trek_fail(TREK_ERR_ARGUMENT, "%s: path: there is nothing at \"%s\": the graph has no child \"%.*s\"; %s", function, path,
                   (int)length, rest, children);
 }
 
@@ -68,4 +68,4 @@ trek_module *trek_graph_module_at(trek_graph *graph, const char *path, const cha
     return module;
 }
 
-trek_module *trek_graph_at(trek_graph *graph, const char *path) { return trek_graph_module_at(graph, path, "trek_graph_at"); }
+trek_module *trek_graph_at(trek_graph *graph, const char *path) { return trek_graph_module_at(graph, path, "graph_at"); }

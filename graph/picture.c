@@ -290,7 +290,7 @@ trek_picture *trek_picture_make(trek_graph *graph, const trek_graph_draw_opts *o
     sources s = { .opts = opts ? *opts : (trek_graph_draw_opts){ 0 } };
     trek_status status = trek_error_status();
     if (s.opts.nested < TREK_OFF)
-        status = trek_fail(TREK_ERR_ARGUMENT, "a drawing with %d nested levels", s.opts.nested);
+        status = trek_fail(TREK_ERR_ARGUMENT, "graph_draw: .nested: %d; must be TREK_OFF, 0 or more", s.opts.nested);
     if (status == TREK_OK && s.opts.run)
         status = find_shapes(&s, graph);
     if (status == TREK_OK && s.opts.timeline)

@@ -107,7 +107,7 @@ static trek_status make_slots(layout *l)
         segments += (size_t)s;
     }
     if (slots > INT_MAX / 8 || segments > INT_MAX / 8)
-        return trek_fail(TREK_ERR_MEMORY, "a drawing of %zu places", slots);
+        return trek_fail(TREK_ERR_MEMORY, "graph_draw: out of memory for a drawing of %zu places", slots);
     l->n_layers = p->n_layers;
     l->slots = trek_calloc(slots + 1, sizeof *l->slots);
     l->segments = trek_calloc(2 * segments + 1, sizeof *l->segments);

@@ -30,31 +30,30 @@ static trek_status check(const char *function, const char *name)
     if (!name)
         return trek_fail_missing(function, "name");
     if (name[0] == '\0' || strpbrk(name, "\t\n\r") || strncmp(name, TREK_MEASURED, sizeof TREK_MEASURED - 1) == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is no name: it is empty, has a tab or a line break, or begins \"%s\"",
-                         function,
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "%s: name: \"%s\"; must not be empty, contain a tab or a line break, or begin with \"%s\"", function,
                          name, TREK_MEASURED);
     if (!here().graph)
         return trek_fail(
             TREK_ERR_STATE,
-            "%s(\"%s\"): no function of trek_graph_set_loss runs on this thread; trek_graph_record records what a loop "
-            "measures",
+            "%s: \"%s\": no function of trek_graph_set_loss runs on this thread; trek_graph_record records what a loop measures",
             function, name);
     return trek_error_status();
 }
 
 trek_status trek_record_mean(const char *name, double value, double weight)
 {
-    trek_status status = check("trek_record_mean", name);
+    trek_status status = check("record_mean", name);
     if (status != TREK_OK)
         return status;
     if (!(weight >= 0) || isinf(weight))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_record_mean(\"%s\"): the weight must be finite and not negative", name);
+        return trek_fail(TREK_ERR_ARGUMENT, "record_mean: weight: %g for \"%s\"; must be finite and not negative", weight, name);
     return weight == 0 ? TREK_OK : trek_observation_add(here().graph, name, false, value * weight, weight);
 }
 
 trek_status trek_record_sum(const char *name, double value)
 {
-    trek_status status = check("trek_record_sum", name);
+    trek_status status = check("record_sum", name);
     return status == TREK_OK ? trek_observation_add(here().graph, name, true, value, 0) : status;
 }
 
@@ -89,14 +88,14 @@ trek_status trek_observation_add_scalar(trek_graph *graph, const char *name, tre
 
 trek_status trek_record_scalar(const char *name, trek_var *value)
 {
-    trek_status status = check("trek_record_scalar", name);
+    trek_status status = check("record_scalar", name);
     if (status != TREK_OK)
         return status;
     if (!value)
-        return trek_fail_missing("trek_record_scalar", "value");
+        return trek_fail_missing("record_scalar", "value");
     if (trek_var_numel(value) != 1) {
         char text[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_SHAPE, "trek_record_scalar(\"%s\"): the value is %s, not a scalar", name,
+        return trek_fail(TREK_ERR_SHAPE, "record_scalar: value: \"%s\" has shape %s; must be a scalar", name,
                          trek_shape_text(trek_var_shape(value), text, sizeof text));
     }
     return trek_observation_add_scalar(here().graph, name, value, here().rows);
@@ -117,11 +116,11 @@ static trek_status record_metric(const char *function, const char *name, const t
 
 trek_status trek_record_metric(const char *name, const trek_metric_spec *spec, trek_var *pred, trek_var *target)
 {
-    return record_metric("trek_record_metric", name, spec, pred, target, NULL);
+    return record_metric("record_metric", name, spec, pred, target, NULL);
 }
 
 trek_status trek_record_metric_weighted(const char *name, const trek_metric_spec *spec, trek_var *pred, trek_var *target,
                                         trek_var *weight)
 {
-    return record_metric("trek_record_metric_weighted", name, spec, pred, target, weight);
+    return record_metric("record_metric_weighted", name, spec, pred, target, weight);
 }

@@ -242,8 +242,10 @@ static trek_status run_step(const trek_graph *graph, trek_route_frame *f, const 
     trek_scope_end(scope);
     if (!y) {
         trek_status status = trek_error_status();
-        return status != TREK_OK ? status
-                                 : trek_fail(TREK_ERR_CALLBACK, "graph: module %s returned NULL", step->module->klass->name);
+        return status != TREK_OK
+                   ? status
+                   : trek_fail(TREK_ERR_CALLBACK, "graph: module: the forward of %s returned NULL; it must return a result",
+                               step->module->klass->name);
     }
     const int *drops = r->places + step->first_drop;
     for (int k = 0; k < step->n_drops; k++) {
@@ -268,13 +270,13 @@ static trek_status take_inputs(const trek_graph *graph, trek_route_frame *f, tre
     const trek_graph_layout *l = &graph->layout;
     const trek_route *r = &graph->route;
     if (trek_scopes.depth == 0)
-        return trek_fail(TREK_ERR_SCOPE, "trek_graph_forward: no scope is open; "
-                                         "begin one with trek_scope_begin, or use a loader's loop");
+        return trek_fail(TREK_ERR_SCOPE,
+                         "graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
     if (n != l->n_inputs)
-        return trek_fail(TREK_ERR_ARGUMENT, "graph: takes %d input%s, got %d", l->n_inputs, l->n_inputs == 1 ? "" : "s", n);
+        return trek_fail(TREK_ERR_ARGUMENT, "graph: inputs: %d; the graph takes %d", n, l->n_inputs);
     for (int k = 0; k < n; k++)
         if (!inputs || !inputs[k])
-            return trek_fail_missing("trek_graph_forward", l->inputs[k].name);
+            return trek_fail_missing("graph_forward", l->inputs[k].name);
     for (int k = 0; k < r->n_kept; k++) {
         trek_var_release(f->slots[r->kept[k]]);
         f->slots[r->kept[k]] = NULL;
@@ -292,7 +294,7 @@ static trek_var *give_output(const trek_graph *graph, trek_route_frame *f, bool 
     trek_var *y = f->slots[graph->layout.output];
     if (stays)
         trek_var_retain(y);
-    if (trek_scope_push(y, "trek_graph_forward") == TREK_OK)
+    if (trek_scope_push(y, "graph_forward") == TREK_OK)
         return y;
     if (stays)
         trek_var_release(y);
@@ -396,7 +398,7 @@ static trek_status give_tags(const trek_graph *graph, const trek_route_frame *f,
 {
     for (int k = 0; k < n; k++) {
         trek_var *value = f->slots[graph->layout.tags[tags[k]].value];
-        if (trek_scope_push(trek_var_retain(value), "trek_graph_infer") != TREK_OK) {
+        if (trek_scope_push(trek_var_retain(value), "graph_infer") != TREK_OK) {
             trek_var_release(value);
             return trek_error_status();
         }

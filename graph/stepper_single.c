@@ -53,7 +53,7 @@ static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight
     trek_accumulation *sum = &stepper->graph->accumulation;
     if (trek_var_numel(loss) != 1) {
         char text[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
+        return trek_fail(TREK_ERR_SHAPE, "graph_backward: loss: %s; must be a scalar",
                          trek_shape_text(trek_var_shape(loss), text, sizeof text));
     }
     bool weighs = trek_accumulation_weighs(sum);
@@ -145,8 +145,8 @@ static trek_status step(trek_stepper *stepper)
     if (status != TREK_OK)
         return status;
     if (!s->optimizer)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
-                                         "or trek_trainer_setup first");
+        return trek_fail(TREK_ERR_STATE,
+                         "graph_step: the graph has no optimizer; call trek_graph_set_optimizer or trek_trainer_setup first");
     int64_t start = trek_trace_enter("optimizer");
     status = update(s);
     if (start)
@@ -191,7 +191,7 @@ static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_sou
 {
     single *s = (single *)stepper;
     if (!s->n_leaves)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_optimizer: the graph has no parameters");
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_set_optimizer: graph: it has no parameters; an optimizer needs some");
     if (!s->arena && !(s->arena = trek_arena_new(s->params)))
         return trek_error_status();
     trek_optimizer *optimizer = trek_optimizer_make(source, s->arena);
@@ -206,7 +206,7 @@ static trek_status set_lr(trek_stepper *stepper, double lr)
 {
     single *s = (single *)stepper;
     if (!s->optimizer)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_set_lr: the graph has no optimizer");
+        return trek_fail(TREK_ERR_STATE, "graph_set_lr: the graph has no optimizer; call trek_graph_set_optimizer first");
     return trek_optimizer_set_lr(s->optimizer, lr);
 }
 

@@ -248,15 +248,16 @@ static trek_status count_bytes(const char *name, trek_var *param, void *arg)
 static trek_status check(const char *function, const trek_summary_opts *opts)
 {
     if (opts->n_inputs < 0 || (opts->n_inputs > 0 && !opts->inputs == !opts->shapes))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d inputs need either inputs or shapes", function, opts->n_inputs);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .n_inputs: %d inputs; exactly one of .inputs and .shapes must give them",
+                         function, opts->n_inputs);
     if (opts->depth < TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: a depth of %d", function, opts->depth);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .depth: %d; must be TREK_OFF, 0 or more", function, opts->depth);
     return TREK_OK;
 }
 
 trek_status trek_summary_run(trek_module *module, const trek_summary_opts *opts, trek_module_totals *totals)
 {
-    trek_status status = check("a run for shapes", opts);
+    trek_status status = check("module_summary", opts);
     if (status != TREK_OK || !opts->n_inputs)
         return status;
     return opts->inputs ? run_values(module, opts->inputs, opts->n_inputs, totals) : run_shapes(module, opts, totals);
@@ -294,8 +295,8 @@ trek_status trek_module_measure(trek_module *module, const trek_summary_opts *op
 {
     summary s;
     if (!totals)
-        return trek_fail_missing("trek_module_measure", "totals");
-    trek_status status = make_summary(&s, "trek_module_measure", module, opts);
+        return trek_fail_missing("module_measure", "totals");
+    trek_status status = make_summary(&s, "module_measure", module, opts);
     if (status == TREK_OK)
         *totals = s.totals;
     clear_summary(&s);
@@ -482,7 +483,7 @@ char *trek_module_summary_with(trek_module *module, const trek_summary_opts *opt
 {
     summary s;
     trek_text text = { 0 };
-    if (make_summary(&s, "trek_module_summary_with", module, opts) != TREK_OK) {
+    if (make_summary(&s, "module_summary_with", module, opts) != TREK_OK) {
         clear_summary(&s);
         return NULL;
     }

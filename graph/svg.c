@@ -204,7 +204,7 @@ static void add_picture(trek_text *text, const trek_picture *p, int x, int y)
 char *trek_graph_svg(trek_graph *graph, const trek_graph_draw_opts *opts)
 {
     if (!graph) {
-        trek_fail_missing("trek_graph_svg", "graph");
+        trek_fail_missing("graph_svg", "graph");
         return NULL;
     }
     trek_picture *p = trek_picture_make(graph, opts);

@@ -238,7 +238,7 @@ static void attach(trek_timeline *timeline)
 trek_status trek_timeline_attach(trek_timeline *timeline)
 {
     if (!timeline)
-        return trek_fail_missing("trek_timeline_attach", "timeline");
+        return trek_fail_missing("timeline_attach", "timeline");
     pthread_mutex_lock(&attached_lock);
     attach(timeline);
     pthread_mutex_unlock(&attached_lock);
@@ -275,10 +275,10 @@ trek_timeline *trek_timeline_new(const trek_timeline_opts *opts)
 {
     int64_t capacity = opts && opts->capacity ? opts->capacity : 65536;
     if (capacity < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "timeline: the capacity must be at least 1");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "timeline_new: capacity: %lld; must be at least 1", (long long)capacity);
     int64_t rows = opts && opts->rows ? opts->rows : 16384;
     if (rows < 1 || rows > MOST_ROWS)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "timeline: %lld rows; 1 to %d are possible", (long long)rows, MOST_ROWS);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "timeline_new: .rows: %lld; must be 1 to %d", (long long)rows, MOST_ROWS);
     trek_timeline *t = trek_calloc(1, sizeof *t);
     if (!t)
         return NULL;

@@ -100,9 +100,9 @@ static int depth_of(const char *path)
 trek_status trek_graph_record_times(trek_graph *graph, trek_timeline *timeline, int depth)
 {
     if (!graph || !timeline)
-        return trek_fail_missing("trek_graph_record_times", graph ? "timeline" : "graph");
+        return trek_fail_missing("graph_record_times", graph ? "timeline" : "graph");
     if (depth < TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_record_times: a depth of %d", depth);
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_record_times: depth: %d; must be TREK_OFF, 0 or more", depth);
     trek_module_times times;
     trek_status status = trek_module_times_make(&times, graph, timeline, -1);
     for (int k = 0; k < times.n && status == TREK_OK; k++) {

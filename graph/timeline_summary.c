@@ -219,15 +219,15 @@ static trek_status check(const char *function, const trek_timeline *timeline, co
     if (!timeline)
         return trek_fail_missing(function, "timeline");
     if (!timeline->ops)
-        return trek_fail(TREK_ERR_STATE, "%s: the timeline was made without opts.ops", function);
+        return trek_fail(TREK_ERR_STATE, "%s: timeline: it was made without .ops; it must be made with it", function);
     if ((unsigned)opts->group > TREK_TIMELINE_BY_MODULE)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: unknown group %d", function, (int)opts->group);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .group: %d; must be a value of trek_timeline_group", function, (int)opts->group);
     if ((unsigned)opts->sort > TREK_TIMELINE_SORT_DEVICE)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: unknown sort %d", function, (int)opts->sort);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .sort: %d; must be a value of trek_timeline_sort", function, (int)opts->sort);
     if (opts->rows < TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %lld rows", function, (long long)opts->rows);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .rows: %lld; must be 0 or more", function, (long long)opts->rows);
     if (opts->one_rank && opts->rank < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: rank %d", function, opts->rank);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .rank: %d; must be 0 or more", function, opts->rank);
     return trek_error_status();
 }
 
@@ -273,12 +273,12 @@ int64_t trek_timeline_averages(trek_timeline *timeline, const trek_timeline_summ
     profile p;
     if (capacity < 0 || (!rows && capacity > 0)) {
         if (capacity < 0)
-            trek_fail(TREK_ERR_ARGUMENT, "trek_timeline_averages: capacity: %lld; must be 0 or more", (long long)capacity);
+            trek_fail(TREK_ERR_ARGUMENT, "timeline_averages: capacity: %lld rows; must be 0 or more", (long long)capacity);
         else
-            trek_fail_missing("trek_timeline_averages", "rows");
+            trek_fail_missing("timeline_averages", "rows");
         return -1;
     }
-    if (make_profile(&p, "trek_timeline_averages", timeline, opts) != TREK_OK)
+    if (make_profile(&p, "timeline_averages", timeline, opts) != TREK_OK)
         return -1;
     for (int64_t k = 0; k < capacity && k < p.count; k++)
         rows[k] = p.rows[k];
@@ -382,7 +382,7 @@ char *trek_timeline_summary(trek_timeline *timeline, const trek_timeline_summary
     profile p;
     trek_peak peak = { 0 };
     trek_text text = { 0 };
-    if (make_profile(&p, "trek_timeline_summary", timeline, opts) != TREK_OK)
+    if (make_profile(&p, "timeline_summary", timeline, opts) != TREK_OK)
         return NULL;
     if (p.opts.peak && trek_measure_peak(&peak) != TREK_OK) {
         clear_profile(&p);

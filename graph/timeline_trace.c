@@ -116,7 +116,7 @@ static trek_status write_entries(int descriptor, const char *path, const trek_ti
     int copy = dup(descriptor); /* which fclose closes */
     FILE *file = copy >= 0 ? fdopen(copy, "w") : NULL;
     if (!file) {
-        trek_status status = trek_fail(TREK_ERR_IO, "trek_timeline_save: cannot write %s: %s", path, strerror(errno));
+        trek_status status = trek_fail(TREK_ERR_IO, "timeline_save: path: cannot write %s: %s", path, strerror(errno));
         if (copy >= 0)
             close(copy);
         return status;
@@ -127,14 +127,14 @@ static trek_status write_entries(int descriptor, const char *path, const trek_ti
         status = TREK_ERR_IO;
         error = errno;
     }
-    return status == TREK_ERR_IO ? trek_fail(status, "trek_timeline_save: cannot write %s: %s", path, strerror(error)) : status;
+    return status == TREK_ERR_IO ? trek_fail(status, "timeline_save: path: cannot write %s: %s", path, strerror(error)) : status;
 }
 
 trek_status trek_timeline_save(trek_timeline *timeline, const char *path)
 {
     trek_file_replacement replacement;
     if (!timeline || !path)
-        return trek_fail_missing("trek_timeline_save", timeline ? "path" : "timeline");
+        return trek_fail_missing("timeline_save", timeline ? "path" : "timeline");
     int64_t count, dropped;
     trek_timeline_entry *entries = trek_timeline_snapshot(timeline, &count, &dropped);
     trek_status status = entries ? trek_replace_begin(&replacement, path) : TREK_ERR_MEMORY;

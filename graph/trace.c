@@ -16,18 +16,19 @@ static trek_module *loop_of(trek_graph *graph, const char *name, const char **ow
     if (dot) {
         char path[256];
         if ((size_t)(dot - name) >= sizeof path)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "graph: the path of trace \"%s\" is too long", name);
+            return trek_fail_null(TREK_ERR_ARGUMENT, "graph_trace: name: the path of trace \"%s\" is too long", name);
         memcpy(path, name, (size_t)(dot - name));
         path[dot - name] = '\0';
         trek_module *at = trek_graph_at(graph, path);
-        return !at || trek_is_loop(at) ? at : trek_fail_null(TREK_ERR_ARGUMENT, "graph: \"%s\" is no loop", path);
+        return !at || trek_is_loop(at) ? at : trek_fail_null(TREK_ERR_ARGUMENT, "graph_trace: name: \"%s\" is not a loop", path);
     }
     trek_module *found = NULL;
     for (int k = 0; k < graph->n_loops; k++) {
         if (trek_loop_trace_count(graph->loops[k], name) == 0)
             continue;
         if (found)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "graph: several loops have a trace \"%s\"; ask for \"path.%s\"", name, name);
+            return trek_fail_null(TREK_ERR_ARGUMENT, "graph_trace: name: several loops have a trace \"%s\"; write \"path.%s\"",
+                                  name, name);
         found = graph->loops[k];
     }
     return found;
@@ -59,10 +60,10 @@ static int count_of(trek_graph *graph, const char *name)
 int trek_graph_trace_count(trek_graph *graph, const char *name)
 {
     if (!graph || !name) {
-        trek_fail_missing("trek_graph_trace_count", graph ? "name" : "graph");
+        trek_fail_missing("graph_trace_count", graph ? "name" : "graph");
         return -1;
     }
-    return trek_gone(graph, "trek_graph_trace_count", "the graph") ? -1 : count_of(graph, name);
+    return trek_gone(graph, "graph_trace_count", "the graph") ? -1 : count_of(graph, name);
 }
 
 /* Returns the rank's value k, or the last one of a rank whose rows had halted, detached, on the first one's device. */
@@ -89,7 +90,8 @@ static trek_var *joined(trek_graph *graph, const char *name, int k)
             return NULL;
     }
     if (n > 1 && trek_var_ndim(parts[0]) == 0)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "graph: trace \"%s\" is a scalar of each of %d ranks; publish rows", name, n);
+        return trek_fail_null(TREK_ERR_UNSUPPORTED,
+                              "graph_trace: name: \"%s\" is a scalar on each of %d ranks; publish rows instead", name, n);
     return n > 1 ? trek_cat(parts, n, 0) : parts[0];
 }
 
@@ -99,7 +101,7 @@ trek_var *trek_graph_trace(trek_graph *graph, const char *name, int k)
     if (n < 0)
         return NULL;
     if (k < 0 || k >= n)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "graph: there are %d values \"%s\" of loops, and no value %d", n, name, k);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "graph_trace: k: %d; there are %d values \"%s\" of loops", k, n, name);
     if (replica_of(graph, 1))
         return joined(graph, name, k);
     const char *own = NULL;
@@ -116,8 +118,8 @@ void trek_graph_clear_traces(trek_graph *graph)
 trek_status trek_graph_detach_state(trek_graph *graph)
 {
     if (!graph)
-        return trek_fail_missing("trek_graph_detach_state", "graph");
-    if (trek_gone(graph, "trek_graph_detach_state", "the graph"))
+        return trek_fail_missing("graph_detach_state", "graph");
+    if (trek_gone(graph, "graph_detach_state", "the graph"))
         return trek_error_status();
     trek_stepper *s = graph->stepper;
     return s && s->klass->detach ? s->klass->detach(s) : trek_graph_detach(graph);

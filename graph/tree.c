@@ -61,29 +61,29 @@ static bool beaten(const trek_graph *owner, const char *name, int tag)
 
 trek_path_kind trek_graph_path_kind(trek_graph *graph, const char *path)
 {
-    if (!trek_path_usable(graph, "trek_graph_path_kind"))
+    if (!trek_path_usable(graph, "graph_path_kind"))
         return TREK_PATH_NONE;
     if (!path || !*path)
         return TREK_PATH_MODULE;
     const char *name = NULL;
-    trek_graph *owner = owner_of(graph, path, &name, "trek_graph_path_kind");
+    trek_graph *owner = owner_of(graph, path, &name, "graph_path_kind");
     if (owner && !trek_path_child(&owner->base, name, strlen(name)) && !hidden(graph, owner, name) &&
         tag_of(owner, name, strlen(name)) >= 0)
         return TREK_PATH_TAG;
     if (!owner)
         trek_error_clear();
-    return trek_graph_module_at(graph, path, "trek_graph_path_kind") ? TREK_PATH_MODULE : TREK_PATH_NONE;
+    return trek_graph_module_at(graph, path, "graph_path_kind") ? TREK_PATH_MODULE : TREK_PATH_NONE;
 }
 
 int trek_graph_child_count(trek_graph *graph, const char *path)
 {
-    const trek_module *module = trek_graph_module_at(graph, path, "trek_graph_child_count");
+    const trek_module *module = trek_graph_module_at(graph, path, "graph_child_count");
     return module ? module->n_children : -1;
 }
 
 const char *trek_graph_child_name(trek_graph *graph, const char *path, int k)
 {
-    const trek_module *module = trek_graph_module_at(graph, path, "trek_graph_child_name");
+    const trek_module *module = trek_graph_module_at(graph, path, "graph_child_name");
     return module && k >= 0 && k < module->n_children ? module->children[k].name : NULL;
 }
 
@@ -105,7 +105,7 @@ static trek_status add_prefixed(const char *name, trek_var *param, void *arg)
 
 trek_params *trek_graph_params_at(trek_graph *graph, const char *path)
 {
-    trek_module *module = trek_graph_module_at(graph, path, "trek_graph_params_at");
+    trek_module *module = trek_graph_module_at(graph, path, "graph_params_at");
     if (!module || module == &graph->base)
         return module ? trek_module_params(module) : NULL;
     prefixed p = { trek_params_new(), path };
@@ -135,7 +135,7 @@ static bool all_frozen(trek_module *module)
 
 bool trek_graph_is_frozen(trek_graph *graph, const char *path)
 {
-    trek_module *module = trek_graph_module_at(graph, path, "trek_graph_is_frozen");
+    trek_module *module = trek_graph_module_at(graph, path, "graph_is_frozen");
     return module && all_frozen(module);
 }
 
@@ -160,7 +160,7 @@ static trek_status add_line(const char *path, trek_module *module, void *arg)
 
 char *trek_graph_tree(trek_graph *graph, const char *path)
 {
-    trek_module *module = trek_graph_module_at(graph, path, "trek_graph_tree");
+    trek_module *module = trek_graph_module_at(graph, path, "graph_tree");
     trek_text text = { 0 };
     if (!module || trek_module_each(module, add_line, &text) != TREK_OK) {
         trek_text_clear(&text);
@@ -180,11 +180,12 @@ static int tag_at(trek_graph *graph, const char *path, trek_graph **owner, const
         return -1;
     int tag = hidden(graph, *owner, name) ? -1 : tag_of(*owner, name, strlen(name));
     if (tag >= 0 && beaten(*owner, name, tag)) {
-        trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is a module, and the tag of that name is another one's value", function, path);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: path: \"%s\" is a module, and the tag of that name belongs to another module's value",
+                  function, path);
         return -1;
     }
     if (tag < 0)
-        trek_fail(TREK_ERR_ARGUMENT, "%s: nothing is tagged \"%s\"%s", function, path,
+        trek_fail(TREK_ERR_ARGUMENT, "%s: path: nothing is tagged \"%s\"%s", function, path,
                   trek_path_child(&(*owner)->base, name, strlen(name)) ? "; it is a module" : "");
     return tag;
 }
@@ -192,8 +193,8 @@ static int tag_at(trek_graph *graph, const char *path, trek_graph **owner, const
 trek_var *trek_graph_tagged_at(trek_graph *graph, const char *path)
 {
     trek_graph *owner;
-    int tag = tag_at(graph, path, &owner, "trek_graph_tagged_at");
-    return tag < 0 ? NULL : trek_graph_tag_given(owner, tag, path, "trek_graph_tagged_at");
+    int tag = tag_at(graph, path, &owner, "graph_tagged_at");
+    return tag < 0 ? NULL : trek_graph_tag_given(owner, tag, path, "graph_tagged_at");
 }
 
 /* --- observed scalars ------------------------------------------------------------------ */
@@ -213,39 +214,38 @@ static bool nameable(const char *path, const char *name)
     if (*name && !strpbrk(name, "\t\n\r") && strncmp(name, TREK_MEASURED, sizeof TREK_MEASURED - 1) != 0)
         return true;
     trek_fail(TREK_ERR_ARGUMENT,
-              "trek_graph_record_at: \"%s\" is no name: it is empty, has a tab or a line break, or begins \"%s\"", path,
-              TREK_MEASURED);
+              "graph_record_at: path: \"%s\"; the name must not be empty, contain a tab or a line break, or begin with \"%s\"",
+              path, TREK_MEASURED);
     return false;
 }
 
 trek_status trek_graph_record_at(trek_graph *graph, const char *path, double value)
 {
     const char *name = NULL;
-    trek_graph *owner = owner_of(graph, path, &name, "trek_graph_record_at");
+    trek_graph *owner = owner_of(graph, path, &name, "graph_record_at");
     return owner && nameable(path, name) ? record(graph, owner, name, value) : trek_error_status();
 }
 
 /* Gets the tag's value as a number that may be recorded. */
 static trek_status number_of(trek_graph *graph, trek_graph *owner, int tag, const char *path, trek_collect how, double *number)
 {
-    static const char function[] = "trek_graph_collect_at";
+    static const char function[] = "graph_collect_at";
     if (how != TREK_COLLECT_MEAN && trek_recording_of(graph))
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: \"%s\" is one rank's part here, whose mean alone counts with the others'",
-                         function,
-                         path);
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "%s: path: \"%s\" is one rank's part here; only a mean can be taken over all ranks", function, path);
     trek_var *value = trek_graph_tag_given(owner, tag, path, function);
     if (value)
         return trek_collect_number(value, how, number);
-    return trek_error_status() != TREK_OK ? trek_error_status()
-                                          : trek_fail(TREK_ERR_STATE, "%s: \"%s\" has no value before the first forward",
-                                                      function, path);
+    return trek_error_status() != TREK_OK
+               ? trek_error_status()
+               : trek_fail(TREK_ERR_STATE, "%s: path: \"%s\" has no value before the first forward", function, path);
 }
 
 trek_status trek_graph_collect_at(trek_graph *graph, const char *path, trek_collect how)
 {
     trek_graph *owner;
     double number = 0;
-    int tag = tag_at(graph, path, &owner, "trek_graph_collect_at");
+    int tag = tag_at(graph, path, &owner, "graph_collect_at");
     trek_status status = tag < 0 ? trek_error_status() : number_of(graph, owner, tag, path, how, &number);
     return status == TREK_OK ? record(graph, owner, owner->layout.tags[tag].name, number) : status;
 }
@@ -262,14 +262,14 @@ static int member_tag(const trek_graph *owner, const char *name, int k)
 trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_collect how)
 {
     const char *name = NULL;
-    trek_graph *owner = owner_of(graph, path, &name, "trek_graph_collect_group");
+    trek_graph *owner = owner_of(graph, path, &name, "graph_collect_group");
     int n = 0;
     while (owner && !hidden(graph, owner, name) && member_tag(owner, name, n) >= 0)
         n++;
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     if (!n)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_collect_group: nothing is tagged \"%s_0\"", path);
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_collect_group: path: nothing is tagged \"%s_0\"", path);
     double *numbers = trek_alloc((size_t)n * sizeof *numbers);
     trek_status status = numbers ? TREK_OK : TREK_ERR_MEMORY;
     for (int k = 0; k < n && status == TREK_OK; k++)
@@ -283,7 +283,7 @@ trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_c
 const trek_trend *trek_graph_trend_at(trek_graph *graph, const char *path)
 {
     const char *name = NULL;
-    trek_graph *owner = owner_of(graph, path, &name, "trek_graph_trend_at");
+    trek_graph *owner = owner_of(graph, path, &name, "graph_trend_at");
     const trek_observation *o = owner ? trek_observation_find(owner, name) : NULL;
     return o ? o->trend : NULL;
 }
@@ -291,7 +291,7 @@ const trek_trend *trek_graph_trend_at(trek_graph *graph, const char *path)
 int trek_graph_trend_group(trek_graph *graph, const char *path, const trek_trend **trends, int capacity)
 {
     const char *name = NULL;
-    trek_graph *owner = owner_of(graph, path, &name, "trek_graph_trend_group");
+    trek_graph *owner = owner_of(graph, path, &name, "graph_trend_group");
     if (!owner)
         return -1;
     bool tags = member_tag(owner, name, 0) >= 0;
@@ -312,12 +312,12 @@ int trek_graph_trend_group(trek_graph *graph, const char *path, const trek_trend
 trek_status trek_graph_reset_trend(trek_graph *graph, const char *path)
 {
     const char *name = NULL;
-    trek_graph *owner = owner_of(graph, path, &name, "trek_graph_reset_trend");
+    trek_graph *owner = owner_of(graph, path, &name, "graph_reset_trend");
     if (!owner)
         return trek_error_status();
     trek_observation *o = trek_observation_find(owner, name);
     if (!o)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_reset_trend: nothing was recorded as \"%s\"", path);
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_reset_trend: path: nothing was recorded as \"%s\"", path);
     trek_trend_reset(o->trend);
     return TREK_OK;
 }
@@ -332,7 +332,7 @@ static trek_status reset_all(trek_graph *graph, void *arg)
 
 trek_status trek_graph_reset_trends(trek_graph *graph)
 {
-    return trek_path_usable(graph, "trek_graph_reset_trends") ? trek_graph_each(graph, reset_all, NULL) : trek_error_status();
+    return trek_path_usable(graph, "graph_reset_trends") ? trek_graph_each(graph, reset_all, NULL) : trek_error_status();
 }
 
 /* --- all of them -------------------------------------------------------------------------- */
@@ -361,8 +361,8 @@ static trek_status tell_graph(const char *path, trek_module *module, void *arg)
 
 trek_status trek_graph_each_metric(trek_graph *graph, trek_metric_fn fn, void *arg)
 {
-    if (!trek_path_usable(graph, "trek_graph_each_metric"))
+    if (!trek_path_usable(graph, "graph_each_metric"))
         return trek_error_status();
     metric_walk walk = { fn, arg };
-    return fn ? trek_module_each(&graph->base, tell_graph, &walk) : trek_fail_missing("trek_graph_each_metric", "function");
+    return fn ? trek_module_each(&graph->base, tell_graph, &walk) : trek_fail_missing("graph_each_metric", "function");
 }

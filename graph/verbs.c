@@ -10,7 +10,7 @@ int64_t trek_verb_rows(const char *name, trek_var *x)
 {
     if (trek_var_ndim(x) > 0)
         return trek_var_size(x, 0);
-    trek_fail(TREK_ERR_SHAPE, "%s: a scalar has no rows", name);
+    trek_fail(TREK_ERR_SHAPE, "%s: input: it is a scalar; must have rows", name);
     return -1;
 }
 
@@ -21,8 +21,8 @@ trek_status trek_verb_numbers(const char *what, trek_var *z, int64_t rows, doubl
         return trek_error_status();
     int ndim = trek_var_ndim(z);
     if (ndim < 1 || ndim > 2 || trek_var_size(z, 0) != rows || (ndim == 2 && trek_var_size(z, 1) != 1))
-        return trek_fail(TREK_ERR_SHAPE, "%s must give one number a row, [%lld] or [%lld, 1], not %s", what, (long long)rows,
-                         (long long)rows, trek_shape_text(trek_var_shape(z), text, sizeof text));
+        return trek_fail(TREK_ERR_SHAPE, "%s: result of shape %s; must be one number for each row, [%lld] or [%lld, 1]", what,
+                         trek_shape_text(trek_var_shape(z), text, sizeof text), (long long)rows, (long long)rows);
     return trek_tensor_to_host(trek_var_data(z), TREK_F64, numbers, (size_t)rows * sizeof *numbers);
 }
 
@@ -68,8 +68,10 @@ static trek_status refuse(const char *path, trek_module *module, void *arg)
 {
     if (!module->klass->meets_ranks)
         return TREK_OK;
-    return trek_fail(TREK_ERR_UNSUPPORTED, "%s: \"%s\" (%s) waits for the other ranks, which may run this part for other numbers "
-                                           "of times", (const char *)arg, path, module->klass->name);
+    return trek_fail(TREK_ERR_UNSUPPORTED,
+                     "%s: \"%s\" (%s) waits for the other ranks, which may run this part a different number of times; such a "
+                     "module cannot be in it",
+                     (const char *)arg, path, module->klass->name);
 }
 
 trek_status trek_verb_refuse_meeting(const char *name, trek_module *part)

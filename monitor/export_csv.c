@@ -154,12 +154,12 @@ trek_status trek_export_csv(const char *run, const char *path)
     trek_text out = { 0 };
     table t = { 0 };
     if (!path)
-        return trek_fail_missing("trek_export_csv", "path");
-    trek_run_reader *r = trek_run_read("trek_export_csv", run, &(trek_run_reader_opts){ .most_points = 16, .on_record = take,
+        return trek_fail_missing("export_csv", "path");
+    trek_run_reader *r = trek_run_read("export_csv", run, &(trek_run_reader_opts){ .most_points = 16, .on_record = take,
                                                                                         .arg = &t });
     trek_status status = r ? add_table(&out, &t) : trek_error_status();
     if (status == TREK_OK)
-        status = trek_run_write_file("trek_export_csv", path, &out);
+        status = trek_run_write_file("export_csv", path, &out);
     trek_text_clear(&out);
     clear_table(&t);
     trek_run_reader_free(&r);

@@ -30,7 +30,7 @@ static trek_status write_out(writing *w)
         if (written > 0)
             done += (size_t)written;
         else if (errno != EINTR)
-            status = trek_fail(TREK_ERR_IO, "trek_export_tensorboard: %s: %s", w->path, strerror(errno));
+            status = trek_fail(TREK_ERR_IO, "export_tensorboard: %s: %s", w->path, strerror(errno));
     }
     trek_text_clear(&w->text);
     return status;
@@ -53,7 +53,7 @@ static trek_status convert(const char *run, writing *w)
     trek_run_reader *r = trek_run_reader_new(run, &(trek_run_reader_opts){ .most_points = 16, .on_record = take, .arg = w });
     trek_status status = r ? trek_run_reader_catch_up(r) : trek_error_status();
     if (status == TREK_OK && trek_run_reader_state(r)->n_processes == 0)
-        status = trek_fail(TREK_ERR_IO, "trek_export_tensorboard: %s holds no watched run", run);
+        status = trek_fail(TREK_ERR_IO, "export_tensorboard: run: %s does not contain a watched run", run);
     trek_run_reader_free(&r);
     return status == TREK_OK ? write_out(w) : status;
 }
@@ -63,7 +63,7 @@ trek_status trek_export_tensorboard(const char *run, const char *path)
     writing w = { .path = path };
     trek_file_replacement file;
     if (!run || !path)
-        return trek_fail_missing("trek_export_tensorboard", run ? "path" : "run");
+        return trek_fail_missing("export_tensorboard", run ? "path" : "run");
     trek_status status = trek_replace_begin(&file, path);
     if (status != TREK_OK)
         return status;

@@ -22,7 +22,7 @@
 #include "tensor/sha256.h"
 #include "tensor/status_internal.h"
 
-static const char function[] = "trek_export_mlflow";
+static const char function[] = "export_mlflow";
 
 /* A curve: its own name, the name of its file, and its lines. */
 typedef struct metric {

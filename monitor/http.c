@@ -150,7 +150,7 @@ static void say_nothing(void *arg, const char *format, va_list list)
 trek_http *trek_http_start(int socket, void (*handle)(const trek_http_request *request, trek_http_answer *answer, void *arg),
                            void (*release)(trek_http_answer *answer, void *arg), void *arg)
 {
-    trek_http *http = trek_late_there(&library, "trek_page_serve") ? trek_calloc(1, sizeof *http) : NULL;
+    trek_http *http = trek_late_there(&library, "page_serve") ? trek_calloc(1, sizeof *http) : NULL;
     if (http) {
         *http = (trek_http){ .handle = handle, .release = release, .arg = arg };
         http->daemon = mhd.start(USE_AUTO | USE_INTERNAL_THREAD | USE_ITC | USE_ERROR_LOG, 0, NULL, NULL, answer_request, http,
@@ -158,7 +158,7 @@ trek_http *trek_http_start(int socket, void (*handle)(const trek_http_request *r
                                  (unsigned)CONNECTIONS, OPTION_PER_ADDRESS, (unsigned)PER_ADDRESS, OPTION_TIMEOUT,
                                  (unsigned)IDLE_SECONDS, OPTION_MEMORY, (size_t)REQUEST_BYTES, OPTION_END);
         if (!http->daemon) {
-            trek_fail(TREK_ERR_IO, "trek_page_serve: the server cannot be started");
+            trek_fail(TREK_ERR_IO, "page_serve: the server cannot be started");
             trek_free(http);
             http = NULL;
         }
@@ -210,12 +210,12 @@ int trek_http_listen(const char *address, int port, int *got, bool *loopback)
     snprintf(text, sizeof text, "%d", port);
     int failed = getaddrinfo(address, text, &hints, &found);
     if (failed) {
-        trek_fail(TREK_ERR_ARGUMENT, "trek_page_serve: address %.100s: %s", address, gai_strerror(failed));
+        trek_fail(TREK_ERR_ARGUMENT, "page_serve: address: %.100s: %s", address, gai_strerror(failed));
         return -1;
     }
     int file = bind_one(found);
     if (file < 0)
-        trek_fail(TREK_ERR_IO, "trek_page_serve: %.100s, port %d: %s", address, port, strerror(errno));
+        trek_fail(TREK_ERR_IO, "page_serve: %.100s, port %d: %s", address, port, strerror(errno));
     *loopback = is_loopback(found->ai_addr);
     freeaddrinfo(found);
     if (file >= 0 && getsockname(file, (struct sockaddr *)&own, &size) == 0)

@@ -76,9 +76,10 @@ trek_monitor *trek_monitor_make(const trek_monitor_opts *o)
 {
     trek_launch launch;
     if (o->profile_every < TREK_OFF)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_monitor_new: .profile_every is %d", o->profile_every);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "monitor_new: .profile_every: %d; must be TREK_OFF, 0 or more",
+                              o->profile_every);
     if (!(o->interval_s >= 0) && o->interval_s != TREK_ZERO)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_monitor_new: .interval_s is %g", o->interval_s);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "monitor_new: .interval_s: %g; must be finite and not negative", o->interval_s);
     trek_status status = trek_launch_find(NULL, &launch);
     trek_monitor *m = status == TREK_OK ? trek_calloc(1, sizeof *m) : NULL;
     struct timespec now;

@@ -16,8 +16,9 @@ typedef struct grid {
 static trek_status refuse(const trek_tensor *image)
 {
     char text[TREK_SHAPE_TEXT];
-    return trek_fail(TREK_ERR_SHAPE, "trek_monitor_image: %s, not [height, width], [channels, height, width] or [n, channels, "
-                     "height, width] with 1, 3 or 4 channels", trek_shape_text(trek_tensor_shape(image), text, sizeof text));
+    return trek_fail(TREK_ERR_SHAPE,
+                     "monitor_image: image: %s; must be [height, width], [channels, height, width] or [n, channels, height, "
+                     "width] with 1, 3 or 4 channels", trek_shape_text(trek_tensor_shape(image), text, sizeof text));
 }
 
 static trek_status plan(grid *g, const trek_tensor *image)
@@ -33,14 +34,14 @@ static trek_status plan(grid *g, const trek_tensor *image)
     if (!known || g->n < 1 || g->height < 1 || g->width < 1)
         return refuse(image);
     if (g->n > MOST_PIXELS || g->height > MOST_SIDE || g->width > MOST_SIDE)
-        return trek_fail(TREK_ERR_SHAPE, "trek_monitor_image: %lld images of %lld x %lld: too large a picture", (long long)g->n,
+        return trek_fail(TREK_ERR_SHAPE, "monitor_image: image: %lld images of %lld x %lld; too large", (long long)g->n,
                          (long long)g->height, (long long)g->width);
     g->columns = (int64_t)ceil(sqrt((double)g->n));
     g->rows = (g->n + g->columns - 1) / g->columns;
     g->whole_height = g->rows * (g->height + GAP) - GAP;
     g->whole_width = g->columns * (g->width + GAP) - GAP;
     if (g->whole_height * g->whole_width > MOST_PIXELS)
-        return trek_fail(TREK_ERR_SHAPE, "trek_monitor_image: a picture of %lld x %lld pixels; %d are possible",
+        return trek_fail(TREK_ERR_SHAPE, "monitor_image: image: a picture of %lld x %lld pixels; must have at most %d",
                          (long long)g->whole_height, (long long)g->whole_width, MOST_PIXELS);
     return TREK_OK;
 }
@@ -61,7 +62,7 @@ static trek_status load(const trek_tensor *image, unsigned char *bytes, int64_t 
         return status;
     }
     if (!trek_dtype_is_float(dtype))
-        return trek_fail(TREK_ERR_DTYPE, "trek_monitor_image: %s, not u8 (0 to 255), bool or floating (0 to 1)",
+        return trek_fail(TREK_ERR_DTYPE, "monitor_image: image: dtype %s; must be u8 (0 to 255), bool or floating (0 to 1)",
                          trek_dtype_name(dtype));
     float *values = trek_alloc((size_t)n * sizeof *values);
     trek_status status = values ? trek_tensor_to_host(image, TREK_F32, values, (size_t)n * sizeof *values) : TREK_ERR_MEMORY;
@@ -93,7 +94,7 @@ static trek_status draw(const grid *g, const trek_tensor *image, trek_text *png)
     for (int64_t k = 0; k < g->n && status == TREK_OK; k++)
         place(g, bytes, k, pixels);
     if (status == TREK_OK)
-        status = trek_png_add(png, "trek_monitor_image", pixels, (int)g->channels, (int)g->whole_height, (int)g->whole_width);
+        status = trek_png_add(png, "monitor_image", pixels, (int)g->channels, (int)g->whole_height, (int)g->whole_width);
     trek_free(bytes);
     trek_free(pixels);
     return status;

@@ -36,7 +36,7 @@ static trek_status join(trek_monitor *m)
         monitors[n_monitors++] = m;
     pthread_mutex_unlock(&registry);
     if (!room)
-        return trek_fail(TREK_ERR_STATE, "trek_monitor_new: there are %d monitors already", MOST_MONITORS);
+        return trek_fail(TREK_ERR_STATE, "monitor_new: there are already %d monitors; free one first", MOST_MONITORS);
     listen(true);
     return TREK_OK;
 }
@@ -162,7 +162,7 @@ static void settle(void)
     if (trek_error_status() == TREK_OK)
         return;
     trek_error_take(&status, message);
-    trek_log_message(TREK_LOG_WARNING, "the watched run lacks something: %s", message);
+    trek_log_message(TREK_LOG_WARNING, "the watched run is incomplete: %s", message);
 }
 
 /* --- the one that the environment asks for ------------------------------------------------------ */
@@ -578,12 +578,12 @@ __attribute__((constructor)) static void look_whether_wanted(void)
 trek_status trek_monitor_attach(trek_monitor *m, trek_graph *graph)
 {
     if (!m)
-        return trek_fail_missing("trek_monitor_attach", "monitor");
+        return trek_fail_missing("monitor_attach", "monitor");
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     trek_monitor *other = graph ? monitor_of(graph) : NULL;
     if (other && other != m)
-        return trek_fail(TREK_ERR_STATE, "trek_monitor_attach: another monitor watches this graph");
+        return trek_fail(TREK_ERR_STATE, "monitor_attach: graph: another monitor already watches it");
     if (m->graph && m->graph != graph)
         finish_graph(m, m->graph);
     set_graph(m, graph);

@@ -394,7 +394,7 @@ static char *new_token(void)
     unsigned char bits[16];
     char text[33];
     if (getrandom(bits, sizeof bits, 0) != (ssize_t)sizeof bits)
-        return trek_fail_null(TREK_ERR_IO, "trek_page_serve: the system gives no random numbers");
+        return trek_fail_null(TREK_ERR_IO, "page_serve: the system provides no random numbers");
     for (int k = 0; k < 16; k++)
         snprintf(text + 2 * k, 3, "%02x", bits[k]);
     return trek_strdup(text);
@@ -406,12 +406,12 @@ static trek_status find_folder(trek_page *page, const char *folder)
     struct stat about;
     char *path = realpath(folder, NULL), *slash; /* allocated by the system's allocator */
     if (!path || stat(path, &about) != 0 || !S_ISDIR(about.st_mode))
-        trek_fail(TREK_ERR_IO, "trek_page_serve: folder %.200s: %s", folder, strerror(path ? ENOTDIR : errno));
+        trek_fail(TREK_ERR_IO, "page_serve: folder: %.200s: %s", folder, strerror(path ? ENOTDIR : errno));
     else if (trek_page_is_run(path) && (slash = strrchr(path, '/'))[1]) {
         page->only = trek_strdup(slash + 1);
         slash[slash == path] = '\0';
         if (page->only && !trek_page_name_valid(page->only, strlen(page->only)))
-            trek_fail(TREK_ERR_ARGUMENT, "trek_page_serve: %.200s is no name of a run: [A-Za-z0-9._-]+", page->only);
+            trek_fail(TREK_ERR_ARGUMENT, "page_serve: run: %.200s; must be a name of [A-Za-z0-9._-]+", page->only);
     }
     if (trek_error_status() == TREK_OK)
         page->folder = trek_strdup(path);
@@ -444,13 +444,14 @@ static trek_status begin(trek_page *page, const trek_page_opts *opts)
 trek_page *trek_page_serve(const trek_page_opts *opts)
 {
     if (!opts || !opts->folder) {
-        trek_fail_missing("trek_page_serve", opts ? "opts.folder" : "opts");
+        trek_fail_missing("page_serve", opts ? "opts.folder" : "opts");
         return NULL;
     }
     if (opts->port < TREK_OFF || opts->port > 65535)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_page_serve: port %d", opts->port);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "page_serve: .port: %d; must be TREK_OFF, or 0 to 65535", opts->port);
     if (opts->token && *opts->token && !token_valid(opts->token))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_page_serve: a token is 16 to 128 of [A-Za-z0-9_-]");
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "page_serve: .token: wrong length or characters; must be 16 to 128 of [A-Za-z0-9_-]");
     if (trek_error_status() != TREK_OK)
         return NULL;
     trek_page *page = trek_calloc(1, sizeof *page);
@@ -482,7 +483,8 @@ trek_page *trek_page_from_environment(const char *folder)
     if (!text || !*text)
         return NULL;
     if (!split_address(text, address, sizeof address, &port))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "TREK_MONITOR=%.200s: it is PORT, ADDRESS:PORT or [ADDRESS]:PORT", text);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "page_from_environment: TREK_MONITOR=%.200s; must be PORT, ADDRESS:PORT or [ADDRESS]:PORT", text);
     trek_page *page =
         trek_page_serve(&(trek_page_opts){ .folder = folder, .port = port ? port : TREK_OFF, .address = address });
     if (page)

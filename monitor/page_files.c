@@ -138,12 +138,12 @@ trek_status trek_page_add_lines(trek_text *text, int file, int64_t from, int64_t
         trek_text_bytes(text, bytes, (size_t)(whole > 0 ? whole : 0));
         trek_free(bytes);
         if (got < 0)
-            return trek_fail(TREK_ERR_IO, "a run's file cannot be read: %s", strerror(errno));
+            return trek_fail(TREK_ERR_IO, "page: the file of a run cannot be read: %s", strerror(errno));
         *next = from + whole;
         if (whole > 0 || count == size - from || count >= LONGEST_LINE)
             break;
     }
-    return text->failed ? trek_fail(TREK_ERR_MEMORY, "no memory for a run's lines") : TREK_OK;
+    return text->failed ? trek_fail(TREK_ERR_MEMORY, "page: out of memory for the lines of a run") : TREK_OK;
 }
 
 /* Returns the last line end in file[from..to), or the first one behind it; -1 if there is none before `end`, -2 on an
@@ -168,7 +168,7 @@ trek_status trek_page_find_lines(int file, int64_t from, int64_t size, int64_t m
     int64_t longest = from < size - LONGEST_LINE ? from + LONGEST_LINE : size;
     int64_t end = find_end(file, from, from < size - most ? from + most : size, longest);
     if (end == -2)
-        return trek_fail(TREK_ERR_IO, "a run's file cannot be read: %s", strerror(errno));
+        return trek_fail(TREK_ERR_IO, "page: the file of a run cannot be read: %s", strerror(errno));
     *count = end < 0 ? 0 : end + 1 - from;
     *next = end >= 0 ? end + 1 : longest < size ? longest : from;
     return TREK_OK;

@@ -153,15 +153,15 @@ static void leave(trek_progress *p)
 trek_progress *trek_progress_new_with(const trek_progress_opts *opts)
 {
     if (!opts) {
-        trek_fail_missing("trek_progress_new", "opts");
+        trek_fail_missing("progress_new", "opts");
         return NULL;
     }
     if (opts->epochs < 1 || opts->batches < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "progress: %lld epochs of %lld batches", (long long)opts->epochs,
-                              (long long)opts->batches);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "progress: .epochs: %lld, .batches: %lld; must be at least 1 and 0",
+                              (long long)opts->epochs, (long long)opts->batches);
     if (opts->batch_size < 0 || opts->width < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "progress: batches of %lld samples, %d columns", (long long)opts->batch_size,
-                              opts->width);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "progress: .batch_size: %lld, .width: %d; must be 0 or more",
+                              (long long)opts->batch_size, opts->width);
     trek_progress *p = trek_calloc(1, sizeof *p);
     if (!p)
         return NULL;
@@ -304,7 +304,8 @@ trek_status trek_progress_ranks(trek_progress *p, const trek_progress_rank *rank
     if (!p)
         return TREK_OK;
     if (n < 0 || (n > 0 && !ranks))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_progress_ranks: %d ranks%s", n, n > 0 ? ", of which none is given" : "");
+        return trek_fail(TREK_ERR_ARGUMENT, "progress_ranks: n: %d%s", n,
+                         n > 0 ? "; the ranks must be given" : "; must be 0 or more");
     trek_shown_rank *kept = n ? trek_calloc((size_t)n, sizeof *kept) : NULL;
     if (n && !kept)
         return trek_error_status();

@@ -54,7 +54,7 @@ static void print_epoch(trek_progress *p, const trek_epoch_metrics *m)
 trek_status trek_progress_metrics(const trek_epoch_metrics *metrics, void *progress)
 {
     if (!metrics)
-        return trek_fail_missing("trek_progress_metrics", "metrics");
+        return trek_fail_missing("progress_metrics", "metrics");
     if (progress) {
         print_epoch(progress, metrics);
         return TREK_OK;
@@ -68,7 +68,7 @@ trek_status trek_progress_metrics(const trek_epoch_metrics *metrics, void *progr
 trek_status trek_progress_follow(trek_run *run, const trek_progress_opts *opts)
 {
     if (!run)
-        return trek_fail_missing("trek_progress_follow", "run");
+        return trek_fail_missing("progress_follow", "run");
     trek_run_progress look = { 0 };
     trek_status status = trek_run_look(run, &look);
     if (status != TREK_OK)

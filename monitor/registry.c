@@ -34,7 +34,7 @@ static int open_registry(bool make, char *why, size_t size)
         mkdir(path, 0700);
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 && (errno == ELOOP || errno == ENOTDIR) && lstat(path, &its) == 0)
-        snprintf(why, size, "%.200s, by which trek-top finds runs, is not used: it is no folder", path);
+        snprintf(why, size, "%.200s, by which trek-top finds runs, is not used: it is not a folder", path);
     if (fd < 0)
         return -1;
     if (fstat(fd, &its) != 0 || its.st_uid != getuid())

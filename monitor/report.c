@@ -26,7 +26,7 @@ static trek_status put(int file, const char *bytes, size_t count)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return trek_fail(TREK_ERR_IO, "trek_report_write: %s", strerror(n < 0 ? errno : EIO));
+            return trek_fail(TREK_ERR_IO, "report_write: %s", strerror(n < 0 ? errno : EIO));
         bytes += n;
         count -= (size_t)n;
     }
@@ -85,11 +85,11 @@ static trek_status put_run(int out, const char *path)
     char *name = name_of(path);
     int run = name ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1, *numbers = NULL, n = 0;
     if (run < 0)
-        trek_fail_after(TREK_ERR_IO, "trek_report_write: run %.200s: %s", path, strerror(errno));
+        trek_fail_after(TREK_ERR_IO, "report_write: run: %.200s: %s", path, strerror(errno));
     else if (!trek_page_name_valid(name, strlen(name)))
-        trek_fail(TREK_ERR_ARGUMENT, "trek_report_write: %.200s is no name of a run: [A-Za-z0-9._-]+", name);
+        trek_fail(TREK_ERR_ARGUMENT, "report_write: run: %.200s; must be a name of [A-Za-z0-9._-]+", name);
     else if ((n = trek_page_list_processes(run, &numbers)) == 0)
-        trek_fail(TREK_ERR_IO, "trek_report_write: %.200s holds no run: there is no process-K.jsonl", path);
+        trek_fail(TREK_ERR_IO, "report_write: run: %.200s contains no run: there is no process-K.jsonl", path);
     for (int k = 0; k < n && trek_error_status() == TREK_OK; k++) {
         struct stat about;
         char file_name[40];
@@ -113,7 +113,7 @@ static const char *put_until(int out, const char *page, const char *mark)
     const char *end = (const char *)trek_page_index_html + trek_page_index_html_size;
     const char *at = page ? memmem(page, (size_t)(end - page), mark, strlen(mark)) : NULL;
     if (!at) {
-        trek_fail_after(TREK_ERR_STATE, "trek_report_write: the page has no %s", mark);
+        trek_fail_after(TREK_ERR_STATE, "report_write: the page has no %s", mark);
         return NULL;
     }
     put(out, page, (size_t)(at - page));
@@ -126,7 +126,7 @@ static trek_status put_page(int out, const char *const *runs, int n)
     char text[512];
     unsigned char bits[16];
     if (getrandom(bits, sizeof bits, 0) != (ssize_t)sizeof bits)
-        return trek_fail(TREK_ERR_IO, "trek_report_write: the system gives no random numbers");
+        return trek_fail(TREK_ERR_IO, "report_write: the system provides no random numbers");
     char nonce[33];
     for (int k = 0; k < 16; k++)
         snprintf(nonce + 2 * k, 3, "%02x", bits[k]);
@@ -154,12 +154,12 @@ trek_status trek_report_write(const char *path, const char *const *runs, int n)
 {
     trek_file_replacement place;
     if (!path || !runs)
-        return trek_fail_missing("trek_report_write", path ? "runs" : "path");
+        return trek_fail_missing("report_write", path ? "runs" : "path");
     if (n < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_report_write: %d runs", n);
+        return trek_fail(TREK_ERR_ARGUMENT, "report_write: n: %d runs; must be at least 1", n);
     for (int k = 0; k < n; k++)
         if (!runs[k])
-            return trek_fail_missing("trek_report_write", "runs[k]");
+            return trek_fail_missing("report_write", "runs[k]");
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     if (trek_replace_begin(&place, path) != TREK_OK)

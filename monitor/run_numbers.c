@@ -105,7 +105,7 @@ trek_run_reader *trek_run_read(const char *function, const char *run, const trek
     trek_run_reader *r = trek_run_reader_new(run, opts);
     trek_status status = r ? trek_run_reader_catch_up(r) : trek_error_status();
     if (status == TREK_OK && trek_run_reader_state(r)->n_processes == 0)
-        status = trek_fail(TREK_ERR_IO, "%s: %s holds no watched run", function, run);
+        status = trek_fail(TREK_ERR_IO, "%s: run: %s does not contain a watched run", function, run);
     if (status != TREK_OK)
         trek_run_reader_free(&r);
     return r;

@@ -39,7 +39,7 @@ struct trek_run_reader {
 trek_run_reader *trek_run_reader_new(const char *path, const trek_run_reader_opts *opts)
 {
     if (!path) {
-        trek_fail_missing("trek_run_reader_new", "path");
+        trek_fail_missing("run_reader_new", "path");
         return NULL;
     }
     trek_run_reader *r = trek_calloc(1, sizeof *r);
@@ -158,7 +158,7 @@ static double wall_clock(void)
 trek_status trek_run_reader_feed(trek_run_reader *r, int process, const char *bytes, size_t count)
 {
     if (!r || !bytes)
-        return trek_fail_missing("trek_run_reader_feed", r ? "bytes" : "reader");
+        return trek_fail_missing("run_reader_feed", r ? "bytes" : "reader");
     followed *f = file_of(r, process);
     trek_status status = f ? feed(r, f, bytes, count) : TREK_ERR_MEMORY;
     trek_run_state_judge(&r->state, wall_clock());
@@ -196,7 +196,7 @@ static trek_status read_new(trek_run_reader *r, followed *f, int file, const cha
         if (count < 0 && errno == EINTR)
             continue;
         if (count < 0)
-            return trek_fail(TREK_ERR_IO, "%s/%s cannot be read: %s", r->path, name, strerror(errno));
+            return trek_fail(TREK_ERR_IO, "%s/%s: cannot be read: %s", r->path, name, strerror(errno));
         if (count == 0)
             return TREK_OK;
         f->offset += count;
@@ -215,7 +215,7 @@ static trek_status follow(trek_run_reader *r, int folder, const char *name, char
     int file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     trek_status status = TREK_OK;
     if (file < 0 ? errno != ENOENT && errno != ELOOP && errno != ENXIO : fstat(file, &seen) != 0)
-        status = trek_fail(TREK_ERR_IO, "%s/%s cannot be read: %s", r->path, name, strerror(errno));
+        status = trek_fail(TREK_ERR_IO, "%s/%s: cannot be read: %s", r->path, name, strerror(errno));
     else if (file >= 0 && S_ISREG(seen.st_mode)) {
         followed *f = file_of(r, process_of(name));
         if (f)
@@ -252,19 +252,19 @@ trek_status trek_run_reader_poll_in(trek_run_reader *r, int folder, bool *more)
         return poll_folder(r, open, more);
     if (again >= 0)
         close(again);
-    return trek_fail(TREK_ERR_IO, "%s cannot be read: %s", r->path, strerror(errno));
+    return trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", r->path, strerror(errno));
 }
 
 trek_status trek_run_reader_poll(trek_run_reader *r, bool *more)
 {
     bool ignored;
     if (!r)
-        return trek_fail_missing("trek_run_reader_poll", "reader");
+        return trek_fail_missing("run_reader_poll", "reader");
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     DIR *folder = opendir(r->path);
     if (!folder && errno != ENOENT)
-        return trek_fail(TREK_ERR_IO, "%s cannot be read: %s", r->path, strerror(errno));
+        return trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", r->path, strerror(errno));
     return poll_folder(r, folder, more ? more : &ignored);
 }
 
@@ -329,12 +329,12 @@ trek_status trek_runs_list(const char *folder, trek_run_entry **runs, int *n)
 {
     int capacity = 0;
     if (!folder || !runs || !n)
-        return trek_fail_missing("trek_runs_list", folder ? runs ? "n" : "runs" : "folder");
+        return trek_fail_missing("runs_list", folder ? runs ? "n" : "runs" : "folder");
     *runs = NULL;
     *n = 0;
     DIR *open = opendir(folder);
     if (!open)
-        return trek_fail(TREK_ERR_IO, "%s cannot be read: %s", folder, strerror(errno));
+        return trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", folder, strerror(errno));
     trek_status status = add_run(runs, n, &capacity, folder, last_part(folder));
     for (struct dirent *d; status == TREK_OK && (d = readdir(open));) {
         if (d->d_name[0] == '.')

@@ -86,7 +86,7 @@ static trek_status check_name(const char *function, const trek_monitor *m, const
 {
     trek_status status = check(function, m, name, "name");
     if (status == TREK_OK && !*name)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: an empty name", function);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: name: it is empty; must have at least one character", function);
     return status == TREK_OK ? check(function, m, required, what) : status;
 }
 
@@ -134,11 +134,11 @@ trek_status trek_monitor_scalars(trek_monitor *m, int64_t step, const char *cons
 {
     trek_text line = { 0 };
     bool first = true;
-    trek_status status = check("trek_monitor_scalars", m, names, "names");
+    trek_status status = check("monitor_scalars", m, names, "names");
     if (status == TREK_OK)
-        status = check("trek_monitor_scalars", m, values, "values");
+        status = check("monitor_scalars", m, values, "values");
     for (int k = 0; k < n && status == TREK_OK; k++)
-        status = check_name("trek_monitor_scalars", m, names[k], names, "names");
+        status = check_name("monitor_scalars", m, names[k], names, "names");
     if (status != TREK_OK || n <= 0)
         return status;
     begin_scalars(&line, step_of(m, step), kept_epoch(m), false);
@@ -151,19 +151,19 @@ trek_status trek_monitor_scalars(trek_monitor *m, int64_t step, const char *cons
 
 trek_status trek_monitor_scalar(trek_monitor *m, const char *name, int64_t step, double value)
 {
-    trek_status status = check_name("trek_monitor_scalar", m, name, name, "name");
+    trek_status status = check_name("monitor_scalar", m, name, name, "name");
     return status == TREK_OK ? trek_monitor_scalars(m, step, &name, &value, 1) : status;
 }
 
 trek_status trek_monitor_histogram(trek_monitor *m, const char *name, int64_t step, const trek_tensor *values)
 {
-    trek_status status = check_name("trek_monitor_histogram", m, name, values, "values");
+    trek_status status = check_name("monitor_histogram", m, name, values, "values");
     return status == TREK_OK ? trek_monitor_histogram_of(m, name, "other", step_of(m, step), values) : status;
 }
 
 trek_status trek_monitor_image(trek_monitor *m, const char *name, int64_t step, const trek_tensor *image)
 {
-    trek_status status = check_name("trek_monitor_image", m, name, image, "image");
+    trek_status status = check_name("monitor_image", m, name, image, "image");
     return status == TREK_OK ? trek_monitor_image_of(m, name, step_of(m, step), image) : status;
 }
 
@@ -184,7 +184,7 @@ static trek_status add_histograms(const char *name, trek_var *param, void *arg)
 
 trek_status trek_monitor_histograms(trek_monitor *m, int64_t step, trek_module *module)
 {
-    trek_status status = check("trek_monitor_histograms", m, module, "module");
+    trek_status status = check("monitor_histograms", m, module, "module");
     if (status != TREK_OK)
         return status;
     trek_scope scope = trek_scope_begin(); /* gradients are handed out in a scope */
@@ -197,7 +197,7 @@ trek_status trek_monitor_histograms(trek_monitor *m, int64_t step, trek_module *
 trek_status trek_monitor_text(trek_monitor *m, const char *name, int64_t step, const char *text)
 {
     trek_text line = { 0 };
-    trek_status status = check_name("trek_monitor_text", m, name, text, "text");
+    trek_status status = check_name("monitor_text", m, name, text, "text");
     if (status != TREK_OK)
         return status;
     trek_monitor_begin(&line, "text");
@@ -210,7 +210,7 @@ trek_status trek_monitor_text(trek_monitor *m, const char *name, int64_t step, c
 
 trek_status trek_monitor_graph(trek_monitor *m, trek_graph *graph)
 {
-    trek_status status = check("trek_monitor_graph", m, graph, "graph");
+    trek_status status = check("monitor_graph", m, graph, "graph");
     return status == TREK_OK ? trek_monitor_graph_record(m, graph) : status;
 }
 
@@ -218,7 +218,7 @@ trek_status trek_monitor_epoch(trek_monitor *m, const trek_epoch_metrics *metric
 {
     trek_text line = { 0 };
     bool first = true;
-    trek_status status = check("trek_monitor_epoch", m, metrics, "metrics");
+    trek_status status = check("monitor_epoch", m, metrics, "metrics");
     if (status != TREK_OK)
         return status;
     begin_scalars(&line, step_of(m, -1), metrics->epoch, true);
@@ -240,7 +240,7 @@ trek_status trek_monitor_epoch(trek_monitor *m, const trek_epoch_metrics *metric
 trek_status trek_monitor_event(trek_monitor *m, const char *name, const char *text)
 {
     trek_text line = { 0 };
-    trek_status status = check_name("trek_monitor_event", m, name, text, "text");
+    trek_status status = check_name("monitor_event", m, name, text, "text");
     if (status != TREK_OK)
         return status;
     trek_monitor_begin(&line, "event");
@@ -263,9 +263,9 @@ void trek_monitor_log_line(trek_monitor *m, trek_log_level level, const char *te
 
 trek_status trek_monitor_log(trek_monitor *m, trek_log_level level, const char *text)
 {
-    trek_status status = check("trek_monitor_log", m, text, "text");
+    trek_status status = check("monitor_log", m, text, "text");
     if (status == TREK_OK && (unsigned)level > TREK_LOG_DEBUG)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_monitor_log: %d is no level", (int)level);
+        return trek_fail(TREK_ERR_ARGUMENT, "monitor_log: level: %d; must be a value of trek_log_level", (int)level);
     if (status == TREK_OK)
         trek_monitor_log_line(m, level, text);
     return status;

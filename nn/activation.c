@@ -102,7 +102,7 @@ trek_module *trek_nn_dropout(double p)
         p = 0;
     if (!(p >= 0 && p <= 1)) {
         char number[32];
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dropout: p must lie in [0, 1], not be %s", trek_layer_number(p, number));
+        return trek_fail_null(TREK_ERR_ARGUMENT, "dropout: p: %s; must be inside [0, 1]", trek_layer_number(p, number));
     }
     return number_new(&trek_dropout_class, p);
 }

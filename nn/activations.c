@@ -28,7 +28,7 @@ static trek_var *softmax2d_forward(trek_module *self, trek_var *x)
     (void)self;
     if (trek_var_ndim(x) == 3 || trek_var_ndim(x) == 4)
         return trek_softmax(x, -3);
-    return trek_fail_null(TREK_ERR_SHAPE, "softmax2d: the input must be [N, C, H, W] or [C, H, W], got %s",
+    return trek_fail_null(TREK_ERR_SHAPE, "softmax2d: input: %s; must be [N, C, H, W] or [C, H, W]",
                           trek_shape_text(trek_var_shape(x), text, sizeof text));
 }
 
@@ -86,7 +86,7 @@ NUMBERS(glu, describe_first, trek_glu(x, (int)m->first))
 static trek_module *refused(const char *name, const char *what, double value)
 {
     char number[32];
-    return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %s must not be %s", name, what, trek_layer_number(value, number));
+    return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %s: %s; out of range", name, what, trek_layer_number(value, number));
 }
 
 trek_module *trek_nn_elu_with(const trek_elu_opts *opts)
@@ -113,7 +113,7 @@ trek_module *trek_nn_softplus(void) { return trek_nn_softplus_with(NULL); }
 trek_module *trek_nn_hardtanh_with(const trek_hardtanh_opts *opts)
 {
     double low = trek_option(opts ? opts->low : 0, -1), high = trek_option(opts ? opts->high : 0, 1);
-    return low <= high ? numbers_new(&hardtanh_class, low, high) : refused("hardtanh", "high, below low,", high);
+    return low <= high ? numbers_new(&hardtanh_class, low, high) : refused("hardtanh", "high, which is below low", high);
 }
 trek_module *trek_nn_hardtanh(void) { return trek_nn_hardtanh_with(NULL); }
 
@@ -138,7 +138,7 @@ trek_module *trek_nn_threshold(double threshold, double value)
 trek_module *trek_nn_rrelu_with(const trek_rrelu_opts *opts)
 {
     double lower = trek_option(opts ? opts->lower : 0, 1.0 / 8), upper = trek_option(opts ? opts->upper : 0, 1.0 / 3);
-    return lower <= upper ? numbers_new(&rrelu_class, lower, upper) : refused("rrelu", "upper, below lower,", upper);
+    return lower <= upper ? numbers_new(&rrelu_class, lower, upper) : refused("rrelu", "upper, which is below lower", upper);
 }
 trek_module *trek_nn_rrelu(void) { return trek_nn_rrelu_with(NULL); }
 
@@ -203,7 +203,7 @@ static const trek_module_class swiglu_class = { .name = "swiglu", .size = sizeof
 trek_module *trek_nn_swiglu_with(const trek_swiglu_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "swiglu: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "swiglu: options: NULL; they must be given");
     int64_t out = opts->out ? opts->out : opts->in;
     if (trek_layer_positive("swiglu", "in", opts->in) != TREK_OK ||
         trek_layer_positive("swiglu", "hidden", opts->hidden) != TREK_OK ||

@@ -27,8 +27,8 @@ static bool fits(const attention_layer *m, const trek_var *x, const char *what)
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) == 3 && trek_var_size(x, 2) == m->dim)
         return true;
-    trek_fail(TREK_ERR_SHAPE, "multihead_attention: %s must be [N, T, %" PRId64 "], got %s", what, m->dim,
-              trek_shape_text(trek_var_shape(x), text, sizeof text));
+    trek_fail(TREK_ERR_SHAPE, "multihead_attention: %s: %s; must be [N, T, %" PRId64 "]", what,
+              trek_shape_text(trek_var_shape(x), text, sizeof text), m->dim);
     return false;
 }
 
@@ -140,7 +140,8 @@ static trek_var *attend(attention_layer *m, trek_var *parts[3], trek_var *mask, 
     bool cached = to_itself && trek_caching();
     trek_var *y;
     if (cached && (weights || added_keys(m) > 0))
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "multihead_attention: %s in a cached forward",
+        return trek_fail_null(TREK_ERR_UNSUPPORTED,
+                              "multihead_attention: %s together with a cached forward, which does not have them",
                               weights ? "weights" : "bias_kv or zero_attn");
     if (added_keys(m) > 0 && !add_keys(m, parts, &opts))
         return NULL;
@@ -161,7 +162,7 @@ static trek_var *attention_forward(trek_module *self, trek_var *x)
 {
     attention_layer *m = (attention_layer *)self;
     trek_var *parts[3];
-    return fits(m, x, "the input") && heads_of(m, project(m, x, 0, 3), parts, 3) ? attend(m, parts, NULL, true, NULL) : NULL;
+    return fits(m, x, "input") && heads_of(m, project(m, x, 0, 3), parts, 3) ? attend(m, parts, NULL, true, NULL) : NULL;
 }
 
 /* The inputs are query, key, value and mask. A NULL key stands for the query, a NULL value for the key, a NULL mask
@@ -169,10 +170,10 @@ static trek_var *attention_forward(trek_module *self, trek_var *x)
 static trek_var *attend_to(attention_layer *m, trek_var *const *inputs, int n, trek_var **weights)
 {
     if (n > 4)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: takes query, key, value and mask, not %d inputs", n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: inputs: %d; it takes query, key, value and mask", n);
     trek_var *query = inputs[0], *key = n > 1 && inputs[1] ? inputs[1] : query, *value = n > 2 && inputs[2] ? inputs[2] : key;
     trek_var *mask = n > 3 ? inputs[3] : NULL;
-    if (!fits(m, query, "the query") || !fits(m, key, "the key") || !fits(m, value, "the value"))
+    if (!fits(m, query, "query") || !fits(m, key, "key") || !fits(m, value, "value"))
         return NULL;
     trek_var *parts[3];
     bool fine, to_itself = key == query && value == query;
@@ -205,7 +206,8 @@ trek_var *trek_nn_multihead_attention_forward(trek_module *attention, trek_var *
         *weights = NULL;
     if (attention && !trek_gone(attention, "multihead_attention", "the module") &&
         attention->klass != &trek_multihead_attention_class)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: the module is a %s", attention->klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: module: it is a %s; must be a multihead_attention",
+                              attention->klass->name);
     if (trek_forward_results(attention, inputs, 4, results, weights ? 2 : 1) != TREK_OK)
         return NULL;
     if (weights)
@@ -261,12 +263,12 @@ static trek_status check_options(const trek_multihead_attention_opts *opts)
         trek_layer_positive("multihead_attention", "heads", opts->heads) != TREK_OK)
         return trek_error_status();
     if (opts->embed_dim % opts->heads != 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "multihead_attention: embed_dim %" PRId64 " is no multiple of %" PRId64 " heads",
-                         opts->embed_dim,
-                         opts->heads);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "multihead_attention: .embed_dim: %" PRId64 "; must be a multiple of %" PRId64 ", the number of heads",
+                         opts->embed_dim, opts->heads);
     if (!(opts->dropout >= 0 && opts->dropout <= 1)) {
         char number[32];
-        return trek_fail(TREK_ERR_ARGUMENT, "multihead_attention: dropout must lie in [0, 1], not be %s",
+        return trek_fail(TREK_ERR_ARGUMENT, "multihead_attention: .dropout: %s; must be inside [0, 1]",
                          trek_layer_number(opts->dropout, number));
     }
     return TREK_OK;
@@ -275,7 +277,7 @@ static trek_status check_options(const trek_multihead_attention_opts *opts)
 trek_module *trek_nn_multihead_attention_with(const trek_multihead_attention_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: options: NULL; they must be given");
     if (check_options(opts) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(&trek_multihead_attention_class);

@@ -41,7 +41,7 @@ trek_var *trek_batch_norm_layer_normalize(trek_batch_norm_layer *m, trek_var *x)
     bool tracks = m->running_mean != NULL, training = m->base.training || !tracks;
     char text[TREK_SHAPE_TEXT];
     if (training && trek_var_size(x, 0) != 0 && trek_var_numel(x) == trek_var_size(x, 1))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: needs more than 1 value for each channel in training, got %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; training needs more than 1 value for each channel",
                               m->base.klass->name,
                               trek_shape_text(trek_var_shape(x), text, sizeof text));
     double momentum;
@@ -55,7 +55,7 @@ static trek_var *batch_norm1d_forward(trek_module *self, trek_var *x)
     char text[TREK_SHAPE_TEXT];
     int ndim = trek_var_ndim(x);
     if (ndim != 2 && ndim != 3)
-        return trek_fail_null(TREK_ERR_SHAPE, "batch_norm1d: needs [N, C] or [N, C, L], got %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "batch_norm1d: input: %s; must be [N, C] or [N, C, L]",
                               trek_shape_text(trek_var_shape(x), text, sizeof text));
     return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
 }
@@ -64,7 +64,7 @@ static trek_var *batch_norm2d_forward(trek_module *self, trek_var *x)
 {
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) != 4)
-        return trek_fail_null(TREK_ERR_SHAPE, "batch_norm2d: needs [N, C, H, W], got %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "batch_norm2d: input: %s; must be [N, C, H, W]",
                               trek_shape_text(trek_var_shape(x), text, sizeof text));
     return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
 }
@@ -73,7 +73,7 @@ static trek_var *batch_norm3d_forward(trek_module *self, trek_var *x)
 {
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) != 5)
-        return trek_fail_null(TREK_ERR_SHAPE, "batch_norm3d: needs [N, C, D, H, W], got %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "batch_norm3d: input: %s; must be [N, C, D, H, W]",
                               trek_shape_text(trek_var_shape(x), text, sizeof text));
     return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
 }
@@ -137,13 +137,15 @@ static const trek_module_class batch_norm3d_class = {
 trek_module *trek_batch_norm_layer_new(const trek_module_class *klass, const trek_batch_norm_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", klass->name);
     double eps = trek_option(opts->eps, 1e-5), momentum = trek_option(opts->momentum, 0.1);
     bool cumulative = opts->momentum == TREK_OFF;
     if (trek_layer_positive(klass->name, "features", opts->features) != TREK_OK)
         return NULL;
     if (!(eps >= 0) || (!cumulative && !(momentum >= 0 && momentum <= 1)))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: eps must not be negative, momentum must lie in [0, 1]", klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "%s: .eps or .momentum: out of range; .eps must not be negative, and .momentum inside [0, 1]",
+                              klass->name);
     trek_module *base = trek_module_new(klass);
     if (!base)
         return NULL;

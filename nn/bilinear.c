@@ -17,7 +17,7 @@ static trek_var *bilinear_forward_many(trek_module *self, trek_var *const *input
 {
     bilinear_layer *m = (bilinear_layer *)self;
     if (n != 2)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "bilinear: needs 2 inputs, not %d", n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "bilinear: inputs: %d; must be 2", n);
     return trek_bilinear(inputs[0], inputs[1], m->weight, m->bias);
 }
 
@@ -48,7 +48,7 @@ static const trek_module_class bilinear_class = {
 trek_module *trek_nn_bilinear_with(const trek_bilinear_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "bilinear: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "bilinear: options: NULL; they must be given");
     if (trek_layer_positive("bilinear", "in1", opts->in1) != TREK_OK ||
         trek_layer_positive("bilinear", "in2", opts->in2) != TREK_OK ||
         trek_layer_positive("bilinear", "out", opts->out) != TREK_OK)

@@ -88,7 +88,7 @@ static bool parse_items(trek_json *json, trek_config *c)
         bool twice = find(c, key) != NULL;
         if (twice || trek_array_grow(&c->items, &c->capacity, c->n + 1, sizeof *c->items) != TREK_OK) {
             trek_free(key);
-            return twice && trek_json_fail(json, "a key that stands there twice");
+            return twice && trek_json_fail(json, "a key occurs twice");
         }
         c->items[c->n] = (item){ .key = key };
         if (!parse_value(json, &c->items[c->n++]) || !trek_json_next(json, '}', &more))
@@ -132,12 +132,13 @@ static const item *wanted(const trek_config *c, const char *key, const void *val
     const item *found = find(c, key);
     if (found && (found->kind == is || found->kind == or_is))
         return found;
-    return trek_fail_null(TREK_ERR_ARGUMENT, "%s: \"%s\" is %s%s", c->path, key, found ? "no " : "not there", found ? what : "");
+    return trek_fail_null(TREK_ERR_ARGUMENT, "%s: \"%s\": %s%s", c->path, key, found ? "it must be " : "it does not exist",
+                          found ? what : "");
 }
 
 trek_status trek_config_integer(const trek_config *c, const char *key, int64_t *value)
 {
-    const item *found = wanted(c, key, value, INTEGER, INTEGER, "integer");
+    const item *found = wanted(c, key, value, INTEGER, INTEGER, "an integer");
     if (found)
         *value = found->integer;
     return found ? TREK_OK : trek_error_status();
@@ -145,7 +146,7 @@ trek_status trek_config_integer(const trek_config *c, const char *key, int64_t *
 
 trek_status trek_config_number(const trek_config *c, const char *key, double *value)
 {
-    const item *found = wanted(c, key, value, NUMBER, INTEGER, "number");
+    const item *found = wanted(c, key, value, NUMBER, INTEGER, "a number");
     if (found)
         *value = found->number;
     return found ? TREK_OK : trek_error_status();
@@ -153,7 +154,7 @@ trek_status trek_config_number(const trek_config *c, const char *key, double *va
 
 trek_status trek_config_bool(const trek_config *c, const char *key, bool *value)
 {
-    const item *found = wanted(c, key, value, BOOL, BOOL, "truth value");
+    const item *found = wanted(c, key, value, BOOL, BOOL, "true or false");
     if (found)
         *value = found->integer != 0;
     return found ? TREK_OK : trek_error_status();
@@ -161,7 +162,7 @@ trek_status trek_config_bool(const trek_config *c, const char *key, bool *value)
 
 trek_status trek_config_string(const trek_config *c, const char *key, const char **value)
 {
-    const item *found = wanted(c, key, value, TEXT, TEXT, "text");
+    const item *found = wanted(c, key, value, TEXT, TEXT, "a text");
     if (found)
         *value = found->text;
     return found ? TREK_OK : trek_error_status();

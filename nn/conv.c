@@ -108,12 +108,13 @@ trek_var *trek_conv_padded(trek_var *x, const int64_t *kernel, int dims, trek_pa
 trek_status trek_conv_check_kind(const char *layer, trek_padding kind, const int64_t *padding, const int64_t *stride, int dims)
 {
     if (kind < TREK_PADDING_NUMBERS || kind > TREK_PADDING_SAME)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no kind of padding", layer, (int)kind);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: kind of padding: %d; must be a value of trek_padding", layer, (int)kind);
     for (int d = 0; d < dims; d++) {
         if (kind != TREK_PADDING_NUMBERS && trek_option_integer(padding[d], 0) != 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: a kind of padding, and padding of %" PRId64, layer, padding[d]);
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: padding: %" PRId64 ", together with a kind of padding; give one of both",
+                             layer, padding[d]);
         if (kind == TREK_PADDING_SAME && stride[d] != 1)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: padding to the same size is for a stride of 1, not %" PRId64, layer,
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: stride: %" PRId64 "; padding to the same size needs a stride of 1", layer,
                              stride[d]);
     }
     return TREK_OK;
@@ -132,9 +133,9 @@ trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t 
     if (status == TREK_OK)
         status = trek_option_check_paddings(layer, "padding", padding, dims);
     if (status == TREK_OK && (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR))
-        status = trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no mode of padding", layer, (int)mode);
+        status = trek_fail(TREK_ERR_ARGUMENT, "%s: mode of padding: %d; must be a value of trek_pad_mode", layer, (int)mode);
     if (status == TREK_OK && (in % groups != 0 || out % groups != 0))
-        status = trek_fail(TREK_ERR_ARGUMENT, "%s: %" PRId64 " groups do not divide %" PRId64 " channels in and %" PRId64 " out",
+        status = trek_fail(TREK_ERR_ARGUMENT, "%s: groups: %" PRId64 "; must divide %" PRId64 " channels in and %" PRId64 " out",
                            layer, groups, in, out);
     return status;
 }
@@ -142,7 +143,7 @@ trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t 
 trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "conv2d: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "conv2d: options: NULL; they must be given");
     int64_t kernel[2], groups = opts->groups ? opts->groups : 1;
     trek_conv_opts numbers = { .groups = groups, .padding_kind = opts->padding_kind };
     fill_pair(kernel, opts->kernel, 0);
@@ -196,19 +197,20 @@ static trek_var *conv_transpose2d_forward_many(trek_module *self, trek_var *cons
 {
     conv_transpose2d_layer *m = (conv_transpose2d_layer *)self;
     if (n > 2)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose2d: takes x and what its result is to be like, not %d inputs", n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose2d: inputs: %d; it takes x, and a tensor with the result's shape",
+                              n);
     if (n == 1 || !inputs[1])
         return conv_transpose2d_forward(self, inputs[0]);
     trek_shape like = trek_var_shape(inputs[1]);
     char text[TREK_SHAPE_TEXT];
     if (like.ndim < 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: what the result is to be like has no height and width: %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: result's shape: %s; must have height and width",
                               trek_shape_text(like, text, sizeof text));
     trek_conv_transpose_opts opts = m->opts;
     opts.output_size[0] = like.sizes[like.ndim - 2];
     opts.output_size[1] = like.sizes[like.ndim - 1];
     if (opts.output_size[0] == 0 || opts.output_size[1] == 0) /* 0 would leave the size to the layer */
-        return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: the result cannot be like %s, which is empty",
+        return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: result's shape: %s; must not be empty",
                               trek_shape_text(like, text, sizeof text));
     return trek_conv_transpose2d(inputs[0], m->weight, m->bias, &opts);
 }
@@ -252,9 +254,9 @@ static trek_status check_output_padding(const trek_conv_transpose_opts *o)
         int64_t more = trek_option_integer(o->output_padding[d], 0);
         if (more >= o->stride[d] && more >= o->dilation[d])
             return trek_fail(TREK_ERR_ARGUMENT,
-                             "conv_transpose2d: output padding must be smaller than stride (%" PRId64 ") or dilation (%" PRId64
-                             "), not %" PRId64,
-                             o->stride[d], o->dilation[d], more);
+                             "conv_transpose2d: output padding: %" PRId64 "; must be smaller than stride (%" PRId64
+                             ") or dilation (%" PRId64 ")",
+                             more, o->stride[d], o->dilation[d]);
     }
     return TREK_OK;
 }
@@ -262,7 +264,7 @@ static trek_status check_output_padding(const trek_conv_transpose_opts *o)
 trek_module *trek_nn_conv_transpose2d_with(const trek_conv_transpose2d_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose2d: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose2d: options: NULL; they must be given");
     int64_t kernel[2];
     trek_conv_transpose_opts numbers = { .groups = opts->groups ? opts->groups : 1 };
     fill_pair(kernel, opts->kernel, 0);

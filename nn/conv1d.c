@@ -79,9 +79,9 @@ static trek_module *conv1d_new(const trek_module_class *klass, const trek_conv_t
         return NULL;
     if (more < 0 || (more > 0 && more >= stride && more >= dilation))
         return trek_fail_null(TREK_ERR_ARGUMENT,
-                              "%s: output padding must not be negative, and smaller than stride (%" PRId64
-                              ") or dilation (%" PRId64 "), not %" PRId64,
-                              klass->name, stride, dilation, more);
+                              "%s: output padding: %" PRId64 "; must not be negative, and smaller than stride (%" PRId64
+                              ") or dilation (%" PRId64 ")",
+                              klass->name, more, stride, dilation);
     trek_module *base = trek_module_new(klass);
     if (!base)
         return NULL;
@@ -106,7 +106,7 @@ static trek_module *conv1d_new(const trek_module_class *klass, const trek_conv_t
 trek_module *trek_nn_conv1d_with(const trek_conv1d_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "conv1d: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "conv1d: options: NULL; they must be given");
     return conv1d_new(&conv1d_class,
                       &(trek_conv_transpose1d_opts){ .in = opts->in, .out = opts->out, .kernel = opts->kernel,
                                                      .stride = opts->stride, .padding = opts->padding, .dilation = opts->dilation,
@@ -123,7 +123,7 @@ trek_module *trek_nn_conv1d(int64_t in, int64_t out, int64_t kernel, trek_device
 trek_module *trek_nn_conv_transpose1d_with(const trek_conv_transpose1d_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose1d: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose1d: options: NULL; they must be given");
     return conv1d_new(&conv_transpose1d_class, opts, TREK_PAD_CONSTANT, TREK_PADDING_NUMBERS);
 }
 

@@ -39,7 +39,7 @@ static trek_module *dropout_new(int kind, double p)
     if (p == TREK_ZERO)
         p = 0;
     if (!(p >= 0 && p <= 1))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: p must lie in [0, 1], not be %s", classes[kind].name,
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: p: %s; must be inside [0, 1]", classes[kind].name,
                               trek_layer_number(p, number));
     trek_module *base = trek_module_new(&classes[kind]);
     if (base) {

@@ -33,7 +33,8 @@ static trek_var *bag_forward_many(trek_module *self, trek_var *const *inputs, in
                            .include_last_offset = m->include_last_offset, .padding_idx = l->padding_idx, .max_norm = l->max_norm,
                            .norm_type = l->norm_type, .scale_grad_by_freq = l->scale_grad_by_freq };
     if (n > 3)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: %d inputs; it takes indices, offsets and per_sample_weights", n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: inputs: %d; it takes indices, offsets and per_sample_weights",
+                              n);
     return trek_embedding_bag(inputs[0], m->weight, &opts);
 }
 
@@ -104,7 +105,7 @@ static trek_module *embedding_new(const trek_module_class *classes, const trek_e
 trek_module *trek_nn_embedding_with(const trek_embedding_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding: options: NULL; they must be given");
     trek_module *base = embedding_new(embedding_classes, opts);
     return base ? trek_layer_finish(base) : NULL;
 }
@@ -117,11 +118,13 @@ trek_module *trek_nn_embedding(int64_t num, int64_t dim, trek_device device)
 trek_module *trek_nn_embedding_bag_with(const trek_embedding_bag_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: options: NULL; they must be given");
     if (opts->mode < TREK_BAG_MEAN || opts->mode > TREK_BAG_MAX)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: %d is no mode", (int)opts->mode);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: .mode: %d; must be a value of trek_bag_mode", (int)opts->mode);
     if (opts->mode == TREK_BAG_MAX && opts->scale_grad_by_freq)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: scale_grad_by_freq is not for maxima");
+        return trek_fail_null(
+            TREK_ERR_ARGUMENT,
+            "embedding_bag: .scale_grad_by_freq: set together with TREK_BAG_MAX, whose gradients are not scaled");
     trek_embedding_opts table = { .num = opts->num, .dim = opts->dim, .padding_idx = opts->padding_idx, .dtype = opts->dtype,
                                   .device = opts->device, .max_norm = opts->max_norm, .norm_type = opts->norm_type,
                                   .scale_grad_by_freq = opts->scale_grad_by_freq };

@@ -32,7 +32,7 @@ static trek_var *finish(trek_module *module, trek_scope scope, bool clean, int f
         trek_trace_end_module(frame, result ? trek_var_data(result) : NULL);
     if (result)
         return trek_scope_end_keep(scope, result);
-    trek_fail_after(TREK_ERR_CALLBACK, "%s: forward gave no result", module->klass->name);
+    trek_fail_after(TREK_ERR_CALLBACK, "%s: forward: no result; it must return one", module->klass->name);
     if (clean)
         trek_module_tell_place(module, module);
     return trek_scope_end_keep(scope, NULL);
@@ -42,7 +42,7 @@ static void refuse(const trek_module *module)
 {
     const char *name = module->klass->name;
     if (module->upkeep->failed)
-        trek_fail(TREK_ERR_STATE, "%s: something that was added to it could not be made, so it cannot run", name);
+        trek_fail(TREK_ERR_STATE, "%s: incomplete: a module that was added to it could not be made, so it cannot run", name);
     else
         trek_fail(TREK_ERR_UNSUPPORTED, "%s: the class has no forward", name);
 }
@@ -95,7 +95,7 @@ static trek_status run_results(trek_module *module, trek_var *const *inputs, int
     trek_weights_drop(module);
     for (int k = 0; k < count && status == TREK_OK; k++)
         if (!results[k])
-            status = trek_fail_after(TREK_ERR_CALLBACK, "%s: forward gave no result %d", klass->name, k);
+            status = trek_fail_after(TREK_ERR_CALLBACK, "%s: forward: no result %d; it must return all", klass->name, k);
     for (int k = 0; k < count && status != TREK_OK; k++)
         results[k] = NULL;
     return status;
@@ -156,13 +156,13 @@ static bool ready(const char *function, trek_module *module, trek_var *const *in
         return false;
     const char *name = module->klass->name;
     if (n < 1)
-        trek_fail(TREK_ERR_ARGUMENT, "%s: %s needs at least one input, not %d", name, function, n);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: %s: inputs: %d; must be at least 1", name, function, n);
     else if (!inputs[0])
         trek_fail_missing(function, n == 1 ? "input" : "input 0");
     else if (module->upkeep->failed || !trek_module_runs(module))
         refuse(module);
     else if (n > 1 && !trek_module_takes_many(module))
-        trek_fail(TREK_ERR_UNSUPPORTED, "%s: takes one input, not %d", name, n);
+        trek_fail(TREK_ERR_UNSUPPORTED, "%s: inputs: %d; it takes one", name, n);
     else
         return true;
     return false;
@@ -225,7 +225,7 @@ trek_status trek_forward_results(trek_module *module, trek_var *const *inputs, i
     const trek_module_class *klass = module->klass;
     int most = result_count(klass);
     if (count < 1 || count > most)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: has %d result%s, not %d", klass->name, most, most == 1 ? "" : "s", count);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: results: %d; it has %d", klass->name, count, most);
     if (!klass->forward_results)
         return (*results = forward("forward_results", module, inputs, n)) ? TREK_OK : trek_error_status();
     trek_scope scope = trek_scope_begin();

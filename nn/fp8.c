@@ -49,8 +49,10 @@ static trek_status list_module(const char *path, trek_module *module, void *arg)
         return TREK_OK;
     l->already += has != NULL;
     if (!l->enabled && has && has->history != l->history)
-        return trek_fail(TREK_ERR_STATE, "fp8_enable: \"%s\" looks back on %" PRId64 " steps, not %" PRId64
-                         "; trek_fp8_disable comes first", path, has->history, l->history);
+        return trek_fail(TREK_ERR_STATE,
+                         "fp8_enable: .history: \"%s\" already keeps %" PRId64 " steps, not %" PRId64
+                         "; call trek_fp8_disable first",
+                         path, has->history, l->history);
     if (!l->enabled && has)
         return TREK_OK;
     trek_status status = trek_array_grow(&l->modules, &l->capacity, l->n + 1, sizeof *l->modules);
@@ -100,10 +102,10 @@ static trek_status set_margin(const char *path, trek_module *module, void *margi
 trek_status trek_fp8_check(const trek_fp8_opts *o)
 {
     if (o->history != TREK_OFF && (o->history < 0 || o->history > TREK_FP8_MOST_HISTORY))
-        return trek_fail(TREK_ERR_ARGUMENT, "fp8_enable: .history is %" PRId64 "; it is 1 to %d, or TREK_OFF", o->history,
+        return trek_fail(TREK_ERR_ARGUMENT, "fp8_enable: .history: %" PRId64 "; must be 1 to %d, or TREK_OFF", o->history,
                          TREK_FP8_MOST_HISTORY);
     if (o->margin < -MOST_MARGIN || o->margin > MOST_MARGIN)
-        return trek_fail(TREK_ERR_ARGUMENT, "fp8_enable: .margin is %d; it lies in [-%d, %d]", o->margin, MOST_MARGIN,
+        return trek_fail(TREK_ERR_ARGUMENT, "fp8_enable: .margin: %d; must be inside [-%d, %d]", o->margin, MOST_MARGIN,
                          MOST_MARGIN);
     return TREK_OK;
 }
@@ -134,7 +136,7 @@ trek_status trek_fp8_enable(trek_module *module, const trek_fp8_opts *opts)
     fp8_list l = { .history = history_of(&o) };
     status = trek_walk_modules(module, 0, list_module, &l);
     if (status == TREK_OK && l.n == 0 && l.already == 0)
-        status = trek_fail(TREK_ERR_ARGUMENT, "fp8_enable: the %s has no linear layer whose sizes are multiples of %d",
+        status = trek_fail(TREK_ERR_ARGUMENT, "fp8_enable: module: the %s has no linear layer whose sizes are multiples of %d",
                            module->klass->name, TREK_FP8_MULTIPLE);
     int n = 0;
     while (status == TREK_OK && n < l.n && (status = add(l.modules[n], l.history)) == TREK_OK)

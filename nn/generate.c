@@ -50,7 +50,8 @@ static trek_status make_room(generation *g, const int64_t *const *prompts, const
     int64_t total = 0;
     for (int64_t r = 0; r < g->rows; r++) {
         if (!prompts[r] || lengths[r] < 1 || lengths[r] > (int64_t)1 << 40)
-            return trek_fail(TREK_ERR_ARGUMENT, "generate: prompt %" PRId64 " has %" PRId64 " tokens", r,
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "generate: prompts: prompt %" PRId64 " has %" PRId64 " tokens; must have at least 1", r,
                              prompts[r] ? lengths[r] : 0);
         total += lengths[r] + g->most;
     }
@@ -76,9 +77,9 @@ static trek_status begin(generation *g, const int64_t *const *prompts, const int
 {
     const trek_generate_opts *o = &g->opts;
     if (g->rows < 1 || g->rows > (int64_t)1 << 32)
-        return trek_fail(TREK_ERR_ARGUMENT, "generate: %" PRId64 " prompts", g->rows);
+        return trek_fail(TREK_ERR_ARGUMENT, "generate: prompts: %" PRId64 "; must be at least 1", g->rows);
     if (o->max_new_tokens < 0 || o->max_new_tokens > (int64_t)1 << 32 || o->n_eos < 0 || (o->n_eos > 0 && !o->eos))
-        return trek_fail(TREK_ERR_ARGUMENT, "generate: at most %" PRId64 " new tokens, %" PRId64 " that end a row",
+        return trek_fail(TREK_ERR_ARGUMENT, "generate: .max_new_tokens: %" PRId64 ", .n_eos: %" PRId64 "; must be 0 or more",
                          o->max_new_tokens, o->n_eos);
     g->most = o->max_new_tokens ? o->max_new_tokens : 20;
     g->device = trek_cpu(0);
@@ -122,8 +123,8 @@ static trek_var *last_logits(const generation *g, trek_var *y, int64_t steps)
     bool fits = trek_var_ndim(y) == 3 && trek_var_size(y, 0) == g->rows &&
         (trek_var_size(y, 1) == steps || trek_var_size(y, 1) == 1);
     if (!fits)
-        return trek_fail_null(TREK_ERR_SHAPE, "generate: the model must give [%" PRId64 ", %" PRId64 ", V], not %s", g->rows,
-                              steps, trek_shape_text(trek_var_shape(y), text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "generate: model: result of shape %s; must be [%" PRId64 ", %" PRId64 ", V]",
+                              trek_shape_text(trek_var_shape(y), text, sizeof text), g->rows, steps);
     if (trek_var_size(y, 1) == 1)
         return trek_select(y, 1, 0);
     trek_var **rows = trek_calloc((size_t)g->rows, sizeof *rows);

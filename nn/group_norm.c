@@ -20,8 +20,8 @@ static trek_var *group_norm_forward(trek_module *self, trek_var *x)
     group_norm_layer *m = (group_norm_layer *)self;
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) < 2 || trek_var_size(x, 1) != m->channels)
-        return trek_fail_null(TREK_ERR_SHAPE, "group_norm: needs [N, %" PRId64 ", ...], got %s", m->channels,
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "group_norm: input: %s; must be [N, %" PRId64 ", ...]",
+                              trek_shape_text(trek_var_shape(x), text, sizeof text), m->channels);
     return trek_group_norm(x, m->groups, m->weight, m->bias, m->eps);
 }
 
@@ -51,14 +51,15 @@ static const trek_module_class group_norm_class = {
 trek_module *trek_nn_group_norm_with(const trek_group_norm_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "group_norm: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "group_norm: options: NULL; they must be given");
     double eps = trek_option(opts->eps, 1e-5);
     if (trek_layer_positive("group_norm", "groups", opts->groups) != TREK_OK ||
         trek_layer_positive("group_norm", "channels", opts->channels) != TREK_OK)
         return NULL;
     if (opts->channels % opts->groups != 0 || !(eps >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT,
-                              "group_norm: channels must be a multiple of groups, and eps must not be negative");
+        return trek_fail_null(
+            TREK_ERR_ARGUMENT,
+            "group_norm: .groups or .eps: out of range; channels must be a multiple of .groups, and .eps not negative");
     trek_module *base = trek_module_new(&group_norm_class);
     if (!base)
         return NULL;
@@ -112,7 +113,7 @@ static const trek_module_class response_norm_class = {
 trek_module *trek_nn_local_response_norm_with(const trek_local_response_norm_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "local_response_norm: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "local_response_norm: options: NULL; they must be given");
     if (trek_layer_positive("local_response_norm", "size", opts->size) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(&response_norm_class);

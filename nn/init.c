@@ -25,9 +25,10 @@ static trek_status check_param(const trek_var *param, const char *function)
     if (!param)
         return trek_fail_missing(function, "parameter");
     if (!trek_var_is_leaf(param))
-        return trek_fail(TREK_ERR_STATE, "%s: only leaves can be initialised, not results of ops", function);
+        return trek_fail(TREK_ERR_STATE, "%s: param: it is the result of an op; only leaves can be initialised", function);
     if (!trek_dtype_is_float(trek_var_dtype(param)))
-        return trek_fail(TREK_ERR_DTYPE, "%s: needs a floating dtype, not %s", function, trek_dtype_name(trek_var_dtype(param)));
+        return trek_fail(TREK_ERR_DTYPE, "%s: param: dtype %s; must be floating", function,
+                         trek_dtype_name(trek_var_dtype(param)));
     return TREK_OK;
 }
 
@@ -81,7 +82,7 @@ trek_status trek_init_uniform(trek_var *param, double low, double high)
     if (status != TREK_OK)
         return status;
     if (!isfinite(low) || !isfinite(high) || low > high)
-        return trek_fail(TREK_ERR_ARGUMENT, "init_uniform: the bounds must be finite, the lower one first");
+        return trek_fail(TREK_ERR_ARGUMENT, "init_uniform: low and high: %g and %g; must be finite and ascending", low, high);
     if (trek_init_skips())
         return TREK_OK;
     trek_tensor *values = random_values(param, false);
@@ -96,7 +97,9 @@ trek_status trek_init_normal(trek_var *param, double mean, double deviation)
     if (status != TREK_OK)
         return status;
     if (!isfinite(mean) || !isfinite(deviation) || deviation < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "init_normal: mean and deviation must be finite, the deviation not negative");
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "init_normal: mean and deviation: %g and %g; must be finite, and the deviation not negative", mean,
+                         deviation);
     return trek_init_skips() ? TREK_OK : trek_init_write(param, trek_init_normal_values(param, mean, deviation));
 }
 
@@ -126,7 +129,8 @@ trek_status trek_init_trunc_normal(trek_var *param, double mean, double deviatio
         return status;
     if (!isfinite(mean) || !isfinite(deviation) || deviation <= 0 || !(low < high))
         return trek_fail(TREK_ERR_ARGUMENT,
-                         "init_trunc_normal: needs a positive deviation and a lower bound below the upper one");
+                         "init_trunc_normal: deviation: %g, low: %g, high: %g; the deviation must be above 0, and low below high",
+                         deviation, low, high);
     if (trek_init_skips())
         return TREK_OK;
     trek_tensor *values = trek_tensor_rand(trek_var_shape(param), TREK_F64, trek_cpu(0));
@@ -184,7 +188,7 @@ static trek_status fans(const trek_var *param, const char *function, double *fan
     trek_shape shape = trek_var_shape(param);
     char text[TREK_SHAPE_TEXT];
     if (shape.ndim < 2)
-        return trek_fail(TREK_ERR_SHAPE, "%s: needs at least 2 dimensions, not %s", function,
+        return trek_fail(TREK_ERR_SHAPE, "%s: param: %s; must have at least 2 dimensions", function,
                          trek_shape_text(shape, text, sizeof text));
     double field = 1;
     for (int d = 2; d < shape.ndim; d++)
@@ -314,8 +318,8 @@ static trek_status check_dims(const trek_var *param, const char *function, int l
     if (status != TREK_OK || (trek_var_ndim(param) >= least && trek_var_ndim(param) <= most))
         return status;
     trek_shape_text(trek_var_shape(param), text, sizeof text);
-    return least == most ? trek_fail(TREK_ERR_SHAPE, "%s: needs %d dimensions, not %s", function, least, text)
-                         : trek_fail(TREK_ERR_SHAPE, "%s: needs %d to %d dimensions, not %s", function, least, most, text);
+    return least == most ? trek_fail(TREK_ERR_SHAPE, "%s: param: %s; must have %d dimensions", function, text, least)
+                         : trek_fail(TREK_ERR_SHAPE, "%s: param: %s; must have %d to %d dimensions", function, text, least, most);
 }
 
 trek_status trek_init_eye(trek_var *param)
@@ -337,7 +341,7 @@ trek_status trek_init_dirac(trek_var *param, int64_t groups)
         return status;
     trek_shape shape = trek_var_shape(param);
     if (groups < 1 || shape.sizes[0] % groups != 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "init_dirac: %lld groups do not divide %lld output channels", (long long)groups,
+        return trek_fail(TREK_ERR_ARGUMENT, "init_dirac: groups: %lld; must divide %lld output channels", (long long)groups,
                          (long long)shape.sizes[0]);
     int64_t each = shape.sizes[0] / groups, kernel = 1, middle = 0;
     for (int d = 2; d < shape.ndim; d++) {
@@ -357,9 +361,8 @@ trek_status trek_init_sparse(trek_var *param, double sparsity, double deviation)
     if (status != TREK_OK)
         return status;
     if (!(sparsity >= 0 && sparsity <= 1) || !isfinite(deviation) || deviation < 0)
-        return trek_fail(TREK_ERR_ARGUMENT,
-                         "init_sparse: needs a sparsity in [0, 1] and a deviation of at least 0, not %g and %g", sparsity,
-                         deviation);
+        return trek_fail(TREK_ERR_ARGUMENT, "init_sparse: sparsity: %g, deviation: %g; must be inside [0, 1], and at least 0",
+                         sparsity, deviation);
     if (trek_init_skips())
         return TREK_OK;
     int64_t rows = trek_var_size(param, 0), columns = trek_var_size(param, 1), zeros = (int64_t)ceil(sparsity * (double)rows);

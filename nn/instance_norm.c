@@ -15,9 +15,9 @@ static trek_var *instance_norm_forward(trek_module *self, trek_var *x, int ndim)
     char text[TREK_SHAPE_TEXT];
     bool lone = trek_var_ndim(x) == ndim - 1;
     if ((!lone && trek_var_ndim(x) != ndim) || trek_var_size(x, lone ? 0 : 1) != m->features)
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: needs %d or %d dimensions and %" PRId64 " channels, got %s",
-                              self->klass->name, ndim - 1, ndim, m->features,
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; must have %d or %d dimensions and %" PRId64 " channels",
+                              self->klass->name, trek_shape_text(trek_var_shape(x), text, sizeof text), ndim - 1, ndim,
+                              m->features);
     bool own = self->training || !m->running_mean;
     trek_var *y = trek_instance_norm(lone ? trek_unsqueeze(x, 0) : x, m->running_mean, m->running_var, m->weight, m->bias, own,
                                      m->momentum, m->eps);
@@ -41,7 +41,7 @@ static trek_module *instance_norm_new(int dims, const trek_instance_norm_opts *o
 {
     const trek_module_class *klass = &classes[dims - 1 + (opts && opts->running_stats ? 3 : 0)];
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", klass->name);
     trek_batch_norm_opts batch = { .features = opts->features, .eps = opts->eps, .no_affine = !opts->affine,
                                    .momentum = opts->momentum == TREK_OFF ? TREK_ZERO : opts->momentum,
                                    .no_running_stats = !opts->running_stats, .dtype = opts->dtype, .device = opts->device };

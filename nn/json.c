@@ -25,7 +25,7 @@ char trek_json_peek(trek_json *json)
 
 bool trek_json_expect(trek_json *json, char wanted)
 {
-    char what[] = "' ' expected";
+    char what[] = "' ' was expected";
     if (trek_json_peek(json) != wanted) {
         what[1] = wanted;
         return trek_json_fail(json, what);
@@ -61,7 +61,7 @@ static bool hex4(trek_json *json, uint32_t *value)
                          : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
                                                 : 16;
         if (digit == 16)
-            return trek_json_fail(json, "four hexadecimal digits expected");
+            return trek_json_fail(json, "four hexadecimal digits were expected");
         *value = *value << 4 | digit;
     }
     return true;
@@ -83,7 +83,7 @@ static bool unicode_escape(trek_json *json, trek_text *out)
             return trek_json_fail(json, "half a surrogate pair");
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     } else if (code == 0 || (code >= 0xDC00 && code <= 0xDFFF)) {
-        return trek_json_fail(json, "an escape that is no character");
+        return trek_json_fail(json, "an escape that is not a character");
     }
     char bytes[4];
     trek_text_bytes(out, bytes, trek_utf8_encode(code, bytes));
@@ -154,7 +154,7 @@ bool trek_json_integer(trek_json *json, int64_t *value)
 {
     char first = trek_json_peek(json);
     if (first < '0' || first > '9')
-        return trek_json_fail(json, "an integer that is not negative expected");
+        return trek_json_fail(json, "an integer that is not negative was expected");
     *value = 0;
     while (json->at < json->end && *json->at >= '0' && *json->at <= '9') {
         int digit = *json->at - '0';
@@ -167,7 +167,7 @@ bool trek_json_integer(trek_json *json, int64_t *value)
     }
     char after = json->at < json->end ? *json->at : 0;
     if ((after >= '0' && after <= '9') || after == '.' || after == 'e' || after == 'E')
-        return trek_json_fail(json, "a plain integer expected");
+        return trek_json_fail(json, "a plain integer was expected");
     return true;
 }
 
@@ -178,7 +178,7 @@ static bool digits(trek_json *json)
     const char *from = json->at;
     while (json->at < json->end && *json->at >= '0' && *json->at <= '9')
         json->at++;
-    return json->at > from || trek_json_fail(json, "a digit expected");
+    return json->at > from || trek_json_fail(json, "a digit was expected");
 }
 
 static bool passes(trek_json *json, char wanted)
@@ -247,7 +247,7 @@ bool trek_json_literal(trek_json *json, int *value)
         *value = known[k].value;
         return true;
     }
-    return trek_json_fail(json, "true, false or null expected");
+    return trek_json_fail(json, "true, false or null was expected");
 }
 
 static bool skip_string(trek_json *json)
@@ -281,7 +281,7 @@ bool trek_json_skip(trek_json *json)
         more = false;
         if (first == '{' || first == '[') {
             if (depth == (int)sizeof closing)
-                return trek_json_fail(json, "too deep");
+                return trek_json_fail(json, "the nesting is too deep");
             json->at++;
             closing[depth++] = first == '{' ? '}' : ']';
             if (!trek_json_first(json, closing[depth - 1], &more))

@@ -61,8 +61,8 @@ trek_kv_cache *trek_kv_cache_new(const trek_kv_cache_opts *opts)
     trek_kv_cache_opts o = opts ? *opts : (trek_kv_cache_opts){ 0 };
     o.batch = o.batch ? o.batch : 1;
     if (o.batch < 1 || o.batch > most || o.max_length < 0 || o.max_length > most)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "kv_cache: %" PRId64 " rows of at most %" PRId64 " positions", o.batch,
-                              o.max_length);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "kv_cache: .batch: %" PRId64 ", .max_length: %" PRId64 "; must be at least 1",
+                              o.batch, o.max_length);
     trek_kv_cache *cache = trek_calloc(1, sizeof *cache);
     if (!cache)
         return NULL;
@@ -100,7 +100,7 @@ int64_t trek_kv_cache_length(const trek_kv_cache *cache, int64_t row)
     if (cache && row >= 0 && row < cache->rows)
         return cache->lengths[row];
     if (cache)
-        trek_fail(TREK_ERR_ARGUMENT, "kv_cache_length: there is no row %" PRId64 " of %" PRId64, row, cache->rows);
+        trek_fail(TREK_ERR_ARGUMENT, "kv_cache_length: row: %" PRId64 "; there are %" PRId64, row, cache->rows);
     else
         trek_fail_missing("kv_cache_length", "cache");
     return -1;
@@ -153,8 +153,10 @@ trek_status trek_kv_cache_truncate(trek_kv_cache *cache, int64_t row, int64_t le
     if (status != TREK_OK)
         return status;
     if (row < -1 || row >= cache->rows || length < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "kv_cache_truncate: row %" PRId64 " of %" PRId64 " to %" PRId64 " positions", row,
-                         cache->rows, length);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "kv_cache_truncate: row: %" PRId64 " of %" PRId64 ", length: %" PRId64
+                         "; must be a row, and 0 or more positions",
+                         row, cache->rows, length);
     for (int64_t k = 0; k < cache->rows; k++)
         if ((row == -1 || row == k) && cache->lengths[k] > length)
             cache->lengths[k] = length;
@@ -240,11 +242,10 @@ trek_status trek_kv_cache_reorder(trek_kv_cache *cache, const int64_t *rows, int
     if (status == TREK_OK && !rows)
         status = trek_fail_missing("kv_cache_reorder", "rows");
     if (status == TREK_OK && (n < 1 || n > (int64_t)1 << 40))
-        status = trek_fail(TREK_ERR_ARGUMENT, "kv_cache_reorder: %" PRId64 " rows", n);
+        status = trek_fail(TREK_ERR_ARGUMENT, "kv_cache_reorder: n: %" PRId64 " rows; must be at least 1", n);
     for (int64_t k = 0; status == TREK_OK && k < n; k++)
         if (rows[k] < 0 || rows[k] >= cache->rows)
-            status = trek_fail(TREK_ERR_ARGUMENT, "kv_cache_reorder: there is no row %" PRId64 " of %" PRId64, rows[k],
-                               cache->rows);
+            status = trek_fail(TREK_ERR_ARGUMENT, "kv_cache_reorder: row: %" PRId64 "; there are %" PRId64, rows[k], cache->rows);
     if (status != TREK_OK)
         return status;
     int64_t *lengths = trek_alloc((size_t)n * sizeof *lengths);
@@ -275,15 +276,16 @@ static int64_t count_of(const pass *p, int64_t row) { return p->counts ? p->coun
 static trek_status check_steps(pass *p, const char *what, int64_t rows, int64_t steps)
 {
     if (rows != p->cache->rows)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: a batch of %" PRId64 ", and a cache of %" PRId64 " rows", what, rows,
-                         p->cache->rows);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: batch: %" PRId64 "; the cache has %" PRId64 " rows", what, rows, p->cache->rows);
     if (p->steps >= 0)
-        return steps == p->steps ? TREK_OK
-                                 : trek_fail(TREK_ERR_ARGUMENT, "%s: %" PRId64 " positions in a forward of %" PRId64, what, steps,
-                                             p->steps);
+        return steps == p->steps
+                   ? TREK_OK
+                   : trek_fail(TREK_ERR_ARGUMENT, "%s: positions: %" PRId64 " in a forward of %" PRId64 "; must be equal", what,
+                               steps, p->steps);
     for (int64_t k = 0; p->counts && k < rows; k++)
         if (p->counts[k] < 0 || p->counts[k] > steps)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: a count of %" PRId64 " in a forward of %" PRId64 " positions", what,
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "%s: count: %" PRId64 " in a forward of %" PRId64 " positions; must be 0 to that many", what,
                              p->counts[k], steps);
     p->steps = steps;
     return TREK_OK;
@@ -353,7 +355,7 @@ trek_var *trek_token_positions(trek_var *tokens)
     if (!tokens)
         return trek_fail_missing("token_positions", "tokens"), NULL;
     if (trek_var_ndim(tokens) < 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "token_positions: needs [B, T, ...], got %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "token_positions: tokens: %s; must be [B, T, ...]",
                               trek_shape_text(trek_var_shape(tokens), text, sizeof text));
     return trek_cached_positions(trek_var_size(tokens, 0), trek_var_size(tokens, 1), trek_var_device(tokens));
 }
@@ -364,7 +366,7 @@ trek_var *trek_last_positions(trek_var *x)
     if (!x || !here || !here->last)
         return x;
     if (trek_var_ndim(x) != 3)
-        return trek_fail_null(TREK_ERR_SHAPE, "last_positions: needs [B, T, E], got %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "last_positions: x: %s; must be [B, T, E]",
                               trek_shape_text(trek_var_shape(x), text, sizeof text));
     int64_t rows = trek_var_size(x, 0), steps = trek_var_size(x, 1), width = trek_var_size(x, 2);
     if (check_steps(here, "last_positions", rows, steps) != TREK_OK)
@@ -399,7 +401,8 @@ static trek_status make_layer(pass *p, const trek_tensor *k)
 {
     trek_kv_cache *cache = p->cache;
     if (cache->complete)
-        return trek_fail(TREK_ERR_STATE, "attention_cached: layer %d runs, and there were %d in the forwards before",
+        return trek_fail(TREK_ERR_STATE,
+                         "attention_cached: layer %d runs, but the forwards before had %d; all must have the same layers",
                          p->next_layer + 1, cache->n_layers);
     if (trek_array_grow(&cache->layers, &cache->cap_layers, cache->n_layers + 1, sizeof *cache->layers) != TREK_OK)
         return TREK_ERR_MEMORY;
@@ -420,14 +423,15 @@ static trek_status check_layer(const cached_layer *layer, const trek_tensor *k, 
     char text[TREK_SHAPE_TEXT], other[TREK_SHAPE_TEXT];
     trek_shape was = trek_tensor_shape(layer->keys), is = trek_tensor_shape(k);
     if (is.sizes[1] != was.sizes[1] || is.sizes[3] != was.sizes[3])
-        return trek_fail(TREK_ERR_SHAPE, "attention_cached: keys %s, and layer %d of the cache is %s",
+        return trek_fail(TREK_ERR_SHAPE, "attention_cached: keys: %s; layer %d of the cache has %s",
                          trek_shape_text(is, text, sizeof text),
                          number, trek_shape_text(was, other, sizeof other));
     if (trek_tensor_dtype(k) != trek_tensor_dtype(layer->keys))
-        return trek_fail(TREK_ERR_DTYPE, "attention_cached: keys of %s, and layer %d of the cache is %s",
+        return trek_fail(TREK_ERR_DTYPE, "attention_cached: keys: dtype %s; layer %d of the cache has %s",
                          trek_dtype_name(trek_tensor_dtype(k)), number, trek_dtype_name(trek_tensor_dtype(layer->keys)));
     if (!trek_device_equal(trek_tensor_device(k), trek_tensor_device(layer->keys)))
-        return trek_fail(TREK_ERR_DEVICE, "attention_cached: keys on another device than layer %d of the cache", number);
+        return trek_fail(TREK_ERR_DEVICE, "attention_cached: keys: they are on another device than layer %d of the cache",
+                         number);
     return TREK_OK;
 }
 
@@ -437,8 +441,8 @@ static trek_status grow(trek_kv_cache *cache, cached_layer *layer, int64_t neede
     if (needed <= capacity)
         return TREK_OK;
     if (cache->max_length)
-        return trek_fail(TREK_ERR_ARGUMENT, "attention_cached: %" PRId64 " positions, and the cache has room for %" PRId64,
-                         needed, cache->max_length);
+        return trek_fail(TREK_ERR_ARGUMENT, "attention_cached: positions: %" PRId64 "; the cache has room for %" PRId64, needed,
+                         cache->max_length);
     while (capacity < needed)
         capacity *= 2;
     int64_t filled = longest(cache);
@@ -532,16 +536,19 @@ static trek_status check_attention(const trek_var *q, const trek_var *k, const t
     if (!q || !k || !v)
         return trek_fail_missing("attention_cached", !q ? "q" : !k ? "k" : "v");
     if (!opts || !opts->causal)
-        return trek_fail(TREK_ERR_ARGUMENT, "attention_cached: attention that is not causal cannot be cached");
+        return trek_fail(TREK_ERR_ARGUMENT, "attention_cached: .causal: not set; only causal attention can be cached");
     if (opts->mask || opts->dropout > 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "attention_cached: %s beside the cache", opts->mask ? "a mask" : "dropout");
+        return trek_fail(TREK_ERR_ARGUMENT, "attention_cached: %s together with the cache is not possible",
+                         opts->mask ? "a mask" : "dropout");
     if (trek_var_ndim(q) != 4 || trek_var_ndim(k) != 4 || !trek_shape_equal(trek_var_shape(k), trek_var_shape(v)) ||
         trek_var_size(q, 2) != trek_var_size(k, 2))
-        return trek_fail(TREK_ERR_SHAPE, "attention_cached: q [B, H, T, D], k and v [B, G, T, D] are meant, not %s and %s",
+        return trek_fail(TREK_ERR_SHAPE,
+                         "attention_cached: q and k: %s and %s; must be [B, H, T, D] and [B, G, T, D], and v like k",
                          trek_shape_text(trek_var_shape(q), text, sizeof text),
                          trek_shape_text(trek_var_shape(k), other, sizeof other));
     return trek_var_dtype(k) == trek_var_dtype(v) ? TREK_OK
-                                                  : trek_fail(TREK_ERR_DTYPE, "attention_cached: keys of %s, values of %s",
+                                                  : trek_fail(TREK_ERR_DTYPE,
+                                                              "attention_cached: k and v: dtypes %s and %s; must be equal",
                                                               trek_dtype_name(trek_var_dtype(k)),
                                                               trek_dtype_name(trek_var_dtype(v)));
 }
@@ -550,7 +557,7 @@ trek_var *trek_attention_cached(trek_var *q, trek_var *k, trek_var *v, const tre
 {
     pass *p = here;
     if (!p && (!opts || !opts->causal))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "attention_cached: attention that is not causal cannot be cached");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "attention_cached: .causal: not set; only causal attention can be cached");
     if (!p)
         return trek_attention(q, k, v, opts);
     if (check_attention(q, k, v, opts) != TREK_OK ||
@@ -593,7 +600,8 @@ trek_var *trek_forward_cached_with(trek_module *module, trek_kv_cache *cache, tr
         return trek_fail_missing("forward_cached", module ? "cache" : "module"), NULL;
     if (here || cache->busy)
         return trek_fail_null(TREK_ERR_STATE, "forward_cached: %s",
-                              here ? "inside another cached forward" : "the cache is in use by another thread");
+                              here ? "called inside another cached forward, which is not possible"
+                                   : "the cache is in use by another thread");
     pass p = { .cache = cache, .counts = counts, .steps = -1, .last = last, .before = here };
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)

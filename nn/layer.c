@@ -17,7 +17,7 @@ trek_status trek_layer_positive(const char *layer, const char *what, int64_t val
 {
     if (value >= 1)
         return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be at least 1, not %" PRId64, layer, what, value);
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %" PRId64 "; must be at least 1", layer, what, value);
 }
 
 char *trek_layer_number(double value, char *text)

@@ -21,9 +21,9 @@ static trek_var *layer_norm_forward(trek_module *self, trek_var *x)
         fits = trek_var_size(x, lead + d) == m->shape.sizes[d];
     if (!fits) {
         char got[TREK_SHAPE_TEXT], wanted[TREK_SHAPE_TEXT];
-        return trek_fail_null(TREK_ERR_SHAPE, "layer_norm: the last dimensions must be %s, got %s",
-                              trek_shape_text(m->shape, wanted, sizeof wanted),
-                              trek_shape_text(trek_var_shape(x), got, sizeof got));
+        return trek_fail_null(TREK_ERR_SHAPE, "layer_norm: input: %s; the last dimensions must be %s",
+                              trek_shape_text(trek_var_shape(x), got, sizeof got),
+                              trek_shape_text(m->shape, wanted, sizeof wanted));
     }
     return trek_layer_norm(x, m->shape.ndim, m->weight, m->bias, m->eps);
 }
@@ -54,11 +54,13 @@ static const trek_module_class layer_norm_class = {
 trek_module *trek_nn_layer_norm_with(const trek_layer_norm_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "layer_norm: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "layer_norm: options: NULL; they must be given");
     double eps = trek_option(opts->eps, 1e-5);
     if (opts->shape.ndim < 1 || opts->shape.ndim > TREK_MAX_DIMS || !(eps >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "layer_norm: needs 1 to %d dimensions, and an eps that is not negative",
-                              TREK_MAX_DIMS);
+        return trek_fail_null(
+            TREK_ERR_ARGUMENT,
+            "layer_norm: shape or .eps: out of range; must be 1 to %d dimensions, and an .eps that is not negative",
+            TREK_MAX_DIMS);
     for (int d = 0; d < opts->shape.ndim; d++)
         if (trek_layer_positive("layer_norm", "each size", opts->shape.sizes[d]) != TREK_OK)
             return NULL;

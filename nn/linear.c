@@ -85,7 +85,7 @@ const trek_module_class trek_linear_class = {
 trek_module *trek_nn_linear_with(const trek_linear_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "linear: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "linear: options: NULL; they must be given");
     if (trek_layer_positive("linear", "in", opts->in) != TREK_OK || trek_layer_positive("linear", "out", opts->out) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(&trek_linear_class);

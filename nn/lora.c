@@ -67,7 +67,7 @@ static trek_status list_adapted(const char *function, trek_module *module, layer
         return TREK_ERR_STATE;
     trek_status status = trek_walk_modules(module, 0, list_layer, l);
     if (status == TREK_OK && l->n == 0)
-        status = trek_fail(TREK_ERR_ARGUMENT, "%s: the %s has no adapters", function, module->klass->name);
+        status = trek_fail(TREK_ERR_ARGUMENT, "%s: module: the %s has no adapters", function, module->klass->name);
     return status;
 }
 
@@ -77,11 +77,11 @@ static trek_status check_options(const trek_lora_opts *o)
 {
     char number[32];
     if (o->r < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "lora: r must be at least 1, not %" PRId64, o->r);
+        return trek_fail(TREK_ERR_ARGUMENT, "lora: .r: %" PRId64 "; must be at least 1", o->r);
     if (!isfinite(o->lora_alpha))
-        return trek_fail(TREK_ERR_ARGUMENT, "lora: lora_alpha must be finite, not %s", trek_layer_number(o->lora_alpha, number));
+        return trek_fail(TREK_ERR_ARGUMENT, "lora: .lora_alpha: %s; must be finite", trek_layer_number(o->lora_alpha, number));
     if (!(o->lora_dropout >= 0 && o->lora_dropout <= 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "lora: lora_dropout must lie in [0, 1], not be %s",
+        return trek_fail(TREK_ERR_ARGUMENT, "lora: .lora_dropout: %s; must be inside [0, 1]",
                          trek_layer_number(o->lora_dropout, number));
     return TREK_OK;
 }
@@ -93,7 +93,7 @@ static trek_status see_arena(const char *name, trek_var *param, void *arg)
     (void)arg;
     if (!param->data->storage->parent)
         return TREK_OK;
-    return trek_fail(TREK_ERR_STATE, "lora: \"%s\" lives in an optimizer's arena; that is made after the adapters", name);
+    return trek_fail(TREK_ERR_STATE, "lora: \"%s\" lives in an optimizer's arena; make the optimizer after the adapters", name);
 }
 
 static trek_lora_adapter *adapter_new(const trek_linear_layer *m, const trek_lora_opts *o)
@@ -132,7 +132,7 @@ static void drop_adapter(trek_linear_layer *m)
 static trek_status add_adapter(trek_linear_layer *m, const trek_lora_opts *o)
 {
     if (m->lora)
-        return trek_fail(TREK_ERR_ARGUMENT, "lora: the linear layer has an adapter already");
+        return trek_fail(TREK_ERR_ARGUMENT, "lora: linear: it already has an adapter");
     trek_status status = trek_module_each_param(&m->base, see_arena, NULL);
     trek_lora_adapter *lora = status == TREK_OK ? adapter_new(m, o) : NULL;
     if (!lora)
@@ -188,7 +188,7 @@ trek_status trek_lora(trek_module *linear, const trek_lora_opts *opts)
     if (trek_gone(linear, "lora", "the layer"))
         return TREK_ERR_STATE;
     if (linear->klass != &trek_linear_class)
-        return trek_fail(TREK_ERR_ARGUMENT, "lora: a %s is no linear layer", linear->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "lora: linear: it is a %s; must be a linear layer", linear->klass->name);
     trek_linear_layer *one[] = { (trek_linear_layer *)linear };
     trek_status status = check_options(&o);
     return status == TREK_OK ? add_all(linear, &(layer_list){ .layers = one, .n = 1 }, &o) : status;
@@ -239,7 +239,7 @@ static trek_status set_merged(trek_linear_layer *m, bool merged)
     if (m->base.upkeep->merged == merged)
         return TREK_OK;
     if (trek_is_parametrized(&m->base, "weight") || m->lora->a->upkeep->parametrizations || m->lora->b->upkeep->parametrizations)
-        return trek_fail(TREK_ERR_STATE, "lora: a weight that is parametrised cannot be merged; fold it first");
+        return trek_fail(TREK_ERR_STATE, "lora: a parametrised weight cannot be merged; fold it first");
     trek_status status = add_product(m, merged ? m->lora->scale : -m->lora->scale);
     if (status == TREK_OK)
         m->base.upkeep->merged = merged;
@@ -279,7 +279,7 @@ static trek_status visit(const char *path, trek_module *module, void *arg)
     for (int k = 0; module->klass == &trek_linear_class && m->lora && k < 2 && status == TREK_OK; k++) {
         const trek_linear_layer *part = (const trek_linear_layer *)(k ? m->lora->b : m->lora->a);
         if (part->base.upkeep->parametrizations)
-            return trek_fail(TREK_ERR_STATE, "lora: \"%s\" has a weight that is parametrised; fold it first", path);
+            return trek_fail(TREK_ERR_STATE, "lora: \"%s\" has a parametrised weight; fold it first", path);
         char *name = trek_format("%s%s%s", path, *path ? "." : "", k ? "lora_B.weight" : "lora_A.weight");
         status = name ? w->each(name, part->weight, w->arg) : TREK_ERR_MEMORY;
         trek_free(name);
@@ -329,7 +329,7 @@ static trek_status expect_entry(const char *name, trek_var *weight, void *state)
 {
     (void)weight;
     return trek_state_find(state, name) ? TREK_OK
-        : trek_fail(TREK_ERR_ARGUMENT, "lora_state_apply: no \"%s\" in the state", name);
+                                        : trek_fail(TREK_ERR_ARGUMENT, "lora_state_apply: state: it has no \"%s\"", name);
 }
 
 /* Adds the same tensors without their name prefixes. Fails with ARGUMENT if one is no adapter weight of the module. */
@@ -342,7 +342,8 @@ static trek_status strip(const trek_state *state, trek_module *module, trek_stat
             name += sizeof prefix - 1;
         bool ours = (ends_in(name, "lora_A.weight") || ends_in(name, "lora_B.weight")) && trek_module_find(module, name);
         status = ours ? trek_state_add(to, name, trek_state_tensor(state, k))
-                      : trek_fail(TREK_ERR_ARGUMENT, "lora_state_apply: the %s has no adapter \"%s\"", module->klass->name, name);
+                      : trek_fail(TREK_ERR_ARGUMENT, "lora_state_apply: state: the %s has no adapter \"%s\"", module->klass->name,
+                                  name);
     }
     return status;
 }
@@ -355,7 +356,8 @@ trek_status trek_lora_state_apply(const trek_state *state, trek_module *module)
     trek_status status = list_adapted("lora_state_apply", module, &l);
     for (int k = 0; k < l.n && status == TREK_OK; k++)
         if (l.layers[k]->base.upkeep->merged)
-            status = trek_fail(TREK_ERR_STATE, "lora_state_apply: a layer is merged with what it has; unmerge it first");
+            status =
+                trek_fail(TREK_ERR_STATE, "lora_state_apply: a layer is merged with the adapter that it has; unmerge it first");
     trek_free(l.layers);
     trek_state *own = status == TREK_OK ? trek_state_new() : NULL;
     if (!own)

@@ -15,8 +15,9 @@
 trek_module *trek_module_new(const trek_module_class *klass)
 {
     if (!klass || !klass->name || klass->size < sizeof(trek_module))
-        return trek_fail_null(TREK_ERR_ARGUMENT,
-                              "module_new: a class needs a name and the size of a struct that begins with trek_module");
+        return trek_fail_null(
+            TREK_ERR_ARGUMENT,
+            "module_new: class: incomplete; it must have a name and the size of a struct that begins with trek_module");
     size_t size = (klass->size + _Alignof(max_align_t) - 1) / _Alignof(max_align_t) * _Alignof(max_align_t);
     trek_module *module = trek_calloc(1, size + sizeof *module->upkeep);
     if (!module)
@@ -48,12 +49,13 @@ static trek_status check_place(const trek_module *module, const char *name, size
 {
     const char *type = module->klass->name;
     if (!name || !*name || strchr(name, '.'))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is no name: it must not be empty or hold a dot", type, name ? name : "");
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: name: \"%s\"; must not be empty or contain a dot", type, name ? name : "");
     if (name_taken(module, name))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: the name \"%s\" is taken", type, name);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: name: \"%s\" is in use already", type, name);
     if (offset != TREK_NO_FIELD && (offset < sizeof(trek_module) || offset > module->klass->size - sizeof(void *) ||
                                     offset % _Alignof(void *) != 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: offset %zu of \"%s\" is no pointer field of the struct", type, offset, name);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: offset: %zu of \"%s\"; must be that of a pointer field of the struct", type,
+                         offset, name);
     return TREK_OK;
 }
 
@@ -117,7 +119,7 @@ trek_module *trek_module_add(trek_module *parent, const char *name, size_t offse
         if (status != TREK_OK) {
             parent->upkeep->failed = true;
             if (status == TREK_ERR_ARGUMENT)
-                trek_fail(status, "%s: adding \"%s\" would make the module its own descendant", parent->klass->name,
+                trek_fail(status, "%s: child: adding \"%s\" would make the module its own descendant", parent->klass->name,
                           name ? name : "");
             return NULL;
         }
@@ -184,7 +186,8 @@ trek_var *trek_module_share_param(trek_module *module, const char *name, size_t 
     else if (trek_gone(module, "module_share_param", "the module"))
         return NULL;
     else if (!trek_var_is_leaf(param))
-        trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is no leaf, so it can be no parameter", module->klass->name, name ? name : "");
+        trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\": it is the result of an op; a parameter must be a leaf", module->klass->name,
+                  name ? name : "");
     else if (check_place(module, name, offset) == TREK_OK)
         added = append_entry(module, name, offset, param, false);
     if (added)
@@ -259,7 +262,7 @@ trek_module *trek_module_check(trek_module *module)
     if (!module->upkeep->failed)
         return module;
     if (trek_error_status() == TREK_OK)
-        trek_fail(TREK_ERR_STATE, "%s: something that was added to it could not be made", module->klass->name);
+        trek_fail(TREK_ERR_STATE, "%s: incomplete: a module that was added to it could not be made", module->klass->name);
     if (module->upkeep->owners == 0)
         trek_module_free(&module);
     return NULL;
@@ -291,7 +294,8 @@ void trek_module_free(trek_module **module)
     if (!module || !*module || trek_gone(*module, "module_free", "the module"))
         return;
     if ((*module)->upkeep->owners > 0) {
-        trek_fail(TREK_ERR_STATE, "module_free: the %s belongs to another module or graph", (*module)->klass->name);
+        trek_fail(TREK_ERR_STATE, "module_free: module: the %s belongs to another module or graph, which frees it",
+                  (*module)->klass->name);
         return;
     }
     trek_module *next = *module;

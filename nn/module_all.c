@@ -124,8 +124,8 @@ static trek_status move_tensor(move *m, const char *name, trek_tensor *tensor)
     if (trek_device_equal(tensor->device, m->device))
         return TREK_OK;
     if (tensor->storage->parent)
-        return trek_fail(TREK_ERR_STATE, "module_to: %s lives in an optimizer's arena; move the module before that is made",
-                         name);
+        return trek_fail(TREK_ERR_STATE,
+                         "module_to: \"%s\" lives in an optimizer's arena; move the module before the optimizer is made", name);
     trek_status status = trek_array_grow(&m->tensors, &m->capacity, m->count + 1, sizeof *m->tensors);
     if (status != TREK_OK)
         return status;
@@ -222,6 +222,6 @@ trek_var *trek_module_find(trek_module *module, const char *name)
     trek_var *found = module ? find_entry(module->params, module->n_params, name) : NULL;
     if (module && !found)
         found = find_entry(module->buffers, module->n_buffers, name);
-    trek_note_search("trek_module_find", found ? NULL : whole);
+    trek_note_search("module_find", found ? NULL : whole);
     return found;
 }

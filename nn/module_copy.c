@@ -22,11 +22,11 @@ static trek_status check_one(const char *name, trek_var *to, const blend *b)
 {
     trek_var *from = trek_module_find(b->from, name);
     if (!from)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: the module that values come from has no \"%s\"", b->function, name);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: from: it has no \"%s\"", b->function, name);
     if (trek_shape_equal(trek_var_shape(from), trek_var_shape(to)))
         return TREK_OK;
     char a[TREK_SHAPE_TEXT], c[TREK_SHAPE_TEXT];
-    return trek_fail(TREK_ERR_SHAPE, "%s: \"%s\" is %s, and %s where values come from", b->function, name,
+    return trek_fail(TREK_ERR_SHAPE, "%s: \"%s\" has shape %s, but %s in the module that values come from", b->function, name,
                      trek_shape_text(trek_var_shape(to), a, sizeof a), trek_shape_text(trek_var_shape(from), c, sizeof c));
 }
 
@@ -70,8 +70,8 @@ static trek_status run(const char *function, trek_module *to, trek_module *from,
         return trek_fail_missing(function, to ? "from" : "to");
     blend b = { from, weight, function, .check = true, .exact = exact };
     if (count_of(to) != count_of(from))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: the modules have %d and %d parameters and buffers", function, count_of(to),
-                         count_of(from));
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: the modules have %d and %d parameters and buffers; must have the same", function,
+                         count_of(to), count_of(from));
     trek_no_grad_begin();
     trek_status status = trek_error_status();
     for (int pass = 0; pass < 2 && status == TREK_OK; pass++, b.check = false) {
@@ -83,13 +83,13 @@ static trek_status run(const char *function, trek_module *to, trek_module *from,
     return status;
 }
 
-trek_status trek_module_copy(trek_module *to, trek_module *from) { return run("trek_module_copy", to, from, 1, true); }
+trek_status trek_module_copy(trek_module *to, trek_module *from) { return run("module_copy", to, from, 1, true); }
 
 trek_status trek_module_lerp(trek_module *to, trek_module *from, double weight)
 {
     if (!isfinite(weight))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_module_lerp: weight must be finite, not %g", weight);
-    return run("trek_module_lerp", to, from, weight, weight == 1);
+        return trek_fail(TREK_ERR_ARGUMENT, "module_lerp: weight: %g; must be finite", weight);
+    return run("module_lerp", to, from, weight, weight == 1);
 }
 
 /* --- batch norm's statistics ------------------------------------------------------- */
@@ -122,6 +122,6 @@ static trek_status recount(const char *name, trek_module *module, void *arg)
 trek_status trek_module_recount_statistics(trek_module *module, bool on)
 {
     if (!module)
-        return trek_fail_missing("trek_module_recount_statistics", "module");
+        return trek_fail_missing("module_recount_statistics", "module");
     return trek_module_each(module, recount, &on);
 }

@@ -30,7 +30,8 @@ trek_module *trek_nn_offload(trek_module *module, const trek_offload_opts *opts)
 {
     trek_offload_opts asked = opts ? *opts : (trek_offload_opts){ 0 };
     if (module && (asked.min_bytes < TREK_OFF || asked.ahead < 0))
-        trek_fail(TREK_ERR_ARGUMENT, "nn_offload: .min_bytes %lld, .ahead %d", (long long)asked.min_bytes, asked.ahead);
+        trek_fail(TREK_ERR_ARGUMENT, "nn_offload: .min_bytes: %lld, .ahead: %d; must be 0 or more", (long long)asked.min_bytes,
+                  asked.ahead);
     trek_module *layer = module && asked.min_bytes >= TREK_OFF && asked.ahead >= 0 ? trek_module_new(&offload_class) : NULL;
     if (!layer) {
         if (module)

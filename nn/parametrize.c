@@ -66,7 +66,7 @@ static trek_module *container_new(void)
     all->has_lock = pthread_mutex_init(&all->lock, NULL) == 0;
     if (!all->has_lock) {
         trek_module_free(&base);
-        return trek_fail_null(TREK_ERR_STATE, "parametrize: the system gives no more locks");
+        return trek_fail_null(TREK_ERR_STATE, "parametrize: a lock cannot be made");
     }
     return base;
 }
@@ -154,8 +154,9 @@ static made_weight *need_made(const char *function, const trek_module *module, c
     if (check_module(function, module, name) != TREK_OK)
         return NULL;
     made_weight *w = find_made(module, name);
-    return w ? w : trek_fail_null(TREK_ERR_ARGUMENT, "%s: the %s has no parametrised \"%s\"", function, module->klass->name,
-                                  name);
+    return w ? w
+             : trek_fail_null(TREK_ERR_ARGUMENT, "%s: name: the %s has no parametrised \"%s\"", function, module->klass->name,
+                              name);
 }
 
 bool trek_is_parametrized(const trek_module *module, const char *name)
@@ -172,7 +173,7 @@ trek_var *trek_parametrized_weight(trek_module *module, const char *name)
     made_weight *w = find_made(module, name);
     int k = find_param(module, name);
     if (!w && k < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "parametrized_weight: the %s has no \"%s\"", module->klass->name, name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "parametrized_weight: name: the %s has no \"%s\"", module->klass->name, name);
     return w ? make(w) : module->params[k].var;
 }
 
@@ -186,7 +187,7 @@ static trek_status invert(trek_right_inverse_fn inverse, trek_module *parametriz
     trek_status status = inverse(parametrization, weight, originals, n);
     for (int k = 0; k < n && status == TREK_OK; k++)
         if (!originals[k])
-            status = trek_fail_after(TREK_ERR_CALLBACK, "%s: the right inverse gave no original %d",
+            status = trek_fail_after(TREK_ERR_CALLBACK, "%s: right inverse: no original %d; it must return all",
                                      parametrization->klass->name, k);
     return status;
 }
@@ -203,7 +204,8 @@ static trek_status invert_all(made_weight *w, trek_var *weight, trek_var **origi
         } else {
             originals[0] = weight;
             if (!lenient)
-                status = trek_fail(TREK_ERR_UNSUPPORTED, "parametrized_assign: the %s has no right inverse", part->klass->name);
+                status = trek_fail(TREK_ERR_UNSUPPORTED, "parametrized_assign: the %s has no right inverse, which it needs",
+                                   part->klass->name);
         }
         weight = originals[0];
     }
@@ -218,7 +220,7 @@ static trek_status assign(made_weight *w, trek_var *weight, bool lenient)
     trek_status status = invert_all(w, weight, originals, lenient);
     for (int k = 0; k < n && status == TREK_OK; k++)
         if (!trek_shape_equal(trek_var_shape(originals[k]), trek_var_shape(w->base.params[k].var)))
-            status = trek_fail(TREK_ERR_SHAPE, "parametrized_assign: the right inverse gave %s for an original of %s",
+            status = trek_fail(TREK_ERR_SHAPE, "parametrized_assign: right inverse: %s for an original of %s; must be equal",
                                trek_shape_text(trek_var_shape(originals[k]), text, sizeof text),
                                trek_shape_text(trek_var_shape(w->base.params[k].var), other, sizeof other));
     for (int k = 0; k < n && status == TREK_OK; k++)
@@ -235,11 +237,11 @@ trek_status trek_parametrized_assign(trek_module *module, const char *name, trek
         return trek_error_status();
     char text[TREK_SHAPE_TEXT], other[TREK_SHAPE_TEXT];
     if (!trek_shape_equal(trek_tensor_shape(weight), w->shape))
-        return trek_fail(TREK_ERR_SHAPE, "parametrized_assign: \"%s\" is %s, not %s", name,
+        return trek_fail(TREK_ERR_SHAPE, "parametrized_assign: weight: \"%s\" is %s, not %s", name,
                          trek_shape_text(w->shape, text, sizeof text),
                          trek_shape_text(trek_tensor_shape(weight), other, sizeof other));
     if (!trek_dtype_is_float(trek_tensor_dtype(weight)))
-        return trek_fail(TREK_ERR_DTYPE, "parametrized_assign: a weight is floating, not %s",
+        return trek_fail(TREK_ERR_DTYPE, "parametrized_assign: weight: dtype %s; must be floating",
                          trek_dtype_name(trek_tensor_dtype(weight)));
     trek_scope scope = trek_scope_begin();
     trek_no_grad_begin();
@@ -303,11 +305,11 @@ static trek_status check_made(const trek_var *made, const char *name, trek_shape
     if (!made)
         return trek_error_status();
     if (!trek_shape_equal(trek_var_shape(made), shape))
-        return trek_fail(TREK_ERR_SHAPE, "parametrize: \"%s\" is %s, and what is made for it %s", name,
+        return trek_fail(TREK_ERR_SHAPE, "parametrize: \"%s\" has shape %s, but %s was made for it; must be equal", name,
                          trek_shape_text(shape, text, sizeof text), trek_shape_text(trek_var_shape(made), other, sizeof other));
     if (trek_var_dtype(made) != dtype)
-        return trek_fail(TREK_ERR_DTYPE, "parametrize: \"%s\" is %s, and what is made for it %s", name, trek_dtype_name(dtype),
-                         trek_dtype_name(trek_var_dtype(made)));
+        return trek_fail(TREK_ERR_DTYPE, "parametrize: \"%s\" has dtype %s, but %s was made for it; must be equal", name,
+                         trek_dtype_name(dtype), trek_dtype_name(trek_var_dtype(made)));
     return TREK_OK;
 }
 
@@ -396,7 +398,8 @@ static trek_status begin(trek_module *module, int k, trek_module *part, const tr
     if (!module->params[k].place)
         return trek_fail(TREK_ERR_UNSUPPORTED, "parametrize: the %s has no field for \"%s\"", module->klass->name, name);
     if (module->params[k].var->data->storage->parent)
-        return trek_fail(TREK_ERR_STATE, "parametrize: \"%s\" lives in an optimizer's arena; that is made afterwards", name);
+        return trek_fail(TREK_ERR_STATE, "parametrize: \"%s\" lives in an optimizer's arena; make the optimizer afterwards",
+                         name);
     made_weight *w = made_weight_new(module, k, part, opts);
     if (!w)
         return trek_error_status();
@@ -412,8 +415,8 @@ static trek_status continue_with(made_weight *w, const char *name, trek_module *
 {
     if (opts->originals != 1)
         return trek_fail(TREK_ERR_ARGUMENT,
-                         "parametrize: \"%s\" is parametrised already, and a further one takes 1 original, not %d", name,
-                         opts->originals);
+                         "parametrize: .originals: %d, but \"%s\" is already parametrised; a further parametrization takes 1",
+                         opts->originals, name);
     trek_var *made = make(w);
     trek_status status = made ? check_made(trek_forward(part, made), name, w->shape, w->dtype) : trek_error_status();
     return status == TREK_OK ? append_part(w, part, opts->right_inverse) : status;
@@ -424,10 +427,11 @@ static trek_status run(trek_module *module, const char *name, trek_module *part,
     made_weight *w = find_made(module, name);
     int k = find_param(module, name);
     if (!w && k < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "parametrize: the %s has no parameter \"%s\"", module->klass->name, name);
+        return trek_fail(TREK_ERR_ARGUMENT, "parametrize: name: the %s has no parameter \"%s\"", module->klass->name, name);
     if (opts->originals < 1 || opts->originals > TREK_MOST_ORIGINALS || (opts->originals > 1 && !opts->right_inverse))
-        return trek_fail(TREK_ERR_ARGUMENT, "parametrize: 1 to %d originals, of more than one with a right inverse, not %d",
-                         TREK_MOST_ORIGINALS, opts->originals);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "parametrize: .originals: %d; must be 1 to %d, and with more than one there must be a right inverse",
+                         opts->originals, TREK_MOST_ORIGINALS);
     trek_status status = trek_walk_modules(part, 0, set_training, &module->training);
     trek_scope scope = trek_scope_begin();
     if (status == TREK_OK && scope.depth == 0)
@@ -450,7 +454,7 @@ trek_status trek_parametrize(trek_module *module, const char *name, trek_module 
     if (!parametrization || trek_gone(parametrization, "parametrize", "the parametrization"))
         return trek_error_status();
     if (status == TREK_OK && trek_walk_modules(parametrization, 0, is_module, module) == TREK_ERR_CANCELLED)
-        return trek_fail(TREK_ERR_ARGUMENT, "parametrize: the parametrization holds the %s itself", module->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "parametrize: parametrization: it contains the %s itself", module->klass->name);
     parametrization->upkeep->owners++; /* keeps it alive if a later step fails */
     if (status == TREK_OK)
         status = run(module, name, parametrization, &own);
@@ -499,7 +503,7 @@ trek_status trek_parametrize_remove(trek_module *module, const char *name, bool 
     if (!w)
         return trek_error_status();
     if (!leave_parametrized && w->base.n_params > 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "parametrize_remove: \"%s\" has %d originals, none of which is it", name,
+        return trek_fail(TREK_ERR_ARGUMENT, "parametrize_remove: \"%s\" has %d originals, and none is the weight itself", name,
                          w->base.n_params);
     trek_scope scope = trek_scope_begin();
     trek_no_grad_begin();

@@ -19,10 +19,10 @@ trek_status trek_params_add(trek_params *params, const char *name, trek_var *par
     if (!params || !param)
         return trek_fail_missing("params_add", params ? "parameter" : "list");
     if (!trek_var_is_leaf(param))
-        return trek_fail(TREK_ERR_ARGUMENT, "params_add: \"%s\" is the result of an op, not a parameter", name ? name : "");
+        return trek_fail(TREK_ERR_ARGUMENT, "params_add: \"%s\" is the result of an op; must be a parameter", name ? name : "");
     int seen = trek_pointer_map_get(&params->seen, param);
     if (seen >= 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "params_add: \"%s\" is in the list already, as \"%s\"", name ? name : "",
+        return trek_fail(TREK_ERR_ARGUMENT, "params_add: \"%s\" is already in the list, as \"%s\"", name ? name : "",
                          params->entries[seen].name);
     trek_status status = trek_array_grow(&params->entries, &params->capacity, params->count + 1, sizeof *params->entries);
     if (status != TREK_OK)
@@ -65,7 +65,7 @@ static const trek_module_entry *entry_at(const trek_params *params, int k, const
         return NULL;
     }
     if (k < 0 || k >= params->count)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %d is not below %d", function, k, params->count);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: k: %d; must be below %d", function, k, params->count);
     return &params->entries[k];
 }
 

@@ -14,7 +14,7 @@ trek_var *trek_parameters_to_vector(const trek_params *params)
     if (!params)
         return trek_fail_missing("parameters_to_vector", "list"), NULL;
     if (n == 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "parameters_to_vector: the list is empty");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "parameters_to_vector: params: the list is empty; must have at least one");
     trek_var **flat = trek_calloc((size_t)n, sizeof *flat);
     bool made = flat != NULL;
     for (int k = 0; k < n && made; k++) {
@@ -33,10 +33,10 @@ static trek_status check(const trek_var *vector, const trek_params *params)
     for (int k = 0; k < trek_params_count(params); k++)
         total += trek_var_numel(trek_params_var(params, k));
     if (trek_var_ndim(vector) != 1 || trek_var_size(vector, 0) != total)
-        return trek_fail(TREK_ERR_SHAPE, "vector_to_parameters: needs [%" PRId64 "], got %s", total,
-                         trek_shape_text(trek_var_shape(vector), text, sizeof text));
+        return trek_fail(TREK_ERR_SHAPE, "vector_to_parameters: vector: %s; must be [%" PRId64 "]",
+                         trek_shape_text(trek_var_shape(vector), text, sizeof text), total);
     if (!trek_dtype_is_float(trek_var_dtype(vector)))
-        return trek_fail(TREK_ERR_DTYPE, "vector_to_parameters: needs a floating dtype, got %s",
+        return trek_fail(TREK_ERR_DTYPE, "vector_to_parameters: vector: dtype %s; must be floating",
                          trek_dtype_name(trek_var_dtype(vector)));
     return TREK_OK;
 }

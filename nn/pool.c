@@ -23,7 +23,7 @@ trek_status trek_layer_pool_results(const char *layer, trek_var *(*pool)(trek_va
                                     const trek_pool_opts *opts, trek_var *const *inputs, int n, trek_var **results, int count)
 {
     if (n > 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: takes one input, not %d", layer, n);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes one", layer, n);
     results[0] = pool(inputs[0], opts, count > 1 ? &results[1] : NULL);
     return results[0] ? TREK_OK : trek_error_status();
 }
@@ -62,12 +62,13 @@ static const trek_module_class avg_pool2d_class = {
 static trek_module *pool_new(const trek_module_class *klass, const trek_pool_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", klass->name);
     if (trek_layer_positive(klass->name, "kernel", opts->kernel[0]) != TREK_OK)
         return NULL;
     for (int d = 0; d < 2; d++)
         if (opts->kernel[d] < 0 || opts->stride[d] < 0 || opts->dilation[d] < 0)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel, stride and dilation must not be negative", klass->name);
+            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel, stride, dilation: one is negative; must be 0 or more",
+                                  klass->name);
     int64_t padding[2];
     trek_option_paddings(padding, opts->padding, 2);
     if (trek_option_check_paddings(klass->name, "padding", padding, 2) != TREK_OK)
@@ -187,7 +188,8 @@ trek_module *trek_nn_unflatten(int dim, trek_shape sizes)
         fits = sizes.sizes[d] >= -1 && open < 2;
     }
     if (!fits)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "unflatten: sizes %s", trek_shape_text(sizes, text, sizeof text));
+        return trek_fail_null(TREK_ERR_ARGUMENT, "unflatten: sizes: %s; must be 0 or more, and at most one -1",
+                              trek_shape_text(sizes, text, sizeof text));
     trek_module *base = trek_module_new(&unflatten_class);
     if (base) {
         ((unflatten_layer *)base)->dim = dim;

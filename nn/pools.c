@@ -50,7 +50,7 @@ static trek_var *adaptive_forward(trek_module *self, trek_var *x) { return adapt
 static trek_status adaptive_results(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count)
 {
     if (n > 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: takes one input, not %d", self->klass->name, n);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes one", self->klass->name, n);
     results[0] = adaptive((window_layer *)self, inputs[0], count > 1 ? &results[1] : NULL);
     return results[0] ? TREK_OK : trek_error_status();
 }
@@ -107,8 +107,7 @@ static trek_var *unpool_forward(trek_module *self, trek_var *const *inputs, int 
                                                                                           trek_max_unpool3d };
     const window_layer *m = (const window_layer *)self;
     if (n != 2)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: takes x and indices, not %d input%s", self->klass->name, n,
-                              n > 1 ? "s" : "");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes x and indices", self->klass->name, n);
     return run[m->dims - 1](inputs[0], inputs[1], &m->undo);
 }
 
@@ -133,7 +132,7 @@ static trek_status check_windows(const char *layer, const int64_t *kernel, const
         return trek_error_status();
     for (int d = 0; d < dims; d++)
         if (kernel[d] < 0 || stride[d] < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel and stride must not be negative", layer);
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel, stride: one is negative; must be 0 or more", layer);
     int64_t written[3];
     trek_option_paddings(written, padding, dims);
     return trek_option_check_paddings(layer, "padding", written, dims);
@@ -143,7 +142,7 @@ static trek_module *unpool_new(int dims, const trek_unpool_opts *opts)
 {
     const char *name = unpool_classes[dims - 1].name;
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", name);
     if (check_windows(name, opts->kernel, opts->stride, opts->padding, dims) != TREK_OK)
         return NULL;
     window_layer *m = window_new(unpool_classes, dims);
@@ -184,14 +183,14 @@ static trek_module *lp_new(int dims, double norm, const trek_pool_opts *opts)
 {
     const char *name = lp_classes[dims - 1].name;
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", name);
     if (norm == 0 || isnan(norm))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: a norm of %g", name, norm);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: norm: %g; must be a number other than 0", name, norm);
     if (check_windows(name, opts->kernel, opts->stride, opts->padding, dims) != TREK_OK)
         return NULL;
     for (int d = 0; d < dims; d++)
         if (trek_option_integer(opts->padding[d], 0) != 0 || opts->dilation[d] < 0 || opts->dilation[d] > 1)
-            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: has no padding and no dilation", name);
+            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: padding or dilation: set; this pooling has neither", name);
     window_layer *m = window_new(lp_classes, dims);
     if (m) {
         m->norm = norm;

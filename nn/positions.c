@@ -25,8 +25,8 @@ static trek_var *rows_of(positions_layer *m, trek_var *x)
     int64_t offset = 0, steps = ndim < 2 ? 0 : trek_var_size(x, -2);
     bool caching = trek_caching(), even = trek_cached_offset(&offset);
     if (ndim < (caching ? 3 : 2) || (even && offset + steps > m->length))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: needs [%s..., T, D] with T up to %" PRId64 ", got %s", m->base.klass->name,
-                              caching ? "B, " : "", m->length - offset, trek_shape_text(trek_var_shape(x), text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; must be [%s..., T, D] with T up to %" PRId64, m->base.klass->name,
+                              trek_shape_text(trek_var_shape(x), text, sizeof text), caching ? "B, " : "", m->length - offset);
     trek_var *positions = caching ? trek_cached_positions(trek_var_size(x, 0), steps, trek_var_device(m->table)) : NULL;
     if (caching && !positions)
         return NULL;
@@ -43,7 +43,7 @@ static trek_var *rotary_forward_many(trek_module *self, trek_var *const *inputs,
 {
     positions_layer *m = (positions_layer *)self;
     if (n > 2)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "rotary: %d inputs; it takes x and positions", n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rotary: inputs: %d; it takes x and positions", n);
     trek_var *table = n > 1 && inputs[1] ? trek_embedding(inputs[1], m->table, -1) : rows_of(m, inputs[0]);
     return table ? trek_rotary(inputs[0], &(trek_rotary_opts){ .table = table, .interleaved = m->interleaved }) : NULL;
 }
@@ -56,8 +56,8 @@ static trek_var *sinusoidal_forward(trek_module *self, trek_var *x)
     if (!rows)
         return NULL;
     if (trek_var_size(x, -1) != m->dim)
-        return trek_fail_null(TREK_ERR_SHAPE, "sinusoidal_positions: needs [..., T, %" PRId64 "], got %s", m->dim,
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "sinusoidal_positions: input: %s; must be [..., T, %" PRId64 "]",
+                              trek_shape_text(trek_var_shape(x), text, sizeof text), m->dim);
     return trek_dropout(trek_add(x, rows), m->p, self->training);
 }
 
@@ -109,9 +109,10 @@ static trek_module *positions_new(const trek_module_class *klass, const char *bu
         trek_layer_positive(klass->name, "length", as->length) != TREK_OK)
         return NULL;
     if (as->length > most)
-        return trek_fail_null(TREK_ERR_MEMORY, "%s: %" PRId64 " positions", klass->name, as->length);
+        return trek_fail_null(TREK_ERR_MEMORY, "%s: length: %" PRId64 " positions; too many for the memory", klass->name,
+                              as->length);
     if (!(as->p >= 0 && as->p <= 1))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: a dropout of %g", klass->name, as->p);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: .dropout: %g; must be inside [0, 1]", klass->name, as->p);
     trek_module *base = trek_module_new(klass);
     if (!base)
         return NULL;
@@ -128,7 +129,7 @@ static trek_module *positions_new(const trek_module_class *klass, const char *bu
 trek_module *trek_nn_rotary_with(const trek_rotary_layer_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "rotary: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rotary: options: NULL; they must be given");
     positions_layer as = { .dim = opts->dim, .length = opts->length ? opts->length : 4096,
                            .number = opts->base ? opts->base : 10000, .interleaved = opts->interleaved };
     return positions_new(&rotary_class, "table", trek_rotary_table, &as, opts->dtype, opts->device);
@@ -142,7 +143,7 @@ trek_module *trek_nn_rotary(int64_t dim, int64_t length, trek_device device)
 trek_module *trek_nn_sinusoidal_positions_with(const trek_sinusoidal_positions_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "sinusoidal_positions: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "sinusoidal_positions: options: NULL; they must be given");
     positions_layer as = { .dim = opts->dim, .length = opts->length ? opts->length : 5000,
                            .number = opts->base ? opts->base : 10000, .p = trek_option(opts->dropout, 0) };
     return positions_new(&sinusoidal_class, "pe", trek_sinusoidal_positions, &as, opts->dtype, opts->device);

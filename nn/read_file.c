@@ -22,9 +22,9 @@ static trek_status read_all(int file, const char *path, uint64_t most, char **te
     if (fstat(file, &info) != 0)
         return fail_system(path, "stat");
     if (!S_ISREG(info.st_mode))
-        return trek_fail(TREK_ERR_IO, "%s: is no regular file", path);
+        return trek_fail(TREK_ERR_IO, "%s: it is not a regular file", path);
     if ((uint64_t)info.st_size > most)
-        return trek_fail(TREK_ERR_FORMAT, "%s: too large: %llu bytes", path, (unsigned long long)info.st_size);
+        return trek_fail(TREK_ERR_FORMAT, "%s: %llu bytes; too large", path, (unsigned long long)info.st_size);
     *text = trek_alloc((size_t)info.st_size + 1);
     for (*length = 0; *text && *length < (size_t)info.st_size;) {
         ssize_t got = read(file, *text + *length, (size_t)info.st_size - *length);

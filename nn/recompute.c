@@ -104,7 +104,7 @@ static trek_status first_run(trek_function_context *context, trek_var *const *in
     outputs[0] = trek_module_run(r->module, inputs, r->n_inputs);
     trek_runs_again--;
     if (!outputs[0])
-        return trek_fail_after(TREK_ERR_CALLBACK, "%s: forward gave no result", r->module->klass->name);
+        return trek_fail_after(TREK_ERR_CALLBACK, "%s: forward: no result; it must return one", r->module->klass->name);
     trek_status status = r->training ? trek_module_each(r->module, keep_vectors, &r->vectors) : TREK_OK;
     return status != TREK_OK ? status : trek_save_for_backward(context, inputs, r->n_inputs);
 }
@@ -124,7 +124,8 @@ static trek_var *run_again(rerun *r, trek_var *const *leaves)
     trek_rank_here.first_sample = r->rank.first_sample;
     trek_autocast_begin(r->autocast);
     if (training != r->training)
-        status = trek_fail(TREK_ERR_STATE, "%s: its mode has changed between forward and backward", r->module->klass->name);
+        status = trek_fail(TREK_ERR_STATE, "%s: its mode (train or eval) has changed between forward and backward; it must stay",
+                           r->module->klass->name);
     if (status == TREK_OK)
         status = write_kept(&r->vectors);
     bool off = false;
@@ -182,7 +183,8 @@ static trek_status second_run(trek_function_context *context, trek_var *const *c
     (void)n_cotangents;
     rerun *r = trek_function_data(context);
     if (trek_grad_enabled())
-        return trek_fail(TREK_ERR_UNSUPPORTED, "forward_recomputed: %s: gradients of gradients", r->module->klass->name);
+        return trek_fail(TREK_ERR_UNSUPPORTED, "forward_recomputed: %s: gradients of gradients are not possible",
+                         r->module->klass->name);
     trek_params *params = trek_module_params(r->module);
     trek_var **leaves = params ? trek_calloc((size_t)n, sizeof *leaves) : NULL;
     bool *wanted = leaves ? trek_calloc((size_t)n, sizeof *wanted) : NULL;
@@ -212,7 +214,7 @@ static trek_status refuse_meeting(const char *name, trek_module *module, void *a
     (void)arg;
     if (!module->klass->meets_ranks)
         return TREK_OK;
-    return trek_fail(TREK_ERR_UNSUPPORTED, "forward_recomputed: \"%s\" (%s) meets other ranks, which do not come twice", name,
+    return trek_fail(TREK_ERR_UNSUPPORTED, "forward_recomputed: \"%s\" (%s) meets other ranks, which do not run it twice", name,
                      module->klass->name);
 }
 
@@ -242,11 +244,11 @@ trek_var *trek_forward_recomputed(trek_module *module, trek_var *const *inputs, 
         return trek_forward_many(module, inputs, n);
     for (int k = 0; k < n; k++)
         if (!inputs[k])
-            return trek_fail_missing("forward_recomputed", "an input"), NULL;
+            return trek_fail_missing("forward_recomputed", "input"), NULL;
     if (n > 16)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "forward_recomputed: takes up to 16 inputs, not %d", n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "forward_recomputed: inputs: %d; must be at most 16", n);
     if (n > 1 && !trek_module_takes_many(module))
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: takes one input, not %d", module->klass->name, n);
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: inputs: %d; it takes one", module->klass->name, n);
     if (trek_module_each(module, refuse_meeting, NULL) != TREK_OK)
         return NULL;
     trek_params *params = trek_module_params(module);

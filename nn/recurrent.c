@@ -41,11 +41,11 @@ static trek_var *ended(trek_var *x, trek_var *lengths)
     int64_t steps = trek_var_size(x, 0);
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(lengths) != 1 || trek_var_size(lengths, 0) != trek_var_size(x, 1))
-        return trek_fail_null(TREK_ERR_SHAPE, "rnn: lengths must be [%" PRId64 "], got %s", trek_var_size(x, 1),
-                              trek_shape_text(trek_var_shape(lengths), text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "rnn: lengths: %s; must be [%" PRId64 "]",
+                              trek_shape_text(trek_var_shape(lengths), text, sizeof text), trek_var_size(x, 1));
     trek_dtype dtype = trek_var_dtype(lengths);
     if (dtype != TREK_I64 && dtype != TREK_I32 && dtype != TREK_U8)
-        return trek_fail_null(TREK_ERR_DTYPE, "rnn: lengths must be of an integer dtype, got %s", trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_DTYPE, "rnn: lengths: dtype %s; must be an integer dtype", trek_dtype_name(dtype));
     trek_tensor *numbers = trek_tensor_arange(0, (double)steps + 1, 1, TREK_I64, trek_var_device(x));
     trek_var *times = numbers ? trek_var_from(numbers) : NULL;
     trek_var *own = times ? trek_index_select(times, 0, trek_to(lengths, trek_var_device(x))) : NULL; /* this checks the range */
@@ -174,8 +174,8 @@ static bool fits_state(const recurrent_call *c, const char *name, trek_var *stat
         shape = trek_dims(shape.sizes[0], size);
     if (trek_shape_equal(trek_var_shape(state), shape))
         return true;
-    trek_fail(TREK_ERR_SHAPE, "%s: %s must be %s, got %s", c->name, name, trek_shape_text(shape, wanted, sizeof wanted),
-              trek_shape_text(trek_var_shape(state), got, sizeof got));
+    trek_fail(TREK_ERR_SHAPE, "%s: %s: %s; must be %s", c->name, name, trek_shape_text(trek_var_shape(state), got, sizeof got),
+              trek_shape_text(shape, wanted, sizeof wanted));
     return false;
 }
 
@@ -196,13 +196,16 @@ static bool begin_call(recurrent_call *c, trek_var *h0, trek_var *c0)
     const int ndim = trek_var_ndim(c->x), most = m->cell ? 2 : 3, batch = m->cell || m->batch_first ? 0 : 1;
     c->single = ndim == most - 1;
     if ((ndim != most && !c->single) || trek_var_size(c->x, ndim - 1) != m->in) {
-        trek_fail(TREK_ERR_SHAPE, "%s: the input must be %s%" PRId64 "], or without N, got %s", c->name,
-                  m->cell ? "[N, " : m->batch_first ? "[N, T, " : "[T, N, ", m->in,
-                  trek_shape_text(trek_var_shape(c->x), text, sizeof text));
+        trek_fail(TREK_ERR_SHAPE, "%s: input: %s; must be %s%" PRId64 "], or without N", c->name,
+                  trek_shape_text(trek_var_shape(c->x), text, sizeof text),
+                  m->cell          ? "[N, "
+                  : m->batch_first ? "[N, T, "
+                                   : "[T, N, ",
+                  m->in);
         return false;
     }
     if (c->lengths && (c->single || m->cell)) {
-        trek_fail(TREK_ERR_ARGUMENT, "%s: lengths are of the rows of a batch of sequences", c->name);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: lengths: given, but the input is not a batch of sequences", c->name);
         return false;
     }
     c->rows = c->single ? 1 : trek_var_size(c->x, batch);
@@ -275,7 +278,7 @@ static trek_status recurrent_results(trek_module *self, trek_var *const *inputs,
     recurrent_call c = call_of(self, inputs[0]);
     int first = c.m->cell ? 1 : 2, most = first + 1 + has_c(c.m), hn = c.m->cell ? 0 : 1, cn = hn + 1;
     if (n > most)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: takes %d inputs at most, not %d", c.name, most, n);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: inputs: %d; must be at most %d", c.name, n, most);
     if (!c.m->cell && n > 1)
         c.lengths = inputs[1];
     results[0] = run(&c, n > first ? inputs[first] : NULL, n > first + 1 ? inputs[first + 1] : NULL,
@@ -294,7 +297,8 @@ static trek_var *forward_of(trek_module *self, const trek_module_class *klass, t
     if (cn)
         *cn = NULL;
     if (self && !trek_gone(self, klass->name, "the module") && self->klass != klass)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: the module is a %s", klass->name, self->klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: module: it is a %s; must be of the kind that the function is named after",
+                              klass->name, self->klass->name);
     if (trek_forward_results(self, inputs, n, results, cn ? at_cn + 1 : hn ? at_hn + 1 : 1) != TREK_OK)
         return NULL;
     if (hn)
@@ -392,17 +396,17 @@ RECURRENT_CLASS(gru_cell);
 static trek_status check_options(const char *name, const trek_lstm_opts *opts)
 {
     if (!opts)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: needs options", name);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", name);
     if (trek_layer_positive(name, "in", opts->in) != TREK_OK || trek_layer_positive(name, "hidden", opts->hidden) != TREK_OK)
         return trek_error_status();
     if (opts->proj_size != 0 && (opts->proj_size < 0 || opts->proj_size >= opts->hidden || strcmp(name, "lstm") != 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: proj_size %" PRId64 "; an lstm's must lie in [1, hidden)", name,
-                         opts->proj_size);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .proj_size: %" PRId64 "; must be inside [1, hidden), and for an lstm alone",
+                         name, opts->proj_size);
     if (opts->layers < 0 || opts->layers > 1 << 16)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: layers must lie in [1, 65536], not be %" PRId64, name, opts->layers);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .layers: %" PRId64 "; must be inside [1, 65536]", name, opts->layers);
     if (!(opts->dropout >= 0 && opts->dropout <= 1)) {
         char number[32];
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: dropout must lie in [0, 1], not be %s", name,
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .dropout: %s; must be inside [0, 1]", name,
                          trek_layer_number(opts->dropout, number));
     }
     return TREK_OK;
@@ -473,7 +477,7 @@ static trek_module *with_relu(trek_module *made, bool relu)
 trek_module *trek_nn_rnn_with(const trek_rnn_opts *o)
 {
     if (!o)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "rnn: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rnn: options: NULL; they must be given");
     trek_lstm_opts opts = { .in = o->in, .hidden = o->hidden, .layers = o->layers, .no_bias = o->no_bias,
                             .batch_first = o->batch_first, .dropout = o->dropout, .bidirectional = o->bidirectional,
                             .dtype = o->dtype, .device = o->device };
@@ -498,7 +502,7 @@ trek_module *trek_nn_gru(int64_t in, int64_t hidden, trek_device device)
 static trek_module *make_cell(const trek_module_class *klass, const trek_lstm_cell_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", klass->name);
     return make(klass, &(trek_lstm_opts){ .in = opts->in, .hidden = opts->hidden, .no_bias = opts->no_bias, .dtype = opts->dtype,
                                           .device = opts->device }, true);
 }
@@ -509,7 +513,7 @@ trek_module *trek_nn_gru_cell_with(const trek_gru_cell_opts *opts) { return make
 trek_module *trek_nn_rnn_cell_with(const trek_rnn_cell_opts *o)
 {
     if (!o)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "rnn_cell: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rnn_cell: options: NULL; they must be given");
     return with_relu(make_cell(&rnn_cell_class, &(trek_lstm_cell_opts){ o->in, o->hidden, o->no_bias, o->dtype, o->device }),
                      o->relu);
 }

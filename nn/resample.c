@@ -34,9 +34,10 @@ static const trek_module_class upsample_class = {
 trek_module *trek_nn_upsample(const trek_interpolate_opts *opts)
 {
     if (!opts || (opts->size[0] != 0) == (opts->scale[0] != 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "upsample: needs a size or a scale");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "upsample: .size and .scale: neither is set; one must be");
     if (opts->mode < TREK_INTERPOLATE_NEAREST || opts->mode > TREK_INTERPOLATE_AREA)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "upsample: %d is no mode", (int)opts->mode);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "upsample: .mode: %d; must be a value of trek_interpolate_mode",
+                              (int)opts->mode);
     trek_module *base = trek_module_new(&upsample_class);
     if (base)
         ((upsample_layer *)base)->opts = *opts;
@@ -80,7 +81,7 @@ static const trek_module_class fold_class = {
 static trek_module *window_new(const trek_module_class *klass, int64_t height, int64_t width, const trek_unfold_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", klass->name);
     if (trek_layer_positive(klass->name, "kernel", opts->kernel[0]) != TREK_OK)
         return NULL;
     window_layer *m = (window_layer *)trek_module_new(klass);

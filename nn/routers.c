@@ -93,7 +93,7 @@ static trek_var *fixed_many(trek_module *self, trek_var *const *inputs, int n)
 {
     (void)n;
     if (trek_var_ndim(inputs[0]) < 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "fixed_selector: a scalar has no rows");
+        return trek_fail_null(TREK_ERR_SHAPE, "fixed_selector: input: it is a scalar; must have rows");
     double index = (double)((fixed_number *)self)->index;
     trek_tensor *rows = trek_tensor_full(trek_dims(trek_var_size(inputs[0], 0)), index, TREK_I64, trek_var_device(inputs[0]));
     return rows ? trek_var_from(rows) : NULL;
@@ -109,10 +109,10 @@ static void fixed_describe(const trek_module *self, char *text, size_t size)
 static trek_var *threshold_forward(trek_module *self, trek_var *x)
 {
     if (trek_var_ndim(x) < 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "threshold_halt: a scalar has no rows");
+        return trek_fail_null(TREK_ERR_SHAPE, "threshold_halt: input: it is a scalar; must have rows");
     int64_t rows = trek_var_size(x, 0), each = rows > 0 ? trek_var_numel(x) / rows : 1;
     if (rows > 0 && each == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "threshold_halt: rows of no elements have no maximum");
+        return trek_fail_null(TREK_ERR_SHAPE, "threshold_halt: input: rows of 0 elements have no maximum");
     trek_var *most = trek_max(trek_reshape(x, trek_dims(rows, each)), trek_dims(1), false);
     return most ? trek_add_scalar(most, -((fixed_number *)self)->threshold) : NULL;
 }
@@ -131,7 +131,7 @@ static const trek_module_class threshold_class = { .name = "threshold_halt", .si
 trek_module *trek_nn_fixed_selector(int64_t index)
 {
     if (index < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "fixed_selector: the index must not be negative, as %" PRId64 " is", index);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "fixed_selector: index: %" PRId64 "; must not be negative", index);
     trek_module *base = trek_module_new(&fixed_class);
     if (base)
         ((fixed_number *)base)->index = index;
@@ -141,7 +141,7 @@ trek_module *trek_nn_fixed_selector(int64_t index)
 trek_module *trek_nn_threshold_halt(double threshold)
 {
     if (isnan(threshold))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "threshold_halt: the threshold is NaN");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "threshold_halt: threshold: NaN; must be a number");
     trek_module *base = trek_module_new(&threshold_class);
     if (base)
         ((fixed_number *)base)->threshold = threshold;

@@ -56,7 +56,7 @@ static bool parse_dtype(trek_json *json, trek_safetensors_item *item)
     if (other)
         memcpy(item->other, name, strlen(name) + 1);
     trek_free(name);
-    return known || other || trek_json_fail(json, "that is the name of no dtype");
+    return known || other || trek_json_fail(json, "this is not the name of a dtype");
 }
 
 static bool parse_shape(trek_json *json, trek_safetensors_item *item)
@@ -110,7 +110,7 @@ static bool parse_item(trek_json *json, trek_safetensors_item *item)
         int field = field_of(key);
         trek_free(key);
         if (field < 0 || seen[field])
-            return trek_json_fail(json, field < 0 ? "an unknown field of a tensor" : "a field that stands there twice");
+            return trek_json_fail(json, field < 0 ? "an unknown field of a tensor" : "a field occurs twice");
         seen[field] = true;
         if (!parsers[field](json, item) || !trek_json_next(json, '}', &more))
             return false;
@@ -129,10 +129,10 @@ static bool parse_metadata(trek_json *json, trek_state *state)
     while (more) {
         char *key, *text = NULL;
         if (state->n_notes >= MAX_NOTES)
-            return trek_json_fail(json, "more metadata than any file needs");
+            return trek_json_fail(json, "more metadata than any file has");
         if (!trek_json_key_new(json, &key))
             return false;
-        bool ok = !trek_state_metadata(state, key) || trek_json_fail(json, "a key of __metadata__ that stands there twice");
+        bool ok = !trek_state_metadata(state, key) || trek_json_fail(json, "a key of __metadata__ occurs twice");
         ok = ok && trek_json_string_new(json, &text) && trek_state_set_metadata(state, key, text) == TREK_OK;
         trek_free(key);
         trek_free(text);
@@ -160,7 +160,7 @@ static bool parse_header(trek_json *json, trek_safetensors_header *header, trek_
 {
     bool more, metadata = false;
     if (json->at == json->end || *json->at != '{')
-        return trek_json_fail(json, "'{' expected at once");
+        return trek_json_fail(json, "'{' was expected as the first character");
     json->at++;
     trek_json_first(json, '}', &more);
     while (more) {
@@ -169,7 +169,7 @@ static bool parse_header(trek_json *json, trek_safetensors_header *header, trek_
             return false;
         bool is_metadata = strcmp(name, "__metadata__") == 0, ok;
         if (is_metadata && metadata)
-            ok = trek_json_fail(json, "__metadata__ stands there twice");
+            ok = trek_json_fail(json, "__metadata__ occurs twice");
         else
             ok = is_metadata ? parse_metadata(json, state) : parse_tensor(json, name, header);
         metadata = metadata || is_metadata;
@@ -292,7 +292,7 @@ trek_status trek_safetensors_read_aliases(trek_state *state, const char *path)
         char *alias, *name = NULL;
         ok = trek_json_key_new(&json, &alias) && trek_json_string_new(&json, &name);
         if (ok && (trek_state_lookup(state, name) < 0 || trek_state_lookup(state, alias) >= 0))
-            ok = trek_json_fail(&json, "an alias of a tensor that is not there, or with a name that is taken");
+            ok = trek_json_fail(&json, "an alias of a tensor that does not exist, or with a name that is in use already");
         ok = ok && trek_state_add_alias(state, alias, name) == TREK_OK && trek_json_next(&json, '}', &more);
         trek_free(alias);
         trek_free(name);

@@ -40,7 +40,7 @@ static bool parse_place(trek_json *json, index_file *index)
     index->n++;
     if (!trek_json_string_new(json, &p->file))
         return false;
-    return is_plain(p->file) || trek_json_fail(json, "the index names a file that does not lie beside it");
+    return is_plain(p->file) || trek_json_fail(json, "the index names a file outside of its folder");
 }
 
 static bool parse_map(trek_json *json, index_file *index)
@@ -66,7 +66,7 @@ static bool parse_index(trek_json *json, index_file *index)
         bool is_map = strcmp(key, "weight_map") == 0;
         trek_free(key);
         if (is_map && seen)
-            return trek_json_fail(json, "weight_map stands there twice");
+            return trek_json_fail(json, "weight_map occurs twice");
         seen = seen || is_map;
         if (!(is_map ? parse_map(json, index) : trek_json_skip(json)) || !trek_json_next(json, '}', &more))
             return false;
@@ -94,7 +94,7 @@ static trek_status check_places(const trek_state *part, const index_file *index,
         if (k > first && strcmp(index->places[k - 1].name, name) == 0)
             return trek_fail(TREK_ERR_FORMAT, "%s: the index has the name %s twice", path, name);
         if (trek_state_lookup(part, name) < 0 && trek_state_lookup_skipped(part, name) < 0)
-            return trek_fail(TREK_ERR_FORMAT, "%s: has no tensor %s, which the index says to be there", path, name);
+            return trek_fail(TREK_ERR_FORMAT, "%s: tensor %s: it does not exist, although the index lists it", path, name);
     }
     return TREK_OK;
 }

@@ -92,9 +92,9 @@ static trek_status read_header(int file, uint64_t size, const char *path, uint64
         *length = *length << 8 | prefix[k];
     bool fits = *length <= TREK_SAFETENSORS_MAX_HEADER && *length <= size - sizeof prefix;
     if (!fits && kind_of(prefix))
-        return trek_fail(TREK_ERR_FORMAT, "%s: no safetensors file: %s", path, kind_of(prefix));
+        return trek_fail(TREK_ERR_FORMAT, "%s: it is not a safetensors file: %s", path, kind_of(prefix));
     if (!fits)
-        return trek_fail(TREK_ERR_FORMAT, "%s: no safetensors file: a header of %llu bytes does not fit", path,
+        return trek_fail(TREK_ERR_FORMAT, "%s: it is not a safetensors file: a header of %llu bytes does not fit", path,
                          (unsigned long long)*length);
     *text = trek_alloc((size_t)*length + 1);
     if (!*text)
@@ -177,7 +177,7 @@ static trek_status open_header(open_file *f, const trek_state_read_opts *opts, t
     if (fstat(f->file, &info) != 0)
         return fail_system(f->path, "stat");
     if (!S_ISREG(info.st_mode))
-        return trek_fail(TREK_ERR_IO, "%s: is no regular file", f->path);
+        return trek_fail(TREK_ERR_IO, "%s: it is not a regular file", f->path);
     f->size = (uint64_t)info.st_size;
     trek_status status = read_header(f->file, f->size, f->path, &length, &f->text);
     if (status == TREK_OK)
@@ -307,8 +307,7 @@ static trek_status add_items(trek_state *state, open_file *f)
         if (*item->other)
             status = trek_state_add_skipped(state, item->name, item->other);
         else if (trek_state_lookup(state, item->name) >= 0)
-            status = trek_fail(TREK_ERR_FORMAT, "%s: the name %s stands there twice, or in another file, too", f->path,
-                               item->name);
+            status = trek_fail(TREK_ERR_FORMAT, "%s: the name %s occurs twice, or in another file, too", f->path, item->name);
         else
             status = add_item(state, f, k);
     }

@@ -150,13 +150,13 @@ trek_status trek_state_write_shards(const trek_state *state, const char *folder,
     if (!state || !folder)
         return trek_fail_missing("state_write_shards", state ? "folder" : "state");
     if (max_bytes == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "state_write_shards: a file must be allowed some bytes");
+        return trek_fail(TREK_ERR_ARGUMENT, "state_write_shards: max_bytes: 0; must be at least 1");
     if (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
-        return trek_fail(TREK_ERR_IO, "%s: is no folder", folder);
+        return trek_fail(TREK_ERR_IO, "%s: it is not a folder", folder);
     sharding s = { .state = state, .folder = folder };
     trek_status status = divide(&s, max_bytes);
     if (status == TREK_OK && s.n > 99999)
-        status = trek_fail(TREK_ERR_ARGUMENT, "state_write_shards: %d files are more than their names can count", s.n);
+        status = trek_fail(TREK_ERR_ARGUMENT, "state_write_shards: %d files; more than names of files can count", s.n);
     for (int k = 0; k < (s.n > 1 ? s.n : 1) && status == TREK_OK; k++)
         status = write_shard(&s, k);
     if (status == TREK_OK && s.n > 1)

@@ -32,13 +32,13 @@ static trek_status check_options(const trek_sample_opts *o, sampler *s)
     *s = (sampler){ .temperature = trek_option(o->temperature, 1), .top_p = trek_option(o->top_p, 1),
                     .penalty = trek_option(o->repetition_penalty, 1), .top_k = o->top_k, .opts = o };
     if (!(s->temperature >= 0) || isinf(s->temperature))
-        return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: a temperature of %g", s->temperature);
+        return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: .temperature: %g; must be finite and not negative", s->temperature);
     if (s->top_k < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: a top_k of %" PRId64, s->top_k);
+        return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: .top_k: %" PRId64 "; must be 0 or more", s->top_k);
     if (!(s->top_p >= 0 && s->top_p <= 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: a top_p of %g", s->top_p);
+        return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: .top_p: %g; must be inside [0, 1]", s->top_p);
     if (!(s->penalty > 0) || isinf(s->penalty))
-        return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: a repetition_penalty of %g", s->penalty);
+        return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: .repetition_penalty: %g; must be finite and above 0", s->penalty);
     if (s->penalty != 1 && (!o->seen || !o->n_seen))
         return trek_fail_missing("sample_logits", "seen tokens, for the repetition penalty");
     return TREK_OK;
@@ -51,7 +51,8 @@ static trek_status penalise(sampler *s, double *row, const int64_t *seen, int64_
 {
     for (int64_t k = 0; k < n; k++)
         if (seen[k] < 0 || seen[k] >= s->words)
-            return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: a seen token %" PRId64 " of %" PRId64, seen[k], s->words);
+            return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: seen: token %" PRId64 "; must be below %" PRId64, seen[k],
+                             s->words);
     for (int64_t k = 0; k < n; k++) {
         double *x = &row[seen[k]];
         if (!s->marks[seen[k]])
@@ -176,7 +177,7 @@ static trek_status filter_row(sampler *s, double *row, int64_t number)
     for (int64_t k = 0; k < s->words && !greedy; k++)
         row[k] /= s->temperature;
     if (gather(s, row) == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: the logits of row %" PRId64 " leave nothing to choose from", number);
+        return trek_fail(TREK_ERR_ARGUMENT, "sample_logits: logits: row %" PRId64 " leaves no token to choose from", number);
     if (s->top_k > 0 && !greedy)
         keep_top_k(s, row);
     if (s->top_p < 1 && !greedy)
@@ -211,10 +212,10 @@ static double *filtered(trek_var *logits, const trek_sample_opts *opts, sampler 
         return trek_fail_missing("sample_logits", "logits"), NULL;
     int ndim = trek_var_ndim(logits);
     if (!trek_dtype_is_float(trek_var_dtype(logits)))
-        return trek_fail_null(TREK_ERR_DTYPE, "sample_logits: logits are floating, not %s",
+        return trek_fail_null(TREK_ERR_DTYPE, "sample_logits: logits: dtype %s; must be floating",
                               trek_dtype_name(trek_var_dtype(logits)));
     if (ndim < 1 || ndim > 2 || trek_var_size(logits, -1) < 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "sample_logits: needs [V] or [B, V], got %s",
+        return trek_fail_null(TREK_ERR_SHAPE, "sample_logits: logits: %s; must be [V] or [B, V]",
                               trek_shape_text(trek_var_shape(logits), text, sizeof text));
     if (check_options(opts ? opts : &plain, s) != TREK_OK)
         return NULL;

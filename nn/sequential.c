@@ -82,7 +82,7 @@ static bool is_there(const trek_module *module) { return module && !trek_gone(mo
 trek_module *trek_nn_sequential(trek_module *const *modules, int n)
 {
     if (n < 0 || (n > 0 && !modules))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "sequential: needs its modules");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "sequential: n: %d; must be 0 or more, with as many modules", n);
     trek_module *sequential = trek_module_new(&trek_sequential_class);
     for (int k = 0; k < n; k++)
         if (is_there(modules[k]))
@@ -103,7 +103,7 @@ trek_status trek_nn_sequential_add(trek_module *sequential, trek_module *module)
     if (sequential && sequential->klass != &trek_sequential_class) {
         if (is_there(module) && module->upkeep->owners == 0 && module != sequential)
             trek_module_free(&module);
-        return trek_fail(TREK_ERR_ARGUMENT, "sequential_add: a %s is no sequential", sequential->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "sequential_add: module: it is a %s; must be a sequential", sequential->klass->name);
     }
     if (!sequential) {
         trek_module_add(NULL, NULL, TREK_NO_FIELD, module);

@@ -42,10 +42,10 @@ static const trek_module_class pad_class = {
 trek_module *trek_nn_pad(trek_dims_list sizes, trek_pad_mode mode, double value)
 {
     if (sizes.ndim < 0 || sizes.ndim > TREK_MAX_DIMS || sizes.ndim % 2 != 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: two sizes for each of at most %d dimensions are needed, not %d in all",
-                              TREK_MAX_DIMS / 2, sizes.ndim);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: sizes: %d; must be two for each of at most %d dimensions", sizes.ndim,
+                              TREK_MAX_DIMS / 2);
     if (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: %d is no mode", (int)mode);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: mode: %d; must be a value of trek_pad_mode", (int)mode);
     trek_module *base = trek_module_new(&pad_class);
     if (base) {
         ((pad_layer *)base)->sizes = sizes;
@@ -150,11 +150,12 @@ static const trek_module_class avg_pool1d_class = {
 static trek_module *pool_new(const trek_module_class *klass, const trek_pool_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", klass->name);
     if (trek_layer_positive(klass->name, "kernel", opts->kernel[0]) != TREK_OK)
         return NULL;
     if (opts->stride[0] < 0 || opts->dilation[0] < 0 || trek_option_integer(opts->padding[0], 0) < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: stride, padding and dilation must not be negative", klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: stride, padding, dilation: one is negative; must be 0 or more",
+                              klass->name);
     trek_module *base = trek_module_new(klass);
     if (base)
         ((pool_layer *)base)->opts = *opts;

@@ -127,15 +127,13 @@ static trek_status check_options(const trek_module *module, const trek_var *weig
     if (*dim < 0)
         *dim += ndim;
     if (ndim == 0 || trek_var_numel(weight) == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "spectral_norm: the weight has no %s", ndim == 0 ? "dimensions" : "elements");
+        return trek_fail(TREK_ERR_ARGUMENT, "spectral_norm: weight: it has no %s", ndim == 0 ? "dimensions" : "elements");
     if (*dim < 0 || *dim >= ndim)
-        return trek_fail(TREK_ERR_ARGUMENT, "spectral_norm: a weight of %d dimensions has no dim %d", ndim, o->dim);
+        return trek_fail(TREK_ERR_ARGUMENT, "spectral_norm: dim: %d; the weight has %d dimensions", o->dim, ndim);
     if (o->n_power_iterations < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "spectral_norm: n_power_iterations must be at least 1, not %d",
-                         o->n_power_iterations);
+        return trek_fail(TREK_ERR_ARGUMENT, "spectral_norm: n_power_iterations: %d; must be at least 1", o->n_power_iterations);
     if (!(trek_option(o->eps, 1e-12) >= 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "spectral_norm: eps must not be negative, but is %s",
-                         trek_layer_number(o->eps, number));
+        return trek_fail(TREK_ERR_ARGUMENT, "spectral_norm: eps: %s; must not be negative", trek_layer_number(o->eps, number));
     return TREK_OK;
 }
 

@@ -105,9 +105,10 @@ int trek_state_lookup(const trek_state *s, const char *name)
 static trek_status check_name(const trek_state *s, const char *name)
 {
     if (!name || !*name || strcmp(name, "__metadata__") == 0 || !trek_utf8_valid(name, strlen(name)))
-        return trek_fail(TREK_ERR_ARGUMENT, "state: a tensor's name must be UTF-8, not empty and not __metadata__");
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "state: name: not possible; a tensor's name must be UTF-8, not empty and not __metadata__");
     if (trek_state_lookup(s, name) >= 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "state: the name \"%s\" is taken", name);
+        return trek_fail(TREK_ERR_ARGUMENT, "state: name: \"%s\" is in use already", name);
     return TREK_OK;
 }
 
@@ -157,8 +158,8 @@ trek_status trek_state_add_alias(trek_state *s, const char *alias, const char *n
         return trek_fail_missing("state_add_alias", s ? "name" : "state");
     int entry = trek_state_lookup(s, name);
     if (entry < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "state: \"%s\" cannot be a name of \"%s\", which is not there", alias ? alias : "",
-                         name);
+        return trek_fail(TREK_ERR_ARGUMENT, "state: alias: \"%s\" cannot be a name of \"%s\", which does not exist",
+                         alias ? alias : "", name);
     trek_status status = check_name(s, alias);
     if (status == TREK_OK)
         status = reserve_slot(s);
@@ -185,7 +186,7 @@ static const trek_state_entry *entry_at(const trek_state *s, int k, const char *
         return NULL;
     }
     if (k < 0 || k >= s->n_entries)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %d is not below %d", function, k, s->n_entries);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: k: %d; must be below %d", function, k, s->n_entries);
     return &s->entries[k];
 }
 
@@ -220,7 +221,7 @@ trek_tensor *trek_state_find(const trek_state *s, const char *name)
         return NULL;
     }
     int entry = trek_state_lookup(s, name);
-    trek_note_search("trek_state_find", entry < 0 ? name : NULL);
+    trek_note_search("state_find", entry < 0 ? name : NULL);
     return entry < 0 ? NULL : trek_state_entry_keep(&s->entries[entry]);
 }
 
@@ -233,7 +234,7 @@ const char *trek_state_skipped_name(const trek_state *s, int k, const char **dty
         return NULL;
     }
     if (k < 0 || k >= s->n_skipped)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "state_skipped_name: %d is not below %d", k, s->n_skipped);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "state_skipped_name: k: %d; must be below %d", k, s->n_skipped);
     if (dtype)
         *dtype = s->skipped[k].text;
     return s->skipped[k].key;
@@ -305,7 +306,8 @@ trek_status trek_state_change_shape(trek_shape *shape, const trek_state_change *
     if (change->parts > 0) {
         if (dim < 0 || dim >= shape->ndim || change->part < 0 || change->part >= change->parts ||
             shape->sizes[dim] % change->parts != 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "state: %s %s has no part %d of %d along dimension %d", name,
+            return trek_fail(TREK_ERR_ARGUMENT, "state: %s %s cannot be divided: there is no part %d of %d along dimension %d",
+                             name,
                              trek_shape_text(*shape, text, sizeof text), change->part, change->parts, change->dim);
         shape->sizes[dim] /= change->parts;
     }
@@ -393,7 +395,7 @@ trek_status trek_state_set_metadata(trek_state *s, const char *key, const char *
     if (!s || !key || !text)
         return trek_fail_missing("state_set_metadata", !s ? "state" : !key ? "key" : "text");
     if (!trek_utf8_valid(key, strlen(key)) || !trek_utf8_valid(text, strlen(text)))
-        return trek_fail(TREK_ERR_ARGUMENT, "state: texts and their keys must be UTF-8");
+        return trek_fail(TREK_ERR_ARGUMENT, "state: text: not UTF-8; texts and their keys must be");
     trek_state_note *note = find_note(s, key);
     trek_status status = note ? TREK_OK : trek_array_grow(&s->notes, &s->cap_notes, s->n_notes + 1, sizeof *s->notes);
     if (status != TREK_OK)

@@ -399,7 +399,7 @@ static trek_status check_report(const matching *m, const trek_module *module, co
                              m->state->skipped[m->targets[k].skipped].text);
     if (report->differing > 0 || (report->missing > 0 && !m->opts.allow_missing) ||
         (report->unexpected > 0 && !m->opts.allow_unexpected))
-        return trek_fail(TREK_ERR_ARGUMENT, "state does not fit the %s: %s", trek_module_name(module), report->text);
+        return trek_fail(TREK_ERR_ARGUMENT, "state: it does not fit the %s: %s", trek_module_name(module), report->text);
     return TREK_OK;
 }
 

@@ -109,12 +109,12 @@ static trek_status check_rule(const trek_state_rule *rule, int k)
 {
     char from[WILDCARDS + 1], to[WILDCARDS + 1];
     if (!rule->from || !*rule->from)
-        return trek_fail(TREK_ERR_ARGUMENT, "state: rule %d has no pattern", k);
+        return trek_fail(TREK_ERR_ARGUMENT, "state: rule %d: no pattern; it must have one", k);
     if (!wildcards(rule->from, from) || (rule->to && (!wildcards(rule->to, to) || strcmp(from, to) != 0)))
-        return trek_fail(TREK_ERR_ARGUMENT, "state: rule %d: \"%s\" and \"%s\" need the same wildcards, at most %d of them", k,
-                         rule->from, rule->to ? rule->to : "", WILDCARDS);
+        return trek_fail(TREK_ERR_ARGUMENT, "state: rule %d: \"%s\" and \"%s\" must have the same wildcards, at most %d of them",
+                         k, rule->from, rule->to ? rule->to : "", WILDCARDS);
     if (rule->parts < 0 || (rule->parts > 0 && (!rule->to || rule->part < 0 || rule->part >= rule->parts)))
-        return trek_fail(TREK_ERR_ARGUMENT, "state: rule %d: there is no part %d of %d", k, rule->part, rule->parts);
+        return trek_fail(TREK_ERR_ARGUMENT, "state: rule %d: part %d of %d does not exist", k, rule->part, rule->parts);
     return TREK_OK;
 }
 
@@ -254,8 +254,8 @@ static trek_status put_part(joining *j, const trek_state_rule *rule, const run *
     trek_tensor *place = turned ? trek_state_changed(whole, &change) : NULL;
     trek_status status = TREK_OK;
     if (name && entry < 0)
-        status = trek_fail(TREK_ERR_ARGUMENT, "state: there is no %s, which is part %d of what becomes \"%s\"", name, rule->part,
-                           rule->from);
+        status = trek_fail(TREK_ERR_ARGUMENT, "state: %s does not exist, which is part %d of what becomes \"%s\"", name,
+                           rule->part, rule->from);
     else if (!place)
         status = trek_error_status();
     else if (!trek_shape_equal(trek_tensor_shape(place), trek_tensor_shape(turned)) ||

@@ -163,7 +163,7 @@ static trek_status sync_forward(trek_function_context *context, trek_var *const 
         return status;
     if (call->total == 1)
         return trek_fail(TREK_ERR_SHAPE,
-                         "sync_batch_norm: needs more than 1 value for each channel in training, and all ranks together have 1");
+                         "sync_batch_norm: input: all ranks together have 1 value for each channel; training needs more");
     trek_var *mean = channels_of(call, call->mean, x), *variance = channels_of(call, call->variance, x);
     outputs[0] = trek_batch_norm(x, mean, variance, weight, bias, false, 0, call->layer->eps);
     trek_dtype dtype = trek_var_dtype(x) == TREK_F64 ? TREK_F64 : TREK_F32; /* the dtype that the backward kernel expects */
@@ -202,8 +202,7 @@ static trek_status sync_backward(trek_function_context *context, trek_var *const
     sync_call *call = trek_function_data(context);
     int64_t n = call->channels;
     if (trek_grad_enabled())
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "create_graph through a synchronised batch norm over several ranks is not supported");
+        return trek_fail(TREK_ERR_UNSUPPORTED, "sync_batch_norm: create_graph: not possible over several ranks");
     trek_var *x = trek_saved(context, 0), *mean = trek_saved(context, 1), *rstd = trek_saved(context, 2);
     trek_var *weight = n_inputs > 1 ? trek_saved(context, 3) : NULL,
         *wide = weight ? trek_cast(weight, TREK_F64) : filled(call, 1, x);
@@ -237,8 +236,8 @@ static trek_var *sync_batch_norm_forward(trek_module *self, trek_var *x)
     trek_batch_norm_layer *m = (trek_batch_norm_layer *)self;
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) < 2 || trek_var_size(x, 1) != m->features)
-        return trek_fail_null(TREK_ERR_SHAPE, "sync_batch_norm: needs [N, %lld, ...], got %s", (long long)m->features,
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+        return trek_fail_null(TREK_ERR_SHAPE, "sync_batch_norm: input: %s; must be [N, %lld, ...]",
+                              trek_shape_text(trek_var_shape(x), text, sizeof text), (long long)m->features);
     const trek_rank_collectives *own = trek_rank_here.collectives ? NULL : m->ranks;
     if (!m->base.training || (!own && !trek_rank_here.collectives))
         return trek_batch_norm_layer_normalize(m, x);

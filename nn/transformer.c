@@ -58,9 +58,9 @@ static trek_var *layer_forward_many(trek_module *self, trek_var *const *inputs, 
     const char *name = self->klass->name;
     int most = is_decoder(m) ? 4 : 2, parts = is_decoder(m) ? 3 : 2;
     if (n > most)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: takes %d inputs at most, not %d", name, most, n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; must be at most %d", name, n, most);
     if (is_decoder(m) && (n < 2 || !inputs[1]))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs a memory beside its input", name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: memory: missing; it must be given besides the input", name);
     trek_var *x = inputs[0];
     for (int k = 0; k < parts && x; k++) {
         trek_var *y = part(m, k, m->norm_first ? trek_forward(m->norms[k], x) : x, inputs, n);
@@ -98,17 +98,16 @@ static trek_status check_options(const char *name, const trek_transformer_opts *
 {
     char number[32];
     if (!o)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: needs options", name);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", name);
     if (trek_layer_positive(name, "d_model", o->d_model) != TREK_OK || trek_layer_positive(name, "heads", o->heads) != TREK_OK ||
         trek_layer_positive(name, "dim_feedforward", o->dim_feedforward ? o->dim_feedforward : 1) != TREK_OK ||
         trek_layer_positive(name, "layers", o->layers ? o->layers : 1) != TREK_OK)
         return trek_error_status();
     double dropout = trek_option(o->dropout, 0.1);
     if (!(dropout >= 0 && dropout <= 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: dropout must lie in [0, 1], not be %s", name,
-                         trek_layer_number(dropout, number));
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .dropout: %s; must be inside [0, 1]", name, trek_layer_number(dropout, number));
     if (o->activation < TREK_ACTIVATION_NONE || o->activation > TREK_ACTIVATION_GELU)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no activation", name, (int)o->activation);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .activation: %d; must be a value of trek_activation", name, (int)o->activation);
     return TREK_OK;
 }
 
@@ -182,7 +181,7 @@ static trek_var *stack_forward_many(trek_module *self, trek_var *const *inputs, 
     stack *m = (stack *)self;
     trek_var *own[4] = { NULL };
     if (n > 4)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: takes 4 inputs at most, not %d", self->klass->name, n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; must be at most 4", self->klass->name, n);
     for (int k = 0; k < n; k++)
         own[k] = inputs[k];
     for (int k = 0; k < m->layers->n_children && own[0]; k++)

@@ -96,9 +96,9 @@ static trek_status check_more(const char *layer, const trek_conv_transpose_opts 
         int64_t more = trek_option_integer(o->output_padding[d], 0);
         if (more > 0 && more >= o->stride[d] && more >= o->dilation[d])
             return trek_fail(TREK_ERR_ARGUMENT,
-                             "%s: output padding must be smaller than stride (%" PRId64
-                             ") or dilation (%" PRId64 "), not %" PRId64,
-                             layer, o->stride[d], o->dilation[d], more);
+                             "%s: output padding: %" PRId64 "; must be smaller than stride (%" PRId64
+                             ") or dilation (%" PRId64 ")",
+                             layer, more, o->stride[d], o->dilation[d]);
     }
     return TREK_OK;
 }
@@ -143,7 +143,7 @@ static trek_module *conv3d_new(const trek_module_class *klass, const trek_conv_t
 trek_module *trek_nn_conv3d_with(const trek_conv3d_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "conv3d: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "conv3d: options: NULL; they must be given");
     trek_conv_transpose3d_opts all = { .in = opts->in, .out = opts->out, .groups = opts->groups, .no_bias = opts->no_bias,
                                        .dtype = opts->dtype, .device = opts->device };
     for (int d = 0; d < 3; d++) {
@@ -163,7 +163,7 @@ trek_module *trek_nn_conv3d(int64_t in, int64_t out, int64_t kernel, trek_device
 trek_module *trek_nn_conv_transpose3d_with(const trek_conv_transpose3d_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose3d: needs options");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose3d: options: NULL; they must be given");
     return conv3d_new(&conv_transpose3d_class, opts, TREK_PAD_CONSTANT, TREK_PADDING_NUMBERS);
 }
 
@@ -223,7 +223,7 @@ static const trek_module_class adaptive_class = POOL_CLASS("adaptive_avg_pool3d"
 static trek_module *pool3d_new(const trek_module_class *klass, const trek_pool_opts *opts)
 {
     if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", klass->name);
     trek_pool_opts o = *opts;
     fill_triple(o.kernel, opts->kernel, 0);
     fill_triple(o.stride, opts->stride[0] ? opts->stride : o.kernel, 0);
@@ -232,7 +232,7 @@ static trek_module *pool3d_new(const trek_module_class *klass, const trek_pool_o
     if (trek_layer_positive(klass->name, "kernel", least(o.kernel)) != TREK_OK)
         return NULL;
     if (least(o.stride) < 0 || least(o.dilation) < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: stride and dilation must not be negative", klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: stride, dilation: one is negative; must be 0 or more", klass->name);
     if (trek_option_check_paddings(klass->name, "padding", o.padding, 3) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(klass);

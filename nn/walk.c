@@ -40,7 +40,7 @@ static trek_status enter(walk *w, trek_module *module, const char *name)
         if (status != TREK_OK || !added)
             return status;
     } else if (++w->visits > MAX_VISITS) {
-        return trek_fail(TREK_ERR_STATE, "%s: shared modules make too many paths", w->frames[0].module->klass->name);
+        return trek_fail(TREK_ERR_STATE, "%s: too many paths: modules are shared too often", w->frames[0].module->klass->name);
     }
     trek_status status = trek_array_grow(&w->frames, &w->capacity, w->depth + 1, sizeof *w->frames);
     if (status != TREK_OK)

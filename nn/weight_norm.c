@@ -32,7 +32,7 @@ static trek_var *weight_norm_forward_many(trek_module *self, trek_var *const *in
 {
     int dim = ((weight_norm *)self)->dim;
     if (n != 2)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "weight_norm: takes length and direction, not %d inputs", n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "weight_norm: inputs: %d; it takes length and direction", n);
     trek_var *g = inputs[0], *v = inputs[1];
     trek_dtype dtype = trek_var_dtype(v);
     if (!trek_dtype_is_16bit(dtype))
@@ -68,12 +68,12 @@ trek_status trek_weight_norm(trek_module *module, const char *name, int dim)
     if (!module)
         return trek_fail_missing("weight_norm", "module");
     if (trek_is_parametrized(module, name))
-        return trek_fail(TREK_ERR_ARGUMENT, "weight_norm: \"%s\" is parametrised already", name);
+        return trek_fail(TREK_ERR_ARGUMENT, "weight_norm: name: \"%s\" is already parametrised", name);
     trek_var *weight = trek_parametrized_weight(module, name);
     if (!weight)
         return trek_error_status();
     if (dim < -1 || dim >= trek_var_ndim(weight))
-        return trek_fail(TREK_ERR_ARGUMENT, "weight_norm: dim must lie in [-1, %d), not be %d", trek_var_ndim(weight), dim);
+        return trek_fail(TREK_ERR_ARGUMENT, "weight_norm: dim: %d; must be inside [-1, %d)", dim, trek_var_ndim(weight));
     weight_norm *part = (weight_norm *)trek_module_new(&weight_norm_class);
     if (!part)
         return trek_error_status();

@@ -48,7 +48,7 @@ int64_t trek_onnx_i(trek_onnx *x, int k)
     int64_t value = trek_onnx_at(x, 0)->attrs.i[k];
     for (int r = 1; r < x->n_runs; r++)
         if (trek_onnx_at(x, r)->attrs.i[k] != value)
-            trek_onnx_refuse(x, "a number of it follows the inputs' sizes or values: %lld, then %lld", (long long)value,
+            trek_onnx_refuse(x, "one of its numbers depends on the inputs' sizes or values: %lld, then %lld", (long long)value,
                              (long long)trek_onnx_at(x, r)->attrs.i[k]);
     return value;
 }
@@ -58,7 +58,7 @@ double trek_onnx_f(trek_onnx *x, int k)
     double value = trek_onnx_at(x, 0)->attrs.f[k];
     for (int r = 1; r < x->n_runs; r++)
         if (trek_onnx_at(x, r)->attrs.f[k] != value && !(isnan(value) && isnan(trek_onnx_at(x, r)->attrs.f[k])))
-            trek_onnx_refuse(x, "a number of it follows the inputs' sizes or values: %g, then %g", value,
+            trek_onnx_refuse(x, "one of its numbers depends on the inputs' sizes or values: %g, then %g", value,
                              trek_onnx_at(x, r)->attrs.f[k]);
     return value;
 }

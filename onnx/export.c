@@ -19,8 +19,8 @@
 
 static trek_status fail_symbol(const char *name, int64_t a, int64_t b)
 {
-    return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: dimensions named %s have sizes %lld and %lld", name, (long long)a,
-                     (long long)b);
+    return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: .dims: dimensions named %s have sizes %lld and %lld; must be equal", name,
+                     (long long)a, (long long)b);
 }
 
 /* Marks a dimension as open under a name. */
@@ -30,10 +30,12 @@ static trek_status open_dim(trek_onnx *x, trek_var *const *inputs, int k, int d,
     while (s < x->n_symbols && strcmp(x->symbols[s].name, name) != 0)
         s++;
     if (s == TREK_ONNX_SYMBOLS)
-        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: more than %d names of open dimensions", TREK_ONNX_SYMBOLS);
+        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: .dims: more than %d names of open dimensions; must be fewer",
+                         TREK_ONNX_SYMBOLS);
     int64_t size = trek_var_size(inputs[k], d);
     if (size < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: input %d has no elements along dimension %d, which is open", k, d);
+        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: input %d: 0 elements along dimension %d, which is open; must have some",
+                         k, d);
     if (s == x->n_symbols) {
         x->symbols[x->n_symbols++] = (trek_onnx_symbol){ .name = name, .input = k, .dim = d, .sizes = { size } };
         others[s] = other;
@@ -49,8 +51,10 @@ static trek_status open_listed(trek_onnx *x, trek_var *const *inputs, const trek
     int k = listed->input, ndim = k >= 0 && k < x->n_inputs && inputs[k] ? trek_var_ndim(inputs[k]) : 0;
     int d = listed->dim < 0 ? listed->dim + ndim : listed->dim;
     if (d < 0 || d >= ndim || !listed->name || !*listed->name || listed->other < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: dims: input %d, dimension %d, name %s, other size %lld", k, listed->dim,
-                         listed->name ? listed->name : "NULL", (long long)listed->other);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "onnx_export: .dims: input %d, dimension %d, name %s, other size %lld; must be an input, its dimension, "
+                         "a name, and another size",
+                         k, listed->dim, listed->name ? listed->name : "NULL", (long long)listed->other);
     return open_dim(x, inputs, k, d, listed->name, listed->other, others);
 }
 
@@ -120,7 +124,8 @@ static trek_status name_ends(trek_onnx *x)
             const char *one = a < x->n_inputs ? x->input_names[a] : x->output_names[a - x->n_inputs];
             const char *two = b < x->n_inputs ? x->input_names[b] : x->output_names[b - x->n_inputs];
             if (!*one || !*two || strcmp(one, two) == 0)
-                return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: two inputs or outputs are named \"%s\"", one);
+                return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: names: two inputs or outputs are called \"%s\"; must differ",
+                                 one);
         }
     return x->failed ? TREK_ERR_MEMORY : TREK_OK;
 }
@@ -130,13 +135,14 @@ static trek_status check_opts(const char *path, trek_var *const *inputs, int n, 
     if (!path || !inputs)
         return trek_fail_missing("onnx_export", path ? "inputs" : "path");
     if (n < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: %d inputs", n);
+        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: n: %d inputs; must be at least 1", n);
     if (!inputs[0])
         return trek_fail_missing("onnx_export", "input 0");
     if (o->opset != 0 && (o->opset < 17 || o->opset > 21))
-        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: opset %d; there are 17 to 21", o->opset);
+        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: .opset: %d; must be 17 to 21", o->opset);
     if (o->n_dims < 0 || (o->n_dims > 0 && !o->dims) || o->n_results < 0 || o->n_results > TREK_MOST_RESULTS)
-        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: %d dims, %d results", o->n_dims, o->n_results);
+        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: .n_dims: %d, .n_results: %d; must be 0 or more", o->n_dims,
+                         o->n_results);
     return TREK_OK;
 }
 
@@ -148,13 +154,13 @@ static trek_status set_up(trek_onnx *x, trek_var *const *inputs)
     while (x->opts->tags && x->opts->tags[x->n_tags])
         x->n_tags++;
     if (x->n_tags > 0 && !graph)
-        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: tags are a graph's, and this is a %s", x->module->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: .tags: given for a %s; only a graph has tags", x->module->klass->name);
     for (int k = 0; k < x->n_tags; k++) {
         bool found = false;
         for (int j = 0; j < trek_graph_tag_count(graph); j++)
             found |= strcmp(trek_graph_tag_name(graph, j), x->opts->tags[k]) == 0;
         if (!found)
-            return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: the graph has no tag \"%s\"", x->opts->tags[k]);
+            return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: .tags: the graph has no tag \"%s\"", x->opts->tags[k]);
     }
     x->input_names = trek_onnx_alloc(x, (size_t)x->n_inputs * sizeof *x->input_names);
     x->output_names = trek_onnx_alloc(x, (size_t)(x->n_results + x->n_tags) * sizeof *x->output_names);
@@ -204,7 +210,8 @@ static trek_status forward(trek_onnx *x, trek_var *const *inputs, trek_var **res
     if (!graph)
         return trek_forward_results(x->module, inputs, x->n_inputs, results, x->n_results);
     if (x->n_results > 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: a graph has one result; tags name further values");
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "onnx_export: .n_results: more than 1; a graph has one result, and .tags name further values");
     if (graph->autocast != TREK_F32)
         trek_autocast_begin(graph->autocast);
     results[0] = trek_graph_run_route(graph, inputs, x->n_inputs);
@@ -287,7 +294,7 @@ static void compare_values(trek_onnx *x, const trek_onnx_run *run)
         same = a->kind == b->kind && a->dtype == b->dtype && a->ndim == b->ndim && a->from == b->from;
     }
     if (!same)
-        refuse_at(x, -1, "the forward makes other values for other sizes or values of its inputs");
+        refuse_at(x, -1, "the forward gives other values for other sizes or values of its inputs");
 }
 
 /* --- leaves ------------------------------------------------------------------------------------------------ */
@@ -412,7 +419,7 @@ static const char *leaf_name(trek_onnx *x, int value)
         return trek_onnx_constant(x, search.name, v->tensor);
     const char *name = leaf_of_sizes(x, value);
     if (!name)
-        trek_onnx_refuse(x, "it reads a value that follows the inputs, but was made by no op");
+        trek_onnx_refuse(x, "it reads a value that depends on the inputs, but was not made by an op");
     return name ? name : "";
 }
 
@@ -467,7 +474,7 @@ static void name_value(trek_onnx *x, int value)
     if (x->names[value] || v->kind == TREK_ONNX_MADE)
         return;
     if (v->kind == TREK_ONNX_LOST)
-        trek_onnx_refuse(x, "it reads memory that was written to in part");
+        trek_onnx_refuse(x, "it reads memory that was written in part");
     x->names[value] = v->kind == TREK_ONNX_INPUT ? x->input_names[v->from] : v->kind == TREK_ONNX_LEAF ? leaf_name(x, value) : "";
 }
 
@@ -491,7 +498,8 @@ static void write_call(trek_onnx *x, int call)
             name_value(x, value);
     trek_onnx_row row = trek_onnx_row_of(c->op->id);
     if (!row) {
-        trek_onnx_refuse(x, "%s", c->op->flags & TREK_OP_RANDOM ? "random numbers are not exported" : "ONNX has no such op");
+        trek_onnx_refuse(x, "%s", c->op->flags & TREK_OP_RANDOM ? "random numbers are not exported"
+                         : "ONNX does not have this op");
         return;
     }
     int first = x->n_nodes;
@@ -582,7 +590,7 @@ static trek_status note_module(const char *name, trek_module *module, void *arg)
     trek_graph *graph = trek_graph_from_module(module);
     if (graph && graph->layout.n_states > 0)
         return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "onnx_export: graph %s carries a state from one forward to the next; make it an input",
+                         "onnx_export: graph %s: it carries state from one forward to the next; make it an input",
                          *name ? name : "itself");
     for (int k = 0; graph && k < trek_graph_tag_count(graph); k++) {
         if (trek_array_grow(&b->tags, &b->cap_tags, b->n_tags + 1, sizeof *b->tags) != TREK_OK)
@@ -651,7 +659,7 @@ static trek_status trace_and_write(trek_onnx *x, const char *path, trek_var *con
     if (status == TREK_OK && trek_onnx_fine(x))
         write_nodes(x);
     if (status == TREK_OK && x->failed)
-        status = trek_error_status() != TREK_OK ? trek_error_status() : trek_fail(TREK_ERR_MEMORY, "onnx_export: no memory");
+        status = trek_error_status() != TREK_OK ? trek_error_status() : trek_fail(TREK_ERR_MEMORY, "onnx_export: out of memory");
     if (status == TREK_OK && x->problem[0])
         status = tell(x, inputs);
     return status == TREK_OK ? trek_onnx_write(x, path) : status;

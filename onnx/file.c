@@ -84,7 +84,8 @@ static trek_status put_bytes(int file, const void *data, size_t bytes, const cha
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0)
-            return trek_fail(TREK_ERR_IO, "onnx_export: writing %s: %s", path, put < 0 ? strerror(errno) : "nothing was written");
+            return trek_fail(TREK_ERR_IO, "onnx_export: %s: cannot be written: %s", path,
+                             put < 0 ? strerror(errno) : "nothing was written");
         at += put;
         bytes -= (size_t)put;
     }

@@ -14,7 +14,7 @@ static trek_compound numbers(trek_onnx *x)
             same = same && other->kernel[d] == c.kernel[d] && other->stride[d] == c.stride[d] &&
                 other->padding[d] == c.padding[d] && other->dilation[d] == c.dilation[d];
         if (!same)
-            trek_onnx_refuse(x, "its numbers follow the inputs' sizes");
+            trek_onnx_refuse(x, "its numbers depend on the inputs' sizes");
     }
     return c;
 }
@@ -41,7 +41,7 @@ static int64_t output_padding(trek_onnx *x, const trek_compound *c, const int64_
         more[r] = out - ((in - 1) * c->stride[d] - 2 * c->padding[d] + c->dilation[d] * (kernel[d] - 1) + 1);
     }
     if (!trek_onnx_same(x, more))
-        trek_onnx_refuse(x, "its output padding follows the inputs' sizes");
+        trek_onnx_refuse(x, "its output padding depends on the inputs' sizes");
     return more[0];
 }
 

@@ -86,7 +86,7 @@ static void bitwise(trek_onnx *x, const char **outs)
     int op = trek_onnx_at(x, 0)->op->id;
     bool is_bool = in_dtype(x, 0) == TREK_BOOL;
     if (!is_bool && x->opset < 18) {
-        trek_onnx_refuse(x, "of integers it is there from opset 18 on");
+        trek_onnx_refuse(x, "for integers it exists from opset 18 on");
         return;
     }
     if (op == TREK_OP_bitwise_not)
@@ -100,7 +100,7 @@ static void bitwise(trek_onnx *x, const char **outs)
 static void shifted(trek_onnx *x, const char **outs)
 {
     if (in_dtype(x, 0) != TREK_U8) {
-        trek_onnx_refuse(x, "ONNX shifts unsigned integers alone");
+        trek_onnx_refuse(x, "ONNX shifts only unsigned integers");
         return;
     }
     outs[0] = trek_onnx_2(x, "BitShift", trek_onnx_in(x, 0), trek_onnx_in(x, 1));
@@ -339,7 +339,7 @@ static void pointwise(trek_onnx *x, const char **outs)
     case TREK_POINTWISE_exp2: outs[0] = trek_onnx_2(x, "Pow", number(x, 2), a); return;
     case TREK_POINTWISE_erfc: outs[0] = trek_onnx_2(x, "Sub", number(x, 1), trek_onnx_1(x, "Erf", a)); return;
     default:
-        trek_onnx_refuse(x, "ONNX has no such function (erfinv, lgamma, polygamma, i0, i0e, i1, i1e, log_ndtr)");
+        trek_onnx_refuse(x, "ONNX does not have this function (erfinv, lgamma, polygamma, i0, i0e, i1, i1e, log_ndtr)");
         return;
     }
 }

@@ -260,7 +260,7 @@ static void grid_sample(trek_onnx *x, const char **outs)
     static const char *const early[] = { "bilinear", "nearest", "bicubic" }, *const late[] = { "linear", "nearest", "cubic" };
     static const char *const paddings[] = { "zeros", "border", "reflection" };
     if (x->opset < 20 && trek_onnx_in_seen(x, 0)->ndim > 4)
-        trek_onnx_refuse(x, "of three dimensions it is there from opset 20 on");
+        trek_onnx_refuse(x, "in three dimensions it exists from opset 20 on");
     outs[0] = trek_onnx_2(x, "GridSample", trek_onnx_in(x, 0), trek_onnx_in(x, 1));
     trek_onnx_attr_string(x, "mode", (x->opset < 20 ? early : late)[trek_onnx_i(x, 0)]);
     trek_onnx_attr_string(x, "padding_mode", paddings[trek_onnx_i(x, 1)]);

@@ -90,7 +90,7 @@ static void fold(trek_onnx *x, const char **outs)
 {
     int64_t kernel[2] = { trek_onnx_i(x, 7), trek_onnx_i(x, 8) }, size[2] = { trek_onnx_i(x, 9), trek_onnx_i(x, 10) };
     if (x->opset < 18)
-        trek_onnx_refuse(x, "it is there from opset 18 on");
+        trek_onnx_refuse(x, "it exists from opset 18 on");
     outs[0] = trek_onnx_3(x, "Col2Im", trek_onnx_in(x, 0), trek_onnx_ints(x, 2, size), trek_onnx_ints(x, 2, kernel));
     convolution_numbers(x, false);
 }

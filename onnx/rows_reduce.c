@@ -161,7 +161,7 @@ static void kth(trek_onnx *x, const char **outs)
     if (!no_scalar(x))
         return;
     if (which == TREK_ORDER_NANMEDIAN) {
-        trek_onnx_refuse(x, "a median that leaves out NaN");
+        trek_onnx_refuse(x, "a median that ignores NaN");
         return;
     }
     int64_t count = which == TREK_ORDER_KTH ? trek_onnx_i(x, 1) : (trek_onnx_fixed(x, 0, (int)dim) + 1) / 2;

@@ -213,7 +213,7 @@ static void scatter(trek_onnx *x, const char **outs)
                                                                      trek_onnx_int(x, d) });
     }
     if (reduction && x->opset < 18 && reduction[0] != 'a' && reduction[1] != 'u')
-        trek_onnx_refuse(x, "extremes are there from opset 18 on");
+        trek_onnx_refuse(x, "extremes exist from opset 18 on");
     outs[0] = trek_onnx_3(x, "ScatterElements", trek_onnx_in(x, 0), index, source);
     trek_onnx_attr_int(x, "axis", trek_onnx_i(x, 0));
     if (reduction)
@@ -251,8 +251,10 @@ static void nonzero(trek_onnx *x, const char **outs)
     for (int r = 0; r < x->n_runs; r++)
         counts[r] = trek_onnx_seen(x, r, trek_onnx_at(x, 0)->outputs[0])->sizes[0];
     if (x->follows[trek_onnx_input_value(x, 0)] && trek_onnx_same(x, counts))
-        trek_onnx_refuse(x, "%lld places with all values that were tried: whether that is so with others is not known; give an "
-                            "example of which some are zero", (long long)counts[0]);
+        trek_onnx_refuse(x,
+                         "%lld places with all values that were tried: whether this holds for others is unknown; give an example "
+                         "of which some are zero",
+                         (long long)counts[0]);
     outs[0] = trek_onnx_1(x, "Transpose", trek_onnx_1(x, "NonZero", trek_onnx_in(x, 0)));
 }
 
@@ -299,7 +301,7 @@ static void embedding_bag(trek_onnx *x, const char **outs)
     rows = trek_onnx_3(x, "Where", padded, most ? trek_onnx_scalar(x, dtype, -INFINITY) : zero, rows);
     const char *y = by_bag(x, bags, rows, most ? -INFINITY : 0, most ? "max" : "add");
     if (most && x->opset < 18)
-        trek_onnx_refuse(x, "maxima are there from opset 18 on");
+        trek_onnx_refuse(x, "maxima exist from opset 18 on");
     if (most)
         y = trek_onnx_3(x, "Where", trek_onnx_2(x, "Equal", counts, zero), zero, y);
     outs[0] = mode == TREK_BAG_MEAN ? trek_onnx_2(x, "Div", y, trek_onnx_2(x, "Max", counts, trek_onnx_scalar(x, dtype, 1))) : y;

@@ -109,7 +109,7 @@ const char *trek_onnx_need_size(trek_onnx *x, const int64_t *sizes, const char *
 {
     const char *size = trek_onnx_size(x, sizes);
     if (!size)
-        trek_onnx_refuse(x, "%s follows the open sizes in a way that is no sum or product of them (%lld, then %lld)", what,
+        trek_onnx_refuse(x, "%s depends on the open sizes in a way that is not a sum or product of them (%lld, then %lld)", what,
                          (long long)sizes[0], (long long)sizes[1]);
     return size ? size : "";
 }

@@ -166,9 +166,9 @@ static size_t room(trek_dtype dtype, trek_shape shape, const double *options)
 static trek_status check(const double *o)
 {
     if (!(o[BETA2_DECAY] <= 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "adafactor: beta2_decay must be at most 0, not %g", o[BETA2_DECAY]);
+        return trek_fail(TREK_ERR_ARGUMENT, "adafactor: beta2_decay: %g; must be at most 0", o[BETA2_DECAY]);
     if (!(o[D] >= 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "adafactor: d must be at least 1, not %g", o[D]);
+        return trek_fail(TREK_ERR_ARGUMENT, "adafactor: d: %g; must be at least 1", o[D]);
     return TREK_OK;
 }
 

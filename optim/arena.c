@@ -24,19 +24,21 @@ static trek_status check_param(const trek_params *params, int k, trek_device dev
     trek_var *var = trek_params_var(params, k);
     const char *name = trek_params_name(params, k);
     if (!trek_var_is_leaf(var))
-        return trek_fail(TREK_ERR_ARGUMENT, "arena: parameter '%s' is the result of an op, not a leaf", name);
+        return trek_fail(TREK_ERR_ARGUMENT, "arena: parameter '%s': it is the result of an op; must be a leaf", name);
     trek_dtype dtype = trek_var_dtype(var);
     if (!trek_dtype_is_float(dtype))
-        return trek_fail(TREK_ERR_DTYPE, "arena: parameter '%s' is %s, not a floating dtype", name, trek_dtype_name(dtype));
+        return trek_fail(TREK_ERR_DTYPE, "arena: parameter '%s': dtype %s; must be floating", name, trek_dtype_name(dtype));
     trek_device own = trek_var_device(var);
     if (!trek_device_equal(own, device) && (own.type != TREK_CPU || device.type != TREK_CPU)) {
         char a[16], b[16];
-        return trek_fail(TREK_ERR_DEVICE, "arena: parameter '%s' is on %s, the first on %s", name,
+        return trek_fail(TREK_ERR_DEVICE, "arena: parameter '%s': it is on %s, but the first on %s; all must be on one device",
+                         name,
                          trek_device_name(own, a, sizeof a),
                          trek_device_name(device, b, sizeof b));
     }
     if (var->leaf && var->leaf->grad_in_arena)
-        return trek_fail(TREK_ERR_STATE, "arena: parameter '%s' belongs to another optimizer or trainer; free that first", name);
+        return trek_fail(TREK_ERR_STATE, "arena: parameter '%s': it belongs to another optimizer or trainer; free that first",
+                         name);
     return TREK_OK;
 }
 
@@ -94,7 +96,7 @@ static trek_status lay_out(trek_arena *arena, const trek_params *params)
 static trek_arena *arena_begin(const trek_params *params)
 {
     if (!params) {
-        trek_fail_missing("trek_arena_new", "params");
+        trek_fail_missing("arena_new", "params");
         return NULL;
     }
     int n = trek_params_count(params);
@@ -277,8 +279,8 @@ static trek_status check_same(const trek_arena *arena, const trek_arena *owner)
     if (arena->device.type != owner->device.type)
         return trek_fail(TREK_ERR_DEVICE, "arena: a replica on another kind of device cannot share memory");
     if (arena->n_segments != owner->n_segments)
-        return trek_fail(TREK_ERR_ARGUMENT, "arena: the replica has %d parameters, the first model %d", arena->n_segments,
-                         owner->n_segments);
+        return trek_fail(TREK_ERR_ARGUMENT, "arena: the replica has %d parameters, the first model %d; must be equal",
+                         arena->n_segments, owner->n_segments);
     for (int k = 0; k < arena->n_segments; k++) {
         const trek_arena_segment *a = &arena->segments[k], *b = &owner->segments[k];
         trek_shape shape = trek_var_shape(a->param), other = trek_var_shape(b->param);
@@ -286,7 +288,7 @@ static trek_status check_same(const trek_arena *arena, const trek_arena *owner)
         if (strcmp(a->name, b->name) == 0 && a->index == b->index && dtype == other_dtype && trek_shape_equal(shape, other))
             continue;
         char text[TREK_SHAPE_TEXT], other_text[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_ARGUMENT, "arena: the replica's parameter '%s' %s %s does not match '%s' %s %s", a->name,
+        return trek_fail(TREK_ERR_ARGUMENT, "arena: parameter '%s' of the replica: %s %s does not match '%s' %s %s", a->name,
                          trek_shape_text(shape, text, sizeof text), trek_dtype_name(dtype), b->name,
                          trek_shape_text(other, other_text, sizeof other_text),
                          trek_dtype_name(other_dtype));
@@ -297,7 +299,7 @@ static trek_status check_same(const trek_arena *arena, const trek_arena *owner)
 trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner)
 {
     if (!owner) {
-        trek_fail_missing("trek_arena_new_sharing", "owner");
+        trek_fail_missing("arena_new_sharing", "owner");
         return NULL;
     }
     trek_arena *arena = arena_begin(params);

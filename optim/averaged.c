@@ -65,11 +65,11 @@ trek_averaged *trek_averaged_new(trek_module *module, const trek_averaged_opts *
     trek_averaged_opts o = opts ? *opts : (trek_averaged_opts){ 0 };
     double decay = trek_option(o.decay, 0);
     if (!module) {
-        trek_fail_missing("trek_averaged_new", "module");
+        trek_fail_missing("averaged_new", "module");
         return NULL;
     }
     if (!(decay >= 0 && decay <= 1))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_averaged_new: decay must be in [0, 1], not %g", decay);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "averaged_new: decay: %g; must be inside [0, 1]", decay);
     trek_averaged *a = trek_calloc(1, sizeof *a);
     if (!a)
         return NULL;
@@ -118,9 +118,9 @@ static trek_status take_in(average_entry *e, double weight)
 trek_status trek_averaged_update(trek_averaged *a)
 {
     if (!a)
-        return trek_fail_missing("trek_averaged_update", "averaged");
+        return trek_fail_missing("averaged_update", "averaged");
     if (a->swapped)
-        return trek_fail(TREK_ERR_STATE, "trek_averaged_update: the module has the averages; swap them back first");
+        return trek_fail(TREK_ERR_STATE, "averaged_update: the module holds the averages; call trek_averaged_swap first");
     double weight = a->updates == 0 ? 1 : a->exponential ? 1 - a->decay : 1 / (double)(a->updates + 1);
     trek_no_grad_begin();
     trek_status status = trek_error_status();
@@ -134,7 +134,7 @@ trek_status trek_averaged_update(trek_averaged *a)
 trek_status trek_averaged_swap(trek_averaged *a)
 {
     if (!a)
-        return trek_fail_missing("trek_averaged_swap", "averaged");
+        return trek_fail_missing("averaged_swap", "averaged");
     trek_tensor **kept = trek_calloc((size_t)a->n + 1, sizeof *kept);
     trek_status status = kept ? trek_error_status() : TREK_ERR_MEMORY;
     for (int k = 0; k < a->n && status == TREK_OK && !a->swapped; k++)
@@ -163,11 +163,11 @@ static const char count_key[] = "averaged.updates";
 trek_state *trek_averaged_state(trek_averaged *a)
 {
     if (!a) {
-        trek_fail_missing("trek_averaged_state", "averaged");
+        trek_fail_missing("averaged_state", "averaged");
         return NULL;
     }
     if (a->swapped)
-        return trek_fail_null(TREK_ERR_STATE, "trek_averaged_state: the module has the averages; swap them back first");
+        return trek_fail_null(TREK_ERR_STATE, "averaged_state: the module holds the averages; call trek_averaged_swap first");
     trek_state *state = trek_state_new();
     trek_status status = state ? TREK_OK : trek_error_status();
     for (int k = 0; k < a->n && status == TREK_OK; k++) {
@@ -188,13 +188,13 @@ trek_state *trek_averaged_state(trek_averaged *a)
 static trek_status check_state(const trek_averaged *a, const trek_state *state)
 {
     if (!trek_state_metadata(state, count_key))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_averaged_load: this is not the state of an average");
+        return trek_fail(TREK_ERR_ARGUMENT, "averaged_load: state: it is not the state of an average");
     for (int k = 0; k < a->n; k++) {
         const average_entry *e = &a->entries[k];
         const trek_tensor *value = trek_state_find(state, e->name);
         if (!value || !trek_shape_equal(trek_tensor_shape(value), trek_tensor_shape(e->value)))
-            return trek_fail(TREK_ERR_ARGUMENT, "trek_averaged_load: \"%s\" is %s", e->name,
-                             value ? "of another shape" : "missing");
+            return trek_fail(TREK_ERR_ARGUMENT, "averaged_load: state: \"%s\" is %s", e->name,
+                             value ? "of another shape than the parameter" : "missing");
     }
     return TREK_OK;
 }
@@ -202,9 +202,9 @@ static trek_status check_state(const trek_averaged *a, const trek_state *state)
 trek_status trek_averaged_load(trek_averaged *a, const trek_state *state)
 {
     if (!a || !state)
-        return trek_fail_missing("trek_averaged_load", a ? "state" : "averaged");
+        return trek_fail_missing("averaged_load", a ? "state" : "averaged");
     if (a->swapped)
-        return trek_fail(TREK_ERR_STATE, "trek_averaged_load: the module has the averages; swap them back first");
+        return trek_fail(TREK_ERR_STATE, "averaged_load: the module holds the averages; call trek_averaged_swap first");
     trek_status status = check_state(a, state);
     for (int k = 0; k < a->n && status == TREK_OK; k++)
         status = trek_tensor_copy_from(a->entries[k].value, trek_state_find(state, a->entries[k].name));

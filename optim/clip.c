@@ -123,7 +123,7 @@ static trek_status check(const trek_params *params, const char *function, double
     if (status != TREK_OK)
         return status;
     if (!(limit >= 0.0))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: the limit must be at least 0, not %g", function, limit);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: limit: %g; must be at least 0", function, limit);
     return TREK_OK;
 }
 
@@ -138,7 +138,7 @@ static void bump_all(const trek_params *params)
 
 double trek_clip_grad_norm(const trek_params *params, double max_norm)
 {
-    trek_status status = check(params, "trek_clip_grad_norm", max_norm);
+    trek_status status = check(params, "clip_grad_norm", max_norm);
     if (status != TREK_OK)
         return NAN;
     clip_span total = { .finite = true };
@@ -164,7 +164,7 @@ trek_status trek_grads_scale(const trek_params *params, double factor)
 
 trek_status trek_clip_grad_value(const trek_params *params, double max_value)
 {
-    trek_status status = check(params, "trek_clip_grad_value", max_value);
+    trek_status status = check(params, "clip_grad_value", max_value);
     if (status != TREK_OK)
         return status;
     status = walk(params, clamp_span, &max_value, true);

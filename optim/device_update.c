@@ -86,7 +86,8 @@ static trek_device_update *device_update_new(trek_optimizer *optimizer)
 trek_status trek_optimizer_use_device_update(trek_optimizer *optimizer)
 {
     if (trek_optimizer_is_whole(optimizer) && optimizer->arena->backend->host_accessible)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: on CPUs, updates of whole parameters are decided by the host",
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "%s: on CPUs the host decides about updates of whole parameters, so they cannot be captured",
                          optimizer->klass->name);
     if (!optimizer->device_update)
         optimizer->device_update = device_update_new(optimizer);

@@ -8,7 +8,7 @@
 int trek_optimizer_vectors(trek_optimizer *optimizer, trek_optimizer_spec spec)
 {
     if (!optimizer) {
-        trek_fail_missing("trek_optimizer_vectors", "optimizer");
+        trek_fail_missing("optimizer_vectors", "optimizer");
         return -1;
     }
     trek_params *params = trek_params_new();
@@ -49,12 +49,12 @@ static trek_status ask(trek_optimizer *optimizer, trek_regroup_fn fn, void *arg,
         trek_status status = trek_optimizer_resolve(&w->spec);
         if (status == TREK_OK && w->spec.state_dtype != TREK_F32 && w->spec.state_dtype != own->state_dtype)
             status = trek_fail(TREK_ERR_ARGUMENT,
-                               "trek_optimizer_regroup: the optimizer's state is kept in %s, that of '%s' is to "
-                               "be in %s",
+                               "optimizer_regroup: the optimizer keeps state in %s, but the group of '%s' in %s; must be equal",
                                trek_dtype_name(own->state_dtype), segment->name, trek_dtype_name(w->spec.state_dtype));
         if (status == TREK_OK && w->spec.klass != optimizer->klass)
-            status = trek_fail(TREK_ERR_ARGUMENT, "trek_optimizer_regroup: the optimizer is %s, what '%s' is to have %s",
-                               optimizer->klass->name, segment->name, w->spec.klass->name);
+            status =
+                trek_fail(TREK_ERR_ARGUMENT, "optimizer_regroup: the optimizer is %s, but the group of '%s' is %s; must be equal",
+                          optimizer->klass->name, segment->name, w->spec.klass->name);
         if (status != TREK_OK)
             return status;
         w->stays = same_options(&w->spec, own);
@@ -83,7 +83,7 @@ static trek_status make_group(trek_optimizer *optimizer, const wish *wishes, int
 trek_status trek_optimizer_regroup(trek_optimizer *optimizer, trek_regroup_fn fn, void *arg)
 {
     if (!optimizer || !fn)
-        return trek_fail_missing("trek_optimizer_regroup", optimizer ? "fn" : "optimizer");
+        return trek_fail_missing("optimizer_regroup", optimizer ? "fn" : "optimizer");
     int n = optimizer->arena->n_segments;
     wish *wishes = trek_calloc((size_t)n + 1, sizeof *wishes);
     trek_status status = wishes ? ask(optimizer, fn, arg, wishes) : TREK_ERR_MEMORY;
@@ -97,7 +97,7 @@ trek_status trek_optimizer_regroup(trek_optimizer *optimizer, trek_regroup_fn fn
 trek_status trek_optimizer_reset(trek_optimizer *optimizer)
 {
     if (!optimizer)
-        return trek_fail_missing("trek_optimizer_reset", "optimizer");
+        return trek_fail_missing("optimizer_reset", "optimizer");
     trek_status status = trek_optimizer_import(optimizer, NULL, 0);
     if (status == TREK_OK) {
         optimizer->resets++;

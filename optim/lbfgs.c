@@ -21,11 +21,13 @@ static trek_status take_opts(trek_lbfgs_opts *o)
     o->max_eval = o->max_eval ? o->max_eval : o->max_iter * 5 / 4;
     o->history_size = o->history_size ? o->history_size : 100;
     if (!(isfinite(o->lr) && o->lr >= 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_lbfgs_new: lr must be finite and at least 0, not %g", o->lr);
+        return trek_fail(TREK_ERR_ARGUMENT, "lbfgs_new: .lr: %g; must be finite and at least 0", o->lr);
     if (o->max_iter < 1 || o->max_eval < 1 || o->history_size < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_lbfgs_new: max_iter, max_eval and history_size must be at least 1");
+        return trek_fail(TREK_ERR_ARGUMENT, "lbfgs_new: .max_iter: %d, .max_eval: %d, .history_size: %d; must be at least 1",
+                         o->max_iter, o->max_eval, o->history_size);
     if (!(o->tolerance_grad >= 0) || !(o->tolerance_change >= 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_lbfgs_new: tolerances must be at least 0");
+        return trek_fail(TREK_ERR_ARGUMENT, "lbfgs_new: .tolerance_grad: %g, .tolerance_change: %g; must be at least 0",
+                         o->tolerance_grad, o->tolerance_change);
     return TREK_OK;
 }
 
@@ -38,10 +40,11 @@ static trek_status take_params(trek_lbfgs *l, const trek_params *params)
         trek_var *var = trek_params_var(params, k);
         trek_dtype dtype = trek_var_dtype(var);
         if (dtype != TREK_F32 && dtype != TREK_F64)
-            return trek_fail(TREK_ERR_DTYPE, "trek_lbfgs_new: parameter '%s' is %s, not f32 or f64", trek_params_name(params, k),
-                             trek_dtype_name(dtype));
+            return trek_fail(TREK_ERR_DTYPE, "lbfgs_new: parameter '%s': dtype %s; must be f32 or f64",
+                             trek_params_name(params, k), trek_dtype_name(dtype));
         if (k > 0 && !trek_device_equal(trek_var_device(var), l->device))
-            return trek_fail(TREK_ERR_DEVICE, "trek_lbfgs_new: parameter '%s' is on another device than the first",
+            return trek_fail(TREK_ERR_DEVICE,
+                             "lbfgs_new: parameter '%s': it is on another device than the first; all must be on one",
                              trek_params_name(params, k));
         l->device = trek_var_device(var);
         l->dtype = dtype == TREK_F64 ? TREK_F64 : l->dtype;
@@ -54,7 +57,7 @@ static trek_status take_params(trek_lbfgs *l, const trek_params *params)
 trek_lbfgs *trek_lbfgs_new(const trek_params *params, const trek_lbfgs_opts *opts)
 {
     if (!params || trek_params_count(params) == 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_lbfgs_new: there are no parameters");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "lbfgs_new: params: the list is empty; must have at least one");
     trek_lbfgs *l = trek_calloc(1, sizeof *l);
     if (!l)
         return NULL;
@@ -112,10 +115,10 @@ void trek_lbfgs_zero_grad(trek_lbfgs *l)
 trek_status trek_lbfgs_set_lr(trek_lbfgs *l, double lr)
 {
     if (!l)
-        return trek_fail_missing("trek_lbfgs_set_lr", "lbfgs");
+        return trek_fail_missing("lbfgs_set_lr", "lbfgs");
     lr = lr == TREK_ZERO ? 0 : lr;
     if (!(isfinite(lr) && lr >= 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_lbfgs_set_lr: lr must be finite and at least 0, not %g", lr);
+        return trek_fail(TREK_ERR_ARGUMENT, "lbfgs_set_lr: lr: %g; must be finite and at least 0", lr);
     l->opts.lr = lr;
     return TREK_OK;
 }
@@ -241,7 +244,7 @@ static double evaluate(trek_lbfgs *l, trek_closure_fn closure, void *arg, trek_t
     trek_scope scope = trek_scope_begin();
     trek_status status = trek_error_status() == TREK_OK ? closure(arg, &loss) : trek_error_status();
     if (status != TREK_OK && trek_error_status() == TREK_OK)
-        trek_fail(status, "trek_lbfgs_step: the closure failed");
+        trek_fail(status, "lbfgs_step: closure: it failed");
     trek_scope_end(scope);
     *grad = trek_error_status() == TREK_OK ? gather(l, grad_of, sign) : NULL;
     return sign * loss;
@@ -354,7 +357,7 @@ static bool iterate(trek_lbfgs *l, progress *p)
 trek_status trek_lbfgs_step(trek_lbfgs *l, trek_closure_fn closure, void *arg, double *loss)
 {
     if (!l || !closure)
-        return trek_fail_missing("trek_lbfgs_step", l ? "closure" : "lbfgs");
+        return trek_fail_missing("lbfgs_step", l ? "closure" : "lbfgs");
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     progress p = { closure, arg, .evaluations = 1 };

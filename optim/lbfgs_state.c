@@ -71,7 +71,7 @@ static trek_status add_scalars(trek_state *state, const trek_lbfgs *l)
 trek_state *trek_lbfgs_state(trek_lbfgs *l)
 {
     if (!l || trek_error_status() != TREK_OK)
-        return l ? NULL : (trek_fail_missing("trek_lbfgs_state", "lbfgs"), NULL);
+        return l ? NULL : (trek_fail_missing("lbfgs_state", "lbfgs"), NULL);
     trek_state *state = trek_state_new();
     trek_status status = state ? add_scalars(state, l) : trek_error_status();
     if (status == TREK_OK && l->d)
@@ -105,10 +105,10 @@ static trek_status read_vector(loading *x, const char *name, int k, trek_tensor 
     trek_tensor *found = trek_state_find(x->state, text);
     if (!found)
         return trek_error_status() != TREK_OK ? trek_error_status()
-            : trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: '%s' is missing", text);
+                                              : trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: '%s' is missing", text);
     if (trek_tensor_shape(found).ndim != 1 || trek_tensor_numel(found) != x->now.total ||
         trek_tensor_dtype(found) != x->now.dtype)
-        return trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: '%s' is %s %s, not [%lld] %s", text,
+        return trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: '%s' is %s %s; must be [%lld] %s", text,
                          trek_shape_text(trek_tensor_shape(found), shape, sizeof shape),
                          trek_dtype_name(trek_tensor_dtype(found)),
                          (long long)x->now.total, trek_dtype_name(x->now.dtype));
@@ -127,7 +127,7 @@ static trek_status read_numbers(loading *x)
     trek_lbfgs *now = &x->now;
     x->count = tensor ? trek_tensor_numel(tensor) : 0;
     if (!tensor || x->count < S_RO || trek_tensor_dtype(tensor) != TREK_F64)
-        return trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: there are no \"numbers\": this is no L-BFGS's state");
+        return trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: \"numbers\" is missing: it is not the state of an L-BFGS");
     if (!(x->numbers = trek_calloc((size_t)x->count, sizeof *x->numbers)))
         return TREK_ERR_MEMORY;
     trek_status status = trek_tensor_to_host(tensor, TREK_F64, x->numbers, (size_t)x->count * sizeof *x->numbers);
@@ -135,12 +135,12 @@ static trek_status read_numbers(loading *x)
     if (status != TREK_OK)
         return status;
     if (!is_count(n[S_EVALUATIONS]) || !is_count(n[S_ITERATIONS]) || n[S_OLD] != (double)(x->count - S_RO))
-        return trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: \"numbers\" are no L-BFGS's");
+        return trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: \"numbers\" is not of an L-BFGS");
     if (n[S_OLD] > now->opts.history_size)
-        return trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: a history of %g pairs, where history_size is %d", n[S_OLD],
+        return trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: a history of %g pairs; .history_size is %d", n[S_OLD],
                          now->opts.history_size);
     if (n[S_OLD] > 0 && n[S_ITERATIONS] == 0)
-        return trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: a history of no iteration");
+        return trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: a history, but no iteration");
     now->evaluations = (int64_t)n[S_EVALUATIONS];
     now->iterations = (int64_t)n[S_ITERATIONS];
     now->t = n[S_T];
@@ -156,10 +156,11 @@ static trek_status read_rate(loading *x)
     double *rates = NULL;
     int n = 0;
     if (!tensor)
-        return trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: there is no \"" TREK_OPTIMIZER_RATES "\": this is no L-BFGS's state");
-    trek_status status = trek_optimizer_read_rates(tensor, "trek_lbfgs_load", &rates, &n);
+        return trek_fail(TREK_ERR_FORMAT,
+                         "lbfgs_load: state: \"" TREK_OPTIMIZER_RATES "\" is missing: it is not the state of an L-BFGS");
+    trek_status status = trek_optimizer_read_rates(tensor, "lbfgs_load", &rates, &n);
     if (status == TREK_OK && n != 1)
-        status = trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: %d learning rates, where L-BFGS has one", n);
+        status = trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: %d learning rates; an L-BFGS has one", n);
     if (status == TREK_OK)
         x->now.opts.lr = rates[0];
     trek_free(rates);
@@ -173,12 +174,12 @@ static trek_status check_params(const loading *x)
     const char *theirs = trek_state_metadata(x->state, PARAMS_KEY);
     trek_status status = describe(&x->now, &own);
     if (status == TREK_OK && !theirs)
-        status = trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: it does not say of which parameters it is");
+        status = trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: the names of its parameters are missing");
     if (status == TREK_OK && strcmp(own.data, theirs) != 0) {
         const char *a = own.data, *b = theirs;
         for (; strcspn(a, "\n") == strcspn(b, "\n") && strncmp(a, b, strcspn(a, "\n")) == 0 && *a; a += strcspn(a, "\n") + 1)
             b += strcspn(b, "\n") + 1;
-        status = trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: a state of other parameters: there '%.*s', here '%.*s'",
+        status = trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: it is of other parameters: '%.*s' there, '%.*s' here",
                            (int)strcspn(b, "\n"), b, (int)strcspn(a, "\n"), a);
     }
     trek_text_clear(&own);
@@ -199,8 +200,8 @@ static trek_status read_history(loading *x)
         now->ro[now->n_old] = x->numbers[S_RO + now->n_old];
     }
     if (status == TREK_OK && x->used != trek_state_count(x->state))
-        status = trek_fail(TREK_ERR_FORMAT, "trek_lbfgs_load: %d tensors, where this L-BFGS would have %d",
-                           trek_state_count(x->state), x->used);
+        status =
+            trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: %d tensors; this L-BFGS has %d", trek_state_count(x->state), x->used);
     return status;
 }
 
@@ -216,7 +217,7 @@ static trek_status make_arrays(trek_lbfgs *now)
 trek_status trek_lbfgs_load(trek_lbfgs *l, const trek_state *state)
 {
     if (!l || !state)
-        return trek_fail_missing("trek_lbfgs_load", l ? "state" : "lbfgs");
+        return trek_fail_missing("lbfgs_load", l ? "state" : "lbfgs");
     trek_status status = trek_error_status();
     loading x = { .state = state, .now = *l };
     x.now.d = x.now.prev_grad = NULL;

@@ -202,17 +202,17 @@ static trek_status check_shape(const char *name, trek_shape shape, const double 
     if (options[ADAM] != 0 || shape.ndim == 2)
         return TREK_OK;
     return trek_fail(TREK_ERR_SHAPE,
-                     "muon: parameter '%s' has %d dimensions, and only matrices are made orthogonal; give it to a "
-                     "group with adam (trek_optimizer_vectors)",
+                     "muon: parameter '%s': %d dimensions; only matrices are made orthogonal, give it to a group with adam "
+                     "(trek_optimizer_vectors)",
                      name, shape.ndim);
 }
 
 static trek_status check(const double *o)
 {
     if (o[STEPS] != floor(o[STEPS]) || o[STEPS] >= 100)
-        return trek_fail(TREK_ERR_ARGUMENT, "muon: ns_steps must be an integer below 100, not %g", o[STEPS]);
+        return trek_fail(TREK_ERR_ARGUMENT, "muon: ns_steps: %g; must be an integer below 100", o[STEPS]);
     if (o[ADJUST] != floor(o[ADJUST]) || o[ADJUST] > TREK_MUON_SPECTRAL)
-        return trek_fail(TREK_ERR_ARGUMENT, "muon: adjust_lr must be a trek_muon_adjust, not %g", o[ADJUST]);
+        return trek_fail(TREK_ERR_ARGUMENT, "muon: adjust_lr: %g; must be a value of trek_muon_adjust", o[ADJUST]);
     return TREK_OK;
 }
 

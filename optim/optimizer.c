@@ -43,12 +43,13 @@ static trek_status ensure_state(trek_optimizer *optimizer, uint32_t kept)
 trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *arena)
 {
     if (!arena) {
-        trek_fail_missing("trek_optimizer_new_over", "arena");
+        trek_fail_missing("optimizer_new_over", "arena");
         return NULL;
     }
     trek_update_kernel kernel;
     if (spec.klass && spec.klass->whole && arena->cuts && !arena->owner)
-        return trek_fail_null(TREK_ERR_STATE, "%s updates whole parameters, and cuts lie within them", spec.klass->name);
+        return trek_fail_null(TREK_ERR_STATE, "%s: it updates whole parameters, which cannot be divided among ranks",
+                              spec.klass->name);
     if (trek_optimizer_resolve(&spec) != TREK_OK || trek_optimizer_find_kernel(spec.klass, arena, &kernel) != TREK_OK)
         return NULL;
     trek_optimizer *optimizer = trek_calloc(1, sizeof *optimizer);
@@ -89,13 +90,13 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
 trek_optimizer *trek_optimizer_new(trek_optimizer_spec spec, const trek_params *params)
 {
     if (!params) {
-        trek_fail_missing("trek_optimizer_new", "params");
+        trek_fail_missing("optimizer_new", "params");
         return NULL;
     }
     if (trek_optimizer_spec_check(&spec) != TREK_OK)
         return NULL;
     if (trek_params_count(params) == 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: the list of parameters is empty", spec.klass->name);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: params: the list is empty; must have at least one", spec.klass->name);
     trek_arena *arena = trek_arena_new(params);
     if (!arena)
         return NULL;
@@ -109,7 +110,7 @@ trek_optimizer *trek_optimizer_new(trek_optimizer_spec spec, const trek_params *
 
 void trek_optimizer_free(trek_optimizer **address)
 {
-    if (!address || !*address || trek_gone(*address, "trek_optimizer_free", "the optimizer"))
+    if (!address || !*address || trek_gone(*address, "optimizer_free", "the optimizer"))
         return;
     trek_optimizer *optimizer = *address;
     *address = NULL;
@@ -141,20 +142,20 @@ trek_arena *trek_optimizer_arena(trek_optimizer *optimizer) { return optimizer ?
 int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *params, trek_optimizer_spec spec)
 {
     if (!optimizer || !params) {
-        trek_fail_missing("trek_optimizer_add_group", optimizer ? "params" : "optimizer");
+        trek_fail_missing("optimizer_add_group", optimizer ? "params" : "optimizer");
         return -1;
     }
     if (trek_optimizer_resolve(&spec) != TREK_OK)
         return -1;
     if (spec.klass != optimizer->klass) {
-        trek_fail(TREK_ERR_ARGUMENT, "optimizer_add_group: the optimizer is %s, the group %s", optimizer->klass->name,
-                  spec.klass->name);
+        trek_fail(TREK_ERR_ARGUMENT, "optimizer_add_group: the optimizer is %s, but the group %s; must be equal",
+                  optimizer->klass->name, spec.klass->name);
         return -1;
     }
     trek_dtype state_dtype = optimizer->groups[0].spec.state_dtype;
     spec.state_dtype = spec.state_dtype == TREK_F32 ? state_dtype : spec.state_dtype;
     if (spec.state_dtype != state_dtype) {
-        trek_fail(TREK_ERR_ARGUMENT, "optimizer_add_group: the optimizer's state is kept in %s, the group's in %s",
+        trek_fail(TREK_ERR_ARGUMENT, "optimizer_add_group: the optimizer keeps state in %s, but the group in %s; must be equal",
                   trek_dtype_name(state_dtype), trek_dtype_name(spec.state_dtype));
         return -1;
     }
@@ -211,7 +212,7 @@ static trek_status check_lr(const trek_optimizer *optimizer, const char *functio
 
 trek_status trek_optimizer_set_lr(trek_optimizer *optimizer, double lr)
 {
-    trek_status status = check_lr(optimizer, "trek_optimizer_set_lr", &lr);
+    trek_status status = check_lr(optimizer, "optimizer_set_lr", &lr);
     for (int g = 0; status == TREK_OK && g < optimizer->n_groups; g++)
         *trek_lr_of(&optimizer->groups[g].spec) = lr;
     if (status == TREK_OK)
@@ -223,14 +224,14 @@ static trek_status check_group(const trek_optimizer *optimizer, const char *func
 {
     if (group >= 0 && group < optimizer->n_groups)
         return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: there is no group %d, only 0 to %d", function, group, optimizer->n_groups - 1);
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: group: %d; must be 0 to %d", function, group, optimizer->n_groups - 1);
 }
 
 trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, double lr)
 {
-    trek_status status = check_lr(optimizer, "trek_optimizer_set_group_lr", &lr);
+    trek_status status = check_lr(optimizer, "optimizer_set_group_lr", &lr);
     if (status == TREK_OK)
-        status = check_group(optimizer, "trek_optimizer_set_group_lr", group);
+        status = check_group(optimizer, "optimizer_set_group_lr", group);
     if (status != TREK_OK)
         return status;
     *trek_lr_of(&optimizer->groups[group].spec) = lr;
@@ -241,10 +242,10 @@ trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, do
 double trek_optimizer_group_lr(const trek_optimizer *optimizer, int group)
 {
     if (!optimizer) {
-        trek_fail_missing("trek_optimizer_group_lr", "optimizer");
+        trek_fail_missing("optimizer_group_lr", "optimizer");
         return NAN;
     }
-    if (check_group(optimizer, "trek_optimizer_group_lr", group) != TREK_OK)
+    if (check_group(optimizer, "optimizer_group_lr", group) != TREK_OK)
         return NAN;
     return *trek_lr_of(&optimizer->groups[group].spec);
 }
@@ -253,7 +254,7 @@ double trek_optimizer_lr(const trek_optimizer *optimizer) { return trek_optimize
 
 trek_status trek_optimizer_schedule_lr(trek_optimizer *optimizer, double lr)
 {
-    trek_status status = check_lr(optimizer, "trek_optimizer_schedule_lr", &lr);
+    trek_status status = check_lr(optimizer, "optimizer_schedule_lr", &lr);
     for (int g = 0; status == TREK_OK && g < optimizer->n_groups; g++) {
         trek_optimizer_group *group = &optimizer->groups[g];
         double base = optimizer->groups[0].initial_lr;
@@ -327,8 +328,8 @@ static void plan_runs(trek_optimizer *optimizer)
 trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
 {
     if (!optimizer)
-        return trek_fail_missing("trek_optimizer_prepare", "optimizer");
-    if (trek_gone(optimizer, "trek_optimizer_prepare", "the optimizer"))
+        return trek_fail_missing("optimizer_prepare", "optimizer");
+    if (trek_gone(optimizer, "optimizer_prepare", "the optimizer"))
         return TREK_ERR_STATE;
     trek_status status = trek_error_status();
     if (status == TREK_OK)
@@ -504,8 +505,10 @@ static trek_status check_alone(const trek_optimizer *optimizer, bool joined)
 {
     if (!optimizer->arena->cuts || (joined && (optimizer->device_update || steps_together(optimizer))))
         return TREK_OK;
-    return trek_fail(TREK_ERR_STATE, "optimizer: its state lies in parts on %d ranks (.shard_optimizer), which step together: "
-                                     "trek_graph_step", optimizer->arena->sharers);
+    return trek_fail(
+        TREK_ERR_STATE,
+        "optimizer: its state is divided among %d ranks (.shard_optimizer), which step together; call trek_graph_step",
+        optimizer->arena->sharers);
 }
 
 static trek_status step_on_device(trek_optimizer *optimizer, const trek_step_opts *opts)
@@ -558,8 +561,8 @@ static trek_status step(trek_optimizer *optimizer, const trek_step_opts *opts)
 trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_scale, bool zero_grad)
 {
     if (!optimizer)
-        return trek_fail_missing("trek_optimizer_step", "optimizer");
-    if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
+        return trek_fail_missing("optimizer_step", "optimizer");
+    if (trek_gone(optimizer, "optimizer_step", "the optimizer"))
         return TREK_ERR_STATE;
     if (check_alone(optimizer, false) != TREK_OK)
         return TREK_ERR_STATE;
@@ -602,8 +605,8 @@ static double step_bytes(const trek_optimizer *optimizer, const trek_step_opts *
 trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     if (!optimizer)
-        return trek_fail_missing("trek_optimizer_step", "optimizer");
-    if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
+        return trek_fail_missing("optimizer_step", "optimizer");
+    if (trek_gone(optimizer, "optimizer_step", "the optimizer"))
         return TREK_ERR_STATE;
     int frame = trek_trace_records() ? trek_trace_begin_op(optimizer->klass->name) : 0;
     if (frame)
@@ -629,8 +632,8 @@ double trek_optimizer_grad_norm(trek_optimizer *optimizer)
 trek_status trek_optimizer_zero_grad(trek_optimizer *optimizer)
 {
     if (!optimizer)
-        return trek_fail_missing("trek_optimizer_zero_grad", "optimizer");
-    if (trek_gone(optimizer, "trek_optimizer_zero_grad", "the optimizer"))
+        return trek_fail_missing("optimizer_zero_grad", "optimizer");
+    if (trek_gone(optimizer, "optimizer_zero_grad", "the optimizer"))
         return TREK_ERR_STATE;
     trek_status status = trek_error_status();
     if (status == TREK_OK) {

@@ -24,16 +24,18 @@ static trek_status check_states(const trek_optimizer_class *klass)
             continue;
         if (strchr(state->name, '.') || strcmp(state->name, "step") == 0 || strcmp(state->name, "master") == 0 ||
             strcmp(state->name, "scale") == 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: a state must not be called \"%s\"", klass->name, state->name);
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\": this name is reserved, or contains a dot; choose another",
+                             klass->name, state->name);
         for (int other = 0; other < s; other++)
             if (klass->states[other].name && strcmp(klass->states[other].name, state->name) == 0)
-                return trek_fail(TREK_ERR_ARGUMENT, "%s: two states are called \"%s\"", klass->name, state->name);
+                return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\": it occurs twice; names must differ", klass->name,
+                                 state->name);
         if (state->extent != TREK_STATE_ELEMENTS && !klass->whole)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\" has not one number for each element, and the class no `whole`",
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "%s: state \"%s\": it does not have one number for each element, which needs a class with `whole`",
                              klass->name, state->name);
         if (!is_option(klass, state->kept_with))
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\" is kept with option %d, which is none", klass->name,
-                             state->name,
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\": kept_with: option %d does not exist", klass->name, state->name,
                              state->kept_with);
     }
     return TREK_OK;
@@ -42,23 +44,23 @@ static trek_status check_states(const trek_optimizer_class *klass)
 static trek_status check_class(const trek_optimizer_class *klass)
 {
     if (!klass)
-        return trek_fail(TREK_ERR_ARGUMENT,
-                         "optimizer: none is given; make the spec with trek_sgd, trek_adam or another of optim/optimizer.h");
+        return trek_fail(
+            TREK_ERR_ARGUMENT,
+            "optimizer: spec: without a class; make it with trek_sgd, trek_adam or another function of optim/optimizer.h");
     if (!klass->name || !(klass->update || klass->whole))
-        return trek_fail(TREK_ERR_ARGUMENT, "optimizer: its class has no %s", klass->name ? "update" : "name");
+        return trek_fail(TREK_ERR_ARGUMENT, "optimizer: class: it has no %s, which it needs", klass->name ? "update" : "name");
     if (klass->update && klass->whole)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: a class has an update of elements or of whole parameters, not both",
-                         klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: class: update and whole are both set; must be one of them", klass->name);
     if (!is_option(klass, 0) || strcmp(klass->options[0].name, "lr") != 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: the first option of a class must be lr", klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: class: the first option must be lr", klass->name);
     if (!is_option(klass, klass->maximize))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: maximize is option %d, which is none", klass->name, klass->maximize);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: class: maximize: option %d does not exist", klass->name, klass->maximize);
     int corrected = 0;
     for (int k = 0; k < TREK_UPDATE_OPTIONS; k++)
         corrected += klass->options[k].corrected;
     if (corrected > TREK_UPDATE_CORRECTIONS || klass->options[0].corrected || (corrected && !klass->by_step))
         return trek_fail(TREK_ERR_ARGUMENT,
-                         "%s: %d options are corrected: at most %d may be, not lr, and only of a class by_step", klass->name,
+                         "%s: class: %d options are corrected; at most %d can be, not lr, and only with by_step", klass->name,
                          corrected, TREK_UPDATE_CORRECTIONS);
     return check_states(klass);
 }
@@ -88,7 +90,7 @@ trek_status trek_optimizer_find_kernel(const trek_optimizer_class *klass, const 
     if (!backend->update_kernel || kernel->device >= 0)
         return TREK_OK;
     char text[16];
-    return trek_fail(TREK_ERR_UNSUPPORTED, "%s: this optimizer has no kernel for %s; its parameters must be on CPUs", klass->name,
+    return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it has no kernel for %s; the parameters must be on CPUs", klass->name,
                      trek_device_name(arena->device, text, sizeof text));
 }
 
@@ -101,16 +103,16 @@ trek_status trek_optimizer_check_option(const trek_optimizer_class *klass, int k
     case TREK_RANGE_FROM_ZERO:
         if (isfinite(value) && value >= 0.0)
             return TREK_OK;
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be finite and at least 0, not %g", klass->name, option->name, value);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %g; must be finite and at least 0", klass->name, option->name, value);
     case TREK_RANGE_FRACTION:
         if (value >= 0.0 && value < 1.0)
             return TREK_OK;
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be in [0, 1), not %g", klass->name, option->name, value);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %g; must be inside [0, 1)", klass->name, option->name, value);
     case TREK_RANGE_FINITE:
         break;
     }
-    return isfinite(value) ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be finite, not %g", klass->name, option->name,
-                                                 value);
+    return isfinite(value) ? TREK_OK
+                           : trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %g; must be finite", klass->name, option->name, value);
 }
 
 trek_optimizer_spec trek_with_state(trek_optimizer_spec spec, trek_dtype dtype)
@@ -124,10 +126,11 @@ static trek_status check_state_dtype(const trek_optimizer_spec *spec)
     if (spec->state_dtype == TREK_F32)
         return TREK_OK;
     if (spec->state_dtype != TREK_BF16 && spec->state_dtype != TREK_U8)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: state is kept in f32, bf16 or u8, not %s", spec->klass->name,
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: state dtype: %s; must be f32, bf16 or u8", spec->klass->name,
                          trek_dtype_name(spec->state_dtype));
     if (spec->klass->whole)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it updates whole parameters: its state is kept in f32", spec->klass->name);
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: state dtype: it updates whole parameters, and keeps state in f32 alone",
+                         spec->klass->name);
     return TREK_OK;
 }
 
@@ -142,7 +145,7 @@ trek_status trek_optimizer_resolve(trek_optimizer_spec *spec)
             spec->options[k] = trek_option(spec->options[k], klass->options[k].otherwise);
             status = trek_optimizer_check_option(klass, k, spec->options[k]);
         } else if (spec->options[k] != 0) {
-            status = trek_fail(TREK_ERR_ARGUMENT, "%s: there is no option %d", klass->name, k);
+            status = trek_fail(TREK_ERR_ARGUMENT, "%s: option %d does not exist", klass->name, k);
         }
     }
     return status == TREK_OK && klass->check ? klass->check(spec->options) : status;
@@ -151,7 +154,7 @@ trek_status trek_optimizer_resolve(trek_optimizer_spec *spec)
 trek_status trek_optimizer_spec_check(const trek_optimizer_spec *spec)
 {
     if (!spec)
-        return trek_fail_missing("trek_optimizer_spec_check", "spec");
+        return trek_fail_missing("optimizer_spec_check", "spec");
     trek_optimizer_spec copy = *spec;
     return trek_optimizer_resolve(&copy);
 }

@@ -129,9 +129,9 @@ static trek_status add_group(trek_optimizer *optimizer, const trek_optimizer_sna
         int at = 0;
         while (at < arena->n_segments && strcmp(arena->segments[at].name, s->members[k].name) != 0)
             at++;
-        status = at < arena->n_segments ? trek_params_add(params, s->members[k].name, arena->segments[at].param)
-                                        : trek_fail(TREK_ERR_ARGUMENT, "optimizer: there is no parameter '%s' any more",
-                                                    s->members[k].name);
+        status = at < arena->n_segments
+                     ? trek_params_add(params, s->members[k].name, arena->segments[at].param)
+                     : trek_fail(TREK_ERR_ARGUMENT, "optimizer: parameter '%s' no longer exists", s->members[k].name);
     }
     if (status == TREK_OK && trek_optimizer_add_group(optimizer, params, trek_optimizer_spec_again(&s->groups[group].spec)) < 0)
         status = trek_error_status();

@@ -55,7 +55,7 @@ trek_status trek_optimizer_read_rates(trek_tensor *tensor, const char *where, do
 {
     int64_t count = trek_tensor_numel(tensor);
     if (count < 1 || count > INT32_MAX || trek_tensor_shape(tensor).ndim != 1 || trek_tensor_dtype(tensor) != TREK_F64)
-        return trek_fail(TREK_ERR_FORMAT, "%s: no learning rates", where);
+        return trek_fail(TREK_ERR_FORMAT, "%s: learning rates are missing", where);
     *n = (int)count;
     *rates = trek_calloc((size_t)count, sizeof **rates);
     trek_status status = *rates ? trek_tensor_to_host(tensor, TREK_F64, *rates, (size_t)count * sizeof **rates) : TREK_ERR_MEMORY;
@@ -68,7 +68,7 @@ trek_status trek_optimizer_read_rates(trek_tensor *tensor, const char *where, do
 trek_state *trek_optimizer_save(trek_optimizer *optimizer)
 {
     if (!optimizer)
-        return trek_fail_missing("trek_optimizer_save", "optimizer"), NULL;
+        return trek_fail_missing("optimizer_save", "optimizer"), NULL;
     bool gathers = optimizer->behind && optimizer->behind->gather;
     trek_status status = trek_error_status();
     if (gathers)
@@ -97,14 +97,14 @@ static trek_status read_state(const trek_optimizer *optimizer, const trek_state 
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     if (!tensor)
-        return trek_fail(TREK_ERR_FORMAT, "trek_optimizer_load: there is no \"" TREK_OPTIMIZER_RATES "\": this is no optimizer's "
-                                          "state");
+        return trek_fail(TREK_ERR_FORMAT,
+                         "optimizer_load: state: \"" TREK_OPTIMIZER_RATES "\" is missing: it is not the state of an optimizer");
     if (!(*entries = trek_calloc((size_t)trek_state_count(state) + 1, sizeof **entries)))
         return TREK_ERR_MEMORY;
-    trek_status status = trek_optimizer_read_rates(tensor, "trek_optimizer_load", rates, &loaded->n_rates);
+    trek_status status = trek_optimizer_read_rates(tensor, "optimizer_load", rates, &loaded->n_rates);
     if (status == TREK_OK && loaded->n_rates != optimizer->n_groups)
-        status = trek_fail(TREK_ERR_FORMAT, "trek_optimizer_load: a state of %d groups, of an optimizer with %d", loaded->n_rates,
-                           optimizer->n_groups);
+        status = trek_fail(TREK_ERR_FORMAT, "optimizer_load: state: it has %d groups, the optimizer %d; must be equal",
+                           loaded->n_rates, optimizer->n_groups);
     for (int k = 0; k < trek_state_count(state) && status == TREK_OK; k++) {
         if (strcmp(trek_state_name(state, k), TREK_OPTIMIZER_RATES) == 0)
             continue;
@@ -129,8 +129,8 @@ static trek_status load_alone(trek_optimizer *optimizer, const trek_optimizer_lo
 trek_status trek_optimizer_load(trek_optimizer *optimizer, const trek_state *state)
 {
     if (!optimizer)
-        return trek_fail_missing("trek_optimizer_load", "optimizer");
-    trek_status status = state ? trek_error_status() : trek_fail_missing("trek_optimizer_load", "state");
+        return trek_fail_missing("optimizer_load", "optimizer");
+    trek_status status = state ? trek_error_status() : trek_fail_missing("optimizer_load", "state");
     double *rates = NULL;
     trek_optimizer_entry *entries = NULL;
     trek_optimizer_loaded loaded = { 0 };

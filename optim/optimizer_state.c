@@ -85,7 +85,7 @@ static trek_status add_states(trek_optimizer *optimizer, const trek_arena_segmen
 trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entry **entries, int *n)
 {
     if (!optimizer || !entries || !n)
-        return trek_fail_missing("trek_optimizer_export", optimizer ? "entries" : "optimizer");
+        return trek_fail_missing("optimizer_export", optimizer ? "entries" : "optimizer");
     const trek_arena *arena = optimizer->arena;
     *entries = NULL;
     *n = 0;
@@ -95,8 +95,8 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
         status = trek_arena_refresh_masters(optimizer->arena);
     if (status == TREK_OK && arena->cuts && !optimizer->gathered)
         status = trek_fail(TREK_ERR_STATE,
-                           "optimizer: its state lies in parts on %d ranks (.shard_optimizer); trek_checkpoint_save "
-                           "and trek_trainer_setup, which all of them call, bring it together",
+                           "optimizer: its state is divided among %d ranks (.shard_optimizer); trek_checkpoint_save and "
+                           "trek_trainer_setup, which all of them call, collect it",
                            arena->sharers);
     if (status != TREK_OK)
         return status;
@@ -183,7 +183,7 @@ static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *pl
 {
     double steps = trek_tensor_numel(entry->tensor) == 1 ? trek_tensor_item(entry->tensor) : -1.0;
     if (!(steps >= 0.0 && steps < 9e15))
-        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is not a step count", entry->name);
+        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s': it is not a count of steps", entry->name);
     plan->steps = (int64_t)steps;
     return TREK_OK;
 }
@@ -202,9 +202,10 @@ static trek_status check_entry(const trek_optimizer *optimizer, const trek_optim
     if (fits && trek_shape_equal(shape, own))
         return TREK_OK;
     char text[TREK_SHAPE_TEXT], own_text[TREK_SHAPE_TEXT];
-    return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is %s %s, not %s", entry->name,
+    return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s': %s %s; must be %s of a floating dtype%s", entry->name,
                      trek_shape_text(shape, text, sizeof text),
-                     trek_dtype_name(dtype), trek_shape_text(own, own_text, sizeof own_text));
+                     trek_dtype_name(dtype), trek_shape_text(own, own_text, sizeof own_text),
+                     state < TREK_UPDATE_STATES ? " or u8" : "");
 }
 
 /* Converts and moves the tensor now, so that copying it into place later cannot fail. */
@@ -221,12 +222,12 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
 {
     int k, state;
     if (!entry->name || !entry->tensor)
-        return trek_fail(TREK_ERR_ARGUMENT, "optimizer state: an entry without name or tensor");
+        return trek_fail(TREK_ERR_ARGUMENT, "optimizer state: an entry has no name or tensor");
     if (!locate(optimizer, entry->name, &k, &state))
-        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' belongs to no parameter of this optimizer", entry->name);
+        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s': it belongs to none of the optimizer's parameters", entry->name);
     import_plan *plan = &plans[k];
     if (plan->has[state])
-        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is there twice", entry->name);
+        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s': it occurs twice", entry->name);
     plan->has[state] = true;
     if (state == STATE_STEP)
         return read_steps(entry, plan);
@@ -264,7 +265,7 @@ static trek_status check_whole(const trek_optimizer *optimizer, const import_pla
         for (int s = 0; s < TREK_UPDATE_STATES; s++) /* codes and scales belong together */
             all &= plan->has[STATE_SCALE + s] == (plan->source[s] && plan->source[s]->dtype == TREK_U8);
         if (plan->has[STATE_STEP] ? !all : any)
-            return trek_fail(TREK_ERR_FORMAT, "optimizer state: parameter '%s' has only a part of its state",
+            return trek_fail(TREK_ERR_FORMAT, "optimizer state: parameter '%s': a part of its state is missing",
                              optimizer->arena->segments[k].name);
     }
     return TREK_OK;
@@ -456,7 +457,7 @@ void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_
 trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n)
 {
     if (!optimizer || (n > 0 && !entries))
-        return trek_fail_missing("trek_optimizer_import", optimizer ? "entries" : "optimizer");
+        return trek_fail_missing("optimizer_import", optimizer ? "entries" : "optimizer");
     trek_optimizer_import_plan *plans;
     trek_status status = begin_import(optimizer, entries, n, true, &plans);
     trek_optimizer_import_end(optimizer, &plans, true);

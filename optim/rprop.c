@@ -42,10 +42,10 @@ static bool keeps_zeros(const double *options)
 static trek_status check(const double *o)
 {
     if (!(o[LESS] > 0 && o[LESS] < 1 && o[MORE] > 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "rprop: eta_minus must be in (0, 1) and eta_plus above 1, not %g and %g", o[LESS],
-                         o[MORE]);
+        return trek_fail(TREK_ERR_ARGUMENT, "rprop: eta_minus and eta_plus: %g and %g; must be inside (0, 1), and above 1",
+                         o[LESS], o[MORE]);
     if (!(o[LEAST] <= o[MOST]))
-        return trek_fail(TREK_ERR_ARGUMENT, "rprop: step_min must not be above step_max: %g, %g", o[LEAST], o[MOST]);
+        return trek_fail(TREK_ERR_ARGUMENT, "rprop: step_min and step_max: %g and %g; must ascend", o[LEAST], o[MOST]);
     return TREK_OK;
 }
 

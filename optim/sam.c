@@ -26,11 +26,11 @@ trek_sam *trek_sam_new(trek_optimizer *optimizer, const trek_sam_opts *opts)
 {
     double rho = trek_option(opts ? opts->rho : 0, 0.05);
     if (!optimizer) {
-        trek_fail_missing("trek_sam_new", "optimizer");
+        trek_fail_missing("sam_new", "optimizer");
         return NULL;
     }
     if (!(isfinite(rho) && rho >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_sam_new: rho must be finite and at least 0, not %g", rho);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "sam_new: rho: %g; must be finite and at least 0", rho);
     trek_sam *sam = trek_calloc(1, sizeof *sam);
     if (sam)
         *sam = (trek_sam){ .optimizer = optimizer, .rho = rho, .adaptive = opts && opts->adaptive };
@@ -128,9 +128,9 @@ static trek_status climb(trek_sam *sam, double factor)
 trek_status trek_sam_first_step(trek_sam *sam)
 {
     if (!sam)
-        return trek_fail_missing("trek_sam_first_step", "sam");
+        return trek_fail_missing("sam_first_step", "sam");
     if (sam->climbed)
-        return trek_fail(TREK_ERR_STATE, "trek_sam_first_step: the second step of the last one is missing");
+        return trek_fail(TREK_ERR_STATE, "sam_first_step: called twice; call trek_sam_second_step in between");
     trek_status status = trek_error_status();
     if (status == TREK_OK)
         status = trek_arena_refresh_masters(sam->optimizer->arena);
@@ -155,9 +155,9 @@ trek_status trek_sam_first_step(trek_sam *sam)
 trek_status trek_sam_second_step(trek_sam *sam)
 {
     if (!sam)
-        return trek_fail_missing("trek_sam_second_step", "sam");
+        return trek_fail_missing("sam_second_step", "sam");
     if (!sam->climbed)
-        return trek_fail(TREK_ERR_STATE, "trek_sam_second_step: the first step is missing");
+        return trek_fail(TREK_ERR_STATE, "sam_second_step: called without trek_sam_first_step before");
     trek_status status = go_back(sam);
     if (status == TREK_OK)
         status = trek_optimizer_step(sam->optimizer);
@@ -191,7 +191,7 @@ static trek_status add_before(trek_state *state, const trek_sam *sam, const trek
 trek_state *trek_sam_save(trek_sam *sam)
 {
     if (!sam)
-        return trek_fail_missing("trek_sam_save", "sam"), NULL;
+        return trek_fail_missing("sam_save", "sam"), NULL;
     trek_arena *arena = sam->optimizer->arena;
     if (sam->climbed) /* whatever was written there, the masters correspond to the kept values */
         trek_arena_note_masters(arena);
@@ -230,7 +230,7 @@ static trek_status check_before(const trek_arena_segment *segment, const trek_te
     trek_dtype dtype = trek_var_dtype(segment->param);
     if (trek_shape_equal(shape, is) && trek_tensor_dtype(tensor) == dtype)
         return TREK_OK;
-    return trek_fail(TREK_ERR_FORMAT, "trek_sam_load: '%s" BEFORE "' is %s %s, not %s %s", segment->name,
+    return trek_fail(TREK_ERR_FORMAT, "sam_load: state: '%s" BEFORE "' is %s %s; must be %s %s", segment->name,
                      trek_shape_text(shape, text, sizeof text), trek_dtype_name(trek_tensor_dtype(tensor)),
                      trek_shape_text(is, own, sizeof own),
                      trek_dtype_name(dtype));
@@ -255,7 +255,7 @@ static trek_status divide(loading *x, const trek_arena *arena, const trek_state 
     }
     for (int k = 0; k < arena->n_segments && status == TREK_OK && x->n_before > 0; k++)
         if (!x->before[k])
-            status = trek_fail(TREK_ERR_FORMAT, "trek_sam_load: '%s" BEFORE "' is missing", arena->segments[k].name);
+            status = trek_fail(TREK_ERR_FORMAT, "sam_load: state: '%s" BEFORE "' is missing", arena->segments[k].name);
     return status;
 }
 
@@ -299,7 +299,7 @@ static trek_status fill_kept(loading *x, const trek_arena *arena)
 trek_status trek_sam_load(trek_sam *sam, const trek_state *state)
 {
     if (!sam || !state)
-        return trek_fail_missing("trek_sam_load", sam ? "state" : "sam");
+        return trek_fail_missing("sam_load", sam ? "state" : "sam");
     trek_arena *arena = sam->optimizer->arena;
     loading x = { .n_before = 0 };
     trek_status status = trek_error_status();

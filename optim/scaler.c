@@ -15,15 +15,14 @@ static atomic_uint_fast64_t serials;
 static trek_status check(const trek_update_scaler *s)
 {
     if (!(s->scale > 0) || !isfinite(s->scale))
-        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: the scale must be above 0 and finite, not %g", (double)s->scale);
+        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: scale: %g; must be finite and above 0", (double)s->scale);
     if (!(s->growth_factor > 1) || !isfinite(s->growth_factor))
-        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: growth_factor must be above 1, not %g", s->growth_factor);
+        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: growth_factor: %g; must be finite and above 1", s->growth_factor);
     if (!(s->backoff_factor > 0 && s->backoff_factor < 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: backoff_factor must be in (0, 1), not %g", s->backoff_factor);
+        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: backoff_factor: %g; must be inside (0, 1)", s->backoff_factor);
     if (s->growth_interval < 1 || s->growth_tracker < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: growth_interval %lld, growth_tracker %lld",
-                         (long long)s->growth_interval,
-                         (long long)s->growth_tracker);
+        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: growth_interval: %lld, growth_tracker: %lld; must be at least 1 and 0",
+                         (long long)s->growth_interval, (long long)s->growth_tracker);
     return TREK_OK;
 }
 
@@ -95,7 +94,7 @@ trek_update_scaler *trek_scaler_record(trek_grad_scaler *scaler, trek_device dev
     char a[16], b[16];
     if (scaler->record->device.type == device.type && (device.type == TREK_CPU || device.index == scaler->record->device.index))
         return (trek_update_scaler *)(void *)scaler->record->data;
-    trek_fail(TREK_ERR_DEVICE, "grad_scaler: it was used on %s first, not on %s",
+    trek_fail(TREK_ERR_DEVICE, "grad_scaler: it was used on %s before, and now on %s; must be one device",
               trek_device_name(scaler->record->device, a, sizeof a),
               trek_device_name(device, b, sizeof b));
     return NULL;
@@ -123,7 +122,7 @@ trek_var *trek_scaler_seed(trek_grad_scaler *scaler, const trek_var *loss)
 trek_var *trek_grad_scaler_scale(trek_grad_scaler *scaler, trek_var *loss)
 {
     if (!scaler || !loss)
-        return trek_fail_missing("trek_grad_scaler_scale", scaler ? "loss" : "scaler"), NULL;
+        return trek_fail_missing("grad_scaler_scale", scaler ? "loss" : "scaler"), NULL;
     if (scaler->disabled)
         return loss;
     trek_var *scale = present_scale(scaler, loss);
@@ -133,7 +132,7 @@ trek_var *trek_grad_scaler_scale(trek_grad_scaler *scaler, trek_var *loss)
 trek_status trek_grad_scaler_update(trek_grad_scaler *scaler)
 {
     if (!scaler)
-        return trek_fail_missing("trek_grad_scaler_update", "scaler");
+        return trek_fail_missing("grad_scaler_update", "scaler");
     trek_status status = trek_error_status();
     if (status != TREK_OK || scaler->disabled)
         return status;
@@ -159,7 +158,7 @@ double trek_grad_scaler_value(trek_grad_scaler *scaler)
 trek_status trek_grad_scaler_save(trek_grad_scaler *scaler, trek_grad_scaler_state *state)
 {
     if (!scaler || !state)
-        return trek_fail_missing("trek_grad_scaler_save", scaler ? "state" : "scaler");
+        return trek_fail_missing("grad_scaler_save", scaler ? "state" : "scaler");
     trek_status status = trek_scaler_read(scaler);
     if (status != TREK_OK)
         return status;
@@ -172,7 +171,7 @@ trek_status trek_grad_scaler_save(trek_grad_scaler *scaler, trek_grad_scaler_sta
 trek_status trek_grad_scaler_load(trek_grad_scaler *scaler, const trek_grad_scaler_state *state)
 {
     if (!scaler || !state)
-        return trek_fail_missing("trek_grad_scaler_load", scaler ? "state" : "scaler");
+        return trek_fail_missing("grad_scaler_load", scaler ? "state" : "scaler");
     trek_update_scaler values = { .scale = (float)state->scale, .growth_factor = state->growth_factor,
                                   .backoff_factor = state->backoff_factor, .growth_interval = state->growth_interval,
                                   .growth_tracker = state->growth_tracker };

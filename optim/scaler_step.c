@@ -13,11 +13,11 @@ static trek_status check_call(const trek_grad_scaler *scaler, const trek_optimiz
 
 trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *optimizer)
 {
-    trek_status status = check_call(scaler, optimizer, "trek_grad_scaler_unscale");
+    trek_status status = check_call(scaler, optimizer, "grad_scaler_unscale");
     if (status != TREK_OK || scaler->disabled)
         return status;
     if (optimizer->unscaled)
-        return trek_fail(TREK_ERR_STATE, "grad_scaler_unscale: the gradients have been unscaled since the last step");
+        return trek_fail(TREK_ERR_STATE, "grad_scaler_unscale: the gradients are already unscaled; unscale once for each step");
     trek_arena *arena = optimizer->arena;
     if (!trek_scaler_record(scaler, arena->device) || trek_scaler_read(scaler) != TREK_OK)
         return trek_error_status();
@@ -38,7 +38,7 @@ trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *o
 
 trek_status trek_grad_scaler_step(trek_grad_scaler *scaler, trek_optimizer *optimizer)
 {
-    trek_status before = trek_error_status(), status = check_call(scaler, optimizer, "trek_grad_scaler_step");
+    trek_status before = trek_error_status(), status = check_call(scaler, optimizer, "grad_scaler_step");
     if (before != TREK_OK && optimizer && !(optimizer->unscaled && optimizer->found_inf))
         return trek_optimizer_step(optimizer); /* it changes nothing, but others with a part of its state may be waiting for it */
     if (status != TREK_OK)

@@ -16,7 +16,7 @@ static bool is_finite_from(double value, double least) { return isfinite(value) 
 
 static trek_schedule bad(const char *function, const char *name, double value, const char *must)
 {
-    trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be %s, not %g", function, name, must, value);
+    trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %g; must be %s", function, name, value, must);
     return (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
 }
 
@@ -47,14 +47,14 @@ static bool check_positive(const char *function, const char *name, double value)
 trek_schedule trek_constant_lr(double lr)
 {
     trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
-    if (check_lr("trek_constant_lr", "lr", lr))
+    if (check_lr("constant_lr", "lr", lr))
         s = (trek_schedule){ .kind = TREK_SCHEDULE_CONSTANT, .lr = lr };
     return s;
 }
 
 trek_schedule trek_step_lr(double lr, int64_t step_size, double gamma)
 {
-    const char *function = "trek_step_lr";
+    const char *function = "step_lr";
     trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
     if (check_lr(function, "lr", lr) && check_length(function, "step_size", step_size) &&
         check_positive(function, "gamma", gamma))
@@ -64,18 +64,18 @@ trek_schedule trek_step_lr(double lr, int64_t step_size, double gamma)
 
 trek_schedule trek_multistep_lr(double lr, const int64_t *milestones, int n, double gamma)
 {
-    const char *function = "trek_multistep_lr";
+    const char *function = "multistep_lr";
     trek_schedule none = { .kind = TREK_SCHEDULE_NONE };
     if (!check_lr(function, "lr", lr) || !check_positive(function, "gamma", gamma))
         return none;
     if (n < 0 || n > TREK_SCHEDULE_MILESTONES || (n > 0 && !milestones)) {
-        trek_fail(TREK_ERR_ARGUMENT, "%s: %d milestones; between 0 and %d are possible", function, n, TREK_SCHEDULE_MILESTONES);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: n: %d milestones; must be 0 to %d", function, n, TREK_SCHEDULE_MILESTONES);
         return none;
     }
     trek_schedule s = { .kind = TREK_SCHEDULE_MULTISTEP, .lr = lr, .numbers = { gamma }, .n_milestones = n };
     for (int k = 0; k < n; k++) {
         if (milestones[k] < 0)
-            return bad(function, "a milestone", (double)milestones[k], "at least 0");
+            return bad(function, "milestone", (double)milestones[k], "at least 0");
         s.milestones[k] = milestones[k];
     }
     return s;
@@ -83,7 +83,7 @@ trek_schedule trek_multistep_lr(double lr, const int64_t *milestones, int n, dou
 
 trek_schedule trek_cosine_lr(double lr, int64_t total, double min)
 {
-    const char *function = "trek_cosine_lr";
+    const char *function = "cosine_lr";
     trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
     if (check_lr(function, "lr", lr) && check_length(function, "total", total) && check_lr(function, "min", min))
         s = (trek_schedule){ .kind = TREK_SCHEDULE_COSINE, .lr = lr, .steps = { total }, .numbers = { min } };
@@ -93,14 +93,14 @@ trek_schedule trek_cosine_lr(double lr, int64_t total, double min)
 trek_schedule trek_exponential_lr(double lr, double gamma)
 {
     trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
-    if (check_lr("trek_exponential_lr", "lr", lr) && check_positive("trek_exponential_lr", "gamma", gamma))
+    if (check_lr("exponential_lr", "lr", lr) && check_positive("exponential_lr", "gamma", gamma))
         s = (trek_schedule){ .kind = TREK_SCHEDULE_EXPONENTIAL, .lr = lr, .numbers = { gamma } };
     return s;
 }
 
 trek_schedule trek_polynomial_lr(double lr, int64_t total, double power)
 {
-    const char *function = "trek_polynomial_lr";
+    const char *function = "polynomial_lr";
     trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
     if (check_lr(function, "lr", lr) && check_length(function, "total", total) && check_positive(function, "power", power))
         s = (trek_schedule){ .kind = TREK_SCHEDULE_POLYNOMIAL, .lr = lr, .steps = { total }, .numbers = { power } };
@@ -109,7 +109,7 @@ trek_schedule trek_polynomial_lr(double lr, int64_t total, double power)
 
 trek_schedule trek_inverse_sqrt_lr(double lr, int64_t timescale)
 {
-    const char *function = "trek_inverse_sqrt_lr";
+    const char *function = "inverse_sqrt_lr";
     trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
     if (check_lr(function, "lr", lr) && check_length(function, "timescale", timescale))
         s = (trek_schedule){ .kind = TREK_SCHEDULE_INVERSE_SQRT, .lr = lr, .steps = { timescale } };
@@ -120,7 +120,7 @@ enum { ONECYCLE_LINEAR = 1, ONECYCLE_THREE_PHASE = 2 };
 
 trek_schedule trek_onecycle_lr(double max, int64_t total, const trek_onecycle_opts *opts)
 {
-    const char *function = "trek_onecycle_lr";
+    const char *function = "onecycle_lr";
     trek_onecycle_opts o = opts ? *opts : (trek_onecycle_opts){ 0 };
     double pct = trek_option(o.pct_start, 0.3), div = trek_option(o.div_factor, 25.0);
     double final_div = trek_option(o.final_div_factor, 1e4);
@@ -142,7 +142,7 @@ trek_schedule trek_onecycle_lr(double max, int64_t total, const trek_onecycle_op
 
 trek_schedule trek_cyclic_lr(double base, double max, const trek_cyclic_opts *opts)
 {
-    const char *function = "trek_cyclic_lr";
+    const char *function = "cyclic_lr";
     trek_cyclic_opts o = opts ? *opts : (trek_cyclic_opts){ 0 };
     int64_t up = o.step_size_up ? o.step_size_up : 2000, down = o.step_size_down ? o.step_size_down : up;
     double gamma = trek_option(o.gamma, 1.0);
@@ -151,7 +151,7 @@ trek_schedule trek_cyclic_lr(double base, double max, const trek_cyclic_opts *op
         !check_length(function, "step_size_down", down) || !check_positive(function, "gamma", gamma))
         return none;
     if ((int)o.mode < TREK_CYCLIC_TRIANGULAR || (int)o.mode > TREK_CYCLIC_EXP_RANGE)
-        return bad(function, "mode", (double)o.mode, "a trek_cyclic_mode");
+        return bad(function, "mode", (double)o.mode, "a value of trek_cyclic_mode");
     return (trek_schedule){ .kind = TREK_SCHEDULE_CYCLIC,
                             .mode = (int)o.mode,
                             .lr = base,
@@ -161,16 +161,16 @@ trek_schedule trek_cyclic_lr(double base, double max, const trek_cyclic_opts *op
 
 trek_schedule trek_warmup_lr(int64_t steps, trek_schedule then)
 {
-    const char *function = "trek_warmup_lr";
+    const char *function = "warmup_lr";
     trek_schedule none = { .kind = TREK_SCHEDULE_NONE };
     if (then.kind == TREK_SCHEDULE_NONE) {
-        trek_fail(TREK_ERR_ARGUMENT, "%s: no schedule to go on with", function);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: then: it is empty; must be a schedule", function);
         return none;
     }
     if (steps < 0)
         return bad(function, "steps", (double)steps, "at least 0");
     if (then.warmup > 0) {
-        trek_fail(TREK_ERR_ARGUMENT, "%s: the schedule to go on with has a warm-up already", function);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: then: it already has a warm-up; must have none", function);
         return none;
     }
     then.warmup = steps;
@@ -254,14 +254,15 @@ static double value_at(const trek_schedule *s, int64_t step)
     case TREK_SCHEDULE_NONE:
         break;
     }
-    trek_fail(TREK_ERR_ARGUMENT, "trek_schedule_lr: not a schedule");
+    trek_fail(TREK_ERR_ARGUMENT, "schedule_lr: schedule: it was not made by a function of optim/schedule.h");
     return NAN;
 }
 
 double trek_schedule_lr(const trek_schedule *schedule, int64_t step)
 {
     if (!schedule || step < 0) {
-        trek_fail(TREK_ERR_ARGUMENT, schedule ? "trek_schedule_lr: a step is at least 0" : "trek_schedule_lr: no schedule");
+        trek_fail(TREK_ERR_ARGUMENT, schedule ? "schedule_lr: step: negative; must be 0 or more"
+                  : "schedule_lr: schedule: NULL; it must be given");
         return NAN;
     }
     double scale = schedule->scale != 0 ? schedule->scale : 1;
@@ -275,7 +276,7 @@ trek_schedule trek_scaled_lr(trek_schedule schedule, double factor)
     if (schedule.kind == TREK_SCHEDULE_NONE)
         return schedule;
     if (!is_finite_from(factor, 0.0) || factor == 0) {
-        bad("trek_scaled_lr", "factor", factor, "finite and above 0");
+        bad("scaled_lr", "factor", factor, "finite and above 0");
         return (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
     }
     schedule.scale = (schedule.scale != 0 ? schedule.scale : 1) * factor;
@@ -287,7 +288,7 @@ trek_schedule trek_scaled_lr(trek_schedule schedule, double factor)
 trek_plateau trek_plateau_lr(const trek_plateau_opts *opts)
 {
     trek_plateau_opts o = opts ? *opts : (trek_plateau_opts){ 0 };
-    const char *function = "trek_plateau_lr";
+    const char *function = "plateau_lr";
     trek_plateau p = { .valid = false };
     o.lr = trek_option(o.lr, 1e-3);
     o.factor = trek_option(o.factor, 0.1);
@@ -324,7 +325,8 @@ static bool improves(const trek_plateau *p, double metric)
 double trek_plateau_observe(trek_plateau *p, double metric)
 {
     if (!p || !p->valid) {
-        trek_fail(TREK_ERR_ARGUMENT, "trek_plateau_observe: not made by trek_plateau_lr, or of options that it refused");
+        trek_fail(TREK_ERR_ARGUMENT,
+                  "plateau_observe: plateau: it was not made by trek_plateau_lr, or with options that were refused");
         return NAN;
     }
     if (improves(p, metric)) {

@@ -15,7 +15,7 @@ static bool check_number(const char *function, const char *name, double value)
 {
     if (isfinite(value) && value >= 0)
         return true;
-    trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be finite and at least 0, not %g", function, name, value);
+    trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %g; must be finite and at least 0", function, name, value);
     return false;
 }
 
@@ -23,13 +23,13 @@ static bool check_steps(const char *function, const char *name, int64_t steps, i
 {
     if (steps >= least)
         return true;
-    trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be at least %d, not %lld", function, name, (int)least, (long long)steps);
+    trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %lld; must be at least %d", function, name, (long long)steps, (int)least);
     return false;
 }
 
 trek_schedule trek_linear_lr(double lr, double start, double end, int64_t total)
 {
-    const char *function = "trek_linear_lr";
+    const char *function = "linear_lr";
     if (!check_number(function, "lr", lr) || !check_number(function, "start", start) || !check_number(function, "end", end) ||
         !check_steps(function, "total", total, 1))
         return none;
@@ -38,7 +38,7 @@ trek_schedule trek_linear_lr(double lr, double start, double end, int64_t total)
 
 trek_schedule trek_cosine_restarts_lr(double lr, int64_t first, int64_t mult, double min)
 {
-    const char *function = "trek_cosine_restarts_lr";
+    const char *function = "cosine_restarts_lr";
     if (!check_number(function, "lr", lr) || !check_steps(function, "first", first, 1) ||
         !check_steps(function, "mult", mult, 1) || !check_number(function, "min", min))
         return none;
@@ -47,13 +47,13 @@ trek_schedule trek_cosine_restarts_lr(double lr, int64_t first, int64_t mult, do
 
 trek_schedule trek_wsd_lr(double lr, int64_t warmup, int64_t stable, int64_t decay, double min, trek_anneal anneal)
 {
-    const char *function = "trek_wsd_lr";
+    const char *function = "wsd_lr";
     if (!check_number(function, "lr", lr) || !check_steps(function, "warmup", warmup, 0) ||
         !check_steps(function, "stable", stable, 0) || !check_steps(function, "decay", decay, 0) ||
         !check_number(function, "min", min))
         return none;
     if ((int)anneal < TREK_ANNEAL_COSINE || (int)anneal > TREK_ANNEAL_SQRT) {
-        trek_fail(TREK_ERR_ARGUMENT, "%s: anneal must be a trek_anneal, not %d", function, (int)anneal);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: anneal: %d; must be a value of trek_anneal", function, (int)anneal);
         return none;
     }
     return (trek_schedule){ .kind = TREK_SCHEDULE_STABLE, .lr = lr, .mode = (int)anneal, .warmup = warmup,
@@ -62,10 +62,10 @@ trek_schedule trek_wsd_lr(double lr, int64_t warmup, int64_t stable, int64_t dec
 
 trek_schedule trek_lambda_lr(double lr, trek_schedule_fn factor, void *arg)
 {
-    if (!check_number("trek_lambda_lr", "lr", lr))
+    if (!check_number("lambda_lr", "lr", lr))
         return none;
     if (!factor) {
-        trek_fail_missing("trek_lambda_lr", "factor");
+        trek_fail_missing("lambda_lr", "factor");
         return none;
     }
     return (trek_schedule){ .kind = TREK_SCHEDULE_LAMBDA, .lr = lr, .fn = factor, .arg = arg };
@@ -74,12 +74,13 @@ trek_schedule trek_lambda_lr(double lr, trek_schedule_fn factor, void *arg)
 static bool add_part(const char *function, trek_schedule *whole, const trek_schedule *s, int64_t begin)
 {
     if (s->kind == TREK_SCHEDULE_NONE || s->kind == TREK_SCHEDULE_SEQUENTIAL || s->kind == TREK_SCHEDULE_CHAINED) {
-        trek_fail(TREK_ERR_ARGUMENT, "%s: schedule %d is %s", function, whole->n_parts,
-                  s->kind == TREK_SCHEDULE_NONE ? "none" : "made of several itself");
+        trek_fail(TREK_ERR_ARGUMENT, "%s: schedule %d: it is %s; must be a single schedule", function, whole->n_parts,
+                  s->kind == TREK_SCHEDULE_NONE ? "empty" : "made of several");
         return false;
     }
     if (whole->n_milestones + s->n_milestones > TREK_SCHEDULE_MILESTONES) {
-        trek_fail(TREK_ERR_ARGUMENT, "%s: more than %d milestones in all schedules", function, TREK_SCHEDULE_MILESTONES);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: milestones: more than %d in all schedules; must be fewer", function,
+                  TREK_SCHEDULE_MILESTONES);
         return false;
     }
     trek_schedule_part *part = &whole->parts[whole->n_parts++];
@@ -98,8 +99,7 @@ static trek_schedule compose(const char *function, trek_schedule_kind kind, cons
 {
     trek_schedule whole = { .kind = kind };
     if (n < 1 || n > TREK_SCHEDULE_PARTS || !schedules) {
-        trek_fail(TREK_ERR_ARGUMENT, "%s: %d schedules; between 1 and %d are possible", function, schedules ? n : 0,
-                  TREK_SCHEDULE_PARTS);
+        trek_fail(TREK_ERR_ARGUMENT, "%s: n: %d schedules; must be 1 to %d", function, schedules ? n : 0, TREK_SCHEDULE_PARTS);
         return none;
     }
     for (int k = 0; k < n; k++) {
@@ -116,15 +116,15 @@ static trek_schedule compose(const char *function, trek_schedule_kind kind, cons
 trek_schedule trek_sequential_lr(const trek_schedule *schedules, const int64_t *milestones, int n)
 {
     if (n > 1 && !milestones) {
-        trek_fail_missing("trek_sequential_lr", "milestones");
+        trek_fail_missing("sequential_lr", "milestones");
         return none;
     }
-    return compose("trek_sequential_lr", TREK_SCHEDULE_SEQUENTIAL, schedules, milestones, n);
+    return compose("sequential_lr", TREK_SCHEDULE_SEQUENTIAL, schedules, milestones, n);
 }
 
 trek_schedule trek_chained_lr(const trek_schedule *schedules, int n)
 {
-    return compose("trek_chained_lr", TREK_SCHEDULE_CHAINED, schedules, NULL, n);
+    return compose("chained_lr", TREK_SCHEDULE_CHAINED, schedules, NULL, n);
 }
 
 /* --- values ---------------------------------------------------------------- */
@@ -165,7 +165,8 @@ static double lambda(const trek_schedule *s, int64_t step)
     double factor = s->fn(step, s->arg);
     if (isfinite(factor) && factor >= 0)
         return s->lr * factor;
-    trek_fail(TREK_ERR_ARGUMENT, "trek_schedule_lr: the function of trek_lambda_lr gave %g for step %lld", factor,
+    trek_fail(TREK_ERR_ARGUMENT,
+              "schedule_lr: the function of trek_lambda_lr returned %g for step %lld; must be finite and not negative", factor,
               (long long)step);
     return NAN;
 }

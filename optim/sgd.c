@@ -31,9 +31,9 @@ TREK_UPDATE_ELEMENT(sgd, 1, 0, 1, {
 static trek_status check(const double *options)
 {
     if (options[NESTEROV] != 0 && (options[MOMENTUM] == 0 || options[DAMPENING] != 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "sgd: nesterov needs momentum above 0 and dampening 0, not %g and %g",
-                         options[MOMENTUM],
-                         options[DAMPENING]);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "sgd: nesterov: set, with momentum %g and dampening %g; it needs momentum above 0 and dampening 0",
+                         options[MOMENTUM], options[DAMPENING]);
     return TREK_OK;
 }
 

@@ -45,7 +45,7 @@ int trek_threads_wanted(void)
     long threads = strtol(text, &end, 10);
     if (*end == '\0' && threads >= 1 && threads <= TREK_MAX_THREADS)
         return (int)threads;
-    trek_log_message(TREK_LOG_WARNING, "TREK_THREADS=%s is no number from 1 to %d: using %d", text, TREK_MAX_THREADS,
+    trek_log_message(TREK_LOG_WARNING, "TREK_THREADS=%s: not a number from 1 to %d: using %d", text, TREK_MAX_THREADS,
                      trek_cores());
     return trek_cores();
 }

@@ -195,7 +195,7 @@ trek_status trek_debug_give(const void *object, const char *function, const char
     else if (r)
         r->given = true;
     pthread_mutex_unlock(&lock);
-    return given ? trek_fail(TREK_ERR_STATE, "%s: %s has an owner already: %s", function, what, text) : TREK_OK;
+    return given ? trek_fail(TREK_ERR_STATE, "%s: %s already has an owner: %s", function, what, text) : TREK_OK;
 }
 
 /* --- memory that is kept ----------------------------------------------------------- */

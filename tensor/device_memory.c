@@ -18,7 +18,7 @@ void trek_memory_release_cached(trek_device device)
 trek_status trek_allocator_set(const trek_allocator *allocator)
 {
     if (allocator && (!allocator->allocate || !allocator->release))
-        return trek_fail(TREK_ERR_ARGUMENT, "allocator_set: allocate and release are both needed");
+        return trek_fail(TREK_ERR_ARGUMENT, "allocator_set: allocate and release: one is NULL; both must be given");
     if (trek_scopes.depth == 0)
         trek_scope_thread_end();
     return trek_host_allocator_set(allocator);

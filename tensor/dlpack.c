@@ -95,12 +95,12 @@ static int find_dtype(const dl_tensor *t)
 static trek_status check_import(const dl_tensor *t, int dtype)
 {
     if (t->device.type != DL_CPU)
-        return trek_fail(TREK_ERR_DEVICE, "tensor_from_dlpack: device type %d is not host memory", (int)t->device.type);
+        return trek_fail(TREK_ERR_DEVICE, "tensor_from_dlpack: device type: %d; must be host memory", (int)t->device.type);
     if (dtype < 0)
-        return trek_fail(TREK_ERR_DTYPE, "tensor_from_dlpack: type code %d with %d bits is not known", t->dtype.code,
+        return trek_fail(TREK_ERR_DTYPE, "tensor_from_dlpack: dtype: code %d with %d bits is unknown", t->dtype.code,
                          t->dtype.bits);
     if (t->ndim < 0 || t->ndim > TREK_MAX_DIMS || (t->ndim > 0 && !t->shape))
-        return trek_fail(TREK_ERR_SHAPE, "tensor_from_dlpack: %d dimensions", (int)t->ndim);
+        return trek_fail(TREK_ERR_SHAPE, "tensor_from_dlpack: ndim: %d; must be 0 to 8", (int)t->ndim);
     return trek_check_creation("tensor_from_dlpack", trek_shape_make(t->shape, t->ndim), (trek_dtype)dtype);
 }
 
@@ -108,9 +108,9 @@ trek_tensor *trek_tensor_from_dlpack(void *memory)
 {
     dl_managed *managed = memory;
     if (!managed)
-        return trek_fail_missing("tensor_from_dlpack", "the structure"), NULL;
+        return trek_fail_missing("tensor_from_dlpack", "structure"), NULL;
     if (managed->version.major != 1) {
-        trek_fail(TREK_ERR_UNSUPPORTED, "tensor_from_dlpack: version %u.%u; 1.x is understood", managed->version.major,
+        trek_fail(TREK_ERR_UNSUPPORTED, "tensor_from_dlpack: version: %u.%u; must be 1.x", managed->version.major,
                   managed->version.minor);
         release_import(NULL, managed);
         return NULL;

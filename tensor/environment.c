@@ -50,7 +50,7 @@ long trek_environment_number(const char *name, long low, long high, long unset)
     long value;
     if (!text || read_number(text, low, high, &value))
         return text ? value : unset;
-    trek_log_message(TREK_LOG_WARNING, "%s=%.80s is no whole number from %ld to %ld: it is ignored", name, text, low, high);
+    trek_log_message(TREK_LOG_WARNING, "%s=%.80s: not a whole number from %ld to %ld: it is ignored", name, text, low, high);
     return unset;
 }
 
@@ -61,7 +61,7 @@ int trek_environment_choice(const char *name, const char *const *choices, int n,
     int found = text ? find_choice(text, choices, n) : unset;
     if (!text || found >= 0)
         return found;
-    trek_log_message(TREK_LOG_WARNING, "%s=%.80s is ignored: it takes %s", name, text,
+    trek_log_message(TREK_LOG_WARNING, "%s=%.80s: it is ignored: it takes %s", name, text,
                      list_choices(choices, n, known, sizeof known));
     return unset;
 }
@@ -120,10 +120,10 @@ static trek_status check(const rule *r)
     if (!text || (n ? find_choice(text, r->words, n) >= 0 : read_number(text, r->low, r->high, &value)))
         return TREK_OK;
     if (n)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s=%.80s in the environment: it takes %s", r->name, text,
+        return trek_fail(TREK_ERR_ARGUMENT, "environment: %s=%.80s; must be %s", r->name, text,
                          list_choices(r->words, n, known, sizeof known));
-    return trek_fail(TREK_ERR_ARGUMENT, "%s=%.80s in the environment: it takes a whole number from %ld to %ld", r->name, text,
-                     r->low, r->high);
+    return trek_fail(TREK_ERR_ARGUMENT, "environment: %s=%.80s; must be a whole number from %ld to %ld", r->name, text, r->low,
+                     r->high);
 }
 
 trek_status trek_environment_check(void)

@@ -94,7 +94,7 @@ trek_status trek_infer_pointwise(trek_op_call *call)
 {
     int64_t kind = call->attrs.i[0];
     if (kind < 0 || kind >= TREK_POINTWISE_KINDS)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no activation", (long long)kind);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "kind: %lld; must be an activation", (long long)kind);
     return trek_infer_same(call);
 }
 
@@ -104,14 +104,14 @@ trek_status trek_infer_rotary(trek_op_call *call)
     const trek_tensor *x = call->inputs[0], *table = call->inputs[1];
     trek_dtype wanted = dtype_of(call, 0) == TREK_F64 ? TREK_F64 : TREK_F32;
     if (dtype_of(call, 1) != wanted)
-        return trek_op_fail(call, TREK_ERR_DTYPE, "a table of %s for %s; %s is needed", trek_dtype_name(dtype_of(call, 1)),
+        return trek_op_fail(call, TREK_ERR_DTYPE, "table: dtype %s for %s; must be %s", trek_dtype_name(dtype_of(call, 1)),
                             trek_dtype_name(dtype_of(call, 0)), trek_dtype_name(wanted));
     int64_t turned = table->ndim > 0 ? table->sizes[table->ndim - 1] : -1;
     bool fits = turned >= 0 && turned % 2 == 0 && x->ndim >= table->ndim && turned <= x->sizes[x->ndim - 1];
     for (int d = 0; fits && d < table->ndim - 1; d++)
         fits = table->sizes[d] == 1 || table->sizes[d] == x->sizes[d + x->ndim - table->ndim];
     if (!fits)
-        return fail_two(call, TREK_ERR_SHAPE, "a table [..., an even number up to D] does not fit x [..., D]", table, x);
+        return fail_two(call, TREK_ERR_SHAPE, "table: it must be [..., an even number up to D] for x [..., D]", table, x);
     return output_alike(call, x->ndim, x->sizes, dtype_of(call, 0));
 }
 
@@ -123,7 +123,7 @@ trek_status trek_infer_convert(trek_op_call *call)
 {
     trek_dtype dtype = (trek_dtype)call->attrs.i[0];
     if (trek_dtype_size(dtype) == 0)
-        return trek_op_fail(call, TREK_ERR_DTYPE, "%lld is no dtype", (long long)call->attrs.i[0]);
+        return trek_op_fail(call, TREK_ERR_DTYPE, "dtype: %lld; must be a value of trek_dtype", (long long)call->attrs.i[0]);
     return same_layout(call, dtype);
 }
 
@@ -162,7 +162,7 @@ trek_status trek_infer_broadcast_bool(trek_op_call *call) { return broadcast(cal
 trek_status trek_infer_where(trek_op_call *call)
 {
     if (dtype_of(call, 0) != TREK_BOOL)
-        return trek_op_fail(call, TREK_ERR_DTYPE, "the condition is %s, not bool", trek_dtype_name(dtype_of(call, 0)));
+        return trek_op_fail(call, TREK_ERR_DTYPE, "condition: dtype %s; must be bool", trek_dtype_name(dtype_of(call, 0)));
     return broadcast_into(call, 0, dtype_of(call, 1));
 }
 
@@ -176,7 +176,7 @@ trek_status trek_infer_pointwise_loss(trek_op_call *call);
 trek_status trek_infer_pointwise_loss(trek_op_call *call)
 {
     if (call->attrs.i[0] < 0 || call->attrs.i[0] >= TREK_LOSS_KINDS)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no loss", (long long)call->attrs.i[0]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "kind: %lld; must be a loss", (long long)call->attrs.i[0]);
     return broadcast(call, wide_dtype(call));
 }
 
@@ -191,13 +191,13 @@ static bool reduced_dims(trek_op_call *call)
     trek_tensor *x = call->inputs[0];
     int64_t *i = call->attrs.i, listed = i[0], mask = 0;
     if (listed < 0 || listed > TREK_MAX_DIMS)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld dimensions are listed", (long long)listed), false;
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "dims: %lld dimensions are listed; must be fewer", (long long)listed), false;
     for (int k = 0; k < listed; k++) {
         int dim = trek_normalize_dim(i[1 + k], x->ndim, trek_op_called(call->op, &call->attrs));
         if (dim < 0)
             return false;
         if (mask >> dim & 1)
-            return trek_op_fail(call, TREK_ERR_ARGUMENT, "dimension %d is listed twice", dim), false;
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "dims: dimension %d occurs twice", dim), false;
         if (x->ndim > 0)
             mask |= (int64_t)1 << dim;
     }
@@ -242,7 +242,7 @@ static trek_status refuse_empty(trek_op_call *call)
     if (!empty)
         return TREK_OK;
     char text[TREK_SHAPE_TEXT];
-    return trek_op_fail(call, TREK_ERR_SHAPE, "no value over no elements: %s", trek_tensor_shape_text(x, text));
+    return trek_op_fail(call, TREK_ERR_SHAPE, "x: %s; it has 0 elements, which have no value", trek_tensor_shape_text(x, text));
 }
 
 trek_status trek_infer_reduce_nonempty(trek_op_call *call)
@@ -254,7 +254,7 @@ trek_status trek_infer_reduce_nonempty(trek_op_call *call)
 trek_status trek_infer_reduce_arg(trek_op_call *call)
 {
     if (call->attrs.i[0] > 1)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "one dimension, or all of them (trek_dims_all())");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "dims: must be one dimension, or all of them (trek_dims_all())");
     trek_status status = reduce_to(call, TREK_I64);
     return status == TREK_OK ? refuse_empty(call) : status;
 }
@@ -289,7 +289,7 @@ trek_status trek_infer_cat(trek_op_call *call)
 {
     trek_tensor *first = call->inputs[0];
     if (first->ndim == 0)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "scalars cannot be concatenated; stack them");
+        return trek_op_fail(call, TREK_ERR_SHAPE, "inputs: scalars cannot be concatenated; use trek_stack");
     if (!one_dim(call))
         return trek_error_status();
     int dim = (int)call->attrs.i[0];
@@ -301,10 +301,10 @@ trek_status trek_infer_cat(trek_op_call *call)
         for (int d = 0; fits && d < x->ndim; d++)
             fits = d == dim || x->sizes[d] == first->sizes[d];
         if (!fits)
-            return fail_two(call, TREK_ERR_SHAPE, "shapes differ beside the dimension", first, x);
+            return fail_two(call, TREK_ERR_SHAPE, "shapes differ outside of the dimension", first, x);
         if (x->dtype != first->dtype)
-            return trek_op_fail(call, TREK_ERR_DTYPE, "dtypes differ: %s and %s", trek_dtype_name(dtype_of(call, 0)),
-                                trek_dtype_name(dtype_of(call, k)));
+            return trek_op_fail(call, TREK_ERR_DTYPE, "inputs: dtypes %s and %s differ; must be equal",
+                                trek_dtype_name(dtype_of(call, 0)), trek_dtype_name(dtype_of(call, k)));
         sizes[dim] += x->sizes[dim];
     }
     return trek_op_output(call, 0, first->ndim, sizes, dtype_of(call, 0));
@@ -313,7 +313,7 @@ trek_status trek_infer_cat(trek_op_call *call)
 trek_status trek_infer_matrix_same(trek_op_call *call)
 {
     if (call->inputs[0]->ndim < 2)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "at least two dimensions are needed, not %d", call->inputs[0]->ndim);
+        return trek_op_fail(call, TREK_ERR_SHAPE, "x: %d dimensions; must have at least 2", call->inputs[0]->ndim);
     return same_shape(call, dtype_of(call, 0));
 }
 
@@ -322,7 +322,7 @@ static bool is_index(trek_op_call *call, int k)
     trek_dtype dtype = dtype_of(call, k);
     if (dtype == TREK_I64 || dtype == TREK_I32 || dtype == TREK_U8)
         return true;
-    trek_op_fail(call, TREK_ERR_DTYPE, "the index is %s, not an integer", trek_dtype_name(dtype));
+    trek_op_fail(call, TREK_ERR_DTYPE, "index: dtype %s; must be an integer dtype", trek_dtype_name(dtype));
     return false;
 }
 
@@ -332,7 +332,7 @@ trek_status trek_infer_index_select(trek_op_call *call)
     if (!is_index(call, 1) || !one_dim(call))
         return trek_error_status();
     if (index->ndim > 1 || x->ndim == 0)
-        return fail_two(call, TREK_ERR_SHAPE, "a tensor with dimensions and a 1-D index are needed", x, index);
+        return fail_two(call, TREK_ERR_SHAPE, "x and index: x must have dimensions, and the index 1", x, index);
     int64_t sizes[TREK_MAX_DIMS];
     memcpy(sizes, x->sizes, sizeof sizes);
     sizes[call->attrs.i[0]] = index->numel;
@@ -343,7 +343,7 @@ static bool same_dtypes(trek_op_call *call, int a, int b)
 {
     if (dtype_of(call, a) == dtype_of(call, b))
         return true;
-    trek_op_fail(call, TREK_ERR_DTYPE, "dtypes differ: %s and %s", trek_dtype_name(dtype_of(call, a)),
+    trek_op_fail(call, TREK_ERR_DTYPE, "inputs: dtypes %s and %s differ; must be equal", trek_dtype_name(dtype_of(call, a)),
                  trek_dtype_name(dtype_of(call, b)));
     return false;
 }
@@ -358,7 +358,7 @@ trek_status trek_infer_index_add(trek_op_call *call)
     for (int d = 0; fits && d < x->ndim; d++)
         fits = d == dim || x->sizes[d] == source->sizes[d];
     if (!fits)
-        return fail_two(call, TREK_ERR_SHAPE, "the source does not fit", x, source);
+        return fail_two(call, TREK_ERR_SHAPE, "source: it does not fit", x, source);
     return trek_op_output(call, 0, x->ndim, x->sizes, dtype_of(call, 0));
 }
 
@@ -369,7 +369,7 @@ static bool index_within(trek_op_call *call, const trek_tensor *index, const tre
     for (int d = 0; fits && d < index->ndim; d++)
         fits = d == dim || index->sizes[d] <= of->sizes[d];
     if (!fits)
-        fail_two(call, TREK_ERR_SHAPE, "the index does not fit", of, index);
+        fail_two(call, TREK_ERR_SHAPE, "index: it does not fit", of, index);
     return fits;
 }
 
@@ -397,12 +397,12 @@ trek_status trek_infer_one_hot(trek_op_call *call)
     if (call->attrs.i[0] == -1) { /* the largest class determines how many there are */
         trek_tensor *most = x->numel ? trek_tensor_max(x, trek_dims_all(), false) : NULL;
         if (!most)
-            return trek_op_fail(call, TREK_ERR_SHAPE, "the number of classes cannot be told from no elements");
+            return trek_op_fail(call, TREK_ERR_SHAPE, "x: it has 0 elements, from which the number of classes does not follow");
         call->attrs.i[0] = (int64_t)trek_tensor_item(most) + 1;
         trek_tensor_release(most);
     }
     if (call->attrs.i[0] < 1 || x->ndim == TREK_MAX_DIMS)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld classes", (long long)call->attrs.i[0]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "classes: %lld; must be 0 or more", (long long)call->attrs.i[0]);
     int64_t sizes[TREK_MAX_DIMS];
     memcpy(sizes, x->sizes, sizeof sizes);
     sizes[x->ndim] = call->attrs.i[0];
@@ -413,9 +413,9 @@ trek_status trek_infer_fill(trek_op_call *call)
 {
     const trek_tensor *out = call->outputs[0];
     if (!out)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "nothing to fill");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "x: missing; must be given");
     trek_dtype dtype = (trek_dtype)out->dtype;
     if (call->op->id == TREK_OP_fill && !trek_dtype_is_float(dtype) && !trek_dtype_holds(dtype, call->attrs.f[0]))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%s does not hold %g", trek_dtype_name(dtype), call->attrs.f[0]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "value: %g; %s cannot hold it", call->attrs.f[0], trek_dtype_name(dtype));
     return TREK_OK;
 }

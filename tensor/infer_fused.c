@@ -15,7 +15,7 @@ static trek_status norm_sizes(const trek_op_call *call, const trek_tensor *x, co
     char text[TREK_SHAPE_TEXT];
     TRY(need_norm_dtypes(call, (trek_dtype)x->dtype, weight, bias));
     if (dims < 1 || dims > x->ndim)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "cannot normalise %lld dimensions of %s", (long long)dims,
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "dims: %lld dimensions of %s cannot be normalised", (long long)dims,
                             trek_tensor_shape_text(x, text));
     if (weight)
         TRY(need_sizes(call, "weight", weight, (int)dims, x->sizes + x->ndim - dims));
@@ -114,7 +114,7 @@ static trek_status attention_mask(const trek_op_call *call, const trek_tensor *q
         fits = mask->sizes[d] == 1 || mask->sizes[d] == sizes[4 - mask->ndim + d];
     if (fits)
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_SHAPE, "mask %s does not broadcast to %s", trek_tensor_shape_text(mask, text),
+    return trek_op_fail(call, TREK_ERR_SHAPE, "mask: %s; must broadcast to %s", trek_tensor_shape_text(mask, text),
                         trek_shape_text(trek_shape_make(sizes, 4), expected, sizeof expected));
 }
 
@@ -131,12 +131,12 @@ static trek_status check_attention(trek_op_call *call, const trek_tensor *q, con
     if (q->sizes[0] != k->sizes[0] || q->sizes[3] != k->sizes[3])
         return attention_mismatch(call, "batch or depth of query and key differ", q, k);
     if (k->sizes[1] < 1 ? q->sizes[1] > 0 : q->sizes[1] % k->sizes[1] != 0)
-        return attention_mismatch(call, "heads of the query are no multiple of those of the key", q, k);
+        return attention_mismatch(call, "the heads of the query are not a multiple of those of the key", q, k);
     TRY(attention_mask(call, q, k, mask));
     if (!(a->f[0] >= 0 && a->f[0] <= 1))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "a dropout probability of %g", a->f[0]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "dropout: %g; must be inside [0, 1)", a->f[0]);
     if (!isfinite(a->f[1]))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "a scale of %g", a->f[1]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "scale: %g; must be finite", a->f[1]);
     if (a->f[1] == TREK_ZERO)
         a->f[1] = -0.0; /* which backward takes as given */
     else if (a->f[1] == 0 && !signbit(a->f[1]))
@@ -197,22 +197,22 @@ static trek_status check_linear_cross_entropy(const trek_op_call *call, const tr
     TRY(need_ndim(call, "input", x, 2));
     TRY(need_ndim(call, "weight", weight, 2));
     if (x->sizes[1] != weight->sizes[1])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "input %s does not fit weight %s", trek_tensor_shape_text(x, first),
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s does not fit weight %s", trek_tensor_shape_text(x, first),
                             trek_tensor_shape_text(weight, second));
     TRY(need_vector(call, "bias", bias, weight->sizes[0]));
     TRY(need_integer(call, "labels", labels));
     if (labels->ndim != 1 || labels->sizes[0] != x->sizes[0])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "labels %s do not fit input %s", trek_tensor_shape_text(labels, second),
+        return trek_op_fail(call, TREK_ERR_SHAPE, "labels: %s do not fit input %s", trek_tensor_shape_text(labels, second),
                             trek_tensor_shape_text(x, first));
     if (weight->sizes[0] < 1 && x->sizes[0] > 0)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "weight %s has no classes", trek_tensor_shape_text(weight, first));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight: %s; must have classes", trek_tensor_shape_text(weight, first));
     if (a->i[1] < TREK_REDUCTION_MEAN || a->i[1] > TREK_REDUCTION_NONE)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "unknown reduction %lld", (long long)a->i[1]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "reduction: %lld; must be a value of trek_reduction", (long long)a->i[1]);
     if (!(a->f[0] >= 0 && a->f[0] <= 1))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "label smoothing %g is outside [0, 1]", a->f[0]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "label_smoothing: %g; must be inside [0, 1]", a->f[0]);
     int64_t known = TREK_HEAD_X | TREK_HEAD_WEIGHT | (bias ? TREK_HEAD_BIAS : 0);
     if ((a->i[2] & ~known) || (a->i[2] && a->i[1] == TREK_REDUCTION_NONE))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "gradients %lld cannot be made on the way", (long long)a->i[2]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "gradients: %lld cannot be computed on the way", (long long)a->i[2]);
     return TREK_OK;
 }
 
@@ -247,7 +247,7 @@ static trek_status infer_kept(trek_op_call *call, const trek_tensor *kept)
     TRY(need_vector(call, "kept gradients", kept, numbers));
     TRY(need_dtype(call, "kept gradients", kept, wide));
     if (call->attrs.i[3] && !call->outputs[1])
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "nothing is given to add to");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "output: missing; must be given, to add to it");
     TRY(trek_op_output(call, 0, 2, (int64_t[]){ gradients & TREK_HEAD_X ? x->sizes[0] : 0, x->sizes[1] }, dtype));
     if (gradients & TREK_HEAD_WEIGHT)
         TRY(trek_op_output(call, 1, 2, weight->sizes, given ? wide : dtype));

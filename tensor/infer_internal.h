@@ -26,8 +26,7 @@ static inline trek_status need_ndim(const trek_op_call *call, const char *name, 
     char text[TREK_SHAPE_TEXT];
     if (t->ndim == ndim)
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_SHAPE, "%s must have %d dimensions, got %s", name, ndim,
-                        trek_tensor_shape_text(t, text));
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s: %s; must have %d dimensions", name, trek_tensor_shape_text(t, text), ndim);
 }
 
 /* Checks an optional vector of `size` elements. */
@@ -36,8 +35,7 @@ static inline trek_status need_vector(const trek_op_call *call, const char *name
     char text[TREK_SHAPE_TEXT];
     if (!t || (t->ndim == 1 && t->sizes[0] == size))
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_SHAPE, "%s must be [%lld], got %s", name, (long long)size,
-                        trek_tensor_shape_text(t, text));
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s: %s; must be [%lld]", name, trek_tensor_shape_text(t, text), (long long)size);
 }
 
 static inline trek_status need_sizes(const trek_op_call *call, const char *name, const trek_tensor *t, int ndim,
@@ -49,23 +47,23 @@ static inline trek_status need_sizes(const trek_op_call *call, const char *name,
         same = t->sizes[d] == sizes[d];
     if (same)
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_SHAPE, "%s must be %s, got %s", name,
-                        trek_shape_text(trek_shape_make(sizes, ndim), expected, sizeof expected),
-                        trek_tensor_shape_text(t, text));
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s: %s; must be %s", name, trek_tensor_shape_text(t, text),
+                        trek_shape_text(trek_shape_make(sizes, ndim), expected, sizeof expected));
 }
 
 static inline trek_status need_dtype(const trek_op_call *call, const char *name, const trek_tensor *t, trek_dtype dtype)
 {
     if (!t || t->dtype == dtype)
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be %s, got %s", name, trek_dtype_name(dtype), trek_dtype_name(t->dtype));
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s: dtype %s; must be %s", name, trek_dtype_name(t->dtype),
+                        trek_dtype_name(dtype));
 }
 
 static inline trek_status need_float(const trek_op_call *call, const char *name, const trek_tensor *t)
 {
     if (!t || trek_dtype_is_float(t->dtype))
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be of a floating dtype, got %s", name, trek_dtype_name(t->dtype));
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s: dtype %s; must be floating", name, trek_dtype_name(t->dtype));
 }
 
 /* Checks a parameter of a norm: it has the input's dtype, or f32 if that has 16 bits. */
@@ -73,7 +71,7 @@ static inline trek_status need_norm_dtype(const trek_op_call *call, const char *
 {
     if (!t || t->dtype == dtype || (trek_dtype_is_16bit(dtype) && t->dtype == TREK_F32))
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_DTYPE, "%s of %s for an input of %s; it must be of the same dtype%s", name,
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s: dtype %s, for an input of %s; must be the same%s", name,
                         trek_dtype_name((trek_dtype)t->dtype), trek_dtype_name(dtype),
                         trek_dtype_is_16bit(dtype) ? ", or f32" : "");
 }
@@ -87,7 +85,7 @@ static inline trek_status need_norm_dtypes(const trek_op_call *call, trek_dtype 
         status = need_norm_dtype(call, "bias", bias, dtype);
     if (status != TREK_OK || !weight || !bias || weight->dtype == bias->dtype)
         return status;
-    return trek_op_fail(call, TREK_ERR_DTYPE, "weight of %s and bias of %s; they must be of one dtype",
+    return trek_op_fail(call, TREK_ERR_DTYPE, "weight and bias: dtypes %s and %s; must be equal",
                         trek_dtype_name((trek_dtype)weight->dtype), trek_dtype_name((trek_dtype)bias->dtype));
 }
 
@@ -102,7 +100,7 @@ static inline trek_status need_integer(const trek_op_call *call, const char *nam
 {
     if (is_integer(t))
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be of an integer dtype, got %s", name, trek_dtype_name(t->dtype));
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s: dtype %s; must be an integer dtype", name, trek_dtype_name(t->dtype));
 }
 
 #define TRY(expression)                                                        \

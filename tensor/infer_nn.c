@@ -31,7 +31,7 @@ trek_status trek_infer_matmul(trek_op_call *call)
     if (k != k_of_y)
         return matmul_mismatch(call, "inner dimensions differ", x, y);
     if ((call->attrs.i[0] & 1) && !call->outputs[0])
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "adding needs a given output");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "output: missing; must be given, to add to it");
 
     int64_t sizes[TREK_MAX_DIMS];
     int x_batch = x->ndim > 2 ? x->ndim - 2 : 0, y_batch = y->ndim > 2 ? y->ndim - 2 : 0;
@@ -51,7 +51,7 @@ trek_status trek_infer_matmul(trek_op_call *call)
     if (!(call->attrs.i[0] & 2))
         return TREK_OK;
     if (x->ndim != 2 || y->ndim != 2 || !trek_dtype_is_float((trek_dtype)x->dtype))
-        return matmul_mismatch(call, "sums of rows are for two floating matrices", x, y);
+        return matmul_mismatch(call, "sums of rows need two floating matrices", x, y);
     return trek_op_output(call, 1, 1, x->sizes, product_dtype(call, x->dtype)); /* as output 0 */
 }
 
@@ -62,12 +62,13 @@ trek_status trek_infer_linear(trek_op_call *call)
     char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
     TRY(need_ndim(call, "weight", weight, 2));
     if (x->ndim == 0 || x->sizes[x->ndim - 1] != weight->sizes[1])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "input %s does not fit weight %s", trek_tensor_shape_text(x, first),
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s does not fit weight %s", trek_tensor_shape_text(x, first),
                             trek_tensor_shape_text(weight, second));
     TRY(need_vector(call, "bias", input(call, 2), weight->sizes[0]));
     int64_t activation = call->attrs.i[0];
     if (activation < TREK_ACTIVATION_NONE || activation > TREK_ACTIVATION_GELU)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "unknown activation %lld", (long long)activation);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "activation: %lld; must be a value of trek_activation",
+                            (long long)activation);
     int64_t sizes[TREK_MAX_DIMS];
     for (int d = 0; d < x->ndim - 1; d++)
         sizes[d] = x->sizes[d];
@@ -173,8 +174,8 @@ static trek_status check_window(const trek_op_call *call, const int64_t *stride,
         if (stride[d] < 1 || padding[d] < 0 || dilation[d] < 1 || stride[d] > INT32_MAX || padding[d] > INT32_MAX ||
             dilation[d] > INT32_MAX)
             return trek_op_fail(call, TREK_ERR_ARGUMENT,
-                                "stride [%lld, %lld] and dilation [%lld, %lld] must be positive, "
-                                "padding [%lld, %lld] not negative",
+                                "stride [%lld, %lld], dilation [%lld, %lld], padding [%lld, %lld]: out of range; stride and "
+                                "dilation must be positive, padding not negative",
                                 (long long)stride[0], (long long)stride[1], (long long)dilation[0], (long long)dilation[1],
                                 (long long)padding[0], (long long)padding[1]);
     return TREK_OK;
@@ -199,22 +200,23 @@ static trek_status conv_sizes(const trek_op_call *call, const int64_t *x, const 
     trek_shape_text(trek_shape_make(x, 4), first, sizeof first);
     trek_shape_text(trek_shape_make(weight, 4), second, sizeof second);
     if (groups < 1)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "groups must be positive, got %lld", (long long)groups);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "groups: %lld; must be positive", (long long)groups);
     if (x[1] % groups || x[1] / groups != weight[1])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "channels of input %s and weight %s differ (groups %lld)", first, second,
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input and weight: channels of %s and %s differ (groups %lld)", first, second,
                             (long long)groups);
     if (weight[0] % groups)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "output channels of weight %s are not a multiple of groups %lld", second,
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight: output channels of %s; must be a multiple of groups, %lld", second,
                             (long long)groups);
     if (weight[2] < 1 || weight[3] < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "weight %s has an empty kernel", second);
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight: %s; the kernel must not be empty", second);
     y[0] = x[0];
     y[1] = weight[0];
     y[2] = window_places(x[2], weight[2], a[0], a[2], a[4]);
     y[3] = window_places(x[3], weight[3], a[1], a[3], a[5]);
     if (y[2] < 1 || y[3] < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "kernel of weight %s does not fit padded input %s (padding [%lld, %lld])",
-                            second, first, (long long)a[2], (long long)a[3]);
+        return trek_op_fail(call, TREK_ERR_SHAPE,
+                            "weight: the kernel of %s does not fit the padded input %s (padding [%lld, %lld])", second, first,
+                            (long long)a[2], (long long)a[3]);
     return TREK_OK;
 }
 
@@ -227,7 +229,8 @@ trek_status trek_infer_conv2d(trek_op_call *call)
     TRY(need_ndim(call, "weight", weight, 4));
     TRY(need_vector(call, "bias", input(call, 2), weight->sizes[0]));
     if (call->attrs.i[7] != TREK_ACTIVATION_NONE && call->attrs.i[7] != TREK_ACTIVATION_RELU)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no activation", (long long)call->attrs.i[7]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "activation: %lld; must be a value of trek_activation",
+                            (long long)call->attrs.i[7]);
     TRY(conv_sizes(call, x->sizes, weight->sizes, sizes));
     return convolved_output(call, sizes);
 }
@@ -252,16 +255,16 @@ static trek_status transposed_sizes(const trek_op_call *call, const trek_tensor 
         int64_t least = transposed_places(x->sizes[2 + d], weight->sizes[2 + d], a[d], a[2 + d], a[4 + d]);
         if (a[9 + d] != 0 && (a[9 + d] < least || a[9 + d] - least >= a[d]))
             return trek_op_fail(call, TREK_ERR_ARGUMENT,
-                                "an output size of [%lld, %lld] cannot be: %s is from %lld to %lld for input %s and weight %s",
-                                (long long)a[9], (long long)a[10], d ? "its width" : "its height", (long long)least,
-                                (long long)(least + a[d] - 1), trek_tensor_shape_text(x, first),
-                                trek_tensor_shape_text(weight, second));
+                                "output size: [%lld, %lld]; %s must be %lld to %lld for input %s and weight %s", (long long)a[9],
+                                (long long)a[10], d ? "its width" : "its height", (long long)least, (long long)(least + a[d] - 1),
+                                trek_tensor_shape_text(x, first), trek_tensor_shape_text(weight, second));
         if (a[9 + d] != 0)
             a[7 + d] = a[9 + d] - least;
         y[d] = least + a[7 + d];
     }
     if (y[0] < 1 || y[1] < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "input %s and weight %s give an output of [%lld, %lld] (padding [%lld, %lld])",
+        return trek_op_fail(call, TREK_ERR_SHAPE,
+                            "output: input %s and weight %s give [%lld, %lld] (padding [%lld, %lld]); must be positive",
                             trek_tensor_shape_text(x, first), trek_tensor_shape_text(weight, second), (long long)y[0],
                             (long long)y[1], (long long)a[2], (long long)a[3]);
     return TREK_OK;
@@ -273,7 +276,7 @@ static trek_status check_output_padding(const trek_op_call *call, const int64_t 
     for (int d = 0; d < 2; d++)
         if (a[7 + d] < 0 || a[7 + d] >= a[d])
             return trek_op_fail(call, TREK_ERR_ARGUMENT,
-                                "output padding [%lld, %lld] must not be negative, and smaller than stride [%lld, %lld] or "
+                                "output padding: [%lld, %lld]; must not be negative, and smaller than stride [%lld, %lld] or "
                                 "dilation [%lld, %lld]",
                                 (long long)a[7], (long long)a[8], (long long)a[0], (long long)a[1], (long long)a[4],
                                 (long long)a[5]);
@@ -290,20 +293,21 @@ trek_status trek_infer_conv_transpose2d(trek_op_call *call)
     TRY(need_ndim(call, "weight", weight, 4));
     TRY(check_window(call, a, a + 2, a + 4));
     if (groups < 1)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "groups must be positive, got %lld", (long long)groups);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "groups: %lld; must be positive", (long long)groups);
     if (x->sizes[1] != weight->sizes[0])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "channels of input %s and weight %s differ", trek_tensor_shape_text(x, first),
-                            trek_tensor_shape_text(weight, second));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input and weight: channels of %s and %s differ",
+                            trek_tensor_shape_text(x, first), trek_tensor_shape_text(weight, second));
     if (weight->sizes[0] % groups)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "input channels of weight %s are not a multiple of groups %lld",
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight: input channels of %s; must be a multiple of groups, %lld",
                             trek_tensor_shape_text(weight, second), (long long)groups);
     if (x->sizes[2] < 1 || x->sizes[3] < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "input %s has no pixels", trek_tensor_shape_text(x, first));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s; must have pixels", trek_tensor_shape_text(x, first));
     if (weight->sizes[2] < 1 || weight->sizes[3] < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "weight %s has an empty kernel", trek_tensor_shape_text(weight, second));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight: %s; the kernel must not be empty",
+                            trek_tensor_shape_text(weight, second));
     int64_t sizes[4] = { x->sizes[0] };
     if (__builtin_mul_overflow(weight->sizes[1], groups, &sizes[1]))
-        return trek_op_fail(call, TREK_ERR_SHAPE, "weight %s and %lld groups give too many channels",
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight: %s and %lld groups give too many channels",
                             trek_tensor_shape_text(weight, second), (long long)groups);
     TRY(need_vector(call, "bias", input(call, 2), sizes[1]));
     if (a[9] == 0 && a[10] == 0)
@@ -333,10 +337,10 @@ static trek_status unfold_places(const trek_op_call *call, int64_t height, int64
     const int64_t *a = call->attrs.i;
     TRY(check_window(call, a, a + 2, a + 4));
     if (a[7] < 1 || a[8] < 1)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "kernel [%lld, %lld] must be positive", (long long)a[7], (long long)a[8]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "kernel: [%lld, %lld]; must be positive", (long long)a[7], (long long)a[8]);
     int64_t rows = window_places(height, a[7], a[0], a[2], a[4]), columns = window_places(width, a[8], a[1], a[3], a[5]);
     if (rows < 1 || columns < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "kernel [%lld, %lld] does not fit %lld x %lld with padding [%lld, %lld]",
+        return trek_op_fail(call, TREK_ERR_SHAPE, "kernel: [%lld, %lld] does not fit %lld x %lld with padding [%lld, %lld]",
                             (long long)a[7], (long long)a[8], (long long)height, (long long)width, (long long)a[2],
                             (long long)a[3]);
     *places = rows * columns;
@@ -364,7 +368,7 @@ trek_status trek_infer_fold(trek_op_call *call)
     TRY(need_ndim(call, "input", x, 3));
     TRY(unfold_places(call, a[9], a[10], &places));
     if (x->sizes[1] % (a[7] * a[8]) || x->sizes[2] != places)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "input %s is not [N, C * %lld, %lld]", trek_tensor_shape_text(x, text),
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s; must be [N, C * %lld, %lld]", trek_tensor_shape_text(x, text),
                             (long long)(a[7] * a[8]), (long long)places);
     int64_t sizes[4] = { x->sizes[0], x->sizes[1] / (a[7] * a[8]), a[9], a[10] };
     return trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype);
@@ -407,21 +411,21 @@ static trek_status pool_sizes(const trek_op_call *call, const int64_t *x, int64_
 {
     const int64_t *a = call->attrs.i;
     if (a[0] < 1 || a[1] < 1)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "kernel [%lld, %lld] must be positive", (long long)a[0], (long long)a[1]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "kernel: [%lld, %lld]; must be positive", (long long)a[0], (long long)a[1]);
     TRY(check_window(call, a + 2, a + 4, a + 6));
     if (a[4] > a[0] / 2 || a[5] > a[1] / 2)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "padding [%lld, %lld] is more than half the kernel [%lld, %lld]",
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "padding: [%lld, %lld]; must be at most half the kernel, [%lld, %lld]",
                             (long long)a[4], (long long)a[5], (long long)a[0], (long long)a[1]);
     if (call->op->id != TREK_OP_max_pool2d && (a[6] != 1 || a[7] != 1))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "dilation is for max pooling only");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "dilation: set; only max pooling has it");
     if (x[2] < 1 || x[3] < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "an input of %lld x %lld has no pixels", (long long)x[2], (long long)x[3]);
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input: %lld x %lld; must have pixels", (long long)x[2], (long long)x[3]);
     y[0] = x[0];
     y[1] = x[1];
     y[2] = pool_places(x[2], a, 0);
     y[3] = pool_places(x[3], a, 1);
     if (y[2] < 1 || y[3] < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "kernel [%lld, %lld] does not fit input of %lld x %lld", (long long)a[0],
+        return trek_op_fail(call, TREK_ERR_SHAPE, "kernel: [%lld, %lld] does not fit an input of %lld x %lld", (long long)a[0],
                             (long long)a[1], (long long)x[2], (long long)x[3]);
     return TREK_OK;
 }
@@ -450,7 +454,7 @@ trek_status trek_infer_max_pool2d_backward(trek_op_call *call)
     TRY(need_sizes(call, "index", index, 4, grad->sizes));
     TRY(need_dtype(call, "index", index, TREK_I64));
     if (a[0] != 4 || a[1] != grad->sizes[0] || a[2] != grad->sizes[1])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "gradient %s does not fit the input's shape",
+        return trek_op_fail(call, TREK_ERR_SHAPE, "gradient: %s does not fit the input's shape",
                             trek_tensor_shape_text(grad, text));
     bool last = trek_lies_channels_last(index) || trek_lies_channels_last(grad);
     return image_output(call, 0, a + 1, (trek_dtype)grad->dtype, last);
@@ -474,9 +478,10 @@ static trek_status adaptive_sizes(trek_op_call *call, const char *name)
     char text[TREK_SHAPE_TEXT];
     TRY(need_ndim(call, name, x, 4));
     if (height < 1 || width < 1)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "sizes [%lld, %lld] must be positive", (long long)height, (long long)width);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "sizes: [%lld, %lld]; must be positive", (long long)height,
+                            (long long)width);
     if (x->sizes[2] < 1 || x->sizes[3] < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "%s %s has no pixels", name, trek_tensor_shape_text(x, text));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "%s: %s; must have pixels", name, trek_tensor_shape_text(x, text));
     int64_t sizes[4] = { x->sizes[0], x->sizes[1], height, width };
     return image_output(call, 0, sizes, (trek_dtype)x->dtype, call->attrs.i[2]);
 }
@@ -512,7 +517,7 @@ static trek_status layer_norm_sizes(const trek_op_call *call, const trek_tensor 
     int64_t dims = call->attrs.i[0];
     char text[TREK_SHAPE_TEXT];
     if (dims < 1 || dims > x->ndim)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "cannot normalise %lld dimensions of %s", (long long)dims,
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "dims: %lld dimensions of %s cannot be normalised", (long long)dims,
                             trek_tensor_shape_text(x, text));
     *rows = 1;
     for (int d = 0; d < x->ndim - dims; d++)
@@ -526,7 +531,7 @@ static trek_status need_last_sizes(trek_op_call *call, const trek_tensor *x, con
     char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
     if (given->ndim != dims || memcmp(given->sizes, x->sizes + x->ndim - dims, (size_t)dims * sizeof *x->sizes) == 0)
         return need_sizes(call, name, given, dims, x->sizes + x->ndim - dims);
-    return trek_op_fail(call, TREK_ERR_SHAPE, "input %s does not end in %s, the sizes of %s", trek_tensor_shape_text(x, first),
+    return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s; must end in %s, the sizes of %s", trek_tensor_shape_text(x, first),
                         trek_tensor_shape_text(given, second), name);
 }
 
@@ -536,7 +541,7 @@ static trek_status need_channels(trek_op_call *call, const trek_tensor *x, const
     char text[TREK_SHAPE_TEXT];
     if (!given || given->ndim != 1 || given->sizes[0] == x->sizes[1])
         return need_vector(call, name, given, x->sizes[1]);
-    return trek_op_fail(call, TREK_ERR_SHAPE, "input %s has %lld channels in dimension 1, and %s is for %lld",
+    return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s has %lld channels in dimension 1; %s has %lld",
                         trek_tensor_shape_text(x, text), (long long)x->sizes[1], name, (long long)given->sizes[0]);
 }
 
@@ -595,18 +600,18 @@ trek_status trek_infer_batch_norm(trek_op_call *call)
     char text[TREK_SHAPE_TEXT];
     bool training = call->attrs.i[0];
     if (x->ndim < 2)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "input must be [N, C, ...], got %s", trek_tensor_shape_text(x, text));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s; must be [N, C, ...]", trek_tensor_shape_text(x, text));
     int64_t channels = x->sizes[1];
     for (int k = 1; k < 5; k++) {
         TRY(need_channels(call, x, names[k], input(call, k)));
         TRY(need_float(call, names[k], input(call, k)));
     }
     if (!input(call, 3) != !input(call, 4))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "running mean and running variance come together");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "running_mean and running_var: one is NULL; must be given together");
     if (!training && !input(call, 3))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "running statistics are needed outside training");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "running_mean and running_var: NULL; must be given outside of training");
     if (training && channels > 0 && x->numel == channels)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "training needs more than one value per channel, got %s",
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s; training needs more than 1 value for each channel",
                             trek_tensor_shape_text(x, text));
     if (trek_lies_channels_last(x))
         TRY(image_output(call, 0, x->sizes, (trek_dtype)x->dtype, true));
@@ -621,7 +626,7 @@ trek_status trek_infer_batch_norm_backward(trek_op_call *call)
     const trek_tensor *x = call->inputs[1];
     char text[TREK_SHAPE_TEXT];
     if (x->ndim < 2)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "input must be [N, C, ...], got %s", trek_tensor_shape_text(x, text));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s; must be [N, C, ...]", trek_tensor_shape_text(x, text));
     if (trek_lies_channels_last(x))
         TRY(image_output(call, 0, x->sizes, (trek_dtype)x->dtype, true));
     return norm_backward(call, x->sizes[1], 1, &x->sizes[1]);
@@ -633,9 +638,10 @@ static trek_status group_norm_sizes(const trek_op_call *call, const trek_tensor 
     int64_t count = call->attrs.i[0];
     char text[TREK_SHAPE_TEXT];
     if (x->ndim < 2)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "needs at least 2 dimensions, got %s", trek_tensor_shape_text(x, text));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s; must have at least 2 dimensions", trek_tensor_shape_text(x, text));
     if (count < 1 || x->sizes[1] % count != 0)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld channels in %lld groups", (long long)x->sizes[1], (long long)count);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "groups: %lld channels in %lld groups; must be a multiple",
+                            (long long)x->sizes[1], (long long)count);
     *groups = x->sizes[1] > 0 ? x->sizes[0] * count : 0; /* without channels any number of groups is possible */
     return TREK_OK;
 }
@@ -651,7 +657,7 @@ trek_status trek_infer_group_norm(trek_op_call *call)
         TRY(need_float(call, k == 1 ? "weight" : "bias", input(call, k)));
     }
     if (groups > 0 && x->numel == call->attrs.i[0])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "needs more than one value for each group");
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input: 1 value for each group; must have more");
     TRY(trek_op_output(call, 0, x->ndim, x->sizes, (trek_dtype)x->dtype));
     TRY(trek_op_output(call, 1, 1, &groups, statistics_dtype((trek_dtype)x->dtype)));
     return trek_op_output(call, 2, 1, &groups, statistics_dtype((trek_dtype)x->dtype));
@@ -672,7 +678,8 @@ static trek_status check_padding_index(const trek_op_call *call, int64_t index, 
 {
     if (index >= -1 && index < rows)
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_ARGUMENT, "padding_idx %lld is outside [0, %lld)", (long long)index, (long long)rows);
+    return trek_op_fail(call, TREK_ERR_ARGUMENT, "padding_idx: %lld; must be inside [0, %lld)", (long long)index,
+                        (long long)rows);
 }
 
 trek_status trek_infer_embedding(trek_op_call *call);
@@ -685,7 +692,7 @@ trek_status trek_infer_embedding(trek_op_call *call)
     TRY(need_integer(call, "indices", indices));
     TRY(check_padding_index(call, call->attrs.i[0], weight->sizes[0]));
     if (indices->ndim == TREK_MAX_DIMS)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "indices have too many dimensions: %s", trek_tensor_shape_text(indices, text));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "indices: %s; too many dimensions", trek_tensor_shape_text(indices, text));
     for (int d = 0; d < indices->ndim; d++)
         sizes[d] = indices->sizes[d];
     sizes[indices->ndim] = weight->sizes[1];
@@ -703,14 +710,14 @@ trek_status trek_infer_embedding_backward(trek_op_call *call)
     for (int d = 0; fits && !bags && d < indices->ndim; d++)
         fits = grad->sizes[d] == indices->sizes[d];
     if (!fits)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "gradient %s does not fit indices %s", trek_tensor_shape_text(grad, first),
+        return trek_op_fail(call, TREK_ERR_SHAPE, "gradient: %s does not fit indices %s", trek_tensor_shape_text(grad, first),
                             trek_tensor_shape_text(indices, second));
     TRY(need_dtype(call, "bags", bags, TREK_I64));
     TRY(need_dtype(call, "factors", factors, statistics_dtype((trek_dtype)grad->dtype)));
     if (factors)
         TRY(need_sizes(call, "factors", factors, indices->ndim, indices->sizes));
     if (rows < 0)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "a weight of %lld rows", (long long)rows);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "rows: %lld; must be 0 or more", (long long)rows);
     TRY(check_padding_index(call, call->attrs.i[0], rows));
     int64_t sizes[2] = { rows, grad->sizes[grad->ndim - 1] };
     return trek_op_output(call, 0, 2, sizes, product_dtype(call, (trek_dtype)grad->dtype));
@@ -728,13 +735,13 @@ trek_status trek_infer_embedding_bag(trek_op_call *call)
     TRY(need_dtype(call, "offsets", offsets, TREK_I64));
     TRY(need_ndim(call, "offsets", offsets, 1));
     if (offsets->numel == 0)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "offsets of bags, and their end, are needed, not [0]");
+        return trek_op_fail(call, TREK_ERR_SHAPE, "offsets: [0]; must be those of bags, and their end");
     TRY(need_vector(call, "per_sample_weights", factors, indices->numel));
     TRY(check_padding_index(call, call->attrs.i[0], weight->sizes[0]));
     if (mode < TREK_BAG_MEAN || mode > TREK_BAG_MAX)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no mode", (long long)mode);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "mode: %lld; must be a value of trek_bag_mode", (long long)mode);
     if (factors && mode != TREK_BAG_SUM)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "per_sample_weights are for sums");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "per_sample_weights: given; only sums have them");
     int64_t sizes[2] = { offsets->numel - 1, weight->sizes[1] }, places[2] = { mode == TREK_BAG_MAX ? sizes[0] : 0, sizes[1] };
     TRY(trek_op_output(call, 0, 2, sizes, (trek_dtype)weight->dtype));
     return trek_op_output(call, 1, 2, places, TREK_I64);
@@ -749,16 +756,16 @@ static trek_status check_cross_entropy(trek_op_call *call, const trek_tensor *lo
     TRY(need_ndim(call, "logits", logits, 2));
     TRY(need_integer(call, "labels", labels));
     if (labels->ndim != 1 || labels->sizes[0] != logits->sizes[0])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "labels %s do not fit logits %s, whose dimension 1 is the classes'",
+        return trek_op_fail(call, TREK_ERR_SHAPE, "labels: %s do not fit logits %s, whose dimension 1 is the classes'",
                             trek_tensor_shape_text(labels, second), trek_tensor_shape_text(logits, first));
     if (logits->sizes[1] < 1 && logits->sizes[0] > 0)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "logits %s have no classes", trek_tensor_shape_text(logits, first));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "logits: %s; must have classes", trek_tensor_shape_text(logits, first));
     TRY(need_vector(call, "class weights", weight, logits->sizes[1]));
     TRY(need_float(call, "class weights", weight));
     if (a->i[1] < TREK_REDUCTION_MEAN || a->i[1] > TREK_REDUCTION_NONE)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "unknown reduction %lld", (long long)a->i[1]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "reduction: %lld; must be a value of trek_reduction", (long long)a->i[1]);
     if (!(a->f[0] >= 0 && a->f[0] <= 1))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "label smoothing %g is outside [0, 1]", a->f[0]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "label_smoothing: %g; must be inside [0, 1]", a->f[0]);
     return TREK_OK;
 }
 

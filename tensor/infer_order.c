@@ -48,9 +48,9 @@ trek_status trek_infer_topk(trek_op_call *call)
         return trek_error_status();
     int64_t n = line_length(call), k = call->attrs.i[1];
     if (k < 0 || k > n)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld of %lld elements", (long long)k, (long long)n);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "k: %lld; there are %lld elements", (long long)k, (long long)n);
     if (k == 0 && call->inputs[0]->ndim == 0)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "none of a tensor without dimensions, which has one element");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "k: 0; must be 1 for a scalar, which has one element");
     return values_and_places(call, k);
 }
 
@@ -60,11 +60,11 @@ trek_status trek_infer_kthvalue(trek_op_call *call)
         return trek_error_status();
     int64_t n = line_length(call), k = call->attrs.i[1], which = call->attrs.i[2];
     if (which < 0 || which >= TREK_ORDER_CHOICES)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no choice", (long long)which);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "which: %lld is unknown", (long long)which);
     if (which != TREK_ORDER_KTH && n == 0)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "no value over no elements");
+        return trek_op_fail(call, TREK_ERR_SHAPE, "x: it has 0 elements, which have no value");
     if (which == TREK_ORDER_KTH && (k < 1 || k > n))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "the %lldth of %lld elements", (long long)k, (long long)n);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "k: %lld; must be 1 to %lld", (long long)k, (long long)n);
     return values_and_places(call, 1);
 }
 
@@ -77,7 +77,7 @@ trek_status trek_infer_searchsorted(trek_op_call *call)
     for (int d = 0; fits && lines->ndim > 1 && d < x->ndim - 1; d++)
         fits = lines->sizes[d] == x->sizes[d];
     if (!fits)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "sorted lines %s do not fit values %s", trek_tensor_shape_text(lines, a),
+        return trek_op_fail(call, TREK_ERR_SHAPE, "sorted lines: %s do not fit values %s", trek_tensor_shape_text(lines, a),
                             trek_tensor_shape_text(x, b));
     return trek_op_output(call, 0, x->ndim, x->sizes, TREK_I64);
 }
@@ -97,24 +97,25 @@ trek_status trek_infer_scatter(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *index = call->inputs[1], *source = call->inputs[2];
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-    TRY(need_integer(call, "the index", index));
-    TRY(need_dtype(call, "the source", source, (trek_dtype)x->dtype));
+    TRY(need_integer(call, "index", index));
+    TRY(need_dtype(call, "source", source, (trek_dtype)x->dtype));
     if (!take_dim(call, 0))
         return trek_error_status();
     bool fits = index->ndim == x->ndim;
     for (int d = 0; fits && d < x->ndim; d++)
         fits = d == call->attrs.i[0] || index->sizes[d] <= x->sizes[d];
     if (!fits)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "the index does not fit: %s and %s", trek_tensor_shape_text(x, a),
+        return trek_op_fail(call, TREK_ERR_SHAPE, "x and index: %s and %s do not fit together", trek_tensor_shape_text(x, a),
                             trek_tensor_shape_text(index, b));
-    TRY(need_sizes(call, "the source", source, index->ndim, index->sizes));
+    TRY(need_sizes(call, "source", source, index->ndim, index->sizes));
     return trek_op_output(call, 0, x->ndim, x->sizes, (trek_dtype)x->dtype);
 }
 
 trek_status trek_infer_scatter_reduce(trek_op_call *call)
 {
     if (call->attrs.i[1] < 0 || call->attrs.i[1] >= TREK_SCATTER_KINDS)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no reduction", (long long)call->attrs.i[1]);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "reduction: %lld; must be a value of trek_scatter_reduction",
+                            (long long)call->attrs.i[1]);
     return trek_infer_scatter(call);
 }
 
@@ -125,7 +126,7 @@ trek_status trek_infer_diagonal(trek_op_call *call)
         return trek_error_status();
     int first = (int)call->attrs.i[1], second = (int)call->attrs.i[2], n = 0;
     if (x->ndim < 2 || first == second)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "two different dimensions are needed, not %d and %d", first, second);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "dims: %d and %d; must be two different dimensions", first, second);
     int64_t offset = call->attrs.i[0], rows = x->sizes[first], columns = x->sizes[second], sizes[TREK_MAX_DIMS],
         strides[TREK_MAX_DIMS];
     int64_t below = offset < 0 ? (offset < -rows ? rows : -offset) : 0,

@@ -10,8 +10,8 @@ static trek_status check_weight(const trek_op_call *call, const trek_tensor *wei
     *hidden = weight->sizes[1];
     if (weight->sizes[0] == gates * *hidden)
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_SHAPE, "weight must be [%lld H, H], got %s", (long long)gates,
-                        trek_tensor_shape_text(weight, text));
+    return trek_op_fail(call, TREK_ERR_SHAPE, "weight: %s; must be [%lld H, H]", trek_tensor_shape_text(weight, text),
+                        (long long)gates);
 }
 
 static trek_status check_state(const trek_op_call *call, const char *name, const trek_tensor *state, int64_t rows, int64_t hidden)
@@ -33,8 +33,8 @@ static trek_status check_sequence(const trek_op_call *call, const char *name, co
     TRY(need_ndim(call, name, x, 3));
     if (x->sizes[2] == parts * hidden)
         return TREK_OK;
-    return trek_op_fail(call, TREK_ERR_SHAPE, "%s must be [T, N, %lld], got %s", name, (long long)(parts * hidden),
-                        trek_tensor_shape_text(x, text));
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s: %s; must be [T, N, %lld]", name, trek_tensor_shape_text(x, text),
+                        (long long)(parts * hidden));
 }
 
 trek_status trek_infer_lstm(trek_op_call *call);
@@ -70,8 +70,8 @@ trek_status trek_infer_lstm_backward(trek_op_call *call)
     trek_dtype dtype = (trek_dtype)weight->dtype;
     int64_t hidden;
     TRY(check_weight(call, weight, 4, &hidden));
-    TRY(check_sequence(call, "what was kept", kept, 5, hidden));
-    TRY(need_dtype(call, "what was kept", kept, statistics_dtype(dtype)));
+    TRY(check_sequence(call, "kept values", kept, 5, hidden));
+    TRY(need_dtype(call, "kept values", kept, statistics_dtype(dtype)));
     const int64_t y[3] = { kept->sizes[0], kept->sizes[1], hidden }, state[3] = { 2, y[1], hidden };
     TRY(check_gradients(call, 2, y, 3, state));
     TRY(check_state(call, "c0", call->inputs[4], y[1], hidden));
@@ -105,8 +105,8 @@ trek_status trek_infer_gru_backward(trek_op_call *call)
     trek_dtype dtype = (trek_dtype)weight->dtype;
     int64_t hidden;
     TRY(check_weight(call, weight, 3, &hidden));
-    TRY(check_sequence(call, "what was kept", kept, 4, hidden));
-    TRY(need_dtype(call, "what was kept", kept, statistics_dtype(dtype)));
+    TRY(check_sequence(call, "kept values", kept, 4, hidden));
+    TRY(need_dtype(call, "kept values", kept, statistics_dtype(dtype)));
     const int64_t y[3] = { kept->sizes[0], kept->sizes[1], hidden }, gates[3] = { y[0], y[1], 3 * hidden };
     TRY(need_sizes(call, "result", call->inputs[2], 3, y));
     TRY(check_gradients(call, 3, y, 2, y + 1));

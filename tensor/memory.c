@@ -461,7 +461,8 @@ trek_status trek_host_allocator_set(const trek_allocator *allocator)
     trek_host_release_cached();
     long long live = atomic_load(&live_allocations);
     if (live != 0)
-        return trek_fail(TREK_ERR_STATE, "allocator_set: %lld allocations of the present allocator are in use", live);
+        return trek_fail(TREK_ERR_STATE, "allocator_set: %lld allocations of the present allocator are in use; free them first",
+                         live);
     host = allocator ? *allocator : (trek_allocator){ default_allocate, default_release, NULL };
     return TREK_OK;
 }

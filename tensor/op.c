@@ -74,7 +74,7 @@ trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *s
         return TREK_OK;
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     return trek_op_fail(call, given->dtype == dtype ? TREK_ERR_SHAPE : TREK_ERR_DTYPE,
-                        "the result, %s %s, does not fit into %s %s",
+                        "output: the result, %s %s, does not fit into %s %s",
                         trek_dtype_name(dtype), trek_shape_text(trek_shape_make(sizes, ndim), a, sizeof a),
                         trek_dtype_name((trek_dtype)given->dtype), trek_tensor_shape_text(given, b));
 }
@@ -124,13 +124,13 @@ static trek_dtype common_dtype(const trek_op_call *call)
 
 static trek_status fail_missing_input(const trek_op_call *call)
 {
-    return trek_fail_missing(trek_op_called(call->op, &call->attrs), "an input");
+    return trek_fail_missing(trek_op_called(call->op, &call->attrs), "input");
 }
 
 static trek_status fail_devices(const trek_op_call *call, int k)
 {
     char a[16], b[16];
-    return trek_op_fail(call, TREK_ERR_DEVICE, "inputs are on different devices: %s and %s",
+    return trek_op_fail(call, TREK_ERR_DEVICE, "inputs: they are on different devices: %s and %s; must be on one",
                         trek_device_name(call->inputs[0]->device, a, sizeof a),
                         trek_device_name(call->inputs[k]->device, b, sizeof b));
 }
@@ -145,7 +145,7 @@ static trek_status fail_mixed(const trek_op_call *call)
             other = t;
         first = first ? first : t;
     }
-    return trek_op_fail(call, TREK_ERR_DTYPE, "inputs of different dtypes: %s and %s; cast one of them",
+    return trek_op_fail(call, TREK_ERR_DTYPE, "inputs: dtypes %s and %s; must be equal, cast one of them",
                         trek_dtype_name((trek_dtype)first->dtype), trek_dtype_name((trek_dtype)other->dtype));
 }
 
@@ -179,9 +179,9 @@ static inline trek_status check_inputs(trek_op_call *call, unsigned *adapt)
     if (mixed && (op->flags & TREK_OP_ALIKE))
         return fail_mixed(call);
     if (call->n_inputs == 0 && !(op->flags & TREK_OP_FILL))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "no inputs");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "inputs: there are none; must be at least one");
     if ((op->flags & TREK_OP_FILL) && !call->outputs[0])
-        return trek_fail_missing(op->name, "the tensor to fill");
+        return trek_fail_missing(op->name, "tensor to fill");
     bool promote = mixed || (first >= 0 && (op->flags & (TREK_OP_INT_TO_FLOAT | TREK_OP_SCALAR)) && !(TREK_FLOATS >> first & 1));
     *adapt = (promote ? PROMOTE : 0u) | (abroad ? BRING_HOME : 0u);
     return TREK_OK;
@@ -233,7 +233,7 @@ static inline trek_status carry_out(trek_op_call *call)
     trek_kernel kernel = trek_backends[call->outputs[0]->device.type]->kernels[op->id][dtype];
     if (kernel)
         return kernel(call);
-    return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "no kernel for %s on %s", trek_dtype_name(dtype),
+    return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "%s on %s: there is no kernel", trek_dtype_name(dtype),
                         trek_backends[call->outputs[0]->device.type]->name);
 }
 
@@ -302,10 +302,11 @@ static trek_status check_scalars(const trek_op_call *call, trek_dtype common)
     bool power = call->op->id == TREK_OP_pow_scalar;
     for (int k = 0; k < scalars_of(call->op); k++)
         if (!trek_dtype_holds(power && call->attrs.f[k] > 0 ? common : TREK_I64, call->attrs.f[k]))
-            return trek_op_fail(call, TREK_ERR_ARGUMENT, "%g with %s, which does not hold it", call->attrs.f[k],
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "scalar: %g; %s cannot hold it", call->attrs.f[k],
                                 trek_dtype_name(common));
     if (power && call->attrs.f[0] < 0)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%s to the power of %g is no integer; cast it to a floating dtype",
+        return trek_op_fail(call, TREK_ERR_ARGUMENT,
+                            "exponent: %s to the power of %g is not an integer; cast it to a floating dtype",
                             trek_dtype_name(common), call->attrs.f[0]);
     return TREK_OK;
 }

@@ -145,7 +145,7 @@ trek_status trek_measure_peak(trek_peak *peak)
     static trek_peak known[KNOWN];
     static int n_known;
     if (!peak)
-        return trek_fail_missing("trek_measure_peak", "peak");
+        return trek_fail_missing("measure_peak", "peak");
     *peak = (trek_peak){ .threads = trek_pool_threads(trek_pool_here()) };
     trek_status status = TREK_ERR_STATE;
     pthread_mutex_lock(&lock);

@@ -270,14 +270,14 @@ static bool init_locks(trek_pool *pool)
 trek_pool *trek_pool_new(int threads, int place)
 {
     if (threads < 1 || threads > TREK_MAX_THREADS)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "pool: %d threads asked for, 1 to %d are possible", threads, TREK_MAX_THREADS);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pool: threads: %d; must be 1 to %d", threads, TREK_MAX_THREADS);
     trek_pool *pool = trek_block_alloc(sizeof *pool + (size_t)threads * sizeof(member));
     if (!pool)
         return NULL;
     *pool = (trek_pool){ .threads = threads, .place = place };
     if (!init_locks(pool)) {
         trek_block_free(pool);
-        return trek_fail_null(TREK_ERR_STATE, "pool: the system gives no more locks");
+        return trek_fail_null(TREK_ERR_STATE, "pool: a lock cannot be made");
     }
     for (int k = 0; k < threads; k++)
         pool->members[k] = (member){ .pool = pool, .place = k };

@@ -284,5 +284,5 @@ trek_status trek_tensor_print(const trek_tensor *tensor, FILE *stream)
     FILE *to = stream ? stream : stdout;
     bool fine = fputs(text, to) >= 0 && fputc('\n', to) != EOF;
     trek_free(text);
-    return fine ? TREK_OK : trek_fail(TREK_ERR_IO, "tensor_print: writing failed");
+    return fine ? TREK_OK : trek_fail(TREK_ERR_IO, "tensor_print: file: it cannot be written");
 }

@@ -53,7 +53,7 @@ trek_status trek_scope_end(trek_scope scope)
     }
     if (scope.depth == 0)
         return TREK_OK; /* begin has failed and reported it */
-    return trek_fail(TREK_ERR_SCOPE, "scope_end: the scope has ended already, or is another thread's");
+    return trek_fail(TREK_ERR_SCOPE, "scope_end: scope: it has ended already, or is another thread's");
 }
 
 static bool in_scope(const trek_scope_stack *s, int start, const struct trek_var *var)
@@ -69,7 +69,7 @@ struct trek_var *trek_scope_end_keep(trek_scope scope, struct trek_var *var)
     trek_scope_stack *s = &trek_scopes;
     if (!is_open(scope)) {
         if (scope.depth != 0)
-            trek_fail(TREK_ERR_SCOPE, "scope_end_keep: the scope has ended already, or is another thread's");
+            trek_fail(TREK_ERR_SCOPE, "scope_end_keep: scope: it has ended already, or is another thread's");
         return NULL;
     }
     int start = s->marks[scope.depth - 1].start;

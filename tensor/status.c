@@ -180,7 +180,7 @@ trek_status trek_fail_missing(const char *function, const char *what)
 {
     if (sticky)
         return sticky;
-    trek_status status = trek_fail(TREK_ERR_ARGUMENT, "%s: %s is NULL%s", function, what,
+    trek_status status = trek_fail(TREK_ERR_ARGUMENT, "%s: %s: NULL; it must be given%s", function, what,
                                    sticky_text ? sticky_text->searched : "");
     trek_note_search(NULL, NULL);
     return status;
@@ -231,7 +231,7 @@ __attribute__((constructor)) static void watch_fork(void) { pthread_atfork(NULL,
 
 trek_status trek_fail_forked(void)
 {
-    return trek_fail(TREK_ERR_STATE, "this process was forked from one that used trek; its threads do not exist here");
+    return trek_fail(TREK_ERR_STATE, "fork: this process was forked from one that used trek; its threads do not exist here");
 }
 
 /* --- log ------------------------------------------------------------------ */

@@ -101,7 +101,7 @@ trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, 
     size_t item = trek_item_size[dtype];
     if (!set_sizes(t, ndim, sizes, item)) {
         char text[TREK_SHAPE_TEXT];
-        trek_fail(TREK_ERR_SHAPE, "tensor: %s has more elements than memory can hold",
+        trek_fail(TREK_ERR_SHAPE, "tensor: shape: %s has more elements than memory can hold",
                   trek_shape_text(trek_shape_make(sizes, ndim), text, sizeof text));
         goto fail;
     }
@@ -167,14 +167,14 @@ trek_tensor *trek_tensor_wrap(void *data, trek_shape shape, trek_dtype dtype, vo
     if (trek_check_creation("tensor_wrap", shape, dtype) != TREK_OK)
         return NULL;
     if (!data && trek_shape_numel(shape) > 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "tensor_wrap: data is NULL");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "tensor_wrap: data: NULL; it must be given");
     trek_storage *s = storage_new(trek_cpu(0));
     if (!s)
         return NULL;
     trek_tensor *t = own_header(s, dtype, shape.ndim);
     if (!set_sizes(t, shape.ndim, shape.sizes, trek_dtype_size(dtype))) {
         trek_block_free(s);
-        return trek_fail_null(TREK_ERR_SHAPE, "tensor_wrap: the shape has more elements than memory can hold");
+        return trek_fail_null(TREK_ERR_SHAPE, "tensor_wrap: shape: more elements than memory can hold");
     }
     s->data = t->data = data;
     s->bytes = (size_t)t->numel * trek_dtype_size(dtype);

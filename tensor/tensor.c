@@ -15,12 +15,13 @@ trek_status trek_check_creation(const char *what, trek_shape shape, trek_dtype d
 {
     char text[TREK_SHAPE_TEXT];
     if (shape.ndim < 0 || shape.ndim > TREK_MAX_DIMS)
-        return trek_fail(TREK_ERR_SHAPE, "%s: %d dimensions; at most %d are possible", what, shape.ndim, TREK_MAX_DIMS);
+        return trek_fail(TREK_ERR_SHAPE, "%s: shape: %d dimensions; must be at most %d", what, shape.ndim, TREK_MAX_DIMS);
     for (int d = 0; d < shape.ndim; d++)
         if (shape.sizes[d] < 0)
-            return trek_fail(TREK_ERR_SHAPE, "%s: negative size in %s", what, trek_shape_text(shape, text, sizeof text));
+            return trek_fail(TREK_ERR_SHAPE, "%s: shape: %s; sizes must not be negative", what,
+                             trek_shape_text(shape, text, sizeof text));
     if (trek_dtype_size(dtype) == 0)
-        return trek_fail(TREK_ERR_DTYPE, "%s: %d is no dtype", what, (int)dtype);
+        return trek_fail(TREK_ERR_DTYPE, "%s: dtype: %d; must be a value of trek_dtype", what, (int)dtype);
     return TREK_OK;
 }
 
@@ -32,7 +33,8 @@ static trek_tensor *make(const char *what, trek_shape shape, trek_dtype dtype, t
         return NULL;
     device = trek_device_resolve(device);
     if (device.type == TREK_DEVICE_UNSET || (unsigned)device.type >= TREK_DEVICE_TYPE_COUNT || device.index < 0)
-        return trek_fail_null(TREK_ERR_DEVICE, "%s: no such device (type %d, index %d)", what, (int)device.type, device.index);
+        return trek_fail_null(TREK_ERR_DEVICE, "%s: device: it does not exist (type %d, index %d)", what, (int)device.type,
+                              device.index);
     return trek_tensor_make(shape.ndim, shape.sizes, dtype, device);
 }
 
@@ -91,7 +93,9 @@ trek_tensor *trek_tensor_arange(double start, double end, double step, trek_dtyp
 {
     double count = ceil((end - start) / step);
     if (step == 0 || !isfinite(count) || count > 0x1p53 || (end - start) / step < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "tensor_arange: from %g to %g in steps of %g", start, end, step);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "tensor_arange: from %g to %g in steps of %g; the step must lead from start to end", start, end,
+                              step);
     if (whole(dtype)) { /* the number of elements is computed with integers, as in PyTorch and NumPy */
         start = trunc(start);
         step = trunc(step);
@@ -184,7 +188,8 @@ trek_tensor *trek_tensor_randn(trek_shape shape, trek_dtype dtype, trek_device d
 trek_tensor *trek_tensor_randint(int64_t low, int64_t high, trek_shape shape, trek_dtype dtype, trek_device device)
 {
     if (low >= high)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "tensor_randint: no integer in [%lld, %lld)", (long long)low, (long long)high);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "tensor_randint: low and high: there is no integer in [%lld, %lld)",
+                              (long long)low, (long long)high);
     return random(make("tensor_randint", shape, dtype, device), TREK_OP_random_integers, (double)low, (double)high);
 }
 
@@ -215,7 +220,7 @@ trek_tensor *trek_tensor_from_data(const void *data, trek_shape shape, trek_dtyp
         return t;
     size_t bytes = (size_t)t->numel * trek_dtype_size(dtype);
     trek_status status = data ? trek_backends[device.type]->copy_bytes(t->data, device, data, trek_cpu(0), bytes, NULL)
-                              : trek_fail(TREK_ERR_ARGUMENT, "tensor_from_data: data is NULL");
+                              : trek_fail(TREK_ERR_ARGUMENT, "tensor_from_data: data: NULL; it must be given");
     if (status == TREK_OK)
         return t;
     trek_tensor_release(t);
@@ -257,7 +262,7 @@ trek_status trek_tensor_to_host(const trek_tensor *tensor, trek_dtype dtype, voi
     if (trek_gone(tensor, "tensor_to_host", "the tensor"))
         return TREK_ERR_STATE;
     if ((size_t)tensor->numel * trek_dtype_size(dtype) != bytes)
-        return trek_fail(TREK_ERR_ARGUMENT, "tensor_to_host: %lld elements of %s do not make %zu bytes",
+        return trek_fail(TREK_ERR_ARGUMENT, "tensor_to_host: bytes: %lld elements of %s are not %zu bytes",
                          (long long)tensor->numel, trek_dtype_name(dtype), bytes);
     trek_tensor *cast = trek_tensor_cast((trek_tensor *)tensor, dtype);
     trek_tensor *flat = cast ? trek_tensor_contiguous(cast) : NULL;
@@ -268,7 +273,7 @@ trek_status trek_tensor_to_host(const trek_tensor *tensor, trek_dtype dtype, voi
     }
     trek_tensor_release(flat);
     trek_tensor_release(cast);
-    return flat ? status : trek_fail(TREK_ERR_MEMORY, "tensor_to_host: no copy could be made");
+    return flat ? status : trek_fail(TREK_ERR_MEMORY, "tensor_to_host: out of memory: no copy could be made");
 }
 
 double trek_tensor_item(const trek_tensor *tensor)
@@ -280,8 +285,8 @@ double trek_tensor_item(const trek_tensor *tensor)
         return value;
     if (tensor->numel != 1) {
         char text[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_SHAPE, "tensor_item: one element is needed, not %s", trek_tensor_shape_text(tensor, text)),
-            value;
+        return trek_fail(TREK_ERR_SHAPE, "tensor_item: tensor: %s; must have one element", trek_tensor_shape_text(tensor, text)),
+               value;
     }
     if (tensor->device.type == TREK_CPU && tensor->dtype == TREK_F32)
         return *(const float *)(const void *)tensor->data;
@@ -372,8 +377,8 @@ trek_status trek_tensor_copy_from(trek_tensor *tensor, const trek_tensor *source
         return TREK_ERR_STATE;
     if (!trek_same_sizes(tensor, source)) {
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_SHAPE, "tensor_copy_from: %s cannot be copied into %s", trek_tensor_shape_text(source, a),
-                         trek_tensor_shape_text(tensor, b));
+        return trek_fail(TREK_ERR_SHAPE, "tensor_copy_from: source: %s cannot be copied into %s",
+                         trek_tensor_shape_text(source, a), trek_tensor_shape_text(tensor, b));
     }
     if (trek_check_overwrite("tensor_copy_from", tensor, source) != TREK_OK)
         return trek_error_status();

@@ -102,9 +102,9 @@ static bool parse_device(const char *text, size_t length, trek_device *device)
 trek_status trek_device_parse(const char *text, trek_device *device)
 {
     if (!text || !device)
-        return trek_fail(TREK_ERR_ARGUMENT, "device_parse: text and device are needed");
+        return trek_fail(TREK_ERR_ARGUMENT, "device_parse: text or device: NULL; both must be given");
     if (!parse_device(text, strlen(text), device))
-        return trek_fail(TREK_ERR_ARGUMENT, "device_parse: \"%.40s\" is no device; write cpu, cpu:1 or cuda:0", text);
+        return trek_fail(TREK_ERR_ARGUMENT, "device_parse: text: \"%.40s\"; must be a device such as cpu, cpu:1 or cuda:0", text);
     return TREK_OK;
 }
 
@@ -116,7 +116,8 @@ trek_device trek_device_default(void)
         return device;
     if (listed && *listed)
         trek_log_message(TREK_LOG_WARNING,
-                         "TREK_DEVICES=%.80s does not begin with a device such as cpu:0 or cuda:1: it is ignored here", listed);
+                         "TREK_DEVICES=%.80s: it does not begin with a device such as cpu:0 or cuda:1: it is ignored here",
+                         listed);
     int gpus = trek_device_count(TREK_CUDA);
     return gpus > 0 ? trek_cuda(trek_environment_local_rank() % gpus) : trek_cpu(0);
 }

@@ -10,7 +10,7 @@ int trek_normalize_dim(int64_t dim, int ndim, const char *op)
     int limit = ndim > 0 ? ndim : 1; /* a scalar accepts -1 and 0 */
     if (dim >= -limit && dim < limit)
         return (int)(dim < 0 ? dim + limit : dim);
-    trek_fail(TREK_ERR_ARGUMENT, "%s: dimension %lld of a tensor with %d", op, (long long)dim, ndim);
+    trek_fail(TREK_ERR_ARGUMENT, "%s: dim: %lld; the tensor has %d dimensions", op, (long long)dim, ndim);
     return -1;
 }
 
@@ -36,8 +36,9 @@ trek_status trek_resolve_shape(trek_shape *shape, int64_t numel, const char *op)
     }
     if (!bad)
         return TREK_OK;
-    return trek_fail(TREK_ERR_SHAPE, "%s: %lld elements cannot take the shape %s", op, (long long)numel,
-                     trek_shape_text(*shape, text, sizeof text));
+    return trek_fail(TREK_ERR_SHAPE, "%s: shape: %s; %lld elements cannot take it", op,
+                     trek_shape_text(*shape, text, sizeof text),
+                     (long long)numel);
 }
 
 bool trek_view_strides(const trek_tensor *t, int ndim, const int64_t *sizes, int64_t *strides)
@@ -141,7 +142,7 @@ trek_status trek_infer_expand(trek_op_call *call)
     if (fits)
         return give_view(call, 0, shape.ndim, shape.sizes, strides);
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-    return trek_op_fail(call, TREK_ERR_SHAPE, "%s cannot be expanded to %s", trek_tensor_shape_text(x, a),
+    return trek_op_fail(call, TREK_ERR_SHAPE, "shape: %s cannot be expanded to %s", trek_tensor_shape_text(x, a),
                         trek_shape_text(shape, b, sizeof b));
 }
 
@@ -151,14 +152,14 @@ trek_status trek_infer_permute(trek_op_call *call)
     int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];
     unsigned seen = 0;
     if (call->attrs.i[0] != x->ndim)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld dimensions are listed for a tensor with %d",
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "dims: %lld are listed for a tensor with %d dimensions",
                             (long long)call->attrs.i[0], x->ndim);
     for (int d = 0; d < x->ndim; d++) {
         int from = trek_normalize_dim(call->attrs.i[1 + d], x->ndim, "permute");
         if (from < 0)
             return trek_error_status();
         if (seen >> from & 1)
-            return trek_op_fail(call, TREK_ERR_ARGUMENT, "dimension %d is listed twice", from);
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "dims: dimension %d occurs twice", from);
         seen |= 1u << from;
         call->attrs.i[1 + d] = from;
         sizes[d] = x->sizes[from];
@@ -208,7 +209,7 @@ trek_status trek_infer_unsqueeze(trek_op_call *call)
     if (dim < 0)
         return trek_error_status();
     if (x->ndim == TREK_MAX_DIMS)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "more than %d dimensions", TREK_MAX_DIMS);
+        return trek_op_fail(call, TREK_ERR_SHAPE, "x: more than %d dimensions; must be fewer", TREK_MAX_DIMS);
     int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];
     for (int d = 0; d <= x->ndim; d++) {
         int from = d < dim ? d : d - 1;
@@ -224,7 +225,7 @@ static int slice_dim(trek_op_call *call)
     trek_tensor *x = call->inputs[0];
     int dim = trek_normalize_dim(call->attrs.i[0], x->ndim, trek_op_called(call->op, &call->attrs));
     if (dim >= 0 && x->ndim == 0)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "a scalar has no dimensions to take a part of"), -1;
+        return trek_op_fail(call, TREK_ERR_SHAPE, "x: it is a scalar; must have dimensions"), -1;
     call->attrs.i[0] = dim;
     return dim;
 }
@@ -240,8 +241,9 @@ trek_status trek_infer_narrow(trek_op_call *call)
         start += x->sizes[dim];
     if (start < 0 || length < 0 || start > x->sizes[dim] - length) {
         char text[TREK_SHAPE_TEXT];
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld elements from %lld along dimension %d of %s", (long long)length,
-                            (long long)call->attrs.i[1], dim, trek_tensor_shape_text(x, text));
+        return trek_op_fail(call, TREK_ERR_ARGUMENT,
+                            "length and start: %lld elements from %lld on along dimension %d of %s; must be inside",
+                            (long long)length, (long long)call->attrs.i[1], dim, trek_tensor_shape_text(x, text));
     }
     call->attrs.i[1] = start;
     int64_t sizes[TREK_MAX_DIMS];
@@ -259,8 +261,8 @@ trek_status trek_infer_select(trek_op_call *call)
     int64_t index = call->attrs.i[1] < 0 ? call->attrs.i[1] + x->sizes[dim] : call->attrs.i[1];
     if (index < 0 || index >= x->sizes[dim]) {
         char text[TREK_SHAPE_TEXT];
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "index %lld along dimension %d of %s", (long long)call->attrs.i[1], dim,
-                            trek_tensor_shape_text(x, text));
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "index: %lld along dimension %d of %s; must be inside",
+                            (long long)call->attrs.i[1], dim, trek_tensor_shape_text(x, text));
     }
     call->attrs.i[1] = index;
     int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];

@@ -333,7 +333,7 @@ generated_headers() {
 }
 
 # What can be refused before anything is compiled; these checks are also tests of a build, which need not run again
-refusals=(includes sources tested docs count environment excerpts messages packages headers declarations sweep)
+refusals=(includes sources tested docs count environment errors excerpts messages packages headers declarations sweep)
 done_before=() # options that leave out what a stage before has done
 pages_compiled='' # by the suite "pages", in a stage before
 stage_refusals() {

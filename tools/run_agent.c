@@ -252,7 +252,7 @@ static void take_job(const frame *f)
     bool whole = arguments > 0 && task.program && take_texts(f) && task.processes > 0 && task.locals > 0 && task.address &&
                  task.port && task.token;
     if (!whole)
-        refuse("what trek-run asks for", "it is no job");
+        refuse("what trek-run asks for", "it is not a job");
     else if (task.folder && chdir(task.folder) != 0)
         refuse(task.folder, strerror(errno));
     free((char *)task.folder);

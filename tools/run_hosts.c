@@ -131,7 +131,7 @@ bool hosts_read_file(hosts *h, const char *path)
     }
     if (file)
         fclose(file);
-    return good && (h->n > 0 || wrong("--hostfile", "there is no host in it", path));
+    return good && (h->n > 0 || wrong("--hostfile", "it lists no host", path));
 }
 
 /* Distributes one at a time, so that the shares are as equal as possible; the first ones get one more. */

@@ -93,7 +93,7 @@ static int take_variable(options *o, const char *text)
     char *name = o->travels[n] = strndup(text, length);
     if (name && text[length] == '=')
         setenv(name, text + length + 1, 1);
-    return name && !getenv(name) ? wrong_call("--env: there is no such variable", name) : 0;
+    return name && !getenv(name) ? wrong_call("--env: this variable is not set", name) : 0;
 }
 
 /* Returns 0, an exit status, or -1 if it is none of these options. *k is then at the option's last word. */
@@ -156,7 +156,7 @@ static int take_other(options *o, int argc, char **argv, int *k)
     bool list = strcmp(name, "-H") == 0 || strcmp(name, "--hosts") == 0 || strcmp(name, "--host") == 0;
     bool file = strcmp(name, "--hostfile") == 0, variable = strcmp(name, "-x") == 0 || strcmp(name, "--env") == 0;
     if (!list && !file && !variable)
-        return wrong_call("no such option", name);
+        return wrong_call("unknown option", name);
     ++*k;
     if (variable)
         return take_variable(o, text);

@@ -317,7 +317,7 @@ static void lose(agent *a, int status)
                 opts.trek_run,
                 how);
     else if (needed)
-        fprintf(stderr, "trek-run: %s: there is no connection (ssh %s)\n", h->name, how);
+        fprintf(stderr, "trek-run: %s: cannot connect (ssh %s)\n", h->name, how);
     drop_ranks(a, hello ? "was lost with its machine" : NOT_AGAIN);
     if (needed && first)
         opts.refused();

@@ -67,5 +67,5 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], kinds[k].name) == 0)
             return argc == 4 ? done(kinds[k].write(argv[2], argv[3]))
                 : wrong_call("a run and where to write are needed", argv[1]);
-    return wrong_call("no such kind", argv[1]);
+    return wrong_call("unknown kind", argv[1]);
 }

@@ -224,7 +224,7 @@ static void note_end(int rank, int status, const char *how)
     if (again)
         snprintf(then, sizeof then, AGAIN " (%d of %d)", restarted, o.restarts);
     else if (running > 0 && !has_failed())
-        snprintf(then, sizeof then, "; the others go on");
+        snprintf(then, sizeof then, "; the others continue");
     else if (running > 0)
         snprintf(then, sizeof then, "; the others have %g s to end", o.grace);
     fprintf(stderr, "trek-run: rank %s%s\n", end, then);

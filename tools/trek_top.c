@@ -102,7 +102,7 @@ static int read_options(int argc, char **argv, options *o, int *next)
             if (!read_order(++k < argc ? argv[k] : NULL, &o->order))
                 return wrong_call("--sort takes newest, name, status or loss", NULL);
         } else {
-            return wrong_call("no such option", argv[k]);
+            return wrong_call("unknown option", argv[k]);
         }
     }
     *next = k;

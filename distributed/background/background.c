@@ -206,7 +206,7 @@ static trek_status lose(trek_background *b, int64_t round, int site)
     trek_status status = TREK_OK;
     b->lost[site] = true;
     b->stats.lost += b->s->sites ? b->s->process_ranks[site] : 1;
-    trek_log_message(TREK_LOG_WARNING, "%s %d has failed: its batches go to the others, which go on without it", kind_of(b),
+    trek_log_message(TREK_LOG_WARNING, "%s %d has failed: its batches go to the others, which continue without it", kind_of(b),
                      site);
     for (int64_t k = b->allotted - 1; k >= round && status == TREK_OK; k--) {
         trek_allotment *own = allotment_of(b, k, site);
@@ -359,8 +359,8 @@ static trek_status all_have_failed(trek_background *b)
     snprintf(failure, sizeof failure, "%s", b->failure);
     trek_status status = b->failed;
     trek_lock_release(&b->lock);
-    return failure[0] ? trek_fail(status, "all ranks have failed; %s", failure)
-        : trek_fail(TREK_ERR_PEER, "all ranks of all processes have failed");
+    return failure[0] ? trek_fail(status, "trainer_run: all ranks have failed; %s", failure)
+                      : trek_fail(TREK_ERR_PEER, "trainer_run: all ranks of all processes have failed");
 }
 
 /* Averages one round. *ends: all batches of the pass have been trained and averaged. */
@@ -447,7 +447,8 @@ static trek_status begin_outer(trek_background *b)
 {
     trek_values *v = &b->values;
     if (b->outer && b->outer->count != v->n) {
-        trek_log_message(TREK_LOG_WARNING, "other parameters are frozen than before: the outer optimizer's momentum begins anew");
+        trek_log_message(TREK_LOG_WARNING,
+                         "the frozen parameters are not the same as before: the outer optimizer's momentum starts again from 0");
         trek_outer_free(&b->outer);
     }
     if (!b->outer && !(b->outer = trek_outer_new(&b->rule, v->center, v->n)))
@@ -465,7 +466,8 @@ static trek_status begin_values(trek_background *b)
     trek_values *v = &b->values;
     trek_status status = trek_values_begin(v, b->s, b->opts.outer ? b->rule.fragments : 1, !b->opts.outer);
     if (status == TREK_OK && b->opts.outer && v->dtype != TREK_F32)
-        status = trek_fail(TREK_ERR_UNSUPPORTED, "trek_trainer_run: .outer is of parameters in f32 or 16 bits, and some are f64");
+        status =
+            trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .outer: some parameters are in f64; they must be in f32 or 16 bits");
     for (int f = 0; f < v->fragments && status == TREK_OK; f++)
         status = trek_values_read(v, b->s, 0, f);
     if (status != TREK_OK)
@@ -507,7 +509,7 @@ trek_status trek_background_begin(trek_background *b, int64_t first, int64_t end
     for (; status == TREK_OK && b->allotted < ahead(b); b->allotted++)
         status = hand_out(b);
     if (status == TREK_OK && trek_thread_begin(&b->thread, averaging_thread, b) != 0)
-        status = trek_fail(TREK_ERR_STATE, "the averaging thread cannot be started");
+        status = trek_fail(TREK_ERR_STATE, "trainer_run: the thread that averages cannot be started");
     b->running = status == TREK_OK;
     return status;
 }

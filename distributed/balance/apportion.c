@@ -14,16 +14,18 @@ static trek_status check(int64_t total, const double *weights, int n, const int6
     if (!counts)
         return trek_fail_missing("apportion", "counts");
     if (total < 0 || total > MOST_ITEMS || n < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "apportion: %lld items among %d", (long long)total, n);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "apportion: total and n: %lld items among %d; must be 0 items or more among at least 1",
+                         (long long)total, n);
     *sum = 0;
     for (int k = 0; k < n; k++) {
         double weight = weights ? weights[k] : 1;
         if (!(weight >= 0) || isinf(weight))
-            return trek_fail(TREK_ERR_ARGUMENT, "apportion: weight %d is %g", k, weight);
+            return trek_fail(TREK_ERR_ARGUMENT, "apportion: weight %d: %g; must be finite and not negative", k, weight);
         *sum += weight;
     }
     if (!(*sum > 0) || isinf(*sum))
-        return trek_fail(TREK_ERR_ARGUMENT, "apportion: the weights sum to %g", *sum);
+        return trek_fail(TREK_ERR_ARGUMENT, "apportion: weights: their sum is %g; must be finite and above 0", *sum);
     return TREK_OK;
 }
 

@@ -313,10 +313,12 @@ static trek_status check_report(const trek_balancer *b, const double *compute_ms
         return trek_fail_missing("balancer_report", compute_ms ? "samples" : "compute_ms");
     for (int r = 0; r < b->ranks; r++)
         if (!(compute_ms[r] >= 0 && compute_ms[r] <= most_ms) || samples[r] < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "balancer_report: rank %d took %g ms for %lld samples", r, compute_ms[r],
-                             (long long)samples[r]);
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "balancer_report: rank %d: %g ms for %lld samples; both must be 0 or more, and the time finite", r,
+                             compute_ms[r], (long long)samples[r]);
     if (!(communication_ms >= 0 && communication_ms <= most_ms))
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_report: communication took %g ms", communication_ms);
+        return trek_fail(TREK_ERR_ARGUMENT, "balancer_report: communication_ms: %g; must be finite and not negative",
+                         communication_ms);
     return TREK_OK;
 }
 
@@ -392,7 +394,7 @@ double trek_balancer_throughput(const trek_balancer *b, int rank)
         return 0;
     }
     if (rank < 0 || rank >= b->ranks) {
-        trek_fail(TREK_ERR_ARGUMENT, "balancer_throughput: rank %d of %d", rank, b->ranks);
+        trek_fail(TREK_ERR_ARGUMENT, "balancer_throughput: rank: %d; must be 0 to %d", rank, b->ranks - 1);
         return 0;
     }
     return b->throughput[rank];
@@ -419,11 +421,11 @@ trek_status trek_balancer_resume(trek_balancer *b, const double *shares)
     double sum = 0;
     for (int r = 0; r < b->ranks; r++) {
         if (!(shares[r] >= 0 && shares[r] <= 1))
-            return trek_fail(TREK_ERR_ARGUMENT, "balancer_resume: rank %d has a share of %g", r, shares[r]);
+            return trek_fail(TREK_ERR_ARGUMENT, "balancer_resume: shares: rank %d has %g; must be 0 to 1", r, shares[r]);
         sum += shares[r];
     }
     if (!(fabs(sum - 1) < 1e-6))
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_resume: shares that sum to %g", sum);
+        return trek_fail(TREK_ERR_ARGUMENT, "balancer_resume: shares: their sum is %g; must be 1", sum);
     size_t n = (size_t)b->ranks;
     memcpy(b->shares, shares, n * sizeof *shares);
     memset(b->throughput, 0, n * sizeof *b->throughput);
@@ -444,21 +446,21 @@ trek_status trek_balancer_resume(trek_balancer *b, const double *shares)
 static trek_status check_opts(int ranks, const trek_balancer_opts *o)
 {
     if (ranks < 2)
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: %d ranks, of at least 2", ranks);
+        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: ranks: %d; must be at least 2", ranks);
     if (o->first < 0 || o->every < 0 || o->probe_every < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: first %lld, every %lld, probe_every %lld", (long long)o->first,
-                         (long long)o->every,
-                         (long long)o->probe_every);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "balancer_new: .first: %lld, .every: %lld, .probe_every: %lld; must be 0 (the default) or more",
+                         (long long)o->first, (long long)o->every, (long long)o->probe_every);
     if (!(o->smoothing >= 0 && o->smoothing <= 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: smoothing %g, above 0 and at most 1", o->smoothing);
+        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: .smoothing: %g; must be 0 to 1 (0: the default)", o->smoothing);
     if (o->min_share != TREK_ZERO && !(o->min_share >= 0 && o->min_share * ranks <= 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: min_share %g, of at most 1/%d", o->min_share, ranks);
+        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: .min_share: %g; must be 0 to 1/%d", o->min_share, ranks);
     if (o->min_gain != TREK_ZERO && !(o->min_gain >= 0 && o->min_gain < INFINITY))
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: min_gain %g", o->min_gain);
+        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: .min_gain: %g; must be finite and not negative", o->min_gain);
     if (o->speed_ratio != 0 && !(o->speed_ratio >= 1 && o->speed_ratio <= most_ratio))
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: speed_ratio %g, of 1 to %g", o->speed_ratio, most_ratio);
+        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: .speed_ratio: %g; must be 1 to %g", o->speed_ratio, most_ratio);
     if (o->speed_ratio != 0 && (o->slow_rank < 0 || o->slow_rank >= ranks))
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: slow_rank %d of %d ranks", o->slow_rank, ranks);
+        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: .slow_rank: %d; must be one of %d ranks", o->slow_rank, ranks);
     return TREK_OK;
 }
 

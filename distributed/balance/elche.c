@@ -194,10 +194,12 @@ static trek_status check_report(const trek_elche *e, const double *compute_ms, c
         return trek_fail_missing("elche_report", compute_ms ? "batches" : "compute_ms");
     for (int r = 0; r < e->ranks; r++)
         if (!(compute_ms[r] >= 0 && compute_ms[r] <= most_ms) || batches[r] < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "elche_report: rank %d took %g ms for %lld batches", r, compute_ms[r],
-                             (long long)batches[r]);
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "elche_report: rank %d: %g ms for %lld batches; both must be 0 or more, and the time finite", r,
+                             compute_ms[r], (long long)batches[r]);
     if (!(communication_ms >= 0 && communication_ms <= most_ms))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_report: communication took %g ms", communication_ms);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_report: communication_ms: %g; must be finite and not negative",
+                         communication_ms);
     return TREK_OK;
 }
 
@@ -237,7 +239,7 @@ trek_status trek_elche_nudge_down(trek_elche *e, double factor)
     if (!e)
         return trek_fail_missing("elche_nudge_down", "elche");
     if (!(factor > 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_nudge_down: factor %g is not above 0", factor);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_nudge_down: factor: %g; must be finite and above 0", factor);
     double wanted = ceil((double)e->anchor * fmin(fmax(factor, 0.1), 1) * (1 - 1e-12));
     if (e->global_batches > 0 || wanted >= (double)e->anchor)
         return TREK_OK;
@@ -261,14 +263,15 @@ trek_status trek_elche_resume(trek_elche *e, const int64_t *counts, int64_t anch
     int64_t sum = 0;
     for (int r = 0; r < e->ranks; r++) {
         if (counts[r] < 0 || counts[r] > most_anchor * (int64_t)MOST_RATIO)
-            return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: rank %d with %lld batches", r, (long long)counts[r]);
+            return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: counts: rank %d has %lld batches; must be 0 or more", r,
+                             (long long)counts[r]);
         sum += counts[r];
     }
     if (sum == 0 || (e->global_batches > 0 && sum != e->global_batches))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: counts that sum to %lld, of %lld", (long long)sum,
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: counts: their sum is %lld; must be %lld", (long long)sum,
                          (long long)e->global_batches);
     if (e->global_batches == 0 && (anchor < 1 || anchor > e->max_anchor))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: anchor %lld, of 1 to %lld", (long long)anchor,
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: anchor: %lld; must be 1 to %lld", (long long)anchor,
                          (long long)e->max_anchor);
     memcpy(e->counts, counts, (size_t)e->ranks * sizeof *counts);
     memset(e->ms, 0, (size_t)e->ranks * sizeof *e->ms);
@@ -295,7 +298,7 @@ trek_status trek_elche_clamp_total(trek_elche *e, int64_t max, int64_t *counts)
     if (status != TREK_OK)
         return status;
     if (max < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_clamp_total: at most %lld batches", (long long)max);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_clamp_total: max: %lld batches; must be 0 or more", (long long)max);
     if (trek_elche_total(e) <= max)
         return TREK_OK;
     for (int r = 0; r < e->ranks; r++)
@@ -335,7 +338,7 @@ double trek_elche_ms_per_batch(const trek_elche *e, int rank)
         return 0;
     }
     if (rank < 0 || rank >= e->ranks) {
-        trek_fail(TREK_ERR_ARGUMENT, "elche_ms_per_batch: rank %d of %d", rank, e->ranks);
+        trek_fail(TREK_ERR_ARGUMENT, "elche_ms_per_batch: rank: %d; must be 0 to %d", rank, e->ranks - 1);
         return 0;
     }
     return e->ms[rank];
@@ -356,21 +359,20 @@ double trek_elche_achieved_speedup(const trek_elche *e) { return e && e->calibra
 static trek_status check_opts(int ranks, const trek_elche_opts *o)
 {
     if (ranks < 2)
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: %d ranks, of at least 2", ranks);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: ranks: %d; must be at least 2", ranks);
     if (o->anchor < 0 || o->anchor > most_anchor || o->max_anchor < 0 || o->max_anchor > most_anchor)
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: anchor %lld up to %lld, of 1 to %lld", (long long)o->anchor,
-                         (long long)o->max_anchor,
-                         (long long)most_anchor);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .anchor: %lld, .max_anchor: %lld; must be 0 (the default) to %lld",
+                         (long long)o->anchor, (long long)o->max_anchor, (long long)most_anchor);
     if (o->overhead_target != 0 && !(o->overhead_target >= 0.01 && o->overhead_target <= 0.50))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: overhead_target %g, of 0.01 to 0.50", o->overhead_target);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .overhead_target: %g; must be 0.01 to 0.50", o->overhead_target);
     if (o->max_batch_diff < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: max_batch_diff %lld", (long long)o->max_batch_diff);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .max_batch_diff: %lld; must be 0 or more", (long long)o->max_batch_diff);
     if (o->speed_ratio != 0 && !(o->speed_ratio >= 1 && o->speed_ratio <= MOST_RATIO))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: speed_ratio %g, of 1 to %g", o->speed_ratio, MOST_RATIO);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .speed_ratio: %g; must be 1 to %g", o->speed_ratio, MOST_RATIO);
     if (o->speed_ratio != 0 && (o->slow_rank < 0 || o->slow_rank >= ranks))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: slow_rank %d of %d ranks", o->slow_rank, ranks);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .slow_rank: %d; must be one of %d ranks", o->slow_rank, ranks);
     if (o->global_batches < 0 || o->global_batches > INT64_C(1) << 40)
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: global_batches %lld, of 1 to 2^40", (long long)o->global_batches);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .global_batches: %lld; must be 1 to 2^40", (long long)o->global_batches);
     return TREK_OK;
 }
 

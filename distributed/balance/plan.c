@@ -24,7 +24,7 @@ struct trek_plan {
 trek_plan *trek_plan_new(int ranks)
 {
     if (ranks < 1 || ranks > TREK_PLAN_MOST_RANKS)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "plan_new: %d ranks, of 1 to %d", ranks, TREK_PLAN_MOST_RANKS);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "plan_new: ranks: %d; must be 1 to %d", ranks, TREK_PLAN_MOST_RANKS);
     trek_plan *plan = trek_calloc(1, sizeof *plan);
     if (plan)
         plan->ranks = ranks;
@@ -63,7 +63,7 @@ const char *trek_plan_shares_fault(const double *shares, int ranks)
     double sum = 0;
     for (int r = 0; r < ranks; r++) {
         if (!(shares[r] >= 0 && shares[r] <= 1) || (shares[r] > 0 && shares[r] < DBL_MIN))
-            return "a share out of 0 .. 1";
+            return "shares: one is outside 0 .. 1; must be inside";
         sum += shares[r];
     }
     return fabs(sum - 1) < 1e-6 ? NULL : "shares that do not sum to 1";
@@ -74,18 +74,19 @@ const char *trek_plan_counts_fault(const int64_t *counts, int ranks, int64_t anc
     bool some = false;
     for (int r = 0; r < ranks; r++) {
         if (counts[r] < 0)
-            return "a negative count";
+            return "counts: one is negative; must be 0 or more";
         some = some || counts[r] > 0;
     }
-    return !some ? "no rank has a batch" : anchor < 1 ? "an anchor below 1" : NULL;
+    return !some ? "counts: all are 0; at least one rank must have a batch" : anchor < 1 ? "anchor: below 1; must be 1 or more"
+        : NULL;
 }
 
 static trek_status add(trek_plan *plan, const char *function, entry added, const void *values)
 {
     const entry *last = plan->size > 0 ? &plan->entries[plan->size - 1] : NULL;
     if (added.from < 0 || (last && added.from < last->from))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: step %lld after step %lld", function, (long long)added.from,
-                         last ? (long long)last->from : 0);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: from: step %lld, after step %lld; steps must ascend and be 0 or more", function,
+                         (long long)added.from, last ? (long long)last->from : 0);
     size_t bytes = (size_t)plan->ranks * 8;
     bool replace = last && last->from == added.from;
     trek_status status = replace ? TREK_OK : trek_array_grow(&plan->entries, &plan->capacity, plan->size + 1,
@@ -174,7 +175,7 @@ bool trek_plan_get(const trek_plan *plan, int64_t k, trek_decision *decision)
         return false;
     }
     if (k < 0 || k >= plan->size) {
-        trek_fail(TREK_ERR_ARGUMENT, "plan_get: decision %lld of %d", (long long)k, plan->size);
+        trek_fail(TREK_ERR_ARGUMENT, "plan_get: k: %lld; there are %d decisions", (long long)k, plan->size);
         return false;
     }
     lend(&plan->entries[k], decision);

@@ -165,7 +165,7 @@ static bool read_decision(reader *in, trek_plan *plan, void *values)
     int64_t size = trek_plan_size(plan);
     const char *fault = kind_shares ? trek_plan_shares_fault(shares, ranks) : trek_plan_counts_fault(counts, ranks, anchor);
     if (size > 0 && trek_plan_get(plan, size - 1, &last) && from <= last.from)
-        fault = "steps should ascend";
+        fault = "the steps do not ascend";
     if (fault)
         return bad(in, fault);
     trek_status status = kind_shares ? trek_plan_add_shares(plan, from, shares)
@@ -181,9 +181,9 @@ static bool checksum_holds(const reader *in)
     const char *from = length > tail ? in->end - tail : NULL, *digits = from ? from + sizeof mark - 1 : NULL;
     uint64_t noted;
     if (!from || memcmp(from, mark, sizeof mark - 1) != 0 || in->end[-1] != '\n' || !trek_checksum_read(digits, &noted))
-        return trek_fail(TREK_ERR_FORMAT, "%s: its checksum is missing: the plan is cut off or damaged", in->name) == TREK_OK;
+        return trek_fail(TREK_ERR_FORMAT, "%s: the checksum is missing: the plan is cut off or damaged", in->name) == TREK_OK;
     if (!trek_checksum_holds(trek_checksum_of(in->start, (size_t)(digits - in->start)), noted))
-        return trek_fail(TREK_ERR_FORMAT, "%s: its checksum does not match: the plan is damaged", in->name) == TREK_OK;
+        return trek_fail(TREK_ERR_FORMAT, "%s: the checksum does not match: the plan is damaged", in->name) == TREK_OK;
     return true;
 }
 

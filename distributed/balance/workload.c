@@ -49,18 +49,19 @@ trek_status trek_workload_check_shares(const double *shares, int n, bool idle)
     double most = 0;
     for (int r = 0; r < n; r++) {
         if (!(shares[r] >= 0) || isinf(shares[r]))
-            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: rank %d has %g", r, shares[r]);
+            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: rank %d has %g; must be finite and not negative", r,
+                             shares[r]);
         most = fmax(most, shares[r]);
     }
     if (n < 1 || most == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: no rank has any");
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: all are 0; at least one rank must have a share");
     for (int r = 0; r < n; r++) {
         if (shares[r] == 0 && !idle)
-            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: rank %d has 0, which .allow_idle allows", r);
+            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: rank %d has 0; only .allow_idle allows that", r);
         if (shares[r] > 0 && shares[r] / most < LEAST_OF_MOST)
             return trek_fail(TREK_ERR_ARGUMENT,
-                             "trainer_setup: .shares: rank %d has %g, less than a millionth of the largest, %g", r, shares[r],
-                             most);
+                             "trainer_setup: .shares: rank %d has %g, less than a millionth of the largest, %g; must be more", r,
+                             shares[r], most);
     }
     return TREK_OK;
 }
@@ -204,7 +205,8 @@ static trek_status follow_plan(trek_workload *p, bool *changed)
 trek_status trek_workload_take_plan(trek_workload *p, const trek_plan *plan, bool replay, int64_t step)
 {
     if (trek_plan_ranks(plan) != p->ranks)
-        return trek_fail(TREK_ERR_ARGUMENT, "plan: it is for %d ranks, there are %d", trek_plan_ranks(plan), p->ranks);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .plan: it is for %d ranks; the job has %d", trek_plan_ranks(plan),
+                         p->ranks);
     trek_plan *copy = trek_plan_copy(plan);
     if (!copy)
         return trek_error_status();
@@ -259,15 +261,15 @@ trek_status trek_workload_check_batch(trek_workload *p)
     if (!trek_workload_replays(p) || trek_workload_window(p) == 0)
         return TREK_OK;
     return trek_fail(TREK_ERR_ARGUMENT,
-                     "trek_trainer_opts.plan holds counts of whole batches for step %lld, which this loop cannot follow: "
-                     "windows need trek_graph_set_loader, trek_graph_set_loss, trek_graph_next and trek_graph_train_batch",
+                     "trainer_setup: .plan: whole batches for step %lld, which this loop cannot follow; windows need "
+                     "trek_graph_set_loader, trek_graph_set_loss, trek_graph_next and trek_graph_train_batch",
                      (long long)p->step);
 }
 
 trek_status trek_workload_counts(trek_workload *p, int64_t batches, int64_t *counts)
 {
     if (!p->elche)
-        return trek_fail(TREK_ERR_STATE, "windows are off");
+        return trek_fail(TREK_ERR_STATE, "graph_shares: windows are turned off; only they have counts");
     if (p->fixed && batches < trek_elche_total(p->elche))
         return trek_apportion(batches, p->shares, p->ranks, counts);
     return trek_elche_clamp_total(p->elche, batches, counts);
@@ -349,7 +351,7 @@ static trek_status report_batch(trek_workload *p, const double *ms, const int64_
     trek_status status = trek_balancer_report(p->balancer, ms, units, communication_ms);
     int costly = trek_balancer_costly(p->balancer);
     if (costly >= 0 && costly != p->costly && !p->advises)
-        trek_log_message(TREK_LOG_WARNING, "rank %d costs more time than it brings: without it a step would be shorter", costly);
+        trek_log_message(TREK_LOG_WARNING, "rank %d costs more time than it saves: without it a step would be shorter", costly);
     p->costly = costly;
     if (status != TREK_OK || !trek_balancer_changed(p->balancer))
         return status;

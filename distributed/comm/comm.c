@@ -122,26 +122,26 @@ static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, cons
     char text[TREK_SHAPE_TEXT];
     char own[16];
     if (tensor->device.type != TREK_CPU && !trek_device_equal(tensor->device, comm->device))
-        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, neither in host memory nor on %s",
+        return trek_fail(TREK_ERR_DEVICE, "%s: tensor: rank %d's is on %s; must be in host memory or on %s",
                          trek_call_kind_name(kind),
                          comm->rank,
                          trek_device_name(tensor->device, text, sizeof text), trek_device_name(comm->device, own, sizeof own));
     if (!tensor->contiguous)
-        return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's tensor %s is not contiguous", trek_call_kind_name(kind), comm->rank,
-                         trek_tensor_shape_text(tensor, text));
+        return trek_fail(TREK_ERR_SHAPE, "%s: tensor: rank %d's %s is not contiguous; must be", trek_call_kind_name(kind),
+                         comm->rank, trek_tensor_shape_text(tensor, text));
     return TREK_OK;
 }
 
 static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const trek_tensor *tensor, trek_reduce_op op)
 {
     if ((int)op < 0 || op > TREK_PROD)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: rank %d gave operation %d", trek_call_kind_name(kind), comm->rank, (int)op);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: op: rank %d gave %d; must be a value of trek_reduce_op",
+                         trek_call_kind_name(kind), comm->rank, (int)op);
     bool fits = tensor->dtype == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN ||
         trek_dtype_is_float(tensor->dtype);
     return fits ? TREK_OK
-                : trek_fail(TREK_ERR_DTYPE, "%s: rank %d asked for the %s of %s", trek_call_kind_name(kind), comm->rank,
-                            trek_call_op_name(op),
-                            trek_dtype_name(tensor->dtype));
+                : trek_fail(TREK_ERR_DTYPE, "%s: op: rank %d asked for the %s of %s, which is not possible",
+                            trek_call_kind_name(kind), comm->rank, trek_call_op_name(op), trek_dtype_name(tensor->dtype));
 }
 
 trek_tensor *trek_comm_zeros(trek_comm *comm, trek_shape shape, trek_dtype dtype, trek_device device)
@@ -183,7 +183,7 @@ trek_status trek_comm_broadcast(trek_comm *comm, trek_tensor *tensor, int root)
         return trek_fail_missing("broadcast", "communicator");
     trek_status status = check_tensor(comm, TREK_COMM_BROADCAST, tensor);
     if (status == TREK_OK && (root < 0 || root >= comm->world))
-        status = trek_fail(TREK_ERR_ARGUMENT, "broadcast: from rank %d of %d", root, comm->world);
+        status = trek_fail(TREK_ERR_ARGUMENT, "broadcast: root: rank %d; must be 0 to %d", root, comm->world - 1);
     if (status != TREK_OK)
         return run_invalid(comm, status);
     status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .root = root, .dtype = tensor->dtype,
@@ -203,15 +203,14 @@ static trek_status check_parts(const trek_comm *comm, trek_comm_kind kind, const
     if (status != TREK_OK)
         return status;
     if (part->device.type != all->device.type)
-        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's part and whole are on different devices", trek_call_kind_name(kind),
-                         comm->rank);
+        return trek_fail(TREK_ERR_DEVICE, "%s: tensors: rank %d's part and whole are on different devices; must be on one",
+                         trek_call_kind_name(kind), comm->rank);
     if (part->dtype != all->dtype)
-        return trek_fail(TREK_ERR_DTYPE, "%s: rank %d's part is %s, the whole %s", trek_call_kind_name(kind), comm->rank,
-                         trek_dtype_name(part->dtype), trek_dtype_name(all->dtype));
+        return trek_fail(TREK_ERR_DTYPE, "%s: tensors: rank %d's part is %s and its whole %s; the dtypes must be equal",
+                         trek_call_kind_name(kind), comm->rank, trek_dtype_name(part->dtype), trek_dtype_name(all->dtype));
     if (all->numel != part->numel * comm->world)
-        return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's whole has %lld elements, not %d parts of %lld", trek_call_kind_name(kind),
-                         comm->rank,
-                         (long long)all->numel, comm->world, (long long)part->numel);
+        return trek_fail(TREK_ERR_SHAPE, "%s: tensors: rank %d's whole has %lld elements; must be %d parts of %lld",
+                         trek_call_kind_name(kind), comm->rank, (long long)all->numel, comm->world, (long long)part->numel);
     return TREK_OK;
 }
 
@@ -259,8 +258,9 @@ trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_red
     if (!comm)
         return trek_fail_missing("all_reduce_scalar", "communicator");
     if (!value || (int)op < 0 || op > TREK_PROD)
-        return run_invalid(comm, value ? trek_fail(TREK_ERR_ARGUMENT, "all_reduce_scalar: rank %d gave operation %d", comm->rank,
-                                                   (int)op)
+        return run_invalid(comm, value ? trek_fail(TREK_ERR_ARGUMENT,
+                                                   "all_reduce_scalar: op: rank %d gave %d; must be a value of trek_reduce_op",
+                                                   comm->rank, (int)op)
                                        : trek_fail_missing("all_reduce_scalar", "value"));
     double number = *value;
     trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = TREK_F64,
@@ -276,7 +276,7 @@ trek_status trek_comm_samples(const trek_comm *comm, int64_t total, int64_t *fir
     if (!first || !count)
         return trek_fail_missing("comm_samples", first ? "place for the count" : "place for the first");
     if (total < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "comm_samples: %lld samples", (long long)total);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_samples: total: %lld; must be 0 or more", (long long)total);
     int64_t rank = trek_comm_rank(comm), world = trek_comm_world_size(comm), each = total / world, more = total % world;
     *first = rank * each + (rank < more ? rank : more);
     *count = each + (rank < more);
@@ -342,7 +342,8 @@ trek_status trek_comm_set_deadline(trek_comm *comm, double seconds)
     if (seconds == 0)
         seconds = 600;
     if (!(seconds > 0) || seconds > 1e9)
-        return trek_fail(TREK_ERR_ARGUMENT, "comm_set_deadline: %g seconds", seconds);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_set_deadline: seconds: %g; must be TREK_OFF, or 0 (the default) to 10^9",
+                         seconds);
     comm->deadline_ns = (int64_t)ceil(seconds * 1e9);
     return TREK_OK;
 }

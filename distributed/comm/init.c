@@ -79,14 +79,13 @@ static trek_status check_opts(const trek_comm_opts *opts)
     const char *wanted = opts ? opts->engine : NULL;
     double deadline = opts ? opts->deadline_s : 0;
     if (deadline != TREK_OFF && (!(deadline >= 0) || deadline > 1e9))
-        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: a deadline of %g seconds", deadline);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: .deadline_s: %g; must be TREK_OFF, or 0 (the default) to 10^9", deadline);
     if (!wanted)
         return TREK_OK;
     for (int e = 0; e < ENGINES; e++)
         if (strcmp(wanted, engines[e].name) == 0)
             return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "there is no engine \"%s\" between processes: \"shared\", \"mpi\", \"gloo\" or NULL",
-                     wanted);
+    return trek_fail(TREK_ERR_ARGUMENT, "comm_init: .engine: \"%s\"; must be \"shared\", \"mpi\", \"gloo\" or NULL", wanted);
 }
 
 /* Returns the cards of the processes, to be freed. */
@@ -110,8 +109,10 @@ static process_card *exchange_cards(trek_control *control, const char *wanted)
     for (int p = 1; p < n; p++) {
         if (strcmp(cards[p].wanted, cards[0].wanted) == 0 || strcmp(cards[p].wanted, TREK_COMM_ENGINE_OF_OTHERS) == 0)
             continue;
-        trek_fail(TREK_ERR_ARGUMENT, "the processes want different engines: process 0 \"%s\", process %d \"%s\"", cards[0].wanted,
-                  p, cards[p].wanted);
+        trek_fail(TREK_ERR_ARGUMENT,
+                  "comm_init: .engine: the processes want different engines: process 0 \"%s\", process %d \"%s\"; they must name "
+                  "the same",
+                  cards[0].wanted, p, cards[p].wanted);
         trek_free(cards);
         return NULL;
     }
@@ -169,7 +170,8 @@ static trek_status make_engine(trek_control *control, int e, bool part, trek_com
     for (int p = 0; p < n; p++)
         if ((trek_status)all[p] == status)
             return own != TREK_OK ? trek_fail(own, "%s", message)
-                                  : trek_fail(status, "engine \"%s\" does not work in process %d: %s", engines[e].name, p,
+                                  : trek_fail(status, "comm_init: .engine: \"%s\" does not work in process %d: %s",
+                                              engines[e].name, p,
                                               trek_status_description(status));
     return status;
 }
@@ -207,12 +209,11 @@ static void fail_without_engine(const process_card *cards, int n)
     int without = 0, machines = count_machines(cards, n);
     while (without < n - 1 && cards[without].gloo)
         without++;
-    trek_fail(TREK_ERR_UNSUPPORTED,
-              "%d processes on %d machine%s have nothing to exchange data by: install Gloo on all (Debian: libgloo-dev g++) and "
-              "build trek "
-              "again, or MPI (libopenmpi-dev openmpi-bin) and start them by mpirun or srun. Process %d: %s%s%.300s",
-              n, machines, machines > 1 ? "s" : "", without, cards[without].no_gloo, before[0] ? "; shared memory: " : "",
-              before);
+    trek_fail(
+        TREK_ERR_UNSUPPORTED,
+        "comm_init: %d processes on %d machine%s have no way to exchange data: install Gloo on all (Debian: libgloo-dev g++) and "
+        "build trek again, or MPI (libopenmpi-dev openmpi-bin) and start them with mpirun or srun. Process %d: %s%s%.300s",
+        n, machines, machines > 1 ? "s" : "", without, cards[without].no_gloo, before[0] ? "; shared memory: " : "", before);
 }
 
 static void report(const trek_control *control, const process_card *cards, const char *engine)
@@ -338,8 +339,8 @@ static trek_comm *join_left(const trek_comm_opts *opts, int least)
     if (comm || job()->takers.n >= least)
         return comm;
     trek_error_clear();
-    trek_fail(TREK_ERR_PEER, "%d of %d processes are left, and .min_processes is %d", job()->takers.n, job()->launch.processes,
-              least);
+    trek_fail(TREK_ERR_PEER, "comm_init: %d of %d processes are left; .min_processes is %d", job()->takers.n,
+              job()->launch.processes, least);
     return NULL;
 }
 
@@ -382,10 +383,10 @@ trek_comm *trek_comm_init_part(trek_control *control, const char *engine)
 static trek_status check_again(const trek_comm_opts *opts, const trek_launch *launch)
 {
     if (launch->processes != job()->launch.processes || launch->process != job()->launch.process)
-        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: this process is process %d of %d already, not %d of %d",
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: this process already is process %d of %d; it cannot become %d of %d",
                          job()->launch.process, job()->launch.processes, launch->process, launch->processes);
     if (opts && opts->engine && job()->comm->control && strcmp(opts->engine, job()->comm->engine->name) != 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: the processes are joined by engine \"%s\" already, not \"%s\"",
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: .engine: \"%s\" already joins the processes; it cannot become \"%s\"",
                          job()->comm->engine->name, opts->engine);
     return TREK_OK;
 }
@@ -398,9 +399,9 @@ static trek_status check_begin(const trek_launch *launch)
 {
     if (!joins() || launch->processes == 1)
         return TREK_OK;
-    return trek_fail(TREK_ERR_STATE, "TREK_JOIN is set in the environment: this process was started again, and only "
-                                     "trek_trainer_run with .min_processes, without a communicator of the program's own, joins "
-                                     "a job that is under way");
+    return trek_fail(TREK_ERR_STATE,
+                     "comm_init: TREK_JOIN is set in the environment: this process was started again, and only trek_trainer_run "
+                     "with .min_processes, without a communicator of the program's own, joins a job that is running");
 }
 
 trek_status trek_comm_init_joining(trek_launch *launch)
@@ -411,8 +412,9 @@ trek_status trek_comm_init_joining(trek_launch *launch)
     if (status == TREK_OK)
         status = trek_launch_check_secret(launch);
     if (status == TREK_OK && (there || launch->processes == 1))
-        status = trek_fail(TREK_ERR_STATE, there ? "TREK_JOIN is set in the environment, but this process is in a group already"
-                                                 : "TREK_JOIN is set in the environment, but of no job of several processes");
+        status = trek_fail(TREK_ERR_STATE,
+                           there ? "comm_init: TREK_JOIN is set in the environment, but this process is in a group already"
+                                 : "comm_init: TREK_JOIN is set in the environment, but the job does not have several processes");
     if (status == TREK_OK) {
         job()->launch = *launch;
         job()->settling_ns = (int64_t)JOIN_S * 1000000000;

@@ -81,7 +81,7 @@ trek_status trek_comm_end_fail(trek_comm_end *end, trek_control *control, const 
         if (trek_now_ns() > until)
             return trek_control_ended(control)
                        ? trek_control_fail(control)
-                       : trek_fail(TREK_ERR_PEER, "the group has ended: a process died while it said why");
+                       : trek_fail(TREK_ERR_PEER, "job: the group has ended: a process died while it gave the reason");
         trek_sleep_ns(100000);
     }
     char message[TREK_ERROR_SIZE];
@@ -176,7 +176,7 @@ static void end_by_timeout(trek_meeting_comm *self, uint64_t number, uint64_t me
             made = atomic_load(&self->slots[r].entered);
     }
     char message[TREK_ERROR_SIZE];
-    trek_comm_late_text(&late, &self->base, &self->slots[self->base.rank].note[number & 1], made < number ? "come" : "go on",
+    trek_comm_late_text(&late, &self->base, &self->slots[self->base.rank].note[number & 1], made < number ? "come" : "continue",
                         message);
     size_t used = strlen(message);
     snprintf(message + used, sizeof message - used, " (%llu calls so far)", (unsigned long long)made);

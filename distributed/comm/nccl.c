@@ -303,8 +303,7 @@ static bool cards_fit(const process_card *cards, int n)
         for (int k = 0; k < r && memcmp(cards[r].uuid, none, sizeof none) != 0; k++) {
             if (memcmp(cards[r].uuid, cards[k].uuid, sizeof none) != 0)
                 continue;
-            trek_log_message(TREK_LOG_WARNING, "processes %d and %d use the same GPU: tensors of all go through host memory", k,
-                             r);
+            trek_log_message(TREK_LOG_WARNING, "processes %d and %d use the same GPU: all tensors go through host memory", k, r);
             return false;
         }
     }
@@ -387,7 +386,7 @@ trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device)
     if (!backend)
         return trek_error_status();
     if (!backend->usable(device.index, why, sizeof why))
-        return trek_fail(TREK_ERR_DEVICE, "%s", why);
+        return trek_fail(TREK_ERR_DEVICE, "comm_init: %s", why);
     if (comm->nccl)
         return TREK_OK;
     comm->device = device;

@@ -50,13 +50,14 @@ const char *trek_regroup_come(const trek_regroup *regroup) { return regroup->com
 static trek_status check_engine(const trek_comm *comm)
 {
     if (!comm || !comm->control)
-        return trek_fail(TREK_ERR_ARGUMENT, "only the processes of a job can go on without one of them");
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_regroup: only the processes of a job can continue without one of them");
     if (comm->origins)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "a group of trek_comm_split cannot go on without one of its processes; the whole "
-                                               "job's communicator can");
+        return trek_fail(TREK_ERR_UNSUPPORTED, "comm_regroup: a group of trek_comm_split cannot continue without one of its "
+                                               "processes; the whole job's communicator can");
     if (strcmp(comm->engine->name, "mpi") == 0)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "a job cannot go on without one of its processes over MPI, which ends with it: "
-                                               "start it without mpirun, or choose engine \"shared\" or \"gloo\"");
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "comm_regroup: a job over MPI cannot continue without one of its processes, since MPI ends with it; "
+                         "start it without mpirun, or choose engine \"shared\" or \"gloo\"");
     return TREK_OK;
 }
 
@@ -73,7 +74,7 @@ static trek_status open_door(trek_regroup *regroup, const trek_comm *comm)
     if (!trek_control_own_address(comm->control, address, sizeof address))
         return trek_control_ended(comm->control)
                    ? trek_control_fail(comm->control) /* by whom, too */
-                   : trek_fail(TREK_ERR_COMM, "the control connection of process %d is lost", comm->rank);
+                   : trek_fail(TREK_ERR_COMM, "comm_regroup: the control connection of process %d is lost", comm->rank);
     regroup->door = trek_door_open(address, regroup->token, trek_comm_init_number(&regroup->world));
     return regroup->door ? TREK_OK : trek_error_status();
 }
@@ -101,7 +102,7 @@ static trek_status exchange_doors(trek_regroup *regroup, trek_comm *comm, trek_s
     trek_status status = trek_comm_gather_bytes(comm, &member, sizeof member, regroup->members);
     for (int p = 0; p < comm->world && status == TREK_OK && own == TREK_OK; p++)
         if (regroup->members[p].port == 0)
-            status = trek_fail(TREK_ERR_PEER, "process %d has no door by which the others would find it", p);
+            status = trek_fail(TREK_ERR_PEER, "comm_regroup: process %d has no address at which the others could find it", p);
     return own != TREK_OK ? own : status;
 }
 
@@ -113,7 +114,7 @@ static trek_status await_entered(trek_comm *comm, trek_status own)
     trek_status status = trek_comm_gather_bytes(comm, &entered, sizeof entered, all);
     for (int p = 0; p < comm->world && status == TREK_OK && own == TREK_OK; p++)
         if (!all[p])
-            return trek_fail(TREK_ERR_PEER, "process %d has no memory for the list of the processes", p);
+            return trek_fail(TREK_ERR_PEER, "comm_regroup: process %d has no memory for the list of the processes", p);
     if (own == TREK_OK && status != TREK_OK && trek_regroup_may(comm)) {
         trek_error_clear();
         status = TREK_OK;
@@ -316,7 +317,7 @@ static trek_status meet_informed(trek_comm *comm, trek_status own, lobby *all)
     trek_status status = trek_comm_gather_bytes(comm, &informed, sizeof informed, all);
     for (int p = 0; p < comm->world && status == TREK_OK && own == TREK_OK; p++)
         if (!all[p].admits)
-            status = trek_fail(TREK_ERR_MEMORY, "process %d has no memory for the list of newcomers", p);
+            status = trek_fail(TREK_ERR_MEMORY, "comm_regroup: process %d has no memory for the list of newcomers", p);
     return own != TREK_OK ? own : status;
 }
 
@@ -402,7 +403,8 @@ static trek_status keep_coming(trek_regroup *regroup, trek_launch *launch, trek_
     }
     if (!*comm && trek_error_status() == TREK_OK)
         return trek_fail(TREK_ERR_COMM,
-                         "process %d is not let in at %s, port %d: who listens there is another program, or has just ended",
+                         "comm_regroup: process %d is not admitted at %s, port %d: the program that listens there is another "
+                         "one, or has just ended",
                          launch->process, regroup->address, regroup->port);
     return trek_error_status();
 }

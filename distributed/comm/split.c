@@ -259,7 +259,8 @@ trek_comm *trek_comm_split(trek_comm *parent, int color, int key)
     if (!parent)
         return trek_fail_missing("comm_split", "communicator"), NULL;
     if (!can_split(parent))
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "comm_split: ranks over \"%s\" without a control channel",
+        return trek_fail_null(TREK_ERR_UNSUPPORTED,
+                              "comm_split: the ranks are joined by \"%s\" without a control channel, which a split needs",
                               parent->engine->name);
     part p = { .parent = parent };
     wish own = { .color = color < 0 ? TREK_NO_COLOR : color, .key = key, .device = parent->device };

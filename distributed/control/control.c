@@ -172,8 +172,9 @@ trek_control *trek_control_make(const trek_control_opts *opts)
         control->links[i] = (trek_control_link){ .fd = -1, .process = (int)i };
     if (!good || !make_locks(control)) {
         int error = good ? errno : ENOMEM;
-        trek_fail(trek_process_is_limit(error) ? TREK_ERR_COMM : TREK_ERR_MEMORY, "the control channel of %d processes: %s",
-                  opts->processes, trek_process_why(error, why, sizeof why));
+        trek_fail(trek_process_is_limit(error) ? TREK_ERR_COMM : TREK_ERR_MEMORY,
+                  "comm_init: the control channel of %d processes: %s", opts->processes,
+                  trek_process_why(error, why, sizeof why));
         trek_control_destroy(control);
         return NULL;
     }
@@ -193,15 +194,17 @@ static trek_status check_opts(const trek_control_opts *opts)
     if (!opts)
         return trek_fail_missing("control_join", "options");
     if (opts->processes < 2 || opts->processes > TREK_MAX_RANKS)
-        return trek_fail(TREK_ERR_ARGUMENT, "a job of %d processes; 2 to %d can be joined", opts->processes, TREK_MAX_RANKS);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: %d processes; must be 2 to %d", opts->processes, TREK_MAX_RANKS);
     if (opts->process < 0 || opts->process >= opts->processes)
-        return trek_fail(TREK_ERR_ARGUMENT, "there is no process %d in a job of %d", opts->process, opts->processes);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: process %d of %d; must be below the number of processes", opts->process,
+                         opts->processes);
     if (opts->port < 1 || opts->port > 65535)
-        return trek_fail(TREK_ERR_ARGUMENT, "port %d of process 0", opts->port);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: .port: %d of process 0; must be 1 to 65535", opts->port);
     if (opts->token && strlen(opts->token) >= TREK_CONTROL_TOKEN)
-        return trek_fail(TREK_ERR_ARGUMENT, "a token of %zu bytes; it may have %d", strlen(opts->token), TREK_CONTROL_TOKEN - 1);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: TREK_TOKEN: %zu bytes; must be at most %d", strlen(opts->token),
+                         TREK_CONTROL_TOKEN - 1);
     if (opts->address && strlen(opts->address) >= 256)
-        return trek_fail(TREK_ERR_ARGUMENT, "an address of %zu bytes", strlen(opts->address));
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: .address: %zu bytes; too many for an address", strlen(opts->address));
     return TREK_OK;
 }
 
@@ -251,10 +254,10 @@ static trek_status greet(trek_control *control)
     int fd = trek_socket_connect(control->address, control->port, control->join_until_ns, somebody_died, control, why,
                                  sizeof why);
     if (fd < 0 && somebody_died(control))
-        return trek_fail(TREK_ERR_PEER, "%s", say_death(control, why, sizeof why));
+        return trek_fail(TREK_ERR_PEER, "comm_init: %s", say_death(control, why, sizeof why));
     if (fd < 0)
-        return trek_fail(TREK_ERR_TIMEOUT, "process %d did not reach process 0 at %s within %g s: %s", control->process,
-                         control->where, control->join_s, why);
+        return trek_fail(TREK_ERR_TIMEOUT, "comm_init: process %d did not reach process 0 at %s within %g s: %s",
+                         control->process, control->where, control->join_s, why);
     trek_lock_acquire(&control->lock);
     listen_for_children(control, fd);
     control->links[0] = (trek_control_link){ .fd = fd, .process = 0 };
@@ -277,8 +280,9 @@ static void greet_again(trek_control *control, int64_t *pause_ns)
     trek_sleep_ns(*pause_ns);
     *pause_ns = 2 * *pause_ns < LAST_AGAIN_NS ? 2 * *pause_ns : LAST_AGAIN_NS;
     if (trek_now_ns() > control->join_until_ns)
-        trek_fail(TREK_ERR_TIMEOUT, "process %d waited %g s at %s: process 0 has not left the group before", control->process,
-                  control->join_s, control->where);
+        trek_fail(TREK_ERR_TIMEOUT,
+                  "comm_init: process %d waited %g s at %s: process 0 has not left the group that it was in before",
+                  control->process, control->join_s, control->where);
     else
         greet(control);
     trek_error_take(&status, message);
@@ -360,7 +364,7 @@ trek_control *trek_control_join(const trek_control_opts *opts)
     control->listen_fd = opts->listening - 1;
     trek_status status = come(control);
     if (status == TREK_OK && trek_thread_begin(&control->thread, trek_control_serve, control) != 0)
-        status = trek_fail(TREK_ERR_STATE, "the thread of the control channel cannot start");
+        status = trek_fail(TREK_ERR_STATE, "comm_init: the thread of the control channel cannot start");
     if (status != TREK_OK) {
         trek_control_destroy(control);
         return NULL;

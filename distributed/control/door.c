@@ -233,14 +233,15 @@ static trek_status make(trek_door *door, const char *address, const char *token)
     door->has_condition = trek_condition_init(&door->changed);
     door->bell = trek_bell_new();
     if (!door->has_lock || !door->has_condition || door->bell < 0)
-        return trek_fail(TREK_ERR_STATE, "a process's door cannot be made: %s", trek_process_why(errno, why, sizeof why));
+        return trek_fail(TREK_ERR_STATE, "comm_init: the socket at which newcomers are admitted cannot be made: %s",
+                         trek_process_why(errno, why, sizeof why));
     trek_status status = trek_array_grow(&door->polled, &door->cap_polled, 3, sizeof *door->polled);
     int port = 0;
     if (status == TREK_OK)
         status = trek_socket_listen(address, 0, &door->listen_fd, &port);
     door->own.port = port;
     if (status == TREK_OK && !(door->has_thread = trek_thread_begin(&door->thread, serve, door) == 0))
-        status = trek_fail(TREK_ERR_STATE, "the thread of a process's door cannot start");
+        status = trek_fail(TREK_ERR_STATE, "comm_init: the thread that admits newcomers cannot start");
     return status;
 }
 

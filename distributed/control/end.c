@@ -52,7 +52,7 @@ trek_status trek_control_fail(trek_control *control)
     trek_status status = control->status;
     memcpy(message, control->message, sizeof message);
     trek_lock_release(&control->lock);
-    return status == TREK_OK ? trek_fail(TREK_ERR_STATE, "the group of processes has not ended")
+    return status == TREK_OK ? trek_fail(TREK_ERR_STATE, "job: the group of processes has not ended")
                              : trek_fail(status, "%s", message);
 }
 
@@ -177,7 +177,8 @@ trek_status trek_control_on_end(trek_control *control, trek_control_ended_fn fn,
     }
     trek_lock_release(&control->lock);
     trek_control_wake(control);
-    return h < TREK_CONTROL_HOOKS ? TREK_OK : trek_fail(TREK_ERR_STATE, "more than %d engines hang on one control channel", h);
+    return h < TREK_CONTROL_HOOKS ? TREK_OK
+                                  : trek_fail(TREK_ERR_STATE, "comm_init: more than %d engines use one control channel", h);
 }
 
 /* Returns when fn is not running and will not run again. */

@@ -262,8 +262,9 @@ trek_status trek_control_gather(trek_control *control, const void *mine, size_t 
     if (trek_forked)
         return trek_fail_forked();
     if (bytes > TREK_CONTROL_PAYLOAD / (size_t)control->processes)
-        return trek_fail(TREK_ERR_ARGUMENT, "the control channel carries %u bytes at most, not %zu of each of %d processes",
-                         TREK_CONTROL_PAYLOAD, bytes, control->processes);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "comm_gather_bytes: bytes: %zu of each of %d processes; the control channel carries at most %u", bytes,
+                         control->processes, TREK_CONTROL_PAYLOAD);
     trek_lock_acquire(&control->lock);
     trek_control_slot *slot = begin(control, mine, bytes);
     uint64_t number = control->gathers;

@@ -182,12 +182,13 @@ trek_shake trek_seal_shake(trek_seal *seal, const trek_identity *own, int fd, co
 const char *trek_seal_why(const trek_seal *seal, trek_shake how, const char *where, char *text, size_t size)
 {
     if (how == TREK_SHAKE_VERSION)
-        snprintf(text, size, "it speaks version %d of the control channel, and who is at %s version %d", TREK_HANDSHAKE_VERSION,
+        snprintf(text, size, "it speaks version %d of the control channel, and the program at %s version %d",
+                 TREK_HANDSHAKE_VERSION,
                  where, seal->other.version);
     else if (how == TREK_SHAKE_SECRET)
         snprintf(text, size, "the token is not the one of the job at %s", where);
     else
-        snprintf(text, size, "who is at %s does not speak as a process of a job", where);
+        snprintf(text, size, "the program at %s does not speak like a process of a job", where);
     return text;
 }
 

@@ -52,8 +52,8 @@ static trek_status number(const char *name, int low, int high, int missing, int 
     errno = 0;
     long read = strtol(text, &end, 10);
     if (errno || *end || end == text || read < low || read > high)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s=\"%s\" in the environment is not a whole number from %d to %d", name, text, low,
-                         high);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: %s=\"%s\" in the environment; must be a whole number from %d to %d", name,
+                         text, low, high);
     *value = (int)read;
     return TREK_OK;
 }
@@ -73,8 +73,8 @@ static trek_status check_local(const trek_launch *launch, const char *local, con
 {
     if (launch->locals <= launch->processes && (launch->locals <= 0 || launch->local < launch->locals))
         return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment, of %d processes", local, launch->local, locals,
-                     launch->locals, launch->processes);
+    return trek_fail(TREK_ERR_ARGUMENT, "comm_init: %s=%d and %s=%d in the environment contradict a job of %d processes", local,
+                     launch->local, locals, launch->locals, launch->processes);
 }
 
 /* Reads what one launcher says. */
@@ -82,7 +82,7 @@ static trek_status ask(int which, trek_launch *launch)
 {
     const launcher *l = &launchers[which];
     if (!variable(l->rank) || !variable(l->world))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s is set in the environment, but %s is not (%s sets both)",
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: %s is set in the environment, but %s is not (%s sets both)",
                          variable(l->rank) ? l->rank : l->world, variable(l->rank) ? l->world : l->rank, l->name);
     trek_status status = number(l->world, 1, TREK_MAX_RANKS, 1, &launch->processes);
     if (status == TREK_OK)
@@ -94,8 +94,8 @@ static trek_status ask(int which, trek_launch *launch)
     if (status != TREK_OK)
         return status;
     if (launch->process >= launch->processes)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment: there is no such process", l->rank,
-                         launch->process, l->world, launch->processes);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: %s=%d and %s=%d in the environment: such a process does not exist",
+                         l->rank, launch->process, l->world, launch->processes);
     snprintf(launch->source, sizeof launch->source, "%s", l->name);
     return check_local(launch, local_ranks[which], l->locals);
 }
@@ -132,8 +132,9 @@ static trek_status ask_all(trek_launch *launch, int *which)
         } else if (!may_differ(*which, l, launch, &other) &&
                    (other.process != launch->process || other.processes != launch->processes)) {
             const launcher *a = &launchers[*which], *b = &launchers[l];
-            return trek_fail(TREK_ERR_ARGUMENT, "the environment contradicts itself: %s=%d, %s=%d (%s), but %s=%d, %s=%d (%s)",
-                             a->rank, launch->process, a->world, launch->processes, a->name, b->rank, other.process, b->world,
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "comm_init: the environment contradicts itself: %s=%d, %s=%d (%s), but %s=%d, %s=%d (%s)", a->rank,
+                             launch->process, a->world, launch->processes, a->name, b->rank, other.process, b->world,
                              other.processes, b->name);
         } else if (other.process == launch->process && other.processes == launch->processes) {
             status = merge_local(*which, l, &other, launch);
@@ -202,18 +203,20 @@ static trek_status find_address(const trek_launch_opts *opts, int which, trek_la
         given = launch->locals == launch->processes ? NULL : variable("MASTER_ADDR");
             /* for a job of one machine no other machine need reach it */
     if (given && strlen(given) >= size)
-        return trek_fail(TREK_ERR_ARGUMENT, "the address of process 0 has %zu bytes", strlen(given));
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: the address of process 0: %zu bytes; too many for an address",
+                         strlen(given));
     if (given)
         snprintf(launch->address, size, "%s", given);
     else if (one_machine(which, launch) || launch->processes == 1)
         snprintf(launch->address, size, "127.0.0.1");
     else if (which == SLURM && nodes && !trek_launch_first_host(nodes, launch->address, size))
-        return trek_fail(TREK_ERR_ARGUMENT, "SLURM_STEP_NODELIST=\"%s\" in the environment is no list of hosts", nodes);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: SLURM_STEP_NODELIST=\"%s\" in the environment; must be a list of hosts",
+                         nodes);
     else if (which == OPEN_MPI && uri && !first_uri_host(uri, launch->address, size))
-        return trek_fail(TREK_ERR_ARGUMENT, "OMPI_MCA_orte_hnp_uri=\"%s\" in the environment names no host", uri);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: OMPI_MCA_orte_hnp_uri=\"%s\" in the environment; must name a host", uri);
     if (launch->address[0] == '\0')
         return trek_fail(TREK_ERR_ARGUMENT,
-                         "%s does not say on which machine process 0 runs: name it in MASTER_ADDR or TREK_ADDRESS",
+                         "comm_init: %s does not tell on which machine process 0 runs; name it in MASTER_ADDR or TREK_ADDRESS",
                          launch->source);
     return TREK_OK;
 }
@@ -228,7 +231,7 @@ static trek_status read_secret(const char *path, char *token, size_t size)
     struct stat about;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
-        return trek_fail(TREK_ERR_IO, "TREK_TOKEN_FILE=\"%.200s\" cannot be read: %s", path, strerror(errno));
+        return trek_fail(TREK_ERR_IO, "comm_init: TREK_TOKEN_FILE=\"%.200s\": cannot be read: %s", path, strerror(errno));
     bool own = fstat(file, &about) == 0 && S_ISREG(about.st_mode) && !(about.st_mode & 077) &&
         (about.st_uid == geteuid() || about.st_uid == 0);
     ssize_t length = own ? read(file, token, size - 1) : 0;
@@ -237,11 +240,11 @@ static trek_status read_secret(const char *path, char *token, size_t size)
     bool whole = length > 0 && length < (ssize_t)size - 1;
     token[strcspn(token, "\r\n")] = '\0';
     if (!own)
-        return trek_fail(TREK_ERR_ARGUMENT, "TREK_TOKEN_FILE=\"%.200s\": it has to be this user's file, of mode 0600", path);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: TREK_TOKEN_FILE=\"%.200s\": must be a file of this user, of mode 0600",
+                         path);
     if (!whole || strlen(token) < LEAST_SECRET)
-        return trek_fail(TREK_ERR_ARGUMENT, "TREK_TOKEN_FILE=\"%.200s\": its first line has to have %d to %zu bytes", path,
-                         LEAST_SECRET,
-                         size - 2);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: TREK_TOKEN_FILE=\"%.200s\": the first line must have %d to %zu bytes",
+                         path, LEAST_SECRET, size - 2);
     return TREK_OK;
 }
 
@@ -250,7 +253,8 @@ static trek_status find_secret(const trek_launch_opts *opts, const char *job, tr
     const char *token = opts && opts->token ? opts->token : variable("TREK_TOKEN"), *file = variable("TREK_TOKEN_FILE");
     size_t size = sizeof launch->token;
     if (token && strlen(token) >= size)
-        return trek_fail(TREK_ERR_ARGUMENT, "the job's token has %zu bytes; %zu are possible", strlen(token), size - 1);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: the job's token: %zu bytes; must be at most %zu", strlen(token),
+                         size - 1);
     launch->trusted = token && strcmp(token, "none") == 0;
     launch->secret = !launch->trusted && (token || file);
     if (!token && file && launch->processes > 1)
@@ -269,14 +273,13 @@ trek_status trek_launch_check_secret(const trek_launch *launch)
     if (launch->processes == 1 || launch->trusted || is_loopback(launch->address))
         return TREK_OK;
     if (!launch->secret)
-        return trek_fail(
-            TREK_ERR_ARGUMENT,
-            "process 0 of this job listens at %s, where others than this machine reach it, and the job has no secret: "
-            "set TREK_TOKEN to one, or TREK_TOKEN_FILE to a file of mode 0600 that all processes read; trek-run "
-            "makes one; TREK_TOKEN=none says that everybody on that network is trusted",
-            launch->address);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "comm_init: process 0 of this job listens at %s, which other machines can reach, and the job has no "
+                         "secret: set TREK_TOKEN to one, or TREK_TOKEN_FILE to a file of mode 0600 that all processes read; "
+                         "trek-run makes one; TREK_TOKEN=none says that everybody on that network is trusted",
+                         launch->address);
     if (strlen(launch->token) < LEAST_SECRET)
-        return trek_fail(TREK_ERR_ARGUMENT, "the job's token has %zu bytes: a secret on a network has at least %d",
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: the job's token: %zu bytes; a secret on a network must have at least %d",
                          strlen(launch->token), LEAST_SECRET);
     return TREK_OK;
 }
@@ -348,7 +351,7 @@ static trek_status find_port(const trek_launch_opts *opts, int which, const char
         return status;
     }
     if (job[0] == '\0')
-        return trek_fail(TREK_ERR_ARGUMENT, "no port of process 0 is given: name one in TREK_PORT%s",
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: the port of process 0 is not given; name one in TREK_PORT%s",
                          which == TORCHRUN ? " or MASTER_PORT" : "");
     launch->port = port_of_job(job);
     return TREK_OK;
@@ -438,12 +441,14 @@ bool trek_launch_joins(void) { return trek_process_number("TREK_JOIN", 0, 1, 0) 
 static trek_status take_opts(const trek_launch_opts *opts, trek_launch *launch)
 {
     if (opts->world_size < 0 || opts->world_size > TREK_MAX_RANKS || (opts->world_size == 0 && opts->rank != 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "rank %d in a world of %d processes; 1 to %d are possible", opts->rank,
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "comm_init: .world_size: rank %d in a world of %d processes; must be 1 to %d processes", opts->rank,
                          opts->world_size, TREK_MAX_RANKS);
     if (opts->world_size > 0 && (opts->rank < 0 || opts->rank >= opts->world_size))
-        return trek_fail(TREK_ERR_ARGUMENT, "there is no rank %d in a world of %d processes", opts->rank, opts->world_size);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: .rank: %d; must be below %d, the number of processes", opts->rank,
+                         opts->world_size);
     if (opts->port < 0 || opts->port > 65535)
-        return trek_fail(TREK_ERR_ARGUMENT, "port %d of process 0", opts->port);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: .port: %d of process 0; must be 1 to 65535", opts->port);
     launch->process = opts->rank;
     launch->processes = opts->world_size;
     snprintf(launch->source, sizeof launch->source, "options");

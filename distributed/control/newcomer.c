@@ -10,7 +10,7 @@
 
 static trek_status fail_over(int number)
 {
-    return trek_fail(TREK_ERR_STATE, "the job has ended: process %d came too late to join it", number);
+    return trek_fail(TREK_ERR_STATE, "comm_init: the job has ended: process %d came too late to join it", number);
 }
 
 static int connect_to_job(const trek_door_call *call)
@@ -21,8 +21,8 @@ static int connect_to_job(const trek_door_call *call)
         fail_over(call->number);
     else if (fd < 0)
         trek_fail(TREK_ERR_TIMEOUT,
-                  "no process of the job lets others join it at %s: the job has ended, or none of those who are "
-                  "left runs on the machine of that address: %s",
+                  "comm_init: no process of the job admits newcomers at %s: the job has ended, or none of the remaining "
+                  "processes runs on the machine of that address: %s",
                   trek_socket_where(call->address, call->port, where, sizeof where), why);
     return fd;
 }
@@ -31,7 +31,7 @@ static trek_door *open_door(const trek_door_call *call, int fd)
 {
     char address[64];
     if (!trek_socket_own_address(fd, address, sizeof address)) {
-        trek_fail(TREK_ERR_COMM, "the connection to the job is lost");
+        trek_fail(TREK_ERR_COMM, "comm_init: the connection to the job is lost");
         return NULL;
     }
     trek_door *door = trek_door_open(address, call->token, call->number);
@@ -48,24 +48,24 @@ static trek_status take_refusal(const trek_door_call *call, const trek_door_note
     if (note->kind == TREK_DOOR_OVER)
         return fail_over(call->number);
     if (note->kind == TREK_DOOR_TAKEN)
-        return trek_fail(TREK_ERR_STATE,
-                         "process %d of the job is alive, or was started again once more: this one cannot join in "
-                         "its place",
-                         call->number);
+        return trek_fail(
+            TREK_ERR_STATE,
+            "comm_init: process %d of the job is alive, or was started once more: this one cannot join instead of it",
+            call->number);
     if (note->kind == TREK_DOOR_OTHER_WORLD)
-        return trek_fail(TREK_ERR_ARGUMENT, "process %d of %d cannot join the job, which is one of %d processes", call->number,
-                         call->world, note->processes);
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: process %d of %d cannot join the job, which has %d processes",
+                         call->number, call->world, note->processes);
     if (note->kind == TREK_DOOR_DIFFERS)
-        return trek_fail(TREK_ERR_ARGUMENT, "process %d cannot join the job: its run has other options, or other data",
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: process %d cannot join the job: its run has other options, or other data",
                          call->number);
-    return trek_fail(TREK_ERR_COMM, "process %d was answered by something that is not its job", call->number);
+    return trek_fail(TREK_ERR_COMM, "comm_init: process %d was answered by a program that is not its job", call->number);
 }
 
 static trek_status fail_handshake(const trek_door_call *call, const trek_door_line *line)
 {
     char why[TREK_WHERE + 128], where[TREK_WHERE];
     trek_socket_where(call->address, call->port, where, sizeof where);
-    return trek_fail(TREK_ERR_COMM, "process %d was turned away by process %d at %s: %s%s", call->number,
+    return trek_fail(TREK_ERR_COMM, "comm_init: process %d was rejected by process %d at %s: %s%s", call->number,
                      line->seal.other.process, where, trek_seal_why(&line->seal, line->fault, where, why, sizeof why),
                      line->fault == TREK_SHAKE_SECRET ? " (TREK_TOKEN)" : "");
 }

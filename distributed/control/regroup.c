@@ -34,18 +34,18 @@ static int go_to(const trek_member *member)
 
 static trek_status fail_without(int number)
 {
-    return trek_fail(TREK_ERR_PEER, "process %d took this one for dead: the others have gone on without it", number);
+    return trek_fail(TREK_ERR_PEER, "rejoin: process %d considered this one dead: the others have continued without it", number);
 }
 
 static trek_status fail_too_few(int left, int of, int least)
 {
-    return trek_fail(TREK_ERR_PEER, "%d of %d processes are left, and .min_processes is %d", left, of, least);
+    return trek_fail(TREK_ERR_PEER, "rejoin: %d of %d processes are left; .min_processes is %d", left, of, least);
 }
 
 static trek_status fail_still(void)
 {
-    return trek_fail(TREK_ERR_PEER, "this process stood still, and so did all who are left: the others may have gone on without "
-                                    "them, and have ended");
+    return trek_fail(TREK_ERR_PEER, "rejoin: this process was suspended, and so were all that are left: the others may have "
+                                    "continued without them, and have ended");
 }
 
 static outcome take_answer(trek_door *door, const trek_door_line *line, const trek_door_note *note, trek_door_place *place)
@@ -439,7 +439,7 @@ trek_status trek_door_meet(trek_door *door, int least, int64_t settle_ns, trek_d
         how = visit(door, &elder, until, place);
     }
     if (how == OUTCOME_LOST)
-        return trek_fail(TREK_ERR_PEER, "those who are left come and go: no group has been formed");
+        return trek_fail(TREK_ERR_PEER, "rejoin: the remaining processes keep changing: no group has been formed");
     return how == OUTCOME_PLACE ? TREK_OK : trek_error_status();
 }
 

@@ -38,7 +38,7 @@ static const char *why_refused(const trek_control *control, const trek_control_h
         snprintf(text, size, "process %d does not wait for process %d", control->process, hello->process);
     }
     else if (hello->process < 1 || hello->process >= control->processes)
-        snprintf(text, size, "there is no process %d to come in a world of %d", hello->process, control->processes);
+        snprintf(text, size, "process %d cannot be in a job of %d", hello->process, control->processes);
     else if (control->peers[hello->process].joined)
         snprintf(text, size, "there is a process %d already (pid %d on %s)", hello->process, control->peers[hello->process].pid,
                  control->peers[hello->process].host);
@@ -134,7 +134,7 @@ static void finish_with(trek_control_link *newcomer)
 
 static void turn_away(trek_control *control, trek_control_link *newcomer, const char *why)
 {
-    trek_log_message(TREK_LOG_INFO, "control: a process was turned away: %s", why);
+    trek_log_message(TREK_LOG_INFO, "control: a process was rejected: %s", why);
     trek_control_send(control, newcomer, TREK_CONTROL_REFUSED, 0, why, strlen(why));
     finish_with(newcomer);
 }
@@ -159,7 +159,7 @@ static void refuse_version_4(const trek_control *control, trek_control_link *new
     trek_control_head head = { .magic = TREK_CONTROL_MAGIC_OF_4, .type = TREK_CONTROL_REFUSED, .bytes = (uint32_t)strlen(why) };
     struct iovec parts[2] = { { &head, sizeof head }, { why, strlen(why) } };
     trek_socket_send(newcomer->fd, parts, 2);
-    trek_log_message(TREK_LOG_INFO, "control: a process was turned away: %s", why);
+    trek_log_message(TREK_LOG_INFO, "control: a process was rejected: %s", why);
     finish_with(newcomer);
 }
 
@@ -182,7 +182,7 @@ static void fail_handshake(trek_control *control, trek_control_link *newcomer, t
     else
         trek_seal_why(&newcomer->seal, how, control->where, why, sizeof why);
     trek_log_message(control->warned ? TREK_LOG_INFO : TREK_LOG_WARNING, /* strangers must not fill a log */
-                     "control: a process was turned away that says that it is process %d: %s", newcomer->seal.other.process, why);
+                     "control: a process that claims to be process %d was rejected: %s", newcomer->seal.other.process, why);
     control->warned = true;
     finish_with(newcomer);
 }
@@ -333,7 +333,7 @@ static void take_left(trek_control *control, trek_control_link *link, const trek
 static void refuse_by_zero(trek_control *control, const char *data, size_t bytes)
 {
     char message[TREK_ERROR_SIZE];
-    snprintf(message, sizeof message, "process %d was turned away by process 0 at %s: %.*s", control->process, control->where,
+    snprintf(message, sizeof message, "process %d was rejected by process 0 at %s: %.*s", control->process, control->where,
              (int)(bytes < 512 ? bytes : 512), data);
     trek_control_end_locked(control, TREK_ERR_COMM, message);
 }
@@ -458,7 +458,7 @@ static void lose_ended_link(trek_control *control, trek_control_link *link)
         return;
     }
     if (closed)
-        snprintf(how, sizeof how, "died: its connection was closed without a goodbye");
+        snprintf(how, sizeof how, "died: its connection was closed unexpectedly");
     else
         snprintf(how, sizeof how, "cannot be reached: %s (stopped, or the network to it is cut)", strerror(link->error));
     lose_link(control, link, how);
@@ -478,7 +478,7 @@ void trek_control_serve_link(trek_control *control, trek_control_link *link)
     if (link->fd >= 0 && link->forged && proved)
         lose_link(control, link, TREK_CONTROL_FORGED);
     else if (link->fd >= 0 && (bad || link->forged))
-        lose_link(control, link, "sent what is no message of the control channel");
+        lose_link(control, link, "sent data that is not a message of the control channel");
     else if (link->fd >= 0 && !open)
         lose_ended_link(control, link);
 }
@@ -510,8 +510,8 @@ static void notice_torn_branch(trek_control *control, int64_t now)
     char message[TREK_ERROR_SIZE];
     if (!control->torn_ns || now - control->torn_ns < TREK_CONTROL_TORN_NS || control->peers[control->torn].left)
         return;
-    snprintf(message, sizeof message, "the connection of process %d to process %d is lost, by which gathers go%s",
-             control->process, control->torn, control->peers[0].left ? "; process 0, which would know why, has left" : "");
+    snprintf(message, sizeof message, "the connection of process %d to process %d, which gathers use, is lost%s",
+             control->process, control->torn, control->peers[0].left ? "; process 0, which would know the reason, has left" : "");
     trek_control_end_locked(control, TREK_ERR_PEER, message);
 }
 

@@ -130,7 +130,7 @@ static void mistrust(trek_control *control, const trek_control_link *link, trek_
     char text[TREK_WHERE + 128], message[TREK_ERROR_SIZE], where[TREK_WHERE];
     const char *at = link == &control->up ? trek_socket_where(control->up_address, control->up_port, where, sizeof where)
         : control->where;
-    snprintf(message, sizeof message, "process %d was turned away by process %d at %s: %s", control->process, link->process, at,
+    snprintf(message, sizeof message, "process %d was rejected by process %d at %s: %s", control->process, link->process, at,
              trek_seal_why(&link->seal, how, at, text, sizeof text));
     trek_control_end_locked(control, TREK_ERR_COMM, message);
 }

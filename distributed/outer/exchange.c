@@ -58,11 +58,12 @@ static trek_status room_for(trek_exchange *exchange, int64_t n, int bits)
 static trek_status check(const float *values, int64_t n, int bits, double weight)
 {
     if (n < 0 || (n > 0 && !values))
-        return trek_fail(TREK_ERR_ARGUMENT, "mean over processes: %lld values%s", (long long)n, values ? "" : " at NULL");
+        return trek_fail(TREK_ERR_ARGUMENT, "exchange_mean: values: %lld values%s; must be 0 or more, and not NULL", (long long)n,
+                         values ? "" : " at NULL");
     if (!trek_compress_takes(bits))
-        return trek_fail(TREK_ERR_ARGUMENT, "mean over processes: %d bits; there are 32, 16, 8 and 4", bits);
+        return trek_fail(TREK_ERR_ARGUMENT, "exchange_mean: bits: %d; must be 32, 16, 8 or 4", bits);
     if (!(weight >= 0) || isinf(weight))
-        return trek_fail(TREK_ERR_ARGUMENT, "mean over processes: a weight of %g", weight);
+        return trek_fail(TREK_ERR_ARGUMENT, "exchange_mean: weight: %g; must be finite and not negative", weight);
     return TREK_OK;
 }
 
@@ -73,17 +74,18 @@ static trek_status check_heads(const head *heads, int world, double *total)
     *total = 0;
     for (int p = 0; p < world; p++)
         if (heads[p].status != TREK_OK)
-            return trek_fail_after(heads[p].status, "mean over processes: process %d cannot take part: %s", p,
+            return trek_fail_after(heads[p].status, "exchange_mean: process %d cannot take part: %s", p,
                                    trek_status_description(heads[p].status));
     for (int p = 0; p < world; p++) {
         if (heads[p].n != heads[0].n || heads[p].bits != heads[0].bits)
             return trek_fail(TREK_ERR_ARGUMENT,
-                             "mean over processes: process 0 has %lld values in %d bits, process %d %lld in %d",
+                             "exchange_mean: process 0 has %lld values in %d bits, process %d %lld in %d; all must have the same",
                              (long long)heads[0].n, heads[0].bits, p, (long long)heads[p].n, heads[p].bits);
         *total += heads[p].weight;
     }
     if (!(*total > 0) || isinf(*total))
-        return trek_fail(TREK_ERR_ARGUMENT, "mean over processes: all weights together are %g", *total);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "exchange_mean: weights: their sum over all processes is %g; must be finite and above 0", *total);
     return TREK_OK;
 }
 
@@ -158,8 +160,9 @@ trek_status trek_exchange_mean(trek_exchange *exchange, float *values, float *er
     trek_status status = check(values, n, bits, weight);
     int travelling = status == TREK_OK ? trek_exchange_bits(exchange, n, bits) : 32;
     if (trek_comm_world_size(exchange->comm) == 1)
-        return status == TREK_OK && !(weight > 0) ? trek_fail(TREK_ERR_ARGUMENT, "mean over processes: a weight of 0 alone")
-                                                  : status;
+        return status == TREK_OK && !(weight > 0)
+                   ? trek_fail(TREK_ERR_ARGUMENT, "exchange_mean: weight: 0, with no other process; must be above 0")
+                   : status;
     if (status == TREK_OK)
         status = room_for(exchange, n, travelling);
     double total = 0;

@@ -22,16 +22,16 @@ trek_status trek_outer_check(const trek_outer_opts *opts, const char *function, 
     double lr = number(o.lr, 0.7), momentum = number(o.momentum, 0.9);
     int bits = o.bits == 0 ? 32 : o.bits, fragments = o.fragments == 0 ? 1 : o.fragments;
     if (!(lr > 0) || isinf(lr))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: outer: .lr is %g; it is above 0 and finite", function, lr);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .outer: .lr: %g; must be above 0 and finite", function, lr);
     if (!(momentum >= 0 && momentum < 1))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: outer: .momentum is %g; it is at least 0 and below 1, TREK_ZERO for 0", function,
-                         momentum);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .outer: .momentum: %g; must be at least 0 and below 1 (TREK_ZERO for 0)",
+                         function, momentum);
     if (o.nesterov != 0 && o.nesterov != TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: outer: .nesterov is %d; it is 0 (on) or TREK_OFF", function, o.nesterov);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .outer: .nesterov: %d; must be 0 (on) or TREK_OFF", function, o.nesterov);
     if (!trek_compress_takes(bits))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: outer: .bits is %d; there are 32, 16, 8 and 4", function, bits);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .outer: .bits: %d; must be 32, 16, 8 or 4", function, bits);
     if (fragments < 1 || fragments > MOST_FRAGMENTS)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: outer: .fragments is %d; there are 1 to %d", function, fragments,
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .outer: .fragments: %d; must be 1 to %d", function, fragments,
                          (int)MOST_FRAGMENTS);
     *rule = (trek_outer_rule){ .lr = lr, .momentum = momentum, .nesterov = momentum > 0 && o.nesterov != TREK_OFF, .bits = bits,
                                .fragments = fragments };
@@ -43,8 +43,8 @@ trek_status trek_outer_check(const trek_outer_opts *opts, const char *function, 
 trek_outer *trek_outer_new(const trek_outer_rule *rule, const float *center, int64_t count)
 {
     if (count < 0 || (count > 0 && !center))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "outer optimizer: %lld parameters%s", (long long)count,
-                              center ? "" : " at NULL");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "outer_new: count: %lld parameters%s; must be 0 or more, and not NULL",
+                              (long long)count, center ? "" : " at NULL");
     trek_outer *outer = trek_calloc(1, sizeof *outer);
     if (!outer)
         return NULL;
@@ -164,5 +164,5 @@ trek_status trek_outer_load(trek_outer *outer, const char *name, const float *va
                 memcpy(arrays[k].values, values, (size_t)count * sizeof *values);
             return TREK_OK;
         }
-    return trek_fail(TREK_ERR_ARGUMENT, "outer optimizer: it has no \"%s\" of %lld values", name, (long long)count);
+    return trek_fail(TREK_ERR_ARGUMENT, "outer_load: state: there is no \"%s\" of %lld values", name, (long long)count);
 }

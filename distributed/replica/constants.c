@@ -67,7 +67,7 @@ static trek_status join_processes(ranks_stepper *s)
 {
     trek_text text = { 0 };
     trek_status status = trek_constants_describe(&s->base.graph->constants, &text);
-    status = trek_agree(s->comm, status, "the processes' constants and teachers differ", &text);
+    status = trek_agree(s->comm, status, "graph_set_constant: the constants and teachers of the processes differ", &text);
     trek_text_clear(&text);
     return status == TREK_OK ? trek_constants_each(&s->base.graph->constants, copy_one, s->comm) : status;
 }

@@ -209,7 +209,7 @@ static trek_status empty_file(run_elastic *e)
     if (e->file < 0)
         e->file = memfd_create("trek-state", MFD_CLOEXEC);
     if (e->file < 0 || ftruncate(e->file, 0) != 0)
-        return trek_fail(TREK_ERR_MEMORY, "trek_trainer_run: no memory for the state of the run: %s", strerror(errno));
+        return trek_fail(TREK_ERR_MEMORY, "trainer_run: no memory for the state of the run: %s", strerror(errno));
     return TREK_OK;
 }
 
@@ -298,15 +298,14 @@ static trek_status check_ranks(const trek_run *run)
     if (!run->elastic || !s || !s->comm)
         return TREK_OK;
     if (s->mixed)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trek_trainer_run: .min_processes does not go with ranks on CPUs beside ranks on "
-                                               "GPUs");
-    if (s->sharers > 1)
         return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trek_trainer_run: .min_processes does not go with .trainer.shard_optimizer: a process "
-                         "that dies takes its part of the optimizer's state with it");
+                         "trainer_run: .min_processes: set, with ranks on CPUs and on GPUs; they must be of one kind");
+    if (s->sharers > 1)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set together with .trainer.shard_optimizer; a "
+                                               "process that dies takes its part of the optimizer's state with it");
     if (s->comm->devices)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trek_trainer_run: .min_processes does not go with NCCL between processes; "
-                                               "TREK_NCCL=0 in the environment goes without it");
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set, with NCCL between the processes, which cannot "
+                                               "continue; TREK_NCCL=0 in the environment turns it off");
     return TREK_OK;
 }
 
@@ -331,7 +330,8 @@ static trek_comm *find_group(const trek_run *run)
         return comm;
     trek_comm_free(&comm);
     if (run->opts.min_processes > 1)
-        trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .min_processes is %d in a job of one process", run->opts.min_processes);
+        trek_fail(TREK_ERR_ARGUMENT, "trainer_run: .min_processes: %d in a job of one process; it must have more",
+                  run->opts.min_processes);
     return NULL;
 }
 
@@ -344,10 +344,11 @@ trek_status trek_run_elastic_begin(trek_run *run)
     if (e)
         e->comm = comm;
     else
-        trek_comm_abort(comm, "a process has no memory to go on without others");
+        trek_comm_abort(comm, "a process has no memory to continue without others");
     trek_status status = e ? TREK_OK : TREK_ERR_MEMORY;
     if (status == TREK_OK && run->opts.min_processes > comm->world) /* in all processes */
-        status = trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .min_processes is %d in a job of %d", run->opts.min_processes,
+        status = trek_fail(TREK_ERR_ARGUMENT, "trainer_run: .min_processes: %d; must be 1 to %d, the number of processes",
+                           run->opts.min_processes,
                            comm->world);
     if (status == TREK_OK && !(e->regroup = trek_regroup_new(comm, trek_run_program(run))))
         status = trek_error_status();
@@ -372,7 +373,7 @@ trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run 
     if (!run->elastic)
         return status;
     /* so that no process begins, and dies, before all could go on from here */
-    return trek_replica_agree(run->elastic->comm, status, "trek_trainer_run");
+    return trek_replica_agree(run->elastic->comm, status, "trainer_run");
 }
 
 void trek_run_elastic_end(trek_run *run)
@@ -430,8 +431,8 @@ static trek_status share_bytes(run_elastic *e, int source, int64_t bytes)
         memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     trek_status status = TREK_OK;
     if (memory == MAP_FAILED)
-        status = trek_fail(TREK_ERR_MEMORY, "trek_trainer_run: no memory for the state of the run: %s", strerror(errno));
-    status = trek_replica_agree(e->comm, status, "trek_trainer_run");
+        status = trek_fail(TREK_ERR_MEMORY, "trainer_run: no memory for the state of the run: %s", strerror(errno));
+    status = trek_replica_agree(e->comm, status, "trainer_run");
     for (size_t at = 0; at < (size_t)bytes && status == TREK_OK; at += PIECE) {
         size_t count = (size_t)bytes - at < PIECE ? (size_t)bytes - at : PIECE;
         status = trek_comm_run(e->comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .root = source,
@@ -459,7 +460,7 @@ static trek_status share_state(trek_run *run, int source)
         own = write_state(run);
     if (e->comm->rank == source && own == TREK_OK && fstat(e->file, &about) == 0)
         bytes = (int64_t)about.st_size;
-    trek_status status = trek_replica_agree(e->comm, own, "trek_trainer_run");
+    trek_status status = trek_replica_agree(e->comm, own, "trainer_run");
     if (status == TREK_OK)
         status = trek_comm_gather_bytes(e->comm, &bytes, sizeof bytes, all);
     if (status == TREK_OK)
@@ -486,7 +487,7 @@ static trek_status agree_on_state(trek_run *run, bool *anew)
     bool late = false;
     *anew = false;
     place *places = trek_calloc((size_t)n, sizeof *places);
-    trek_status status = trek_replica_agree(e->comm, places ? TREK_OK : TREK_ERR_MEMORY, "trek_trainer_run");
+    trek_status status = trek_replica_agree(e->comm, places ? TREK_OK : TREK_ERR_MEMORY, "trainer_run");
     if (status == TREK_OK)
         status = trek_comm_gather_bytes(e->comm, &e->at, sizeof e->at, places);
     if (status == TREK_OK) {
@@ -497,7 +498,9 @@ static trek_status agree_on_state(trek_run *run, bool *anew)
         if (places[source].epoch >= 0)
             status = share_state(run, source);
         else if (late)
-            status = trek_fail(TREK_ERR_STATE, "trek_trainer_run: nobody is left who has a state of the run to go on from");
+            status =
+                trek_fail(TREK_ERR_STATE,
+                          "trainer_run: none of the remaining processes has a state of the run from which it could continue");
     }
     if (status == TREK_OK && !*anew && later(&places[source], &e->at) > 0)
         status = catch_up(run, &places[source]);
@@ -530,7 +533,7 @@ static trek_status load_state(trek_run *run)
     trek_state_free(&read);
     if (status == TREK_OK)
         status = give_observed(e, run);
-    status = trek_replica_agree(e->comm, status, "trek_trainer_run");
+    status = trek_replica_agree(e->comm, status, "trainer_run");
     if (status != TREK_OK)
         return status;
     run->best = numbers[TREK_RUN_BEST];
@@ -589,8 +592,8 @@ static void say_who(const char *who, const char *what, int world, trek_log_level
 {
     bool many = strchr(who, ',') != NULL;
     if (who[0])
-        trek_log_message(level, "trek_trainer_run: process%s %s of the job %s %s; %d go%s on", many ? "es" : "", who,
-                         many ? "are" : "is", what, world, world == 1 ? "es" : "");
+        trek_log_message(level, "trainer_run: process%s %s of the job %s %s; %d continue%s", many ? "es" : "", who,
+                         many ? "are" : "is", what, world, world == 1 ? "s" : "");
 }
 
 static trek_status fail_to_go_on(const char *reason)
@@ -599,7 +602,7 @@ static trek_status fail_to_go_on(const char *reason)
     trek_status status;
     trek_error_take(&status, why);
     trek_error_clear();
-    return trek_fail(status, "%s; and the run cannot go on: %.400s", reason, why);
+    return trek_fail(status, "%s; and the run cannot continue: %.400s", reason, why);
 }
 
 /* Forms the group of the processes that are left and of those that have come. */
@@ -673,13 +676,11 @@ trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(tr
 trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
 {
     if (run->opts.min_processes == 0)
-        return trek_fail(TREK_ERR_STATE,
-                         "trek_trainer_run: TREK_JOIN is set in the environment, to join a job that is under way; "
-                         ".min_processes is 0, without which nobody can");
+        return trek_fail(TREK_ERR_STATE, "trainer_run: TREK_JOIN is set in the environment, to join a job that is running, but "
+                                         ".min_processes is 0; nobody can join without it");
     if (run->opts.trainer.comm)
-        return trek_fail(TREK_ERR_STATE,
-                         "trek_trainer_run: TREK_JOIN is set in the environment, to join a job that is under way; "
-                         "but .trainer.comm is a group already");
+        return trek_fail(TREK_ERR_STATE, "trainer_run: TREK_JOIN is set in the environment, to join a job that is running, but "
+                                         ".trainer.comm is a group already");
     run_elastic *e = begin(run);
     if (!e)
         return TREK_ERR_MEMORY;
@@ -689,7 +690,7 @@ trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), tr
     if (!e->regroup)
         return trek_error_status();
     trek_comm_set_deadline(e->comm, run->opts.trainer.deadline_s);
-    trek_log_message(TREK_LOG_INFO, "trek_trainer_run: this process has joined the job, as process %d of %d", e->comm->rank,
+    trek_log_message(TREK_LOG_INFO, "trainer_run: this process has joined the job, as process %d of %d", e->comm->rank,
                      e->comm->world);
     return take_up(run, drop, build);
 }

@@ -86,7 +86,7 @@ static trek_status make_folder(const char *folder)
     }
     if (errno == EEXIST && stat(folder, &there) == 0 && S_ISDIR(there.st_mode))
         return TREK_OK;
-    return trek_fail(TREK_ERR_IO, "trek_trainer_run: the checkpoints' folder %s cannot be made: %s", folder, strerror(errno));
+    return trek_fail(TREK_ERR_IO, "trainer_run: .checkpoint_folder: %s cannot be made: %s", folder, strerror(errno));
 }
 
 /* Returns whether this process writes. */
@@ -123,7 +123,7 @@ static trek_status call_back(trek_run *run, int64_t epoch, const char *path)
     const trek_run_opts *o = &run->opts;
     trek_status status = path && o->on_checkpoint ? o->on_checkpoint(run->graph, epoch, path, o->arg) : TREK_OK;
     if (status != TREK_OK)
-        trek_fail_after(status, "trek_trainer_run: on_checkpoint failed");
+        trek_fail_after(status, "trainer_run: .on_checkpoint: it failed");
     return status == TREK_OK ? trek_error_status() : status;
 }
 
@@ -205,7 +205,7 @@ static trek_status take_epoch(trek_run *run, const trek_tensor *tensor)
     size_t size = trek_tensor_dtype(tensor) == TREK_U8 ? (size_t)trek_tensor_numel(tensor) : 0;
     const char *bytes = trek_tensor_data(tensor);
     if (size < sizeof run->before)
-        return trek_fail(TREK_ERR_FORMAT, "trek_trainer_run: .resume_from: what it has of its epoch is damaged");
+        return trek_fail(TREK_ERR_FORMAT, "trainer_run: .resume_from: its part about the epoch is damaged");
     memcpy(&run->before, bytes, sizeof run->before);
     return s && s->process > 0 ? TREK_OK
         : trek_observations_unpack(run->graph, bytes + sizeof run->before, (int64_t)(size - sizeof run->before));
@@ -314,8 +314,8 @@ static char *file_to_resume(const char *from, const char *own)
     if (stat(from, &there) != 0 && errno == ENOENT) {
         if (same_folder(from, own))
             return trek_calloc(1, 1);
-        return trek_fail_null(TREK_ERR_IO,
-                              "trek_trainer_run: .resume_from: %s is not there; only .checkpoint_folder may be missing", from);
+        return trek_fail_null(TREK_ERR_IO, "trainer_run: .resume_from: %s does not exist; only .checkpoint_folder may be missing",
+                              from);
     }
     if (stat(from, &there) == 0 && !S_ISDIR(there.st_mode))
         return trek_strdup(from);
@@ -329,12 +329,12 @@ static char *file_to_resume(const char *from, const char *own)
 trek_status trek_run_load_best(trek_module *model, const char *folder)
 {
     if (!model || !folder)
-        return trek_fail_missing("trek_run_load_best", model ? "folder" : "model");
+        return trek_fail_missing("run_load_best", model ? "folder" : "model");
     struct stat there;
     char *path = path_of(folder, BEST);
     trek_status status = path ? TREK_OK : trek_error_status();
     if (path && stat(path, &there) != 0 && errno == ENOENT)
-        status = trek_fail(TREK_ERR_IO, "trek_run_load_best: %s is not there; runs write it with .keep_best", path);
+        status = trek_fail(TREK_ERR_IO, "run_load_best: %s does not exist; runs write it with .keep_best", path);
     if (status == TREK_OK)
         status = trek_state_load(model, path, NULL);
     trek_free(path);
@@ -349,8 +349,8 @@ static trek_status agree_on_file(const trek_run *run, const char *path, trek_sta
     trek_text text = { 0 };
     if (!s || !s->comm)
         return own;
-    trek_text_format(&text, "the checkpoint to go on from\t%s\n", name ? name + 1 : path && *path ? path : "none");
-    trek_status status = trek_agree(s->comm, own, "trek_trainer_run: .resume_from", &text);
+    trek_text_format(&text, "the checkpoint to continue from\t%s\n", name ? name + 1 : path && *path ? path : "none");
+    trek_status status = trek_agree(s->comm, own, "trainer_run: .resume_from", &text);
     trek_text_clear(&text);
     return status;
 }

@@ -57,7 +57,7 @@ static const trek_epoch_scalar *find(const trek_epoch_metrics *metrics, const ch
 const trek_tensor *trek_metrics_values(const trek_epoch_metrics *metrics, const char *name)
 {
     if (!metrics || !name) {
-        trek_fail_missing("trek_metrics_values", metrics ? "name" : "metrics");
+        trek_fail_missing("metrics_values", metrics ? "name" : "metrics");
         return NULL;
     }
     const trek_epoch_scalar *scalar = find(metrics, name);
@@ -67,7 +67,7 @@ const trek_tensor *trek_metrics_values(const trek_epoch_metrics *metrics, const 
 double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name)
 {
     if (!metrics || !name) {
-        trek_fail_missing("trek_metrics_get", metrics ? "name" : "metrics");
+        trek_fail_missing("metrics_get", metrics ? "name" : "metrics");
         return NAN;
     }
     if (strcmp(name, "loss") == 0)

@@ -10,28 +10,28 @@
 #include "distributed/trainer_internal.h"
 #include "tensor/memory_internal.h"
 
-#define FAIL(...) return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: " __VA_ARGS__)
+#define FAIL(...) return trek_fail(TREK_ERR_ARGUMENT, "trainer_run: " __VA_ARGS__)
 
 static trek_status check_required(const trek_run_opts *o, const trek_module *module)
 {
     const char *missing = !o->build_model && !module ? "build_model" : !o->train_step ? "train_step" : !o->dataset ? "dataset"
         : !o->optimizer.klass ? "optimizer" : NULL;
     if (missing)
-        FAIL(".%s is missing", missing);
+        FAIL(".%s: missing; it must be given", missing);
     if (o->batch_size < 1)
-        FAIL(".batch_size is %lld", (long long)o->batch_size);
+        FAIL(".batch_size: %lld; must be at least 1", (long long)o->batch_size);
     if (o->epochs < 1)
-        FAIL(".epochs is %lld", (long long)o->epochs);
+        FAIL(".epochs: %lld; must be at least 1", (long long)o->epochs);
     return TREK_OK;
 }
 
 static trek_status check_field(const trek_run_opts *o, trek_dataset *dataset)
 {
     if (trek_dataset_is_stream(dataset))
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trek_trainer_run: dataset %s is a stream, without a length: it is for a loop of one's "
-                         "own (trek_graph_set_loader)",
-                         dataset->klass->name);
+        return trek_fail(
+            TREK_ERR_UNSUPPORTED,
+            "trainer_run: dataset %s is a stream, without a length; train it with a loop of your own (trek_graph_set_loader)",
+            dataset->klass->name);
     return o->input && trek_dataset_field(dataset, o->input) < 0 ? trek_error_status() : TREK_OK;
 }
 
@@ -39,15 +39,16 @@ static trek_status check_trainer(const trek_run_opts *o)
 {
     const trek_trainer_opts *t = &o->trainer;
     if (t->build_replica || t->arg || t->optimizer.klass || t->schedule.kind != TREK_SCHEDULE_NONE)
-        FAIL(".trainer states build_replica, arg, optimizer or schedule, which are options of the run");
+        FAIL(".trainer: .build_replica, .arg, .optimizer or .schedule is set; these are options of the run itself");
     if (t->ranks < 0 || t->ranks > TREK_MAX_RANKS || (t->ranks == 0 && (t->devices || t->slowdowns)))
-        FAIL(".trainer.ranks is %d%s", t->ranks, t->devices || t->slowdowns ? ", beside a list for each rank" : "");
+        FAIL(".trainer.ranks: %d%s; must be 0 to 1024, and at least 1 with .devices or .slowdowns", t->ranks, t->devices ||
+             t->slowdowns ? ", with a list for each rank" : "");
     if (o->policy < TREK_POLICY_SYNC || o->policy > TREK_POLICY_ASYNC)
-        FAIL(".policy is %d", (int)o->policy);
+        FAIL(".policy: %d; must be a value of trek_policy", (int)o->policy);
     if (o->policy == TREK_POLICY_SYNC && t->max_anchor > 0)
-        FAIL(".trainer.max_anchor is of TREK_POLICY_CADENCE");
+        FAIL(".trainer.max_anchor: set together with TREK_POLICY_SYNC; only the other policies have windows");
     if (o->policy != TREK_POLICY_SYNC && t->max_anchor == TREK_OFF)
-        FAIL("TREK_POLICY_%s without windows: .trainer.max_anchor is TREK_OFF",
+        FAIL(".trainer.max_anchor: TREK_OFF, but TREK_POLICY_%s needs windows",
              o->policy == TREK_POLICY_ASYNC ? "ASYNC" : "CADENCE");
     return trek_trainer_check(t);
 }
@@ -55,34 +56,35 @@ static trek_status check_trainer(const trek_run_opts *o)
 static trek_status check_transport(const trek_run_opts *o)
 {
     if (o->transport != TREK_TRANSPORT_DEVICE && o->transport != TREK_TRANSPORT_HOST)
-        FAIL(".transport is %d", (int)o->transport);
+        FAIL(".transport: %d; must be a value of trek_transport", (int)o->transport);
     if (o->transport == TREK_TRANSPORT_DEVICE && o->policy == TREK_POLICY_ASYNC)
-        FAIL("TREK_POLICY_ASYNC needs TREK_TRANSPORT_HOST: in collectives of their devices ranks wait for each other");
+        FAIL(".policy: TREK_POLICY_ASYNC, which needs .transport = TREK_TRANSPORT_HOST, since ranks wait for each other in "
+             "collectives of their devices");
     if (o->transport == TREK_TRANSPORT_DEVICE && o->max_lead != 0)
-        FAIL(".max_lead is of TREK_TRANSPORT_HOST");
+        FAIL(".max_lead: set without TREK_TRANSPORT_HOST, which it needs");
     if (o->site != TREK_SITE_RANK && o->site != TREK_SITE_PROCESS)
-        FAIL(".site is %d", (int)o->site);
+        FAIL(".site: %d; must be a value of trek_site", (int)o->site);
     if (o->transport == TREK_TRANSPORT_DEVICE && o->site != TREK_SITE_RANK)
-        FAIL(".site is of TREK_TRANSPORT_HOST");
+        FAIL(".site: TREK_SITE_PROCESS without TREK_TRANSPORT_HOST, which it needs");
     if (o->transport == TREK_TRANSPORT_DEVICE && o->outer)
-        FAIL(".outer is of TREK_TRANSPORT_HOST");
+        FAIL(".outer: set without TREK_TRANSPORT_HOST, which it needs");
     if (o->max_lead < 0 && o->max_lead != TREK_OFF)
-        FAIL(".max_lead is negative");
+        FAIL(".max_lead: %lld; must be TREK_OFF, 0 or more", (long long)o->max_lead);
     if (o->transport == TREK_TRANSPORT_HOST && o->policy == TREK_POLICY_SYNC && o->site == TREK_SITE_RANK &&
         o->trainer.shares)
-        FAIL(".trainer.shares: with TREK_POLICY_SYNC and TREK_TRANSPORT_HOST each rank gets one batch at a time");
+        FAIL(".trainer.shares: set, but with TREK_POLICY_SYNC and TREK_TRANSPORT_HOST each rank gets one batch at a time");
     if (o->transport == TREK_TRANSPORT_HOST && o->trainer.accumulate > 1)
-        FAIL(".trainer.accumulate is of gradients, and TREK_TRANSPORT_HOST averages parameters");
+        FAIL(".trainer.accumulate: set together with TREK_TRANSPORT_HOST, which averages parameters, not gradients");
     trek_outer_rule rule;
-    return o->outer ? trek_outer_check(o->outer, "trek_trainer_run: .outer", &rule) : TREK_OK;
+    return o->outer ? trek_outer_check(o->outer, "trainer_run: .outer", &rule) : TREK_OK;
 }
 
 static trek_status check_evaluation(const trek_run_opts *o)
 {
     if (!o->evaluation && (o->evaluate || o->evaluation_batch || o->evaluate_every))
-        FAIL(".evaluate, .evaluation_batch or .evaluate_every without .evaluation");
+        FAIL(".evaluate, .evaluation_batch or .evaluate_every: set without .evaluation, which it needs");
     if (o->evaluation_batch < 0 || o->evaluate_every < 0)
-        FAIL(".evaluation_batch or .evaluate_every is negative");
+        FAIL(".evaluation_batch or .evaluate_every: negative; must be 0 or more");
     return o->evaluation ? check_field(o, o->evaluation) : TREK_OK;
 }
 
@@ -90,32 +92,32 @@ static trek_status check_evaluation(const trek_run_opts *o)
 static trek_status check_elastic(const trek_run_opts *o)
 {
     if (o->min_processes < 0 || o->min_processes > TREK_MAX_RANKS)
-        FAIL(".min_processes is %d", o->min_processes);
+        FAIL(".min_processes: %d; must be 0 to %d", o->min_processes, TREK_MAX_RANKS);
     return TREK_OK;
 }
 
 static trek_status check_keeping(const trek_run_opts *o)
 {
     if (o->patience < 0 || !(o->min_delta >= 0) || isinf(o->min_delta))
-        FAIL(".patience or .min_delta is negative, or not finite");
+        FAIL(".patience or .min_delta: negative or not finite; must be 0 or more");
     if (!o->checkpoint_folder && (o->checkpoint_every || o->keep_last || o->keep_best || o->on_checkpoint))
-        FAIL(".checkpoint_every, .keep_last, .keep_best or .on_checkpoint without .checkpoint_folder");
+        FAIL(".checkpoint_every, .keep_last, .keep_best or .on_checkpoint: set without .checkpoint_folder, which it needs");
     if (o->checkpoint_every < 0 || (o->keep_last < 0 && o->keep_last != TREK_OFF))
-        FAIL(".checkpoint_every or .keep_last is negative");
+        FAIL(".checkpoint_every or .keep_last: negative; must be 0 or more (.keep_last also TREK_OFF)");
     return TREK_OK;
 }
 
 trek_status trek_run_check(const trek_run_opts *o, const trek_module *module)
 {
     if (!o)
-        return trek_fail_missing("trek_trainer_run", "options");
+        return trek_fail_missing("trainer_run", "options");
     if (trek_error_status() != TREK_OK) /* a dataset or an optimizer that could not be made */
         return trek_error_status();
     trek_status status = check_required(o, module);
     if (status == TREK_OK)
         status = check_field(o, o->dataset);
     if (status == TREK_OK && !(o->lr_scale >= 0 && !isinf(o->lr_scale)))
-        FAIL(".lr_scale is negative or not finite");
+        FAIL(".lr_scale: %g; must be finite and not negative", o->lr_scale);
     if (status == TREK_OK)
         status = check_trainer(o);
     if (status == TREK_OK)

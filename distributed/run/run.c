@@ -55,7 +55,7 @@ static trek_run *start(const trek_run_opts *opts, trek_module *module)
     run->progress = (trek_run_progress){ .running = true, .epochs = opts->epochs, .loss = NAN };
     trek_status status = trek_run_opts_copy(&run->opts, opts);
     if (status == TREK_OK && trek_thread_begin(&run->thread, run_thread, run) != 0)
-        status = trek_fail(TREK_ERR_STATE, "trek_trainer_run: the run's thread cannot be started");
+        status = trek_fail(TREK_ERR_STATE, "trainer_run: the thread of the run cannot be started");
     if (status == TREK_OK)
         return run;
     run_free(run);
@@ -74,11 +74,11 @@ static trek_status first_device(const char *name, trek_var *param, void *arg)
 trek_status trek_fit(trek_module *module, const trek_run_opts *opts)
 {
     if (!module || !opts)
-        return trek_fail_missing("trek_fit", module ? "options" : "module");
-    if (trek_gone(module, "trek_fit", "the module"))
+        return trek_fail_missing("fit", module ? "options" : "module");
+    if (trek_gone(module, "fit", "the module"))
         return trek_error_status();
     if (opts->build_model || opts->trainer.ranks > 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_fit: %s", opts->build_model ? ".build_model is not called: there is a module"
+        return trek_fail(TREK_ERR_ARGUMENT, "fit: %s", opts->build_model ? ".build_model is not called: there is a module"
                                             : "a module is one rank; trek_trainer_run builds one for each");
     trek_device device = trek_device_default();
     trek_module_each_param(module, first_device, &device);
@@ -118,13 +118,13 @@ static bool take_next(trek_run *run, trek_epoch_metrics *metrics, bool waits, co
     return there;
 }
 
-bool trek_run_next(trek_run *run, trek_epoch_metrics *metrics) { return take_next(run, metrics, true, "trek_run_next"); }
-bool trek_run_poll(trek_run *run, trek_epoch_metrics *metrics) { return take_next(run, metrics, false, "trek_run_poll"); }
+bool trek_run_next(trek_run *run, trek_epoch_metrics *metrics) { return take_next(run, metrics, true, "run_next"); }
+bool trek_run_poll(trek_run *run, trek_epoch_metrics *metrics) { return take_next(run, metrics, false, "run_poll"); }
 
 trek_status trek_run_look(trek_run *run, trek_run_progress *progress)
 {
     if (!run || !progress)
-        return trek_fail_missing("trek_run_look", run ? "progress" : "run");
+        return trek_fail_missing("run_look", run ? "progress" : "run");
     if (trek_forked)
         return trek_fail_forked();
     trek_lock_acquire(&run->lock);
@@ -142,7 +142,7 @@ void trek_run_stop(trek_run *run)
 trek_state *trek_run_join(trek_run *run)
 {
     if (!run) {
-        trek_fail_missing("trek_run_join", "run");
+        trek_fail_missing("run_join", "run");
         return NULL;
     }
     if (trek_forked) { /* the thread and everything it uses belong to the parent */

@@ -36,7 +36,7 @@ static trek_comm *comm_of(const trek_run *run)
 /* Agrees with the others, after something that may fail in one process only. */
 static trek_status agree(const trek_run *run, trek_status own)
 {
-    return trek_replica_agree(comm_of(run), own, "trek_trainer_run");
+    return trek_replica_agree(comm_of(run), own, "trainer_run");
 }
 
 /* --- setting up --------------------------------------------------------------------------------- */
@@ -51,7 +51,8 @@ static trek_status find_device(const trek_trainer_opts *t, trek_device *device)
         return TREK_OK;
     size_t size = strcspn(listed, ",");
     if (size >= sizeof text)
-        return trek_fail(TREK_ERR_ARGUMENT, "TREK_DEVICES=%s begins with no device such as cpu:1", listed);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_run: TREK_DEVICES=%s: the first entry is not a device such as cpu:1",
+                         listed);
     memcpy(text, listed, size);
     text[size] = '\0';
     return trek_device_parse(text, device);
@@ -97,7 +98,7 @@ static trek_status compare(const trek_run *run)
     if (!comm_of(run))
         return TREK_OK;
     trek_text text = trek_run_describe(run);
-    trek_status status = trek_agree(comm_of(run), TREK_OK, "trek_trainer_run: not all processes run alike", &text);
+    trek_status status = trek_agree(comm_of(run), TREK_OK, "trainer_run: the options of the processes differ", &text);
     trek_text_clear(&text);
     return status;
 }
@@ -131,7 +132,7 @@ static trek_status average_in_background(trek_run *run)
     trek_outer_rule rule;
     if (o->transport != TREK_TRANSPORT_HOST || !s || !s->averages)
         return TREK_OK;
-    if (o->outer && trek_outer_check(o->outer, "trek_trainer_run: .outer", &rule) != TREK_OK)
+    if (o->outer && trek_outer_check(o->outer, "trainer_run: .outer", &rule) != TREK_OK)
         return trek_error_status();
     return trek_background_new(s, &(trek_background_opts){ .one_batch = o->policy == TREK_POLICY_SYNC,
                                                            .eager = o->policy == TREK_POLICY_ASYNC,
@@ -188,12 +189,12 @@ static trek_status make(trek_run *run)
     if (!run->graph && run->module)
         return trek_error_status();
     if (!run->graph)
-        return trek_fail_after(TREK_ERR_CALLBACK, "trek_trainer_run: build_model returned NULL");
+        return trek_fail_after(TREK_ERR_CALLBACK, "trainer_run: .build_model: it returned NULL; must return a module");
     run->train = make_loader(o, o->dataset, o->batch_size, device, true);
     if (o->evaluation)
         run->evaluation = make_loader(o, o->evaluation, o->evaluation_batch ? o->evaluation_batch : o->batch_size, device, false);
     status = trek_error_status();
-    return status == TREK_OK ? feed(run, run->train, o->train_step, "trek_trainer_run: .train_step") : status;
+    return status == TREK_OK ? feed(run, run->train, o->train_step, "trainer_run: .train_step") : status;
 }
 
 /* Builds the graph on the ranks of all processes. */
@@ -201,7 +202,7 @@ static trek_status build(trek_run *run)
 {
     trek_comm *comm = run->opts.trainer.comm;
     trek_comm_say(comm, "build"); /* which may take long */
-    trek_status status = trek_replica_agree(comm, make(run), "trek_trainer_run");
+    trek_status status = trek_replica_agree(comm, make(run), "trainer_run");
     trek_comm_say(comm, NULL);
     if (status == TREK_OK)
         status = set_up(run);
@@ -325,7 +326,7 @@ static trek_status evaluate(trek_run *run, run_epoch *e)
     if (!run->evaluation || (e->metrics.epoch + 1 < o->epochs && (e->metrics.epoch + 1) % every != 0))
         return TREK_OK;
     trek_status status = feed(run, run->evaluation, o->evaluate ? o->evaluate : o->train_step,
-                              o->evaluate ? "trek_trainer_run: .evaluate" : "trek_trainer_run: .train_step (in evaluation)");
+                              o->evaluate ? "trainer_run: .evaluate" : "trainer_run: .train_step (in evaluation)");
     if (status == TREK_OK)
         status = trek_graph_train(run->graph, false);
     if (status == TREK_OK)
@@ -339,7 +340,7 @@ static trek_status evaluate(trek_run *run, run_epoch *e)
         status = trek_run_measure_evaluation(run, e);
     e->evaluated = true;
     if (status == TREK_OK)
-        status = feed(run, run->train, o->train_step, "trek_trainer_run: .train_step");
+        status = feed(run, run->train, o->train_step, "trainer_run: .train_step");
     if (status == TREK_OK)
         status = trek_graph_train(run->graph, true);
     e->metrics.evaluation_s = (double)(trek_now_ns() - from) * 1e-9;
@@ -369,7 +370,7 @@ static trek_status fail_no_metric(const char *name, const run_epoch *e)
     for (int k = 0; k < m->n_scalars; k++)
         if (!m->scalars[k].values || trek_tensor_numel(m->scalars[k].values) == 1)
             trek_text_format(&names, ", %s", m->scalars[k].name);
-    trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .best_metric \"%s\" was not measured in epoch %lld, which had %s", name,
+    trek_fail(TREK_ERR_ARGUMENT, "trainer_run: .best_metric: \"%s\" was not measured in epoch %lld, which had %s", name,
               (long long)m->epoch, names.data ? names.data : "others");
     trek_text_clear(&names);
     return trek_error_status();
@@ -387,7 +388,7 @@ static trek_status check_metric(trek_run *run, const run_epoch *e)
     if (!has_metric(&e->metrics, name, &scalar))
         return fail_no_metric(name, e);
     if (scalar && scalar->values && trek_tensor_numel(scalar->values) != 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .best_metric \"%s\" is not one number", name);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_run: .best_metric: \"%s\" is not a single number", name);
     return TREK_OK;
 }
 
@@ -414,7 +415,7 @@ static void tell_early(const trek_run *run, const trek_epoch_metrics *m)
         return;
     if (run->best_epoch >= 0)
         snprintf(epoch, sizeof epoch, "%lld", (long long)run->best_epoch);
-    trek_log_message(TREK_LOG_WARNING, "trek_trainer_run: stopped early after epoch %lld (.patience %lld): best epoch %s, %s %s",
+    trek_log_message(TREK_LOG_WARNING, "trainer_run: stopped early after epoch %lld (.patience %lld): best epoch %s, %s %s",
                      (long long)m->epoch, (long long)run->opts.patience, epoch, best_metric(&run->opts),
                      trek_text_number(run->best, number));
 }
@@ -423,7 +424,7 @@ static trek_status before_epoch(trek_run *run, int64_t epoch)
 {
     const trek_run_opts *o = &run->opts;
     trek_status status = o->on_epoch ? o->on_epoch(run->graph, epoch, o->arg) : TREK_OK;
-    status = status == TREK_OK ? trek_error_status() : trek_fail_after(status, "trek_trainer_run: on_epoch failed");
+    status = status == TREK_OK ? trek_error_status() : trek_fail_after(status, "trainer_run: .on_epoch: it failed");
     return agree(run, status);
 }
 
@@ -450,7 +451,7 @@ static trek_status after_epoch(trek_run *run, run_epoch *e, bool *last)
     if (status == TREK_OK && o->on_metrics)
         status = o->on_metrics(&e->metrics, o->arg);
     if (status != TREK_OK)
-        trek_fail_after(status, "trek_trainer_run: on_metrics failed");
+        trek_fail_after(status, "trainer_run: .on_metrics: it failed");
     else
         status = trek_error_status();
     run->pending = status == TREK_OK ? e : NULL;

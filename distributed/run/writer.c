@@ -56,7 +56,7 @@ static void write_next(run_writer *w)
     trek_status status = w->write(snapshot, w->arg);
     char message[TREK_ERROR_SIZE] = "";
     if (status != TREK_OK) {
-        trek_fail_after(status, "a checkpoint could not be written");
+        trek_fail_after(status, "trainer_run: a checkpoint could not be written");
         trek_error_take(&status, message);
     }
     trek_error_clear();
@@ -119,7 +119,7 @@ run_writer *trek_run_writer_new(run_write_fn write, run_tidy_fn tidies, void *ar
     int failed = trek_thread_begin(&w->thread, run, w);
     if (!failed)
         return w;
-    trek_fail(TREK_ERR_STATE, "trek_trainer_run: the thread that writes checkpoints cannot be started: %s", strerror(failed));
+    trek_fail(TREK_ERR_STATE, "trainer_run: the thread that writes checkpoints cannot be started: %s", strerror(failed));
     trek_condition_destroy(&w->changed);
     trek_lock_destroy(&w->lock);
     trek_free(w);

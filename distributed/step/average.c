@@ -34,18 +34,19 @@ trek_status trek_average_begin_pass(ranks_stepper *s)
 {
     trek_status status = TREK_OK;
     if (!s->replicas[0].optimizer)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_train_batch: parameters are averaged, and the graph has no optimizer");
+        return trek_fail(TREK_ERR_STATE, "graph_train_batch: .average averages parameters, but the graph has no optimizer; call "
+                                         "trek_graph_set_optimizer first");
     for (int k = 0; k < TREK_UPDATE_STATES; k++)
         if (s->replicas[0].optimizer->klass->states[k].extent != TREK_STATE_ELEMENTS)
-            return trek_fail(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: averaged parameters do not go with %s, whose %s is "
-                             "not kept for each element", s->replicas[0].optimizer->klass->name,
-                             s->replicas[0].optimizer->klass->states[k].name);
+            return trek_fail(TREK_ERR_UNSUPPORTED,
+                             "graph_train_batch: .average of parameters together with %s, whose %s is not kept for each element; "
+                             "choose another optimizer",
+                             s->replicas[0].optimizer->klass->name, s->replicas[0].optimizer->klass->states[k].name);
     if (trek_optimizer_is_coded(s->replicas[0].optimizer) && !s->own_states)
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trek_graph_train_batch: averaged parameters do not go with state in u8, which would "
-                         "be averaged, too: keep it in f32 or bf16");
+        return trek_fail(TREK_ERR_UNSUPPORTED, "graph_train_batch: .average of parameters together with state in u8, which would "
+                                               "be averaged, too; keep it in f32 or bf16");
     if (s->base.graph->scaler || trek_ranks_meet(s))
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: averaged parameters do not go with %s",
+        return trek_fail(TREK_ERR_UNSUPPORTED, "graph_train_batch: .average of parameters together with %s is not possible",
                          s->base.graph->scaler ? "losses that are scaled" : "layers that meet other ranks");
     return status == TREK_OK ? trek_ranks_follow_groups(s) : status;
 }

@@ -104,7 +104,7 @@ static trek_status prepare_pass(ranks_stepper *s, trek_var *loss, double stated,
     trek_status status = trek_error_status();
     if (status == TREK_OK && trek_var_numel(loss) != 1) {
         char text[TREK_SHAPE_TEXT];
-        status = trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
+        status = trek_fail(TREK_ERR_SHAPE, "graph_backward: loss: %s; must be a scalar",
                            trek_shape_text(trek_var_shape(loss), text, sizeof text));
     }
     *counted = NULL;
@@ -125,7 +125,7 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     if (s->averages)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_backward: parameters are averaged, which needs trek_graph_train_batch");
+        return trek_fail(TREK_ERR_STATE, "graph_backward: the parameters are averaged, which needs trek_graph_train_batch");
     trek_job_sync_say(s, "backward", true);
     bool weighs = trek_accumulation_weighs(&stepper->graph->accumulation);
     trek_var *counted;

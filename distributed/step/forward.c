@@ -117,12 +117,11 @@ static trek_status find_rows(const ranks_stepper *s, trek_var *const *inputs, bo
             *rows = x->sizes[0];
         } else if (x->sizes[0] != *rows) {
             char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-            return trek_fail(
-                TREK_ERR_SHAPE,
-                "graph: inputs \"%s\" %s and \"%s\" %s have different numbers of rows and cannot be split over %d ranks; "
-                "trek_graph_replicate_input gives an input whole to every rank",
-                trek_graph_input_name(s->base.graph, first), trek_tensor_shape_text(inputs[first]->data, a),
-                trek_graph_input_name(s->base.graph, k), trek_tensor_shape_text(x, b), s->local_ranks);
+            return trek_fail(TREK_ERR_SHAPE,
+                             "graph: inputs: \"%s\" %s and \"%s\" %s have different numbers of rows and cannot be split over %d "
+                             "ranks; trek_graph_replicate_input gives an input whole to every rank",
+                             trek_graph_input_name(s->base.graph, first), trek_tensor_shape_text(inputs[first]->data, a),
+                             trek_graph_input_name(s->base.graph, k), trek_tensor_shape_text(x, b), s->local_ranks);
         }
     }
     return TREK_OK;
@@ -209,13 +208,13 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     if (n != s->n_inputs)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "graph: takes %d input%s, got %d", s->n_inputs, s->n_inputs == 1 ? "" : "s", n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "graph: inputs: %d; the graph takes %d", n, s->n_inputs);
     for (int k = 0; k < n; k++)
         if (!inputs[k])
-            return trek_fail_missing("trek_graph_forward", trek_graph_input_name(stepper->graph, k)), NULL;
+            return trek_fail_missing("graph_forward", trek_graph_input_name(stepper->graph, k)), NULL;
     if (trek_scopes.depth == 0)
         return trek_fail_null(TREK_ERR_SCOPE,
-                              "trek_graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
+                              "graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
     /* Within a rank's run, e.g. in the function of trek_graph_set_loss, it is that rank's own forward. */
     if (nothing_to_split(s, inputs) || trek_ranks_rank_here(s->ranks) >= 0) {
         trek_graph_forget_nested_tags(stepper->graph);

@@ -40,7 +40,7 @@ trek_status trek_job_bytes_gather(trek_comm *comm, const char *mine, int64_t len
     for (int p = 0; status == TREK_OK && p < processes; p++) {
         most = all->lengths[p] > most ? all->lengths[p] : most;
         if (all->lengths[p] < 0 && own == TREK_OK)
-            own = trek_fail(TREK_ERR_PEER, "process %d could not read %s", p, what);
+            own = trek_fail(TREK_ERR_PEER, "job: process %d could not read %s", p, what);
     }
     if (status == TREK_OK)
         status = own; /* the same in all processes: one that has failed fails the others */
@@ -68,10 +68,10 @@ static trek_status add(trek_metric *sum, const char *bytes, int64_t length)
 trek_metric *trek_metric_join(trek_comm *comm, trek_metric *metric)
 {
     if (!metric && !comm)
-        return trek_fail_missing("trek_metric_join", "metric"), NULL;
+        return trek_fail_missing("metric_join", "metric"), NULL;
     job_bytes all = { 0 };
     int64_t n = 0;
-    trek_status status = metric ? trek_error_status() : trek_fail_missing("trek_metric_join", "metric");
+    trek_status status = metric ? trek_error_status() : trek_fail_missing("metric_join", "metric");
     if (status == TREK_OK)
         status = trek_metric_read(metric);
     double *numbers = status == TREK_OK ? trek_metric_pack(metric, &n) : NULL;

@@ -97,7 +97,7 @@ static int failed_process(const ranks_stepper *s)
 static trek_status fail_of_message(ranks_stepper *s, int process)
 {
     const sync_message *w = message_at(s, process);
-    return all_know(s, trek_fail(TREK_ERR_PEER, "process %d failed: %.*s", process, (int)sizeof w->message - 1, w->message));
+    return all_know(s, trek_fail(TREK_ERR_PEER, "job: process %d failed: %.*s", process, (int)sizeof w->message - 1, w->message));
 }
 
 /* Compares what the loaders of a pass give. All processes have the same messages. */
@@ -115,9 +115,12 @@ static trek_status compare_data(ranks_stepper *s)
     trek_text text = { 0 };
     bool has = message_at(s, s->process)->data != 0;
     trek_status own = has ? trek_loader_describe(trek_rank_here.batch_loader, &text) : TREK_OK;
-    trek_status status = trek_agree(s->comm, own, "the processes' data differ", has ? &text : NULL);
+    trek_status status = trek_agree(s->comm, own, "graph_train_batch: the data of the processes differ", has ? &text : NULL);
     trek_text_clear(&text);
-    return all_know(s, status != TREK_OK ? status : trek_fail(TREK_ERR_ARGUMENT, "the processes' loaders give different data"));
+    return all_know(s, status != TREK_OK
+                           ? status
+                           : trek_fail(TREK_ERR_ARGUMENT,
+                                       "graph_train_batch: the processes' loaders give different data; they must give the same"));
 }
 
 /* Compares the settings when all have come to a step. */
@@ -130,10 +133,11 @@ static trek_status compare_settings(ranks_stepper *s)
         return TREK_OK;
     trek_text text = { 0 };
     trek_settings_describe(s, &text);
-    trek_status status = trek_agree(s->comm, TREK_OK, "trek_graph_step: not all processes are set alike", &text);
+    trek_status status = trek_agree(s->comm, TREK_OK, "graph_step: the settings of the processes differ", &text);
     trek_text_clear(&text);
     return all_know(s, status != TREK_OK ? status
-                    : trek_fail(TREK_ERR_ARGUMENT, "trek_graph_step: not all processes are set alike"));
+                                         : trek_fail(TREK_ERR_ARGUMENT,
+                                                     "graph_step: the settings of the processes differ; they must be equal"));
 }
 
 static int32_t stop_wanted(const ranks_stepper *s)
@@ -155,7 +159,8 @@ static trek_status exchange(ranks_stepper *s, sync_message *own)
     for (int p = 0; p < s->processes && status == TREK_OK && failed < 0; p++) {
         sync_message *w = message_at(s, p);
         if (w->digest != own->digest && w->step == own->step)
-            status = trek_fail(TREK_ERR_COMM, "process %d has decided on other shares than process %d", p, s->process);
+            status =
+                trek_fail(TREK_ERR_COMM, "graph_step: process %d has decided on other shares than process %d", p, s->process);
     }
     if (status == TREK_OK && failed < 0)
         status = compare_data(s);
@@ -197,14 +202,18 @@ static trek_status exchange_pass(ranks_stepper *s, sync_message *own, bool *send
         status = exchange(s, own);
     while (status == TREK_OK && some_say(s, SYNC_VOTE));
     if (status == TREK_OK && some_say(s, SYNC_RECORDED))
-        status = trek_fail(TREK_ERR_COMM, "a process has recorded its step, and process %d makes one more pass", s->process);
+        status =
+            trek_fail(TREK_ERR_COMM,
+                      "graph_backward: a process has recorded its step, and process %d makes one more pass; all must do the same",
+                      s->process);
     bool all = status == TREK_OK && all_say(s, (sync_message_kind)own->kind);
     for (int p = 0; p < s->processes && status == TREK_OK; p++) {
         const sync_message *w = message_at(s, p);
         all &= w->sends != 0;
         if (w->kind != own->kind && (w->kind == SYNC_BEGIN || w->kind == SYNC_PASS))
-            status = trek_fail(TREK_ERR_COMM, "process %d calls trek_graph_%s, process %d trek_graph_%s", s->process,
-                               own->kind == SYNC_BEGIN ? "train_batch" : "backward", p,
+            status = trek_fail(TREK_ERR_COMM,
+                               "graph_backward: process %d calls trek_graph_%s, process %d trek_graph_%s; all must call the same",
+                               s->process, own->kind == SYNC_BEGIN ? "train_batch" : "backward", p,
                                w->kind == SYNC_BEGIN ? "train_batch" : "backward");
     }
     if (sends)
@@ -350,8 +359,10 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
             break;
         for (int p = 0; p < s->processes; p++)
             if (message_at(s, p)->kind > SYNC_PASS && message_at(s, p)->kind != mine->kind)
-                return trek_fail(TREK_ERR_COMM, "process %d is in trek_graph_%s, process %d in trek_graph_%s", s->process,
-                                 update ? "step" : "reduce", p, update ? "reduce" : "step");
+                return trek_fail(
+                    TREK_ERR_COMM,
+                    "graph_step: process %d is in trek_graph_%s, process %d in trek_graph_%s; all must call the same", s->process,
+                    update ? "step" : "reduce", p, update ? "reduce" : "step");
     }
     for (int p = 0; p < s->processes; p++)
         *pending |= message_at(s, p)->unsent != 0;
@@ -407,7 +418,10 @@ trek_status trek_job_sync_recorded(ranks_stepper *s, trek_status own)
     }
     trek_status status = exchange(s, new_message(s, SYNC_RECORDED));
     if (status == TREK_OK && !all_say(s, SYNC_RECORDED))
-        status = trek_fail(TREK_ERR_COMM, "process %d has recorded its step, and another makes one more pass", s->process);
+        status =
+            trek_fail(TREK_ERR_COMM,
+                      "graph_backward: process %d has recorded its step, and another makes one more pass; all must do the same",
+                      s->process);
     return status;
 }
 
@@ -419,7 +433,7 @@ trek_status trek_job_sync_flags(ranks_stepper *s)
     double factor;
     if (!s->comm)
         return TREK_OK;
-    trek_status status = trek_reducer_meet(reducer, s->comm, "trek_graph_step", 1, TREK_OK, &factor);
+    trek_status status = trek_reducer_meet(reducer, s->comm, "graph_step", 1, TREK_OK, &factor);
     for (int k = 0; k < reducer->n && status == TREK_OK; k++)
         for (int r = 0; r < s->local_ranks; r++)
             s->replicas[r].arena->segments[k].used = s->any[k] && trek_item_trains(&reducer->items[k]);
@@ -477,13 +491,14 @@ static trek_status read_greetings(ranks_stepper *s, const greeting *all)
         s->ranks_most = all[p].ranks > s->ranks_most ? all[p].ranks : s->ranks_most;
         s->mixed |= all[p].kinds != all[0].kinds;
         if (all[p].sharers != all[0].sharers)
-            status = trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard_optimizer is %s in process 0, and %s in process %d",
+            status = trek_fail(TREK_ERR_ARGUMENT,
+                               "trainer_setup: .shard_optimizer: %s in process 0, and %s in process %d; must be the same in all",
                                all[0].sharers > 1 ? "set" : "not set", all[p].sharers > 1 ? "set" : "not set", p);
     }
     if (status != TREK_OK)
         return status;
     if (s->world_size > TREK_MAX_RANKS)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: %d ranks in all processes; at most %d", s->world_size,
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: ranks: %d in all processes; must be at most %d", s->world_size,
                          TREK_MAX_RANKS);
     return status;
 }

@@ -117,7 +117,7 @@ trek_status trek_ranks_load_together(trek_ranks_loading *x, trek_comm *comm, tre
     if (own == TREK_OK && comm)
         own = describe(&x->state, &text);
     if (comm)
-        own = trek_agree(comm, own, "trek_optimizer_load", own == TREK_OK ? &text : NULL);
+        own = trek_agree(comm, own, "optimizer_load", own == TREK_OK ? &text : NULL);
     if (own == TREK_OK)
         own = trek_ranks_load_commit(x);
     trek_ranks_load_end(x);

@@ -139,7 +139,7 @@ trek_status trek_observations_unpack(trek_graph *into, const char *bytes, int64_
             memcpy(&head, bytes + at, sizeof head);
         at += (int64_t)sizeof head;
         if (at > length || !fits(into, &head, length - at))
-            return trek_fail(TREK_ERR_COMM, "what was recorded elsewhere is damaged");
+            return trek_fail(TREK_ERR_COMM, "graph_flush: values that another rank recorded are damaged");
         status = take_one(into, &head, bytes + at);
         at += head.name + head.numbers * (int64_t)sizeof(double);
     }

@@ -471,7 +471,7 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_graph *graph = stepper->graph;
     if (batch->dataset->n_fields > 64)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: a dataset with more than 64 fields");
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "graph_train_batch: dataset: more than 64 fields; at most 64 are possible");
     per_rank_call c = { .s = s, .graph_loader = graph->graph_loader, .batch = batch, .backward = trek_graph_learns(graph),
                         .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
                         .offload = trek_grad_mode_here.offload,

@@ -46,7 +46,7 @@ trek_rank_sums *trek_rank_sums_new(int local_ranks, bool spin)
     memset(sums, 0, sizeof *sums + (size_t)local_ranks * sizeof *sums->slots);
     if (!trek_lock_init(&sums->lock)) {
         trek_block_free(sums);
-        return trek_fail_null(TREK_ERR_MEMORY, "no memory for the sums of %d ranks", local_ranks);
+        return trek_fail_null(TREK_ERR_MEMORY, "graph_forward: no memory for the sums of %d ranks", local_ranks);
     }
     sums->local_ranks = local_ranks;
     sums->spin = spin;
@@ -200,7 +200,8 @@ static trek_status add_up(trek_rank_sums *sums, sums_slot *first)
                 first->values[i] += sums->slots[r].values[i];
     trek_status status = TREK_OK;
     if (sums->interprocess && !sums->comm)
-        status = trek_fail(TREK_ERR_STATE, "the graph whose ranks make sums with other processes no longer trains with them");
+        status = trek_fail(TREK_ERR_STATE,
+                           "graph_forward: a layer makes sums with other processes, with which the graph no longer trains");
     else if (sums->interprocess)
         status = trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
                                                              .count = first->count, .in = first->values, .out = first->values });
@@ -298,7 +299,7 @@ static trek_status sum_over_comm(double *values, int64_t count, void *arg)
 {
     const comm_sums *sums = arg;
     if (!sums->comm)
-        return trek_fail(TREK_ERR_STATE, "the wrapper with whose ranks a layer makes sums has ended");
+        return trek_fail(TREK_ERR_STATE, "forward: a layer makes sums over the ranks of a ddp wrapper that was freed");
     return trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
                                                        .count = count,
                                                        .in = values, .out = values });

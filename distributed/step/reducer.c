@@ -151,7 +151,7 @@ static trek_status check_frozen(const trek_reducer *r, trek_comm *comm, const ch
         return TREK_OK;
     trek_text text = { 0 };
     char subject[80];
-    snprintf(subject, sizeof subject, "%s: not all %s have frozen the same", what, comm->control ? "processes" : "ranks");
+    snprintf(subject, sizeof subject, "%s: the %s have frozen different parameters", what, comm->control ? "processes" : "ranks");
     for (int k = r->n - 1; k >= 0; k--) /* in order of registration */
         trek_text_format(&text, "parameter \"%s\"\t%s\n", r->items[k].name,
                          trek_item_trains(&r->items[k]) ? "trained" : "frozen");
@@ -169,10 +169,11 @@ static trek_status check_mixed(const trek_reducer *r, const trek_comm *comm, con
     }
     if (!mixed || !uneven)
         return TREK_OK;
-    return trek_fail(TREK_ERR_UNSUPPORTED,
-                     "%s: unequal counts, and layers that meet (sync_batch_norm) have mixed the ranks' gradients "
-                     "in their backward as if they were equal; trek_ddp_backward_weighted weighs each rank's loss before",
-                     what);
+    return trek_fail(
+        TREK_ERR_UNSUPPORTED,
+        "%s: count: the ranks' counts differ, but layers that meet other ranks (sync_batch_norm) have mixed the gradients in "
+        "their backward as if they were equal; trek_ddp_backward_weighted weighs each rank's loss before",
+        what);
 }
 
 trek_status trek_reducer_meet(trek_reducer *r, trek_comm *comm, const char *what, double weight, trek_status own, double *factor)
@@ -188,7 +189,8 @@ trek_status trek_reducer_meet(trek_reducer *r, trek_comm *comm, const char *what
         total += message_of(r, q)->weight;
     }
     if (!(total > 0) || !isfinite(total))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: the ranks' counts sum to %s", what, total > 0 ? "infinity" : "0");
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: count: the sum over all ranks is %s; must be finite and above 0", what,
+                         total > 0 ? "infinity" : "0");
     if ((status = check_mixed(r, comm, what)) != TREK_OK)
         return status;
     *factor = weight / total;

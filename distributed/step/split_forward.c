@@ -185,7 +185,7 @@ static trek_var *rank_input(const forward_call *c, int rank, int k)
     trek_var *x = c->call->inputs[source];
     trek_device device = trek_ranks_device(p->ranks, rank);
     if (!x)
-        return trek_fail_missing("a forward over ranks", "an input"), NULL;
+        return trek_fail_missing("a forward over ranks", "input"), NULL;
     trek_tensor *part = p->leaf[source].total >= 0 ? trek_split_rows(x->data, of->first, of->rows, device)
         : trek_tensor_to(x->data, device);
     if (!part)
@@ -268,9 +268,9 @@ static trek_status fail_join(const trek_split_call *call, const trek_split_pass 
     char text[TREK_SHAPE_TEXT], name[256];
     const trek_tensor *y = p->of[rank].outputs[k]->data;
     call->describe(k, name, sizeof name, call->arg);
-    return trek_fail(TREK_ERR_SHAPE, "%s %s %s of rank %d (%lld rows) cannot be joined: %s", name,
-                     trek_dtype_name((trek_dtype)y->dtype),
-                     trek_tensor_shape_text(y, text), rank, (long long)p->of[rank].rows, why);
+    return trek_fail(TREK_ERR_SHAPE, "graph_forward: %s %s %s of rank %d (%lld rows) cannot be joined: %s", name,
+                     trek_dtype_name((trek_dtype)y->dtype), trek_tensor_shape_text(y, text), rank, (long long)p->of[rank].rows,
+                     why);
 }
 
 static int first_running(const trek_split_pass *p)

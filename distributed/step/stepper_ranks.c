@@ -147,7 +147,9 @@ static trek_status plan_outputs(ranks_stepper *s)
         s->tag_output[k] = found;
     }
     if (s->n_outputs > 64)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "a graph over several ranks can have at most 63 tagged values besides its output");
+        return trek_fail(
+            TREK_ERR_UNSUPPORTED,
+            "trainer_setup: tags: more than 63; a graph over several ranks can have at most 63 tagged values besides its output");
     return plan_nested(s);
 }
 
@@ -177,11 +179,11 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
 static trek_status check_sharers(const ranks_stepper *s)
 {
     if (s->sharers > 1 && s->mixed)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard_optimizer with ranks on CPUs and on GPUs");
-    if (s->sharers > 1 && s->comm && s->local_ranks > 1 && !s->shared)
         return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_setup: .shard_optimizer over several processes with several ranks each, which "
-                         "have parameters of their own: give each rank a process");
+                         "trainer_setup: .shard_optimizer: set, with ranks on CPUs and on GPUs; they must be of one kind");
+    if (s->sharers > 1 && s->comm && s->local_ranks > 1 && !s->shared)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard_optimizer: set, with several ranks in each of several "
+                                               "processes, which have parameters of their own; give each rank a process");
     return TREK_OK;
 }
 
@@ -419,7 +421,7 @@ static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_sou
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     if (s->replicas[0].model->n_params == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_optimizer: the graph has no parameters");
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_set_optimizer: graph: it has no parameters; an optimizer needs some");
     trek_optimizer **made = trek_calloc((size_t)s->local_ranks, sizeof *made);
     if (!made)
         return trek_error_status();
@@ -449,7 +451,7 @@ static trek_status set_lr(trek_stepper *stepper, double lr)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     if (!s->replicas[0].optimizer)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_set_lr: the graph has no optimizer");
+        return trek_fail(TREK_ERR_STATE, "graph_set_lr: the graph has no optimizer; call trek_graph_set_optimizer first");
     trek_status status = TREK_OK; /* the first rank's refusal comes before any change */
     for (int r = 0; r < s->local_ranks && status == TREK_OK; r++)
         if (s->replicas[r].optimizer)

@@ -56,7 +56,7 @@ trek_status trek_ranks_reduce(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     if (s->averages)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_reduce: parameters are averaged, gradients are each rank's own");
+        return trek_fail(TREK_ERR_STATE, "graph_reduce: the parameters are averaged, and the gradients stay each rank's own");
     trek_job_sync_say(s, "reduce", true);
     trek_ranks_note_gradients(s);
     trek_ranks_follow_flags(s);
@@ -138,8 +138,9 @@ trek_status trek_ranks_step(trek_stepper *stepper)
         return trek_ranks_average(s);
     trek_status status = trek_error_status();
     if (status == TREK_OK && !s->replicas[0].optimizer)
-        status = trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
-                                           "or give one to trek_trainer_setup");
+        status =
+            trek_fail(TREK_ERR_STATE,
+                      "graph_step: the graph has no optimizer; call trek_graph_set_optimizer or give one to trek_trainer_setup");
     trek_step_call call = { .s = s, .update = true, .kind = trek_ranks_sharded_kind(s) };
     int64_t start = trek_trace_enter("sync");
     trek_job_sync_say(s, "step", true);

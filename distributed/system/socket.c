@@ -148,7 +148,7 @@ trek_status trek_socket_listen(const char *address, int port, int *fd, int *boun
     trek_socket_where(address, port, where, sizeof where);
     int bad = resolve(address, port, true, &found);
     if (bad != 0)
-        return trek_fail(TREK_ERR_COMM, "cannot listen at %s: %s", where,
+        return trek_fail(TREK_ERR_COMM, "listen: cannot listen at %s: %s", where,
                          bad == EAI_SYSTEM ? trek_process_why(errno, text, sizeof text) : gai_strerror(bad));
     errno = 0;
     *fd = -1;
@@ -157,7 +157,7 @@ trek_status trek_socket_listen(const char *address, int port, int *fd, int *boun
     int why = errno;
     freeaddrinfo(found);
     if (*fd < 0)
-        return trek_fail(TREK_ERR_COMM, "cannot listen at %s: %s%s", where, trek_process_why(why, text, sizeof text),
+        return trek_fail(TREK_ERR_COMM, "listen: cannot listen at %s: %s%s", where, trek_process_why(why, text, sizeof text),
                          why == EADDRINUSE      ? " (another job, or another program: choose another port)"
                          : why == EADDRNOTAVAIL ? " (this is not an address of the machine that process 0 runs on)"
                                                 : "");

@@ -147,7 +147,7 @@ static trek_status cpu_stream_wait(trek_device device, trek_device_stream *strea
 static trek_status cpu_event_elapsed_ms(trek_event *start, trek_event *end, double *ms)
 {
     if (start->at_ns == 0 || end->at_ns == 0)
-        return trek_fail(TREK_ERR_STATE, "event: its time was asked for before it was recorded");
+        return trek_fail(TREK_ERR_STATE, "event: its time was asked for before it was recorded; record it first");
     *ms = (double)(end->at_ns - start->at_ns) * 1e-6;
     return TREK_OK;
 }
@@ -214,7 +214,7 @@ static const instruction_set *choose(const instruction_set *sets, int n)
     for (int k = 0; k < n; k++)
         if (strcmp(sets[k].name, wanted) == 0 && sets[k].supported)
             return &sets[k];
-    trek_log_message(TREK_LOG_WARNING, "TREK_ISA=%s is not known or not supported by this machine: using %s", wanted, best->name);
+    trek_log_message(TREK_LOG_WARNING, "TREK_ISA=%s: unknown, or not supported by this machine: using %s", wanted, best->name);
     return best;
 }
 

@@ -133,7 +133,7 @@ trek_status trek_cuda_capture_begin(trek_device device)
     if (!queue)
         return trek_error_status();
     if (queue->capture || paused[device.index])
-        return trek_fail(TREK_ERR_STATE, "a capture is under way on this thread already");
+        return trek_fail(TREK_ERR_STATE, "graph_capture: this thread is already recording a step");
     trek_cuda_release_cached(device); /* runs before it needed as much as its own pool will */
     trek_capture *capture = new_capture(queue);
     if (!capture)
@@ -148,7 +148,7 @@ trek_status trek_cuda_capture_pause(trek_device device)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
     if (!queue || !queue->capture)
-        return queue ? trek_fail(TREK_ERR_STATE, "no capture is under way on this thread") : trek_error_status();
+        return queue ? trek_fail(TREK_ERR_STATE, "graph_capture: no step is being recorded on this thread") : trek_error_status();
     trek_capture *capture = queue->capture;
     trek_status status = end_piece(queue);
     paused[device.index] = capture;
@@ -159,7 +159,7 @@ trek_status trek_cuda_capture_resume(trek_device device)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
     if (!queue || !paused[device.index])
-        return queue ? trek_fail(TREK_ERR_STATE, "no capture has been paused on this thread") : trek_error_status();
+        return queue ? trek_fail(TREK_ERR_STATE, "graph_capture: no recording was paused on this thread") : trek_error_status();
     trek_capture *capture = paused[device.index];
     trek_status status = begin_piece(queue, capture);
     if (status == TREK_OK)
@@ -188,7 +188,7 @@ trek_status trek_cuda_capture_end(trek_device device, trek_capture **result)
         *result = NULL;
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
     if (!queue || (!queue->capture && !paused[device.index]))
-        return trek_fail(TREK_ERR_STATE, "no capture is under way on this thread");
+        return trek_fail(TREK_ERR_STATE, "graph_capture: no step is being recorded on this thread");
     trek_capture *capture = queue->capture ? queue->capture : paused[device.index];
     trek_status status = TREK_OK;
     if (queue->capture) { /* otherwise the host increments the step */
@@ -234,7 +234,7 @@ trek_status trek_cuda_capture_replay_piece(trek_capture *capture, int k, uint64_
     if (!queue)
         return trek_error_status();
     if (queue != capture->queue)
-        return trek_fail(TREK_ERR_STATE, "a captured step is replayed by the thread that captured it");
+        return trek_fail(TREK_ERR_STATE, "graph_capture: a recorded step must be replayed by the thread that recorded it");
     trek_status status = TREK_OK;
     if (rng_step != capture->next_step)
         status = trek_cuda_check(trek_cuda_advance(capture->step, rng_step - capture->next_step, queue->stream),

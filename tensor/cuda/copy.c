@@ -247,9 +247,8 @@ static trek_status in_order(void *to, const void *from, size_t bytes, enum cudaM
 static trek_status to_gpu(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
 {
     if (queue->capture)
-        return trek_fail(TREK_ERR_STATE,
-                         "host memory cannot be copied to a device while its work is being captured: a replay would "
-                         "copy the same values; copy into a tensor made before");
+        return trek_fail(TREK_ERR_STATE, "tensor_copy: host memory cannot be copied to a device while its work is being "
+                                         "recorded, since a replay would copy the same values; copy into a tensor made before");
     if (bytes <= STAGE_MAX)
         return stage(to, from, bytes, queue, stream);
     if (!is_pinned(from))
@@ -263,7 +262,8 @@ static trek_status to_gpu(void *to, const void *from, size_t bytes, trek_cuda_qu
 static trek_status to_host(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
 {
     if (queue->capture)
-        return trek_fail(TREK_ERR_STATE, "a value cannot be read on the host while the device's work is being captured");
+        return trek_fail(TREK_ERR_STATE,
+                         "tensor_to_host: a value cannot be read on the host while the device's work is being recorded");
     trek_status status = trek_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
     if (status == TREK_OK)
         status = trek_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");

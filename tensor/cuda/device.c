@@ -227,7 +227,7 @@ trek_status trek_cuda_info(int index, trek_device_info *info)
 trek_status trek_cuda_describe(int index, trek_device_info *info)
 {
     if (index < 0 || index >= n_devices)
-        return trek_fail(TREK_ERR_DEVICE, "cuda:%d is no device", index);
+        return trek_fail(TREK_ERR_DEVICE, "device_info_get: device: cuda:%d does not exist", index);
     *info = devices[index].info;
     return TREK_OK;
 }
@@ -302,7 +302,7 @@ trek_status trek_cuda_take_fault(trek_cuda_device *d)
     if (r->fault == TREK_CUDA_FAULT_DIVISION)
         trek_fail(status, "%s: division of integers by zero", op);
     else if (r->fault == TREK_CUDA_FAULT_PLANE)
-        trek_fail(status, "%s: an index lies outside the plane: %lld of %lld", op, r->value, r->limit);
+        trek_fail(status, "%s: indices: one is outside of the plane: %lld of %lld", op, r->value, r->limit);
     else if (r->fault == TREK_CUDA_FAULT_LENGTH)
         trek_fail(status, "%s: length %lld of row %lld is outside [0, %lld]", op, r->value, r->place, r->limit);
     else if (r->fault == TREK_CUDA_FAULT_OFFSET)

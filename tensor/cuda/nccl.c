@@ -168,7 +168,7 @@ static trek_status settle(trek_device_rank *rank, const char *what)
         if (rank->cancelled && rank->cancelled(rank->cancelled_arg))
             return fail_aborted(what);
         if (rank->timeout_ns && now_ns() - start > rank->timeout_ns)
-            return trek_fail(TREK_ERR_TIMEOUT, "%s: NCCL was not through within %g s", what, (double)rank->timeout_ns * 1e-9);
+            return trek_fail(TREK_ERR_TIMEOUT, "%s: NCCL has not finished within %g s", what, (double)rank->timeout_ns * 1e-9);
         sched_yield();
     }
 }

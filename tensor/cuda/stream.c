@@ -205,8 +205,8 @@ void trek_cuda_event_free(trek_event *event)
 trek_status trek_cuda_event_record(trek_event *event, trek_device_stream *stream)
 {
     if (stream && stream->device != event->device)
-        return trek_fail(TREK_ERR_DEVICE, "event: it belongs to cuda:%d, and the stream to cuda:%d", event->device,
-                         stream->device);
+        return trek_fail(TREK_ERR_DEVICE, "event: it belongs to cuda:%d, and the stream to cuda:%d; must be one device",
+                         event->device, stream->device);
     trek_cuda_queue *queue = trek_cuda_queue_here(event->device);
     if (!queue)
         return trek_error_status();
@@ -229,7 +229,7 @@ trek_status trek_cuda_stream_wait(trek_device device, trek_device_stream *stream
 trek_status trek_cuda_event_elapsed_ms(trek_event *start, trek_event *end, double *ms)
 {
     if (!start->recorded || !end->recorded)
-        return trek_fail(TREK_ERR_STATE, "event: its time was asked for before it was recorded");
+        return trek_fail(TREK_ERR_STATE, "event: its time was asked for before it was recorded; record it first");
     float elapsed = 0;
     trek_status status = trek_cuda_check(cudaEventSynchronize(end->event), "cudaEventSynchronize");
     if (status == TREK_OK)
@@ -268,8 +268,9 @@ trek_status trek_cuda_sync(trek_device device)
     if (!queue)
         return trek_error_status();
     if (queue->capture)
-        return trek_fail(TREK_ERR_STATE,
-                         "the device cannot be waited for (a value read, or a sync) while its work is being captured");
+        return trek_fail(
+            TREK_ERR_STATE,
+            "sync: the device cannot be waited for (by a value that is read, or a sync) while its work is being recorded");
     trek_status status = trek_cuda_check(trek_cuda_wait_for(queue), "cudaDeviceSynchronize");
     trek_status fault = trek_cuda_take_fault(queue->device);
     return status != TREK_OK ? status : fault;

@@ -151,7 +151,7 @@ static void a_second_pass_needs_retain(void **state)
 static void bad_roots(void **state)
 {
     trek_var *x = full(3, trek_dims(2), TREK_F32, true);
-    FAILS(trek_backward(trek_exp(x)), TREK_ERR_SHAPE, "[2] is no scalar: its trek_mean or trek_sum is one");
+    FAILS(trek_backward(trek_exp(x)), TREK_ERR_SHAPE, "variable: [2]; must be a scalar: trek_mean or trek_sum makes one");
     FAILS(trek_backward(total(full(3, trek_dims(2), TREK_F32, false))), TREK_ERR_STATE, "");
     FAILS(trek_backward_with(trek_exp(x), full(1, trek_dims(3), TREK_F32, false), NULL), TREK_ERR_SHAPE, "");
     assert_int_not_equal(trek_backward(NULL), TREK_OK);
@@ -543,20 +543,20 @@ static void expect_mixed(const trek_var *result, const char *message)
 static void products_refuse_mixed_dtypes(void **state)
 {
     trek_var *x = full(1, trek_dims(3, 4), TREK_F64, false), *w = full(1, trek_dims(2, 4), TREK_F32, true);
-    expect_mixed(trek_linear(x, w, NULL), "linear: inputs of different dtypes: f64 and f32; cast one of them");
+    expect_mixed(trek_linear(x, w, NULL), "linear: inputs: dtypes f64 and f32; must be equal, cast one of them");
     expect_mixed(trek_linear(trek_cast(x, TREK_I64), w, NULL),
-                 "linear: inputs of different dtypes: i64 and f32; cast one of them");
+                 "linear: inputs: dtypes i64 and f32; must be equal, cast one of them");
     expect_mixed(trek_linear_activation(trek_cast(x, TREK_F32), w, full(1, trek_dims(2), TREK_BF16, false), TREK_ACTIVATION_RELU),
-                 "linear: inputs of different dtypes: f32 and bf16; cast one of them");
-    expect_mixed(trek_matmul(x, trek_transpose(w, 0, 1)), "matmul: inputs of different dtypes: f64 and f32; cast one of them");
+                 "linear: inputs: dtypes f32 and bf16; must be equal, cast one of them");
+    expect_mixed(trek_matmul(x, trek_transpose(w, 0, 1)), "matmul: inputs: dtypes f64 and f32; must be equal, cast one of them");
     expect_mixed(trek_matmul(full(1, trek_dims(4), TREK_I32, false), full(1, trek_dims(4), TREK_I64, false)),
-                 "matmul: inputs of different dtypes: i32 and i64; cast one of them");
+                 "matmul: inputs: dtypes i32 and i64; must be equal, cast one of them");
     trek_var *pixels = full(1, trek_dims(1, 1, 4, 4), TREK_U8, false), *kernel = full(1, trek_dims(1, 1, 3, 3), TREK_F32, true);
-    expect_mixed(trek_conv2d(pixels, kernel, NULL, NULL), "conv2d: inputs of different dtypes: u8 and f32; cast one of them");
+    expect_mixed(trek_conv2d(pixels, kernel, NULL, NULL), "conv2d: inputs: dtypes u8 and f32; must be equal, cast one of them");
     trek_var *q = full(1, trek_dims(1, 1, 2, 4), TREK_F32, false), *k = trek_cast(q, TREK_F16);
-    expect_mixed(trek_attention(q, k, k, NULL), "attention: inputs of different dtypes: f32 and f16; cast one of them");
+    expect_mixed(trek_attention(q, k, k, NULL), "attention: inputs: dtypes f32 and f16; must be equal, cast one of them");
     expect_mixed(trek_linear_cross_entropy(x, w, NULL, full(0, trek_dims(3), TREK_I64, false), NULL),
-                 "linear_cross_entropy: inputs of different dtypes: f64 and f32; cast one of them");
+                 "linear_cross_entropy: inputs: dtypes f64 and f32; must be equal, cast one of them");
     trek_autocast_begin(TREK_BF16); /* casts first */
     trek_var *y = trek_linear(full(1, trek_dims(3, 4), TREK_BF16, false), w, full(1, trek_dims(2), TREK_F16, false));
     trek_autocast_end();

@@ -40,7 +40,7 @@ WRONG = [
     ("bert", ["--data", "/no/such/table.csv"], 1, "/no/such/table.csv"),
     ("runs", ["--policy", "fast"], 2, "--policy takes sync, cadence or async, not fast"),
     ("runs", ["--patience", "-1"], 2, "--patience takes a whole number from 0 on, not -1"),
-    ("runs", ["--epochs", "1", "--folder", "/no/such/folder"], 1, "the checkpoints' folder /no/such/folder cannot be made: No such file"),
+    ("runs", ["--epochs", "1", "--folder", "/no/such/folder"], 1, ".checkpoint_folder: /no/such/folder cannot be made: No such file"),
     ("reinforce", ["--updates", "9"], 2, "--updates takes a whole number from 10 on, not 9"),
     ("reinforce", ["--expect", "much"], 2, "--expect takes a number"),
     ("ddp_bench", ["--model", "lstm"], 2, "there is no model lstm; there are logistic mlp lenet conv_ae char_rnn gpt_nano resnet resnet_graph"),

@@ -130,7 +130,7 @@ def regression():
     (work / "own.csv").write_text("a,price\n" + "".join(f"{k % 17},{3 * (k % 17) + 1}\n" for k in range(200)))
     within(number(r"test error ([\d.]+)", run("--data", "own.csv", "--target", "price")), 0, 1.5)
     done = call("--data", "own.csv", "--target", "cost")
-    if done.returncode != 1 or "its fields are: a, price" not in done.stderr:
+    if done.returncode != 1 or "the fields are: a, price" not in done.stderr:
         sys.exit(f"a column that is not there: {done.stderr}")
     return within(number(r"test error ([\d.]+)", run()), 0.95, 1.6)  # a straight line: 2.6, the mean alone: 5
 

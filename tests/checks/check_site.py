@@ -33,7 +33,7 @@ class Page(html.parser.HTMLParser):
         values = dict(attrs)
         if values.get("id"):
             if values["id"] in self.ids:
-                self.wrong.append(f"the id {values['id']} is there twice")
+                self.wrong.append(f"the id {values['id']} occurs twice")
             self.ids.add(values["id"])
         self.reading = tag == "title" and not self.title
         self.headings += tag == "h1"

@@ -133,11 +133,11 @@ static void idx_refusals(void **state)
     write_bytes(images, "", 0);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "after 0 bytes");
     write_bytes(images, "PNG\r\n and more", 14);
-    REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "no IDX file: it begins with 50 4e 47 0d");
-    REFUSED(trek_dataset_idx(labels, labels), TREK_ERR_FORMAT, "no images");
+    REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "it begins with 50 4e 47 0d; it is not an IDX file");
+    REFUSED(trek_dataset_idx(labels, labels), TREK_ERR_FORMAT, "must be images");
     n = make_images(buffer, 25);
     write_bytes(images, buffer, n);
-    REFUSED(trek_dataset_idx(images, images), TREK_ERR_FORMAT, "no labels");
+    REFUSED(trek_dataset_idx(images, images), TREK_ERR_FORMAT, "must be labels");
 }
 
 /* Headers that promise the earth are refused before memory is asked for. */
@@ -168,10 +168,10 @@ static void bombs(void **state)
     assert_non_null(zeros);
     memcpy(zeros, head, 8);
     write_gzip(bomb, zeros, SIZE);
-    REFUSED(trek_idx_read(bomb), TREK_ERR_FORMAT, "far more than such a file packs");
-    REFUSED(trek_dataset_text_windows(bomb, 8, NULL), TREK_ERR_FORMAT, "far more than such a file packs");
+    REFUSED(trek_idx_read(bomb), TREK_ERR_FORMAT, "far more than such a file holds");
+    REFUSED(trek_dataset_text_windows(bomb, 8, NULL), TREK_ERR_FORMAT, "far more than such a file holds");
     write_gzip(bomb, zeros, 100);
-    REFUSED(trek_image_read(bomb, NULL), TREK_ERR_FORMAT, "it is gzip'd, and is read as it is");
+    REFUSED(trek_image_read(bomb, NULL), TREK_ERR_FORMAT, "it is compressed with gzip; must be uncompressed");
     free(zeros);
 }
 
@@ -359,14 +359,14 @@ static void tensors_and_subsets(void **state)
     trek_tensor_release(out[0]);
     trek_tensor_release(out[1]);
     indices[0] = 2;
-    FAILS(trek_dataset_get(rest, indices, 2, out), TREK_ERR_ARGUMENT, "sample 2 of 2");
+    FAILS(trek_dataset_get(rest, indices, 2, out), TREK_ERR_ARGUMENT, "sample 2 does not exist; there are 2");
     FAILS(trek_dataset_get(rest, indices, 0, out), TREK_ERR_ARGUMENT, "");
 
     trek_scope scope = trek_scope_begin();
     trek_var *sample = trek_dataset_sample(rest, 0, "x", trek_cpu(0));
     assert_true(trek_shape_equal(trek_var_shape(sample), trek_dims(1, 2)));
     assert_null(trek_dataset_sample(rest, 0, "z", trek_cpu(0)));
-    expect_error(TREK_ERR_ARGUMENT, "no field \"z\"; its fields are: x, y");
+    expect_error(TREK_ERR_ARGUMENT, "no field \"z\"; the fields are: x, y");
     trek_scope_end(scope);
     REFUSED(trek_dataset_subset(rest, 1, 2), TREK_ERR_ARGUMENT, "2 samples from 1 on");
     assert_null(trek_dataset_subset(NULL, 0, 1));
@@ -380,7 +380,7 @@ static void tensors_refusals(void **state)
     const char *names[2] = { "x", "y" }, *same[2] = { "x", "x" };
     REFUSED(trek_dataset_tensors(names, list, 2), TREK_ERR_SHAPE, "\"x\" [3, 2], \"y\" [4]");
     trek_tensor *twice[2] = { list[0], list[0] };
-    REFUSED(trek_dataset_tensors(same, twice, 2), TREK_ERR_ARGUMENT, "two fields are called \"x\"");
+    REFUSED(trek_dataset_tensors(same, twice, 2), TREK_ERR_ARGUMENT, "\"x\" occurs twice");
     REFUSED(trek_dataset_tensors(names, list, 0), TREK_ERR_ARGUMENT, "tensors");
     trek_tensor_release(list[0]);
     trek_tensor_release(list[1]);
@@ -413,8 +413,8 @@ static void text_windows_and_vocabulary(void **state)
     set = trek_dataset_text_windows(path, 3, &(trek_text_windows_opts){ .stride = 1 });
     assert_int_equal(trek_dataset_length(set), 8);
     trek_dataset_free(&set);
-    REFUSED(trek_dataset_text_windows(path, 11, NULL), TREK_ERR_FORMAT, "11 characters hold no window of 11");
-    REFUSED(trek_dataset_text_windows(path, 0, NULL), TREK_ERR_ARGUMENT, "window 0");
+    REFUSED(trek_dataset_text_windows(path, 11, NULL), TREK_ERR_FORMAT, "11 characters; too short for a window of 11");
+    REFUSED(trek_dataset_text_windows(path, 0, NULL), TREK_ERR_ARGUMENT, "window: 0");
     REFUSED(trek_dataset_text_windows(in_folder("absent"), 3, NULL), TREK_ERR_IO, "/absent: cannot be opened");
 }
 
@@ -442,7 +442,7 @@ static void cifar10_batches(void **state)
     REFUSED(trek_dataset_cifar10(folder, TREK_TEST), TREK_ERR_FORMAT, "4000 bytes");
     records[0] = 10;
     write_bytes(in_folder("test_batch.bin"), records, sizeof(records));
-    REFUSED(trek_dataset_cifar10(folder, TREK_TEST), TREK_ERR_FORMAT, "record 0 has label 10");
+    REFUSED(trek_dataset_cifar10(folder, TREK_TEST), TREK_ERR_FORMAT, "label of record 0: 10");
 }
 
 static void cifar100_records(void **state)
@@ -471,8 +471,8 @@ static void cifar100_records(void **state)
     REFUSED(trek_dataset_cifar100(folder, TREK_TEST), TREK_ERR_IO, "test.bin");
     records[3074 + 1] = 100;
     write_bytes(in_folder("train.bin"), records, sizeof(records));
-    REFUSED(trek_dataset_cifar100(folder, TREK_TRAIN), TREK_ERR_FORMAT, "record 1 has label 100, not 0 .. 99");
-    REFUSED(trek_dataset_cifar100(NULL, TREK_TRAIN), TREK_ERR_ARGUMENT, "a folder");
+    REFUSED(trek_dataset_cifar100(folder, TREK_TRAIN), TREK_ERR_FORMAT, "label of record 1: 100; must be 0 .. 99");
+    REFUSED(trek_dataset_cifar100(NULL, TREK_TRAIN), TREK_ERR_ARGUMENT, "folder: NULL");
 }
 
 static void wide_token_shards(void **state)
@@ -504,7 +504,7 @@ static void wide_token_shards(void **state)
     assert_int_equal(trek_dataset_length(set), 1);
     trek_dataset_free(&set);
     assert_null(trek_dataset_token_shards_with((const char *const *)paths, 1, 3, &(trek_token_shards_opts){ .bits = 8 }));
-    expect_error(TREK_ERR_ARGUMENT, "8 bits");
+    expect_error(TREK_ERR_ARGUMENT, ".bits: 8");
     write_bytes(paths[1], file + 1024, 14);
     assert_null(trek_dataset_token_shards_with((const char *const *)paths + 1, 1, 3, &(trek_token_shards_opts){ .bits = 32 }));
     expect_error(TREK_ERR_FORMAT, "32-bit tokens");
@@ -540,7 +540,8 @@ static void token_shards(void **state)
     trek_dataset_free(&set);
     file[8] = 8;
     write_bytes(paths[2], file, sizeof(file));
-    REFUSED(trek_dataset_token_shards((const char *const *)paths + 2, 1, 3), TREK_ERR_FORMAT, "promises 8 tokens, it holds 7");
+    REFUSED(trek_dataset_token_shards((const char *const *)paths + 2, 1, 3), TREK_ERR_FORMAT,
+            "promises 8 tokens, but the file holds 7");
     REFUSED(trek_dataset_token_shards((const char *const *)paths + 1, 1, 3), TREK_ERR_FORMAT, "no window of 3");
 }
 

@@ -99,31 +99,31 @@ static void test_folder(void **state)
     trek_tensor_release(out[0]);
     trek_tensor_release(out[1]);
     FAILS(trek_dataset_get(set, (int64_t[]){ 1, 0 }, 2, out), TREK_ERR_SHAPE, "a-b/2.png is of 5 x 6");
-    REFUSED(trek_image_folder_path(set, 5), TREK_ERR_ARGUMENT, "sample 5 of 5");
+    REFUSED(trek_image_folder_path(set, 5), TREK_ERR_ARGUMENT, "index: 5; there are 5 samples");
     trek_dataset *alike = trek_dataset_transform(set, "image", trek_transform_resize(4, 4, NULL), 0);
     assert_int_equal(trek_dataset_get(alike, (int64_t[]){ 0, 1, 2, 3, 4 }, 5, out), TREK_OK);
     assert_true(trek_shape_equal(trek_tensor_shape(out[0]), trek_dims(5, 3, 4, 4)));
     trek_tensor_release(out[0]);
     trek_tensor_release(out[1]);
     assert_ptr_equal(trek_image_folder_classes(alike, &n), classes);
-    REFUSED(trek_image_folder_path(alike, 0), TREK_ERR_ARGUMENT, "the dataset is transform");
+    REFUSED(trek_image_folder_path(alike, 0), TREK_ERR_ARGUMENT, "dataset: transform");
     trek_tensor *row = trek_tensor_zeros(trek_dims(1), TREK_I64, trek_cpu(0));
     trek_dataset *other = trek_dataset_tensors((const char *[]){ "label" }, &row, 1);
     trek_tensor_release(row);
-    REFUSED(trek_image_folder_classes(other, &n), TREK_ERR_ARGUMENT, "not image_folder");
+    REFUSED(trek_image_folder_classes(other, &n), TREK_ERR_ARGUMENT, "must be an image_folder");
     trek_dataset_free(&other);
     trek_dataset_free(&alike);
 }
 
 static void test_bad_folders(void **state)
 {
-    REFUSED(trek_dataset_image_folder(NULL, NULL), TREK_ERR_ARGUMENT, "a folder");
+    REFUSED(trek_dataset_image_folder(NULL, NULL), TREK_ERR_ARGUMENT, "folder: NULL");
     REFUSED(trek_dataset_image_folder(in_folder("nowhere"), NULL), TREK_ERR_IO, "nowhere");
     REFUSED(trek_dataset_image_folder(in_folder("none"), NULL), TREK_ERR_FORMAT, "no folders of classes");
     REFUSED(trek_dataset_image_folder(in_folder("empty"), NULL), TREK_ERR_FORMAT, "empty/void: there is no image");
     trek_dataset *set = trek_dataset_image_folder(in_folder("one"), NULL);
     trek_tensor *out[2];
-    FAILS(trek_dataset_get(set, (int64_t[]){ 0, 1 }, 2, out), TREK_ERR_FORMAT, "one/x/no.jpeg: neither PNG nor JPEG");
+    FAILS(trek_dataset_get(set, (int64_t[]){ 0, 1 }, 2, out), TREK_ERR_FORMAT, "one/x/no.jpeg: it is neither PNG nor JPEG");
     trek_dataset_free(&set);
 }
 
@@ -184,7 +184,7 @@ static void test_scans(void **state)
     assert_int_equal(((unsigned char *)trek_tensor_data(image))[0], 128);
     trek_tensor_release(image);
     assert_null(trek_image_decode(bytes, make_scans(bytes, 1000), "scans", NULL));
-    expect_error(TREK_ERR_FORMAT, "scans: no JPEG that can be read: it has more than 500 scans");
+    expect_error(TREK_ERR_FORMAT, "scans: the JPEG cannot be read: it has more than 500 scans");
 }
 
 static void test_png(void **state)
@@ -201,22 +201,22 @@ static void test_png(void **state)
     assert_int_equal(p[90], 255);
     trek_tensor_release(image);
     for (size_t length = 8; length < whole; length++) {
-        REFUSED(trek_image_decode(bytes, length, "cut", NULL), TREK_ERR_FORMAT, "cut: no PNG that can be read");
+        REFUSED(trek_image_decode(bytes, length, "cut", NULL), TREK_ERR_FORMAT, "cut: the PNG cannot be read");
     }
     assert_null(trek_image_decode(bytes, whole, "large", &(trek_image_read_opts){ .most_pixels = 29 }));
-    expect_error(TREK_ERR_FORMAT, "large: an image of 5 x 6, more than the 29");
+    expect_error(TREK_ERR_FORMAT, "large: an image of 5 x 6; must have at most 29");
     bytes[16] = 0x7f; /* a width of 2^31 */
     REFUSED(trek_image_decode(bytes, whole, "huge", NULL), TREK_ERR_FORMAT, "huge");
 }
 
 static void test_bad_calls(void **state)
 {
-    REFUSED(trek_image_read(NULL, NULL), TREK_ERR_ARGUMENT, "a path");
+    REFUSED(trek_image_read(NULL, NULL), TREK_ERR_ARGUMENT, "path: NULL");
     REFUSED(trek_image_read(in_folder("nothing.png"), NULL), TREK_ERR_IO, "nothing.png");
     REFUSED(trek_image_decode(NULL, 5, NULL, NULL), TREK_ERR_ARGUMENT, "bytes");
-    REFUSED(trek_image_decode("", 0, NULL, NULL), TREK_ERR_FORMAT, "image: neither");
+    REFUSED(trek_image_decode("", 0, NULL, NULL), TREK_ERR_FORMAT, "image: it is neither");
     assert_null(trek_image_decode(jpeg, sizeof jpeg, NULL, &(trek_image_read_opts){ .channels = 2 }));
-    expect_error(TREK_ERR_ARGUMENT, "2 channels");
+    expect_error(TREK_ERR_ARGUMENT, ".channels: 2");
     trek_tensor *floats = trek_tensor_zeros(trek_dims(3, 2, 2), TREK_F32, trek_cpu(0)),
         *five = trek_tensor_zeros(trek_dims(5, 2, 2), TREK_U8, trek_cpu(0)),
                 *one = trek_tensor_zeros(trek_dims(1, 2, 2), TREK_U8, trek_cpu(0));

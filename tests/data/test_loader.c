@@ -152,7 +152,7 @@ static void sampler_refusals(void **state)
     assert_int_equal(trek_sampler_at(s, 0, 0, 3, out), TREK_OK);
     assert_int_equal(out[2], 2);
     FAILS(trek_sampler_at(s, 0, 1, 3, out), TREK_ERR_ARGUMENT, "3 positions from 1 on");
-    FAILS(trek_sampler_at(s, -1, 0, 1, out), TREK_ERR_ARGUMENT, "epoch -1");
+    FAILS(trek_sampler_at(s, -1, 0, 1, out), TREK_ERR_ARGUMENT, "epoch: -1");
     trek_sampler_free(&s);
     trek_sampler_free(&s);
 }
@@ -167,7 +167,7 @@ static void sampler_lengths(void **state)
         trek_sampler_free(&r);
     }
     assert_int_equal(trek_sampler_length(NULL), -1);
-    expect_error(TREK_ERR_ARGUMENT, "a sampler");
+    expect_error(TREK_ERR_ARGUMENT, "sampler: NULL");
 }
 
 /* -- datasets of one's own ---------------------------------------------------------- */
@@ -184,12 +184,12 @@ static void fields_of_an_object(void **state)
     assert_int_equal(trek_dataset_field_count(set), 2);
     assert_string_equal(trek_dataset_field_name(set, 0), "number");
     assert_int_equal(trek_dataset_field(set, "twice"), 1);
-    FAILS(trek_dataset_set_fields(set, NULL, 1), TREK_ERR_ARGUMENT, "at least one field");
-    FAILS(trek_dataset_set_fields(set, names, 0), TREK_ERR_ARGUMENT, "at least one field");
+    FAILS(trek_dataset_set_fields(set, NULL, 1), TREK_ERR_ARGUMENT, "fields: none; must be at least one");
+    FAILS(trek_dataset_set_fields(set, names, 0), TREK_ERR_ARGUMENT, "fields: none; must be at least one");
     FAILS(trek_dataset_set_fields(set, (const char *[]){ "a", "" }, 2), TREK_ERR_ARGUMENT, "field 1 has no name");
     FAILS(trek_dataset_set_fields(set, (const char *[]){ NULL }, 1), TREK_ERR_ARGUMENT, "field 0 has no name");
-    FAILS(trek_dataset_set_fields(set, (const char *[]){ "a", "b", "a" }, 3), TREK_ERR_ARGUMENT, "two fields are called \"a\"");
-    FAILS(trek_dataset_set_fields(NULL, names, 2), TREK_ERR_ARGUMENT, "a dataset");
+    FAILS(trek_dataset_set_fields(set, (const char *[]){ "a", "b", "a" }, 3), TREK_ERR_ARGUMENT, "\"a\" occurs twice");
+    FAILS(trek_dataset_set_fields(NULL, names, 2), TREK_ERR_ARGUMENT, "dataset: NULL");
     assert_string_equal(trek_dataset_field_name(set, 1), "twice"); /* as they were */
     assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ "index" }, 1), TREK_OK);
     assert_int_equal(trek_dataset_field_count(set), 1);
@@ -265,8 +265,9 @@ static void fetching_outside_of_a_loader(void **state)
     const int64_t expected[TOLD] = { 6, 5, 9, 1, 6 };
     assert_memory_equal(trek_tensor_data(out), expected, sizeof(expected));
     trek_tensor_release(out);
-    FAILS(trek_dataset_fetch(set, &(trek_fetch){ .indices = &index, .n = 1, .epoch = -1 }, &out), TREK_ERR_ARGUMENT, "epoch -1");
-    FAILS(trek_dataset_fetch(set, &(trek_fetch){ &index, 1, 0, 9, &wrong, 1, 0 }, &out), TREK_ERR_ARGUMENT, "sample 40 of 40");
+    FAILS(trek_dataset_fetch(set, &(trek_fetch){ .indices = &index, .n = 1, .epoch = -1 }, &out), TREK_ERR_ARGUMENT, "epoch: -1");
+    FAILS(trek_dataset_fetch(set, &(trek_fetch){ &index, 1, 0, 9, &wrong, 1, 0 }, &out), TREK_ERR_ARGUMENT,
+          "sample 40 does not exist; there are 40");
     FAILS(trek_dataset_fetch(set, NULL, &out), TREK_ERR_ARGUMENT, "indices");
     FAILS(trek_dataset_fetch(set, &(trek_fetch){ 0 }, &out), TREK_ERR_ARGUMENT, "indices");
     trek_dataset_free(&set);
@@ -332,11 +333,11 @@ static void loader_refusals(void **state)
     counting *set = counting_new(5);
     set->freed = &freed;
     assert_null(trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 6, .drop_last = true }));
-    expect_error(TREK_ERR_ARGUMENT, "with drop_last no batch would remain");
+    expect_error(TREK_ERR_ARGUMENT, "no batch would remain");
     assert_int_equal(freed, 1); /* owned also on failure */
-    REFUSED(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ 0 }), TREK_ERR_ARGUMENT, "batch_size is 0");
+    REFUSED(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ 0 }), TREK_ERR_ARGUMENT, ".batch_size: 0");
     assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = -4 }));
-    expect_error(TREK_ERR_ARGUMENT, "batch_size is -4");
+    expect_error(TREK_ERR_ARGUMENT, ".batch_size: -4");
     REFUSED(trek_loader_new(&counting_new(5)->base, NULL), TREK_ERR_ARGUMENT, "batch_size");
     REFUSED(trek_loader_new(&counting_new(0)->base, &(trek_loader_opts){ .batch_size = 4 }), TREK_ERR_ARGUMENT, "no samples");
     REFUSED(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){
@@ -348,13 +349,13 @@ static void loader_refusals(void **state)
     assert_null(trek_batch_get(NULL, "image"));
     expect_error(TREK_ERR_IO, "/nowhere"); /* the first error, not a later one */
     trek_loader *loader = trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = 2 });
-    REFUSED(trek_loader_next(loader), TREK_ERR_STATE, "trek_loader_start comes first");
+    REFUSED(trek_loader_next(loader), TREK_ERR_STATE, "call trek_loader_start first");
     FAILS(trek_loader_start(loader, -1), TREK_ERR_ARGUMENT, "");
-    FAILS(trek_loader_seek(loader, 0, 4), TREK_ERR_ARGUMENT, "batch 4 does not exist");
+    FAILS(trek_loader_seek(loader, 0, 4), TREK_ERR_ARGUMENT, "batch: 4 does not exist");
     trek_loader_start(loader, 0);
     trek_batch *batch = trek_loader_next(loader);
     assert_null(trek_batch_get(batch, "values"));
-    expect_error(TREK_ERR_ARGUMENT, "no field \"values\"; its fields are: value");
+    expect_error(TREK_ERR_ARGUMENT, "no field \"values\"; the fields are: value");
     trek_loader_free(&loader);
     trek_loader_free(&loader);
     trek_loader_free(NULL);
@@ -474,7 +475,7 @@ static void loader_takes_a_sampler_of_ones_own(void **state)
     for (int i = 0; i < 6; i++)
         assert_true(values[i] == (float)(5 - i));
     trek_loader_start(loader, 9);
-    REFUSED(trek_loader_next(loader), TREK_ERR_ARGUMENT, "sample 1000 of 50");
+    REFUSED(trek_loader_next(loader), TREK_ERR_ARGUMENT, "sample 1000 does not exist; there are 50");
     trek_loader_free(&loader);
 }
 
@@ -671,10 +672,10 @@ static void workers_stop_when_the_ring_is_full(void **state)
     assert_int_equal(atomic_load(&set->calls), 9); /* the one given, and 2 * 4 */
     trek_loader_free(&loader);
     assert_null(trek_loader_new(&counting_new(9)->base, &(trek_loader_opts){ .batch_size = 1, .workers = -1 }));
-    expect_error(TREK_ERR_ARGUMENT, "-1 workers");
+    expect_error(TREK_ERR_ARGUMENT, ".workers: -1");
     assert_null(trek_loader_new(&counting_new(9)->base,
                                 &(trek_loader_opts){ .batch_size = 1, .workers = 2, .prefetch = TREK_ZERO }));
-    expect_error(TREK_ERR_ARGUMENT, "2 workers");
+    expect_error(TREK_ERR_ARGUMENT, ".workers: 2");
 }
 
 /* -- threads, processes ------------------------------------------------------------ */

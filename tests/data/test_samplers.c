@@ -109,23 +109,23 @@ static void weights_refuse(void **state)
     static const double bad[][3] = { { 1, -1, 2 }, { 1, INFINITY, 2 }, { NAN, 1, 1 }, { 0, 0, 0 }, { 1e308, 1e308, 1 } };
     for (int k = 0; k < 5; k++) {
         assert_null(trek_sampler_weighted(bad[k], 3, 1, k % 2, 0));
-        expect_error(TREK_ERR_ARGUMENT, k < 3 ? "the weight of sample" : "the weights sum to");
+        expect_error(TREK_ERR_ARGUMENT, k < 3 ? "weight of sample" : "their sum is");
     }
     static const double good[] = { 1, 0, 2 };
     assert_null(trek_sampler_weighted(good, 3, 3, false, 0));
-    expect_error(TREK_ERR_ARGUMENT, "3 samples without replacement, but 2 have a weight");
+    expect_error(TREK_ERR_ARGUMENT, "3 without replacement, but only 2 have a weight");
     assert_null(trek_sampler_weighted(good, 3, 0, true, 0));
-    expect_error(TREK_ERR_ARGUMENT, "0 samples of 3");
+    expect_error(TREK_ERR_ARGUMENT, "samples: 0 of 3");
     assert_null(trek_sampler_weighted(good, 0, 1, true, 0));
-    expect_error(TREK_ERR_ARGUMENT, "1 samples of 0");
+    expect_error(TREK_ERR_ARGUMENT, "samples: 1 of 0");
     assert_null(trek_sampler_weighted(NULL, 3, 1, true, 0));
     expect_error(TREK_ERR_ARGUMENT, "weights");
     assert_null(trek_sampler_balanced(NULL, 3, 0, 0));
     expect_error(TREK_ERR_ARGUMENT, "labels");
     assert_null(trek_sampler_balanced((int64_t[]){ 1 }, 0, 0, 0));
-    expect_error(TREK_ERR_ARGUMENT, "samples of 0");
+    expect_error(TREK_ERR_ARGUMENT, "samples: 0 of 0");
     assert_null(trek_sampler_balanced((int64_t[]){ 1 }, 1, -1, 0));
-    expect_error(TREK_ERR_ARGUMENT, "-1 samples");
+    expect_error(TREK_ERR_ARGUMENT, "samples: -1");
     assert_null(trek_sampler_buckets(NULL, 3, 1, 0, 0));
     expect_error(TREK_ERR_ARGUMENT, "lengths");
     for (int k = 0; k < 3; k++) {
@@ -248,12 +248,12 @@ static void in_loaders(void **state)
         }
     assert_null(trek_loader_new(told_new(89), &(trek_loader_opts){
         .batch_size = 8, .sampler = trek_sampler_weighted(weights, 90, 9, true, 0) }));
-    expect_error(TREK_ERR_ARGUMENT, "the sampler weighted is over 90 samples, dataset told has 89");
+    expect_error(TREK_ERR_ARGUMENT, "weighted is for 90 samples; dataset told has 89");
     assert_null(trek_loader_new(told_new(3), &(trek_loader_opts){ .batch_size = 8, .sampler = trek_sampler_sequential(4) }));
-    expect_error(TREK_ERR_ARGUMENT, "sequential is over 4");
+    expect_error(TREK_ERR_ARGUMENT, "sequential is for 4");
     assert_null(trek_loader_new(told_new(90), &(trek_loader_opts){
         .batch_size = 9, .sampler = trek_sampler_buckets(lengths, 90, 8, 3, 1) }));
-    expect_error(TREK_ERR_ARGUMENT, "makes batches of 8, batch_size is 9");
+    expect_error(TREK_ERR_ARGUMENT, ".batch_size: 9; the sampler");
     assert_int_equal(told_alive(), 0);
 }
 

@@ -145,11 +145,11 @@ static void readings_refuse(void **state)
     int64_t got = 7, index = 0;
     assert_false(trek_dataset_is_stream(plain) || trek_dataset_is_stream(NULL));
     assert_null(trek_stream_open(plain, 0, 0));
-    expect_error(TREK_ERR_ARGUMENT, "told is no stream");
+    expect_error(TREK_ERR_ARGUMENT, "told is not a stream");
     assert_null(trek_stream_open(NULL, 0, 0));
-    expect_error(TREK_ERR_ARGUMENT, "a dataset");
+    expect_error(TREK_ERR_ARGUMENT, "dataset: NULL");
     assert_null(trek_stream_open(base, -1, 0));
-    expect_error(TREK_ERR_ARGUMENT, "epoch -1");
+    expect_error(TREK_ERR_ARGUMENT, "epoch: -1");
     assert_null(trek_stream_open(base, 99, 0));
     expect_error(TREK_ERR_IO, "no such epoch");
     assert_int_equal(trek_dataset_get(base, &index, 1, out), TREK_ERR_UNSUPPORTED);
@@ -176,7 +176,7 @@ static void readings_refuse(void **state)
         release(out);
     }
     assert_int_equal(trek_stream_next(s, 2, out, &got), TREK_ERR_CALLBACK);
-    expect_error(TREK_ERR_CALLBACK, "asked for 2 samples, next gave 3");
+    expect_error(TREK_ERR_CALLBACK, "next: 3 samples instead of 2");
     trek_stream_close(&s);
     assert_null(trek_dataset_subset(trek_dataset_retain(base), 0, 1));
     expect_error(TREK_ERR_UNSUPPORTED, "is a stream");
@@ -188,16 +188,16 @@ static void readings_refuse(void **state)
     assert_int_equal(trek_dataset_split(trek_dataset_retain(base), (double[]){ 1 }, 1, 0, parts), TREK_ERR_UNSUPPORTED);
     expect_error(TREK_ERR_UNSUPPORTED, "is a stream");
     assert_null(trek_dataset_shuffle(trek_dataset_retain(plain), 4));
-    expect_error(TREK_ERR_ARGUMENT, "told is no stream");
+    expect_error(TREK_ERR_ARGUMENT, "told is not a stream");
     assert_null(trek_dataset_shuffle(trek_dataset_retain(base), 0));
-    expect_error(TREK_ERR_ARGUMENT, "a buffer of 0");
+    expect_error(TREK_ERR_ARGUMENT, "capacity: 0");
     assert_null(trek_loader_new(trek_dataset_retain(base), &(trek_loader_opts){ .batch_size = 2, .shuffle = true }));
     expect_error(TREK_ERR_ARGUMENT, "trek_dataset_shuffle");
     assert_null(trek_loader_new(trek_dataset_retain(base),
                                 &(trek_loader_opts){ .batch_size = 2, .sampler = trek_sampler_sequential(3) }));
     expect_error(TREK_ERR_ARGUMENT, "sampler");
     assert_null(trek_loader_new(trek_dataset_retain(base), &(trek_loader_opts){ .batch_size = 2, .workers = 2 }));
-    expect_error(TREK_ERR_ARGUMENT, "one reads it");
+    expect_error(TREK_ERR_ARGUMENT, "one worker reads");
     assert_null(trek_dataset_new(&(trek_dataset_class){ .name = "none", .size = sizeof(counter) }));
     expect_error(TREK_ERR_ARGUMENT, "open and next");
     trek_dataset_free(&base);

@@ -102,13 +102,13 @@ static void test_bad_npy(void **state)
     refuses_npy("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}", 8, TREK_ERR_DTYPE, "<c8");
     refuses_npy("{'descr': '<f', 'fortran_order': False, 'shape': (1,)}", 8, TREK_ERR_DTYPE, "<f");
     refuses_npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}", 8, TREK_ERR_DTYPE, "records");
-    REFUSED(trek_npy_read(write_bytes("bad.npy", "\x93NUMPX\1\0\0\0", 10)), TREK_ERR_FORMAT, "no array of NumPy's");
+    REFUSED(trek_npy_read(write_bytes("bad.npy", "\x93NUMPX\1\0\0\0", 10)), TREK_ERR_FORMAT, "it is not an array of NumPy");
     REFUSED(trek_npy_read(write_bytes("bad.npy", "\x93NUMPY\4\0\0\0", 10)), TREK_ERR_FORMAT, "format 4");
     REFUSED(trek_npy_read(write_bytes("bad.npy", "\x93NUM", 4)), TREK_ERR_FORMAT, "ends early");
     REFUSED(trek_npy_read(in_folder("none.npy")), TREK_ERR_IO, "none.npy");
-    REFUSED(trek_npy_read(folder), TREK_ERR_IO, "no regular file");
-    REFUSED(trek_npy_read(NULL), TREK_ERR_ARGUMENT, "a path");
-    FAILS(trek_npy_write(in_folder("x.npy"), NULL), TREK_ERR_ARGUMENT, "a tensor");
+    REFUSED(trek_npy_read(folder), TREK_ERR_IO, "not a regular file");
+    REFUSED(trek_npy_read(NULL), TREK_ERR_ARGUMENT, "path: NULL");
+    FAILS(trek_npy_write(in_folder("x.npy"), NULL), TREK_ERR_ARGUMENT, "tensor: NULL");
 }
 
 static void test_npz(void **state)
@@ -164,8 +164,9 @@ static void test_npz(void **state)
     trek_npz_close(&npz);
     assert_int_equal(trek_npz_count(NULL), -1);
     trek_error_clear();
-    FAILS(trek_npz_write(in_folder("z.npz"), (const char *[]){ "a", "a" }, x, 2, false), TREK_ERR_ARGUMENT, "called \"a\"");
-    FAILS(trek_npz_write(in_folder("z.npz"), (const char *[]){ "" }, x, 1, false), TREK_ERR_ARGUMENT, "no name");
+    FAILS(trek_npz_write(in_folder("z.npz"), (const char *[]){ "a", "a" }, x, 2, false), TREK_ERR_ARGUMENT,
+          "\"a\" occurs twice");
+    FAILS(trek_npz_write(in_folder("z.npz"), (const char *[]){ "" }, x, 1, false), TREK_ERR_ARGUMENT, "name of array 0: missing");
     FAILS(trek_npz_write(in_folder("no/z.npz"), (const char *[]){ "a" }, x, 1, false), TREK_ERR_IO, "");
     REFUSED(trek_npz_open(write_text("a,b\n1,2\n")), TREK_ERR_FORMAT, "no zip archive");
     REFUSED(trek_npz_open(in_folder("none.npz")), TREK_ERR_IO, "none.npz");
@@ -209,7 +210,7 @@ static void test_inferred(void **state)
     assert_int_equal(n, 2);
     assert_string_equal(words[0], "a\"x,\n");
     assert_string_equal(words[1], "b");
-    REFUSED(trek_csv_words(part, "size", &n), TREK_ERR_ARGUMENT, "no category");
+    REFUSED(trek_csv_words(part, "size", &n), TREK_ERR_ARGUMENT, "not a category");
     assert_null(trek_csv_words(NULL, "size", &n));
     trek_error_clear();
     trek_dataset_free(&part);
@@ -257,31 +258,31 @@ static void refuses(const char *text, const trek_csv_field *field, trek_status s
 static void test_bad_tables(void **state)
 {
     const char *const words[] = { "a", "a" };
-    refuses("a,b\n1,2\n3\n", NULL, TREK_ERR_FORMAT, "line 3: 1 values, and the first row has 2");
+    refuses("a,b\n1,2\n3\n", NULL, TREK_ERR_FORMAT, "line 3: 1 values; the first row has 2");
     refuses("a,b\n1,2\n\n\"3\n\n\",4,5\n", NULL, TREK_ERR_FORMAT, "line 4: 3 values");
     refuses("a,b\n1,\"2\n", NULL, TREK_ERR_FORMAT, "line 2: a quote that does not end");
-    refuses("a,b\n1,\"2\"3\n", NULL, TREK_ERR_FORMAT, "something follows");
+    refuses("a,b\n1,\"2\"3\n", NULL, TREK_ERR_FORMAT, "text follows");
     refuses("", NULL, TREK_ERR_FORMAT, "the file is empty");
     refuses("\n\n", NULL, TREK_ERR_FORMAT, "the file is empty");
-    refuses("a,a\n1,2\n", NULL, TREK_ERR_ARGUMENT, "called \"a\"");
-    refuses("a,b\n1,2\n", &(trek_csv_field){ .name = "c" }, TREK_ERR_ARGUMENT, "its columns are: a, b");
-    refuses("a,b\n1,0x12\n", &(trek_csv_field){ .name = "b" }, TREK_ERR_FORMAT, "line 2, column b: \"0x12\" is no number");
-    refuses("a,b\n1,1.5\n", &(trek_csv_field){ .name = "b", .dtype = TREK_I32 }, TREK_ERR_FORMAT, "no whole number");
+    refuses("a,a\n1,2\n", NULL, TREK_ERR_ARGUMENT, "\"a\" occurs twice");
+    refuses("a,b\n1,2\n", &(trek_csv_field){ .name = "c" }, TREK_ERR_ARGUMENT, "the columns are: a, b");
+    refuses("a,b\n1,0x12\n", &(trek_csv_field){ .name = "b" }, TREK_ERR_FORMAT, "line 2, column b: \"0x12\" is not a number");
+    refuses("a,b\n1,1.5\n", &(trek_csv_field){ .name = "b", .dtype = TREK_I32 }, TREK_ERR_FORMAT, "not a whole number");
     refuses("a,b\n1,256\n", &(trek_csv_field){ .name = "b", .dtype = TREK_U8 }, TREK_ERR_FORMAT, "out of the range of u8");
     refuses("a,b\n1,2\n", &(trek_csv_field){ .name = "b", .dtype = TREK_BOOL }, TREK_ERR_FORMAT, "out of the range of bool");
     refuses("a,b\n1,\n", &(trek_csv_field){ .name = "b", .dtype = TREK_I64 }, TREK_ERR_FORMAT, "missing from a field of i64");
     refuses("a,b\n1,x\n", &(trek_csv_field){ .name = "b", .category = true, .words = words, .n_words = 1 }, TREK_ERR_FORMAT,
-            "none of the words");
+            "not one of the words");
     refuses("a\na\n", &(trek_csv_field){ .name = "a", .category = true, .words = words, .n_words = 2 }, TREK_ERR_ARGUMENT,
             "occurs twice");
     refuses("a\na\n", &(trek_csv_field){ .name = "a", .category = true, .fill = true }, TREK_ERR_ARGUMENT,
-            "only where its words");
+            "without .words");
     refuses("a\n1\n", &(trek_csv_field){ .name = "a", .dtype = TREK_U8, .fill = true, .missing = -1 }, TREK_ERR_ARGUMENT,
-            "no place in u8");
-    refuses("a\n1\n", &(trek_csv_field){ .dtype = TREK_U8 }, TREK_ERR_ARGUMENT, "it needs a column");
-    REFUSED(trek_dataset_csv(NULL, NULL), TREK_ERR_ARGUMENT, "a path");
+            "a value that u8 can hold");
+    refuses("a\n1\n", &(trek_csv_field){ .dtype = TREK_U8 }, TREK_ERR_ARGUMENT, "it has no column");
+    REFUSED(trek_dataset_csv(NULL, NULL), TREK_ERR_ARGUMENT, "path: NULL");
     REFUSED(trek_dataset_csv(in_folder("none.csv"), NULL), TREK_ERR_IO, "none.csv");
-    REFUSED(trek_dataset_csv(write_text("a"), &(trek_csv_opts){ .delimiter = '"' }), TREK_ERR_ARGUMENT, "between");
+    REFUSED(trek_dataset_csv(write_text("a"), &(trek_csv_opts){ .delimiter = '"' }), TREK_ERR_ARGUMENT, ".n_fields: 0");
     REFUSED(trek_dataset_csv(write_bytes("x.csv", "a\n\0\n", 4), NULL), TREK_ERR_FORMAT, "a byte 0");
 }
 

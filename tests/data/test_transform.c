@@ -574,32 +574,32 @@ static void test_bad_numbers(void **state)
 {
     refused(trek_transform_crop(0, 0, 0, 3), "0 x 3");
     refused(trek_transform_center_crop(-1, 3), "-1 x 3");
-    refused(trek_transform_random_crop(3, 3, &(trek_image_pad_opts){ .left = -1 }), "padding -1");
-    refused(trek_transform_pad(&(trek_image_pad_opts){ .mode = (trek_image_padding)9 }), "mode 9");
+    refused(trek_transform_random_crop(3, 3, &(trek_image_pad_opts){ .left = -1 }), "padding: -1");
+    refused(trek_transform_pad(&(trek_image_pad_opts){ .mode = (trek_image_padding)9 }), ".mode: 9");
     refused(trek_transform_random_horizontal_flip(1.5), "1.5");
     refused(trek_transform_random_vertical_flip(NAN), "nan");
     refused(trek_transform_resize(0, 0, NULL), "0 x 0");
-    refused(trek_transform_resize(3, 3, &(trek_image_resize_opts){ .filter = (trek_image_filter)7 }), "filter 7");
+    refused(trek_transform_resize(3, 3, &(trek_image_resize_opts){ .filter = (trek_image_filter)7 }), "filter: 7");
     refused(trek_transform_random_resized_crop(3, 0, NULL), "3 x 0");
     refused(trek_transform_random_resized_crop(3, 3, &(trek_resized_crop_opts){ .scale = { 0.5, 0.2 } }), "0.5 .. 0.2");
     refused(trek_transform_random_affine(&(trek_random_affine_opts){ .degrees = { 5, -5 } }), "5 .. -5");
     refused(trek_transform_random_affine(NULL), "options");
-    refused(trek_transform_random_rotation(0, 1, TREK_IMAGE_BICUBIC, 0), "filter 2");
+    refused(trek_transform_random_rotation(0, 1, TREK_IMAGE_BICUBIC, 0), "filter: 2");
     refused(trek_transform_color_jitter(&(trek_color_jitter_opts){ .hue = 0.7 }), "hue 0.7");
     refused(trek_transform_color_jitter(NULL), "options");
     refused(trek_transform_adjust(-1, 1, 1, 0), "brightness -1");
-    refused(trek_transform_grayscale(2), "2 channels");
+    refused(trek_transform_grayscale(2), "channels: 2; must be 1 or 3");
     refused(trek_transform_random_grayscale(-0.1), "-0.1");
-    refused(trek_transform_gaussian_blur(4, 1, 1), "kernel 4");
-    refused(trek_transform_gaussian_blur(3, 0, 1), "sigma 0");
-    refused(trek_transform_random_erasing(&(trek_random_erasing_opts){ .ratio = { -1, 2 } }), "ratio -1");
-    refused(trek_transform_normalize((double[]){ 0 }, (double[]){ 0 }, 1), "deviation 0");
+    refused(trek_transform_gaussian_blur(4, 1, 1), "kernel: 4");
+    refused(trek_transform_gaussian_blur(3, 0, 1), "sigma: 0");
+    refused(trek_transform_random_erasing(&(trek_random_erasing_opts){ .ratio = { -1, 2 } }), ".ratio: -1");
+    refused(trek_transform_normalize((double[]){ 0 }, (double[]){ 0 }, 1), "std: 0");
     refused(trek_transform_normalize(NULL, NULL, 1), "means");
     refused(trek_transform_random_apply(trek_transform_to_float(), 2), "2");
-    refused(trek_transform_random_apply(NULL, 0.5), "a transform");
-    refused(trek_transform_random_choice(NULL, NULL, 0), "a transform");
+    refused(trek_transform_random_apply(NULL, 0.5), "transform: NULL");
+    refused(trek_transform_random_choice(NULL, NULL, 0), "transform: NULL");
     refused(trek_transform_random_choice((trek_transform *[]){ trek_transform_to_float() }, (double[]){ 0 }, 1), "weights");
-    refused(trek_transform_random_choice((trek_transform *[]){ trek_transform_to_float() }, (double[]){ -1 }, 1), "weight -1");
+    refused(trek_transform_random_choice((trek_transform *[]){ trek_transform_to_float() }, (double[]){ -1 }, 1), "weight: -1");
 }
 
 static int released;
@@ -629,7 +629,7 @@ static void test_ownership(void **state)
     trek_error_clear();
     assert_null(trek_transform_chain(list, 3));
     assert_int_equal(released, 2);
-    expect_error(TREK_ERR_ARGUMENT, "a transform");
+    expect_error(TREK_ERR_ARGUMENT, "transform: NULL");
     assert_null(trek_dataset_transform(pictures(2, 1, 3, 3), "picture", trek_transform_function(shifted, &three, count_release),
                                        0));
     assert_int_equal(released, 3);
@@ -637,10 +637,10 @@ static void test_ownership(void **state)
     assert_null(trek_dataset_transform(NULL, "image", trek_transform_function(shifted, &three, count_release), 0));
     assert_int_equal(released, 4);
     trek_error_clear();
-    REFUSED(trek_dataset_transform(pictures(2, 1, 3, 3), "image", NULL, 0), TREK_ERR_ARGUMENT, "a transform");
+    REFUSED(trek_dataset_transform(pictures(2, 1, 3, 3), "image", NULL, 0), TREK_ERR_ARGUMENT, "transform: NULL");
     assert_null(trek_transform_function(NULL, NULL, count_release));
     assert_int_equal(released, 5);
-    expect_error(TREK_ERR_ARGUMENT, "a function");
+    expect_error(TREK_ERR_ARGUMENT, "function: NULL");
     trek_transform_free(NULL);
 }
 
@@ -657,21 +657,22 @@ static void fails(trek_transform *t, const char *field, trek_status status, cons
 
 static void test_bad_images(void **state)
 {
-    fails(trek_transform_random_crop(6, 2, NULL), "image", TREK_ERR_SHAPE, "5 x 4 is smaller than 6 x 2");
-    fails(trek_transform_to_float(), "label", TREK_ERR_SHAPE, "is no image");
-    fails(trek_transform_color_jitter(&(trek_color_jitter_opts){ .hue = 0.1 }), "image", TREK_ERR_SHAPE, "2 channels");
-    fails(trek_transform_normalize((double[]){ 0, 0, 0 }, (double[]){ 1, 1, 1 }, 3), "image", TREK_ERR_SHAPE, "3 means");
+    fails(trek_transform_random_crop(6, 2, NULL), "image", TREK_ERR_SHAPE, "5 x 4; must be at least 6 x 2");
+    fails(trek_transform_to_float(), "label", TREK_ERR_SHAPE, "must be [channels, height, width]");
+    fails(trek_transform_color_jitter(&(trek_color_jitter_opts){ .hue = 0.1 }), "image", TREK_ERR_SHAPE,
+          "2 channels; must be 1 or 3");
+    fails(trek_transform_normalize((double[]){ 0, 0, 0 }, (double[]){ 1, 1, 1 }, 3), "image", TREK_ERR_SHAPE, "3 values");
     fails(trek_transform_gaussian_blur(11, 1, 1), "image", TREK_ERR_SHAPE, "kernel of 11");
     fails(trek_transform_random_erasing(&(trek_random_erasing_opts){ .noise = true }), "image", TREK_ERR_DTYPE, "f32");
     fails(trek_transform_function(make_nothing, "on purpose", NULL), "image", TREK_ERR_CALLBACK, "on purpose");
-    fails(trek_transform_function(make_line, NULL, NULL), "image", TREK_ERR_SHAPE, "is no image");
+    fails(trek_transform_function(make_line, NULL, NULL), "image", TREK_ERR_SHAPE, "must be [channels, height, width]");
     trek_transform *sizes[] = { trek_transform_crop(0, 0, 1, 1), trek_transform_crop(0, 0, 2, 1) };
     trek_dataset *set = trek_dataset_transform(pictures(30, 1, 3, 3), "image", trek_transform_random_choice(sizes, NULL, 2), 0);
     trek_tensor *out[2];
     int64_t all[30];
     for (int i = 0; i < 30; i++)
         all[i] = i;
-    FAILS(trek_dataset_get(set, all, 30, out), TREK_ERR_SHAPE, "a batch needs them alike");
+    FAILS(trek_dataset_get(set, all, 30, out), TREK_ERR_SHAPE, "a batch needs one shape and dtype");
     trek_dataset_free(&set);
     trek_tensor *wide = trek_tensor_zeros(trek_dims(1, 2, 2), TREK_F64, trek_cpu(0));
     REFUSED(applied(trek_transform_to_float(), wide), TREK_ERR_DTYPE, "f64");
@@ -680,20 +681,20 @@ static void test_bad_images(void **state)
 
 static void test_bad_mixtures(void **state)
 {
-    REFUSED(mixture(0, 0), TREK_ERR_ARGUMENT, "one above 0");
+    REFUSED(mixture(0, 0), TREK_ERR_ARGUMENT, "one of the first two must be above 0");
     assert_null(trek_dataset_mix(pictures(3, 1, 2, 2), "image", "image", 5, &(trek_mix_opts){ .mixup = 1 }));
-    expect_error(TREK_ERR_ARGUMENT, "cannot be");
+    expect_error(TREK_ERR_ARGUMENT, "cannot hold both");
     assert_null(trek_dataset_mix(NULL, "image", "label", 5, &(trek_mix_opts){ .mixup = 1 }));
     trek_error_clear();
     trek_dataset *set = trek_dataset_mix(pictures(5, 1, 2, 2), "image", "label", 3, &(trek_mix_opts){ .mixup = 1 });
     trek_tensor *out[2];
-    FAILS(trek_dataset_get(set, (int64_t[]){ 0, 4 }, 2, out), TREK_ERR_ARGUMENT, "label 4 of 3 classes");
+    FAILS(trek_dataset_get(set, (int64_t[]){ 0, 4 }, 2, out), TREK_ERR_ARGUMENT, "label: 4; must be below 3");
     int64_t batch[2] = { 0, 1 };
     FAILS(trek_dataset_fetch(set, &(trek_fetch){ .indices = (int64_t[]){ 2 }, .n = 1, .batch = batch, .n_batch = 2 },
                              out), TREK_ERR_ARGUMENT, "not in its batch");
     trek_dataset_free(&set);
     set = trek_dataset_mix(pictures(5, 1, 2, 2), "label", "image", 3, &(trek_mix_opts){ .mixup = 1 });
-    FAILS(trek_dataset_get(set, batch, 2, out), TREK_ERR_SHAPE, "images [2]");
+    FAILS(trek_dataset_get(set, batch, 2, out), TREK_ERR_SHAPE, "images: [2]");
     trek_dataset_free(&set);
 }
 

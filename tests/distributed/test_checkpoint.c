@@ -216,7 +216,7 @@ static void refused(void **state)
         }
         free(data);
         assert_int_equal(trek_state_save(trek_graph_module(graph), path_of("weights")), TREK_OK);
-        expect_refusal(graph, loader, path_of("weights"), TREK_ERR_FORMAT, "no checkpoint");
+        expect_refusal(graph, loader, path_of("weights"), TREK_ERR_FORMAT, "not a checkpoint");
         assert_int_equal(trek_checkpoint_save(graph, NULL, path_of("no-loader")), TREK_OK);
         expect_refusal(graph, loader, path_of("no-loader"), TREK_ERR_ARGUMENT, "without a loader");
         trek_graph *others[3] = { begin(&sgd), begin(&wide), begin(&norm) };
@@ -231,7 +231,7 @@ static void refused(void **state)
         trek_loader *short_one = trek_loader_new(trek_dataset_retain(trek_loader_dataset(loader)),
                                                  &(trek_loader_opts){ .batch_size = 5 });
         expect_refusal(graph, short_one, path_of("step-6"), TREK_ERR_ARGUMENT,
-                       "23 samples in batches of 6, this one gives 23 in batches of 5");
+                       "23 samples in batches of 6; this one gives 23 in batches of 5");
         trek_loader_free(&short_one);
         FAILS(trek_checkpoint_load(NULL, loader, path_of("step-6")), TREK_ERR_ARGUMENT, "");
         FAILS(trek_checkpoint_save(graph, loader, path_of("no/such/folder")), TREK_ERR_IO, "");

@@ -279,7 +279,7 @@ static void parameters_follow_any_root(void **state)
             assert_true(values[0] == 10 + root);
             free(values);
         }
-        FAILS(trek_ddp_sync_params_from(w.ddp, root == 1 ? -1 : 3), TREK_ERR_ARGUMENT, "the wrapper has ranks 0 to 2");
+        FAILS(trek_ddp_sync_params_from(w.ddp, root == 1 ? -1 : 3), TREK_ERR_ARGUMENT, "must be 0 to 2");
         trek_ddp_free(&w.ddp);
     }
     FAILS(trek_ddp_sync_params_from(NULL, 0), TREK_ERR_ARGUMENT, "wrapper");
@@ -482,7 +482,7 @@ static void replicas_that_differ(void **state)
     expect_error(TREK_ERR_ARGUMENT, "");
     models[0] = models[1] = normed();
     assert_null(trek_ddp_wrap(models, 2, NULL));
-    assert_non_null(strstr(trek_error(), "the same model"));
+    assert_non_null(strstr(trek_error(), "given the same one"));
     trek_error_clear();
     models[0] = normed(), models[1] = normed();
     assert_null(trek_ddp_wrap(models, 2, &(trek_ddp_opts){ .bucket_bytes = -3 }));

@@ -277,21 +277,23 @@ static void loops_refuse_what_does_not_fit(void **state)
 {
     trek_graph *graph = built(trek_flow_loop(trek_flow_new(), plain(two_rows_less),
                                              &(trek_loop_opts){ .times = 2, .halt_after = trek_nn_threshold_halt(9) }));
-    REFUSED(trek_graph_forward(graph, filled(1)), TREK_ERR_SHAPE, "must keep the shape");
+    REFUSED(trek_graph_forward(graph, filled(1)), TREK_ERR_SHAPE, "the shape must stay");
     trek_graph_free(&graph);
     graph = built(trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 2, .halt_after = plain(whole) }));
-    REFUSED(trek_graph_forward(graph, filled(1)), TREK_ERR_SHAPE, "one number a row");
+    REFUSED(trek_graph_forward(graph, filled(1)), TREK_ERR_SHAPE, "one number for each row");
     assert_null(trek_graph_forward(graph, trek_var_from(trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0)))));
-    expect_error(TREK_ERR_SHAPE, "a scalar has no rows");
+    expect_error(TREK_ERR_SHAPE, "input: it is a scalar; must have rows");
     trek_graph_free(&graph);
-    assert_mistake(trek_flow_loop(trek_flow_new(), scale(2), NULL), "loop: .times must be at least 1, not 0");
-    assert_mistake(trek_flow_loop(trek_flow_new(), NULL, &(trek_loop_opts){ .times = 1 }), "loop: the module is NULL");
+    assert_mistake(trek_flow_loop(trek_flow_new(), scale(2), NULL), "loop: .times: 0; must be at least 1");
+    assert_mistake(trek_flow_loop(trek_flow_new(), NULL, &(trek_loop_opts){ .times = 1 }), "loop: module: NULL");
     assert_mistake(trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 1, .adaptive = true }),
-                   ".adaptive needs .halt_after");
+                   ".adaptive: set without .halt_after");
     assert_mistake(trek_flow_loop(trek_flow_new(), scale(2),
-                                  &(trek_loop_opts){ .times = 1, .halt_before = scale(1), .halt_after = scale(1) }), "not both");
+                                  &(trek_loop_opts){ .times = 1, .halt_before = scale(1), .halt_after = scale(1) }),
+                                  "both are set");
     assert_mistake(trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 1, .epsilon = 0.1 }), ".epsilon");
-    assert_mistake(trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 1, .trace = "" }), ".trace is empty");
+    assert_mistake(trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 1, .trace = "" }),
+                   ".trace: it is empty");
     assert_mistake(trek_flow_loop(trek_flow_new(), trek_nn_sync_batch_norm(3, trek_cpu(0)),
                                   &(trek_loop_opts){ .times = 2, .halt_after = scale(1) }), "waits for the other ranks");
     REFUSED(trek_flow_loop(NULL, scale(2), &(trek_loop_opts){ .times = 1, .halt_after = scale(1) }), TREK_ERR_ARGUMENT, "flow");
@@ -336,7 +338,7 @@ static void passes_publish_under_names(void **state)
     assert_all(trek_graph_trace(graph, "sparse", 1), 18);
     REFUSED(trek_graph_trace(graph, "seen", 4), TREK_ERR_ARGUMENT, "4 values \"seen\"");
     assert_int_equal(trek_graph_trace_count(graph, "0.seen"), -1);
-    expect_error(TREK_ERR_ARGUMENT, "is no loop");
+    expect_error(TREK_ERR_ARGUMENT, "is not a loop");
     assert_true(trek_var_requires_grad(trek_graph_trace(graph, "x", 1))); /* a loss may be made of them */
     assert_int_equal(trek_graph_backward(graph, total(trek_graph_trace(graph, "x", 1))), TREK_OK);
     assert_float_equal(grad_of(graph, "0.factor"), 6 * 9, 1e-4);
@@ -401,15 +403,15 @@ static void gates_refuse_what_does_not_fit(void **state)
 {
     trek_module *three[] = { scale(2), scale(4), scale(1) };
     trek_graph *graph = built(trek_flow_gate(trek_flow_new(), plain(halves), three, 3));
-    REFUSED(trek_graph_forward(graph, filled(3)), TREK_ERR_SHAPE, "must give [..., 3]");
+    REFUSED(trek_graph_forward(graph, filled(3)), TREK_ERR_SHAPE, "must be [..., 3]");
     trek_graph_free(&graph);
     trek_module *two[] = { scale(2), plain(two_rows_less) };
     graph = built(trek_flow_gate(trek_flow_new(), plain(halves), two, 2));
-    REFUSED(trek_graph_forward(graph, filled(3)), TREK_ERR_SHAPE, "expert 1 gives [2, 1]");
+    REFUSED(trek_graph_forward(graph, filled(3)), TREK_ERR_SHAPE, "expert 1: result of shape [2, 1]");
     trek_graph_free(&graph);
-    assert_mistake(trek_flow_gate(trek_flow_new(), scale(1), NULL, 2), "gate: needs at least 1");
-    assert_mistake(trek_flow_gate(trek_flow_new(), NULL, (trek_module *[]){ scale(2) }, 1), "the module is NULL");
-    assert_mistake(trek_flow_gate(trek_flow_new(), scale(1), (trek_module *[]){ scale(2), NULL }, 2), "the module is NULL");
+    assert_mistake(trek_flow_gate(trek_flow_new(), scale(1), NULL, 2), "gate: modules: 0 besides");
+    assert_mistake(trek_flow_gate(trek_flow_new(), NULL, (trek_module *[]){ scale(2) }, 1), "module: NULL");
+    assert_mistake(trek_flow_gate(trek_flow_new(), scale(1), (trek_module *[]){ scale(2), NULL }, 2), "module: NULL");
     REFUSED(trek_flow_gate(NULL, scale(1), (trek_module *[]){ scale(2) }, 1), TREK_ERR_ARGUMENT, "flow");
 }
 
@@ -428,7 +430,7 @@ static void each_row_takes_its_branch_alone(void **state)
     const double bad[] = { 3, -1, 0.5, (double)NAN };
     for (int k = 0; k < 4; k++) {
         assert_null(trek_graph_forward(graph, values_of((double[]){ 1, 5, bad[k], 6 }, trek_dims(2, 2))));
-        expect_error(TREK_ERR_ARGUMENT, "for row 1, which is no index of 3 branches");
+        expect_error(TREK_ERR_ARGUMENT, "for row 1; must be the index of one of 3 branches");
     }
     trek_var *none = trek_graph_forward(graph, trek_var_from(trek_tensor_zeros(trek_dims(0, 2), TREK_F32, trek_cpu(0))));
     assert_int_equal(trek_var_size(none, 0), 0);
@@ -456,11 +458,11 @@ static void one_decision_for_the_batch(void **state)
     graph = built(trek_flow_switch_batch(trek_flow_new(), plain(first_column), others, 2));
     assert_forward(graph, 1, 10);
     assert_null(trek_graph_forward(graph, values_of((double[]){ 0, 1 }, trek_dims(2, 1))));
-    expect_error(TREK_ERR_ARGUMENT, "one branch for the whole batch");
+    expect_error(TREK_ERR_ARGUMENT, "one branch runs the whole batch");
     trek_graph_free(&graph);
     trek_module *far[] = { scale(2) };
     graph = built(trek_flow_switch(trek_flow_new(), trek_nn_fixed_selector(1), far, 1));
-    REFUSED(trek_graph_forward(graph, filled(1)), TREK_ERR_ARGUMENT, "no index of 1 branches");
+    REFUSED(trek_graph_forward(graph, filled(1)), TREK_ERR_ARGUMENT, "index of one of 1 branches");
     trek_graph_free(&graph);
 }
 
@@ -469,15 +471,15 @@ static void switches_refuse_what_does_not_fit(void **state)
     trek_module *differing[] = { scale(2), plain(two_rows_less) };
     trek_graph *graph = built(trek_flow_switch(trek_flow_new(), plain(first_column), differing, 2));
     assert_null(trek_graph_forward(graph, values_of((double[]){ 0, 1, 1, 1 }, trek_dims(2, 2))));
-    expect_error(TREK_ERR_SHAPE, "differ in more than the rows");
+    expect_error(TREK_ERR_SHAPE, "differ in the number of rows alone");
     trek_graph_free(&graph);
-    assert_mistake(trek_flow_switch(trek_flow_new(), NULL, NULL, 0), "the module is NULL");
+    assert_mistake(trek_flow_switch(trek_flow_new(), NULL, NULL, 0), "module: NULL");
     assert_mistake(trek_flow_switch(trek_flow_new(), scale(1), (trek_module *[]){ trek_nn_sync_batch_norm(3, trek_cpu(0)) }, 1),
                    "waits for the other ranks");
     trek_flow *inner = trek_flow_through(trek_flow_new(), trek_module_new(&sum_class));
     trek_graph *carrying = built(trek_flow_tag(trek_flow_using(inner, "last"), "last"));
     assert_mistake(trek_flow_switch(trek_flow_new(), scale(1), (trek_module *[]){ trek_graph_module(carrying) }, 1),
-                   "carries states");
+                   "carries state");
 }
 
 /* --- routers ------------------------------------------------------------------------------------ */
@@ -502,7 +504,7 @@ static void routers_decide(void **state)
     for (int k = 0; k < 4; k++)
         trek_module_free(&all[k]);
     REFUSED(trek_nn_fixed_selector(-1), TREK_ERR_ARGUMENT, "negative");
-    REFUSED(trek_nn_softmax_router(3, 0, trek_cpu(0)), TREK_ERR_ARGUMENT, "n must");
+    REFUSED(trek_nn_softmax_router(3, 0, trek_cpu(0)), TREK_ERR_ARGUMENT, "n: 0; must");
 }
 
 static void routers_take_further_inputs(void **state)
@@ -565,7 +567,7 @@ static void maps_over_slices(void **state)
     assert_true(distance(third, trek_narrow(y, 1, 6, 3)) < 1e-12);
     check_gradients(each, doubles(5, trek_dims(2, 8)));
     check_gradients(folded, doubles(5, trek_dims(2, 8)));
-    REFUSED(trek_graph_forward(each, doubles(5, trek_dims(3, 6))), TREK_ERR_SHAPE, "no multiple of 4 slices");
+    REFUSED(trek_graph_forward(each, doubles(5, trek_dims(3, 6))), TREK_ERR_SHAPE, "not a multiple of 4");
     trek_graph_free(&each);
     trek_graph_free(&folded);
 }
@@ -585,7 +587,7 @@ static void maps_over_tags_and_rows(void **state)
                                                                  values_of((double[]){ 10, 20 }, trek_dims(2, 1)) }, 2),
                   (double[]){ 11, 22 }, 2);
     assert_null(trek_graph_forward_many(graph, (trek_var *[]){ filled(1), values_of(starts, trek_dims(3)) }, 2));
-    expect_error(TREK_ERR_SHAPE, "over 2 rows, but input 1 is [3]");
+    expect_error(TREK_ERR_SHAPE, "input 1: [3]; must have 2 rows");
     trek_graph_free(&graph);
     graph = mapping(scale(2), (trek_map_opts){ .dim = 1 });
     trek_var *none = trek_var_from(trek_tensor_zeros(trek_dims(2, 0, 3), TREK_F32, trek_cpu(0)));
@@ -598,7 +600,8 @@ static void maps_over_tags_and_rows(void **state)
     trek_graph_free(&graph);
     assert_mistake(trek_flow_map(trek_flow_new(), scale(2), &(trek_map_opts){ .over = "nothing" }), "map over \"nothing\"");
     assert_mistake(trek_flow_map(trek_flow_new(), scale(2), &(trek_map_opts){ .slices = -1 }), ".slices");
-    assert_mistake(trek_flow_map(trek_flow_new(), scale(2), &(trek_map_opts){ .slices = 2, .dim = 1 }), ".dim is for elements");
+    assert_mistake(trek_flow_map(trek_flow_new(), scale(2), &(trek_map_opts){ .slices = 2, .dim = 1 }),
+                   ".dim: 1, together with .slices");
     assert_mistake(trek_flow_map(trek_flow_new(), trek_nn_sync_batch_norm(3, trek_cpu(0)), NULL), "waits for the other ranks");
     REFUSED(trek_flow_map(NULL, scale(2), NULL), TREK_ERR_ARGUMENT, "flow");
 }
@@ -684,7 +687,7 @@ static void a_later_place_alone(void **state)
     flow = trek_flow_through(trek_flow_input(trek_flow_new(), "seen"), trek_nn_multihead_attention(4, 2, trek_cpu(0)));
     assert_mistake(trek_flow_using_as(flow, "maks", "seen"), "multihead_attention has no input \"maks\"");
     flow = trek_flow_through(trek_flow_input(trek_flow_new(), "seen"), trek_module_new(&ports_class));
-    assert_mistake(trek_flow_using_as(flow, "plus", "seen"), "input \"minus\" of ports is left out");
+    assert_mistake(trek_flow_using_as(flow, "plus", "seen"), "input \"minus\" of ports is missing");
     flow = trek_flow_through(trek_flow_input(trek_flow_new(), "seen"), trek_module_new(&ports_class));
     assert_mistake(trek_flow_using_as(flow, "", "seen"), "the input's name is empty");
 }

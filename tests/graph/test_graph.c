@@ -151,7 +151,7 @@ static void several_inputs(void **state)
     assert_all(trek_graph_forward_many(graph, (trek_var *[]){ filled(1), filled(2), filled(3) }, 3), 1 - 30 + 200);
     assert_null(trek_graph_forward(graph, filled(1)));
     assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
-    assert_string_equal(trek_error(), "graph: takes 3 inputs, got 1");
+    assert_string_equal(trek_error(), "graph: inputs: 1; the graph takes 3");
     trek_error_clear();
     assert_null(trek_graph_forward_many(graph, (trek_var *[]){ filled(1), NULL, filled(3) }, 3));
     trek_error_clear();
@@ -220,7 +220,7 @@ static void nested_graphs(void **state)
     assert_null(trek_graph_at(graph, "encoder.single"));
     assert_string_equal(
         trek_error(),
-        "trek_graph_at: there is nothing at \"encoder.single\": \"encoder\" (graph) has no child \"single\"; it has double, 1");
+        "graph_at: path: there is nothing at \"encoder.single\": \"encoder\" (graph) has no child \"single\"; it has double, 1");
     trek_error_clear();
 
     assert_int_equal(trek_graph_freeze(graph, "encoder"), TREK_OK);
@@ -261,7 +261,7 @@ static void hash_of(trek_flow *flow, char hash[TREK_GRAPH_HASH_TEXT])
     assert_int_equal(strlen(hash), 64);
     char few[64] = "";
     assert_null(trek_graph_hash(graph, few, sizeof few));
-    expect_error(TREK_ERR_ARGUMENT, "trek_graph_hash: capacity: 64 bytes; the hash takes 65");
+    expect_error(TREK_ERR_ARGUMENT, "graph_hash: capacity: 64 bytes; must be 65 or more");
     assert_true(few[0] == 0);
     trek_graph_free(&graph);
 }

@@ -47,35 +47,35 @@ static void mistakes(void **state)
     assert_mistake(trek_flow_split(trek_flow_new(), PAIR, 2), "2 streams are open");
     assert_mistake(trek_flow_through(trek_flow_split(trek_flow_new(), PAIR, 2), scale(1)), "through(scale): 2 streams are open");
     trek_module *alone = scale(1);
-    assert_mistake(trek_flow_split(trek_flow_new(), &alone, 1), "split: needs at least 2 modules, has 1");
-    assert_mistake(trek_flow_split(trek_flow_new(), NULL, 2), "split: needs at least 2 modules, has 0");
-    assert_mistake(trek_flow_through(trek_flow_from(scale(1)), NULL), "through: the module is NULL");
+    assert_mistake(trek_flow_split(trek_flow_new(), &alone, 1), "split: modules: 1; must be at least 2");
+    assert_mistake(trek_flow_split(trek_flow_new(), NULL, 2), "split: modules: 0; must be at least 2");
+    assert_mistake(trek_flow_through(trek_flow_from(scale(1)), NULL), "through: module: NULL");
     assert_mistake(trek_flow_merge(trek_flow_from(scale(1)), TREK_MERGE_ADD), "only one stream is open");
-    assert_mistake(trek_flow_tag(trek_flow_tag(trek_flow_from(scale(1)), "a"), "a"), "the name \"a\" is taken");
-    assert_mistake(trek_flow_tag(trek_flow_from(scale(1)), "input"), "the name \"input\" is taken");
+    assert_mistake(trek_flow_tag(trek_flow_tag(trek_flow_from(scale(1)), "a"), "a"), "name: \"a\" is in use");
+    assert_mistake(trek_flow_tag(trek_flow_from(scale(1)), "input"), "name: \"input\" is in use");
     assert_mistake(trek_flow_tag(trek_flow_from(scale(1)), ""), "tag: the name is empty");
     assert_mistake(trek_flow_using(trek_flow_from(scale(1)), "input"), "module scale takes one input only");
     assert_mistake(trek_flow_using(trek_flow_from(trek_module_new(&sum_class)), "never"),
-                   "\"never\" (sum): nothing was tagged so");
+                   "\"never\" (sum): nothing has this tag");
     assert_mistake(trek_flow_using(trek_flow_new(), "input"), "no module was added just before");
-    assert_mistake(trek_flow_tag_group(trek_flow_from(scale(1)), "g"), "at least 2 open streams");
+    assert_mistake(trek_flow_tag_group(trek_flow_from(scale(1)), "g"), "it needs at least 2");
     trek_flow *flow = trek_flow_tag_group(trek_flow_split(trek_flow_new(), PAIR, 2), "g");
-    assert_mistake(trek_flow_merge(trek_flow_tag_group(flow, "g"), TREK_MERGE_ADD), "\"g_0\" is taken");
+    assert_mistake(trek_flow_merge(trek_flow_tag_group(flow, "g"), TREK_MERGE_ADD), "\"g_0\" is in use");
     assert_mistake(trek_flow_tag(trek_flow_split(trek_flow_new(), PAIR, 2), "t"), "use tag_group");
-    assert_mistake(trek_flow_label(trek_flow_from(scale(1)), "a.b"), "has a dot");
+    assert_mistake(trek_flow_label(trek_flow_from(scale(1)), "a.b"), "contains a dot");
     assert_mistake(trek_flow_label(trek_flow_from(scale(1)), "12"), "is a number");
     assert_mistake(trek_flow_label(trek_flow_through(trek_flow_label(trek_flow_from(scale(1)), "l"), scale(1)), "l"),
-                   "\"l\": is taken");
+                   "\"l\": is in use");
     assert_mistake(trek_flow_label(trek_flow_new(), "l"), "no single module");
-    assert_mistake(trek_flow_from(trek_module_new(&mute_class)), "module mute has no forward");
+    assert_mistake(trek_flow_from(trek_module_new(&mute_class)), "module: mute has no forward");
     flow = trek_flow_using(trek_flow_from(trek_module_new(&ports_class)), "plus");
-    assert_mistake(trek_flow_input(flow, "plus"), "input \"minus\" of ports is left out");
+    assert_mistake(trek_flow_input(flow, "plus"), "input \"minus\" of ports is missing");
     flow = trek_flow_from(trek_module_new(&ports_class));
     trek_flow *nested = trek_flow_input(trek_flow_input(trek_flow_using(trek_flow_using(flow, "plus"), "minus"), "plus"),
                                         "minus");
-    assert_mistake(trek_flow_from(trek_graph_module(built(nested))), "has 3 inputs, got 1");
+    assert_mistake(trek_flow_from(trek_graph_module(built(nested))), "got 1 inputs; it takes 3");
     assert_mistake(trek_flow_input(trek_flow_from(scale(1)), "second"), "nobody reads the input \"second\"");
-    assert_mistake(trek_flow_merge(trek_flow_split(trek_flow_new(), PAIR, 2), (trek_merge)9), "9 is no way to merge");
+    assert_mistake(trek_flow_merge(trek_flow_split(trek_flow_new(), PAIR, 2), (trek_merge)9), "how: 9; must be");
 #undef PAIR
 }
 
@@ -100,17 +100,17 @@ static void assert_fails(trek_graph *graph, int64_t width, const char *message)
 static void errors_name_where(void **state)
 {
     trek_graph *graph = built(trek_flow_label(trek_flow_through(trek_flow_from(trek_nn_relu()), blocks()), "body"));
-    assert_fails(graph, 4, "body.1.2 (linear): input [2, 5] does not fit weight [2, 6]");
-    assert_fails(graph, 3, "body.1.0 (linear): input [2, 3] does not fit weight [5, 4]"); /* in one op with the relu */
+    assert_fails(graph, 4, "body.1.2 (linear): input: [2, 5] does not fit weight [2, 6]");
+    assert_fails(graph, 3, "body.1.0 (linear): input: [2, 3] does not fit weight [5, 4]"); /* in one op with the relu */
     trek_graph *outer = built(trek_flow_from(trek_graph_module(graph)));
-    assert_fails(outer, 4, "0.body.1.2 (linear): input [2, 5] does not fit weight [2, 6]");
+    assert_fails(outer, 4, "0.body.1.2 (linear): input: [2, 5] does not fit weight [2, 6]");
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(2, 3), TREK_F32, trek_cpu(0)));
     trek_module *alone = trek_nn_linear(4, 2, trek_cpu(0));
     assert_null(trek_forward(alone, x));
-    assert_string_equal(trek_error(), "linear: input [2, 3] does not fit weight [2, 4]");
+    assert_string_equal(trek_error(), "linear: input: [2, 3] does not fit weight [2, 4]");
     assert_null(trek_graph_forward(outer, x)); /* an error that was there before is not moved */
-    assert_string_equal(trek_error(), "linear: input [2, 3] does not fit weight [2, 4]");
+    assert_string_equal(trek_error(), "linear: input: [2, 3] does not fit weight [2, 4]");
     trek_error_clear();
     trek_scope_end(scope);
     trek_module_free(&alone);
@@ -134,14 +134,15 @@ static void all_mistakes_at_once(void **state)
     trek_flow_merge(flow, TREK_MERGE_MEAN);
     trek_flow_label(flow, "p.q");
     assert_null(trek_flow_build(flow));
-    assert_string_equal(trek_error(), "flow: 3 mistakes:\nusing \"x\": module scale takes one input only\n"
-                                      "merge: only one stream is open; split first\nlabel \"p.q\": has a dot");
+    assert_string_equal(trek_error(),
+                        "flow_build: 3 mistakes:\nusing \"x\": module scale takes one input only\n"
+                        "merge: only one stream is open; split first\nlabel \"p.q\": contains a dot; a label must not");
     trek_error_clear();
     flow = trek_flow_from(scale(1));
     for (int k = 0; k < 1000; k++)
         trek_flow_label(flow, "p.q");
     assert_null(trek_flow_build(flow));
-    assert_non_null(strstr(trek_error(), "flow: 1000 mistakes:\n"));
+    assert_non_null(strstr(trek_error(), "flow_build: 1000 mistakes:\n"));
     assert_non_null(strstr(trek_error(), " more"));
     trek_error_clear();
 }

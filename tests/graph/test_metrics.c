@@ -508,24 +508,24 @@ static void test_bad_specs(void **state)
         trek_metric_spec spec;
         const char *text;
     } bad[] = {
-        { { .kind = (trek_metric_kind)99 }, "no kind" },
+        { { .kind = (trek_metric_kind)99 }, ".kind: 99" },
         { { .kind = TREK_METRIC_F1, .classes = 1 }, "at least 2" },
         { { .kind = TREK_METRIC_F1, .classes = -3 }, "at least 2" },
-        { { .kind = TREK_METRIC_F1, .multilabel = true }, "how many labels" },
-        { { .kind = TREK_METRIC_F1, .average = TREK_METRIC_MACRO }, "an average is of several" },
-        { { .kind = TREK_METRIC_CONFUSION, .classes = 3, .average = TREK_METRIC_MACRO }, "an average is of several" },
-        { { .kind = TREK_METRIC_F1, .classes = 3, .average = (trek_metric_average)7 }, "no such average" },
+        { { .kind = TREK_METRIC_F1, .multilabel = true }, "the number of labels" },
+        { { .kind = TREK_METRIC_F1, .average = TREK_METRIC_MACRO }, "only metrics of several classes" },
+        { { .kind = TREK_METRIC_CONFUSION, .classes = 3, .average = TREK_METRIC_MACRO }, "only metrics of several classes" },
+        { { .kind = TREK_METRIC_F1, .classes = 3, .average = (trek_metric_average)7 }, ".average: unknown" },
         { { .kind = TREK_METRIC_F1, .classes = 3, .top_k = 2 }, "top_k" },
         { { .kind = TREK_METRIC_ACCURACY, .classes = 3, .top_k = 4 }, "top_k" },
         { { .kind = TREK_METRIC_ACCURACY, .classes = 3, .threshold = 0.3 }, "threshold" },
         { { .kind = TREK_METRIC_ACCURACY, .beta = 2 }, "beta" },
         { { .kind = TREK_METRIC_F1, .beta = -2 }, "beta" },
-        { { .kind = TREK_METRIC_MSE, .classes = 3 }, "are of classes" },
+        { { .kind = TREK_METRIC_MSE, .classes = 3 }, "only metrics of classes" },
         { { .kind = TREK_METRIC_MSE, .ignore_index = 3 }, "ignore_index" },
         { { .kind = TREK_METRIC_MSE, .average = TREK_METRIC_MICRO }, "errors of outputs" },
         { { .kind = TREK_METRIC_MSE, .average = TREK_METRIC_WEIGHTED }, "errors of outputs" },
         { { .kind = TREK_METRIC_ACCURACY, .outputs = 3 }, "outputs" },
-        { { .kind = TREK_METRIC_PERPLEXITY, .average = TREK_METRIC_EACH }, "an average is of several" },
+        { { .kind = TREK_METRIC_PERPLEXITY, .average = TREK_METRIC_EACH }, "only metrics of several classes" },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         REFUSED(trek_metric_new(&bad[k].spec), TREK_ERR_ARGUMENT, bad[k].text);
@@ -572,31 +572,32 @@ static void test_bad_batches(void **state)
              *bits = on_device((double[]){ 0, 1 }, trek_dims(2), TREK_I64),
              *pair = on_device((double[]){ 0.1, 0.9 }, trek_dims(2), TREK_F32),
              *nan = on_device((double[]){ 0.1, NAN }, trek_dims(2), TREK_F32);
-    refused(&three, scores, out, NULL, TREK_ERR_ARGUMENT, "target 3 of row 1 is outside [0, 3)");
-    refused(&three, scores, below_zero, NULL, TREK_ERR_ARGUMENT, "target -1 of row 1");
-    refused(&three, out, target, NULL, TREK_ERR_ARGUMENT, "predicted class 3 of row 1");
-    refused(&three, bad, target, NULL, TREK_ERR_ARGUMENT, "a score of row 0 is NaN");
+    refused(&three, scores, out, NULL, TREK_ERR_ARGUMENT, "target: 3 at row 1; must be inside [0, 3)");
+    refused(&three, scores, below_zero, NULL, TREK_ERR_ARGUMENT, "target: -1 at row 1");
+    refused(&three, out, target, NULL, TREK_ERR_ARGUMENT, "pred: class 3 at row 1");
+    refused(&three, bad, target, NULL, TREK_ERR_ARGUMENT, "a score at row 0 is NaN");
     refused(&(trek_metric_spec){ .kind = TREK_METRIC_ACCURACY, .classes = 3, .top_k = 2 }, bad, target, NULL, TREK_ERR_ARGUMENT,
             "NaN");
     refused(&three, pair, target, NULL, TREK_ERR_SHAPE, "number of classes");
     refused(&(trek_metric_spec){ .kind = TREK_METRIC_ACCURACY, .classes = 4 }, scores, target, NULL, TREK_ERR_SHAPE, "[2, 3]");
     refused(&three, scores, on_device((double[]){ 0, 1, 2 }, trek_dims(3), TREK_I64), NULL, TREK_ERR_SHAPE, "[N, C, ...]");
     refused(&three, scores, target, on_device((double[]){ 1, -1 }, trek_dims(2), TREK_F32), TREK_ERR_ARGUMENT,
-            "weight -1 of row 1");
-    refused(&three, scores, target, on_device((double[]){ 1, NAN }, trek_dims(2), TREK_F32), TREK_ERR_ARGUMENT, "weight nan");
-    refused(&three, scores, target, on_device((double[]){ 1, 1, 1 }, trek_dims(3), TREK_F32), TREK_ERR_SHAPE, "neither");
-    refused(&binary, pair, target, NULL, TREK_ERR_ARGUMENT, "neither 0 nor 1");
-    refused(&binary, nan, bits, NULL, TREK_ERR_ARGUMENT, "the score of row 1 is NaN");
-    refused(&binary, scores, bits, NULL, TREK_ERR_SHAPE, "alike");
-    refused(&labels, scores, scores, NULL, TREK_ERR_ARGUMENT, "neither 0 nor 1");
+            "weight: -1 at row 1");
+    refused(&three, scores, target, on_device((double[]){ 1, NAN }, trek_dims(2), TREK_F32), TREK_ERR_ARGUMENT, "weight: nan");
+    refused(&three, scores, target, on_device((double[]){ 1, 1, 1 }, trek_dims(3), TREK_F32), TREK_ERR_SHAPE,
+            "or of their samples");
+    refused(&binary, pair, target, NULL, TREK_ERR_ARGUMENT, "must be 0 or 1");
+    refused(&binary, nan, bits, NULL, TREK_ERR_ARGUMENT, "the score at row 1 is NaN");
+    refused(&binary, scores, bits, NULL, TREK_ERR_SHAPE, "their shapes must be equal");
+    refused(&labels, scores, scores, NULL, TREK_ERR_ARGUMENT, "must be 0 or 1");
     refused(&labels, pair, bits, NULL, TREK_ERR_SHAPE, "labels");
     refused(&area, nan, bits, NULL, TREK_ERR_ARGUMENT, "NaN");
-    refused(&area, pair, target, NULL, TREK_ERR_ARGUMENT, "outside [0, 2)");
-    refused(&areas, scores, out, NULL, TREK_ERR_ARGUMENT, "outside [0, 3)");
+    refused(&area, pair, target, NULL, TREK_ERR_ARGUMENT, "must be inside [0, 2)");
+    refused(&areas, scores, out, NULL, TREK_ERR_ARGUMENT, "must be inside [0, 3)");
     refused(&areas, target, target, NULL, TREK_ERR_DTYPE, "floating");
-    refused(&mse, scores, bits, NULL, TREK_ERR_SHAPE, "alike");
+    refused(&mse, scores, bits, NULL, TREK_ERR_SHAPE, "their shapes must be equal");
     refused(&outputs, pair, pair, NULL, TREK_ERR_SHAPE, "outputs");
-    refused(&words, scores, scores, NULL, TREK_ERR_SHAPE, "logits");
+    refused(&words, scores, scores, NULL, TREK_ERR_SHAPE, "they must be [..., C]");
     refused(&words, scores, pair, NULL, TREK_ERR_DTYPE, "integer");
     refused(&words, target, on_device((double[]){ 1 }, trek_dims_none(), TREK_I64), NULL, TREK_ERR_DTYPE, "floating");
     trek_metric *m = trek_metric_new(&three);
@@ -744,8 +745,8 @@ static void test_outside(void **state)
 {
     trek_metric_spec spec = { .kind = TREK_METRIC_MAE };
     trek_var *x = on_device((double[]){ 1, 2 }, trek_dims(2), TREK_F32);
-    FAILS(trek_record_metric("mae", &spec, x, x), TREK_ERR_STATE, "trek_record_metric");
-    FAILS(trek_record_metric_weighted("mae", &spec, x, x, x), TREK_ERR_STATE, "trek_record_metric_weighted");
+    FAILS(trek_record_metric("mae", &spec, x, x), TREK_ERR_STATE, "record_metric: ");
+    FAILS(trek_record_metric_weighted("mae", &spec, x, x, x), TREK_ERR_STATE, "record_metric_weighted: ");
 }
 
 /* Without memory an update fails, and counts nothing or all of its batch. */

@@ -681,12 +681,12 @@ static void expect_mistake(trek_timeline *t, trek_timeline_summary_opts opts, tr
 static void mistakes(void **state)
 {
     trek_timeline *t = profile(0), *plain = trek_timeline_new(NULL);
-    expect_mistake(NULL, (trek_timeline_summary_opts){ 0 }, TREK_ERR_ARGUMENT, "timeline is NULL");
-    expect_mistake(plain, (trek_timeline_summary_opts){ 0 }, TREK_ERR_STATE, "without opts.ops");
-    expect_mistake(t, (trek_timeline_summary_opts){ .group = (trek_timeline_group)3 }, TREK_ERR_ARGUMENT, "group 3");
-    expect_mistake(t, (trek_timeline_summary_opts){ .sort = (trek_timeline_sort)-1 }, TREK_ERR_ARGUMENT, "sort -1");
-    expect_mistake(t, (trek_timeline_summary_opts){ .rows = -2 }, TREK_ERR_ARGUMENT, "-2 rows");
-    expect_mistake(t, (trek_timeline_summary_opts){ .one_rank = true, .rank = -1 }, TREK_ERR_ARGUMENT, "rank -1");
+    expect_mistake(NULL, (trek_timeline_summary_opts){ 0 }, TREK_ERR_ARGUMENT, "timeline: NULL");
+    expect_mistake(plain, (trek_timeline_summary_opts){ 0 }, TREK_ERR_STATE, "without .ops");
+    expect_mistake(t, (trek_timeline_summary_opts){ .group = (trek_timeline_group)3 }, TREK_ERR_ARGUMENT, ".group: 3");
+    expect_mistake(t, (trek_timeline_summary_opts){ .sort = (trek_timeline_sort)-1 }, TREK_ERR_ARGUMENT, ".sort: -1");
+    expect_mistake(t, (trek_timeline_summary_opts){ .rows = -2 }, TREK_ERR_ARGUMENT, ".rows: -2");
+    expect_mistake(t, (trek_timeline_summary_opts){ .one_rank = true, .rank = -1 }, TREK_ERR_ARGUMENT, ".rank: -1");
     assert_int_equal(trek_timeline_averages(t, NULL, rows, -1), -1);
     trek_error_clear();
     assert_int_equal(trek_timeline_averages(t, NULL, NULL, 1), -1);

@@ -59,11 +59,11 @@ static void test_own_class(void **state)
 
     assert_int_equal(trek_forward_results(sums, both, 2, results, 3), TREK_ERR_CALLBACK);
     assert_true(!results[0] && !results[1] && !results[2]);
-    expect_error(TREK_ERR_CALLBACK, "gave no result 2");
-    FAILS(trek_forward_results(sums, both, 2, results, 4), TREK_ERR_ARGUMENT, "sums: has 3 results, not 4");
-    FAILS(trek_forward_results(sums, both, 2, results, 0), TREK_ERR_ARGUMENT, "has 3 results, not 0");
-    FAILS(trek_forward_results(relu, &x, 1, results, 2), TREK_ERR_ARGUMENT, "has 1 result, not 2");
-    FAILS(trek_forward_results(relu, both, 2, results, 1), TREK_ERR_UNSUPPORTED, "takes one input, not 2");
+    expect_error(TREK_ERR_CALLBACK, "forward: no result 2");
+    FAILS(trek_forward_results(sums, both, 2, results, 4), TREK_ERR_ARGUMENT, "sums: results: 4; it has 3");
+    FAILS(trek_forward_results(sums, both, 2, results, 0), TREK_ERR_ARGUMENT, "results: 0; it has 3");
+    FAILS(trek_forward_results(relu, &x, 1, results, 2), TREK_ERR_ARGUMENT, "results: 2; it has 1");
+    FAILS(trek_forward_results(relu, both, 2, results, 1), TREK_ERR_UNSUPPORTED, "inputs: 2; it takes one");
     FAILS(trek_forward_results(NULL, both, 2, results, 1), TREK_ERR_ARGUMENT, "");
     FAILS(trek_forward_results(sums, both, 2, NULL, 1), TREK_ERR_ARGUMENT, "");
     FAILS(trek_forward_results(sums, (trek_var *[]){ NULL, x }, 2, results, 1), TREK_ERR_ARGUMENT, "");
@@ -276,7 +276,7 @@ static void test_mistakes(void **state)
     build_wrong(trek_flow_tag_result(trek_flow_from(trek_module_new(&sums_class)), "more", "h"), "sums has no result \"more\"");
     build_wrong(trek_flow_tag_result(trek_flow_from(trek_module_new(&nameless_class)), "sum", "h"), "nameless has no result");
     build_wrong(trek_flow_tag_result(trek_flow_from(trek_module_new(&sums_class)), NULL, "h"), "has no result \"\"");
-    build_wrong(trek_flow_tag_result(trek_flow_from(trek_module_new(&sums_class)), "sum", "input"), "\"input\" is taken");
+    build_wrong(trek_flow_tag_result(trek_flow_from(trek_module_new(&sums_class)), "sum", "input"), "\"input\" is in use");
     build_wrong(trek_flow_tag_result(trek_flow_from(trek_module_new(&sums_class)), "sum", NULL), "the name is empty");
     build_wrong(trek_flow_tag_result(trek_flow_new(), "sum", "s"), "no single module was added just before");
     trek_flow *flow = trek_flow_split(trek_flow_new(), two, 2);

@@ -225,8 +225,8 @@ static void mistakes(void **state)
     trek_error_clear();
     assert_true(totals.params == -7 && m->training);
     opts.shapes = NULL;
-    FAILS(trek_module_measure(m, &opts, &totals), TREK_ERR_ARGUMENT, "1 inputs need either inputs or shapes");
-    FAILS(trek_module_measure(m, &(trek_summary_opts){ .depth = -3 }, &totals), TREK_ERR_ARGUMENT, "a depth of -3");
+    FAILS(trek_module_measure(m, &opts, &totals), TREK_ERR_ARGUMENT, "1 inputs; exactly one of");
+    FAILS(trek_module_measure(m, &(trek_summary_opts){ .depth = -3 }, &totals), TREK_ERR_ARGUMENT, ".depth: -3");
     FAILS(trek_module_measure(NULL, &opts, &totals), TREK_ERR_ARGUMENT, "");
     FAILS(trek_module_measure(m, NULL, &totals), TREK_ERR_ARGUMENT, "");
     FAILS(trek_module_measure(m, &opts, NULL), TREK_ERR_ARGUMENT, "");

@@ -134,7 +134,7 @@ static void test_none(void **state)
     snprintf(path, sizeof path, "%s/none/events.out.tfevents.1", folder);
     FAILS(trek_export_tensorboard(run, path), TREK_ERR_IO, "none");
     snprintf(path, sizeof path, "%s/events.out.tfevents.1", folder);
-    FAILS(trek_export_tensorboard("/nowhere", path), TREK_ERR_IO, "holds no watched run");
+    FAILS(trek_export_tensorboard("/nowhere", path), TREK_ERR_IO, "does not contain a watched run");
     assert_int_equal(access(path, F_OK), -1);
     FAILS(trek_export_tensorboard(NULL, path), TREK_ERR_ARGUMENT, "");
     FAILS(trek_export_tensorboard(run, NULL), TREK_ERR_ARGUMENT, "");

@@ -420,10 +420,10 @@ static void test_batches_are_grids(void **state)
 static void test_what_is_no_image(void **state)
 {
     static const struct { trek_shape shape; trek_dtype dtype; trek_status status; const char *text; } cases[] = {
-        { { .ndim = 2, .sizes = { 2, 2 } }, TREK_I64, TREK_ERR_DTYPE, "i64, not u8" },
-        { { .ndim = 1, .sizes = { 4 } }, TREK_U8, TREK_ERR_SHAPE, "[4], not [height, width]" },
+        { { .ndim = 2, .sizes = { 2, 2 } }, TREK_I64, TREK_ERR_DTYPE, "i64; must be u8" },
+        { { .ndim = 1, .sizes = { 4 } }, TREK_U8, TREK_ERR_SHAPE, "[4]; must be [height, width]" },
         { { .ndim = 5, .sizes = { 1, 1, 1, 2, 2 } }, TREK_U8, TREK_ERR_SHAPE, "[1, 1, 1, 2, 2]" },
-        { { .ndim = 3, .sizes = { 2, 2, 2 } }, TREK_U8, TREK_ERR_SHAPE, "[2, 2, 2], not" },
+        { { .ndim = 3, .sizes = { 2, 2, 2 } }, TREK_U8, TREK_ERR_SHAPE, "[2, 2, 2]; must be" },
         { { .ndim = 4, .sizes = { 0, 3, 2, 2 } }, TREK_U8, TREK_ERR_SHAPE, "[0, 3, 2, 2]" },
         { { .ndim = 2, .sizes = { 0, 3 } }, TREK_U8, TREK_ERR_SHAPE, "[0, 3]" },
         { { .ndim = 2, .sizes = { 1, 70000 } }, TREK_U8, TREK_ERR_SHAPE, "too large" },
@@ -437,7 +437,7 @@ static void test_what_is_no_image(void **state)
         trek_tensor_release(t);
     }
     trek_tensor *fine = trek_tensor_zeros(trek_dims(2, 2), TREK_U8, test_device());
-    FAILS(trek_monitor_image(m, "", 0, fine), TREK_ERR_ARGUMENT, "empty name");
+    FAILS(trek_monitor_image(m, "", 0, fine), TREK_ERR_ARGUMENT, "name: it is empty");
     FAILS(trek_monitor_image(m, "x", 0, NULL), TREK_ERR_ARGUMENT, "image");
     FAILS(trek_monitor_image(NULL, "x", 0, fine), TREK_ERR_ARGUMENT, "monitor");
     REFUSED(trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .profile_every = -2 }), TREK_ERR_ARGUMENT, "profile_every");

@@ -413,7 +413,7 @@ static void test_a_killed_process_has_died_and_its_file_is_there(void **state)
 static int warnings;
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    warnings += level == TREK_LOG_WARNING && strstr(message, "training goes on") != NULL;
+    warnings += level == TREK_LOG_WARNING && strstr(message, "training continues") != NULL;
 }
 
 static void train_beside(trek_monitor *m)
@@ -663,7 +663,7 @@ static void test_a_registry_of_others_is_not_used(void **state)
     }
     snprintf(command, sizeof command, "mv %s %s-real && ln -s %s-real %s", registry, registry, registry, registry);
     assert_int_equal(system(command), 0);
-    expect_unused("it is no folder");
+    expect_unused("it is not a folder");
     unsetenv("XDG_RUNTIME_DIR");
 }
 

@@ -399,10 +399,10 @@ static void test_refused(void **state)
     refuse(trek_fp8_enable(NULL, NULL), TREK_ERR_ARGUMENT, "module");
     refuse(trek_fp8_disable(NULL), TREK_ERR_ARGUMENT, "module");
     refuse(trek_fp8_enable(odd, NULL), TREK_ERR_ARGUMENT, "multiples of 16");
-    refuse(trek_fp8_enable(m, &(trek_fp8_opts){ .history = -2 }), TREK_ERR_ARGUMENT, ".history is -2");
-    refuse(trek_fp8_enable(m, &(trek_fp8_opts){ .history = 65537 }), TREK_ERR_ARGUMENT, ".history is 65537");
-    refuse(trek_fp8_enable(m, &(trek_fp8_opts){ .margin = 65 }), TREK_ERR_ARGUMENT, ".margin is 65");
-    refuse(trek_fp8_enable(m, NULL), TREK_ERR_STATE, "looks back on 4 steps, not 16");
+    refuse(trek_fp8_enable(m, &(trek_fp8_opts){ .history = -2 }), TREK_ERR_ARGUMENT, ".history: -2");
+    refuse(trek_fp8_enable(m, &(trek_fp8_opts){ .history = 65537 }), TREK_ERR_ARGUMENT, ".history: 65537");
+    refuse(trek_fp8_enable(m, &(trek_fp8_opts){ .margin = 65 }), TREK_ERR_ARGUMENT, ".margin: 65");
+    refuse(trek_fp8_enable(m, NULL), TREK_ERR_STATE, "already keeps 4 steps, not 16");
     fine(trek_fp8_enable(m, &(trek_fp8_opts){ .history = 4, .margin = 2 }));
     assert_int_equal(m->n_buffers, 1);
     trek_scope scope = trek_scope_begin();

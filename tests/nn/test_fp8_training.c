@@ -399,14 +399,15 @@ static void test_refused(void **state)
 {
     setting bf16 = { .amp = in_bf16, .world = 2 };
     trek_graph *graph = set_up(&bf16);
-    refuse(trek_graph_set_amp(graph, &in_fp8), TREK_ERR_STATE, "before trek_trainer_setup");
-    refuse(trek_graph_set_amp(graph, &(trek_amp_opts){ .products = (trek_amp_products)7 }), TREK_ERR_ARGUMENT, ".products is 7");
-    refuse(trek_graph_set_amp(graph, &(trek_amp_opts){ .products = TREK_FP8, .dtype = TREK_F16 }), TREK_ERR_ARGUMENT, "not f16");
+    refuse(trek_graph_set_amp(graph, &in_fp8), TREK_ERR_STATE, "trek_trainer_setup was called before");
+    refuse(trek_graph_set_amp(graph, &(trek_amp_opts){ .products = (trek_amp_products)7 }), TREK_ERR_ARGUMENT, ".products: 7");
+    refuse(trek_graph_set_amp(graph, &(trek_amp_opts){ .products = TREK_FP8, .dtype = TREK_F16 }), TREK_ERR_ARGUMENT,
+           "need bf16");
     trek_graph_free(&graph);
     setting fp8 = { .amp = in_fp8, .world = 2 };
     graph = set_up(&fp8);
     fine(trek_graph_set_amp(graph, &in_fp8));
-    refuse(trek_graph_set_amp(graph, &in_bf16), TREK_ERR_STATE, "a trainer has the graph");
+    refuse(trek_graph_set_amp(graph, &in_bf16), TREK_ERR_STATE, "a trainer already has the graph");
     fine(trek_graph_set_amp(graph, NULL));
     trek_graph_free(&graph);
     graph = build(test_device(), &fp8);

@@ -156,17 +156,17 @@ static void test_edges(void **state)
                      TREK_OK);
     assert_int_equal(token, 1);
     token = 77;
-    FAILS(trek_sample_logits(vector(none, 3), NULL, &token), TREK_ERR_ARGUMENT, "row 0 leave nothing");
+    FAILS(trek_sample_logits(vector(none, 3), NULL, &token), TREK_ERR_ARGUMENT, "row 0 leaves no token");
     assert_int_equal(token, 77);
     const trek_sample_opts wrong[] = { { .temperature = -1 }, { .temperature = INFINITY }, { .top_k = -1 }, { .top_p = 1.5 },
                                        { .top_p = NAN }, { .repetition_penalty = -2 } };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
-        REFUSED(trek_filter_logits(vector(equal, 5), &wrong[k]), TREK_ERR_ARGUMENT, "sample_logits: a ");
+        REFUSED(trek_filter_logits(vector(equal, 5), &wrong[k]), TREK_ERR_ARGUMENT, "sample_logits: .");
     }
     const int64_t far[] = { 5 }, *rows[] = { far }, one = 1;
     assert_null(trek_filter_logits(vector(equal, 5),
                                    &(trek_sample_opts){ .repetition_penalty = 2, .seen = rows, .n_seen = &one }));
-    expect_error(TREK_ERR_ARGUMENT, "a seen token 5 of 5");
+    expect_error(TREK_ERR_ARGUMENT, "seen: token 5; must be below 5");
     assert_null(trek_filter_logits(vector(equal, 5), &(trek_sample_opts){ .repetition_penalty = 2 }));
     expect_error(TREK_ERR_ARGUMENT, "seen tokens");
     REFUSED(trek_filter_logits(trek_cast(vector(equal, 5), TREK_I64), NULL), TREK_ERR_DTYPE, "floating");
@@ -330,19 +330,19 @@ static void test_refused(void **state)
     trek_module *model = decoder_new(WAVES, 1, TREK_F32), *flat = trek_module_new(&flat_class);
     int64_t tokens[ROWS * NEW], counts[ROWS];
     const trek_generate_opts few = { .max_new_tokens = NEW };
-    FAILS(trek_generate(model, prompts, lengths, 0, &few, tokens, counts), TREK_ERR_ARGUMENT, "0 prompts");
+    FAILS(trek_generate(model, prompts, lengths, 0, &few, tokens, counts), TREK_ERR_ARGUMENT, "prompts: 0");
     assert_int_equal(trek_generate(model, prompts, (int64_t[]){ 6, 0, 3 }, ROWS, &few, tokens, counts), TREK_ERR_ARGUMENT);
     expect_error(TREK_ERR_ARGUMENT, "prompt 1 has 0 tokens");
     FAILS(trek_generate(model, prompts, lengths, ROWS, &(trek_generate_opts){ .max_new_tokens = -1 }, tokens, counts),
-          TREK_ERR_ARGUMENT, "at most -1 new tokens");
+          TREK_ERR_ARGUMENT, ".max_new_tokens: -1");
     FAILS(trek_generate(model, prompts, lengths, ROWS, &(trek_generate_opts){ .n_eos = 1 }, tokens, counts),
           TREK_ERR_ARGUMENT, "");
     FAILS(trek_generate(model, prompts, lengths, ROWS,
                         &(trek_generate_opts){ .max_new_tokens = NEW, .sample = { .top_p = 2 } }, tokens, counts),
-          TREK_ERR_ARGUMENT, "a top_p of 2");
+          TREK_ERR_ARGUMENT, ".top_p: 2");
     FAILS(trek_generate(flat, prompts, lengths, ROWS, &few, tokens, counts), TREK_ERR_STATE, "nothing is cached");
     trek_generate_opts plain = { .max_new_tokens = NEW, .no_cache = true };
-    FAILS(trek_generate(flat, prompts, lengths, ROWS, &plain, tokens, counts), TREK_ERR_SHAPE, "must give [3, 6, V]");
+    FAILS(trek_generate(flat, prompts, lengths, ROWS, &plain, tokens, counts), TREK_ERR_SHAPE, "must be [3, 6, V]");
     FAILS(trek_generate(NULL, prompts, lengths, ROWS, &few, tokens, counts), TREK_ERR_ARGUMENT, "");
     trek_module_free(&model);
     trek_module_free(&flat);

@@ -174,7 +174,7 @@ static void test_reorder(void **state)
         assert_true(distance(trek_narrow(y, 0, r, 1), trek_narrow(whole, 1, counts[order[r]], 2)) < 1e-12);
         assert_int_equal(trek_kv_cache_length(cache, r), counts[order[r]] + 2);
     }
-    FAILS(trek_kv_cache_reorder(cache, (int64_t[]){ 4 }, 1), TREK_ERR_ARGUMENT, "no row 4 of 4");
+    FAILS(trek_kv_cache_reorder(cache, (int64_t[]){ 4 }, 1), TREK_ERR_ARGUMENT, "row: 4; there are 4");
     FAILS(trek_kv_cache_reorder(cache, order, 0), TREK_ERR_ARGUMENT, "");
     assert_int_equal(trek_kv_cache_reorder(cache, (int64_t[]){ 1 }, 1), TREK_OK);
     assert_non_null(cached(model, cache, decoder_tokens(1, 1, 1), NULL));
@@ -237,11 +237,11 @@ static void test_outside(void **state)
     free(list);
     assert_ptr_equal(trek_last_positions(x), x);
     assert_null(trek_token_positions(trek_narrow(trek_select(tokens, 0, 0), 0, 0, 2)));
-    expect_error(TREK_ERR_SHAPE, "token_positions: needs [B, T, ...]");
+    expect_error(TREK_ERR_SHAPE, "must be [B, T, ...]");
     trek_var *q = trek_cast(trek_reshape(decoder_tokens(2, 6, 8), trek_dims(1, 2, 3, 8)), TREK_F64);
     trek_attention_opts causal = { .causal = true };
     assert_true(distance(trek_attention_cached(q, q, q, &causal), trek_attention(q, q, q, &causal)) == 0);
-    REFUSED(trek_attention_cached(q, q, q, NULL), TREK_ERR_ARGUMENT, "not causal cannot be cached");
+    REFUSED(trek_attention_cached(q, q, q, NULL), TREK_ERR_ARGUMENT, "only causal attention can be cached");
 }
 
 /* A module that does as it is told. */
@@ -301,16 +301,17 @@ static void test_refused(void **state)
     assert_non_null(cached(base, p->cache, two, NULL));
     assert_int_equal(trek_kv_cache_bytes(p->cache), 2 * 2 * 2 * 2 * 6 * 8 * 4);
     refuse(p, (probe){ .layers = 1, .depth = 8 }, two, NULL, TREK_ERR_STATE, "fewer than in the forwards before");
-    refuse(p, (probe){ .layers = 3, .depth = 8 }, two, NULL, TREK_ERR_STATE, "there were 2");
-    refuse(p, (probe){ .layers = 2, .depth = 4 }, two, NULL, TREK_ERR_SHAPE, "layer 1 of the cache is [2, 2, 6, 8]");
-    refuse(p, (probe){ .layers = 2, .depth = 8, .dtype = TREK_F64 }, two, NULL, TREK_ERR_DTYPE, "keys of f64");
-    refuse(p, (probe){ .layers = 2, .depth = 8 }, three, NULL, TREK_ERR_ARGUMENT, "a batch of 3, and a cache of 2 rows");
-    refuse(p, (probe){ .layers = 2, .depth = 8, .steps = 1 }, two, NULL, TREK_ERR_ARGUMENT, "3 positions in a forward of 2");
-    refuse(p, (probe){ .layers = 2, .depth = 8 }, two, (int64_t[]){ 1, 3 }, TREK_ERR_ARGUMENT, "a count of 3");
-    refuse(p, (probe){ .layers = 2, .depth = 8 }, two, (int64_t[]){ -1, 1 }, TREK_ERR_ARGUMENT, "a count of -1");
-    refuse(p, (probe){ .layers = 2, .depth = 8, .masks = true }, two, NULL, TREK_ERR_ARGUMENT, "a mask beside the cache");
-    refuse(p, (probe){ .layers = 2, .depth = 8, .drops = true }, two, NULL, TREK_ERR_ARGUMENT, "dropout beside the cache");
-    refuse(p, (probe){ .layers = 2, .depth = 8, .blind = true }, two, NULL, TREK_ERR_ARGUMENT, "not causal");
+    refuse(p, (probe){ .layers = 3, .depth = 8 }, two, NULL, TREK_ERR_STATE, "the forwards before had 2");
+    refuse(p, (probe){ .layers = 2, .depth = 4 }, two, NULL, TREK_ERR_SHAPE, "layer 1 of the cache has [2, 2, 6, 8]");
+    refuse(p, (probe){ .layers = 2, .depth = 8, .dtype = TREK_F64 }, two, NULL, TREK_ERR_DTYPE, "keys: dtype f64");
+    refuse(p, (probe){ .layers = 2, .depth = 8 }, three, NULL, TREK_ERR_ARGUMENT, "batch: 3; the cache has 2 rows");
+    refuse(p, (probe){ .layers = 2, .depth = 8, .steps = 1 }, two, NULL, TREK_ERR_ARGUMENT, "positions: 3 in a forward of 2");
+    refuse(p, (probe){ .layers = 2, .depth = 8 }, two, (int64_t[]){ 1, 3 }, TREK_ERR_ARGUMENT, "count: 3");
+    refuse(p, (probe){ .layers = 2, .depth = 8 }, two, (int64_t[]){ -1, 1 }, TREK_ERR_ARGUMENT, "count: -1");
+    refuse(p, (probe){ .layers = 2, .depth = 8, .masks = true }, two, NULL, TREK_ERR_ARGUMENT, "a mask together with the cache");
+    refuse(p, (probe){ .layers = 2, .depth = 8, .drops = true }, two, NULL, TREK_ERR_ARGUMENT, "dropout together with the cache");
+    refuse(p, (probe){ .layers = 2, .depth = 8, .blind = true }, two, NULL, TREK_ERR_ARGUMENT,
+           "only causal attention can be cached");
     refuse(p, (probe){ .layers = 2, .depth = 8, .nests = true }, two, NULL, TREK_ERR_STATE, "inside another cached forward");
     refuse(p, (probe){ .layers = 2, .depth = 8 }, decoder_tokens(1, 2, 5), NULL, TREK_ERR_ARGUMENT, "room for 6");
     assert_non_null(cached(base, p->cache, decoder_tokens(1, 2, 5), (int64_t[]){ 4, 4 })); /* padding needs no room */
@@ -323,7 +324,7 @@ static void test_refused(void **state)
     trek_error_clear();
     trek_scope_end(scope);
     assert_int_equal(trek_kv_cache_length(p->cache, 2), -1);
-    expect_error(TREK_ERR_ARGUMENT, "no row 2");
+    expect_error(TREK_ERR_ARGUMENT, "row: 2; there are");
     FAILS(trek_kv_cache_truncate(p->cache, 2, 0), TREK_ERR_ARGUMENT, "");
     trek_kv_cache_free(&p->cache);
     trek_module_free(&base);
@@ -336,10 +337,10 @@ static void test_layers_refuse(void **state)
     trek_scope scope = trek_scope_begin();
     trek_kv_cache *cache = cache_of(2, 0);
     trek_var *x = trek_var_from(test_tensor(1, trek_dims(2, 3, 8), 1));
-    REFUSED(trek_forward_cached(blind, cache, &x, 1, NULL), TREK_ERR_ARGUMENT, "not causal cannot be cached");
+    REFUSED(trek_forward_cached(blind, cache, &x, 1, NULL), TREK_ERR_ARGUMENT, "only causal attention can be cached");
     assert_int_equal(trek_module_train(learns, true), TREK_OK);
     trek_var *tokens = decoder_tokens(1, 2, 3);
-    REFUSED(trek_forward_cached(learns, cache, &tokens, 1, NULL), TREK_ERR_ARGUMENT, "dropout beside the cache");
+    REFUSED(trek_forward_cached(learns, cache, &tokens, 1, NULL), TREK_ERR_ARGUMENT, "dropout together with the cache");
     assert_int_equal(trek_module_train(learns, false), TREK_OK);
     tokens = decoder_tokens(1, 2, LONGEST + 1);
     REFUSED(trek_forward_cached(learns, cache, &tokens, 1, NULL), TREK_ERR_SHAPE, "T up to 160");
@@ -348,12 +349,12 @@ static void test_layers_refuse(void **state)
     assert_non_null(trek_forward_cached(learns, cache, &tokens, 1, NULL));
     trek_autocast_end();
     assert_null(trek_forward_cached(learns, cache, &tokens, 1, NULL));
-    expect_error(TREK_ERR_DTYPE, "keys of f32, and layer 1 of the cache is bf16");
+    expect_error(TREK_ERR_DTYPE, "keys: dtype f32; layer 1 of the cache has bf16");
     trek_kv_cache_free(&cache);
     trek_scope_end(scope);
     trek_module_free(&blind);
     trek_module_free(&learns);
-    REFUSED(trek_kv_cache_new(&(trek_kv_cache_opts){ .batch = -1 }), TREK_ERR_ARGUMENT, "-1 rows");
+    REFUSED(trek_kv_cache_new(&(trek_kv_cache_opts){ .batch = -1 }), TREK_ERR_ARGUMENT, ".batch: -1");
     assert_null(trek_kv_cache_new(&(trek_kv_cache_opts){ .max_length = -1 }));
     trek_error_clear();
 }

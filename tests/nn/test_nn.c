@@ -93,18 +93,19 @@ static void test_add_errors(void **state)
     const char *bad[] = { "", "a.b", NULL };
     for (int k = 0; k < 3; k++) {
         freed = 0;
-        REFUSED(trek_module_add(m, bad[k], TREK_NO_FIELD, trek_module_new(&bare_class)), TREK_ERR_ARGUMENT, "is no name");
+        REFUSED(trek_module_add(m, bad[k], TREK_NO_FIELD, trek_module_new(&bare_class)), TREK_ERR_ARGUMENT,
+                "must not be empty or contain a dot");
         assert_int_equal(freed, 1); /* taken over on failure, too */
     }
     assert_non_null(trek_module_add(m, "a", TREK_NO_FIELD, trek_nn_relu()));
     assert_null(trek_module_param(m, "a", TREK_NO_FIELD, trek_tensor_ones(trek_dims(2), TREK_F32, test_device())));
-    expect_error(TREK_ERR_ARGUMENT, "\"a\" is taken");
+    expect_error(TREK_ERR_ARGUMENT, "\"a\" is in use");
     assert_null(trek_module_param(m, "i", TREK_NO_FIELD, trek_tensor_ones(trek_dims(2), TREK_I64, test_device())));
     expect_error(TREK_ERR_DTYPE, "");
     size_t offsets[] = { 0, sizeof(trek_module) - 8, sizeof(block), sizeof(block) - 4, sizeof(trek_module) + 1 };
     for (size_t k = 0; k < sizeof offsets / sizeof *offsets; k++) {
         assert_null(trek_module_buffer(m, "b", offsets[k], trek_tensor_ones(trek_dims(2), TREK_F32, test_device())));
-        expect_error(TREK_ERR_ARGUMENT, "no pointer field");
+        expect_error(TREK_ERR_ARGUMENT, "that of a pointer field");
     }
     trek_scope scope = trek_scope_begin();
     assert_null(trek_forward(m, trek_var_from(trek_tensor_ones(trek_dims(1, 3), TREK_F32, test_device()))));
@@ -116,19 +117,19 @@ static void test_add_errors(void **state)
     expect_error(TREK_ERR_STATE, "could not be made");
 
     assert_null(trek_module_check(NULL));
-    REFUSED(trek_module_add(NULL, "x", TREK_NO_FIELD, trek_nn_relu()), TREK_ERR_ARGUMENT, "module_add: module is NULL");
+    REFUSED(trek_module_add(NULL, "x", TREK_NO_FIELD, trek_nn_relu()), TREK_ERR_ARGUMENT, "module_add: module: NULL");
     REFUSED(trek_nn_sequential((trek_module *[]){ trek_nn_relu(), NULL }, 2), TREK_ERR_ARGUMENT,
-            "module_add: child \"1\" of the sequential is NULL");
+            "module_add: child \"1\" of the sequential: NULL");
     trek_module *searched = trek_nn_sequential((trek_module *[]){ trek_nn_linear(1, 1, test_device()) }, 1);
     FAILS(trek_init_normal(trek_module_find(searched, "0.wieght"), 0, 1), TREK_ERR_ARGUMENT,
-          "init_normal: parameter is NULL; the last trek_module_find, for \"0.wieght\", found nothing");
+          "init_normal: parameter: NULL; it must be given; the last module_find, for \"0.wieght\", found nothing");
     REFUSED(trek_module_share_param(searched, "tied", TREK_NO_FIELD, trek_module_find(searched, "1.weight")), TREK_ERR_ARGUMENT,
-            "parameter \"tied\" of the sequential is NULL; the last trek_module_find, for \"1.weight\"");
+            "parameter \"tied\" of the sequential: NULL; it must be given; the last module_find, for \"1.weight\"");
     assert_null(trek_module_find(searched, "3.weight"));
     assert_non_null(trek_module_find(searched, "0.weight")); /* what is told is the last search */
     assert_int_equal(trek_init_normal(NULL, 0, 1), TREK_ERR_ARGUMENT);
     assert_null(strstr(trek_error(), "found nothing"));
-    expect_error(TREK_ERR_ARGUMENT, "init_normal: parameter is NULL");
+    expect_error(TREK_ERR_ARGUMENT, "init_normal: parameter: NULL");
     trek_module_free(&searched);
     m = trek_module_new(&bare_class);
     trek_module_add(m, "x", TREK_NO_FIELD, NULL);
@@ -224,9 +225,9 @@ static void test_forward(void **state)
     expect_near(at(trek_forward(two, x), 1), -2, 0);
     expect_near(at(trek_forward_many(two, pair, 2), 1), 4, 0);
     assert_ptr_equal(trek_forward_many(same, pair, 1), x);
-    REFUSED(trek_forward_many(same, pair, 2), TREK_ERR_UNSUPPORTED, "takes one input, not 2");
-    REFUSED(trek_forward_many(two, pair, 0), TREK_ERR_ARGUMENT, "at least one input");
-    REFUSED(trek_forward(nothing, x), TREK_ERR_CALLBACK, "nothing: forward gave no result");
+    REFUSED(trek_forward_many(same, pair, 2), TREK_ERR_UNSUPPORTED, "inputs: 2; it takes one");
+    REFUSED(trek_forward_many(two, pair, 0), TREK_ERR_ARGUMENT, "inputs: 0; must be at least 1");
+    REFUSED(trek_forward(nothing, x), TREK_ERR_CALLBACK, "nothing: forward: no result");
     REFUSED(trek_forward(bare, x), TREK_ERR_UNSUPPORTED, "no forward");
     REFUSED(trek_forward(NULL, x), TREK_ERR_ARGUMENT, "");
     assert_null(trek_forward(m, trek_forward(NULL, x))); /* the first error stays */
@@ -282,10 +283,10 @@ static void test_params(void **state)
     assert_int_equal(trek_params_count(params), 5);
     assert_string_equal(trek_params_name(params, 4), "down.bias");
     assert_ptr_equal(trek_params_var(params, 0), ((block *)m)->scale);
-    REFUSED(trek_params_var(params, 5), TREK_ERR_ARGUMENT, "5 is not below 5");
+    REFUSED(trek_params_var(params, 5), TREK_ERR_ARGUMENT, "k: 5; must be below 5");
     assert_int_equal(trek_params_add(own, NULL, ((block *)m)->scale), TREK_OK);
     assert_string_equal(trek_params_name(own, 0), "param0");
-    FAILS(trek_params_add(own, "again", ((block *)m)->scale), TREK_ERR_ARGUMENT, "in the list already");
+    FAILS(trek_params_add(own, "again", ((block *)m)->scale), TREK_ERR_ARGUMENT, "already in the list");
     trek_module_free(&m); /* the lists keep the parameters */
     expect_near(at(trek_params_var(own, 0), 1), 1, 0);
     trek_params_free(&params);
@@ -327,7 +328,7 @@ static void test_linear_and_sequential(void **state)
         linear->upkeep->owners--;
     }
     trek_module_free(&linear);
-    REFUSED(trek_nn_linear(0, 3, test_device()), TREK_ERR_ARGUMENT, "in must be at least 1, not 0");
+    REFUSED(trek_nn_linear(0, 3, test_device()), TREK_ERR_ARGUMENT, "in: 0; must be at least 1");
 }
 
 /* --- no memory ------------------------------------------------------------------------------------------- */

@@ -374,13 +374,13 @@ static void test_refused(void **state)
     FAILS(trek_grad(&loss, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, &grad),
           TREK_ERR_UNSUPPORTED, "gradients of gradients");
     REFUSED(trek_forward_recomputed(meets, &x, 1), TREK_ERR_UNSUPPORTED, "meets other ranks");
-    REFUSED(trek_forward_recomputed(m, both, 2), TREK_ERR_UNSUPPORTED, "takes one input, not 2");
+    REFUSED(trek_forward_recomputed(m, both, 2), TREK_ERR_UNSUPPORTED, "inputs: 2; it takes one");
     REFUSED(trek_forward_recomputed(m, &none, 1), TREK_ERR_ARGUMENT, "input");
     REFUSED(trek_forward_recomputed(NULL, &x, 1), TREK_ERR_ARGUMENT, "module");
     assert_null(trek_nn_recompute(NULL));
     y = trek_forward_recomputed(m, &x, 1);
     assert_int_equal(trek_module_train(m, false), TREK_OK);
-    FAILS(trek_backward(trek_mean(y, trek_dims_all(), false)), TREK_ERR_STATE, "mode has changed");
+    FAILS(trek_backward(trek_mean(y, trek_dims_all(), false)), TREK_ERR_STATE, "has changed between forward and backward");
     trek_no_grad_begin();
     assert_false(trek_var_requires_grad(trek_forward_recomputed(m, &x, 1)));
     trek_no_grad_end();

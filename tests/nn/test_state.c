@@ -159,7 +159,7 @@ static void test_layout(void **state)
     assert_ptr_equal(trek_state_find(s, "m"), trek_state_tensor(s, 0));
     assert_int_equal((int)trek_tensor_item(trek_state_find(s, "m")), -2);
     FAILS(trek_state_add(s, "more", trek_state_find(s, "k")), TREK_ERR_ARGUMENT,
-          "the last trek_state_find, for \"k\", found nothing");
+          "the last state_find, for \"k\", found nothing");
     assert_int_equal(trek_error_status(), TREK_OK);
     trek_state_free(&s);
 }
@@ -419,16 +419,16 @@ typedef struct bad_file {
 } bad_file;
 
 static const bad_file bad_files[] = {
-    { "", 0, "'{' expected" },
-    { " {}", 0, "'{' expected at once" },
+    { "", 0, "'{' was expected" },
+    { " {}", 0, "'{' was expected as" },
     { "{} x", 0, "after the header's end" },
-    { "{", 0, "'\"' expected" },
-    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}", 4, "'}' expected" },
-    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},}", 4, "'\"' expected" },
+    { "{", 0, "'\"' was expected" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}", 4, "'}' was expected" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},}", 4, "'\"' was expected" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":["
       "4,8]}}",
-      8, "stands there twice" },
-    { "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "stands there twice" },
+      8, "occurs twice" },
+    { "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "occurs twice" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "needs dtype, shape and data_offsets" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "unknown field" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "do not fit" },
@@ -446,7 +446,7 @@ static const bad_file bad_files[] = {
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,4]}}", 4, "too large" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}", 0, "do not fit" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, "more dimensions" },
-    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4, "']' expected" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4, "']' was expected" },
     { "{\"a\":{\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":[0,1]}}\x02", 0, "after the header's end" },
     { "{\"\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "without a name" },
     { "{\"\xff\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "not UTF-8" },
@@ -455,18 +455,18 @@ static const bad_file bad_files[] = {
     { "{\"a\\x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "unknown escape" },
     { "{\"\\ud800\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "surrogate" },
     { "{\"\\ud800\\u0041\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "surrogate" },
-    { "{\"\\u0000\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "no character" },
+    { "{\"\\u0000\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "not a character" },
     { "{\"\\u00g0\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "hexadecimal" },
     { "{\"a\n\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "without an end" },
     { "{\"a", 0, "without an end" },
     { "{\"a\\", 0, "unknown escape" },
-    { "{\"__metadata__\":{\"a\":1}}", 0, "'\"' expected" },
-    { "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, "stands there twice" },
-    { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "stands there twice" },
-    { "{\"__metadata__\":{\"trek.aliases\":\"{\\\"a\\\":\\\"b\\\"}\"}}", 0, "an alias of a tensor that is not there" },
+    { "{\"__metadata__\":{\"a\":1}}", 0, "'\"' was expected" },
+    { "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, "occurs twice" },
+    { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "occurs twice" },
+    { "{\"__metadata__\":{\"trek.aliases\":\"{\\\"a\\\":\\\"b\\\"}\"}}", 0, "an alias of a tensor that does not exist" },
     { "{\"__metadata__\":{\"trek.aliases\":\"{}}\"}}", 0, "after the list of aliases" },
-    { "{\"__metadata__\":{\"trek.aliases\":\"\"}}", 0, "'{' expected" },
-    { "{\"a\":[[[[[[[[[[]]]]]]]]]]}", 0, "'{' expected" },
+    { "{\"__metadata__\":{\"trek.aliases\":\"\"}}", 0, "'{' was expected" },
+    { "{\"a\":[[[[[[[[[[]]]]]]]]]]}", 0, "'{' was expected" },
 };
 
 /* As many as an index may name, each looked for: in a time that grows with their number, not with its square (hours). */
@@ -502,7 +502,7 @@ static void test_bad_files(void **state)
     write_file("\x01\0\0\0", 4);
     REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "too short");
     write_file("PK\3\4\0\0\10\10archive/data.pkl", 25);
-    REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "no safetensors file: it looks like torch.save's zip");
+    REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "it is not a safetensors file: it looks like torch.save's zip");
     write_file("\x80\2}q\0X\1\0\0", 10);
     REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "it looks like a pickle");
     write_file("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10);
@@ -510,7 +510,7 @@ static void test_bad_files(void **state)
     write_file("\x03\0\0\0\0\0\0\0{}", 10);
     REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "does not fit");
     assert_null(trek_state_read(folder));
-    expect_error(TREK_ERR_FORMAT, "model.safetensors: no safetensors file"); /* which the folder holds */
+    expect_error(TREK_ERR_FORMAT, "model.safetensors: it is not a safetensors file"); /* which the folder holds */
     REFUSED(trek_state_read("/dev/null"), TREK_ERR_IO, "regular file");
     unlink(path);
     REFUSED(trek_state_read(path), TREK_ERR_IO, "No such file");
@@ -622,8 +622,8 @@ static void test_arguments(void **state)
         snprintf(name, sizeof name, "n%d", k);
         assert_int_equal(trek_state_add(s, name, tensor), TREK_OK);
     }
-    FAILS(trek_state_add(s, "n77", tensor), TREK_ERR_ARGUMENT, "\"n77\" is taken");
-    FAILS(trek_state_add_alias(s, "x", "y"), TREK_ERR_ARGUMENT, "not there");
+    FAILS(trek_state_add(s, "n77", tensor), TREK_ERR_ARGUMENT, "\"n77\" is in use");
+    FAILS(trek_state_add_alias(s, "x", "y"), TREK_ERR_ARGUMENT, "which does not exist");
     assert_ptr_equal(trek_state_find(s, "n499"), tensor);
     assert_int_equal(trek_state_set_metadata(s, "k", "a"), TREK_OK);
     assert_int_equal(trek_state_set_metadata(s, "k", "b"), TREK_OK);

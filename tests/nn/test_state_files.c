@@ -165,26 +165,26 @@ static void test_shards(void **state)
              "\"y\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}"
 
 static const struct { const char *index, *message; trek_status status; } bad_indexes[] = {
-    { "", "'{' expected", TREK_ERR_FORMAT },
+    { "", "'{' was expected", TREK_ERR_FORMAT },
     { "{}", "needs a weight_map", TREK_ERR_FORMAT },
-    { "{\"weight_map\":[]}", "'{' expected", TREK_ERR_FORMAT },
-    { "{\"weight_map\":{\"x\":\"one.st\"}", "'}' expected", TREK_ERR_FORMAT },
+    { "{\"weight_map\":[]}", "'{' was expected", TREK_ERR_FORMAT },
+    { "{\"weight_map\":{\"x\":\"one.st\"}", "'}' was expected", TREK_ERR_FORMAT },
     { "{\"weight_map\":{\"x\":\"one.st\"}} x", "after the index's end", TREK_ERR_FORMAT },
-    { "{\"weight_map\":{\"x\":1}}", "'\"' expected", TREK_ERR_FORMAT },
-    { "{\"weight_map\":{},\"weight_map\":{}}", "stands there twice", TREK_ERR_FORMAT },
-    { "{\"weight_map\":{\"x\":\"../one.st\"}}", "does not lie beside it", TREK_ERR_FORMAT },
-    { "{\"weight_map\":{\"x\":\"/etc/passwd\"}}", "does not lie beside it", TREK_ERR_FORMAT },
-    { "{\"weight_map\":{\"x\":\"..\"}}", "does not lie beside it", TREK_ERR_FORMAT },
-    { "{\"weight_map\":{\"x\":\"\"}}", "does not lie beside it", TREK_ERR_FORMAT },
-    { "{\"weight_map\":{\"x\":\"a\\\\one.st\"}}", "does not lie beside it", TREK_ERR_FORMAT },
+    { "{\"weight_map\":{\"x\":1}}", "'\"' was expected", TREK_ERR_FORMAT },
+    { "{\"weight_map\":{},\"weight_map\":{}}", "occurs twice", TREK_ERR_FORMAT },
+    { "{\"weight_map\":{\"x\":\"../one.st\"}}", "outside of its folder", TREK_ERR_FORMAT },
+    { "{\"weight_map\":{\"x\":\"/etc/passwd\"}}", "outside of its folder", TREK_ERR_FORMAT },
+    { "{\"weight_map\":{\"x\":\"..\"}}", "outside of its folder", TREK_ERR_FORMAT },
+    { "{\"weight_map\":{\"x\":\"\"}}", "outside of its folder", TREK_ERR_FORMAT },
+    { "{\"weight_map\":{\"x\":\"a\\\\one.st\"}}", "outside of its folder", TREK_ERR_FORMAT },
     { "{\"weight_map\":{\"x\":\"gone.st\"}}", "No such file", TREK_ERR_IO },
-    { "{\"weight_map\":{\"z\":\"one.st\"}}", "has no tensor z", TREK_ERR_FORMAT },
+    { "{\"weight_map\":{\"z\":\"one.st\"}}", "tensor z: it does not exist", TREK_ERR_FORMAT },
     { "{\"weight_map\":{\"x\":\"one.st\",\"x\":\"one.st\"}}", "has the name x twice", TREK_ERR_FORMAT },
     { "{\"weight_map\":{\"x\":\"one.st\",\"y\":\"both.st\"}}", "another file has the tensor x", TREK_ERR_FORMAT },
-    { "{\"weight_map\":{\"x\":\"index.json\"}}", "no safetensors file", TREK_ERR_FORMAT }, /* the index itself */
-    { "{\"metadata\":{\"total_size\":01},\"weight_map\":{\"x\":\"one.st\"}}", "expected", TREK_ERR_FORMAT },
+    { "{\"weight_map\":{\"x\":\"index.json\"}}", "it is not a safetensors file", TREK_ERR_FORMAT }, /* the index itself */
+    { "{\"metadata\":{\"total_size\":01},\"weight_map\":{\"x\":\"one.st\"}}", "was expected", TREK_ERR_FORMAT },
     { "{\"metadata\":tru,\"weight_map\":{\"x\":\"one.st\"}}", "true, false or null", TREK_ERR_FORMAT },
-    { "{\"metadata\":[1.],\"weight_map\":{\"x\":\"one.st\"}}", "a digit expected", TREK_ERR_FORMAT },
+    { "{\"metadata\":[1.],\"weight_map\":{\"x\":\"one.st\"}}", "a digit was expected", TREK_ERR_FORMAT },
 };
 
 static void test_bad_indexes(void **state)
@@ -211,8 +211,8 @@ static void test_bad_indexes(void **state)
     REFUSED(trek_state_read(in_folder("index.json")), TREK_ERR_FORMAT, "beyond the end");
     REFUSED(trek_state_read(folder), TREK_ERR_IO, "neither model.safetensors nor");
     s = three();
-    FAILS(trek_state_write_shards(s, folder, 0), TREK_ERR_ARGUMENT, "some bytes");
-    FAILS(trek_state_write_shards(s, in_folder("gone"), 8), TREK_ERR_IO, "no folder");
+    FAILS(trek_state_write_shards(s, folder, 0), TREK_ERR_ARGUMENT, "max_bytes: 0");
+    FAILS(trek_state_write_shards(s, in_folder("gone"), 8), TREK_ERR_IO, "not a folder");
     FAILS(trek_state_write_shards(NULL, folder, 8), TREK_ERR_ARGUMENT, "state");
     trek_state_free(&s);
 }
@@ -229,7 +229,7 @@ static void test_lazy(void **state)
     trek_shape shape;
     assert_int_equal(trek_state_describe(s, 0, &dtype, &shape), TREK_OK);
     assert_true(dtype == TREK_F32 && trek_shape_equal(shape, trek_dims(4, 2)));
-    FAILS(trek_state_describe(s, 3, NULL, NULL), TREK_ERR_ARGUMENT, "3 is not below 3");
+    FAILS(trek_state_describe(s, 3, NULL, NULL), TREK_ERR_ARGUMENT, "k: 3; must be below 3");
     unlink(in_folder("file")); /* it is open */
     expect_three(s);
     assert_ptr_equal(trek_state_tensor(s, 0), trek_state_tensor(s, 0)); /* read once */
@@ -531,11 +531,11 @@ static void test_bad_rules(void **state)
             { { .from = "*", .to = "x" }, "the same wildcards" },
         { { .from = "*", .to = "**" }, "the same wildcards" },
         { { .from = "a*********************", .to = "b*********************" }, "the same wildcards" },
-        { { .from = "b", .to = "x", .parts = 2, .part = 2 }, "no part 2 of 2" },
-        { { .from = "b", .to = "x", .parts = -1 }, "no part" },
+        { { .from = "b", .to = "x", .parts = 2, .part = 2 }, "part 2 of 2 does not exist" },
+        { { .from = "b", .to = "x", .parts = -1 }, "does not exist" },
         { { .from = "b", .to = "x", .parts = 3, .dim = 0 }, "no part 0 of 3" },
         { { .from = "b", .to = "x", .parts = 2, .dim = 2 }, "along dimension 2" },
-        { { .from = "a", .to = "x", .transpose = true }, "fewer than two" }, { { .from = "b", .to = "a" }, "is taken" },
+        { { .from = "a", .to = "x", .transpose = true }, "fewer than two" }, { { .from = "b", .to = "a" }, "is in use already" },
     };
     trek_state *s = three();
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
@@ -551,7 +551,7 @@ static void test_bad_rules(void **state)
     trek_state_free(&s);
     s = trek_state_new();
     add_ramp(s, "b", trek_dims(2), 0);
-    REFUSED(trek_state_restore_names(s, halves, 2), TREK_ERR_ARGUMENT, "there is no c");
+    REFUSED(trek_state_restore_names(s, halves, 2), TREK_ERR_ARGUMENT, "c does not exist");
     trek_state_free(&s);
 }
 
@@ -605,7 +605,7 @@ static void test_skipped(void **state)
     assert_int_equal(trek_state_skipped_count(s), 3);
     assert_string_equal(trek_state_skipped_name(s, 1, &dtype), "odd");
     assert_string_equal(dtype, "NEW7");
-    REFUSED(trek_state_skipped_name(s, 3, NULL), TREK_ERR_ARGUMENT, "3 is not below 3");
+    REFUSED(trek_state_skipped_name(s, 3, NULL), TREK_ERR_ARGUMENT, "k: 3; must be below 3");
     trek_module *m = trek_nn_linear(1, 1, trek_cpu(0));
     trek_state_report report;
     assert_int_equal(trek_state_apply_with(s, m, NULL, &report), TREK_OK);
@@ -620,7 +620,7 @@ static void test_skipped(void **state)
     put_safetensors("file", "{\"a\":{\"dtype\":\"U16\",\"shape\":[2],\"data_offsets\":[0,3]}}", 3);
     REFUSED(trek_state_read(in_folder("file")), TREK_ERR_FORMAT, "do not fit its shape");
     put_safetensors("file", "{\"a\":{\"dtype\":\"A_NAME_OF_NO_DTYPE\",\"shape\":[2],\"data_offsets\":[0,3]}}", 3);
-    REFUSED(trek_state_read(in_folder("file")), TREK_ERR_FORMAT, "no dtype");
+    REFUSED(trek_state_read(in_folder("file")), TREK_ERR_FORMAT, "not the name of a dtype");
 }
 
 /* --- configurations ---------------------------------------------------------------------------- */
@@ -655,11 +655,11 @@ static void test_config(void **state)
     integer = 5;
     static const char *const none[] = { "half", "large", "act", "none", "list", "tie" };
     for (int k = 0; k < 6; k++) {
-        FAILS(trek_config_integer(c, none[k], &integer), TREK_ERR_ARGUMENT, "is no integer");
+        FAILS(trek_config_integer(c, none[k], &integer), TREK_ERR_ARGUMENT, "must be an integer");
     }
     assert_int_equal(integer, 5);
-    FAILS(trek_config_string(c, "more", &text), TREK_ERR_ARGUMENT, "config.json: \"more\" is not there");
-    FAILS(trek_config_bool(c, "n_layer", &flag), TREK_ERR_ARGUMENT, "no truth value");
+    FAILS(trek_config_string(c, "more", &text), TREK_ERR_ARGUMENT, "config.json: \"more\": it does not exist");
+    FAILS(trek_config_bool(c, "n_layer", &flag), TREK_ERR_ARGUMENT, "must be true or false");
     FAILS(trek_config_number(NULL, "x", &number), TREK_ERR_ARGUMENT, "configuration");
     trek_config_free(&c);
     trek_config_free(&c);

@@ -411,18 +411,18 @@ static void refused(function fn, trek_status status, const char *part)
 
 static void test_refused(void **unused)
 {
-    refused(no_such_op, TREK_ERR_UNSUPPORTED, "1 (function): onnx_export: cummax: ONNX has no such op");
+    refused(no_such_op, TREK_ERR_UNSUPPORTED, "1 (function): onnx_export: cummax: ONNX does not have this op");
     refused(random_numbers, TREK_ERR_UNSUPPORTED, "1 (function): onnx_export: dropout: random numbers");
     refused(by_size, TREK_ERR_UNSUPPORTED, "other ops for other sizes or values");
     refused(by_value, TREK_ERR_UNSUPPORTED, "other ops for other sizes or values");
-    refused(number_of_values, TREK_ERR_UNSUPPORTED, "1 (function): onnx_export: mul_scalar: a number of it follows");
+    refused(number_of_values, TREK_ERR_UNSUPPORTED, "1 (function): onnx_export: mul_scalar: one of its numbers depends");
     if (test_on_cpu())
         refused(host_values, TREK_ERR_UNSUPPORTED,
-                "1 (function): onnx_export: convert: it reads a value that follows the inputs");
-    refused(square_size, TREK_ERR_UNSUPPORTED, "no sum or product");
+                "1 (function): onnx_export: convert: it reads a value that depends on the inputs");
+    refused(square_size, TREK_ERR_UNSUPPORTED, "not a sum or product");
     refused(as_many_as_ever, TREK_ERR_UNSUPPORTED, "nonzero: 4 places with all values");
-    refused(written_in_part, TREK_ERR_UNSUPPORTED, "1 (function): onnx_export: neg: it reads memory that was written to in part");
-    refused(fails_in_forward, TREK_ERR_ARGUMENT, "1 (function): add: an input is NULL");
+    refused(written_in_part, TREK_ERR_UNSUPPORTED, "1 (function): onnx_export: neg: it reads memory that was written in part");
+    refused(fails_in_forward, TREK_ERR_ARGUMENT, "1 (function): add: input: NULL");
 }
 
 static void test_state(void **unused)
@@ -433,7 +433,7 @@ static void test_state(void **unused)
     trek_graph *g = trek_flow_build(flow);
     assert_non_null(g);
     trek_var *x = numbers(trek_dims(3, 4));
-    expect(trek_onnx_export(trek_graph_module(g), path, &x, 1, NULL), TREK_ERR_UNSUPPORTED, "carries a state");
+    expect(trek_onnx_export(trek_graph_module(g), path, &x, 1, NULL), TREK_ERR_UNSUPPORTED, "carries state");
     trek_graph_free(&g);
     trek_scope_end(scope);
 }
@@ -450,20 +450,20 @@ static void test_arguments(void **unused)
     expect(trek_onnx_export(NULL, path, &x, 1, NULL), TREK_ERR_ARGUMENT, "module");
     expect(trek_onnx_export(m, NULL, &x, 1, NULL), TREK_ERR_ARGUMENT, "path");
     expect(trek_onnx_export(m, path, NULL, 1, NULL), TREK_ERR_ARGUMENT, "inputs");
-    expect(trek_onnx_export(m, path, &x, 0, NULL), TREK_ERR_ARGUMENT, "0 inputs");
+    expect(trek_onnx_export(m, path, &x, 0, NULL), TREK_ERR_ARGUMENT, "n: 0 inputs");
     expect(trek_onnx_export(m, path, (trek_var *[]){ NULL }, 1, NULL), TREK_ERR_ARGUMENT, "input 0");
-    expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .opset = 16 }), TREK_ERR_ARGUMENT, "opset 16");
-    expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .opset = 22 }), TREK_ERR_ARGUMENT, "opset 22");
+    expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .opset = 16 }), TREK_ERR_ARGUMENT, ".opset: 16");
+    expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .opset = 22 }), TREK_ERR_ARGUMENT, ".opset: 22");
     expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .dims = &dim, .n_dims = 1 }), TREK_ERR_ARGUMENT, "dimension 2");
     expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .dims = &unnamed, .n_dims = 1 }), TREK_ERR_ARGUMENT, "name NULL");
     expect(trek_onnx_export(m, path, (trek_var *[]){ x, numbers(trek_dims(2)) }, 2, NULL), TREK_ERR_ARGUMENT, "sizes 3 and 2");
     expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .dims = &other, .n_dims = 1 }), TREK_ERR_SHAPE, "linear");
-    expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .input_names = same }), TREK_ERR_ARGUMENT, "named \"output\"");
+    expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .input_names = same }), TREK_ERR_ARGUMENT, "called \"output\"");
     expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .input_names = weight }), TREK_ERR_UNSUPPORTED,
            "named \"weight\"");
-    expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .tags = tags }), TREK_ERR_ARGUMENT, "tags are a graph's");
-    expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .n_results = 2 }), TREK_ERR_ARGUMENT, "1 result");
-    expect(trek_onnx_export(m, path, (trek_var *[]){ numbers(trek_dims(0, 4)) }, 1, NULL), TREK_ERR_ARGUMENT, "no elements");
+    expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .tags = tags }), TREK_ERR_ARGUMENT, ".tags: given");
+    expect(trek_onnx_export(m, path, &x, 1, &(trek_onnx_opts){ .n_results = 2 }), TREK_ERR_ARGUMENT, "results: 2; it has 1");
+    expect(trek_onnx_export(m, path, (trek_var *[]){ numbers(trek_dims(0, 4)) }, 1, NULL), TREK_ERR_ARGUMENT, "0 elements");
     expect(trek_onnx_export(m, path, (trek_var *[]){ numbers(trek_dims(3, 5)) }, 1, NULL), TREK_ERR_SHAPE, "linear");
     expect(trek_onnx_export(m, "/no such folder/model.onnx", &x, 1, NULL), TREK_ERR_IO, "/no such folder");
     trek_module_free(&m);

@@ -138,7 +138,7 @@ static void generic_bad(const op_row *row, const op_case *good, op_report *r)
         if (!kept || !(op->needed >> k & 1))
             continue;
         in[k] = NULL;
-        run_bad(r, "an input is NULL", row, good, in, TREK_ERR_ARGUMENT);
+        run_bad(r, "input: NULL", row, good, in, TREK_ERR_ARGUMENT);
         in[k] = kept;
     }
     release_inputs(good, in);
@@ -234,7 +234,7 @@ void check_bad(const op_row *row, op_report *r)
         trek_op_call call = { .op = &trek_ops[row->id], .inputs = in, .attrs = nothing.attrs };
         if (trek_op_run(&call) == TREK_OK)
             report_fail(r, "filled nothing");
-        expect_error(r, "nothing to fill", row, &nothing.attrs, TREK_ERR_ARGUMENT);
+        expect_error(r, "x: missing", row, &nothing.attrs, TREK_ERR_ARGUMENT);
         return;
     }
     generic_bad(row, &b.good, r);

@@ -167,17 +167,17 @@ static void lbfgs_takes_no_other_state(void **state)
     trek_state *good = trek_lbfgs_state(a.lbfgs), *of_adam = trek_optimizer_save(adam.optimizer);
     double numbers[] = { 1, 1, 1, 1, 1, 0.5 }, none[] = { 0, 0, 1, 1, 1, 1, 2 }, rates[] = { 1, 2 };
     const struct { const char *leave, *add; trek_tensor *tensor; const char *says; } rows[] = {
-        { "lr", NULL, NULL, "no L-BFGS's state" },
-        { "numbers", NULL, NULL, "no L-BFGS's state" },
+        { "lr", NULL, NULL, "not the state of an L-BFGS" },
+        { "numbers", NULL, NULL, "not the state of an L-BFGS" },
         { "lr", "lr", test_values(rates, trek_dims(2), TREK_F64), "2 learning rates" },
-        { "numbers", "numbers", test_values(numbers, trek_dims(6), TREK_F64), "are no L-BFGS's" },
-        { "numbers", "numbers", test_values(numbers, trek_dims(5), TREK_F64), "no L-BFGS's state" },
-        { "numbers", "numbers", test_values(none, trek_dims(7), TREK_F64), "of no iteration" },
+        { "numbers", "numbers", test_values(numbers, trek_dims(6), TREK_F64), "is not of an L-BFGS" },
+        { "numbers", "numbers", test_values(numbers, trek_dims(5), TREK_F64), "not the state of an L-BFGS" },
+        { "numbers", "numbers", test_values(none, trek_dims(7), TREK_F64), "but no iteration" },
         { "d", NULL, NULL, "'d' is missing" },
         { "prev_grad", NULL, NULL, "'prev_grad' is missing" },
         { "steps.1", NULL, NULL, "'steps.1' is missing" },
         { "dirs.0", "dirs.0", test_values(numbers, trek_dims(6), TREK_F64), "'dirs.0' is [6] f64" },
-        { NULL, "dirs.7", test_values(numbers, trek_dims(6), TREK_F64), "tensors, where this L-BFGS" },
+        { NULL, "dirs.7", test_values(numbers, trek_dims(6), TREK_F64), "tensors; this L-BFGS" },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         trek_state *bad = state_with(good, rows[k].leave, rows[k].add, rows[k].tensor, LBFGS_KEY);
@@ -185,13 +185,13 @@ static void lbfgs_takes_no_other_state(void **state)
         trek_state_free(&bad);
     }
     trek_state *nameless = state_with(good, NULL, NULL, NULL, NULL);
-    expect_refused(trek_lbfgs_load(a.lbfgs, nameless), "of which parameters");
+    expect_refused(trek_lbfgs_load(a.lbfgs, nameless), "names of its parameters");
     trek_state_free(&nameless);
-    expect_refused(trek_lbfgs_load(a.lbfgs, of_adam), "no L-BFGS's state");
-    expect_refused(trek_optimizer_load(adam.optimizer, good), "belongs to no parameter");
+    expect_refused(trek_lbfgs_load(a.lbfgs, of_adam), "not the state of an L-BFGS");
+    expect_refused(trek_optimizer_load(adam.optimizer, good), "it belongs to none");
     expect_refused(trek_lbfgs_load(short_one.lbfgs, good), "history_size is 1");
     expect_refused(trek_lbfgs_load(narrow.lbfgs, good), "'d' is");
-    expect_refused(trek_lbfgs_load(other.lbfgs, good), "there 'net.weight [4, 3]', here 'renamed [4, 3]'");
+    expect_refused(trek_lbfgs_load(other.lbfgs, good), "'net.weight [4, 3]' there, 'renamed [4, 3]' here");
     trek_fail(TREK_ERR_IO, "before");
     assert_null(trek_lbfgs_state(a.lbfgs));
     FAILS(trek_lbfgs_load(a.lbfgs, good), TREK_ERR_IO, "");
@@ -276,19 +276,20 @@ static void sam_takes_no_other_state(void **state)
     double values[] = { 1, 2, 3 };
     const struct { const char *leave, *add; trek_tensor *tensor; const char *says; } rows[] = {
         { "frozen.before", NULL, NULL, "'frozen.before' is missing" },
-        { "net.bias.before", "net.bias.before", test_values(values, trek_dims(3, 1), TREK_F32), "is [3, 1] f32, not [3] f32" },
-        { "net.bias.before", "net.bias.before", test_values(values, trek_dims(3), TREK_F64), "is [3] f64, not [3] f32" },
-        { NULL, "nobody.before", test_values(values, trek_dims(3), TREK_F32), "'nobody.before' belongs to no parameter" },
-        { "lr", NULL, NULL, "no optimizer's state" },
-        { "other.exp_avg", NULL, NULL, "'other' has only a part" },
+        { "net.bias.before", "net.bias.before", test_values(values, trek_dims(3, 1), TREK_F32),
+          "is [3, 1] f32; must be [3] f32" },
+        { "net.bias.before", "net.bias.before", test_values(values, trek_dims(3), TREK_F64), "is [3] f64; must be [3] f32" },
+        { NULL, "nobody.before", test_values(values, trek_dims(3), TREK_F32), "'nobody.before': it belongs to none" },
+        { "lr", NULL, NULL, "not the state of an optimizer" },
+        { "other.exp_avg", NULL, NULL, "'other': a part" },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         trek_state *bad = state_with(good, rows[k].leave, rows[k].add, rows[k].tensor, NULL);
         expect_refused(trek_sam_load(a.sam, bad), rows[k].says);
         trek_state_free(&bad);
     }
-    expect_refused(trek_sam_load(a.sam, of_lbfgs), "belongs to no parameter");
-    expect_refused(trek_optimizer_load(a.optimizer, good), "before' belongs to no parameter");
+    expect_refused(trek_sam_load(a.sam, of_lbfgs), "it belongs to none");
+    expect_refused(trek_optimizer_load(a.optimizer, good), "before': it belongs to none");
     trek_fail(TREK_ERR_IO, "before");
     assert_null(trek_sam_save(a.sam));
     FAILS(trek_sam_load(a.sam, good), TREK_ERR_IO, "");

@@ -258,7 +258,7 @@ static void what_is_refused(void **state)
     const trek_dtype bad[] = { TREK_F64, TREK_F16, TREK_BOOL, TREK_I64, (trek_dtype)99 };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         trek_optimizer_spec spec = trek_with_state(spec_at(2, false), bad[k]);
-        FAILS(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT, "adam: state is kept in f32, bf16 or u8");
+        FAILS(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT, "adam: state dtype: ");
     }
     const trek_optimizer_spec whole[] = {
         trek_lamb(&(trek_lamb_opts){ .lr = 0.1 }), trek_lars(&(trek_lars_opts){ .lr = 0.1 }),
@@ -289,8 +289,8 @@ static void groups_share_it(void **state)
     trek_optimizer_spec spec = spec_at(3, false);
     model wide = make(spec, spec), low = make(trek_with_state(spec, TREK_BF16), spec);
     assert_int_equal(trek_optimizer_vectors(wide.optimizer, trek_with_state(spec, TREK_BF16)), -1);
-    expect_error(TREK_ERR_ARGUMENT, "the optimizer's state is kept in f32, the group's in bf16");
-    FAILS(trek_optimizer_regroup(wide.optimizer, in_bf16, NULL), TREK_ERR_ARGUMENT, "the optimizer's state is kept in f32");
+    expect_error(TREK_ERR_ARGUMENT, "the optimizer keeps state in f32, but the group in bf16");
+    FAILS(trek_optimizer_regroup(wide.optimizer, in_bf16, NULL), TREK_ERR_ARGUMENT, "the optimizer keeps state in f32");
     assert_int_equal(trek_optimizer_regroup(low.optimizer, in_bf16, NULL), TREK_OK);
     assert_int_equal(low.optimizer->n_groups, 2);
     assert_int_equal(trek_optimizer_regroup(low.optimizer, slower, NULL), TREK_OK);

@@ -205,7 +205,7 @@ static void groups_have_options_of_their_own(void **state)
     trek_optimizer_step(optimizer);
     check_values(&m, 1e-13);
     assert_true(isnan(trek_optimizer_group_lr(optimizer, 2)));
-    expect_error(TREK_ERR_ARGUMENT, "group 2");
+    expect_error(TREK_ERR_ARGUMENT, "group: 2");
     assert_int_equal(trek_optimizer_add_group(optimizer, some, some_adamw()), -1);
     expect_error(TREK_ERR_ARGUMENT, "adamw");
     trek_var *stranger = new_var((double[]){ 1 }, 1, TREK_F64, true);
@@ -319,7 +319,7 @@ static void clip_norm_and_value(void **state)
         read_tensor(trek_var_data(trek_var_grad(m.vars[3])), after);
         assert_memory_equal(before, after, sizeof(double) * BIG);
         assert_true(isnan(trek_clip_grad_norm(m.params, -1.0)));
-        expect_error(TREK_ERR_ARGUMENT, "trek_clip_grad_norm");
+        expect_error(TREK_ERR_ARGUMENT, "clip_grad_norm: ");
         trek_arena_free(&arena);
         trek_var_release(wide);
         model_end(&m);

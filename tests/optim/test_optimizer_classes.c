@@ -192,7 +192,7 @@ static void classes_that_break_the_rules_are_refused(void **state)
     c = tamed_class, c.name = NULL;
     FAILS(refused(c), TREK_ERR_ARGUMENT, "name");
     c = tamed_class, c.options[0].name = "rate";
-    FAILS(refused(c), TREK_ERR_ARGUMENT, "tamed: the first option of a class must be lr");
+    FAILS(refused(c), TREK_ERR_ARGUMENT, "tamed: class: the first option must be lr");
     c = tamed_class, c.by_step = false;
     FAILS(refused(c), TREK_ERR_ARGUMENT, "by_step");
     c = tamed_class, c.maximize = TREK_UPDATE_OPTIONS;
@@ -212,10 +212,10 @@ static void options_are_checked_by_name(void **state)
     FAILS(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT, "tamed: lr");
     spec = test_with_option(tamed(1, 0), "beta", 1);
     assert_int_equal(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "tamed: beta must be in [0, 1)");
+    expect_error(TREK_ERR_ARGUMENT, "tamed: beta: ");
     spec = tamed(1, 0);
     spec.options[TREK_UPDATE_OPTIONS - 1] = 1;
-    FAILS(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT, "no option");
+    FAILS(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT, "option 15 does not exist");
     spec = tamed(0, 0);
     assert_int_equal(trek_optimizer_resolve(&spec), TREK_OK);
     assert_true(spec.options[TAMED_LR] == 1e-2 && spec.options[TAMED_BETA] == 0.8);
@@ -239,7 +239,7 @@ static void devices_without_its_kernel_refuse_it(void **state)
     spec.klass = &whole;
     for (int k = 0; k < 2; k++) {
         whole.gpu = k ? "none_of_that_name" : NULL;
-        REFUSED(trek_optimizer_new(spec, params), TREK_ERR_UNSUPPORTED, "lamb: this optimizer has no kernel for cuda");
+        REFUSED(trek_optimizer_new(spec, params), TREK_ERR_UNSUPPORTED, "lamb: it has no kernel for cuda");
     }
     trek_optimizer *optimizer = trek_optimizer_new(trek_adam(&(trek_adam_opts){ .lr = 0.1 }), params);
     assert_non_null(optimizer);

@@ -119,16 +119,16 @@ static void what_is_not_its_own_changes_nothing(void **state)
     trek_state *good = trek_optimizer_save(a.optimizer);
     double rates[] = { 0.1, 0.2, 0.3 }, wrong[] = { 0.1, -1 };
     const struct { const char *leave, *add; trek_tensor *tensor; const char *says; } rows[] = {
-        { "lr", NULL, NULL, "no optimizer's state" },
+        { "lr", NULL, NULL, "not the state of an optimizer" },
         { "lr", "lr", test_values(wrong, trek_dims(2), TREK_F64), "negative" },
         { "lr", "lr", test_values(rates, trek_dims(3), TREK_F64), "3 groups" },
-        { "lr", "lr", test_values(rates, trek_dims(1, 2), TREK_F64), "no learning rates" },
-        { "lr", "lr", test_values(rates, trek_dims(2), TREK_F32), "no learning rates" },
+        { "lr", "lr", test_values(rates, trek_dims(1, 2), TREK_F64), "learning rates are missing" },
+        { "lr", "lr", test_values(rates, trek_dims(2), TREK_F32), "learning rates are missing" },
         { NULL, "nobody.step", test_values(rates, trek_dims(1), TREK_F64), "'nobody.step'" },
         { NULL, "plain", test_values(rates, trek_dims(1), TREK_F64), "'plain'" },
-        { "low.exp_avg", NULL, NULL, "'low' has only a part" },
-        { "low.step", NULL, NULL, "'low' has only a part" },
-        { "low.exp_avg", "low.exp_avg", test_values(rates, trek_dims(3), TREK_F32), "'low.exp_avg' is [3]" },
+        { "low.exp_avg", NULL, NULL, "'low': a part" },
+        { "low.step", NULL, NULL, "'low': a part" },
+        { "low.exp_avg", "low.exp_avg", test_values(rates, trek_dims(3), TREK_F32), "'low.exp_avg': [3]" },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         trek_state *bad = state_with(good, rows[k].leave, rows[k].add, rows[k].tensor, NULL);

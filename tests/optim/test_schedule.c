@@ -75,9 +75,9 @@ static void warmup_then_the_rest(void **state)
     /* the Transformer's: linear to 100, then with the inverse square root of the step */
     s = trek_warmup_lr(100, trek_inverse_sqrt_lr(1e-3, 100));
     CHECK(s, { 49, 5e-4 }, { 99, 1e-3 }, { 100, 1e-3 }, { 400, 5e-4 }, { 1600, 2.5e-4 });
-    expect_refusal(trek_warmup_lr(4, s), "warm-up already");
+    expect_refusal(trek_warmup_lr(4, s), "it already has a warm-up");
     expect_refusal(trek_warmup_lr(-1, rest), "steps");
-    expect_refusal(trek_warmup_lr(4, (trek_schedule){ .kind = TREK_SCHEDULE_NONE }), "no schedule");
+    expect_refusal(trek_warmup_lr(4, (trek_schedule){ .kind = TREK_SCHEDULE_NONE }), "then: it is empty");
 }
 
 static void scaled_rates(void **state)

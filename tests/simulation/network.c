@@ -364,13 +364,13 @@ trek_status trek_socket_listen(const char *address, int port, int *fd, int *boun
     sim_point("listen");
     *fd = -1;
     if (machine != own)
-        return trek_fail(TREK_ERR_COMM, "cannot listen at %s: %s", where, strerror(EADDRNOTAVAIL));
+        return trek_fail(TREK_ERR_COMM, "listen: cannot listen at %s: %s", where, strerror(EADDRNOTAVAIL));
     while (port == 0) {
         int drawn = 32768 + (int)sim_below(&sim.chance, 28000);
         port = listener_at(machine, drawn) ? 0 : drawn;
     }
     if (listener_at(machine, port))
-        return trek_fail(TREK_ERR_COMM, "cannot listen at %s: %s", where, strerror(EADDRINUSE));
+        return trek_fail(TREK_ERR_COMM, "listen: cannot listen at %s: %s", where, strerror(EADDRINUSE));
     sim_socket *s = calloc(1, sizeof *s);
     if (!s)
         abort();

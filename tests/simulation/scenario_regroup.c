@@ -94,7 +94,7 @@ static trek_status take_newest(trek_comm *comm, member *own)
         if (all[r].step == newest.step && all[r].history != newest.history)
             sim_fail("process %d: survivors have gone through other steps", own->number);
     if (newest.step < 0)
-        return trek_fail(TREK_ERR_STATE, "nobody is left who has a state");
+        return trek_fail(TREK_ERR_STATE, "none of the remaining processes has a state");
     own->state = newest;
     return TREK_OK;
 }
@@ -333,7 +333,7 @@ static bool has_nobody_with_state(const member *m)
     for (int k = 0; k < job.n_members; k++)
         if (sim.processes[k]->end != SIM_KILLED && job.members[k].state.step >= 0)
             return false;
-    return m->again && strstr(m->failed.message, "nobody is left who has a state");
+    return m->again && strstr(m->failed.message, "none of the remaining processes has a state");
 }
 
 /* It waited for the next meeting when all was done: that is to be told at once. */
@@ -395,8 +395,8 @@ static void check(void)
         if (!m->done && !came_too_late(m) && !has_nobody_with_state(m) && !died_while_joining(m) &&
             !strstr(m->failed.message, ".min_processes is") &&
             !(one_was_away() && process->tainted &&
-              (strstr(m->failed.message, "took this one for dead") || /* two who were away have met */
-               strstr(m->failed.message, "this process stood still"))))
+              (strstr(m->failed.message, "considered this one dead") || /* two who were away have met */
+               strstr(m->failed.message, "this process was suspended"))))
             sim_fail("process %d%s did not get to the end, but to step %lld: %s: %s", m->number,
                      m->again ? ", started again," : "", (long long)m->state.step, trek_status_name(m->failed.status),
                      m->failed.message);

@@ -19,12 +19,14 @@ static inline void expect_no_error(void)
         fail_msg("error: %s", trek_error());
 }
 
-/* Where the text has to stand: one that begins with a function's name, as messages do, at their beginning. */
+/* Where the text has to stand: one that begins with a name, of a function or an argument, where a part of the message begins. */
 static inline bool error_says(const char *text)
 {
     size_t name = strspn(text, "abcdefghijklmnopqrstuvwxyz_0123456789");
-    const char *there = strstr(trek_error(), text);
-    return name > 0 && text[name] == ':' ? there == trek_error() : there != NULL;
+    const char *error = trek_error(), *there = strstr(error, text);
+    while (there && name > 0 && text[name] == ':' && there != error && there[-1] != ' ' && there[-1] != '.')
+        there = strstr(there + 1, text);
+    return there != NULL;
 }
 
 /* The thread's error is of that kind and says that; it is cleared. */

@@ -187,9 +187,9 @@ static void one_dataset_for_two_loaders(void **state)
     trek_dataset *digits = trek_dataset_digits(16, 1), *alias = digits;
     trek_loader *first = trek_loader_new(digits, &batches), *second = trek_loader_new(alias, &batches);
     assert_non_null(first);
-    REFUSED(second, TREK_ERR_STATE, "loader_new: the dataset digits belongs to a loader or a subset already");
+    REFUSED(second, TREK_ERR_STATE, "loader_new: dataset: digits already belongs to a loader or a subset");
     trek_dataset_free(&alias);
-    expect("dataset_free: the dataset digits belongs to a loader or a subset");
+    expect("dataset_free: dataset: digits belongs to a loader or a subset, which frees it");
     second = trek_loader_new(trek_dataset_retain(digits), &batches);
     assert_non_null(second);
     trek_loader *gone = first;
@@ -209,7 +209,7 @@ static void one_sampler_for_two_loaders(void **state)
     trek_loader_opts opts = { .batch_size = 4, .sampler = sampler };
     trek_loader *first = trek_loader_new(trek_dataset_digits(16, 1), &opts);
     assert_null(trek_loader_new(trek_dataset_digits(16, 1), &opts));
-    assert_non_null(strstr(trek_error(), "loader_new: the sampler has an owner already: sampler"));
+    assert_non_null(strstr(trek_error(), "loader_new: the sampler already has an owner: sampler"));
     trek_error_clear();
     trek_loader_free(&first);
     assert_null(trek_loader_new(trek_dataset_digits(16, 1), &opts));
@@ -240,16 +240,16 @@ static void freed_modules(void **state)
     trek_flow *flow = trek_flow_from(trek_nn_relu()), *built = flow;
     trek_graph *graph = trek_flow_build(flow), *freed = graph;
     assert_int_equal(trek_graph_set_teacher(graph, "teacher", alias, NULL, NULL), TREK_ERR_STATE);
-    expect("trek_graph_set_teacher: the module was freed: module linear");
+    expect("graph_set_teacher: the module was freed: module linear");
     assert_null(trek_flow_through(built, trek_nn_relu()));
-    expect("trek_flow_through: the flow was freed: flow that was built or freed");
+    expect("flow_through: the flow was freed: flow that was built or freed");
     assert_null(trek_flow_build(built));
-    expect("trek_flow_build: the flow was freed: flow that was built or freed");
+    expect("flow_build: the flow was freed: flow that was built or freed");
     trek_graph_free(&graph);
     assert_null(trek_graph_forward(freed, ones()));
-    expect("trek_graph_forward: the graph was freed: module graph");
+    expect("graph_forward: the graph was freed: module graph");
     assert_int_equal(trek_graph_step(freed), TREK_ERR_STATE);
-    expect("trek_graph_step: the graph was freed: module graph");
+    expect("graph_step: the graph was freed: module graph");
     trek_scope_end(scope);
 }
 
@@ -260,9 +260,9 @@ static void freed_optimizers(void **state)
     trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 1 }), params), *alias = optimizer;
     trek_optimizer_free(&optimizer);
     assert_int_equal(trek_optimizer_step(alias), TREK_ERR_STATE);
-    expect("trek_optimizer_step: the optimizer was freed: optimizer");
+    expect("optimizer_step: the optimizer was freed: optimizer");
     trek_optimizer_free(&alias);
-    expect("trek_optimizer_free: the optimizer was freed: optimizer");
+    expect("optimizer_free: the optimizer was freed: optimizer");
     trek_params_free(&params);
     trek_module_free(&linear);
 }

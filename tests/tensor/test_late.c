@@ -79,7 +79,7 @@ static void test_image(void **state)
     FILE *file = fopen("late.png", "rb");
     assert_null(file);
     trek_monitor *monitor = trek_monitor_new(&(trek_monitor_opts){ .folder = "late", .name = "run" });
-    FAILS(trek_monitor_image(monitor, "none", 0, image), TREK_ERR_UNSUPPORTED, "trek_monitor_image: it needs libpng");
+    FAILS(trek_monitor_image(monitor, "none", 0, image), TREK_ERR_UNSUPPORTED, "monitor_image: it needs libpng");
     trek_monitor_free(&monitor);
     assert_int_equal(system("rm -r late"), 0);
     trek_tensor_release(image);

@@ -332,7 +332,7 @@ static void off_is_no_zero(void **state)
     assert_false(trek_plateau_lr(&(trek_plateau_opts){ .patience = TREK_OFF }).valid);
     expect_refused("patience");
     assert_null(trek_loader_new(trek_dataset_digits(8, 1), &(trek_loader_opts){ .batch_size = 4, .prefetch = TREK_OFF }));
-    expect_refused("prefetch is -1, neither TREK_ZERO nor 0 .. 4096");
+    expect_refused(".prefetch: -1; must be TREK_ZERO or 0 .. 4096");
 }
 
 /* --- the environment ------------------------------------------------------------------ */
@@ -363,16 +363,16 @@ static void the_environment(void **state)
     assert_string_equal(said, "");
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         assert_int_equal(number(wrong[k]), 7);
-        assert_non_null(strstr(said, "is no whole number from -5 to 255: it is ignored"));
+        assert_non_null(strstr(said, "not a whole number from -5 to 255: it is ignored"));
     }
     setenv("TREK_TEST_COLOUR", "green", 1);
     assert_int_equal(trek_environment_choice("TREK_TEST_COLOUR", colours, 3, -1), 1);
     setenv("TREK_TEST_COLOUR", "gren", 1);
     assert_int_equal(trek_environment_choice("TREK_TEST_COLOUR", colours, 3, -1), -1);
-    assert_string_equal(said, "TREK_TEST_COLOUR=gren is ignored: it takes red, green or blue");
+    assert_string_equal(said, "TREK_TEST_COLOUR=gren: it is ignored: it takes red, green or blue");
     setenv("TREK_DEVICES", "cpz:0", 1);
     trek_device_default();
-    assert_non_null(strstr(said, "TREK_DEVICES=cpz:0 does not begin with a device"));
+    assert_non_null(strstr(said, "TREK_DEVICES=cpz:0: it does not begin with a device"));
     unsetenv("TREK_DEVICES");
     trek_log_set(TREK_LOG_WARNING, NULL, NULL);
 }
@@ -389,13 +389,13 @@ static int use_library(void)
 static void variables(void **state)
 {
     static const char *const list[][3] = {
-        { "TREK_LOG", "loud", "TREK_LOG=loud in the environment: it takes error, warning, info or debug" },
-        { "TREK_CACHE", "of", "TREK_CACHE=of in the environment: it takes off or on" },
-        { "TREK_CUDA_SYNC", "true", "TREK_CUDA_SYNC=true in the environment: it takes a whole number from 0 to 1" },
-        { "TREK_CUDA_TUNE", "2", "TREK_CUDA_TUNE=2 in the environment: it takes" },
-        { "TREK_PIN", "yes", "TREK_PIN=yes in the environment: it takes a whole number from 0 to 1" },
-        { "TREK_THREADS", "many", "TREK_THREADS=many in the environment: it takes a whole number from 1 to 1024" },
-        { "TREK_NVTX", "on", "TREK_NVTX=on in the environment: it takes" },
+        { "TREK_LOG", "loud", "environment: TREK_LOG=loud; must be error, warning, info or debug" },
+        { "TREK_CACHE", "of", "environment: TREK_CACHE=of; must be off or on" },
+        { "TREK_CUDA_SYNC", "true", "environment: TREK_CUDA_SYNC=true; must be a whole number from 0 to 1" },
+        { "TREK_CUDA_TUNE", "2", "environment: TREK_CUDA_TUNE=2; must be" },
+        { "TREK_PIN", "yes", "environment: TREK_PIN=yes; must be a whole number from 0 to 1" },
+        { "TREK_THREADS", "many", "environment: TREK_THREADS=many; must be a whole number from 1 to 1024" },
+        { "TREK_NVTX", "on", "environment: TREK_NVTX=on; must be" },
         { "TREK_CACHE", "off", "TREK_OK \n" }, { "TREK_NVTX", "0", "TREK_OK \n" }, { "TREK_LOG", "", "TREK_OK \n" },
     };
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {

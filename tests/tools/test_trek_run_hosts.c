@@ -126,13 +126,13 @@ static void test_wrong_places(void **state)
     write_file("hosts", "# nobody\n", path);
     RUN(&r, NULL, "--hostfile", path, "true");
     check_exit(&r, 2);
-    expect(&r, "there is no host in it", 1);
+    expect(&r, "it lists no host", 1);
     RUN(&r, NULL, "--hostfile", "/no/such", "true");
     check_exit(&r, 2);
     expect(&r, "/no/such: No such file or directory", 1);
     RUN(&r, NULL, "-H", "a", "-x", "NO_SUCH_VARIABLE", "true");
     check_exit(&r, 2);
-    expect(&r, "there is no such variable: NO_SUCH_VARIABLE", 1);
+    expect(&r, "this variable is not set: NO_SUCH_VARIABLE", 1);
     RUN(&r, NULL, "-H", "a", "--port", "70000", "true");
     check_exit(&r, 2);
     expect(&r, "--port takes", 1);
@@ -321,7 +321,7 @@ static void test_status(void **state)
     RUN(&r, NULL, "-H", "a:1,b:1", "-m", "1", "-g", "0.1", "sh", "-c",
         "[ $TREK_RANK = 1 ] && kill -KILL $$; sleep 1; echo went on");
     check_exit(&r, 0);
-    expect(&r, "rank 1 on b was ended by signal 9 (Killed); the others go on", 1);
+    expect(&r, "rank 1 on b was ended by signal 9 (Killed); the others continue", 1);
     expect(&r, "went on", 1);
 }
 
@@ -345,7 +345,7 @@ static void test_no_connection(void **state)
     RUN(&r, NULL, "-H", "a:1,refuse:1", "sh", "-c", "echo it runs");
     check_exit(&r, 1);
     expect(&r, "trek-run: refuse: ssh: connect to host refuse port 22: Connection refused\n", 1);
-    expect(&r, "trek-run: refuse: there is no connection (ssh ended with status 255)\n", 1);
+    expect(&r, "trek-run: refuse: cannot connect (ssh ended with status 255)\n", 1);
     expect(&r, "it runs", 0);
     RUN(&r, NULL, "-H", "a:1,old:1", "sh", "-c", "echo it runs");
     check_exit(&r, 1);
@@ -551,7 +551,7 @@ static void test_machine_gone(void **state)
     finish(&r);
     check_exit(&r, 0);
     assert_true(r.seconds < 10);
-    assert_true(count_of(r.text, "trek-run: b: there is no connection (ssh ended with status 255)\n") >= 1);
+    assert_true(count_of(r.text, "trek-run: b: cannot connect (ssh ended with status 255)\n") >= 1);
     assert_true(count_of(r.text, "trek-run: rank 1 on b was not reached again; ") >= 1);
     snprintf(command, sizeof command, "rm %s.b", path);
     assert_int_equal(system(command), 0);
@@ -757,7 +757,7 @@ static void test_sshd(void **state)
     }
     RUN(&r, NULL, "-H", "127.0.0.2:1", "--ssh", "ssh -F none -p 1 -o BatchMode=yes", "true");
     check_exit(&r, 1);
-    expect(&r, "trek-run: 127.0.0.2: there is no connection (ssh ended with status 255)", 1);
+    expect(&r, "trek-run: 127.0.0.2: cannot connect (ssh ended with status 255)", 1);
     setenv("TREK_RUN_SSH", ssh, 1);
     snprintf(text, sizeof text, "kill $(cat %s/pid)", folder);
     assert_int_equal(system(text), 0);

@@ -395,6 +395,7 @@ trek_status trek_async_agree(trek_control *control, trek_status status, const ch
         return status != TREK_OK ? status : met;
     for (int r = 0; r < processes; r++)
         if (all[r] != TREK_OK)
-            return trek_fail((trek_status)all[r], "process %d %s: %s", r, what, trek_status_description((trek_status)all[r]));
+            return trek_fail((trek_status)all[r], "job: process %d %s: %s", r, what,
+                             trek_status_description((trek_status)all[r]));
     return TREK_OK;
 }

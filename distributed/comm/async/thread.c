@@ -247,9 +247,8 @@ static trek_status open_plugin(trek_async_service *service)
     char why[400] = "";
     void *library = trek_process_plugin(service->plugin, why, sizeof why);
     if (!library)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "no %s: %s (it is built where there is %s; Debian: %s)", service->name, why,
-                         service->name,
-                         service->packages);
+        return trek_fail(TREK_ERR_UNSUPPORTED, "comm_init: no %s: %s (it is built where %s is installed; Debian: %s)",
+                         service->name, why, service->name, service->packages);
     trek_async_open_fn open_it;
     *(void **)&open_it = trek_process_symbol(library, service->open_name);
     service->host = (trek_async_host){ .abi = TREK_ASYNC_ABI, .service = service, .fail = host_fail, .alloc = trek_alloc,
@@ -257,7 +256,7 @@ static trek_status open_plugin(trek_async_service *service)
                                        .fold = host_fold, .leaving = host_leaving, .moved = host_moved,
                                        .progressed = host_progressed };
     if (!open_it || open_it(TREK_ASYNC_ABI, &service->host, &service->table, why, sizeof why) != TREK_OK)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "no %s: %s%s", service->name, open_it ? why : service->plugin,
+        return trek_fail(TREK_ERR_UNSUPPORTED, "comm_init: no %s: %s%s", service->name, open_it ? why : service->plugin,
                          open_it ? "" : " is not trek's plug-in");
     service->opened = true;
     return TREK_OK;
@@ -284,7 +283,7 @@ static trek_status start_thread(trek_async_service *service)
     trek_thread thread;
     int failed = trek_thread_begin(&thread, thread_main, service);
     if (failed)
-        return trek_fail(TREK_ERR_MEMORY, "the communication thread cannot be started: %s", strerror(failed));
+        return trek_fail(TREK_ERR_MEMORY, "comm_init: the communication thread cannot be started: %s", strerror(failed));
     trek_thread_detach(thread);
     service->begun = TREK_ASYNC_STARTING;
     end_at_exit(service);
@@ -316,7 +315,8 @@ trek_status trek_async_thread_use(trek_async_service *service, int64_t timeout_n
         bool changed = trek_gate_wait(&service->news, word, false, deadline);
         trek_lock_acquire(&service->lock);
         if (!changed)
-            status = trek_fail(TREK_ERR_TIMEOUT, "%s has not begun within %g s", service->name, (double)timeout_ns * 1e-9);
+            status = trek_fail(TREK_ERR_TIMEOUT, "comm_init: %s has not started within %g s", service->name,
+                               (double)timeout_ns * 1e-9);
     }
     if (status == TREK_OK && service->begun != TREK_ASYNC_READY)
         status = trek_fail(service->status, "%s", service->message);

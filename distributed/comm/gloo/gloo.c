@@ -55,7 +55,8 @@ static trek_status connection_lost(const trek_async_comm *comm)
         trek_sleep_ns(1000000);
     if (trek_control_ended(comm->base.control))
         return trek_control_fail(comm->base.control);
-    return trek_fail(TREK_ERR_COMM, "the address of process %d is not known: its control connection is lost", comm->base.rank);
+    return trek_fail(TREK_ERR_COMM, "comm_init: the address of process %d is unknown: its control connection is lost",
+                     comm->base.rank);
 }
 
 /* Replaces `address` by the address of the interface in the same family. */
@@ -65,9 +66,12 @@ static trek_status address_of_interface(const char *interface, char *address, si
     int family = strchr(address, ':') ? AF_INET6 : AF_INET;
     bool found = false;
     if (if_nametoindex(interface) == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "TREK_GLOO_INTERFACE=%s: this machine has no such network interface", interface);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "comm_init: TREK_GLOO_INTERFACE=%s: this machine has no such network interface; name one that it has",
+                         interface);
     if (getifaddrs(&all) != 0)
-        return trek_fail(TREK_ERR_COMM, "TREK_GLOO_INTERFACE=%s: this machine does not tell its addresses", interface);
+        return trek_fail(TREK_ERR_COMM, "comm_init: TREK_GLOO_INTERFACE=%s: the addresses of this machine cannot be read",
+                         interface);
     for (const struct ifaddrs *one = all; one && !found; one = one->ifa_next) {
         socklen_t length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
         found = one->ifa_addr && one->ifa_addr->sa_family == family && strcmp(one->ifa_name, interface) == 0 &&
@@ -75,7 +79,9 @@ static trek_status address_of_interface(const char *interface, char *address, si
     }
     freeifaddrs(all);
     return found ? TREK_OK
-                 : trek_fail(TREK_ERR_UNSUPPORTED, "TREK_GLOO_INTERFACE=%s: it has no address of the family of process 0's",
+                 : trek_fail(TREK_ERR_UNSUPPORTED,
+                             "comm_init: TREK_GLOO_INTERFACE=%s: it has no address of the family of process 0's; name an "
+                             "interface that has one",
                              interface);
 }
 

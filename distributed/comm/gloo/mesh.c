@@ -41,10 +41,10 @@ trek_status trek_mesh_check(const trek_mesh_card *cards, int world)
         if (card->status != TREK_OK) {
             bool known = card->status > TREK_OK && strcmp(trek_status_name((trek_status)card->status), "unknown") != 0;
             trek_status status = known ? (trek_status)card->status : TREK_ERR_COMM;
-            return trek_fail(status, "process %d cannot use Gloo: %s", r, trek_status_description(status));
+            return trek_fail(status, "comm_init: process %d cannot use Gloo: %s", r, trek_status_description(status));
         }
         if (card->port < 1 || card->port > 65535 || !card->address[0] || !memchr(card->address, 0, sizeof card->address))
-            return trek_fail(TREK_ERR_COMM, "process %d tells no address at which it can be reached", r);
+            return trek_fail(TREK_ERR_COMM, "comm_init: process %d gives no address at which it can be reached", r);
     }
     return TREK_OK;
 }
@@ -126,7 +126,7 @@ static void serve_stranger(mesh *m, line *l)
         *l = (line){ .fd = -1 };
         return;
     }
-    trek_log_message(TREK_LOG_INFO, "gloo: process %d has turned away who came to where data is to come", m->rank);
+    trek_log_message(TREK_LOG_INFO, "gloo: process %d has rejected a connection to the port of its data", m->rank);
     close_line(l);
 }
 

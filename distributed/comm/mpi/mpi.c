@@ -41,9 +41,9 @@ static trek_status check_world(const trek_async_table *table, trek_control *cont
     int rank = trek_control_process(control), world = trek_control_processes(control);
     if (rank == table->rank && world == table->world)
         return TREK_OK;
-    return trek_fail(TREK_ERR_COMM, "this is process %d of %d of the job, but rank %d of %d to MPI (%s)%s", rank, world,
-                     table->rank,
-                     table->world, table->library, table->world == 1 ? ": was it started by mpirun or srun?" : "");
+    return trek_fail(TREK_ERR_COMM, "comm_init: this is process %d of %d of the job, but rank %d of %d for MPI (%s)%s", rank,
+                     world, table->rank, table->world, table->library,
+                     table->world == 1 ? ": was it started by mpirun or srun?" : "");
 }
 
 /* ranks: the ranks of its processes in MPI_COMM_WORLD; NULL: all of MPI_COMM_WORLD. */
@@ -101,6 +101,6 @@ trek_status trek_comm_mpi_new_part(trek_control *control, trek_comm **result)
         status = met;
     for (int r = 0; r < n && status == TREK_OK; r++)
         if (ranks[r] < 0)
-            status = trek_fail(TREK_ERR_UNSUPPORTED, "process %d cannot use MPI", r);
+            status = trek_fail(TREK_ERR_UNSUPPORTED, "comm_init: process %d cannot use MPI", r);
     return met == TREK_OK ? make(control, ranks, status, result) : status;
 }

@@ -170,7 +170,8 @@ static trek_status agree(trek_comm_shared *self, const found *mine, found *all)
     for (int r = 0; r < self->met.base.world && status == TREK_OK; r++) {
         all[r].why[sizeof all[r].why - 1] = '\0';
         if (all[r].can == 0 && all[r].is_limit)
-            status = trek_fail(TREK_ERR_MEMORY, "comm_shared: process %d has no memory that processes share: %s", r, all[r].why);
+            status = trek_fail(TREK_ERR_MEMORY, "comm_shared: process %d has no memory to share with other processes: %s", r,
+                               all[r].why);
     }
     for (int r = 0; r < self->met.base.world && status == TREK_OK; r++) {
         if (all[r].can == 0)
@@ -185,7 +186,7 @@ trek_status trek_shared_segment_join(trek_comm_shared *self)
     int world = self->met.base.world;
     self->layout = lay_out(world);
     if (!trek_control_same_machine(self->met.base.control))
-        return trek_fail(TREK_ERR_UNSUPPORTED, "comm_shared: the processes are on several machines");
+        return trek_fail(TREK_ERR_UNSUPPORTED, "comm_shared: the processes are on several machines; they must be on one");
     trek_shared_window window = trek_shared_window_open();
     ticket mine = { .layout = self->layout.bytes, .pid = (int32_t)trek_process_id(), .segment_fd = -1, .window_fd = window.fd,
                     .window_bytes = window.bytes };

@@ -122,7 +122,7 @@ static trek_status max_pool2d_backward_dense(const trek_op_call *call)
     for (int64_t i = 0; i < index->numel; i++)
         outside |= (uint64_t)job.given_index[i] + 1 > (uint64_t)(job.height * job.width); /* -1: no position */
     if (outside)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "an index lies outside the plane of %lld x %lld", (long long)job.height,
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "indices: one is outside of the plane of %lld x %lld", (long long)job.height,
                             (long long)job.width);
     trek_parallel(job.planes, plane_grain(&job), planes[call->inputs[0]->dtype], &job);
     return TREK_OK;

@@ -172,12 +172,12 @@ static bool holds_zero(const trek_tensor *t, int width)
     return false;
 }
 
-#define OF_INTEGERS(op, dtype, width)                                                                  \
-    static trek_status op##_##dtype(const trek_op_call *call)                                          \
-    {                                                                                                  \
-        if (call->outputs[0]->numel > 0 && holds_zero(call->inputs[1], width))                         \
-            return trek_op_fail(call, TREK_ERR_ARGUMENT, "division of integers by zero");              \
-        return op##_nonzero_##dtype(call);                                                             \
+#define OF_INTEGERS(op, dtype, width)                                                                                            \
+    static trek_status op##_##dtype(const trek_op_call *call)                                                                    \
+    {                                                                                                                            \
+        if (call->outputs[0]->numel > 0 && holds_zero(call->inputs[1], width))                                                   \
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "y: division of integers by zero");                                     \
+        return op##_nonzero_##dtype(call);                                                                                       \
     }
 #define INTEGERS(op) OF_INTEGERS(op, i64, 8) OF_INTEGERS(op, i32, 4) OF_INTEGERS(op, u8, 1)
 INTEGERS(remainder)

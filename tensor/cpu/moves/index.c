@@ -53,8 +53,8 @@ static trek_status check_index(const trek_op_call *call, const trek_tensor *inde
         int64_t offset = index->contiguous ? place : element_offset(index, place);
         int64_t value = trek_index_at(index->data, offset, (trek_dtype)index->dtype);
         if (value < 0 || value >= bound)
-            return trek_op_fail(call, TREK_ERR_ARGUMENT, "index %lld at place %lld is not in 0..%lld", (long long)value,
-                                (long long)place, (long long)bound - 1);
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "index %lld at place %lld is outside [0, %lld)", (long long)value,
+                                (long long)place, (long long)bound);
     }
     return TREK_OK;
 }

@@ -201,7 +201,7 @@ static trek_status run_sort(const trek_op_call *call)
     if (call->outputs[0]->numel == 0)
         return TREK_OK;
     if (n > UINT32_MAX)
-        return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "a line of %lld elements", (long long)n);
+        return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "x: a line of %lld elements; must be shorter", (long long)n);
     int64_t neighbours = MOST_BYTES / (n * (int64_t)sizeof(uint64_t)) + 1;
     trek_order_begin(&o, call, neighbours < NEIGHBOURS ? neighbours : NEIGHBOURS);
     o.run = call->op->id == TREK_OP_kthvalue ? choose_in_lines : sort_lines;

@@ -88,8 +88,9 @@ bool trek_fftw_there(const char *what, trek_dtype dtype)
     pthread_once(&once, open_fftw);
     bool usable = fftw.of[dtype == TREK_F64].usable;
     if (!usable)
-        trek_fail(TREK_ERR_UNSUPPORTED, "%s: it needs FFTW: install libfftw3-single3 and libfftw3-double3, or name a library in "
-                  "TREK_FFT (%s)", what, fftw.why);
+        trek_fail(TREK_ERR_UNSUPPORTED,
+                  "%s: FFTW is missing: install libfftw3-single3 and libfftw3-double3, or name a library in TREK_FFT (%s)", what,
+                  fftw.why);
     return usable;
 }
 
@@ -199,5 +200,5 @@ trek_status trek_fftw_run(trek_dtype dtype, trek_dft kind, int n, int64_t lines,
     give_plan(w.e, &own);
     if (!atomic_load(&w.failed))
         return TREK_OK;
-    return trek_fail(TREK_ERR_MEMORY, "fft: no memory for a plan, or a line, of %d numbers", n);
+    return trek_fail(TREK_ERR_MEMORY, "fft: out of memory for a plan, or a line, of %d numbers", n);
 }

@@ -112,8 +112,9 @@ bool trek_lapack_there(const char *what)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, open_lapack);
     if (!lapack.usable)
-        trek_fail(TREK_ERR_UNSUPPORTED, "%s: it needs LAPACK: install liblapack3 or libopenblas0-pthread, or name a library in "
-                  "TREK_LAPACK (%s)", what, lapack.why);
+        trek_fail(TREK_ERR_UNSUPPORTED,
+                  "%s: LAPACK is missing: install liblapack3 or libopenblas0-pthread, or name a library in TREK_LAPACK (%s)",
+                  what, lapack.why);
     return lapack.usable;
 }
 

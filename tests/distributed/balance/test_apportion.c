@@ -129,11 +129,11 @@ static void bad_calls(void **state)
     refused(INT64_MIN, NULL, 2, "items among 2");
     refused(5, NULL, 0, "5 items among 0");
     refused(5, NULL, -3, "5 items among -3");
-    refused(5, (double[]){ 1, -1, 1 }, 3, "weight 1 is -1");
-    refused(5, (double[]){ 1, 1, NAN }, 3, "weight 2 is");
-    refused(5, (double[]){ INFINITY, 1 }, 2, "weight 0 is inf");
-    refused(5, (double[]){ 0, 0 }, 2, "sum to 0");
-    refused(5, (double[]){ 1.5e308, 1.5e308 }, 2, "sum to inf");
+    refused(5, (double[]){ 1, -1, 1 }, 3, "weight 1: -1");
+    refused(5, (double[]){ 1, 1, NAN }, 3, "weight 2:");
+    refused(5, (double[]){ INFINITY, 1 }, 2, "weight 0: inf");
+    refused(5, (double[]){ 0, 0 }, 2, "sum is 0");
+    refused(5, (double[]){ 1.5e308, 1.5e308 }, 2, "sum is inf");
     refused((INT64_C(1) << 53) + 1, NULL, 2, "items among 2"); /* no f64 */
     refused(INT64_MAX, (double[]){ 1 }, 1, "items among 1");
     FAILS(trek_apportion(5, NULL, 2, NULL), TREK_ERR_ARGUMENT, "counts");

@@ -88,7 +88,7 @@ static void same_step_replaces_and_cut_forgets(void **state)
     assert_int_equal(trek_plan_add_counts(plan, 10, (const int64_t[]){ 1, 2, 3 }, 1), TREK_OK);
     assert_int_equal(trek_plan_size(plan), 2);
     assert_true(trek_plan_at(plan, 10, &d) && d.kind == TREK_PLAN_COUNTS && d.counts[2] == 3);
-    FAILS(trek_plan_add_counts(plan, 9, (const int64_t[]){ 1, 2, 3 }, 1), TREK_ERR_ARGUMENT, "step 9 after step 10");
+    FAILS(trek_plan_add_counts(plan, 9, (const int64_t[]){ 1, 2, 3 }, 1), TREK_ERR_ARGUMENT, "step 9, after step 10");
     assert_int_equal(trek_plan_size(plan), 2);
     assert_int_equal(trek_plan_cut(plan, 0), TREK_OK);
     assert_int_equal(trek_plan_size(plan), 0);
@@ -203,7 +203,7 @@ static void bad_texts_are_refused(void **state)
         { HEAD "0 shares 0x1.0000000000000p1 0\nend 1\n", "out of range" },
         { HEAD "0 shares 0x1.0000000000000p-1023 0\nend 1\n", "out of range" },
         { HEAD "0 shares 0x1.0000000000000q0 0\nend 1\n", "exponent" }, { HEAD "0 shares nan 0\nend 1\n", "line 3" },
-        { HEAD "0 counts 0 1 1\nend 1\n", "anchor" }, { HEAD "0 counts 1 0 0\nend 1\n", "no rank" },
+        { HEAD "0 counts 0 1 1\nend 1\n", "anchor" }, { HEAD "0 counts 1 0 0\nend 1\n", "all are 0" },
         { HEAD "0 counts 1 -1 3\nend 1\n", "line 3" },
         { HEAD "0 counts 1 1 9223372036854775808\nend 1\n", "too large" }, { HEAD "0 parts 1 1\nend 1\n", "expected" },
         { HEAD "5 counts 1 1 1\n5 counts 1 1 1\nend 2\n", "line 4" },
@@ -227,7 +227,7 @@ static void damage_is_noticed(void **state)
         if (trek_plan_parse(text) || trek_error_status() != TREK_ERR_FORMAT)
             fail_msg("bit %zu: %s", bit, text);
         if (bit / 8 > strlen(HEAD) && bit / 8 < length - 25 && text[bit / 8]) /* a NUL ends it there */
-            expect_error(TREK_ERR_FORMAT, "plan: its checksum does not match: the plan is damaged");
+            expect_error(TREK_ERR_FORMAT, "plan: the checksum does not match: the plan is damaged");
         trek_error_clear();
         text[bit / 8] ^= (char)(1u << bit % 8);
     }
@@ -251,7 +251,7 @@ static void without_a_checksum(void **state)
     assert_non_null(plan);
     assert_int_equal(trek_plan_size(plan), 2);
     trek_plan_free(&plan);
-    REFUSED(trek_plan_parse("trek-plan 2\nranks 2\n0 counts 1 1 2\nend 1\n"), TREK_ERR_FORMAT, "its checksum is missing");
+    REFUSED(trek_plan_parse("trek-plan 2\nranks 2\n0 counts 1 1 2\nend 1\n"), TREK_ERR_FORMAT, "the checksum is missing");
     assert_null(trek_plan_parse(HEAD "0 counts 1 1 2\nend 1 xxh64 0123456789abcdef\n"));
     expect_error(TREK_ERR_FORMAT, "line 4: the line should end here");
 }
@@ -268,12 +268,12 @@ static void bad_arguments_are_refused(void **state)
         FAILS(trek_plan_add_shares(plan, 0, shares[k]), TREK_ERR_ARGUMENT, "share");
     }
     FAILS(trek_plan_add_counts(plan, 0, (const int64_t[]){ -1, 5 }, 1), TREK_ERR_ARGUMENT, "negative");
-    FAILS(trek_plan_add_counts(plan, 0, (const int64_t[]){ 0, 0 }, 1), TREK_ERR_ARGUMENT, "no rank");
+    FAILS(trek_plan_add_counts(plan, 0, (const int64_t[]){ 0, 0 }, 1), TREK_ERR_ARGUMENT, "all are 0");
     FAILS(trek_plan_add_counts(plan, 0, (const int64_t[]){ 1, 1 }, 0), TREK_ERR_ARGUMENT, "anchor");
     FAILS(trek_plan_add_counts(plan, -1, (const int64_t[]){ 1, 1 }, 1), TREK_ERR_ARGUMENT, "step -1");
     assert_int_equal(trek_plan_size(plan), 0);
     assert_false(trek_plan_get(plan, 0, &d));
-    expect_error(TREK_ERR_ARGUMENT, "decision 0 of 0");
+    expect_error(TREK_ERR_ARGUMENT, "k: 0; there are 0 decisions");
     assert_false(trek_plan_at(NULL, 0, &d));
     expect_error(TREK_ERR_ARGUMENT, "plan");
     FAILS(trek_plan_add_shares(plan, 0, NULL), TREK_ERR_ARGUMENT, "shares");

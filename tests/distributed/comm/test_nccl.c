@@ -994,7 +994,7 @@ static void test_gpus_of_another(void **state)
         setenv("LOCAL_RANK", "1", 1);
         trek_graph *graph = build(trek_cuda(first), NULL);
         FAILS(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = 2, .comm = comms[0] }),
-              TREK_ERR_DEVICE, "local process 1 is built on cuda:2");
+              TREK_ERR_DEVICE, "local process 1 must be built on cuda:2");
         unsetenv("LOCAL_RANK");
         trek_graph_free(&graph);
         for (int r = 0; r < 2; r++)

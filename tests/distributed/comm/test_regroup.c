@@ -275,7 +275,7 @@ static void test_too_few(void **state)
     run_world(&w, 3, details);
     for (int p = 0; p < 3; p++) {
         bool good = p == 1 ? w.code[p] == -SIGKILL
-                           : w.code[p] == 1 && strstr(w.text[p], "2 of 3 processes are left, and .min_processes is 3");
+                           : w.code[p] == 1 && strstr(w.text[p], "2 of 3 processes are left; .min_processes is 3");
         if (!good || w.seconds[p] > 15)
             processes_print(&w);
         assert_true(good && w.seconds[p] <= 15);
@@ -315,7 +315,7 @@ static void test_stopped(void **state)
         kill(w.pid[stopped], SIGCONT);
         processes_finish(&w, 40, -1);
         for (int p = 0; p < 3; p++) {
-            bool good = p == stopped ? w.code[p] == 1 && strstr(w.text[p], "gone on without") : w.code[p] == 0 &&
+            bool good = p == stopped ? w.code[p] == 1 && strstr(w.text[p], "continued without") : w.code[p] == 0 &&
                 strstr(w.text[p], "world 2") != NULL;
             if (!good)
                 processes_print(&w);

@@ -561,7 +561,7 @@ static void test_mismatch(void **state)
         finish(&j);
         for (int r = 0; r < 3; r++) {
             if (kind == 4) {
-                check_rank(&j, r, r == 1 ? TREK_ERR_ARGUMENT : TREK_ERR_COMM, r == 1 ? "operation 77" : "rank 1");
+                check_rank(&j, r, r == 1 ? TREK_ERR_ARGUMENT : TREK_ERR_COMM, r == 1 ? "gave 77" : "rank 1");
                 continue;
             }
             check_rank(&j, r, TREK_ERR_COMM, "rank 0");

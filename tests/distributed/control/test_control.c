@@ -381,7 +381,7 @@ static void test_strangers(void **state)
         processes_start(&wrong, 1, "join", details[k]); /* the third says process 1 again */
         processes_finish(&wrong, 10, -1);
         WANT(&wrong,
-             wrong.code[1] == 1 && strstr(wrong.text[1], "TREK_ERR_COMM: process 1 was turned away by process 0 at 127.0.0.1:"));
+             wrong.code[1] == 1 && strstr(wrong.text[1], "TREK_ERR_COMM: process 1 was rejected by process 0 at 127.0.0.1:"));
         WANT(&wrong, strstr(wrong.text[1], k == 0 ? "the token is not" : k == 1 ? "a world of 4 processes, process 0 in 3"
                                                                                 : "there is a process 1 already") != NULL);
         WANT(&wrong, strstr(wrong.text[1], "sesam") == NULL);
@@ -480,7 +480,7 @@ static void test_missing(void **state)
         WANT(&some, some.seconds[p] < 5);
     }
     WANT(&no_zero, no_zero.code[1] == 1 &&
-                       strstr(no_zero.text[1], "TREK_ERR_TIMEOUT: process 1 did not reach process 0 at 127.0.0.1:") &&
+                       strstr(no_zero.text[1], "TREK_ERR_TIMEOUT: comm_init: process 1 did not reach process 0 at 127.0.0.1:") &&
                        strstr(no_zero.text[1], "Connection refused"));
 }
 

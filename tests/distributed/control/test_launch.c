@@ -279,7 +279,7 @@ static void test_contradictions(void **state)
         { slurm, "RANK=0\nWORLD_SIZE=4\nMASTER_PORT=1\n", { "RANK=0, WORLD_SIZE=4", "SLURM_PROCID=3" } },
         { trek_run, "TREK_LOCAL_WORLD_SIZE=\nRANK=2\nWORLD_SIZE=4\nLOCAL_WORLD_SIZE=1\n",
           { "TREK_LOCAL_RANK=2", "LOCAL_WORLD_SIZE=1" } },
-        { slurm, "SLURM_STEP_NODELIST=gpu[\n", { "SLURM_STEP_NODELIST=\"gpu[\"", "no list of hosts" } },
+        { slurm, "SLURM_STEP_NODELIST=gpu[\n", { "SLURM_STEP_NODELIST=\"gpu[\"", "must be a list of hosts" } },
         { open_mpi_two, "OMPI_MCA_orte_hnp_uri=\n", { "on which machine", "MASTER_ADDR" } },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {

@@ -169,12 +169,12 @@ static void test_mistakes(void **state)
     static const struct { const char *all, *victim, *own, *others; } rows[] = {
         { "mistake", "mistake,count", "process 0 has 300 values in 4 bits, process 1 200", "process 1 200" },
         { "mistake", "mistake,eight", "process 1 300 in 8", "process 1 300 in 8" },
-        { "mistake", "mistake,bits", "5 bits; there are", "process 1 cannot take part: invalid argument" },
-        { "mistake", "mistake,nan", "a weight of nan", "TREK_ERR_ARGUMENT: mean over processes: process 1" },
-        { "mistake", "mistake,minus", "a weight of -1", "process 1 cannot take part" },
+        { "mistake", "mistake,bits", "bits: 5; must be", "process 1 cannot take part: invalid argument" },
+        { "mistake", "mistake,nan", "weight: nan", "TREK_ERR_ARGUMENT: exchange_mean: process 1" },
+        { "mistake", "mistake,minus", "weight: -1", "process 1 cannot take part" },
         { "mistake", "mistake,no-values", "at NULL", "process 1 cannot take part" },
-        { "mistake", "mistake,decline", "no room today", "TREK_ERR_MEMORY: mean over processes: process 1" },
-        { "mistake,nothing", "mistake,nothing", "all weights together are 0", "all weights together are 0" },
+        { "mistake", "mistake,decline", "no room today", "TREK_ERR_MEMORY: exchange_mean: process 1" },
+        { "mistake,nothing", "mistake,nothing", "their sum over all processes is 0", "their sum over all processes is 0" },
         { "mistake", "mistake,kill", NULL, "process 1" },
         { "mistake", "mistake,leave", NULL, "process 1" },
     };

@@ -24,17 +24,17 @@ static void test_options(void **state)
     assert_int_equal(trek_outer_check(&(trek_outer_opts){ .nesterov = TREK_OFF }, "f", &rule), TREK_OK);
     assert_true(rule.momentum == 0.9 && !rule.nesterov);
     static const struct { trek_outer_opts opts; const char *named; } bad[] = {
-        { { .lr = -1 }, ".lr is -1" },             { { .lr = NAN }, ".lr is nan" },
-        { { .lr = INFINITY }, ".lr is inf" },      { { .lr = TREK_ZERO }, ".lr is 0" },
-        { { .momentum = 1 }, ".momentum is 1" },   { { .momentum = -0.1 }, ".momentum is -0.1" },
-        { { .momentum = NAN }, ".momentum is nan" }, { { .nesterov = 1 }, ".nesterov is 1" },
-        { { .bits = 5 }, ".bits is 5" },           { { .bits = TREK_OFF }, ".bits is -1" },
-        { { .fragments = -1 }, ".fragments is -1" }, { { .fragments = 65537 }, ".fragments is 65537" },
+        { { .lr = -1 }, ".lr: -1" },             { { .lr = NAN }, ".lr: nan" },
+        { { .lr = INFINITY }, ".lr: inf" },      { { .lr = TREK_ZERO }, ".lr: 0" },
+        { { .momentum = 1 }, ".momentum: 1" },   { { .momentum = -0.1 }, ".momentum: -0.1" },
+        { { .momentum = NAN }, ".momentum: nan" }, { { .nesterov = 1 }, ".nesterov: 1" },
+        { { .bits = 5 }, ".bits: 5" },           { { .bits = TREK_OFF }, ".bits: -1" },
+        { { .fragments = -1 }, ".fragments: -1" }, { { .fragments = 65537 }, ".fragments: 65537" },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         trek_outer_rule before = rule;
         assert_int_equal(trek_outer_check(&bad[k].opts, "some_function", &rule), TREK_ERR_ARGUMENT);
-        assert_non_null(strstr(trek_error(), "some_function: outer: "));
+        assert_non_null(strstr(trek_error(), "some_function: .outer: "));
         assert_non_null(strstr(trek_error(), bad[k].named));
         assert_memory_equal(&rule, &before, sizeof rule);
         trek_error_clear();

@@ -229,8 +229,8 @@ static void one_value_is_an_error(void **state)
     REFUSED(trek_graph_forward(graph, typed(1, trek_dims(1, WIDTH), TREK_F32)), TREK_ERR_SHAPE, "more than 1 value");
     assert_non_null(trek_graph_forward(graph, typed(1, trek_dims(2, WIDTH), TREK_F32))); /* on two ranks 1 each */
     trek_module *layer = trek_nn_sync_batch_norm(CHANNELS, test_device());
-    REFUSED(trek_forward(layer, typed(1, trek_dims(4, CHANNELS + 1), TREK_F32)), TREK_ERR_SHAPE, "needs [N, 3, ...]");
-    REFUSED(trek_forward(layer, typed(1, trek_dims(CHANNELS), TREK_F32)), TREK_ERR_SHAPE, "needs [N, 3, ...]");
+    REFUSED(trek_forward(layer, typed(1, trek_dims(4, CHANNELS + 1), TREK_F32)), TREK_ERR_SHAPE, "must be [N, 3, ...]");
+    REFUSED(trek_forward(layer, typed(1, trek_dims(CHANNELS), TREK_F32)), TREK_ERR_SHAPE, "must be [N, 3, ...]");
     trek_module_free(&layer);
     trek_scope_end(scope);
     trek_graph_free(&graph);

@@ -361,7 +361,7 @@ static void after_the_wrapper(void **state)
     trek_scope scope = trek_scope_begin();
     layer->klass->meet(layer, sums);
     trek_comm_sums_end(sums);
-    REFUSED(trek_forward(layer, typed(3, trek_dims(4, CHANNELS), TREK_F64)), TREK_ERR_STATE, "has ended");
+    REFUSED(trek_forward(layer, typed(3, trek_dims(4, CHANNELS), TREK_F64)), TREK_ERR_STATE, "ddp wrapper that was freed");
     layer->klass->meet(layer, NULL);
     assert_non_null(trek_forward(layer, typed(3, trek_dims(4, CHANNELS), TREK_F64)));
     trek_scope_end(scope);

@@ -772,7 +772,7 @@ static void test_ends(void **state)
     static world w;
     static const struct { const char *victim, *others, *text; } rows[] = {
         { "least=3,at=loss:5", "least=3", ".min_processes is 3" }, { "least=0,at=loss:5", "least=0", "died" },
-        { "bad-loss", "-", "returned NULL" },                      { "least=4", "least=4", ".min_processes is 4 in a job of 3" },
+        { "bad-loss", "-", "returned NULL" },                      { "least=4", "least=4", ".min_processes: 4; must be 1 to 3" },
         { "least=2", "least=1", ".min_processes is" },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
@@ -883,8 +883,8 @@ static void test_again_refused(void **state)
         { "until=3,", "join,wrong-token,as=1", "TREK_TOKEN" },
         { "until=3,", "join,least=2,as=1", "other options" },
         { "until=3,", "join,least=0,as=1", ".min_processes is 0" },
-        { "until=3,", "join,of=4,as=1", "process 1 of 4 cannot join the job, which is one of 3" },
-        { "", "join,late,as=1", "no process of the job lets others join" },
+        { "until=3,", "join,of=4,as=1", "process 1 of 4 cannot join the job, which has 3" },
+        { "", "join,late,as=1", "no process of the job admits newcomers" },
         { "hold=3,", "join,alive=1,as=0", "is alive" },
         { "until=3,", "join,own-comm,as=1", "TREK_JOIN is set" },
     };

@@ -274,7 +274,7 @@ static void test_refused(void **state)
     o = good;
     o.epochs = 0;
     trek_fit(m, &o);
-    expect_error(TREK_ERR_ARGUMENT, ".epochs is 0");
+    expect_error(TREK_ERR_ARGUMENT, ".epochs: 0");
     trek_module_freeze(m);
     trek_tensor *before = trek_tensor_clone(trek_var_data(trek_module_find(m, "0.weight")));
     well(trek_fit(m, &good)); /* nothing to train */

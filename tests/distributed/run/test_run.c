@@ -560,7 +560,8 @@ static void test_nothing_to_resume(void **state)
         trek_state *final = trek_run_join(trek_trainer_run(&o));
         assert_true((final != NULL) == (k == 2));
         if (k != 2)
-            expect_error(TREK_ERR_IO, k == 0 ? "safetensors is not there" : "none is not there; only .checkpoint_folder may be");
+            expect_error(TREK_ERR_IO, k == 0 ? "safetensors does not exist"
+                         : "none does not exist; only .checkpoint_folder may be");
         trek_state_free(&final);
     }
     remove_folder(path);
@@ -630,8 +631,8 @@ static void test_failures(void **state)
         trek_run_opts o = plain_opts(data, ranks);
         o.train_step = fails_on_rank_one;
         o.shuffle = false;
-        expect_failure(&o, 0, TREK_ERR_CALLBACK, ranks == 3 ? "rank 1: trek_trainer_run: .train_step returned NULL"
-                       : ".train_step returned NULL");
+        expect_failure(&o, 0, TREK_ERR_CALLBACK, ranks == 3 ? "rank 1: trainer_run: .train_step: returned NULL"
+                       : ".train_step: returned NULL");
         o = plain_opts(data, ranks);
         o.build_model = no_model;
         expect_failure(&o, 0, TREK_ERR_CALLBACK, "build_model");

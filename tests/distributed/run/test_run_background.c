@@ -593,19 +593,19 @@ static void test_refused(void **state)
     trek_dataset *data = line_dataset(false);
     trek_run_opts o = opts_of(data, 2);
     o.transport = (trek_transport)7;
-    expect_refused(&o, ".transport is 7");
+    expect_refused(&o, ".transport: 7");
     o.transport = TREK_TRANSPORT_DEVICE;
     o.max_lead = 3;
-    expect_refused(&o, ".max_lead is of TREK_TRANSPORT_HOST");
+    expect_refused(&o, ".max_lead: set without TREK_TRANSPORT_HOST");
     o.max_lead = 0;
     o.outer = &(trek_outer_opts){ .bits = 8 };
-    expect_refused(&o, ".outer is of TREK_TRANSPORT_HOST");
+    expect_refused(&o, ".outer: set without TREK_TRANSPORT_HOST");
     o.outer = NULL;
     o.policy = TREK_POLICY_ASYNC;
-    expect_refused(&o, "needs TREK_TRANSPORT_HOST");
+    expect_refused(&o, "needs .transport = TREK_TRANSPORT_HOST");
     o.transport = TREK_TRANSPORT_HOST;
     o.max_lead = -3;
-    expect_refused(&o, ".max_lead is negative");
+    expect_refused(&o, ".max_lead: ");
     o.max_lead = 0;
     o.outer = &(trek_outer_opts){ .bits = 7 };
     expect_refused(&o, "bits");
@@ -614,7 +614,7 @@ static void test_refused(void **state)
     expect_refused(&o, ".trainer.accumulate");
     o.trainer.accumulate = 0;
     o.trainer.max_anchor = TREK_OFF;
-    expect_refused(&o, "TREK_POLICY_ASYNC without windows");
+    expect_refused(&o, "TREK_POLICY_ASYNC needs windows");
     trek_dataset_free(&data);
 }
 

@@ -208,7 +208,7 @@ static void test_mistakes(void **state)
     static const struct {
         const char *name, *text;
     } rows[] = { { "spec", "different specs" }, { "mean", "as a metric and as a mean" }, { "metric", "as a sum and as a metric" },
-                 { "range", "is outside [0, 4)" }, { "kind", "top_k" } };
+                 { "range", "must be inside [0, 4)" }, { "kind", "top_k" } };
     trek_dataset *data = measured_dataset(SAMPLES);
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
         for (int ranks = 1; ranks <= 2; ranks++) {

@@ -311,7 +311,7 @@ static void test_parts(void **state)
     run_world(&w, 2, "parts,goes-on", -1, NULL);
     for (int p = 0; p < 2; p++) {
         assert_int_equal(w.code[p], 1);
-        assert_non_null(strstr(w.text[p], "does not go with .trainer.shard_optimizer"));
+        assert_non_null(strstr(w.text[p], "set together with .trainer.shard_optimizer"));
     }
 }
 
@@ -452,12 +452,12 @@ static void test_failing(void **state)
 {
     static const struct { const char *victim, *own, *others; } rows[] = {
         { "resume,other-file", "step-000000000007", "step-000000000007" },
-        { "bad-epoch", "no epoch today", "process 1" },    { "bad-metrics", "on_metrics failed", "process 1" },
+        { "bad-epoch", "no epoch today", "process 1" },    { "bad-metrics", ".on_metrics: it failed", "process 1" },
         { "bad-loss", "returned NULL", "process 1" },      { "bad-evaluation", "returned NULL", "process 1" },
         { "more", ".epochs is 4 in process 1", ".epochs is 4 in process 1" },
         { "bad-build", "no model today", "process 1" },
         { "shares,other-share", ".shares[0] is 2 in process 1", ".shares[0] is 2 in process 1" },
-        { "shares,too-many", ".shares has 4 numbers, and the job 3", "process 1 failed" },
+        { "shares,too-many", ".n_shares: 4; must be the number of the job's ranks, 3", "process 1 failed" },
         { "kill", NULL, "process 1" },
     };
     static world w;

@@ -486,11 +486,11 @@ static void test_refused(void **state)
     trek_run_opts o = opts_of(data, 2, NULL);
     o.site = (trek_site)5;
     assert_null(trek_trainer_run(&o));
-    assert_non_null(strstr(trek_error(), ".site is 5"));
+    assert_non_null(strstr(trek_error(), ".site: 5"));
     trek_error_clear();
     o.site = TREK_SITE_PROCESS;
     o.transport = TREK_TRANSPORT_DEVICE;
-    REFUSED(trek_trainer_run(&o), TREK_ERR_ARGUMENT, ".site is of TREK_TRANSPORT_HOST");
+    REFUSED(trek_trainer_run(&o), TREK_ERR_ARGUMENT, ".site: TREK_SITE_PROCESS without TREK_TRANSPORT_HOST");
     trek_dataset_free(&data);
 }
 

@@ -479,7 +479,7 @@ static void test_rank_takes_from_outside(void **state)
     assert_same_values(graphs[0], graphs[1], c.world);
     assert_int_equal(trek_graph_replays(graphs[1]), 0);
     if (!test_on_cpu())
-        assert_non_null(strstr(trek_graph_capture_problem(graphs[1]), "was not there in the call before"));
+        assert_non_null(strstr(trek_graph_capture_problem(graphs[1]), "did not exist in the call before"));
     trek_graph_free(&graphs[0]);
     trek_graph_free(&graphs[1]);
 }

@@ -235,7 +235,7 @@ static void test_constants(void **state)
     for (int way = 0; way < 3; way++) {
         assert_int_equal(trek_graph_set_teacher(graph, "teacher", training_teacher(trek_cpu(0), NULL),
                                                 way < 2 ? wrong_teacher : NULL, &way), expected[way]);
-        assert_non_null(strstr(trek_error(), "teacher \"teacher\""));
+        assert_non_null(strstr(trek_error(), "graph_set_teacher: \"teacher\""));
         trek_error_clear();
         assert_ptr_equal(trek_graph_teacher(graph, "teacher"), before);
         assert_non_null(trek_graph_teacher(trek_graph_replica(graph, 2), "teacher"));
@@ -406,7 +406,7 @@ static void test_forward_only(void **state)
         assert_int_equal(trek_var_size(y, 0), 10);
     }
     trek_graph_set_loss(graph, NULL, NULL);
-    REFUSED(trek_graph_train_batch(graph, batch), TREK_ERR_STATE, "trek_graph_train_batch: no loss is registered");
+    REFUSED(trek_graph_train_batch(graph, batch), TREK_ERR_STATE, "graph_train_batch: no loss is registered");
     trek_graph_free(&graph);
     trek_loader_free(&loader);
 }
@@ -462,7 +462,7 @@ static void test_mistakes(void **state)
     trek_graph_start(graph, 0);
     trek_batch *batch = trek_graph_next(graph);
     REFUSED(trek_batch_get(batch, "x"), TREK_ERR_UNSUPPORTED, "window");
-    REFUSED(trek_graph_forward_batch(graph, batch), TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: a window");
+    REFUSED(trek_graph_forward_batch(graph, batch), TREK_ERR_UNSUPPORTED, "graph_forward_batch: batch: a window");
     assert_null(trek_graph_train_batch(graph, batch));
     FAILS(trek_graph_step(graph), TREK_ERR_CALLBACK, "rank 0");
     trek_graph_set_loss(graph, vector_loss, NULL);

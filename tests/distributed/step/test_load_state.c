@@ -220,7 +220,7 @@ static void what_does_not_fit_changes_no_rank(void **state)
         c.sharded = sharded;
         trek_graph *graph = begin(&c);
         make_steps(&c, graph, 0, BEFORE);
-        FAILS(trek_optimizer_load(trek_graph_optimizer(graph), bad), TREK_ERR_FORMAT, "'0.w1' has only a part");
+        FAILS(trek_optimizer_load(trek_graph_optimizer(graph), bad), TREK_ERR_FORMAT, "parameter '0.w1': a part");
         make_steps(&c, graph, BEFORE, BEFORE + AFTER);
         expect_values(&c, graph, later, "refused");
         trek_graph_free(&graph);

@@ -264,7 +264,7 @@ static void test_refused(void **state)
     BAD("rank 1 has -2", shares[1] = -2);
     BAD("nan", shares[0] = NAN);
     BAD("inf", shares[0] = INFINITY);
-    BAD("no rank has any", (shares[0] = shares[1] = 0, o.trainer.allow_idle = true));
+    BAD("all are 0", (shares[0] = shares[1] = 0, o.trainer.allow_idle = true));
     BAD("allow_idle", shares[1] = 0);
     BAD("millionth", shares[1] = 1e-7);
     BAD("n_shares", o.trainer.n_shares = -1);
@@ -275,7 +275,7 @@ static void test_refused(void **state)
         o.trainer.shares = shares;
         o.trainer.n_shares = n;
         assert_null(trek_run_join(trek_trainer_run(&o)));
-        assert_true(trek_error_status() == TREK_ERR_ARGUMENT && strstr(trek_error(), "the job 2 ranks"));
+        assert_true(trek_error_status() == TREK_ERR_ARGUMENT && strstr(trek_error(), "the job's ranks, 2"));
         trek_error_clear();
     }
     trek_graph *graph = training_build(test_device(), NULL);

@@ -273,6 +273,8 @@ static trek_status transposed_sizes(const trek_op_call *call, const trek_tensor 
 /* Output padding of at least the stride is refused: conv2d of such a result would be larger than x. */
 static trek_status check_output_padding(const trek_op_call *call, const int64_t *a)
 {
+    if (a[8] == TREK_NOT_SAID)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "output padding: " TREK_NOT_SAID_TEXT);
     for (int d = 0; d < 2; d++)
         if (a[7 + d] < 0 || a[7 + d] >= a[d])
             return trek_op_fail(call, TREK_ERR_ARGUMENT,

@@ -896,6 +896,14 @@ void trek_rule_sunk(trek_backward_call *b, int k)
 
 bool trek_backward_retains(void) { return walking && walking->retain; }
 bool trek_backward_captures(void) { return walking && walking->inputs; }
+bool trek_backward_captures_leaf(const trek_var *leaf)
+{
+    for (int k = 0; walking && k < walking->n_inputs; k++)
+        if (walking->inputs[k] == leaf)
+            return true;
+    return false;
+}
+trek_status trek_backward_capture_leaf(trek_var *leaf, trek_var *grad) { return capture(walking, leaf, NULL, 0, grad); }
 bool trek_backward_gives_zeros(void) { return walking && walking->zeros; }
 bool trek_backward_passes_last(const trek_var *leaf)
 {

@@ -14,10 +14,17 @@ TREK_BEGIN
  * Returns its result. */
 int trek_thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg);
 
+/* Whether pthread_mutex_clocklock can be called. ThreadSanitizer does not know that it locks, and would report every unlock. */
+#if defined(__GLIBC__) && !defined(__SANITIZE_THREAD__)
+#define TREK_HAS_CLOCKLOCK __GLIBC_PREREQ(2, 30)
+#else
+#define TREK_HAS_CLOCKLOCK 0
+#endif
+
 /* pthread_mutex_timedlock with the monotonic clock. */
 static inline int trek_mutex_lock_until(pthread_mutex_t *lock, const struct timespec *until)
 {
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+#if TREK_HAS_CLOCKLOCK
     return pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, until);
 #else /* other systems only support the time of day: add the remaining time to it */
     struct timespec at, now;

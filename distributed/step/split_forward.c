@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Splits a forward over the ranks, joins their outputs, and runs its backward. */
-#include "distributed/step/split_forward.h"
+#include "distributed/step/split_pass.h"
 
 #include <string.h>
 
@@ -15,129 +15,121 @@
 /* Up to this size the caller joins alone, because waking the ranks would take longer. */
 #define JOIN_ALONE_BYTES (256 * 1024)
 
-typedef struct side {
-    bool runs;
-    int64_t first, rows;
-    uint64_t rng_draw;      /* after the forward */
-    trek_replica *replica;  /* retained */
-    trek_var **inputs;      /* the rank's own leaves; only inputs that need a gradient */
-    trek_var **leaves;      /* memory for the leaves of a backward that is for some leaves only */
-    trek_var **outputs;     /* retained: they hold the rank's segment of tape */
-    trek_var **roots, **seeds;
-    int64_t *out_first, *out_rows; /* [outputs] where its rows of an output are */
-} side;
-
-/* One forward. It lives as long as its backward may come. */
-typedef struct split_forward {
-    trek_ranks *ranks;
-    trek_stopwatches *watches; /* may be NULL */
-    trek_var *tape_leaf;    /* a leaf of no replica: with it the tape records a forward whose inputs need no gradient */
-    int local_ranks, n_inputs, n_outputs, n_sources;
-    bool own_inputs, interprocess; /* interprocess: there are other processes */
-    int64_t total;          /* number of rows */
-    double scale;
-    side *of;
-    bool *split;            /* [inputs] */
-    trek_device *devices;   /* [sources] devices of the caller's inputs */
-    bool *recorded;         /* [outputs] */
-    bool *reached;          /* [params] that get gradients in the current backward */
-    int64_t *out_total;     /* [outputs] rows; -1: a scalar */
-    trek_tensor **joined;   /* [outputs] until they are variables */
-} split_forward;
-
 /* --- life ----------------------------------------------------------------------- */
 
-static void *carve(char **at, size_t count, size_t size)
+/* Moves through a block that is not there yet (memory NULL) or that has the size found so. */
+typedef struct carver {
+    char *memory;
+    size_t used;
+} carver;
+
+static void *carve(carver *c, int count, size_t size)
 {
-    void *memory = *at;
-    *at += (count * size + 15) & ~(size_t)15;
-    return memory;
+    void *at = c->memory ? c->memory + c->used : NULL;
+    c->used += ((size_t)count * size + 15) & ~(size_t)15;
+    return at;
 }
 
-static void carve_side(side *of, char **at, const trek_split_call *call, size_t params)
+static void carve_side(trek_split_side *of, carver *c, const trek_split_pass *p)
 {
-    size_t inputs = (size_t)call->n_inputs, outputs = (size_t)call->n_outputs;
-    of->inputs = carve(at, inputs, sizeof(trek_var *));
-    of->leaves = carve(at, inputs + params, sizeof(trek_var *));
-    of->outputs = carve(at, outputs, sizeof(trek_var *));
-    of->roots = carve(at, outputs, sizeof(trek_var *));
-    of->seeds = carve(at, outputs, sizeof(trek_var *));
-    of->out_first = carve(at, outputs, sizeof(int64_t));
-    of->out_rows = carve(at, outputs, sizeof(int64_t));
+    of->leaves = carve(c, p->n_sources, sizeof(trek_var *));
+    of->outputs = carve(c, p->n_outputs, sizeof(trek_var *));
+    of->of_leaf = carve(c, p->n_sources, sizeof(trek_split_span));
+    of->of_output = carve(c, p->n_outputs, sizeof(trek_split_span));
+    of->roots = carve(c, p->n_outputs, sizeof(trek_var *));
+    of->seeds = carve(c, p->n_outputs, sizeof(trek_var *));
+    of->watched = carve(c, p->n_sources + p->n_params, sizeof(trek_var *));
 }
 
-static void take_parts(split_forward *p, const trek_split_call *call)
+/* Sets the arrays of p, which has the counts. */
+static void carve_pass(trek_split_pass *p, carver *c)
+{
+    trek_split_side none;
+    carve(c, 1, sizeof *p);
+    p->of = carve(c, p->local_ranks, sizeof *p->of);
+    p->sources = carve(c, p->n_sources, sizeof *p->sources);
+    p->leaf = carve(c, p->n_sources, sizeof *p->leaf);
+    p->output = carve(c, p->n_outputs, sizeof *p->output);
+    p->recorded = carve(c, p->n_outputs, sizeof *p->recorded);
+    p->reached = carve(c, p->n_params, sizeof *p->reached);
+    p->joined = carve(c, p->n_outputs, sizeof *p->joined);
+    for (int r = 0; r < p->local_ranks; r++)
+        carve_side(p->of ? &p->of[r] : &none, c, p);
+}
+
+trek_split_pass *trek_split_pass_new(trek_ranks *ranks, int n_sources, int n_outputs, trek_replica *const *replicas)
+{
+    trek_split_pass like = { .refs = 1, .local_ranks = trek_ranks_world_size(ranks), .n_sources = n_sources,
+                             .n_outputs = n_outputs, .n_params = replicas[0]->n_params };
+    carver measure = { NULL, 0 };
+    carve_pass(&like, &measure);
+    carver fill = { trek_calloc(1, measure.used), 0 };
+    if (!fill.memory)
+        return NULL;
+    carve_pass(&like, &fill);
+    trek_split_pass *p = (trek_split_pass *)(void *)fill.memory;
+    *p = like;
+    p->ranks = trek_ranks_retain(ranks);
+    for (int r = 0; r < p->local_ranks; r++)
+        p->of[r].replica = trek_replica_retain(replicas[r]);
+    return p;
+}
+
+static void take_parts(trek_split_pass *p, const trek_split_call *call)
 {
     for (int r = 0; r < p->local_ranks; r++) {
-        p->of[r].replica = trek_replica_retain(call->replica(r, call->arg));
-        p->of[r].runs = call->parts[r].runs;
-        p->of[r].rows = call->parts[r].rows;
-        p->of[r].first = p->total;
-        p->total += call->parts[r].rows;
+        trek_split_side *of = &p->of[r];
+        of->runs = call->parts[r].runs;
+        of->rows = call->parts[r].rows;
+        of->first = p->total;
+        p->total += of->rows;
+        for (int k = 0; k < p->n_sources; k++)
+            of->of_leaf[k] = (trek_split_span){ of->first, of->rows, 1 };
     }
-    for (int k = 0; k < p->n_inputs && !p->own_inputs; k++)
-        p->split[k] = call->split[k];
     for (int k = 0; k < p->n_sources; k++)
-        p->devices[k] = call->inputs[k] ? call->inputs[k]->data->device : trek_cpu(0);
+        p->leaf[k] = (trek_split_place){ !call->own_inputs && call->split[k] ? p->total : -1, 1 / p->scale,
+                                         call->inputs[k] ? call->inputs[k]->data->device : trek_cpu(0) };
 }
 
-static split_forward *split_forward_new(const trek_split_call *call)
+static trek_split_pass *new_forward(const trek_split_call *call)
 {
-    size_t local_ranks = (size_t)trek_ranks_world_size(call->ranks), inputs = (size_t)call->n_inputs,
-        outputs = (size_t)call->n_outputs;
-    size_t sources = call->own_inputs ? local_ranks * inputs : inputs, params = (size_t)call->replica(0, call->arg)->n_params;
-    size_t bytes = sizeof(split_forward) + local_ranks * sizeof(side) +
-                   local_ranks * (2 * inputs + params + 3 * outputs) * sizeof(void *) +
-                   2 * local_ranks * outputs * sizeof(int64_t) + inputs + outputs + params + sources * sizeof(trek_device) +
-                   2 * outputs * sizeof(void *) + 16 * (9 + 8 * local_ranks);
-    char *at = trek_calloc(1, bytes);
-    if (!at)
+    int local_ranks = trek_ranks_world_size(call->ranks);
+    trek_replica *replicas[TREK_MAX_RANKS];
+    for (int r = 0; r < local_ranks; r++)
+        replicas[r] = call->replica(r, call->arg);
+    trek_split_pass *p = trek_split_pass_new(call->ranks, call->own_inputs ? local_ranks * call->n_inputs : call->n_inputs,
+                                             call->n_outputs, replicas);
+    if (!p)
         return NULL;
-    split_forward *p = carve(&at, 1, sizeof *p);
-    p->ranks = trek_ranks_retain(call->ranks);
     p->watches = call->watches ? trek_stopwatches_retain(call->watches) : NULL;
-    p->local_ranks = (int)local_ranks;
-    p->n_inputs = call->n_inputs;
-    p->n_outputs = call->n_outputs;
-    p->n_sources = (int)sources;
-    p->own_inputs = call->own_inputs;
     p->interprocess = call->comm != NULL;
     p->scale = call->scale;
-    p->of = carve(&at, local_ranks, sizeof *p->of);
-    p->split = carve(&at, inputs, sizeof *p->split);
-    p->devices = carve(&at, sources, sizeof *p->devices);
-    p->recorded = carve(&at, outputs, sizeof *p->recorded);
-    p->reached = carve(&at, params, sizeof *p->reached);
-    p->out_total = carve(&at, outputs, sizeof *p->out_total);
-    p->joined = carve(&at, outputs, sizeof *p->joined);
-    for (size_t r = 0; r < local_ranks; r++)
-        carve_side(&p->of[r], &at, call, params);
     take_parts(p, call);
     return p;
 }
 
-/* Called on the caller's thread; what the ranks recorded is returned to their tapes. */
-static void pass_free(void *data)
+void trek_split_pass_release(void *pass)
 {
-    split_forward *p = data;
+    trek_split_pass *p = pass;
+    if (--p->refs > 0)
+        return;
     for (int r = 0; r < p->local_ranks; r++) {
-        for (int k = 0; k < p->n_inputs; k++)
-            trek_var_release(p->of[r].inputs[k]);
+        for (int k = 0; k < p->n_sources; k++)
+            trek_var_release(p->of[r].leaves[k]);
         for (int k = 0; k < p->n_outputs; k++)
             trek_var_release(p->of[r].outputs[k]);
         trek_replica_release(p->of[r].replica);
     }
     for (int k = 0; k < p->n_outputs; k++)
         trek_tensor_release(p->joined[k]);
+    for (int k = 0; k < p->n_sources; k++)
+        trek_var_release(p->sources[k]);
     trek_stopwatches_release(p->watches);
     trek_var_release(p->tape_leaf);
     trek_ranks *ranks = p->ranks;
     trek_free(p);
     trek_ranks_free(&ranks);
 }
-
-/* Returns the index of the rank's input k among the caller's inputs. */
-static int source_of(const split_forward *p, int rank, int k) { return p->own_inputs ? rank * p->n_inputs + k : k; }
 
 /* Returns rows [first, first + rows) of x in place, as a new reference. */
 static trek_tensor *view_rows(trek_tensor *x, int64_t first, int64_t rows)
@@ -149,8 +141,7 @@ static trek_tensor *view_rows(trek_tensor *x, int64_t first, int64_t rows)
     return trek_tensor_make_view(x, data, x->ndim, sizes, x->strides);
 }
 
-/* Returns those rows on `device`: CPUs share memory, GPUs get copies of what is elsewhere. */
-static trek_tensor *rows_of(trek_tensor *x, int64_t first, int64_t rows, trek_device device)
+trek_tensor *trek_split_rows(trek_tensor *x, int64_t first, int64_t rows, trek_device device)
 {
     trek_tensor *view = view_rows(x, first, rows);
     trek_tensor *there = view ? trek_tensor_to(view, device) : NULL;
@@ -158,8 +149,7 @@ static trek_tensor *rows_of(trek_tensor *x, int64_t first, int64_t rows, trek_de
     return there;
 }
 
-/* Runs fn on all ranks. Those that run can make sums with one another. */
-static trek_status run_ranks(const split_forward *p, trek_rank_fn fn, void *arg, bool goes_back)
+trek_status trek_split_run(const trek_split_pass *p, trek_rank_fn fn, void *arg, bool goes_back)
 {
     bool runs[TREK_MAX_RANKS];
     for (int r = 0; r < p->local_ranks; r++)
@@ -178,7 +168,7 @@ static trek_status run_ranks(const split_forward *p, trek_rank_fn fn, void *arg,
 
 typedef struct forward_call {
     const trek_split_call *call;
-    split_forward *forward;
+    trek_split_pass *forward;
     int no_grad_depth;
     trek_dtype autocast;    /* of the caller, as the following fields */
     trek_offload_opts offload;
@@ -189,26 +179,28 @@ typedef struct forward_call {
  * gradient. */
 static trek_var *rank_input(const forward_call *c, int rank, int k)
 {
-    const split_forward *p = c->forward;
-    side *of = &p->of[rank];
-    trek_var *x = c->call->inputs[source_of(p, rank, k)];
+    const trek_split_pass *p = c->forward;
+    trek_split_side *of = &p->of[rank];
+    int source = c->call->own_inputs ? rank * c->call->n_inputs + k : k;
+    trek_var *x = c->call->inputs[source];
     trek_device device = trek_ranks_device(p->ranks, rank);
     if (!x)
         return trek_fail_missing("a forward over ranks", "an input"), NULL;
-    trek_tensor *part = p->split[k] ? rows_of(x->data, of->first, of->rows, device) : trek_tensor_to(x->data, device);
+    trek_tensor *part = p->leaf[source].total >= 0 ? trek_split_rows(x->data, of->first, of->rows, device)
+        : trek_tensor_to(x->data, device);
     if (!part)
         return NULL;
     if (!x->requires_grad || c->no_grad_depth > 0)
         return trek_var_from(part);
-    of->inputs[k] = trek_var_new(part, true);
+    of->leaves[source] = trek_var_new(part, true);
     trek_tensor_release(part);
-    return of->inputs[k];
+    return of->leaves[source];
 }
 
 static trek_status run_replica(const forward_call *c, int rank)
 {
-    side *of = &c->forward->of[rank];
-    int n = c->forward->n_inputs;
+    trek_split_side *of = &c->forward->of[rank];
+    int n = c->call->n_inputs;
     trek_var *inputs[64], **list = n <= 64 ? inputs : trek_calloc((size_t)n, sizeof *list);
     trek_status status = list ? TREK_OK : trek_error_status();
     for (int k = 0; k < n && status == TREK_OK; k++)
@@ -235,7 +227,7 @@ static trek_status run_timed(const forward_call *c, int rank)
 static trek_status forward_rank(int rank, void *arg)
 {
     const forward_call *c = arg;
-    side *of = &c->forward->of[rank];
+    trek_split_side *of = &c->forward->of[rank];
     if (c->call->begin)
         c->call->begin(rank, c->call->arg);
     if (!of->runs)
@@ -271,7 +263,7 @@ static trek_status forward_rank(int rank, void *arg)
 
 /* --- joining ------------------------------------------------------------------------- */
 
-static trek_status fail_join(const trek_split_call *call, const split_forward *p, int k, int rank, const char *why)
+static trek_status fail_join(const trek_split_call *call, const trek_split_pass *p, int k, int rank, const char *why)
 {
     char text[TREK_SHAPE_TEXT], name[256];
     const trek_tensor *y = p->of[rank].outputs[k]->data;
@@ -281,8 +273,7 @@ static trek_status fail_join(const trek_split_call *call, const split_forward *p
                      trek_tensor_shape_text(y, text), rank, (long long)p->of[rank].rows, why);
 }
 
-/* Returns the first rank that has rows; a share may be less than one row. */
-static int first_running(const split_forward *p)
+static int first_running(const trek_split_pass *p)
 {
     int rank = 0;
     while (!p->of[rank].runs)
@@ -292,9 +283,14 @@ static int first_running(const split_forward *p)
 
 static bool is_loose(const trek_split_call *call, int k) { return k >= call->n_outputs - call->n_loose; }
 
+static double share_of(const trek_split_pass *p, int rank)
+{
+    return p->total > 0 ? (double)p->of[rank].rows / (double)p->total : 1;
+}
+
 /* Sets where the ranks' rows of output k go, as far as they fit together. Returns what is wrong, and with which
  * rank's output, or NULL. */
-static const char *misfit(const trek_split_call *call, split_forward *p, int k, int *rank)
+static const char *misfit(const trek_split_call *call, trek_split_pass *p, int k, int *rank)
 {
     static const char not_rows[] = "its dimension 0 does not hold the rows (time-major data cannot be split)";
     int from = *rank = first_running(p);
@@ -315,17 +311,17 @@ static const char *misfit(const trek_split_call *call, split_forward *p, int k, 
             same = y->sizes[d] == first->sizes[d];
         if (!same)
             return "its shape or dtype is not that of the first rank";
-        p->of[r].out_rows[k] = y->ndim > 0 ? y->sizes[0] : 0;
+        int64_t here = y->ndim > 0 ? y->sizes[0] : 0;
         if (y->ndim > 0 && call->keeps_rows && p->total > 0 && y->sizes[0] != unit * p->of[r].rows)
             return not_rows;
-        p->of[r].out_first[k] = total;
-        total += p->of[r].out_rows[k];
+        p->of[r].of_output[k] = (trek_split_span){ total, here, y->ndim > 0 ? p->scale : p->scale * share_of(p, r) };
+        total += here;
     }
-    p->out_total[k] = first->ndim > 0 ? total : -1;
+    p->output[k].total = first->ndim > 0 ? total : -1;
     return NULL;
 }
 
-static bool all_have(const split_forward *p, int k)
+static bool all_have(const trek_split_pass *p, int k)
 {
     for (int r = 0; r < p->local_ranks; r++)
         if (p->of[r].runs && !p->of[r].outputs[k])
@@ -335,7 +331,7 @@ static bool all_have(const split_forward *p, int k)
 
 /* Checks that the ranks' outputs k fit together, and sets where the rows of each go. A loose output that does not fit
  * is dropped. */
-static trek_status place_output(const trek_split_call *call, split_forward *p, int k)
+static trek_status place_output(const trek_split_call *call, trek_split_pass *p, int k)
 {
     int rank;
     if (!is_loose(call, k)) {
@@ -344,7 +340,7 @@ static trek_status place_output(const trek_split_call *call, split_forward *p, i
     }
     if (all_have(p, k) && !misfit(call, p, k, &rank))
         return TREK_OK;
-    p->out_total[k] = -1;
+    p->output[k].total = -1;
     for (int r = 0; r < p->local_ranks; r++) {
         trek_var_release(p->of[r].outputs[k]);
         p->of[r].outputs[k] = NULL;
@@ -352,7 +348,7 @@ static trek_status place_output(const trek_split_call *call, split_forward *p, i
     return TREK_OK;
 }
 
-static int ranks_running(const split_forward *p)
+static int ranks_running(const trek_split_pass *p)
 {
     int n = 0;
     for (int r = 0; r < p->local_ranks; r++)
@@ -360,13 +356,8 @@ static int ranks_running(const split_forward *p)
     return n;
 }
 
-static double share_of(const split_forward *p, int rank)
-{
-    return p->total > 0 ? (double)p->of[rank].rows / (double)p->total : 1;
-}
-
 /* Returns the mean of the ranks' scalars, weighted by rows, in rank order. */
-static trek_tensor *join_scalars(const split_forward *p, int k)
+static trek_tensor *join_scalars(const trek_split_pass *p, int k)
 {
     double sum = 0;
     for (int r = 0; r < p->local_ranks; r++)
@@ -376,7 +367,7 @@ static trek_tensor *join_scalars(const split_forward *p, int k)
     return trek_tensor_full(sum, trek_dims_none(), (trek_dtype)first->dtype, trek_ranks_device(p->ranks, 0));
 }
 
-static trek_status make_joined(const trek_split_call *call, split_forward *p, int k)
+static trek_status make_joined(const trek_split_call *call, trek_split_pass *p, int k)
 {
     trek_status status = place_output(call, p, k);
     if (status != TREK_OK || !p->of[first_running(p)].outputs[k])
@@ -385,19 +376,18 @@ static trek_status make_joined(const trek_split_call *call, split_forward *p, in
     trek_device device = trek_ranks_device(p->ranks, 0);
     if (ranks_running(p) == 1) {
         p->joined[k] = trek_tensor_to(first, device);
-    } else if (p->out_total[k] < 0) {
+    } else if (p->output[k].total < 0) {
         p->joined[k] = join_scalars(p, k);
     } else {
         int64_t sizes[TREK_MAX_DIMS];
         memcpy(sizes, first->sizes, sizeof sizes);
-        sizes[0] = p->out_total[k];
+        sizes[0] = p->output[k].total;
         p->joined[k] = trek_tensor_make(first->ndim, sizes, (trek_dtype)first->dtype, device);
     }
     return p->joined[k] ? TREK_OK : trek_error_status();
 }
 
-/* Writes `part` to rows [first, ...) of `whole`. */
-static trek_status put_rows(trek_tensor *whole, int64_t first, trek_tensor *part)
+trek_status trek_split_put_rows(trek_tensor *whole, int64_t first, trek_tensor *part)
 {
     size_t size = trek_dtype_size((trek_dtype)part->dtype);
     if (part->contiguous && whole->contiguous && part->dtype == whole->dtype && trek_tensor_data(part) &&
@@ -413,15 +403,15 @@ static trek_status put_rows(trek_tensor *whole, int64_t first, trek_tensor *part
 
 static trek_status join_rank(int rank, void *arg)
 {
-    const split_forward *p = arg;
+    const trek_split_pass *p = arg;
     trek_status status = TREK_OK;
     for (int k = 0; k < p->n_outputs && p->of[rank].runs && status == TREK_OK; k++)
-        if (p->joined[k] && p->out_total[k] >= 0)
-            status = put_rows(p->joined[k], p->of[rank].out_first[k], p->of[rank].outputs[k]->data);
+        if (p->joined[k] && p->output[k].total >= 0)
+            status = trek_split_put_rows(p->joined[k], p->of[rank].of_output[k].first, p->of[rank].outputs[k]->data);
     return status;
 }
 
-static trek_status join(const trek_split_call *call, split_forward *p)
+static trek_status join(const trek_split_call *call, trek_split_pass *p)
 {
     trek_status status = TREK_OK;
     size_t bytes = 0;
@@ -439,208 +429,14 @@ static trek_status join(const trek_split_call *call, split_forward *p)
     return status;
 }
 
-/* --- backward of the joint node -------------------------------------------------------- */
-
-typedef struct backward_call {
-    split_forward *forward;
-    trek_var *const *grads; /* of the recorded outputs; NULL where none arrived */
-    bool retain;
-    bool zeros;             /* the loss has weight 0 */
-    bool some_only;         /* the backward is for the leaves in forward.reached and for those behind the inputs */
-    const trek_split_watch *watch; /* all parameters are reached; NULL: nobody watches */
-} backward_call;
-
-/* Returns the gradient that arrives at the rank's output k. */
-static trek_var *rank_seed(const split_forward *p, int rank, int k, trek_var *grad)
-{
-    const side *of = &p->of[rank];
-    trek_device device = trek_ranks_device(p->ranks, rank);
-    double scale = p->scale * (p->out_total[k] < 0 ? share_of(p, rank) : 1);
-    trek_tensor *rows = p->out_total[k] < 0 ? trek_tensor_to(grad->data, device)
-        : rows_of(grad->data, of->out_first[k], of->out_rows[k], device);
-    trek_var *seed = rows ? trek_var_from(rows) : NULL;
-    return seed && scale != 1 ? trek_mul_scalar(seed, scale) : seed;
-}
-
-/* Lists the leaves of this rank for which the caller's backward is. */
-static int list_leaves(const split_forward *p, side *of)
-{
-    int n = 0;
-    for (int k = 0; k < of->replica->n_params; k++)
-        if (p->reached[k])
-            of->leaves[n++] = of->replica->params[k];
-    for (int k = 0; k < p->n_inputs; k++)
-        if (of->inputs[k])
-            of->leaves[n++] = of->inputs[k];
-    return n;
-}
-
-static trek_status backward_segment(const backward_call *c, int rank)
-{
-    split_forward *p = c->forward;
-    side *of = &p->of[rank];
-    int n = 0, place = 0;
-    for (int k = 0; k < p->n_outputs; k++) {
-        trek_var *grad = p->recorded[k] ? c->grads[place++] : NULL;
-        if (!grad || !of->outputs[k]->requires_grad)
-            continue;
-        of->roots[n] = of->outputs[k];
-        of->seeds[n] = rank_seed(p, rank, k, grad);
-        if (!of->seeds[n++])
-            return trek_error_status();
-    }
-    if (n == 0)
-        return TREK_OK;
-    trek_backward_opts opts = { .retain_graph = c->retain };
-    trek_backward_watch watch = { .leaves = of->leaves, .only_these = c->some_only, .zeros = c->zeros };
-    if (c->some_only)
-        watch.n_leaves = list_leaves(p, of);
-    if (c->watch) {
-        watch.complete = c->watch->complete;
-        watch.arg = c->watch->arg_of_rank(rank, c->watch->arg);
-    }
-    return trek_backward_watched(of->roots, of->seeds, n, &opts, &watch);
-}
-
-static trek_status backward_timed(const backward_call *c, int rank)
-{
-    trek_stopwatch *watch = c->forward->watches ? &c->forward->watches->of[rank] : NULL;
-    trek_status status = watch ? trek_stopwatch_start(watch, trek_ranks_device(c->forward->ranks, rank)) : TREK_OK;
-    if (status == TREK_OK)
-        status = backward_segment(c, rank);
-    return status == TREK_OK && watch ? trek_stopwatch_stop(watch, 0) : status;
-}
-
-static trek_status run_segment(const backward_call *c, int rank)
-{
-    int64_t start = trek_trace_enter("backward");
-    trek_scope scope = trek_scope_begin();
-    int depth = trek_grad_mode_here.no_grad_depth;
-    trek_grad_mode_here.no_grad_depth = 1; /* seeds are numbers without history */
-    trek_rank_sums_enter(trek_ranks_sums(c->forward->ranks), rank);
-    trek_status status = scope.depth ? backward_timed(c, rank) : trek_error_status();
-    trek_rank_sums_leave(trek_ranks_sums(c->forward->ranks), rank, status);
-    trek_grad_mode_here.no_grad_depth = depth;
-    trek_scope_end(scope);
-    trek_trace_end("backward", start, c->forward->of[rank].rows);
-    return status;
-}
-
-static trek_status backward_rank(int rank, void *arg)
-{
-    const backward_call *c = arg;
-    trek_status status = c->forward->of[rank].runs ? run_segment(c, rank) : TREK_OK;
-    if (c->watch)
-        c->watch->end(rank, c->watch->arg);
-    return status;
-}
-
-/* --- gradients of the inputs ----------------------------------------------------------- */
-
-/* Returns the rank's leaf of the caller's source k, or NULL if it has none. */
-static trek_var *leaf_of(const split_forward *p, int rank, int k)
-{
-    if (!p->own_inputs)
-        return p->of[rank].inputs[k];
-    return k / p->n_inputs == rank ? p->of[rank].inputs[k % p->n_inputs] : NULL;
-}
-
-/* Joins the gradients of an input that was split: the ranks' rows, with zeros for ranks that gave none. */
-static trek_tensor *join_input_rows(const split_forward *p, int k, const trek_tensor *like)
-{
-    trek_tensor *whole = trek_tensor_zeros(trek_tensor_shape(like), (trek_dtype)like->dtype, like->device);
-    for (int r = 0; whole && r < p->local_ranks; r++) {
-        trek_var *grad = p->of[r].inputs[k] ? trek_var_grad(p->of[r].inputs[k]) : NULL;
-        if (grad && put_rows(whole, p->of[r].first, grad->data) != TREK_OK) {
-            trek_tensor_release(whole);
-            return NULL;
-        }
-    }
-    return whole;
-}
-
-/* Sums the gradients of an input that ranks had as a whole, in rank order. The scope owns the result. Returns NULL
- * without an error if no rank gave one. */
-static trek_var *sum_input(const split_forward *p, int k)
-{
-    trek_var *sum = NULL;
-    for (int r = 0; r < p->local_ranks; r++) {
-        trek_var *leaf = leaf_of(p, r, k), *grad = leaf ? trek_var_grad(leaf) : NULL;
-        if (!grad)
-            continue;
-        trek_var *here = trek_var_from(trek_tensor_to(grad->data, p->devices[k]));
-        sum = sum ? trek_add(sum, here) : trek_clone(here);
-        if (!sum)
-            return NULL;
-    }
-    return sum;
-}
-
-static const trek_tensor *any_part(const split_forward *p, int k)
-{
-    for (int r = 0; r < p->local_ranks; r++)
-        if (leaf_of(p, r, k))
-            return leaf_of(p, r, k)->data;
-    return NULL;
-}
-
-static trek_status input_gradient(const split_forward *p, int k, trek_var **grad)
-{
-    const trek_tensor *part = any_part(p, k);
-    if (!part)
-        return TREK_OK;
-    if (!p->own_inputs && p->split[k]) {
-        trek_tensor like = *part;
-        like.sizes[0] = p->total;
-        like.device = p->devices[k];
-        trek_tensor *whole = join_input_rows(p, k, &like);
-        *grad = whole ? trek_var_from(whole) : NULL;
-    } else {
-        *grad = sum_input(p, k);
-    }
-    if (*grad && p->scale != 1)
-        *grad = trek_mul_scalar(*grad, 1 / p->scale);
-    for (int r = 0; r < p->local_ranks; r++)
-        trek_var_zero_grad(leaf_of(p, r, k)); /* a later pass over the same tape begins without gradients */
-    return trek_error_status();
-}
-
-static trek_status split_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
-                                  int n_inputs)
-{
-    (void)n_grads;
-    split_forward *p = trek_function_data(context);
-    if (trek_grad_enabled() || trek_backward_captures())
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s through a forward that is split over %d ranks is not supported",
-                         trek_grad_enabled() ? "create_graph" : "trek_grad", p->local_ranks);
-    const trek_replica *first = p->of[0].replica;
-    bool all = true;
-    for (int k = 0; k < first->n_params; k++)
-        all &= p->reached[k] = trek_backward_reaches(first->params[k]);
-    /* Only a backward that is for certain leaves does not pass the tape's leaf. */
-    backward_call call = { .forward = p, .grads = grads, .retain = trek_backward_retains(), .zeros = trek_backward_gives_zeros(),
-                           .some_only = !trek_backward_reaches(p->tape_leaf) };
-    const trek_split_watch *watch = *trek_ranks_split_watch(p->ranks);
-    if (watch && watch->tape_leaf == p->tape_leaf && all && call.some_only && trek_backward_passes_last(p->tape_leaf) &&
-        watch->begins(watch->arg))
-        call.watch = watch;
-    trek_status status = run_ranks(p, backward_rank, &call, true);
-    for (int k = 0, place = 0; k < p->n_sources && status == TREK_OK; k++) {
-        if (p->own_inputs && !p->of[k / p->n_inputs].runs)
-            continue;
-        if (place < n_inputs - 1 && trek_needs_grad(context, place)) /* the last one is the tape's leaf */
-            status = input_gradient(p, k, &input_grads[place]);
-        place++;
-    }
-    return status;
-}
+/* --- the joint node ------------------------------------------------------------------- */
 
 /* The ranks have already run: their joined outputs become the node's. */
 static trek_status split_outputs(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                  int n_outputs)
 {
     (void)inputs, (void)n_inputs, (void)n_outputs;
-    split_forward *p = trek_function_data(context);
+    trek_split_pass *p = trek_function_data(context);
     int place = 0;
     for (int k = 0; k < p->n_outputs; k++) {
         if (!p->recorded[k])
@@ -653,12 +449,44 @@ static trek_status split_outputs(trek_function_context *context, trek_var *const
     return TREK_OK;
 }
 
-static const trek_function split_function = { "split_forward", split_outputs, split_backward, pass_free };
+static const trek_function split_function = { "split_forward", split_outputs, trek_split_backward, trek_split_pass_release };
+
+/* Writes the node's results to the places of the recorded outputs, which are marked. */
+static void place_results(trek_var *const *results, const bool *recorded, int n_outputs, trek_var **outputs)
+{
+    for (int k = 0, place = 0; k < n_outputs; k++)
+        if (recorded[k])
+            outputs[k] = results[place++];
+}
+
+trek_status trek_split_record(trek_split_pass *p, trek_var **outputs)
+{
+    int n = 0, n_recorded = 0, n_outputs = p->n_outputs;
+    trek_var **list = trek_calloc((size_t)p->n_sources + 1 + (size_t)n_outputs, sizeof *list);
+    bool *recorded = list ? trek_calloc((size_t)n_outputs, sizeof *recorded) : NULL; /* the call may free the pass */
+    if (!recorded) {
+        trek_free(list);
+        trek_split_pass_release(p);
+        return trek_error_status();
+    }
+    for (int k = 0; k < p->n_sources; k++)
+        if (p->sources[k])
+            list[n++] = p->sources[k];
+    list[n++] = p->tape_leaf;
+    for (int k = 0; k < n_outputs; k++)
+        n_recorded += recorded[k] = p->recorded[k];
+    trek_status status = trek_function_apply(&split_function, p, list, n, list + n, n_recorded);
+    if (status == TREK_OK)
+        place_results(list + n, recorded, n_outputs, outputs);
+    trek_free(list);
+    trek_free(recorded);
+    return status;
+}
 
 /* --- the caller's side --------------------------------------------------------------------- */
 
 /* Gives the outputs that no gradient goes through. Returns how many others there are, or -1. */
-static int give_plain(split_forward *p, trek_var **outputs)
+static int give_plain(trek_split_pass *p, trek_var **outputs)
 {
     int recorded = 0;
     for (int k = 0; k < p->n_outputs; k++) {
@@ -677,37 +505,32 @@ static int give_plain(split_forward *p, trek_var **outputs)
     return recorded;
 }
 
-/* Gives the split forward to the tape, or frees it. */
-static trek_status give_outputs(const trek_split_call *call, split_forward *p, trek_var **outputs)
+/* Retains the caller's variables that a gradient can go to. */
+static void retain_sources(const trek_split_call *call, trek_split_pass *p)
 {
-    int recorded = give_plain(p, outputs), n = 0, n_outputs = p->n_outputs;
+    for (int k = 0; k < p->n_sources; k++)
+        if (call->inputs[k] && call->inputs[k]->requires_grad && (!call->own_inputs || p->of[k / call->n_inputs].runs))
+            p->sources[k] = trek_var_retain(call->inputs[k]);
+}
+
+/* Gives the split forward to the tape, or frees it. */
+static trek_status give_outputs(const trek_split_call *call, trek_split_pass *p, trek_var **outputs)
+{
+    int recorded = give_plain(p, outputs);
     trek_tensor *zero = recorded > 0 && !call->tape_leaf ? trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0)) : NULL;
     p->tape_leaf = zero ? trek_var_new(zero, true) : recorded > 0 ? trek_var_retain(call->tape_leaf) : NULL;
     trek_tensor_release(zero);
-    trek_var *results[TREK_SPLIT_MOST_OUTPUTS],
-        **list = p->tape_leaf ? trek_calloc((size_t)p->n_sources + 1, sizeof *list) : NULL;
-    bool is_recorded[TREK_SPLIT_MOST_OUTPUTS];
-    if (!list) {
-        pass_free(p);
+    if (!p->tape_leaf) {
+        trek_split_pass_release(p);
         return recorded == 0 ? TREK_OK : trek_error_status();
     }
-    for (int k = 0; k < p->n_sources; k++)
-        if (!p->own_inputs || p->of[k / p->n_inputs].runs)
-            list[n++] = call->inputs[k];
-    list[n++] = p->tape_leaf;
-    for (int k = 0; k < n_outputs; k++)
-        is_recorded[k] = p->recorded[k];
-    trek_status status = trek_function_apply(&split_function, p, list, n, results, recorded);
-    for (int k = 0, place = 0; k < n_outputs && status == TREK_OK; k++)
-        if (is_recorded[k])
-            outputs[k] = results[place++];
-    trek_free(list);
-    return status;
+    retain_sources(call, p);
+    return trek_split_record(p, outputs);
 }
 
 trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs)
 {
-    split_forward *p = split_forward_new(call);
+    trek_split_pass *p = new_forward(call);
     if (!p)
         return trek_error_status();
     if (call->comm)
@@ -715,7 +538,7 @@ trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs)
     forward_call c = { .call = call, .forward = p, .no_grad_depth = trek_grad_mode_here.no_grad_depth,
                        .autocast = trek_autocast_dtype(), .offload = trek_grad_mode_here.offload,
                        .rng_step = trek_rank_here.rng_step, .rng_draw = trek_rank_here.rng_draw };
-    trek_status status = run_ranks(p, forward_rank, &c, false);
+    trek_status status = trek_split_run(p, forward_rank, &c, false);
     for (int r = 0; r < p->local_ranks && status == TREK_OK; r++)
         if (p->of[r].runs && p->of[r].rng_draw > trek_rank_here.rng_draw)
             trek_rank_here.rng_draw = p->of[r].rng_draw;
@@ -723,6 +546,6 @@ trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs)
         status = join(call, p);
     if (status == TREK_OK)
         return give_outputs(call, p, outputs);
-    pass_free(p);
+    trek_split_pass_release(p);
     return status;
 }

@@ -162,13 +162,9 @@ static void test_what_cannot_be_split(void **state)
     trek_graph *graph = trained(2, 0);
     trek_scope scope = trek_scope_begin();
     trek_var *y = trek_graph_forward(graph, batch(1, 4));
-    trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false), *grad;
-    assert_int_equal(trek_grad(&loss, 1, &probe_of(graph)->weight, 1, NULL, NULL, &grad), TREK_ERR_UNSUPPORTED);
-    expect_error(TREK_ERR_UNSUPPORTED, "trek_grad through a forward that is split over 2 ranks");
-    y = trek_graph_forward(graph, batch(1, 4));
-    loss = trek_mean(trek_square(y), trek_dims_none(), false);
+    trek_var *loss = trek_mean(trek_square(y), trek_dims_none(), false);
     trek_backward_with(loss, NULL, &(trek_backward_opts){ .create_graph = true });
-    expect_error(TREK_ERR_UNSUPPORTED, "create_graph through a forward that is split over 2 ranks");
+    expect_error(TREK_ERR_UNSUPPORTED, "backward: create_graph: a forward that is split over 2 ranks");
     assert_null(trek_graph_forward(graph, NULL));
     trek_error_clear();
     trek_graph_backward(graph, trek_graph_forward(graph, batch(1, 4)));

@@ -175,10 +175,10 @@ trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds
 bool trek_backward_retains(void);
 /* Returns whether it is trek_grad's, which leaves the gradients of leaves alone. */
 bool trek_backward_captures(void);
-/* In trek_grad's walk: whether the gradient of this leaf is asked for, and adds to it. */
+/* In trek_grad's walk: return whether the gradient of this leaf is requested, and add to it. */
 bool trek_backward_captures_leaf(const trek_var *leaf);
 trek_status trek_backward_capture_leaf(trek_var *leaf, trek_var *grad);
-/* And whether leaves get zeros (trek_backward_watch). */
+/* Returns whether leaves get zeros (trek_backward_watch). */
 bool trek_backward_gives_zeros(void);
 /* Returns whether the current walk gives this leaf its gradient; false if it serves only other leaves. */
 bool trek_backward_reaches(const trek_var *leaf);

@@ -158,7 +158,8 @@ static void kinds(void **state)
 
 static trek_var *averaged(trek_var *const *in)
 {
-    const trek_pool_opts o = { .kernel = { 2 }, .stride = { 2 }, .padding = { 1, 1, 1 }, .ceil_mode = true, .divisor_override = -3 };
+    const trek_pool_opts o = { .kernel = { 2 }, .stride = { 2 }, .padding = { 1, 1, 1 }, .ceil_mode = true,
+                               .divisor_override = -3 };
     trek_var *a = trek_avg_pool3d(in[0], &o), *b = trek_avg_pool2d(trek_select(in[0], 1, 0), &o);
     trek_var *c = trek_avg_pool1d(trek_select(trek_select(in[0], 1, 1), 1, 0), &o);
     trek_var *parts[3] = { trek_flatten(a, 0, -1), trek_flatten(b, 0, -1), trek_flatten(c, 0, -1) };

@@ -131,7 +131,7 @@ trek_status trek_option_check_paddings(const char *name, const char *what, const
             return trek_fail(TREK_ERR_ARGUMENT, "%s: %s: " TREK_NOT_SAID_TEXT, name, what);
     for (int d = 0; d < dims; d++)
         if (trek_option_integer(padding[d], 0) < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must not be negative, not %lld", name, what, (long long)padding[d]);
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %lld; must not be negative", name, what, (long long)padding[d]);
     return TREK_OK;
 }
 

@@ -196,13 +196,9 @@ static trek_status source_gradient(const trek_split_pass *p, int k, trek_var **g
 
 /* --- the node ------------------------------------------------------------------------------ */
 
-trek_status trek_split_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
-                                int n_inputs)
+trek_status trek_split_backward(trek_function_context *context, trek_var *const *grads, trek_var **input_grads)
 {
-    (void)n_grads, (void)n_inputs;
     trek_split_pass *p = trek_function_data(context);
-    if (trek_backward_captures())
-        return trek_split_grad(context, p, grads, input_grads);
     if (trek_grad_enabled())
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "backward: create_graph: a forward that is split over %d ranks; the ranks have parts "

@@ -82,6 +82,7 @@ static trek_split_pass *next_pass(const trek_split_pass *p)
         next->of[r].rows = p->of[r].rows;
     }
     next->watches = p->watches ? trek_stopwatches_retain(p->watches) : NULL;
+    next->function = p->function;
     next->tape_leaf = trek_var_retain(p->tape_leaf);
     next->interprocess = p->interprocess;
     next->shares_tape = true;
@@ -204,8 +205,9 @@ static trek_status check(const grad_call *c)
     return TREK_OK;
 }
 
-trek_status trek_split_grad(trek_function_context *context, trek_split_pass *p, trek_var *const *grads, trek_var **input_grads)
+trek_status trek_split_grad(trek_function_context *context, trek_var *const *grads, trek_var **input_grads)
 {
+    trek_split_pass *p = trek_function_data(context);
     grad_call call = { .pass = p, .grads = grads, .create_graph = trek_grad_enabled(),
                        .retain = trek_backward_retains() || p->shares_tape };
     trek_status status = check(&call);

@@ -37,6 +37,7 @@ typedef struct trek_split_side {
  * retains and releases it. */
 typedef struct trek_split_pass {
     int refs;
+    const trek_function *function; /* of the node: trek_split_outputs, and what its backward calls */
     trek_ranks *ranks;
     trek_stopwatches *watches; /* may be NULL */
     trek_var *tape_leaf;    /* a leaf of no replica: with it the tape records a forward whose inputs need no gradient */
@@ -76,9 +77,12 @@ trek_status trek_split_put_rows(trek_tensor *whole, int64_t first, trek_tensor *
  * in the current scope. Takes over the pass, also on failure. */
 trek_status trek_split_record(trek_split_pass *pass, trek_var **outputs);
 
-/* The node's backward (split_backward.c). */
-trek_status trek_split_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
-                                int n_inputs);
+/* The node's forward: gives the joined outputs, which the ranks have computed before. */
+trek_status trek_split_outputs(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                               int n_outputs);
+
+/* The node's backward, which adds gradients to leaves (split_backward.c). */
+trek_status trek_split_backward(trek_function_context *context, trek_var *const *grads, trek_var **input_grads);
 /* Runs fn on a rank as a part of a backward: in a scope, with sums and a trace. Seeds that it makes have no history. */
 trek_status trek_split_on_rank(const trek_split_pass *pass, int rank, trek_status (*fn)(void *arg, int rank), void *arg);
 /* Sets the rank's roots and seeds, in the current scope: the outputs at which a gradient arrives. grads: of the recorded
@@ -90,9 +94,8 @@ trek_var *trek_split_join(const trek_split_pass *pass, int k, trek_var *const *p
 /* Sums what the ranks have as a whole, in rank order; as trek_split_join. */
 trek_var *trek_split_sum(const trek_split_pass *pass, trek_var *const *parts, trek_device device);
 
-/* The node's backward for trek_grad (split_grad.c): the gradients are results instead of being added to leaves. They
- * have a history if the caller records one. */
-trek_status trek_split_grad(trek_function_context *context, trek_split_pass *pass, trek_var *const *grads,
-                            trek_var **input_grads);
+/* The node's backward for trek_grad, which makes the gradients results instead (split_grad.c). They have a history if the
+ * caller records one. */
+trek_status trek_split_grad(trek_function_context *context, trek_var *const *grads, trek_var **input_grads);
 
 #endif

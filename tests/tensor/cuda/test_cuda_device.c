@@ -497,7 +497,7 @@ static void test_capture_dropped(void **state)
 {
     assert_int_equal(backend->capture_begin(gpu), TREK_OK);
     assert_int_equal(backend->capture_begin(gpu), TREK_ERR_STATE);
-    assert_failed(TREK_ERR_STATE, "under way");
+    assert_failed(TREK_ERR_STATE, "already recording");
     trek_tensor *t = filled(2, 10);
     FAILS(trek_device_sync(gpu), TREK_ERR_STATE, "");
     trek_tensor_release(t);

@@ -219,7 +219,7 @@ trek_tensor *trek_tensor_from_data(const void *data, trek_shape shape, trek_dtyp
     if (!t || t->numel == 0)
         return t;
     size_t bytes = (size_t)t->numel * trek_dtype_size(dtype);
-    trek_status status = data ? trek_backends[device.type]->copy_bytes(t->data, device, data, trek_cpu(0), bytes, NULL)
+    trek_status status = data ? trek_backends[t->device.type]->copy_bytes(t->data, t->device, data, trek_cpu(0), bytes, NULL)
                               : trek_fail(TREK_ERR_ARGUMENT, "tensor_from_data: data: NULL; it must be given");
     if (status == TREK_OK)
         return t;

@@ -3,11 +3,15 @@
 #include <float.h>
 #include <unistd.h>
 
+#include "autograd/embedding.h"
+#include "autograd/fft.h"
 #include "autograd/losses.h"
 #include "autograd/ops.h"
 #include "autograd/resample.h"
 #include "autograd/spatial.h"
+#include "autograd/take.h"
 #include "data/loader.h"
+#include "distributed/comm/comm.h"
 #include "distributed/ranks.h"
 #include "nn/activations.h"
 #include "nn/layers.h"
@@ -293,9 +297,26 @@ static void devices(void **state)
     assert_ptr_equal(trek_to(x, unset), x);
     expect_device(trek_var_device(zero), "cpu:0");
     expect_device(trek_var_device(trek_to(zero, unset)), "cpu:3");
-    trek_tensor *numbers = trek_tensor_arange(0, 3, 1, TREK_F32, unset);
-    expect_device(trek_tensor_device(numbers), "cpu:3");
-    trek_tensor_release(numbers);
+    const float ones[] = { 1, 1, 1 };
+    trek_tensor *made[] = {
+        trek_tensor_empty(trek_dims(3), TREK_F32, unset), trek_tensor_full(trek_dims(3), 2, TREK_F32, unset),
+        trek_tensor_ones(trek_dims(3), TREK_F32, unset), trek_tensor_from_data(ones, trek_dims(3), TREK_F32, unset),
+        trek_tensor_arange(0, 3, 1, TREK_F32, unset), trek_tensor_linspace(0, 1, 3, TREK_F32, unset),
+        trek_tensor_logspace(0, 1, 3, 10, TREK_F32, unset), trek_tensor_eye(3, TREK_F32, unset),
+        trek_tensor_rand(trek_dims(3), TREK_F32, unset), trek_tensor_randn(trek_dims(3), TREK_F32, unset),
+        trek_tensor_randint(0, 3, trek_dims(3), TREK_I64, unset), trek_tensor_randperm(3, unset),
+        trek_comm_zeros(NULL, trek_dims(3), TREK_F32, unset) };
+    for (size_t k = 0; k < sizeof made / sizeof *made; k++) {
+        assert_non_null(made[k]);
+        expect_device(trek_tensor_device(made[k]), "cpu:3");
+        trek_tensor_release(made[k]);
+    }
+    trek_var *counted[] = { trek_hann_window(3, true, TREK_F32, unset), trek_fftfreq(3, 1, TREK_F32, unset),
+                            trek_tril_indices(2, 2, 0, unset), trek_alibi(1, 2, 2, TREK_F32, unset) };
+    for (size_t k = 0; k < sizeof counted / sizeof *counted; k++) {
+        assert_non_null(counted[k]);
+        expect_device(trek_var_device(counted[k]), "cpu:3");
+    }
     expect_batches_on(unset, "cpu:3");
     expect_batches_on(trek_cpu(0), "cpu:0");
     trek_module *left_out = trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 2 });

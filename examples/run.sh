@@ -24,8 +24,8 @@ if [ -n "$need" ]; then
 fi
 
 build=build-examples
-[ -f $build/build.ninja ] || meson setup $build -Dtests=false -Dcuda=disabled -Dmpi=disabled
-ninja -C $build
+[ -f $build/build.ninja ] || meson setup $build -Dtests=false -Dexamples=true -Dcuda=disabled -Dmpi=disabled
+ninja -C $build examples/mnist
 
 default=data
 [ ! -d ../shared/data ] || default=../shared/data

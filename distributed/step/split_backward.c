@@ -179,7 +179,7 @@ trek_var *trek_split_join(const trek_split_pass *p, int k, trek_var *const *part
     } else {
         grad = trek_split_sum(p, scaled, place->device);
     }
-    return grad && place->scale != 1 ? trek_mul_scalar(grad, place->scale) : grad;
+    return grad && p->scale != 1 ? trek_mul_scalar(grad, 1 / p->scale) : grad;
 }
 
 /* Joins what the ranks' leaves have as gradients of source k, and clears them. */

@@ -41,7 +41,7 @@ static void take_parts(trek_split_pass *p, const trek_split_call *call)
             of->of_leaf[k] = (trek_split_span){ of->first, of->rows, 1 };
     }
     for (int k = 0; k < p->n_sources; k++)
-        p->leaf[k] = (trek_split_place){ !call->own_inputs && call->split[k] ? p->total : -1, 1 / p->scale,
+        p->leaf[k] = (trek_split_place){ !call->own_inputs && call->split[k] ? p->total : -1,
                                          call->inputs[k] ? call->inputs[k]->data->device : trek_cpu(0) };
 }
 

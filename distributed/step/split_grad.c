@@ -36,7 +36,7 @@ static trek_status place_sources(const grad_call *c)
     trek_split_pass *p = c->pass, *next = c->next;
     for (int k = 0, place = 0; k < p->n_outputs; k++) {
         trek_var *grad = p->recorded[k] ? c->grads[place++] : NULL;
-        next->leaf[k] = (trek_split_place){ p->output[k].total, 1 / p->scale, grad ? grad->data->device : trek_cpu(0) };
+        next->leaf[k] = (trek_split_place){ p->output[k].total, grad ? grad->data->device : trek_cpu(0) };
         for (int r = 0; r < p->local_ranks; r++)
             next->of[r].of_leaf[k] = p->of[r].of_output[k];
         if (grad && grad->requires_grad)
@@ -60,11 +60,8 @@ static void place_outputs(const grad_call *c)
     trek_split_pass *next = c->next;
     for (int k = 0; k < next->n_outputs; k++) {
         next->output[k].total = k < p->n_sources ? p->leaf[k].total : -1;
-        for (int r = 0; r < p->local_ranks; r++) {
+        for (int r = 0; r < p->local_ranks; r++)
             next->of[r].of_output[k] = k < p->n_sources ? p->of[r].of_leaf[k] : (trek_split_span){ 0, 0, 1 };
-            /* the factor by which the whole is multiplied, times that of the parameters' gradients */
-            next->of[r].of_output[k].factor *= (k < p->n_sources ? p->leaf[k].scale : 1 / p->scale) * p->scale;
-        }
     }
 }
 

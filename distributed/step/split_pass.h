@@ -15,7 +15,6 @@ typedef struct trek_split_span {
 /* A tensor of all ranks. */
 typedef struct trek_split_place {
     int64_t total;          /* rows that are divided along dimension 0; -1: every rank has it as a whole */
-    double scale;           /* leaves: factor of the joined gradient */
     trek_device device;     /* leaves: of the joined gradient */
 } trek_split_place;
 
@@ -45,7 +44,7 @@ typedef struct trek_split_pass {
     bool interprocess;      /* there are other processes */
     bool shares_tape;       /* its segments are a part of another pass's, whose backward may follow: they are kept */
     int64_t total;          /* number of rows */
-    double scale;           /* the parameters' gradients are this times the true ones */
+    double scale;           /* the gradients of leaves and parameters are this times the true ones, until they are joined */
     trek_split_side *of;
     trek_var **sources;     /* [sources] the caller's, retained; NULL: no gradient goes through it */
     trek_split_place *leaf, *output; /* [sources], [outputs] */

@@ -4,6 +4,7 @@
  * parameters. */
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "distributed/ddp.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
@@ -228,6 +229,89 @@ static void test_ranks_agree_with_one(void **state)
         }
 }
 
+/* --- wrapped models: replicas get n times their share of a gradient, and results may be means over the rows ------------- */
+
+enum { REPLICAS = 3 };
+typedef enum form { ROWS, MEAN, OWN_INPUTS, FORMS } form; /* what a wrapped model returns; or each replica has its own input */
+
+typedef struct wrapped {
+    trek_module base;
+    trek_var *w, *v;
+    bool mean;
+} wrapped;
+
+static trek_var *wrapped_forward(trek_module *self, trek_var *x)
+{
+    const wrapped *m = (const wrapped *)self;
+    trek_var *y = trek_matmul(trek_tanh(trek_matmul(x, m->w)), m->v);
+    return m->mean ? trek_mean(trek_square(y), trek_dims_all(), false) : y;
+}
+
+static const trek_module_class wrapped_class = { .name = "wrapped", .size = sizeof(wrapped), .forward = wrapped_forward };
+
+static trek_module *wrapped_new(form form)
+{
+    trek_module *m = trek_module_new(&wrapped_class);
+    ((wrapped *)m)->mean = form == MEAN;
+    trek_module_param(m, "w", offsetof(wrapped, w), numbers(5, trek_dims(IN, HIDDEN)));
+    trek_module_param(m, "v", offsetof(wrapped, v), numbers(6, trek_dims(HIDDEN, 2)));
+    return trek_module_check(m);
+}
+
+/* Parts of x for replicas that have their own input. */
+static trek_var *forward_wrapped(trek_ddp *ddp, trek_module *model, trek_var *x, form form)
+{
+    if (!ddp)
+        return trek_forward(model, x);
+    trek_var *parts[REPLICAS] = { trek_narrow(x, 0, 0, 3), trek_narrow(x, 0, 3, 1), trek_narrow(x, 0, 4, 3) };
+    return form == OWN_INPUTS ? trek_ddp_forward(ddp, parts) : trek_forward(trek_ddp_module(ddp), x);
+}
+
+static void penalise_wrapped(bool replicated, form form, int order, found *f)
+{
+    trek_module *models[REPLICAS], *model;
+    for (int r = 0; r < REPLICAS; r++)
+        models[r] = r == 0 || replicated ? wrapped_new(form) : NULL;
+    trek_ddp *ddp = replicated ? trek_ddp_wrap(models, REPLICAS, NULL) : NULL;
+    assert_true(!replicated || ddp);
+    model = replicated ? trek_ddp_replica_module(ddp, 0) : models[0];
+    trek_scope scope = trek_scope_begin();
+    trek_tensor *data = numbers(7, trek_dims(7, IN));
+    trek_var *x = trek_var_new(data, true), *y = forward_wrapped(ddp, model, x, form), *loss = sum_square(y);
+    trek_tensor_release(data);
+    for (int k = 0; k < order; k++) {
+        trek_var *g = grad_of(loss, x);
+        note(f, g);
+        loss = trek_add(sum_square(g), trek_sum(trek_tanh(y), trek_dims_all(), false));
+    }
+    assert_int_equal(trek_backward(loss), TREK_OK);
+    assert_int_equal(ddp ? trek_ddp_reduce_gradients(ddp) : TREK_OK, TREK_OK);
+    note(f, trek_var_grad(x));
+    note(f, trek_var_grad(((wrapped *)model)->w));
+    note(f, trek_var_grad(((wrapped *)model)->v));
+    trek_var_release(x);
+    trek_scope_end(scope);
+    if (ddp)
+        trek_ddp_free(&ddp);
+    else
+        trek_module_free(&models[0]);
+}
+
+static void test_wrapped_models(void **state)
+{
+    for (int form = 0; form < FORMS; form++)
+        for (int order = 1; order <= 2; order++) {
+            found one = { .n = 0 }, three = { .n = 0 };
+            penalise_wrapped(false, form, order, &one);
+            penalise_wrapped(true, form, order, &three);
+            assert_int_equal(one.n, three.n);
+            for (int i = 0; i < one.n; i++)
+                if (fabs(one.at[i] - three.at[i]) > 1e-11 * (1 + fabs(one.at[i])))
+                    fail_msg("form %d, order %d: number %d of %d: %.17g by one model, %.17g by three", form, order, i, one.n,
+                             one.at[i], three.at[i]);
+        }
+}
+
 /* With sums over the ranks in the forward, of which the backward makes others: the first order is one rank's, the second
  * is refused on all ranks, and the graph goes on. */
 static void test_sums_over_ranks(void **state)
@@ -273,7 +357,8 @@ static void test_refused(void **state)
 int main(void)
 {
     trek_log_set(TREK_LOG_ERROR, NULL, NULL);
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_ranks_agree_with_one), cmocka_unit_test(test_sums_over_ranks),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_ranks_agree_with_one), cmocka_unit_test(test_wrapped_models),
+                                        cmocka_unit_test(test_sums_over_ranks),
                                         cmocka_unit_test(test_refused) };
     return cmocka_run_group_tests_name("split_grad", tests, NULL, NULL);
 }

@@ -53,7 +53,7 @@ trek_var *trek_signbit(trek_var *x)
     return trek_lt_scalar(!x || integers(x) ? x : trek_copysign(trek_ones_like(x), x), 0);
 }
 
-/* Returns the larger or the smaller one; beside a NaN, the other one. */
+/* Returns the larger or the smaller of two numbers. If one is NaN, returns the other one. */
 static trek_var *taken(const char *name, trek_var *x, trek_var *y, bool larger)
 {
     TREK_NEEDED(name, x);

@@ -20,8 +20,9 @@ trek_var *trek_factor_eigvalsh(trek_var *a);
 trek_var *trek_factor_det(trek_var *a);
 trek_status trek_factor_slogdet(trek_var *a, trek_var **sign_and_log);
 trek_var *trek_factor_pinv(trek_var *a, double rtol, double atol);
-/* Returns which of a's singular values count as 0: those that are at most atol, or at most the largest times rtol. An
- * rtol below 0 means the larger side times the dtype's precision, or 0 if atol is above 0. */
+/* Returns a mask of the singular values of a that count as 0. A value counts as 0 if it is at most atol, or at most rtol
+ * times the largest one. If rtol is negative, the larger side of a times the precision of its dtype is used instead, or 0
+ * if atol is positive. */
 trek_var *trek_factor_negligible(const trek_var *a, trek_var *s, double rtol, double atol);
 
 #endif

@@ -7,7 +7,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/option_internal.h"
 
-/* The dtypes that one of a loss's inputs may have beside floating ones: any, integers, or none. */
+/* The dtypes that an input of a loss may have in addition to floating ones: any, integers, or none. */
 typedef enum trek_loss_taken { TREK_LOSS_ANY_BESIDE, TREK_LOSS_INTEGERS_BESIDE, TREK_LOSS_FLOATS_ONLY } trek_loss_taken;
 
 bool trek_loss_takes(const char *name, trek_dtype x, trek_dtype y, trek_loss_taken what);

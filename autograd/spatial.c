@@ -290,7 +290,7 @@ static trek_var *raised(const char *name, const char *what, trek_var *x)
 
 static trek_var *lowered(trek_var *x) { return x ? trek_squeeze(x, 2) : NULL; }
 
-/* Uses the length's number for the width, beside a height that has no effect. */
+/* Takes the number of the length as that of the width; the height gets one that has no effect. */
 static void across(int64_t to[2], const int64_t from[2], int64_t height)
 {
     to[0] = height;

@@ -58,8 +58,8 @@ int32_t trek_tokenizer_lookup(const trek_tokenizer *t, const void *bytes, size_t
 /* Adds a token. Fails with FORMAT, naming path, if its number or its bytes are taken, or if the number is far above
  * the rest. */
 trek_status trek_tokenizer_put(trek_tokenizer *t, const void *bytes, size_t length, int64_t id, const char *path);
-/* Makes room for this many merges, but for no more than the existing tokens can result from. Called before the first
- * merge. Fails with MEMORY. */
+/* Allocates memory for `count` merges, or for fewer: the existing tokens limit how many merges there can be. Called before
+ * the first merge. Fails with MEMORY. */
 trek_status trek_tokenizer_room_for_merges(trek_tokenizer *t, int64_t count);
 /* Adds the pair that becomes `to`. Fails with FORMAT if the pair exists already or there is no room. */
 trek_status trek_tokenizer_put_merge(trek_tokenizer *t, int32_t left, int32_t right, int32_t to, const char *path);

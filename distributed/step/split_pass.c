@@ -10,7 +10,7 @@
 
 /* --- life ----------------------------------------------------------------------- */
 
-/* Moves through a block that is not there yet (memory NULL) or that has the size found so. */
+/* Gives out parts of a block one after the other. With memory NULL it only counts the bytes that the block will need. */
 typedef struct carver {
     char *memory;
     size_t used;

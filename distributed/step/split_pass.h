@@ -62,10 +62,6 @@ void trek_split_pass_release(void *pass);
  * before it. */
 trek_status trek_split_run(const trek_split_pass *pass, trek_rank_fn fn, void *arg, bool goes_back);
 
-/* Returns the rank's share of all rows. */
-double trek_split_share(const trek_split_pass *pass, int rank);
-/* Returns the first rank that has rows; a share may be less than one row. */
-int trek_split_first_running(const trek_split_pass *pass);
 /* Returns rows [first, first + rows) of x on `device`, as a new reference: CPUs share memory, GPUs get copies of what
  * is elsewhere. */
 trek_tensor *trek_split_rows(trek_tensor *x, int64_t first, int64_t rows, trek_device device);

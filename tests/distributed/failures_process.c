@@ -168,9 +168,9 @@ trek_loader *loader_new(void)
     const char *names[] = { "x", "label" };
     trek_tensor *tensors[] = { trek_tensor_from_data(values, trek_dims(SAMPLES, IN), TREK_F32, trek_cpu(0)),
                                trek_tensor_from_data(labels, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
-    trek_loader *loader = trek_loader_new(trek_dataset_tensors(names, tensors, 2),
-                                          &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3,
-                                                               .device = test_device() });
+    trek_loader *loader =
+        trek_loader_new(trek_dataset_tensors(names, tensors, 2),
+                        &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3, .device = test_device() });
     trek_tensor_release(tensors[0]);
     trek_tensor_release(tensors[1]);
     return loader;
@@ -206,19 +206,19 @@ uint64_t hash_of(trek_graph *graph)
 trek_status set_up(trek_graph *graph, int ranks, trek_comm *among, double deadline)
 {
     trek_device devices[2] = { test_device_of_rank(0), test_device_of_rank(1) };
-    return trek_trainer_setup(
-        graph, &(trek_trainer_opts){ .build_replica = build,
-                                     .devices = devices,
-                                     .ranks = ranks,
-                                     .optimizer = my.mode == OWNERS ? trek_lamb(&(trek_lamb_opts){ .lr = 0.02 })
-                                                                  : trek_adam(&(trek_adam_opts){ .lr = 0.02 }),
-                                     .max_grad_norm = 1,
-                                     .bucket_bytes = my.mode == LARGE ? 65536 : 4096,
-                                     .comm = among,
-                                     .shard_optimizer = my.mode >= PARTS,
-                                     .deadline_s = deadline,
-                                     .max_anchor = my.mode == WINDOWS && among ? 2 : TREK_OFF,
-                                     .anchor = 1 });
+    return trek_trainer_setup(graph,
+                              &(trek_trainer_opts){ .build_replica = build,
+                                                    .devices = devices,
+                                                    .ranks = ranks,
+                                                    .optimizer = my.mode == OWNERS ? trek_lamb(&(trek_lamb_opts){ .lr = 0.02 })
+                                                                                   : trek_adam(&(trek_adam_opts){ .lr = 0.02 }),
+                                                    .max_grad_norm = 1,
+                                                    .bucket_bytes = my.mode == LARGE ? 65536 : 4096,
+                                                    .comm = among,
+                                                    .shard_optimizer = my.mode >= PARTS,
+                                                    .deadline_s = deadline,
+                                                    .max_anchor = my.mode == WINDOWS && among ? 2 : TREK_OFF,
+                                                    .anchor = 1 });
 }
 
 /* Notes the failure: what it leaves, and what comes of going on. */
@@ -259,6 +259,13 @@ static void begin_thread(place where)
     pthread_t thread;
     if ((int)where == my.place && rank == my.victim && pthread_create(&thread, NULL, act_later, NULL) == 0)
         pthread_detach(thread);
+}
+
+/* The victim's thread may be late, on a busy machine: its process does not get to the end before it has acted. */
+static void wait_for_act(void)
+{
+    while (my.place == STEP && (my.act == KILL || my.act == EXIT) && rank == my.victim)
+        pause_us(1000);
 }
 
 static trek_status evaluate(trek_graph *graph, trek_loader *loader)
@@ -411,6 +418,7 @@ static trek_status train(trek_graph *graph, trek_loader *loader, const char *fol
         if (status != TREK_OK)
             return status;
     }
+    wait_for_act();
     return steps == STEPS ? TREK_OK : save(graph, loader, folder);
 }
 

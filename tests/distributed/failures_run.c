@@ -14,13 +14,14 @@
 #include "tests/distributed/failures.h"
 #include "tests/support/unit.h"
 
-static const char *const act_names[] = { "nothing", "kill -9", "SIGSTOP", "exit(0)",        "other count",
-                                         "error",   "silent",  "busy",    "SIGTERM to all", "SIGTERM to one" };
+static const char *const act_names[] = { "nothing", "kill -9", "SIGSTOP",        "exit(0)",        "other count", "error",
+                                         "silent",  "busy",    "SIGTERM to all", "SIGTERM to one", "fork" };
 
 static const char *const place_names[] = { "nowhere", "join",    "setup",      "first step", "loss", "backward",     "in step",
                                            "save",    "in save", "evaluation", "exit",       "end",  "the beginning" };
 
-static const char *const mode_names[] = { "per rank", "gathered", "windows", "synchronised batch norm", "large", "in parts" };
+static const char *const mode_names[] = { "per rank", "gathered", "windows",  "synchronised batch norm",
+                                          "large",    "in parts", "by owners" };
 const char *self, *launcher;
 char word[64];
 uint64_t references[2][PROCESSES + 1][3][MODES][STEPS + 1];

@@ -142,15 +142,6 @@ void trek_debug_ended(const void *object, const char *kind, const char *by)
     pthread_mutex_unlock(&lock);
 }
 
-bool trek_debug_is_gone(const void *object)
-{
-    pthread_mutex_lock(&lock);
-    const record *r = find(object);
-    bool gone = r && r->gone;
-    pthread_mutex_unlock(&lock);
-    return gone;
-}
-
 /* --- errors --------------------------------------------------------------------- */
 
 /* Writes e.g. "result of mul in scope 17, which has ended" or "module linear". */

@@ -34,9 +34,8 @@ void trek_debug_moved(const void *object, uint32_t scope);
 /* Notes that its scope gives it up, */
 void trek_debug_scope_ends(const void *object);
 /* and that it was freed: until its memory is used again, calls that get it report that. Makes the record if there is
- * none. trek_debug_is_gone returns whether an object is known to be freed. */
+ * none. */
 void trek_debug_ended(const void *object, const char *kind, const char *by);
-bool trek_debug_is_gone(const void *object);
 /* Fails with STATE: "add: input 1 was freed: result of mul in scope 17, which has ended". `what` may be NULL ("the
  * module"). */
 TREK_SELDOM trek_status trek_debug_refuse(const void *object, const char *function, const char *what, int number);

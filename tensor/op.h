@@ -21,8 +21,8 @@ typedef struct trek_op trek_op;
 typedef struct trek_op_call {
     const trek_op *op;
     int n_inputs, n_outputs;
-    trek_tensor **inputs;                     /* optional ones may be NULL */
-    trek_tensor *outputs[TREK_MAX_OUTPUTS];   /* given before the call: written in place; otherwise made by infer */
+    trek_tensor **inputs;                   /* optional ones may be NULL */
+    trek_tensor *outputs[TREK_MAX_OUTPUTS]; /* given before the call: written in place; otherwise made by infer */
     trek_attrs attrs;
 } trek_op_call;
 
@@ -38,11 +38,9 @@ typedef trek_status (*trek_kernel)(const trek_op_call *call);
 enum {
     TREK_OP_VIEW = 1,         /* output 0 shares input 0's storage; no kernel */
     TREK_OP_INT_TO_FLOAT = 2, /* integer and bool inputs are cast to f32 first */
-    TREK_OP_HAND = 4,         /* the public trek_x is written by hand and not made from the row */
     TREK_OP_INTERNAL = 8,     /* no public trek_x: backward kernels */
-    TREK_OP_SCALAR =
-        16, /* attrs.f[0], and clamp's f[1], take part in promotion: bool -> i64, integer -> f32 if one of them is not an
-             * integer */
+    TREK_OP_SCALAR = 16, /* attrs.f[0], and clamp's f[1], take part in promotion: bool -> i64, integer -> f32 if one of them is
+                          * not an integer */
     TREK_OP_RANDOM = 32,
     TREK_OP_MANY = 128,         /* more than one output */
     TREK_OP_PAIR = 2048,        /* outputs 0 and 1 both have gradients */
@@ -94,11 +92,11 @@ struct trek_op {
     const char *name;
     int id;
     trek_infer_fn infer;
-    uint16_t dtypes;      /* bits: of the key input after promotion */
+    uint16_t dtypes; /* bits: of the key input after promotion */
     uint16_t flags;
-    uint8_t promote;      /* bits: inputs promoted to one dtype, or with one dtype (TREK_OP_ALIKE) */
-    int8_t key;           /* the input whose dtype selects the kernel; -1: output 0's */
-    uint8_t needed;       /* bits: inputs that must not be NULL */
+    uint8_t promote; /* bits: inputs promoted to one dtype, or with one dtype (TREK_OP_ALIKE) */
+    int8_t key;      /* the input whose dtype selects the kernel; -1: output 0's */
+    uint8_t needed;  /* bits: inputs that must not be NULL */
     uint16_t saves[TREK_MAX_SAVES];
 };
 
@@ -119,11 +117,38 @@ trek_status trek_op_run(trek_op_call *call);
 trek_tensor *trek_op_run_first(trek_op_call *call);
 
 #ifndef __cplusplus
-/* trek_tensor_x of every row, without a gradient. Returns a new reference, or NULL. */
 #include "tensor/op_signatures.h"
-#define TREK_OP(name, signature, ...) trek_tensor *trek_tensor_##name(TREK_PARAMS_##signature(trek_tensor));
+
+/* trek_tensor_x runs row x without a gradient, for the library's own use, and returns a new reference, or NULL on failure. These
+ * rows have one. The compiler compares the signatures with those of the rows. */
+#define TREK_TENSOR_CALLS(CALL)                                                                                                  \
+    CALL(add, BINARY)                                                                                                            \
+    CALL(convert, DTYPE)                                                                                                         \
+    CALL(copy, UNARY)                                                                                                            \
+    CALL(eq, BINARY)                                                                                                             \
+    CALL(expand, SHAPE)                                                                                                          \
+    CALL(fill, FILL)                                                                                                             \
+    CALL(index_select, BINARY_DIM)                                                                                               \
+    CALL(lt, BINARY)                                                                                                             \
+    CALL(matmul, BINARY)                                                                                                         \
+    CALL(max, REDUCE)                                                                                                            \
+    CALL(mul, BINARY)                                                                                                            \
+    CALL(mul_scalar, SCALAR)                                                                                                     \
+    CALL(narrow, DIM_RANGE)                                                                                                      \
+    CALL(ne_scalar, SCALAR)                                                                                                      \
+    CALL(neg, UNARY)                                                                                                             \
+    CALL(reshape, SHAPE)                                                                                                         \
+    CALL(select, DIM_INDEX)                                                                                                      \
+    CALL(sum, REDUCE)                                                                                                            \
+    CALL(transpose, DIM2)                                                                                                        \
+    CALL(where, TERNARY)
+
+#define TREK_OP(name, signature, ...) typedef trek_tensor *trek_tensor_call_##name(TREK_PARAMS_##signature(trek_tensor));
 #include "tensor/ops.def"
 #undef TREK_OP
+#define TREK_DECLARE_CALL(name, signature) trek_tensor_call_##name trek_tensor_##name;
+TREK_TENSOR_CALLS(TREK_DECLARE_CALL)
+#undef TREK_DECLARE_CALL
 #endif
 
 /* Returns the dtype in which inputs of a promoting op are computed, as in PyTorch: an input without dimensions counts

@@ -295,7 +295,6 @@ void trek_door_free(trek_door **place)
 
 trek_member trek_door_member(const trek_door *door) { return door->own; }
 int trek_door_members(const trek_door *door) { return door->n_members; }
-int64_t trek_door_generation(const trek_door *door) { return door->generation; }
 
 trek_status trek_door_enter(trek_door *door, int64_t generation, const trek_member *members, int n)
 {

@@ -37,7 +37,6 @@ trek_member trek_door_member(const trek_door *door);
  * Fails with MEMORY. */
 trek_status trek_door_enter(trek_door *door, int64_t generation, const trek_member *members, int n);
 int trek_door_members(const trek_door *door);
-int64_t trek_door_generation(const trek_door *door);
 
 /* Where the next group comes together, for trek_control_join. */
 typedef struct trek_door_place {

@@ -4,25 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "distributed/comm/gloo/gloo.h"
+#include "distributed/comm/engines.h"
 #include "distributed/comm/init_internal.h"
-#include "distributed/comm/mpi/mpi.h"
-#include "distributed/comm/shared/shared.h"
 #include "distributed/system/system.h"
 #include "tensor/environment.h"
 #include "tensor/memory_internal.h"
-
-typedef struct engine_choice {
-    const char *name;
-    trek_status (*make)(trek_control *control, trek_comm **comm);
-    trek_status (*make_part)(trek_control *control, trek_comm **comm); /* makes a group of some of the job's processes, in any
-                                                                        * order */
-} engine_choice;
-
-static const engine_choice engines[] = { { "shared", trek_comm_shared_new, trek_comm_shared_new },
-                                         { "mpi", trek_comm_mpi_new, trek_comm_mpi_new_part },
-                                         { "gloo", trek_comm_gloo_new, trek_comm_gloo_new } };
-enum { SHARED, MPI, GLOO, ENGINES };
 
 /* How long all may take to come, and to agree on an engine each time they meet, if no deadline is given. Processes do
  * not start at the same moment, so that a deadline below LEAST_JOIN_S does not hold here. */
@@ -37,12 +23,12 @@ typedef struct takers {
 /* The group of the process. */
 typedef struct job_state {
     trek_lock lock;
-    trek_condition gone;            /* signals that the group has been freed */
-    trek_comm *comm;                /* NULL: no group. It owns its control channel; without a channel it is a world of one */
+    trek_condition gone; /* signals that the group has been freed */
+    trek_comm *comm;     /* NULL: no group. It owns its control channel; without a channel it is a world of one */
     trek_launch launch;
-    takers takers;                  /* those of the first group, as far as processes that join know them */
-    int64_t settling_ns;            /* 0: no limit */
-    bool belonged;                  /* the process has been in a group */
+    takers takers;       /* those of the first group, as far as processes that join know them */
+    int64_t settling_ns; /* 0: no limit */
+    bool belonged;       /* the process has been in a group */
 } job_state;
 
 TREK_PER_PROCESS(job_state, job, { .lock = TREK_LOCK_INIT, .gone = TREK_CONDITION_INIT });
@@ -64,116 +50,13 @@ static void free_job(trek_comm *comm)
     trek_lock_release(&job()->lock);
 }
 
-/* --- which engine ------------------------------------------------------------------------------------------------- */
-
-/* What each process announces before all choose an engine. */
-typedef struct process_card {
-    char wanted[16];
-    char machine[128];
-    int32_t mpi, gloo;
-    char no_gloo[256];  /* why Gloo is not available */
-} process_card;
-
 static trek_status check_opts(const trek_comm_opts *opts)
 {
     const char *wanted = opts ? opts->engine : NULL;
     double deadline = opts ? opts->deadline_s : 0;
     if (deadline != TREK_OFF && (!(deadline >= 0) || deadline > 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "comm_init: .deadline_s: %g; must be TREK_OFF, or 0 (the default) to 10^9", deadline);
-    if (!wanted)
-        return TREK_OK;
-    for (int e = 0; e < ENGINES; e++)
-        if (strcmp(wanted, engines[e].name) == 0)
-            return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "comm_init: .engine: \"%s\"; must be \"shared\", \"mpi\", \"gloo\" or NULL", wanted);
-}
-
-/* Returns the cards of the processes, to be freed. */
-static process_card *exchange_cards(trek_control *control, const char *wanted)
-{
-    int n = trek_control_processes(control);
-    char why[256];
-    process_card own = { .mpi = trek_comm_mpi_launched(why, sizeof why) };
-    own.gloo = trek_comm_gloo_there(own.no_gloo, sizeof own.no_gloo);
-    snprintf(own.wanted, sizeof own.wanted, "%s", wanted ? wanted : "");
-    snprintf(own.machine, sizeof own.machine, "%s", trek_control_machine(control));
-    process_card *cards = trek_calloc((size_t)n, sizeof *cards);
-    if (!cards) {
-        trek_control_end(control, TREK_ERR_MEMORY, "a process has no memory to join the group");
-        return NULL;
-    }
-    if (trek_control_gather(control, &own, sizeof own, cards, job()->settling_ns) != TREK_OK) {
-        trek_free(cards);
-        return NULL;
-    }
-    for (int p = 1; p < n; p++) {
-        if (strcmp(cards[p].wanted, cards[0].wanted) == 0 || strcmp(cards[p].wanted, TREK_COMM_ENGINE_OF_OTHERS) == 0)
-            continue;
-        trek_fail(TREK_ERR_ARGUMENT,
-                  "comm_init: .engine: the processes want different engines: process 0 \"%s\", process %d \"%s\"; they must name "
-                  "the same",
-                  cards[0].wanted, p, cards[p].wanted);
-        trek_free(cards);
-        return NULL;
-    }
-    return cards;
-}
-
-/* Lists engines in order of preference, which is the same on all processes. Returns their number. */
-static int rank_engines(const trek_control *control, const process_card *cards, int *order)
-{
-    int n = trek_control_processes(control), count = 0;
-    bool mpi = true, gloo = true;
-    for (int p = 0; p < n; p++) {
-        mpi = mpi && cards[p].mpi;
-        gloo = gloo && cards[p].gloo;
-    }
-    for (int e = 0; e < ENGINES && cards[0].wanted[0]; e++)
-        if (strcmp(cards[0].wanted, engines[e].name) == 0)
-            order[count++] = e;
-    if (count)
-        return count;
-    if (trek_control_same_machine(control))
-        order[count++] = SHARED;
-    if (mpi)
-        order[count++] = MPI;
-    if (gloo)
-        order[count++] = GLOO;
-    return count;
-}
-
-/* Makes the engine if it is available on all processes. Fails with UNSUPPORTED if it is not; another engine may be. */
-static trek_status make_engine(trek_control *control, int e, bool part, trek_comm **comm)
-{
-    int n = trek_control_processes(control);
-    int32_t all[TREK_MAX_RANKS];
-    char message[TREK_ERROR_SIZE] = "";
-    trek_status own = trek_forked ? TREK_ERR_STATE : (part ? engines[e].make_part : engines[e].make)(control, comm), status = own;
-    if (own != TREK_OK)
-        trek_error_take(&status, message);
-    int32_t mine = (int32_t)own;
-    if (trek_control_gather(control, &mine, sizeof mine, all, job()->settling_ns) != TREK_OK) {
-        trek_comm_free(comm);
-        if (own != TREK_OK && own != TREK_ERR_PEER) {
-            trek_error_clear();
-            trek_fail(own, "%s", message);
-        }
-        return trek_error_status();
-    }
-    status = TREK_OK;
-    for (int p = 0; p < n; p++)
-        if (all[p] != TREK_OK && (status == TREK_OK || status == TREK_ERR_UNSUPPORTED))
-            status = (trek_status)all[p];
-    if (status == TREK_OK)
-        return TREK_OK;
-    trek_comm_free(comm);
-    for (int p = 0; p < n; p++)
-        if ((trek_status)all[p] == status)
-            return own != TREK_OK ? trek_fail(own, "%s", message)
-                                  : trek_fail(status, "comm_init: .engine: \"%s\" does not work in process %d: %s",
-                                              engines[e].name, p,
-                                              trek_status_description(status));
-    return status;
+    return wanted ? trek_engines_check(wanted) : TREK_OK;
 }
 
 /* Finds out which process of which job this is. */
@@ -187,68 +70,19 @@ static trek_status find_launch(const trek_comm_opts *opts, trek_launch *launch)
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
 
-static int count_machines(const process_card *cards, int n)
+static trek_comm *pick_engine(trek_control *control, const char *wanted)
 {
-    int machines = 0;
-    for (int p = 0; p < n; p++) {
-        bool seen = false;
-        for (int before = 0; before < p && !seen; before++)
-            seen = strcmp(cards[p].machine, cards[before].machine) == 0;
-        machines += !seen;
-    }
-    return machines;
-}
-
-/* Fails because no engine is available. If shared memory was tried, it has already said why it does not work. */
-static void fail_without_engine(const process_card *cards, int n)
-{
-    char before[TREK_ERROR_SIZE] = "";
-    trek_status status = trek_error_status();
-    if (status != TREK_OK)
-        trek_error_take(&status, before);
-    int without = 0, machines = count_machines(cards, n);
-    while (without < n - 1 && cards[without].gloo)
-        without++;
-    trek_fail(
-        TREK_ERR_UNSUPPORTED,
-        "comm_init: %d processes on %d machine%s have no way to exchange data: install Gloo on all (Debian: libgloo-dev g++) and "
-        "build trek again, or MPI (libopenmpi-dev openmpi-bin) and start them with mpirun or srun. Process %d: %s%s%.300s",
-        n, machines, machines > 1 ? "s" : "", without, cards[without].no_gloo, before[0] ? "; shared memory: " : "", before);
-}
-
-static void report(const trek_control *control, const process_card *cards, const char *engine)
-{
-    int n = trek_control_processes(control), machines = count_machines(cards, n), local = 0, locals = 0;
-    int self = trek_control_process(control);
-    for (int p = 0; p < n; p++) {
-        if (strcmp(cards[p].machine, cards[self].machine) == 0) {
-            local += p < self;
-            locals++;
-        }
-    }
-    job()->launch.local = local;
-    job()->launch.locals = locals;
-    trek_log_message(TREK_LOG_INFO,
-                     "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d", self, n,
-                     job()->launch.source, local, locals, machines, machines > 1 ? "s" : "", engine, job()->launch.address,
-                     job()->launch.port);
-}
-
-static trek_comm *pick_engine(trek_control *control, const char *wanted, bool part)
-{
-    process_card *cards = exchange_cards(control, wanted);
-    int order[ENGINES], count = cards ? rank_engines(control, cards, order) : 0;
-    trek_comm *comm = NULL;
-    trek_status status = cards ? TREK_ERR_UNSUPPORTED : trek_error_status();
-    for (int i = 0; i < count && status == TREK_ERR_UNSUPPORTED; i++) {
-        trek_error_clear();
-        status = make_engine(control, order[i], part, &comm);
-        if (status == TREK_OK && !part)
-            report(control, cards, engines[order[i]].name);
-    }
-    if (status == TREK_ERR_UNSUPPORTED && !wanted)
-        fail_without_engine(cards, trek_control_processes(control));
-    trek_free(cards);
+    trek_engine_places places;
+    trek_comm *comm = trek_engines_pick(control, wanted, false, job()->settling_ns, &places);
+    trek_launch *launch = &job()->launch;
+    if (!comm)
+        return NULL;
+    launch->local = places.local;
+    launch->locals = places.locals;
+    trek_log_message(
+        TREK_LOG_INFO, "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d",
+        trek_control_process(control), trek_control_processes(control), launch->source, launch->local, launch->locals,
+        places.machines, places.machines > 1 ? "s" : "", comm->engine->name, launch->address, launch->port);
     return comm;
 }
 
@@ -321,7 +155,7 @@ static trek_comm *join(const trek_comm_opts *opts, bool of_left)
     control_opts.flat = (int)trek_process_number("TREK_CONTROL_TREE_ABOVE", 1, TREK_MAX_RANKS, 0);
     job()->settling_ns = control_opts.join_s > 0 ? (int64_t)(control_opts.join_s * 1e9) : 0;
     trek_control *control = trek_control_join(&control_opts);
-    return control ? own(pick_engine(control, opts ? opts->engine : NULL, false), control) : NULL;
+    return control ? own(pick_engine(control, opts ? opts->engine : NULL), control) : NULL;
 }
 
 /* Repeats joining until those who are left have joined. A process that ends meanwhile is waited for if its launcher
@@ -361,7 +195,7 @@ trek_comm *trek_comm_init_next(trek_control *control, const char *engine, const 
     trek_comm *comm = NULL;
     trek_lock_acquire(&job()->lock);
     if (control)
-        comm = pick_engine(control, engine, false);
+        comm = pick_engine(control, engine);
     else
         trek_comm_local(NULL, 1, &comm);
     comm = own(comm, control);
@@ -373,7 +207,8 @@ trek_comm *trek_comm_init_next(trek_control *control, const char *engine, const 
 
 trek_comm *trek_comm_init_part(trek_control *control, const char *engine)
 {
-    trek_comm *comm = pick_engine(control, engine, true);
+    trek_engine_places places;
+    trek_comm *comm = trek_engines_pick(control, engine, true, job()->settling_ns, &places);
     if (comm && comm->control != control)
         comm->control = control;
     return comm;

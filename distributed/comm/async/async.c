@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles: what the caller's thread does. It queues calls, waits for them, and ends the group if nothing has moved
  * for a whole deadline. */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "distributed/comm/async/async_internal.h"
 #include "distributed/system/system.h"
+#include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 
@@ -295,8 +297,17 @@ void trek_async_comm_free(trek_async_comm *comm) { trek_comm_destroy(&comm->base
 
 /* --- making one ------------------------------------------------------------------------------------ */
 
-static size_t piece_size(size_t piece, int world)
+void trek_async_set_sizes(trek_async_service *service, size_t piece, int direct)
 {
+    atomic_store(&service->piece, piece);
+    atomic_store(&service->direct, direct);
+}
+
+static size_t piece_size(trek_async_service *service, int world)
+{
+    size_t piece = atomic_load(&service->piece);
+    if (!piece)
+        piece = (size_t)trek_process_number(service->piece_variable, 1, LONG_MAX, (long)service->default_piece);
     if (piece > LARGEST_PIECE)
         piece = LARGEST_PIECE;
     size_t least = (size_t)world * 16; /* one element of each rank */
@@ -332,8 +343,14 @@ static bool copy_ranks(trek_async_comm *comm, const int *ranks)
 
 static trek_comm_engine engine_of(const trek_async_service *service)
 {
-    return (trek_comm_engine){ .name = service->engine_name, .run = async_run, .end = async_end, .ended = async_ended,
-                               .leave = async_leave, .free = async_free, .start = async_start, .finish = async_finish };
+    return (trek_comm_engine){ .name = service->engine_name,
+                               .run = async_run,
+                               .end = async_end,
+                               .ended = async_ended,
+                               .leave = async_leave,
+                               .free = async_free,
+                               .start = async_start,
+                               .finish = async_finish };
 }
 
 trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_async_opts *opts)
@@ -343,13 +360,15 @@ trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_asy
         return NULL;
     memset(comm, 0, sizeof *comm);
     comm->engine = engine_of(service);
-    comm->base = (trek_comm){ .engine = &comm->engine, .rank = opts->rank, .world = opts->world, .device = trek_cpu(0),
-                              .deadline_ns = 600000000000 };
+    comm->base = (trek_comm){
+        .engine = &comm->engine, .rank = opts->rank, .world = opts->world, .device = trek_cpu(0), .deadline_ns = 600000000000
+    };
     comm->service = service;
     comm->table = &service->table;
-    comm->piece = piece_size(opts->piece, opts->world);
+    comm->piece = piece_size(service, opts->world);
+    int direct = atomic_load(&service->direct);
     bool by_channel = opts->control && opts->by_channel && opts->world > TREK_TREE_FAN;
-    comm->direct = by_channel || opts->world <= (opts->direct ? opts->direct : DIRECT_WORLD);
+    comm->direct = by_channel || opts->world <= (direct ? direct : DIRECT_WORLD);
     comm->spin = 2 * opts->local_world <= trek_cores();
     atomic_init(&comm->references, 1);
     trek_lock_init(&comm->lock);
@@ -366,7 +385,8 @@ trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_asy
     return NULL;
 }
 
-trek_status trek_async_comm_join(trek_async_comm *comm)
+/* Gives the handle to the thread and waits until the group is made. */
+static trek_status join(trek_async_comm *comm)
 {
     atomic_fetch_add(&comm->references, 1);
     trek_async_thread_add(comm);
@@ -383,6 +403,22 @@ trek_status trek_async_comm_join(trek_async_comm *comm)
             trek_async_comm_end(comm, TREK_ERR_TIMEOUT, message);
         }
     }
+}
+
+trek_status trek_async_comm_form(trek_control *control, trek_async_comm *comm, trek_status status,
+                                 trek_status (*meet)(trek_control *control, trek_async_comm *comm, trek_status status),
+                                 trek_comm **result)
+{
+    if (status == TREK_OK && !comm)
+        status = trek_error_status();
+    status = meet(control, comm, status);
+    if (status == TREK_OK)
+        status = join(comm);
+    if (status == TREK_OK)
+        *result = &comm->base;
+    else if (comm)
+        trek_async_comm_free(comm);
+    return status;
 }
 
 trek_status trek_async_agree(trek_control *control, trek_status status, const char *what)

@@ -95,9 +95,11 @@ typedef enum trek_async_begun { TREK_ASYNC_NONE, TREK_ASYNC_STARTING, TREK_ASYNC
 struct trek_async_service {
     const char *name, *engine_name, *plugin, *open_name; /* "MPI", "mpi", "trek-mpi", TREK_MPI_OPEN */
     const char *packages;                                /* the packages needed to build it: "libopenmpi-dev openmpi-bin" */
-    trek_async_host host;                                /* its owner is this service */
-    trek_lock lock;    /* guards begun, status, message, incoming, and the opening of the table */
-    trek_lock calling; /* held while the library is called; guards `comms` */
+    const char *piece_variable;                          /* sets the bytes of a piece: "TREK_MPI_PIECE" */
+    size_t default_piece;
+    trek_async_host host; /* its owner is this service */
+    trek_lock lock;       /* guards begun, status, message, incoming, and the opening of the table */
+    trek_lock calling;    /* held while the library is called; guards `comms` */
     trek_async_begun begun;
     trek_status status;
     char message[TREK_ERROR_SIZE];
@@ -139,8 +141,6 @@ void trek_async_thread_count(trek_async_service *service, int handles, bool by_e
 
 typedef struct trek_async_opts {
     int rank, world, local_world;
-    size_t piece;          /* bytes of a piece */
-    int direct;            /* the largest world in which ranks meet by messages to each other instead of by a reduction; 0: 32 */
     trek_control *control; /* NULL: no control channel */
     const int *ranks;      /* [world] ranks in MPI_COMM_WORLD, copied; NULL: all of them */
     bool by_channel;       /* in worlds that are too large for messages to each other, ranks meet over the control channel */
@@ -148,8 +148,15 @@ typedef struct trek_async_opts {
 
 /* Makes a handle that the thread does not have yet. Returns NULL on failure (MEMORY). */
 trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_async_opts *opts);
-/* Gives the handle to the thread and waits until the group is made. After a failure the caller frees the handle. */
-trek_status trek_async_comm_join(trek_async_comm *comm);
+/* Sets sizes for handles that are made from here on, for tests; 0 stands for the default. piece: bytes of a piece. direct: the
+ * largest world in which ranks meet by messages to each other instead of by a reduction (the default is 32). */
+void trek_async_set_sizes(trek_async_service *service, size_t piece, int direct);
+/* Makes a group of the new handle, or frees it if that fails. status: what this process has met with so far; comm is NULL if it
+ * has failed. meet: the processes come together; a process that has failed calls it as well, because the others wait for it, and
+ * it returns what they have agreed on. */
+trek_status trek_async_comm_form(trek_control *control, trek_async_comm *comm, trek_status status,
+                                 trek_status (*meet)(trek_control *control, trek_async_comm *comm, trek_status status),
+                                 trek_comm **result);
 /* Returns whether all processes have come this far without an error; otherwise the others would wait for the one that
  * has failed. `what` is for the message, e.g. "cannot use MPI". */
 trek_status trek_async_agree(trek_control *control, trek_status status, const char *what);
@@ -162,8 +169,7 @@ void trek_async_comm_release(trek_async_comm *comm);
 /* Wakes all who wait for a change of the handle. */
 void trek_async_comm_wake(trek_async_comm *comm);
 
-/* --- channel.c: meetings over the control channel, whose tree carries a few messages of each process
- * --------------------- */
+/* --- channel.c: meetings over the control channel, whose tree carries a few messages of each process ------------------ */
 
 /* Begin and end the use of the channel, when a handle is made and when it ends. */
 void trek_async_channel_use(trek_async_comm *comm, trek_control *control);

@@ -3,7 +3,6 @@
 #include "distributed/comm/gloo/gloo.h"
 
 #include <ifaddrs.h>
-#include <limits.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -22,29 +21,19 @@
 enum { DEFAULT_PIECE = 4 << 20 };
 
 TREK_PER_PROCESS(trek_async_service, service,
-                 { .name = "Gloo", .engine_name = "gloo", .plugin = "trek-gloo", .open_name = TREK_GLOO_OPEN,
+                 { .name = "Gloo",
+                   .engine_name = "gloo",
+                   .plugin = "trek-gloo",
+                   .open_name = TREK_GLOO_OPEN,
                    .packages = "libgloo-dev g++",
-                   .lock = TREK_LOCK_INIT, .calling = TREK_LOCK_INIT });
+                   .piece_variable = "TREK_GLOO_PIECE",
+                   .default_piece = DEFAULT_PIECE,
+                   .lock = TREK_LOCK_INIT,
+                   .calling = TREK_LOCK_INIT });
 
-void trek_comm_gloo_set_sizes(size_t piece, int direct)
-{
-    atomic_store(&service()->piece, piece);
-    atomic_store(&service()->direct, direct);
-}
+void trek_comm_gloo_set_sizes(size_t piece, int direct) { trek_async_set_sizes(service(), piece, direct); }
 
 bool trek_comm_gloo_there(char *why, size_t size) { return trek_async_thread_there(service(), why, size); }
-
-static trek_async_comm *new_comm(trek_control *control)
-{
-    size_t piece = atomic_load(&service()->piece);
-    if (!piece)
-        piece = (size_t)trek_process_number("TREK_GLOO_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
-    int world = trek_control_processes(control);
-    return trek_async_comm_new(service(), &(trek_async_opts){ .rank = trek_control_process(control), .world = world,
-                                                             .local_world = world,
-                                                             .piece = piece, .direct = atomic_load(&service()->direct),
-                                                             .control = control, .by_channel = true });
-}
 
 /* --- connections ------------------------------------------------------------------------------------ */
 
@@ -131,7 +120,7 @@ static trek_status connect_all(trek_async_comm *comm, int listening, const trek_
     return status;
 }
 
-/* Meets the others. comm NULL: this process has failed with `status`, but the others are waiting for its card. */
+/* Tells the others where this process listens, or that it has failed, and connects to them. */
 static trek_status meet(trek_control *control, trek_async_comm *comm, trek_status status)
 {
     int world = trek_control_processes(control), listening = -1;
@@ -159,15 +148,10 @@ trek_status trek_comm_gloo_new(trek_control *control, trek_comm **result)
     if (!control || !result)
         return trek_fail_missing("comm_gloo_new", control ? "place for the handle" : "control channel");
     trek_status status = trek_async_thread_use(service(), TREK_ASYNC_JOIN_NS);
-    trek_async_comm *comm = status == TREK_OK ? new_comm(control) : NULL;
-    if (status == TREK_OK && !comm)
-        status = trek_error_status();
-    status = meet(control, comm, status);
-    if (status == TREK_OK)
-        status = trek_async_comm_join(comm);
-    if (status == TREK_OK)
-        *result = &comm->base;
-    else if (comm)
-        trek_async_comm_free(comm);
-    return status;
+    int world = trek_control_processes(control);
+    const trek_async_opts opts = {
+        .rank = trek_control_process(control), .world = world, .local_world = world, .control = control, .by_channel = true
+    };
+    trek_async_comm *comm = status == TREK_OK ? trek_async_comm_new(service(), &opts) : NULL;
+    return trek_async_comm_form(control, comm, status, meet, result);
 }

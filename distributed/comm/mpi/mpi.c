@@ -2,7 +2,6 @@
 /* How MPI is initialised and how groups over it are made. The calls are those of async/. */
 #include "distributed/comm/mpi/mpi.h"
 
-#include <limits.h>
 #include <stdio.h>
 
 #include "distributed/comm/async/async_internal.h"
@@ -13,17 +12,19 @@
 enum { DEFAULT_PIECE = 256 << 10 };
 
 TREK_PER_PROCESS(trek_async_service, service,
-                 { .name = "MPI", .engine_name = "mpi", .plugin = "trek-mpi", .open_name = TREK_MPI_OPEN,
+                 { .name = "MPI",
+                   .engine_name = "mpi",
+                   .plugin = "trek-mpi",
+                   .open_name = TREK_MPI_OPEN,
                    .packages = "libopenmpi-dev openmpi-bin",
-                   .lock = TREK_LOCK_INIT, .calling = TREK_LOCK_INIT });
+                   .piece_variable = "TREK_MPI_PIECE",
+                   .default_piece = DEFAULT_PIECE,
+                   .lock = TREK_LOCK_INIT,
+                   .calling = TREK_LOCK_INIT });
 
-void trek_comm_mpi_set_sizes(size_t piece, int direct)
-{
-    atomic_store(&service()->piece, piece);
-    atomic_store(&service()->direct, direct);
-}
+void trek_comm_mpi_set_sizes(size_t piece, int direct) { trek_async_set_sizes(service(), piece, direct); }
 
-bool trek_comm_mpi_launched(char *why, size_t size)
+bool trek_comm_mpi_there(char *why, size_t size)
 {
     static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK" };
     bool found = false;
@@ -50,11 +51,9 @@ static trek_status check_world(const trek_async_table *table, trek_control *cont
 static trek_async_comm *new_comm(trek_control *control, const int *ranks)
 {
     const trek_async_table *table = &service()->table;
-    size_t piece = atomic_load(&service()->piece);
-    if (!piece)
-        piece = (size_t)trek_process_number("TREK_MPI_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
-    trek_async_opts opts = { .rank = table->rank, .world = table->world, .local_world = table->local_world, .piece = piece,
-                             .direct = atomic_load(&service()->direct), .control = control, .ranks = ranks };
+    trek_async_opts opts = {
+        .rank = table->rank, .world = table->world, .local_world = table->local_world, .control = control, .ranks = ranks
+    };
     if (ranks) {
         opts.rank = trek_control_process(control);
         opts.world = trek_control_processes(control);
@@ -63,21 +62,17 @@ static trek_async_comm *new_comm(trek_control *control, const int *ranks)
     return trek_async_comm_new(service(), &opts);
 }
 
+static trek_status meet(trek_control *control, trek_async_comm *comm, trek_status status)
+{
+    (void)comm;
+    return control ? trek_async_agree(control, status, "cannot use MPI") : status;
+}
+
 /* From here on all processes have come, whatever their status. */
 static trek_status make(trek_control *control, const int *ranks, trek_status status, trek_comm **result)
 {
     trek_async_comm *comm = status == TREK_OK ? new_comm(control, ranks) : NULL;
-    if (status == TREK_OK && !comm)
-        status = trek_error_status();
-    if (control)
-        status = trek_async_agree(control, status, "cannot use MPI");
-    if (status == TREK_OK)
-        status = trek_async_comm_join(comm);
-    if (status == TREK_OK)
-        *result = &comm->base;
-    else if (comm)
-        trek_async_comm_free(comm);
-    return status;
+    return trek_async_comm_form(control, comm, status, meet, result);
 }
 
 trek_status trek_comm_mpi_new(trek_control *control, trek_comm **result)

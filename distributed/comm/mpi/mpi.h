@@ -18,7 +18,7 @@
 
 /* Returns whether libtrek-mpi is available and an MPI launcher has started this process; otherwise `why` gets the
  * reason. Starts nothing. */
-bool trek_comm_mpi_launched(char *why, size_t size);
+bool trek_comm_mpi_there(char *why, size_t size);
 /* Makes the group of all processes of MPI_COMM_WORLD. All of them must make their groups in the same order. control
  * is borrowed and must outlive the handle; its ranks must agree with MPI's, and its end ends the group. control NULL:
  * a lost rank is found by the deadline only. Fails with UNSUPPORTED (no plug-in; MPI was finalised, or initialised

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engines among processes, one row each, and how the processes of a group agree on one of them. */
+#ifndef TREK_DISTRIBUTED_COMM_ENGINES_H
+#define TREK_DISTRIBUTED_COMM_ENGINES_H
+
+#include "distributed/comm/comm_internal.h"
+#include "distributed/control/control.h"
+
+/* Where the processes of a group are. */
+typedef struct trek_engine_places {
+    int machines;      /* how many machines have some of them */
+    int local, locals; /* the number of this process among those of its machine, and how many these are */
+} trek_engine_places;
+
+/* Checks that an engine has this name. Fails with ARGUMENT. */
+trek_status trek_engines_check(const char *name);
+
+/* Makes a communicator among the processes of the channel, by the engine `wanted`, or by the best one that all can use if it is
+ * NULL. The communicator borrows the channel, which must outlive it. All processes must call it, with equal arguments.
+ * part: they are some of the processes of the job, in any order. limit_ns: how long processes wait for each other; 0: no limit.
+ * Returns NULL on failure: ARGUMENT if the processes want different engines, UNSUPPORTED if no engine serves all, COMM, TIMEOUT,
+ * PEER, MEMORY. */
+trek_comm *trek_engines_pick(trek_control *control, const char *wanted, bool part, int64_t limit_ns, trek_engine_places *places);
+
+#endif

@@ -6,7 +6,7 @@
 
 trek_activation trek_layer_fuses(const trek_module *first, const trek_module *second)
 {
-    bool linear = first->klass == &trek_linear_class, conv = first->klass == &trek_conv2d_class;
+    bool linear = first->klass == &trek_linear_class, conv = first->klass == &trek_conv_classes[1];
     if (second->klass == &trek_relu_class)
         return linear || conv ? TREK_ACTIVATION_RELU : TREK_ACTIVATION_NONE;
     return linear && second->klass == &trek_gelu_class ? TREK_ACTIVATION_GELU : TREK_ACTIVATION_NONE;
@@ -14,8 +14,8 @@ trek_activation trek_layer_fuses(const trek_module *first, const trek_module *se
 
 static trek_var *forward(trek_module *layer, trek_var *x, trek_activation activation)
 {
-    if (layer->klass == &trek_conv2d_class)
-        return trek_conv2d_layer_forward(layer, x, activation);
+    if (layer->klass == &trek_conv_classes[1])
+        return trek_conv_layer_forward(layer, x, activation);
     return trek_linear_layer_forward(layer, x, activation);
 }
 

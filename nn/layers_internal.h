@@ -29,9 +29,10 @@ typedef struct trek_lora_adapter {
 trek_activation trek_layer_fuses(const trek_module *first, const trek_module *second);
 /* Runs a layer that fuses, with the following activation in the same op. */
 trek_var *trek_layer_run_fused(trek_module *layer, trek_var *x, trek_activation activation);
-/* The same for a layer whose weights are in place (linear.c, conv.c). */
+/* The same for a layer whose weights are in place (linear.c, conv.c). Convolutions of one and three dimensions take no
+ * activation. */
 trek_var *trek_linear_layer_forward(trek_module *linear, trek_var *x, trek_activation activation);
-trek_var *trek_conv2d_layer_forward(trek_module *conv, trek_var *x, trek_activation activation);
+trek_var *trek_conv_layer_forward(trek_module *conv, trek_var *x, trek_activation activation);
 
 /* The number of nested forwards on the calling thread that record nothing because backward will run them again
  * (recompute.c). */
@@ -41,7 +42,8 @@ extern _Thread_local int trek_runs_again;
 trek_var *trek_module_linear(trek_module *module, trek_var *x, trek_var *weight, trek_var *bias);
 
 extern const trek_module_class trek_multihead_attention_class;
-extern const trek_module_class trek_linear_class, trek_conv2d_class, trek_relu_class, trek_gelu_class, trek_sequential_class;
+extern const trek_module_class trek_conv_classes[3]; /* of one, two and three dimensions */
+extern const trek_module_class trek_linear_class, trek_relu_class, trek_gelu_class, trek_sequential_class;
 extern const trek_module_class trek_spectral_norm_class, trek_sync_batch_norm_class, trek_batch_norm1d_class,
     trek_batch_norm2d_class, trek_dropout_class;
 
@@ -50,24 +52,9 @@ extern const trek_module_class trek_spectral_norm_class, trek_sync_batch_norm_cl
 trek_module *trek_layer_finish(trek_module *module);
 /* Fails with ARGUMENT, naming the layer, unless value >= 1. */
 trek_status trek_layer_positive(const char *layer, const char *what, int64_t value);
-/* Checks what convolutions of every dimension need: sizes, channels divisible by the groups, and a known padding mode. */
-trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
-                            const int64_t *padding, int dims, trek_pad_mode mode);
-/* Checks that the kind of padding of a convolution of `dims` dimensions is known and compatible with the given
- * padding and strides. */
-trek_status trek_conv_check_kind(const char *layer, trek_padding kind, const int64_t *padding, const int64_t *stride, int dims);
-/* Returns x padded by a mode other than zeros, and removes the padding from *opts. Returns x itself for zeros. */
-trek_var *trek_conv_padded(trek_var *x, const int64_t *kernel, int dims, trek_pad_mode mode, trek_conv_opts *opts);
-/* Returns ", same" and the like, or "". */
-const char *trek_conv_kind_text(trek_padding kind);
-/* Computes the result of a max pool and the indices of its elements, for a layer that takes only x. */
-trek_status trek_layer_pool_results(const char *layer, trek_var *(*pool)(trek_var *, const trek_pool_opts *, trek_var **),
-                                    const trek_pool_opts *opts, trek_var *const *inputs, int n, trek_var **results, int count);
-extern const char *const trek_layer_pool_result_names[];
-/* Sets initial values of weight and bias, which may be NULL. */
-trek_status trek_conv_reset(trek_var *weight, trek_var *bias);
-/* Returns ", reflect" and the like, or "" for zeros. */
-const char *trek_conv_padding_text(trek_pad_mode mode);
+/* Writes the numbers of a list, such as "2x3". A number that was left 0 is the one before it, and TREK_ZERO is 0. Returns text.
+ */
+char *trek_layer_list(const int64_t *list, int n, char *text, size_t size);
 /* Writes a number such as "0.1", independent of the locale. `text` holds at least 32 bytes and is returned. */
 char *trek_layer_number(double value, char *text);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Padding, pixel shuffling and one-dimensional pooling. */
+/* Padding, and shuffling of pixels and channels. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -62,11 +62,6 @@ typedef struct number_layer {
     int64_t number;
 } number_layer;
 
-static trek_var *adaptive_forward(trek_module *self, trek_var *x)
-{
-    return trek_adaptive_avg_pool1d(x, ((number_layer *)self)->number);
-}
-
 static trek_var *pixel_shuffle_forward(trek_module *self, trek_var *x)
 {
     return trek_pixel_shuffle(x, ((number_layer *)self)->number);
@@ -87,9 +82,10 @@ static void number_describe(const trek_module *self, char *text, size_t size)
     snprintf(text, size, "%" PRId64, ((const number_layer *)self)->number);
 }
 
-#define NUMBER_CLASS(name_, run) \
-    { .name = name_, .size = sizeof(number_layer), .forward = run, .describe = number_describe }
-static const trek_module_class adaptive_avg_pool1d_class = NUMBER_CLASS("adaptive_avg_pool1d", adaptive_forward);
+#define NUMBER_CLASS(name_, run)                                                                                                 \
+    {                                                                                                                            \
+        .name = name_, .size = sizeof(number_layer), .forward = run, .describe = number_describe                                 \
+    }
 static const trek_module_class pixel_shuffle_class = NUMBER_CLASS("pixel_shuffle", pixel_shuffle_forward);
 static const trek_module_class pixel_unshuffle_class = NUMBER_CLASS("pixel_unshuffle", pixel_unshuffle_forward);
 static const trek_module_class channel_shuffle_class = NUMBER_CLASS("channel_shuffle", channel_shuffle_forward);
@@ -104,65 +100,6 @@ static trek_module *number_new(const trek_module_class *klass, const char *what,
     return base;
 }
 
-trek_module *trek_nn_adaptive_avg_pool1d(int64_t length) { return number_new(&adaptive_avg_pool1d_class, "length", length); }
 trek_module *trek_nn_pixel_shuffle(int64_t factor) { return number_new(&pixel_shuffle_class, "factor", factor); }
 trek_module *trek_nn_pixel_unshuffle(int64_t factor) { return number_new(&pixel_unshuffle_class, "factor", factor); }
 trek_module *trek_nn_channel_shuffle(int64_t groups) { return number_new(&channel_shuffle_class, "groups", groups); }
-
-/* --- pooling -------------------------------------------------------------------------------- */
-
-typedef struct pool_layer {
-    trek_module base;
-    trek_pool_opts opts;
-} pool_layer;
-
-static trek_var *max_pool1d_forward(trek_module *self, trek_var *x) { return trek_max_pool1d(x, &((pool_layer *)self)->opts); }
-static trek_var *avg_pool1d_forward(trek_module *self, trek_var *x) { return trek_avg_pool1d(x, &((pool_layer *)self)->opts); }
-
-static trek_status max_pool1d_results(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count)
-{
-    return trek_layer_pool_results("max_pool1d", trek_max_pool1d_with_indices, &((pool_layer *)self)->opts, inputs, n, results,
-                                   count);
-}
-
-static void pool_describe(const trek_module *self, char *text, size_t size)
-{
-    const trek_pool_opts *o = &((const pool_layer *)self)->opts;
-    snprintf(text, size, "kernel %" PRId64 ", stride %" PRId64, o->kernel[0], o->stride[0] ? o->stride[0] : o->kernel[0]);
-}
-
-static const trek_module_class max_pool1d_class = {
-    .name = "max_pool1d",
-    .size = sizeof(pool_layer),
-    .forward = max_pool1d_forward,
-    .forward_results = max_pool1d_results,
-    .result_names = trek_layer_pool_result_names,
-    .describe = pool_describe,
-};
-
-static const trek_module_class avg_pool1d_class = {
-    .name = "avg_pool1d",
-    .size = sizeof(pool_layer),
-    .forward = avg_pool1d_forward,
-    .describe = pool_describe,
-};
-
-static trek_module *pool_new(const trek_module_class *klass, const trek_pool_opts *opts)
-{
-    if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", klass->name);
-    if (trek_layer_positive(klass->name, "kernel", opts->kernel[0]) != TREK_OK)
-        return NULL;
-    if (opts->stride[0] < 0 || opts->dilation[0] < 0 || trek_option_integer(opts->padding[0], 0) < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: stride, padding, dilation: one is negative; must be 0 or more",
-                              klass->name);
-    trek_module *base = trek_module_new(klass);
-    if (base)
-        ((pool_layer *)base)->opts = *opts;
-    return base;
-}
-
-trek_module *trek_nn_max_pool1d_with(const trek_pool_opts *opts) { return pool_new(&max_pool1d_class, opts); }
-trek_module *trek_nn_avg_pool1d_with(const trek_pool_opts *opts) { return pool_new(&avg_pool1d_class, opts); }
-trek_module *trek_nn_max_pool1d(int64_t kernel) { return trek_nn_max_pool1d_with(&(trek_pool_opts){ .kernel = { kernel } }); }
-trek_module *trek_nn_avg_pool1d(int64_t kernel) { return trek_nn_avg_pool1d_with(&(trek_pool_opts){ .kernel = { kernel } }); }

@@ -55,7 +55,7 @@ typedef struct trek_conv_transpose1d_opts {
     trek_device device;     /* of the parameters; default trek_device_default() */
 } trek_conv_transpose1d_opts;
 
-/* Returns a one-dimensional transposed convolution.
+/* Returns a one-dimensional transposed convolution. A second input sets the result's length (trek_nn_conv_transpose2d).
  * Shapes: x [N, in, L] -> [N, out, L'], where L' is that of trek_conv_transpose1d.
  * Parameters: weight [in, out / groups, kernel] and bias [out], both U(-b, b) with b = 1 / sqrt(out / groups kernel). */
 TREK_API trek_module *trek_nn_conv_transpose1d(int64_t in, int64_t out, int64_t kernel, trek_device device);
@@ -105,9 +105,10 @@ typedef struct trek_conv_transpose3d_opts {
     trek_device device;        /* of the parameters; default trek_device_default() */
 } trek_conv_transpose3d_opts;
 
-/* Returns a three-dimensional transposed convolution.
- * Shapes: x [N, in, D, H, W] -> [N, out, D', H', W'], where the sizes are those of trek_conv_transpose3d.
- * Parameters: weight [in, out / groups, kd, kh, kw] and bias [out], both U(-b, b) with b = 1 / sqrt(out / groups kd kh kw). */
+/* Returns a three-dimensional transposed convolution. A second input sets the result's last three sizes
+ * (trek_nn_conv_transpose2d). Shapes: x [N, in, D, H, W] -> [N, out, D', H', W'], where the sizes are those of
+ * trek_conv_transpose3d. Parameters: weight [in, out / groups, kd, kh, kw] and bias [out], both U(-b, b) with b = 1 / sqrt(out /
+ * groups kd kh kw). */
 TREK_API trek_module *trek_nn_conv_transpose3d(int64_t in, int64_t out, int64_t kernel, trek_device device);
 
 /* Returns the layer of trek_nn_conv_transpose3d with all options. */

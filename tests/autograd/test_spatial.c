@@ -171,7 +171,7 @@ static void layers(void **state)
     REFUSED(trek_nn_conv1d(0, 1, 1, test_device()), TREK_ERR_ARGUMENT, "conv1d: in: ");
     assert_null(trek_nn_conv_transpose1d_with(&(trek_conv_transpose1d_opts){ .in = 1, .out = 1, .kernel = 1,
                                                                              .output_padding = 1, .device = trek_cpu(0) }));
-    expect_error(TREK_ERR_ARGUMENT, "must not be negative, and smaller than stride (1)");
+    expect_error(TREK_ERR_ARGUMENT, "output padding: 1; must be smaller than stride (1)");
     assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 1 }, .padding_mode = (trek_pad_mode)7,
                                                          .device = trek_cpu(0) }));
     expect_error(TREK_ERR_ARGUMENT, "mode of padding: 7");

@@ -294,6 +294,19 @@ static void test_conv_and_pool(void **state)
 }
 
 /* Each pixel of the input puts the kernel, times itself, into the result. */
+/* In one and three dimensions, too, a second input says how large the result is to be. */
+static void sizes_of_another(trek_module *m, trek_shape x, trek_shape like, trek_shape usual, trek_shape wanted)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_var *in = trek_var_from(trek_tensor_zeros(x, TREK_F32, test_device()));
+    trek_var *as = trek_var_from(trek_tensor_zeros(like, TREK_F32, test_device()));
+    assert_true(trek_shape_equal(trek_var_shape(trek_forward(m, in)), usual));
+    assert_true(trek_shape_equal(trek_var_shape(trek_forward_many(m, (trek_var *[]){ in, as }, 2)), wanted));
+    REFUSED(trek_forward_many(m, (trek_var *[]){ in, trek_narrow(as, 0, 0, 0) }, 2), TREK_ERR_SHAPE, "must not be empty");
+    trek_scope_end(scope);
+    trek_module_free(&m);
+}
+
 static void test_conv_transpose(void **state)
 {
     trek_module *m = trek_nn_conv_transpose2d_with(
@@ -320,10 +333,17 @@ static void test_conv_transpose(void **state)
     assert_null(trek_forward_many(m, (trek_var *[]){ x, trek_narrow(like, 0, 0, 0) }, 2));
     expect_error(TREK_ERR_SHAPE, "result's shape: [0, 6]; must not be empty");
     assert_null(trek_forward_many(m, (trek_var *[]){ x, trek_flatten(like, 0, 1) }, 2));
-    expect_error(TREK_ERR_SHAPE, "result's shape: [18]; must have height and width");
+    expect_error(TREK_ERR_SHAPE, "result's shape: [18]; must have 2 dimensions or more");
     REFUSED(trek_forward_many(m, (trek_var *[]){ x, like, like }, 3), TREK_ERR_ARGUMENT, "inputs: 3");
     trek_scope_end(scope);
     trek_module_free(&m);
+
+    sizes_of_another(trek_nn_conv_transpose1d_with(&(trek_conv_transpose1d_opts){ .in = 2, .out = 3, .kernel = 2, .stride = 3,
+                                                                                  .device = test_device() }),
+                     trek_dims(1, 2, 4), trek_dims(13), trek_dims(1, 3, 11), trek_dims(1, 3, 13));
+    sizes_of_another(trek_nn_conv_transpose3d_with(&(trek_conv_transpose3d_opts){ .in = 2, .out = 3, .kernel = { 2 },
+                                                                                  .stride = { 3 }, .device = test_device() }),
+                     trek_dims(1, 2, 2, 2, 3), trek_dims(6, 7, 8), trek_dims(1, 3, 5, 5, 8), trek_dims(1, 3, 6, 7, 8));
 
     trek_conv_transpose2d_opts opts = { .in = 4, .out = 6, .kernel = { 3, 5 }, .stride = { 2, 1 },
                                         .output_padding = { 1, TREK_ZERO },

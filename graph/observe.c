@@ -134,7 +134,7 @@ static trek_status take_value(trek_observation *o)
         o->value = values->ndim == 0 ? trek_tensor_item(values) : (double)NAN;
     } else if (trek_error_status() == TREK_ERR_ARGUMENT) {
         trek_error_take(&status, message);
-        trek_log_message(TREK_LOG_WARNING, "graph_flush: the metric \"%s\" has no value: %s", o->name, message);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "graph_flush: the metric \"%s\" has no value: %s", o->name, message);
     }
     trek_tensor_release(o->values);
     o->values = values;

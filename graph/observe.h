@@ -88,12 +88,16 @@ TREK_API bool trek_trend_improving(const trek_trend *trend, int64_t window);
 TREK_API bool trek_trend_converged(const trek_trend *trend, int64_t window, double tolerance);
 
 /* A property of a trend, which trek_trend_stalled, trek_trend_improving or trek_trend_converged tests. */
-typedef enum trek_trend_state { TREK_TREND_STALLED, TREK_TREND_IMPROVING, TREK_TREND_CONVERGED } trek_trend_state;
-/* Returns true if all of `n` trends have a property, and false if n is 0. An entry may be NULL. With TREK_TREND_IMPROVING
+typedef enum trek_trend_state {
+    TREK_TREND_STATE_STALLED,
+    TREK_TREND_STATE_IMPROVING,
+    TREK_TREND_STATE_CONVERGED
+} trek_trend_state;
+/* Returns true if all of `n` trends have a property, and false if n is 0. An entry may be NULL. With TREK_TREND_STATE_IMPROVING
  * `tolerance` is not used. trek_graph_trend_group (tree.h) gives the trends of a group. */
 TREK_API bool trek_trends_all(const trek_trend *const *trends, int n, trek_trend_state state, int64_t window, double tolerance);
-/* Returns true if at least one of `n` trends has a property. An entry may be NULL. With TREK_TREND_IMPROVING `tolerance` is not
- * used. */
+/* Returns true if at least one of `n` trends has a property. An entry may be NULL. With TREK_TREND_STATE_IMPROVING `tolerance` is
+ * not used. */
 TREK_API bool trek_trends_any(const trek_trend *const *trends, int n, trek_trend_state state, int64_t window, double tolerance);
 /* Writes the slope of each of `n` trends over its last `window` points to `slopes`. */
 TREK_API void trek_trends_slopes(const trek_trend *const *trends, int n, int64_t window, double *slopes);

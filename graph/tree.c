@@ -62,17 +62,17 @@ static bool beaten(const trek_graph *owner, const char *name, int tag)
 trek_path_kind trek_graph_path_kind(trek_graph *graph, const char *path)
 {
     if (!trek_path_usable(graph, "graph_path_kind"))
-        return TREK_PATH_NONE;
+        return TREK_PATH_KIND_NONE;
     if (!path || !*path)
-        return TREK_PATH_MODULE;
+        return TREK_PATH_KIND_MODULE;
     const char *name = NULL;
     trek_graph *owner = owner_of(graph, path, &name, "graph_path_kind");
     if (owner && !trek_path_child(&owner->base, name, strlen(name)) && !hidden(graph, owner, name) &&
         tag_of(owner, name, strlen(name)) >= 0)
-        return TREK_PATH_TAG;
+        return TREK_PATH_KIND_TAG;
     if (!owner)
         trek_error_clear();
-    return trek_graph_module_at(graph, path, "graph_path_kind") ? TREK_PATH_MODULE : TREK_PATH_NONE;
+    return trek_graph_module_at(graph, path, "graph_path_kind") ? TREK_PATH_KIND_MODULE : TREK_PATH_KIND_NONE;
 }
 
 int trek_graph_child_count(trek_graph *graph, const char *path)

@@ -18,8 +18,8 @@ TREK_BEGIN
 /* -- structure -- */
 
 /* What a path names. */
-typedef enum trek_path_kind { TREK_PATH_NONE, TREK_PATH_MODULE, TREK_PATH_TAG } trek_path_kind;
-/* Returns what the path names. Errors: ARGUMENT if the path does not exist; TREK_PATH_NONE is returned. */
+typedef enum trek_path_kind { TREK_PATH_KIND_NONE, TREK_PATH_KIND_MODULE, TREK_PATH_KIND_TAG } trek_path_kind;
+/* Returns what the path names. Errors: ARGUMENT if the path does not exist; TREK_PATH_KIND_NONE is returned. */
 TREK_API trek_path_kind trek_graph_path_kind(trek_graph *graph, const char *path);
 /* Returns the number of children of the module at a path. Errors: ARGUMENT if no module is at the path; -1 is returned. */
 TREK_API int trek_graph_child_count(trek_graph *graph, const char *path);

@@ -85,7 +85,7 @@ const char *trek_conv_kind_text(trek_padding kind) { return kind == TREK_PADDING
 
 trek_var *trek_conv_padded(trek_var *x, const int64_t *kernel, int dims, trek_pad_mode mode, trek_conv_opts *opts)
 {
-    if (mode == TREK_PAD_CONSTANT)
+    if (mode == TREK_PAD_MODE_CONSTANT)
         return x;
     trek_dims_list sizes = { .ndim = 2 * dims };
     bool any = false;
@@ -132,7 +132,7 @@ trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t 
         status = trek_layer_positive(layer, "groups", groups);
     if (status == TREK_OK)
         status = trek_option_check_paddings(layer, "padding", padding, dims);
-    if (status == TREK_OK && (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR))
+    if (status == TREK_OK && (mode < TREK_PAD_MODE_CONSTANT || mode > TREK_PAD_MODE_CIRCULAR))
         status = trek_fail(TREK_ERR_ARGUMENT, "%s: mode of padding: %d; must be a value of trek_pad_mode", layer, (int)mode);
     if (status == TREK_OK && (in % groups != 0 || out % groups != 0))
         status = trek_fail(TREK_ERR_ARGUMENT, "%s: groups: %" PRId64 "; must divide %" PRId64 " channels in and %" PRId64 " out",
@@ -273,7 +273,7 @@ trek_module *trek_nn_conv_transpose2d_with(const trek_conv_transpose2d_opts *opt
     trek_option_paddings(numbers.padding, opts->padding, 2);
     trek_option_paddings(numbers.output_padding, opts->output_padding, 2);
     if (trek_conv_check("conv_transpose2d", opts->in, opts->out, numbers.groups, kernel, numbers.padding, 2,
-                        TREK_PAD_CONSTANT) != TREK_OK ||
+                        TREK_PAD_MODE_CONSTANT) != TREK_OK ||
         trek_option_check_paddings("conv_transpose2d", "output padding", numbers.output_padding, 2) != TREK_OK ||
         check_output_padding(&numbers) != TREK_OK)
         return NULL;

@@ -124,7 +124,7 @@ trek_module *trek_nn_conv_transpose1d_with(const trek_conv_transpose1d_opts *opt
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose1d: options: NULL; they must be given");
-    return conv1d_new(&conv_transpose1d_class, opts, TREK_PAD_CONSTANT, TREK_PADDING_NUMBERS);
+    return conv1d_new(&conv_transpose1d_class, opts, TREK_PAD_MODE_CONSTANT, TREK_PADDING_NUMBERS);
 }
 
 trek_module *trek_nn_conv_transpose1d(int64_t in, int64_t out, int64_t kernel, trek_device device)

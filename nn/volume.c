@@ -164,7 +164,7 @@ trek_module *trek_nn_conv_transpose3d_with(const trek_conv_transpose3d_opts *opt
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose3d: options: NULL; they must be given");
-    return conv3d_new(&conv_transpose3d_class, opts, TREK_PAD_CONSTANT, TREK_PADDING_NUMBERS);
+    return conv3d_new(&conv_transpose3d_class, opts, TREK_PAD_MODE_CONSTANT, TREK_PADDING_NUMBERS);
 }
 
 trek_module *trek_nn_conv_transpose3d(int64_t in, int64_t out, int64_t kernel, trek_device device)

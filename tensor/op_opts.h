@@ -83,9 +83,10 @@ typedef struct trek_unpool_opts {
 } trek_unpool_opts;
 
 /* How grid sampling (autograd/resample.h) interpolates between elements. */
-typedef enum trek_grid_mode { TREK_GRID_BILINEAR, TREK_GRID_NEAREST, TREK_GRID_BICUBIC } trek_grid_mode;
+typedef enum trek_grid_mode { TREK_GRID_MODE_BILINEAR, TREK_GRID_MODE_NEAREST, TREK_GRID_MODE_BICUBIC } trek_grid_mode;
 /* What grid sampling reads outside of the input: zeros, the nearest element, or the input mirrored at its edge. */
-typedef enum trek_grid_padding { TREK_GRID_ZEROS, TREK_GRID_BORDER, TREK_GRID_REFLECTION } trek_grid_padding;
+typedef enum trek_grid_padding { TREK_GRID_PADDING_ZEROS, TREK_GRID_PADDING_BORDER,
+                                 TREK_GRID_PADDING_REFLECTION } trek_grid_padding;
 
 /* Options of grid sampling (autograd/resample.h). */
 typedef struct trek_grid_sample_opts {

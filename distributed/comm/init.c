@@ -228,7 +228,7 @@ static void report(const trek_control *control, const process_card *cards, const
     }
     job()->launch.local = local;
     job()->launch.locals = locals;
-    trek_log_message(TREK_LOG_INFO,
+    trek_log_message(TREK_LOG_LEVEL_INFO,
                      "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d", self, n,
                      job()->launch.source, local, locals, machines, machines > 1 ? "s" : "", engine, job()->launch.address,
                      job()->launch.port);

@@ -85,7 +85,7 @@ static void admit(trek_regroup *regroup, int listening)
     if (trek_door_admits(regroup->door) ||
         trek_door_admit(regroup->door, regroup->address, regroup->port, listening, regroup->program, regroup->world) == TREK_OK)
         return;
-    trek_log_message(TREK_LOG_DEBUG, "regroup: %s", trek_error());
+    trek_log_message(TREK_LOG_LEVEL_DEBUG, "regroup: %s", trek_error());
     trek_error_clear();
 }
 

@@ -243,7 +243,7 @@ static void listen_for_children(trek_control *control, int fd)
         trek_socket_listen(own->address, 0, &control->listen_fd, &own->port) == TREK_OK)
         return;
     own->port = 0;
-    trek_log_message(TREK_LOG_INFO, "control: %s", trek_error());
+    trek_log_message(TREK_LOG_LEVEL_INFO, "control: %s", trek_error());
     trek_error_clear();
 }
 

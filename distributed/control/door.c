@@ -210,7 +210,7 @@ static void *serve(void *arg)
         door->still_ns = now - door->loop_ns > TREK_DOOR_STILL_NS ? now : door->still_ns;
         door->loop_ns = now;
         if (door->polled[0].revents && !trek_bell_quiet(door->bell))
-            trek_log_message(TREK_LOG_DEBUG, "door: %s", strerror(errno));
+            trek_log_message(TREK_LOG_LEVEL_DEBUG, "door: %s", strerror(errno));
         for (int k = 0; k < door->n_visitors; k++)
             trek_door_read_visitor(door, &door->visitors[k]);
         accept_visitors(door, door->listen_fd);

@@ -95,7 +95,7 @@ static int shake(const trek_door *door, trek_door_line *line)
         char why[160];
         line->fault = how;
         if (how != TREK_SHAKE_STRANGER)
-            trek_log_message(TREK_LOG_INFO, "newcomers: process %d and one that claims to be process %d cannot connect: %s",
+            trek_log_message(TREK_LOG_LEVEL_INFO, "newcomers: process %d and one that claims to be process %d cannot connect: %s",
                              door->own.number, line->seal.other.process,
                              trek_seal_why(&line->seal, how, "this door", why, sizeof why));
         return -1;
@@ -158,5 +158,5 @@ void trek_door_drop(trek_door_visitor *visitor)
 void trek_door_wake(const trek_door *door)
 {
     if (!trek_bell_ring(door->bell))
-        trek_log_message(TREK_LOG_DEBUG, "newcomers: %s", strerror(errno));
+        trek_log_message(TREK_LOG_LEVEL_DEBUG, "newcomers: %s", strerror(errno));
 }

@@ -134,7 +134,7 @@ static void finish_with(trek_control_link *newcomer)
 
 static void turn_away(trek_control *control, trek_control_link *newcomer, const char *why)
 {
-    trek_log_message(TREK_LOG_INFO, "control: a process was rejected: %s", why);
+    trek_log_message(TREK_LOG_LEVEL_INFO, "control: a process was rejected: %s", why);
     trek_control_send(control, newcomer, TREK_CONTROL_REFUSED, 0, why, strlen(why));
     finish_with(newcomer);
 }
@@ -159,7 +159,7 @@ static void refuse_version_4(const trek_control *control, trek_control_link *new
     trek_control_head head = { .magic = TREK_CONTROL_MAGIC_OF_4, .type = TREK_CONTROL_REFUSED, .bytes = (uint32_t)strlen(why) };
     struct iovec parts[2] = { { &head, sizeof head }, { why, strlen(why) } };
     trek_socket_send(newcomer->fd, parts, 2);
-    trek_log_message(TREK_LOG_INFO, "control: a process was rejected: %s", why);
+    trek_log_message(TREK_LOG_LEVEL_INFO, "control: a process was rejected: %s", why);
     finish_with(newcomer);
 }
 
@@ -181,7 +181,7 @@ static void fail_handshake(trek_control *control, trek_control_link *newcomer, t
                  newcomer->seal.other.version, control->process, TREK_HANDSHAKE_VERSION);
     else
         trek_seal_why(&newcomer->seal, how, control->where, why, sizeof why);
-    trek_log_message(control->warned ? TREK_LOG_INFO : TREK_LOG_WARNING, /* strangers must not fill a log */
+    trek_log_message(control->warned ? TREK_LOG_LEVEL_INFO : TREK_LOG_LEVEL_WARNING, /* strangers must not fill a log */
                      "control: a process that claims to be process %d was rejected: %s", newcomer->seal.other.process, why);
     control->warned = true;
     finish_with(newcomer);
@@ -650,7 +650,7 @@ static void serve_sockets(trek_control *control)
 {
     const struct pollfd *polled = control->polled;
     if (polled[0].revents && !trek_bell_quiet(control->bell))
-        trek_log_message(TREK_LOG_DEBUG, "control: %s", strerror(errno));
+        trek_log_message(TREK_LOG_LEVEL_DEBUG, "control: %s", strerror(errno));
     const struct pollfd *at = polled + 2;
     for (int i = 0; i < control->links_count; i++, at++)
         if (may_read(&control->links[i], at))

@@ -615,8 +615,8 @@ static trek_status regroup(trek_run *run, const char *reason)
         return fail_to_go_on(reason);
     trek_comm_free(&e->comm);
     e->comm = next;
-    say_who(trek_regroup_lost(e->regroup), "lost", trek_comm_world_size(e->comm), TREK_LOG_WARNING);
-    say_who(trek_regroup_come(e->regroup), "back", trek_comm_world_size(e->comm), TREK_LOG_INFO);
+    say_who(trek_regroup_lost(e->regroup), "lost", trek_comm_world_size(e->comm), TREK_LOG_LEVEL_WARNING);
+    say_who(trek_regroup_come(e->regroup), "back", trek_comm_world_size(e->comm), TREK_LOG_LEVEL_INFO);
     return TREK_OK;
 }
 
@@ -690,7 +690,7 @@ trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), tr
     if (!e->regroup)
         return trek_error_status();
     trek_comm_set_deadline(e->comm, run->opts.trainer.deadline_s);
-    trek_log_message(TREK_LOG_INFO, "trainer_run: this process has joined the job, as process %d of %d", e->comm->rank,
+    trek_log_message(TREK_LOG_LEVEL_INFO, "trainer_run: this process has joined the job, as process %d of %d", e->comm->rank,
                      e->comm->world);
     return take_up(run, drop, build);
 }

@@ -34,9 +34,9 @@ static void from_the_end(void **state)
     ASSERT_REFUSED(trek_cov(LIST(TREK_F64, 1, 2), 1, LIST(TREK_I64, -1, 3), NULL), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_cov(LIST(TREK_F64, 1, 2), 1, NULL, LIST(TREK_F64, 1, -3)), TREK_ERR_ARGUMENT);
     trek_var *line = VALUES(trek_dims(1, 4), TREK_F32, 0, 1, 2, 3);
-    ASSERT_VALUES(trek_pad(line, trek_dims(-4, 5), TREK_PAD_REPLICATE, 0), 3, 3, 3, 3, 3);
-    ASSERT_VALUES(trek_pad(line, trek_dims(6, -5), TREK_PAD_REPLICATE, 0), 0, 0, 0, 0, 0);
-    ASSERT_VALUES(trek_pad(line, trek_dims(-3, 2), TREK_PAD_REPLICATE, 0), 3, 3, 3);
+    ASSERT_VALUES(trek_pad(line, trek_dims(-4, 5), TREK_PAD_MODE_REPLICATE, 0), 3, 3, 3, 3, 3);
+    ASSERT_VALUES(trek_pad(line, trek_dims(6, -5), TREK_PAD_MODE_REPLICATE, 0), 0, 0, 0, 0, 0);
+    ASSERT_VALUES(trek_pad(line, trek_dims(-3, 2), TREK_PAD_MODE_REPLICATE, 0), 3, 3, 3);
 }
 
 /* A thousand ones of 16 bits at one place, written and as gradients: an addition at a time would end at 256, or 2048. */

@@ -91,7 +91,7 @@ static int child_of_unequal(int ranks, bool windows)
     other.info = other_model;
     if (process == 1)
         trek_backends[TREK_CPU] = &other;
-    trek_log_set(TREK_LOG_WARNING, keep_line, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, keep_line, NULL);
     loss_kind kind = BY_ROWS;
     trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 2 });
     trek_graph *graph = training_build(trek_cpu(0), NULL);

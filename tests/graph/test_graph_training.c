@@ -101,7 +101,7 @@ static void schedules(void **state)
     assert_int_equal(trek_graph_set_lr(graph, 0.125), TREK_OK); /* ends the schedule */
     one_pass(graph, 1);
     assert_float_equal(trek_graph_lr(graph), 0.125, 0);
-    FAILS(trek_graph_set_schedule(graph, &(trek_schedule){ .kind = TREK_SCHEDULE_NONE }), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_graph_set_schedule(graph, &(trek_schedule){ .kind = TREK_SCHEDULE_KIND_NONE }), TREK_ERR_ARGUMENT, "");
     trek_graph_free(&graph);
 }
 

@@ -101,7 +101,7 @@ static void over_processes(void **state)
 int main(void)
 {
     part me;
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     if (processes_part(&me))
         return play(&me);
     const struct CMUnitTest tests[] = { cmocka_unit_test(over_processes) };

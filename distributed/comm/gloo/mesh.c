@@ -126,7 +126,7 @@ static void serve_stranger(mesh *m, line *l)
         *l = (line){ .fd = -1 };
         return;
     }
-    trek_log_message(TREK_LOG_INFO, "gloo: process %d has rejected a connection to the port of its data", m->rank);
+    trek_log_message(TREK_LOG_LEVEL_INFO, "gloo: process %d has rejected a connection to the port of its data", m->rank);
     close_line(l);
 }
 

@@ -577,7 +577,7 @@ static int warnings;
 
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    warnings += level == TREK_LOG_WARNING && strstr(message, "through host memory") && strstr(message, "not recorded");
+    warnings += level == TREK_LOG_LEVEL_WARNING && strstr(message, "through host memory") && strstr(message, "not recorded");
 }
 
 /* Two ranks; the parameters after some steps. With trek_graph_capture, which without NCCL does each step call by call, and says
@@ -613,13 +613,13 @@ static void test_training(void **state)
 {
     if (skipped(2))
         skip();
-    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, count_warnings, NULL);
     warnings = 0;
     double *by_host = train_two("0", 0);
     assert_int_equal(warnings, 1);
     double *by_nccl = train_two("", 4);
     assert_int_equal(warnings, 1);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_non_null(by_host);
     assert_non_null(by_nccl);
     for (int i = 0; i < 6 * 16; i++) /* a sum of two has one order */

@@ -77,7 +77,8 @@ static int own_loop(trek_graph *graph, trek_comm *comm)
 static int bad_join(trek_comm *comm)
 {
     bool odd = mine->process == 1;
-    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_F1, .beta = odd && has("other-spec") ? 2 : 1 });
+    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_F1, .beta = odd &&
+                                                          has("other-spec") ? 2 : 1 });
     if (odd && has("no-metric"))
         trek_metric_free(&m);
     if (odd && has("error"))

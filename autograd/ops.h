@@ -435,7 +435,7 @@ TREK_API trek_var *trek_scatter_value(trek_var *x, int dim, trek_var *index, dou
  * include_self says whether x's own element takes part. Shapes and dtypes are those of trek_scatter. Means of integers are
  * rounded down. Without x's own element it takes no part in the gradient of an extreme either (PyTorch counts it if it equals the
  * result). Second derivatives of a product with several zeros are 0 there. */
-TREK_API trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_scatter_reduction reduction,
+TREK_API trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_reduction reduction,
                                        bool include_self);
 /* Returns x with value written to the slices at the given indices along dim. index is 1-D and has any integer dtype; negative
  * indices count from the end. Fails with ARGUMENT if x's dtype cannot hold value. */

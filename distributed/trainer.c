@@ -639,7 +639,7 @@ double trek_trainer_mean(trek_graph *graph, trek_var *loss)
         return status == TREK_OK && part[1] > 0 ? trek_var_item(loss) : status == TREK_OK ? 0 : (double)NAN;
     status = trek_replica_agree(comm, status, "trainer_mean");
     if (status == TREK_OK)
-        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
+        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F64,
                                                        .count = 2,
                                                        .in = part, .out = part });
     return status != TREK_OK ? (double)NAN : part[1] > 0 ? part[0] / part[1] : 0;

@@ -294,7 +294,7 @@ static trek_status agree_on_steps(trek_background *b, int fragment)
     if (!b->s->comm)
         return TREK_OK;
     b->stats.bytes_sent += v->n_segments * (int64_t)sizeof *v->steps;
-    return trek_comm_run(b->s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I64,
+    return trek_comm_run(b->s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MAX, .dtype = TREK_I64,
                                                        .count = v->n_segments, .in = v->steps, .out = v->steps });
 }
 
@@ -309,7 +309,8 @@ static trek_status average(trek_background *b, int fragment)
     trek_status status = TREK_OK;
     trek_values_difference(v, fragment, b->weights);
     if (s->comm && n > 0) {
-        status = trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = v->dtype,
+        status = trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
+                                                          .dtype = v->dtype,
                                                           .count = n, .in = delta, .out = delta });
         b->stats.bytes_sent += n * (int64_t)trek_values_size(v);
     }

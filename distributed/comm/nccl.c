@@ -412,25 +412,24 @@ trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device)
 
 /* --- calls ------------------------------------------------------------------------------ */
 
-static bool reduction_of(trek_reduce_op op, trek_device_reduce *reduction)
+static bool reduction_of(trek_reduction op, trek_device_reduce *reduction)
 {
     switch (op) {
-    case TREK_SUM:
+    case TREK_REDUCTION_SUM:
         *reduction = TREK_DEVICE_SUM;
         return true;
-    case TREK_MAX:
+    case TREK_REDUCTION_MAX:
         *reduction = TREK_DEVICE_MAX;
         return true;
-    case TREK_MIN:
+    case TREK_REDUCTION_MIN:
         *reduction = TREK_DEVICE_MIN;
         return true;
-    case TREK_PROD:
+    case TREK_REDUCTION_PROD:
         *reduction = TREK_DEVICE_PROD;
         return true;
-    case TREK_MEAN:
-        break; /* the library's average would be slow, and no important call needs it */
+    default:
+        return false; /* the library's average would be slow, and no important call needs it */
     }
-    return false;
 }
 
 static bool takes(const trek_comm *comm, const trek_comm_call *call)

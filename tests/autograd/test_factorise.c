@@ -210,8 +210,8 @@ static trek_var *least(trek_var *const *in) { return trek_lstsq(in[0], in[1]); }
 static trek_var *power(trek_var *const *in) { return trek_matrix_power(regular(in[0]), -3); }
 
 #define OF_ORDER(order) \
-    static trek_var *norm_##order(trek_var *const *in) { return trek_matrix_norm(in[0], TREK_NORM_##order, false); }
-OF_ORDER(FRO) OF_ORDER(NUC) OF_ORDER(2) OF_ORDER(2_LEAST) OF_ORDER(1) OF_ORDER(1_LEAST) OF_ORDER(INF) OF_ORDER(INF_LEAST)
+    static trek_var *norm_##order(trek_var *const *in) { return trek_matrix_norm(in[0], TREK_MATRIX_ORDER_##order, false); }
+OF_ORDER(FRO) OF_ORDER(NUC) OF_ORDER(2) OF_ORDER(MINUS_2) OF_ORDER(1) OF_ORDER(MINUS_1) OF_ORDER(INF) OF_ORDER(MINUS_INF)
 static trek_var *of_logdet(trek_var *const *in) { return trek_logdet(trek_matmul(in[0], trek_transpose(in[0], -1, -2))); }
 
 static void norms(void **state)
@@ -236,7 +236,7 @@ static void norms(void **state)
     ASSERT_REFUSED(trek_matrix_norm(trek_select(b, 0, 0), TREK_MATRIX_ORDER_FRO, false), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_matrix_norm(trek_cast(b, TREK_BF16), TREK_MATRIX_ORDER_2, false), TREK_ERR_DTYPE);
     ASSERT_VALUES(trek_logdet(VALUES(trek_dims(3, 1, 1), TREK_F64, 1, -2, 0)), 0, NAN, -INFINITY);
-    function_of *const of[] = { norm_FRO, norm_NUC, norm_2, norm_2_LEAST, norm_1, norm_1_LEAST, norm_INF, norm_INF_LEAST };
+    function_of *const of[] = { norm_FRO, norm_NUC, norm_2, norm_MINUS_2, norm_1, norm_MINUS_1, norm_INF, norm_MINUS_INF };
     for (int k = 0; k < 8; k++)
         check_gradients(of[k], 1, (trek_shape[]){ trek_dims(2, 3, 2) }, k < 4);
     check_gradients(of_logdet, 1, (trek_shape[]){ trek_dims(2, 3) }, true);

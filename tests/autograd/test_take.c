@@ -51,14 +51,14 @@ static void sums_of_16_bits(void **state)
         const double sum = N; /* which both hold */
         ASSERT_VALUES(trek_index_add(none, 0, at, ones), sum);
         ASSERT_VALUES(trek_scatter_add(none, 0, at, ones), sum);
-        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, ones, TREK_SCATTER_SUM, false), sum);
-        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, ones, TREK_SCATTER_MEAN, false), 1);
+        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, ones, TREK_REDUCTION_SUM, false), sum);
+        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, ones, TREK_REDUCTION_MEAN, false), 1);
         trek_var *large = trek_mul_scalar(ones, 100);
-        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, large, TREK_SCATTER_MEAN, false), 100);
+        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, large, TREK_REDUCTION_MEAN, false), 100);
         trek_var *grown = trek_mul_scalar(ones, k ? 1.0009765625 : 1.0078125); /* a unit above 1, many times */
         trek_var *product = trek_scatter_reduce(trek_ones_like(none), 0, trek_narrow(at, 0, 0, 200),
                                                 trek_narrow(grown, 0, 0, 200),
-                                                TREK_SCATTER_PRODUCT, false);
+                                                TREK_REDUCTION_PROD, false);
         assert_true(fabs(trek_var_item(product) / pow(k ? 1.0009765625 : 1.0078125, 200) - 1) < (k ? 0x1p-11 : 0x1p-8) * 1.01);
         ASSERT_VALUES(trek_put(none, at, ones, true), sum);
         ASSERT_VALUES(trek_index_put(none, &at, 1, ones, true), sum);

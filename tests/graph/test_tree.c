@@ -46,7 +46,7 @@ static trek_graph *build(trek_device device, void *arg)
     trek_flow *core = trek_flow_new();
     trek_module *heads[2] = { layer(MID, MID, device), layer(MID, MID, device) };
     trek_flow_tag_group(trek_flow_split(core, heads, 2), "heads");
-    trek_flow_tag(trek_flow_merge(core, TREK_MERGE_ADD), "deep");
+    trek_flow_tag(trek_flow_merge(core, TREK_REDUCTION_SUM), "deep");
 
     trek_flow *encoder = trek_flow_tag(trek_flow_new(), "given");
     trek_flow_tag(trek_flow_label(trek_flow_through(encoder, layer(MID, MID, device)), "scan"), "scan");
@@ -367,12 +367,12 @@ static void records(void **state)
 {
     for (int ranks = 1; ranks <= RANKS; ranks++) {
         trek_graph *graph = made(ranks);
-        FAILS(trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN), TREK_ERR_STATE, "");
+        FAILS(trek_graph_collect_at(graph, "encoder.scan", TREK_REDUCTION_MEAN), TREK_ERR_STATE, "");
         trek_graph_forward(graph, input(ROWS));
-        assert_int_equal(trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_NORM), TREK_OK);
-        assert_int_equal(trek_graph_collect_at(graph, "encoder.level", TREK_COLLECT_MEAN), TREK_OK);
-        assert_int_equal(trek_graph_collect_group(graph, "encoder.core.heads", TREK_COLLECT_MAX), TREK_OK);
-        assert_int_equal(trek_graph_collect_group(graph, "encoder.core.deep", TREK_COLLECT_MAX), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_graph_collect_at(graph, "encoder.scan", TREK_REDUCTION_NORM), TREK_OK);
+        assert_int_equal(trek_graph_collect_at(graph, "encoder.level", TREK_REDUCTION_MEAN), TREK_OK);
+        assert_int_equal(trek_graph_collect_group(graph, "encoder.core.heads", TREK_REDUCTION_MAX), TREK_OK);
+        assert_int_equal(trek_graph_collect_group(graph, "encoder.core.deep", TREK_REDUCTION_MAX), TREK_ERR_ARGUMENT);
         expect_error(TREK_ERR_ARGUMENT, "nothing is tagged \"encoder.core.deep_0\"");
         assert_int_equal(trek_graph_record_at(graph, "encoder.loss", 3), TREK_OK);
         assert_int_equal(trek_graph_record_at(graph, "encoder.loss", 5), TREK_OK);
@@ -437,10 +437,10 @@ static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *
 {
     trek_var *scan = trek_graph_tagged_at(graph, "encoder.scan"); /* the rank's own */
     if (!scan || trek_var_size(scan, 0) != trek_var_size(output, 0) ||
-        trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN) != TREK_OK ||
+        trek_graph_collect_at(graph, "encoder.scan", TREK_REDUCTION_MEAN) != TREK_OK ||
         trek_graph_record_at(graph, "encoder.core.mine", trek_var_item(trek_mean(scan, trek_dims_all(), false))) != TREK_OK)
         return NULL;
-    if (trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MAX) != TREK_ERR_UNSUPPORTED)
+    if (trek_graph_collect_at(graph, "encoder.scan", TREK_REDUCTION_MAX) != TREK_ERR_UNSUPPORTED)
         return NULL;
     trek_error_clear();
     return trek_mean(trek_square(output), trek_dims_all(), false);

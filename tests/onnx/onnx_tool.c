@@ -604,12 +604,12 @@ static void transformers(void)
     put("embedding_padding", trek_nn_embedding_with(&(trek_embedding_opts){ .num = 10, .dim = 4, .padding_idx = TREK_ZERO }),
         IN({ 'i', trek_dims(BATCH) }));
     for (int k = 0; k < 3; k++) {
-        trek_embedding_bag_opts o = { .num = 10, .dim = 4, .mode = (trek_bag_mode)k, .padding_idx = 3 };
+        trek_embedding_bag_opts o = { .num = 10, .dim = 4, .mode = (trek_reduction)k, .padding_idx = 3 };
         put(numbered("embedding_bag", k), trek_nn_embedding_bag_with(&o), IN({ 'i', trek_dims(BATCH, LENGTH) }));
         put(numbered("embedding_bag_offsets", k), trek_nn_embedding_bag_with(&o),
             IN({ 'i', trek_dims(14) }, { 'o', trek_dims(BATCH) }));
     }
-    trek_embedding_bag_opts sums = { .num = 10, .dim = 4, .mode = TREK_BAG_SUM };
+    trek_embedding_bag_opts sums = { .num = 10, .dim = 4, .mode = TREK_REDUCTION_SUM };
     put("embedding_bag_weights", trek_nn_embedding_bag_with(&sums),
         IN({ 'i', trek_dims(BATCH, 4) }, { '-', trek_dims(1) }, F(BATCH, 4)));
     put("rotary", trek_nn_rotary_with(&(trek_rotary_layer_opts){ .dim = 4, .length = 64 }), IN(F(BATCH, 2, LENGTH, 6)));
@@ -635,7 +635,7 @@ static void graphs(void)
     trek_flow_label(flow, "first");
     trek_flow_tag(trek_flow_through(flow, trek_nn_relu()), "hidden");
     trek_flow_split(flow, (trek_module *[]){ trek_nn_linear(6, 3, cpu), trek_nn_tanh(), trek_graph_module(inner_graph()) }, 3);
-    trek_flow_tag(trek_flow_merge(flow, TREK_MERGE_CAT), "joined");
+    trek_flow_tag(trek_flow_merge_cat(flow, 1), "joined");
     trek_flow_input(flow, "side");
     trek_flow_using(trek_flow_through(flow, trek_nn_bilinear(15, 5, 4, cpu)), "side");
     trek_graph *graph = trek_flow_build(flow);

@@ -62,7 +62,8 @@ static trek_status do_step(trek_comm *comm, member *own)
     int64_t since = sim.now_ns;
     trek_status status = trek_comm_run(
         comm, (trek_comm_call){
-                  .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I64, .count = 4, .in = numbers, .out = numbers });
+                  .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_I64, .count = 4, .in = numbers,
+                      .out = numbers });
     if (status != TREK_OK)
         return status;
     if (numbers[2] != comm->world || numbers[0] != step * comm->world)

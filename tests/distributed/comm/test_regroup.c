@@ -95,7 +95,7 @@ static bool call(trek_comm *comm, int number, int64_t at, int64_t *most)
 {
     struct { int64_t number, at; } own = { number, at }, all[PROCESSES];
     double one = 1;
-    if (trek_comm_all_reduce_scalar(comm, &one, TREK_SUM) != TREK_OK ||
+    if (trek_comm_all_reduce_scalar(comm, &one, TREK_REDUCTION_SUM) != TREK_OK ||
         trek_comm_gather_bytes(comm, &own, sizeof own, all) != TREK_OK)
         return false;
     int world = trek_comm_world_size(comm);

@@ -68,7 +68,7 @@ static int own_loop(trek_graph *graph, trek_comm *comm)
         trek_metric_free(&all);
         trek_metric_free(&metrics[k]);
     }
-    trek_comm_all_reduce_scalar(comm, &rows, TREK_SUM);
+    trek_comm_all_reduce_scalar(comm, &rows, TREK_REDUCTION_SUM);
     print_values(values, total, rows);
     return trek_error_status() == TREK_OK ? 0 : failed();
 }

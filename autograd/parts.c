@@ -154,7 +154,7 @@ trek_var *trek_squeeze_dims(trek_var *x, trek_dims_list dims)
 {
     TREK_NEEDED("squeeze_dims", x);
     int ndim = trek_var_ndim(x);
-    unsigned listed = dims.ndim == 0 ? ~0u : 0;
+    unsigned listed = dims.ndim == 0 || dims.ndim == trek_dims_all().ndim ? ~0u : 0;
     for (int k = 0; k < dims.ndim; k++) {
         int d = trek_normalize_dim(dims.sizes[k], ndim, "squeeze_dims");
         if (d < 0)

@@ -124,6 +124,23 @@ static void scattering(void **state)
         ASSERT_REFUSED(trek_index_put(grid, both, 2, LIST(TREK_F32, 10), true), TREK_ERR_ARGUMENT);
 }
 
+/* trek_dims_all() lists all dimensions in every function that takes a list, and the empty list none where it is not reduced. */
+static void every_dimension(trek_var *x)
+{
+    ASSERT_VALUES(trek_flip(x, trek_dims_all()), 4, 3, 2, 1);
+    ASSERT_VALUES(trek_flip(x, trek_dims_none()), 1, 2, 3, 4);
+    ASSERT_VALUES(trek_flip(trek_sum(x, trek_dims_all(), false), trek_dims_all()), 10);
+    ASSERT_VALUES(trek_permute(x, trek_dims_all()), 1, 2, 3, 4);
+    ASSERT_VALUES(trek_movedim(x, trek_dims_all(), trek_dims(1, 0)), 1, 3, 2, 4);
+    ASSERT_VALUES(trek_roll(x, trek_dims(1, 1), trek_dims_all()), 4, 3, 2, 1);
+    ASSERT_VALUES(trek_tensordot(x, x, trek_dims_all(), trek_dims_all()), 30);
+    ASSERT_VALUES(trek_sum(x, trek_dims_none(), false), 10);
+    ASSERT_VALUES(trek_variance_with(x, trek_dims_all(), 0, false, NULL), 1.25);
+    assert_int_equal(trek_var_ndim(trek_squeeze_dims(trek_reshape(x, trek_dims(1, 4, 1)), trek_dims_all())), 1);
+    ASSERT_REFUSED(trek_reshape(x, trek_dims_all()), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_flip(NULL, trek_dims_all()), TREK_ERR_ARGUMENT);
+}
+
 static void arranging(void **state)
 {
     trek_var *x = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *line = LIST(TREK_F32, 5, 6), *grids[2];
@@ -133,6 +150,7 @@ static void arranging(void **state)
     ASSERT_VALUES(trek_roll(x, trek_dims(1), trek_dims_none()), 4, 1, 2, 3);
     ASSERT_VALUES(trek_roll(x, trek_dims(1), trek_dims(1)), 2, 1, 4, 3);
     ASSERT_VALUES(trek_movedim(x, trek_dims(0), trek_dims(-1)), 1, 3, 2, 4);
+    every_dimension(x);
     ASSERT_VALUES(trek_diagonal(x, 1, 0, 1), 2);
     ASSERT_VALUES(trek_diag(x, 0), 1, 4);
     ASSERT_VALUES(trek_diag(line, -1), 0, 0, 0, 5, 0, 0, 0, 6, 0);

@@ -84,6 +84,7 @@ static void made_of_others(void **state)
     ASSERT_VALUES(trek_rot90(x, -2, trek_dims(0, 1)), 6, 5, 4, 3, 2, 1);
     ASSERT_VALUES(trek_rot90(x, 3, trek_dims(0, 1)), 4, 1, 5, 2, 6, 3);
     ASSERT_VALUES(trek_rot90(x, 4, trek_dims(0, 1)), 1, 2, 3, 4, 5, 6);
+    ASSERT_VALUES(trek_rot90(x, 1, trek_dims_all()), 3, 6, 2, 5, 1, 4);
     ASSERT_VALUES(trek_diag_embed(line, 1, -2, -1), 0, 2, 0, 0, 0, 3, 0, 0, 0);
     ASSERT_VALUES(trek_diag_embed(line, 1, 1, 0), 0, 0, 0, 2, 0, 0, 0, 3, 0);
     ASSERT_VALUES(trek_diag_embed(line, -1, 0, 1), 0, 0, 0, 2, 0, 0, 0, 3, 0);

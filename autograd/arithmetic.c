@@ -29,21 +29,21 @@ trek_var *trek_div_mode(trek_var *x, trek_var *y, trek_rounding rounding)
 {
     TREK_NEEDED("div_mode", x);
     TREK_NEEDED("div_mode", y);
-    if (rounding == TREK_ROUND_NONE)
+    if (rounding == TREK_ROUNDING_NONE)
         return trek_div(x, y);
-    if (rounding != TREK_ROUND_TRUNC && rounding != TREK_ROUND_FLOOR)
+    if (rounding != TREK_ROUNDING_TRUNC && rounding != TREK_ROUNDING_FLOOR)
         return trek_fail_null(TREK_ERR_ARGUMENT, "div_mode: rounding: %d; must be a value of trek_rounding", (int)rounding);
-    return trek_apply_div_rounded(x, y, rounding == TREK_ROUND_FLOOR);
+    return trek_apply_div_rounded(x, y, rounding == TREK_ROUNDING_FLOOR);
 }
 
-trek_var *trek_floor_divide(trek_var *x, trek_var *y) { return trek_div_mode(x, y, TREK_ROUND_FLOOR); }
+trek_var *trek_floor_divide(trek_var *x, trek_var *y) { return trek_div_mode(x, y, TREK_ROUNDING_FLOOR); }
 
 /* --- numbers of two ---------------------------------------------------------------------------------- */
 
 trek_var *trek_lcm(trek_var *x, trek_var *y)
 {
     trek_var *divisor = trek_gcd(x, y), *none = divisor ? trek_eq_scalar(divisor, 0) : NULL;
-    return trek_abs(trek_mul(trek_div_mode(x, trek_masked_fill(divisor, none, 1), TREK_ROUND_TRUNC), y));
+    return trek_abs(trek_mul(trek_div_mode(x, trek_masked_fill(divisor, none, 1), TREK_ROUNDING_TRUNC), y));
 }
 
 trek_var *trek_signbit(trek_var *x)

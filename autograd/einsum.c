@@ -388,6 +388,8 @@ trek_var *trek_tensordot(trek_var *x, trek_var *y, trek_dims_list dims_x, trek_d
     const trek_dims_list *dims[2] = { &dims_x, &dims_y };
     if (!x || !y)
         return trek_fail_missing("tensordot", "input"), NULL;
+    dims_x = trek_listed_dims(dims_x, trek_var_ndim(x));
+    dims_y = trek_listed_dims(dims_y, trek_var_ndim(y));
     if (dims_x.ndim != dims_y.ndim || dims_x.ndim < 0 || dims_x.ndim > TREK_MAX_DIMS)
         return trek_fail_null(TREK_ERR_ARGUMENT, "tensordot: dims: %d dimensions of x, %d of y; must be equal", dims_x.ndim,
                               dims_y.ndim);

@@ -149,12 +149,12 @@ trek_var *trek_embedding_bag(trek_var *indices, trek_var *weight, const trek_bag
         return trek_fail_null(TREK_ERR_SHAPE, "embedding_bag: per_sample_weights: %s; must have the shape of the indices, %s",
                               trek_shape_text(trek_var_shape(factors), first, sizeof first),
                               trek_shape_text(trek_var_shape(indices), second, sizeof second));
-    if (factors && opts.mode != TREK_BAG_SUM)
+    if (factors && opts.mode != TREK_REDUCTION_SUM)
         return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: per_sample_weights: given; only sums have them");
-    if (opts.scale_grad_by_freq && opts.mode == TREK_BAG_MAX)
+    if (opts.scale_grad_by_freq && opts.mode == TREK_REDUCTION_MAX)
         return trek_fail_null(
             TREK_ERR_ARGUMENT,
-            "embedding_bag: scale_grad_by_freq: set together with TREK_BAG_MAX, whose gradients are not scaled");
+            "embedding_bag: scale_grad_by_freq: set together with TREK_REDUCTION_MAX, whose gradients are not scaled");
     int64_t rows = trek_var_ndim(weight) > 0 ? trek_var_size(weight, 0) : 0;
     if (trek_padding_row("embedding_bag", opts.padding_idx, rows, &row) != TREK_OK ||
         renormalise("embedding_bag", weight, indices, opts.max_norm, opts.norm_type) != TREK_OK)

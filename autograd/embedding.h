@@ -38,7 +38,7 @@ typedef struct trek_bag_opts {
     trek_var *offsets;
     /* Factors of the rows, for sums only, with the shape of the indices and the dtype of the weight. May be NULL. */
     trek_var *per_sample_weights;
-    trek_bag_mode mode; /* how the rows of a bag are combined; default the mean */
+    trek_reduction mode; /* how the rows of a bag are combined: MEAN (default), SUM or MAX */
     /* Offsets are [bags + 1] and the last one is the end of the last bag; indices from there on are in no bag. */
     bool include_last_offset;
     int64_t padding_idx;     /* a row that is left out of bags and of the count of a mean, as in trek_lookup_opts */

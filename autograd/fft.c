@@ -89,7 +89,7 @@ static trek_var *taken(const char *name, trek_var *x, bool pairs, trek_fft_norm 
     if (trek_var_ndim(x) < least || (pairs && trek_var_size(x, -1) != 2) || (!pairs && trek_var_ndim(x) == TREK_MAX_DIMS))
         return trek_fail_null(TREK_ERR_SHAPE, "%s: x: %s; must be %s", name, trek_tensor_shape_text(x->data, text),
                               pairs ? "pairs [..., n, 2]" : "of 1 to 7 dimensions");
-    if (norm < TREK_FFT_BACKWARD || norm > TREK_FFT_FORWARD)
+    if (norm < TREK_FFT_NORM_BACKWARD || norm > TREK_FFT_NORM_FORWARD)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: norm: %d; must be a value of trek_fft_norm", name, (int)norm);
     trek_dtype dtype = trek_var_dtype(x);
     if (trek_dtype_is_16bit(dtype))
@@ -114,9 +114,9 @@ static trek_var *resized(trek_var *x, int d, int64_t n)
 
 static double scale_of(trek_fft_norm norm, bool inverse, int64_t n)
 {
-    if (norm == TREK_FFT_ORTHO)
+    if (norm == TREK_FFT_NORM_ORTHO)
         return 1 / sqrt((double)n);
-    return inverse == (norm == TREK_FFT_BACKWARD) ? 1 / (double)n : 1;
+    return inverse == (norm == TREK_FFT_NORM_BACKWARD) ? 1 / (double)n : 1;
 }
 
 static trek_var *along(const char *name, trek_var *x, trek_dft kind, int64_t n, int dim, trek_fft_norm norm)
@@ -248,7 +248,7 @@ static trek_var *conjugated(trek_var *x)
  * norms are exchanged. */
 static trek_fft_norm exchanged(trek_fft_norm norm)
 {
-    return norm == TREK_FFT_BACKWARD ? TREK_FFT_FORWARD : norm == TREK_FFT_FORWARD ? TREK_FFT_BACKWARD : norm;
+    return norm == TREK_FFT_NORM_BACKWARD ? TREK_FFT_NORM_FORWARD : norm == TREK_FFT_NORM_FORWARD ? TREK_FFT_NORM_BACKWARD : norm;
 }
 
 trek_var *trek_hfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm)

@@ -16,7 +16,7 @@ TREK_BEGIN
 
 /* Which transform is divided by the number of elements n: the inverse, both (each by the square root of n), or the forward
  * one. */
-typedef enum trek_fft_norm { TREK_FFT_BACKWARD, TREK_FFT_ORTHO, TREK_FFT_FORWARD } trek_fft_norm;
+typedef enum trek_fft_norm { TREK_FFT_NORM_BACKWARD, TREK_FFT_NORM_ORTHO, TREK_FFT_NORM_FORWARD } trek_fft_norm;
 
 /* -- transforms along one dimension or two. n is the number of elements of dim that are transformed: dim is first cut to n, or
  *    filled with zeros; 0 stands for all. Functions fail with ARGUMENT if n is negative, or if there are no elements. -- */
@@ -86,7 +86,12 @@ TREK_API trek_var *trek_bartlett_window(int64_t n, bool periodic, trek_dtype dty
 TREK_API trek_var *trek_kaiser_window(int64_t n, bool periodic, double beta, trek_dtype dtype, trek_device device);
 
 /* How a signal is padded at its ends. */
-typedef enum trek_stft_pad { TREK_STFT_REFLECT, TREK_STFT_CONSTANT, TREK_STFT_REPLICATE, TREK_STFT_CIRCULAR } trek_stft_pad;
+typedef enum trek_stft_pad {
+    TREK_STFT_PAD_REFLECT,
+    TREK_STFT_PAD_CONSTANT,
+    TREK_STFT_PAD_REPLICATE,
+    TREK_STFT_PAD_CIRCULAR
+} trek_stft_pad;
 
 /* Options of trek_stft and trek_istft. */
 typedef struct trek_stft_opts {

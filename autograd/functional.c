@@ -45,11 +45,12 @@ trek_var *trek_variance(trek_var *x, trek_dims_list dims, bool keepdim) { return
 trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_std(x, dims, keepdim, 1); }
 trek_var *trek_reshape(trek_var *x, trek_shape shape) { return trek_apply_reshape(x, shape); }
 trek_var *trek_expand(trek_var *x, trek_shape shape) { return trek_apply_expand(x, shape); }
-trek_var *trek_permute(trek_var *x, trek_dims_list dims) { return trek_apply_permute(x, dims); }
+static trek_dims_list listed(const trek_var *x, trek_dims_list dims) { return trek_listed_dims(dims, x ? trek_var_ndim(x) : 0); }
+trek_var *trek_permute(trek_var *x, trek_dims_list dims) { return trek_apply_permute(x, listed(x, dims)); }
 trek_var *trek_transpose(trek_var *x, int first, int second) { return trek_apply_transpose(x, first, second); }
 trek_var *trek_narrow(trek_var *x, int dim, int64_t start, int64_t length) { return trek_apply_narrow(x, dim, start, length); }
 trek_var *trek_select(trek_var *x, int dim, int64_t index) { return trek_apply_select(x, dim, index); }
-trek_var *trek_flip(trek_var *x, trek_dims_list dims) { return trek_apply_flip(x, dims); }
+trek_var *trek_flip(trek_var *x, trek_dims_list dims) { return trek_apply_flip(x, listed(x, dims)); }
 trek_var *trek_tril(trek_var *x, int64_t diagonal) { return trek_apply_tril(x, diagonal); }
 trek_var *trek_triu(trek_var *x, int64_t diagonal) { return trek_apply_triu(x, diagonal); }
 trek_var *trek_index_select(trek_var *x, int dim, trek_var *index) { return trek_apply_index_select(x, index, dim); }

@@ -355,6 +355,7 @@ trek_var *trek_tile(trek_var *x, trek_shape repeats)
 trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list dims)
 {
     TREK_NEEDED("roll", x);
+    dims = trek_listed_dims(dims, trek_var_ndim(x));
     if (dims.ndim == 0 && shifts.ndim == 1)
         return trek_reshape(trek_roll(trek_reshape(x, trek_dims(-1)), shifts, trek_dims(0)), trek_var_shape(x));
     if (shifts.ndim != dims.ndim || dims.ndim == 0)
@@ -378,6 +379,8 @@ trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list dims)
 trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destination)
 {
     TREK_NEEDED("movedim", x);
+    source = trek_listed_dims(source, trek_var_ndim(x));
+    destination = trek_listed_dims(destination, trek_var_ndim(x));
     trek_shape order = { .ndim = trek_var_ndim(x) };
     bool taken[TREK_MAX_DIMS] = { false }, moved[TREK_MAX_DIMS] = { false };
     if (source.ndim != destination.ndim)

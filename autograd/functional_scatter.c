@@ -51,15 +51,15 @@ static double lowest(trek_dtype dtype)
 
 /* Returns x with neutral elements at the positions of the index. For integers, which have no gradient, an element of
  * the source serves. */
-static trek_var *without_self(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction)
+static trek_var *without_self(trek_var *x, trek_var *index, trek_var *source, int dim, trek_reduction reduction)
 {
     trek_dtype dtype = trek_var_dtype(x);
-    if (reduction == TREK_SCATTER_MAX)
+    if (reduction == TREK_REDUCTION_MAX)
         return trek_scatter_value(x, dim, index, lowest(dtype));
-    if (reduction == TREK_SCATTER_MIN && !trek_dtype_is_float(dtype))
+    if (reduction == TREK_REDUCTION_MIN && !trek_dtype_is_float(dtype))
         return trek_scatter(x, dim, index, source);
     return trek_scatter_value(x, dim, index,
-                              reduction == TREK_SCATTER_MIN ? INFINITY : reduction == TREK_SCATTER_PRODUCT ? 1 : 0);
+                              reduction == TREK_REDUCTION_MIN ? INFINITY : reduction == TREK_REDUCTION_PROD ? 1 : 0);
 }
 
 static trek_var *rounded_down(trek_var *x, trek_var *y)
@@ -90,15 +90,23 @@ static trek_var *means(trek_var *sums, trek_var *x, trek_var *index, trek_var *s
     return trek_cast(trek_div(trek_cast(sums, work), counts), dtype);
 }
 
-trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_scatter_reduction reduction,
+bool trek_scatter_reduction_known(const char *name, trek_reduction reduction)
+{
+    if ((int)reduction >= TREK_REDUCTION_MEAN && reduction <= TREK_REDUCTION_PROD)
+        return true;
+    trek_fail(TREK_ERR_ARGUMENT, "%s: reduction: %d; must be TREK_REDUCTION_MEAN, _SUM, _MAX, _MIN or _PROD", name,
+              (int)reduction);
+    return false;
+}
+
+trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_reduction reduction,
                               bool include_self)
 {
     if (!x || !index || !source)
         return trek_apply_scatter(x, index, source, dim);
-    if (reduction < TREK_SCATTER_SUM || reduction > TREK_SCATTER_MIN)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "scatter_reduce: reduction: %d; must be a value of trek_scatter_reduction",
-                              (int)reduction);
-    if (trek_var_dtype(source) != trek_var_dtype(x) || (reduction == TREK_SCATTER_MEAN && trek_var_dtype(x) == TREK_BOOL))
+    if (!trek_scatter_reduction_known("scatter_reduce", reduction))
+        return NULL;
+    if (trek_var_dtype(source) != trek_var_dtype(x) || (reduction == TREK_REDUCTION_MEAN && trek_var_dtype(x) == TREK_BOOL))
         return trek_fail_null(TREK_ERR_DTYPE,
                               "scatter_reduce: x and source: dtypes %s and %s; must be equal, and not bool for means",
                               trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(source)));
@@ -106,17 +114,17 @@ trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *s
     trek_var *start = include_self ? x : without_self(x, index, source, dim, reduction);
     if (!start)
         return NULL;
-    if (reduction == TREK_SCATTER_SUM)
+    if (reduction == TREK_REDUCTION_SUM)
         return trek_scatter_add(start, dim, index, source);
-    if (reduction == TREK_SCATTER_MEAN && trek_dtype_is_16bit(trek_var_dtype(x))) { /* their sums are too large, or rounded */
+    if (reduction == TREK_REDUCTION_MEAN && trek_dtype_is_16bit(trek_var_dtype(x))) { /* their sums are too large, or rounded */
         start = trek_cast(start, TREK_F32);
         source = trek_cast(source, TREK_F32);
     }
-    if (reduction == TREK_SCATTER_MEAN)
+    if (reduction == TREK_REDUCTION_MEAN)
         return means(trek_scatter_add(start, dim, index, source), x, index, source, dim, include_self);
     return trek_apply_scatter_reduce(start, index, source, dim,
-                                     reduction == TREK_SCATTER_PRODUCT ? TREK_SCATTER_PROD
-                                         : reduction == TREK_SCATTER_MAX ? TREK_SCATTER_AMAX : TREK_SCATTER_AMIN);
+                                     reduction == TREK_REDUCTION_PROD ? TREK_SCATTER_PROD
+                                         : reduction == TREK_REDUCTION_MAX ? TREK_SCATTER_AMAX : TREK_SCATTER_AMIN);
 }
 
 /* --- index_fill, index_put ----------------------------------------------------------------- */

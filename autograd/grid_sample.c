@@ -35,9 +35,9 @@ static trek_var *mirrored(trek_var *at, double size, bool align)
 
 static trek_var *padded(trek_var *at, double size, const trek_attrs *numbers)
 {
-    if (numbers->i[1] == TREK_GRID_ZEROS)
+    if (numbers->i[1] == TREK_GRID_PADDING_ZEROS)
         return at;
-    if (numbers->i[1] == TREK_GRID_REFLECTION)
+    if (numbers->i[1] == TREK_GRID_PADDING_REFLECTION)
         at = mirrored(at, size, numbers->i[2] != 0);
     return trek_clamp(trek_masked_fill(at, trek_isnan(at), 0), 0, size - 1);
 }
@@ -80,12 +80,12 @@ static void line_of(line_taps *to, trek_var *numbers_of_grid, double size, const
     trek_var *at = trek_add_scalar(numbers_of_grid, 1);
     at = numbers->i[2] ? trek_mul_scalar(trek_mul_scalar(at, 0.5), size - 1)
                        : trek_mul_scalar(trek_add_scalar(trek_mul_scalar(at, size), -1), 0.5);
-    if (numbers->i[0] == TREK_GRID_BICUBIC) {
+    if (numbers->i[0] == TREK_GRID_MODE_BICUBIC) {
         cubic_line(to, at, size, numbers);
         return;
     }
     at = padded(at, size, numbers);
-    if (numbers->i[0] == TREK_GRID_NEAREST) {
+    if (numbers->i[0] == TREK_GRID_MODE_NEAREST) {
         to->count = 1;
         enter(to, 0, trek_round(at), size, trek_add_scalar(trek_mul_scalar(at, 0), 1)); /* 1, with a derivative of 0 */
         return;

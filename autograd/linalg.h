@@ -116,14 +116,14 @@ TREK_API trek_var *trek_logdet(trek_var *a);
  * 2, 1 and INF are the largest of the singular values, of the columns' sums of absolute values, and of the rows'. Each with LEAST
  * is the smallest instead of the largest. */
 typedef enum trek_matrix_order {
-    TREK_NORM_FRO,
-    TREK_NORM_NUC,
-    TREK_NORM_2,
-    TREK_NORM_2_LEAST,
-    TREK_NORM_1,
-    TREK_NORM_1_LEAST,
-    TREK_NORM_INF,
-    TREK_NORM_INF_LEAST
+    TREK_MATRIX_ORDER_FRO,
+    TREK_MATRIX_ORDER_NUC,
+    TREK_MATRIX_ORDER_2,
+    TREK_MATRIX_ORDER_MINUS_2,
+    TREK_MATRIX_ORDER_1,
+    TREK_MATRIX_ORDER_MINUS_1,
+    TREK_MATRIX_ORDER_INF,
+    TREK_MATRIX_ORDER_MINUS_INF
 } trek_matrix_order;
 /* Computes the norm of the matrices in the last two dimensions, as torch.linalg.matrix_norm. Dtypes: floating; f32 and f64 if
  * singular values are needed. The largest of no values is 0, and the smallest fails with SHAPE. Where singular values are 0 and

@@ -120,7 +120,7 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
         return NULL;
     if (opts.weight && opts.weight->requires_grad && trek_recording())
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "cross_entropy: .weight: it requires a gradient; detach it");
-    bool known = opts.reduction <= TREK_REDUCTION_NONE && (!opts.weight || trek_var_numel(opts.weight) == 0);
+    bool known = trek_reduces_losses(opts.reduction) && (!opts.weight || trek_var_numel(opts.weight) == 0);
     if (trek_var_size(logits, 1) == 0 && known) /* the op refuses what cannot be known here */
         return loss_without_classes(logits, labels, &opts);
     int64_t ignore = trek_option_integer(opts.ignore_index, -100);

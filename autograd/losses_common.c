@@ -91,9 +91,9 @@ trek_var *trek_loss_mean_rows(trek_var *total, double rows, trek_dtype dtype)
 
 bool trek_loss_reduction_known(const char *name, trek_reduction reduction)
 {
-    if (reduction >= TREK_REDUCTION_MEAN && reduction <= TREK_REDUCTION_NONE)
+    if (trek_reduces_losses(reduction))
         return true;
-    trek_fail(TREK_ERR_ARGUMENT, "%s: reduction: %d; must be a value of trek_reduction", name, (int)reduction);
+    trek_fail(TREK_ERR_ARGUMENT, "%s: reduction: %d; must be TREK_REDUCTION_MEAN, _SUM or _NONE", name, (int)reduction);
     return false;
 }
 

@@ -17,19 +17,19 @@ static trek_var *extreme(trek_var *x, bool least)
 static trek_var *norm_of(trek_var *a, trek_matrix_order order)
 {
     switch (order) {
-    case TREK_NORM_FRO:
+    case TREK_MATRIX_ORDER_FRO:
         return trek_norm(a, 2, trek_dims(-2, -1), false);
-    case TREK_NORM_NUC:
+    case TREK_MATRIX_ORDER_NUC:
         return trek_sum(trek_svdvals(a), trek_dims(-1), false);
-    case TREK_NORM_2:
-    case TREK_NORM_2_LEAST:
-        return extreme(trek_svdvals(a), order == TREK_NORM_2_LEAST);
-    case TREK_NORM_1:
-    case TREK_NORM_1_LEAST:
-        return extreme(trek_sum(trek_abs(a), trek_dims(-2), false), order == TREK_NORM_1_LEAST);
-    case TREK_NORM_INF:
-    case TREK_NORM_INF_LEAST:
-        return extreme(trek_sum(trek_abs(a), trek_dims(-1), false), order == TREK_NORM_INF_LEAST);
+    case TREK_MATRIX_ORDER_2:
+    case TREK_MATRIX_ORDER_MINUS_2:
+        return extreme(trek_svdvals(a), order == TREK_MATRIX_ORDER_MINUS_2);
+    case TREK_MATRIX_ORDER_1:
+    case TREK_MATRIX_ORDER_MINUS_1:
+        return extreme(trek_sum(trek_abs(a), trek_dims(-2), false), order == TREK_MATRIX_ORDER_MINUS_1);
+    case TREK_MATRIX_ORDER_INF:
+    case TREK_MATRIX_ORDER_MINUS_INF:
+        return extreme(trek_sum(trek_abs(a), trek_dims(-1), false), order == TREK_MATRIX_ORDER_MINUS_INF);
     }
     return trek_fail_null(TREK_ERR_ARGUMENT, "matrix_norm: order: %d; must be a value of trek_matrix_order", (int)order);
 }

@@ -164,7 +164,7 @@ static bool add_holder(trek_value *v, trek_tensor *tensor)
 static void do_without(struct trek_offload *o, const char *what, trek_status before)
 {
     if (!o->warned)
-        trek_log_message(TREK_LOG_WARNING, "offload: %s: %s", what, trek_error());
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "offload: %s: %s", what, trek_error());
     o->warned = true;
     if (before == TREK_OK)
         trek_error_clear();

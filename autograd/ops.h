@@ -5,8 +5,8 @@
  * thread's error and returns NULL (or -1). A function whose required input is NULL also returns NULL, so that a chain of calls
  * needs one test, at its end.
  *
- * Dimensions may be negative, which counts from the end. Lists of dimensions are written trek_dims(0, -1). trek_dims_all() stands
- * for all dimensions where the function says so, as reductions do.
+ * Dimensions may be negative, which counts from the end. Lists of dimensions are written trek_dims(0, -1), and trek_dims_all()
+ * lists all dimensions.
  *
  * Dtypes: inputs of several dtypes are computed in the dtype that they promote to. An integer beyond f16's range becomes infinite
  * in f16, also if it is a scalar. Gradients are computed in the common dtype, or in f32 if that has 16 bits and the formula has
@@ -297,8 +297,8 @@ TREK_API trek_var *trek_clone(trek_var *x);
 TREK_API trek_var *trek_cast(trek_var *x, trek_dtype dtype);
 /* Moves x to a device, and its gradient back. Returns x itself if it is on that device. */
 TREK_API trek_var *trek_to(trek_var *x, trek_device device);
-/* Reverses the order along the listed dimensions, as a copy. trek_dims_none() lists no dimension: the result is a plain copy, as
- * PyTorch's. */
+/* Reverses the order along the listed dimensions, as a copy. With trek_dims_none(), which lists no dimension, the result is a
+ * plain copy. */
 TREK_API trek_var *trek_flip(trek_var *x, trek_dims_list dims);
 /* Returns a copy of the matrices in the last two dimensions with 0 above diagonal number `diagonal` (0 is the main one, positive
  * numbers lie above it). Fails with SHAPE if x has fewer than two dimensions. */
@@ -435,7 +435,7 @@ TREK_API trek_var *trek_scatter_value(trek_var *x, int dim, trek_var *index, dou
  * include_self says whether x's own element takes part. Shapes and dtypes are those of trek_scatter. Means of integers are
  * rounded down. Without x's own element it takes no part in the gradient of an extreme either (PyTorch counts it if it equals the
  * result). Second derivatives of a product with several zeros are 0 there. */
-TREK_API trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_scatter_reduction reduction,
+TREK_API trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_reduction reduction,
                                        bool include_self);
 /* Returns x with value written to the slices at the given indices along dim. index is 1-D and has any integer dtype; negative
  * indices count from the end. Fails with ARGUMENT if x's dtype cannot hold value. */

@@ -154,7 +154,7 @@ trek_var *trek_squeeze_dims(trek_var *x, trek_dims_list dims)
 {
     TREK_NEEDED("squeeze_dims", x);
     int ndim = trek_var_ndim(x);
-    unsigned listed = dims.ndim == 0 ? ~0u : 0;
+    unsigned listed = dims.ndim == 0 || dims.ndim == trek_dims_all().ndim ? ~0u : 0;
     for (int k = 0; k < dims.ndim; k++) {
         int d = trek_normalize_dim(dims.sizes[k], ndim, "squeeze_dims");
         if (d < 0)
@@ -231,8 +231,7 @@ trek_var *trek_diagonal_scatter(trek_var *x, trek_var *source, int64_t offset, i
     return fits_part("diagonal_scatter", x, places, source) ? trek_put(x, places, source, false) : NULL;
 }
 
-trek_var *trek_index_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_scatter_reduction reduction,
-                            bool include_self)
+trek_var *trek_index_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_reduction reduction, bool include_self)
 {
     TREK_NEEDED("index_reduce", x);
     TREK_NEEDED("index_reduce", index);
@@ -240,7 +239,7 @@ trek_var *trek_index_reduce(trek_var *x, int dim, trek_var *index, trek_var *sou
     trek_shape shape = trek_var_shape(x), own = trek_var_shape(source), line = { .ndim = own.ndim };
     trek_dtype of = trek_var_dtype(index);
     int at = trek_normalize_dim(dim, shape.ndim, "index_reduce");
-    if (at < 0)
+    if (at < 0 || !trek_scatter_reduction_known("index_reduce", reduction))
         return NULL;
     if (trek_dtype_is_float(of) || of == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "index_reduce: index: dtype %s; must be an integer dtype", trek_dtype_name(of));

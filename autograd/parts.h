@@ -77,7 +77,7 @@ TREK_API trek_var *trek_diagonal_scatter(trek_var *x, trek_var *source, int64_t 
 /* Reduces whole slices of source into x, as trek_scatter_reduce does with elements. index is one-dimensional, of any integer
  * dtype and not negative; it says for each slice of source along dim to which slice of x it goes. The other dimensions of source
  * have x's sizes. */
-TREK_API trek_var *trek_index_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_scatter_reduction reduction,
+TREK_API trek_var *trek_index_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_reduction reduction,
                                      bool include_self);
 
 TREK_END

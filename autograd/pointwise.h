@@ -107,7 +107,7 @@ TREK_API trek_var *trek_count_nonzero(trek_var *x, trek_dims_list dims);
 
 /* -- quotients and functions of two numbers. Inputs broadcast, and their dtypes promote. 16-bit dtypes are computed in f32. -- */
 /* How trek_div_mode rounds: not at all, towards 0, or down. */
-typedef enum trek_rounding { TREK_ROUND_NONE, TREK_ROUND_TRUNC, TREK_ROUND_FLOOR } trek_rounding;
+typedef enum trek_rounding { TREK_ROUNDING_NONE, TREK_ROUNDING_TRUNC, TREK_ROUNDING_FLOOR } trek_rounding;
 /* Computes x / y and rounds it, as torch.div with rounding_mode. Rounded quotients of integers are exact integers. The gradient
  * of a rounded quotient is 0. Dtypes: numbers; two bools fail with DTYPE if they are rounded. Fails with ARGUMENT if integers are
  * rounded and y holds a 0. */

@@ -73,7 +73,7 @@ typedef struct resample_dim {
 /* PyTorch computes the positions in f32, whatever x's dtype. */
 static trek_var *nearest(trek_var *x, const resample_dim *r)
 {
-    bool exact = r->opts->mode == TREK_INTERPOLATE_NEAREST_EXACT;
+    bool exact = r->opts->mode == TREK_INTERPOLATE_MODE_NEAREST_EXACT;
     float step = r->scale > 0 ? (float)(1 / r->scale) : (float)r->in / (float)r->out;
     int64_t *places = trek_alloc((size_t)r->out * sizeof *places);
     if (!places)
@@ -90,9 +90,9 @@ static trek_var *nearest(trek_var *x, const resample_dim *r)
 static trek_var *resampled(trek_var *x, const resample_dim *r)
 {
     const trek_interpolate_opts *o = r->opts;
-    if (o->mode <= TREK_INTERPOLATE_NEAREST_EXACT)
+    if (o->mode <= TREK_INTERPOLATE_MODE_NEAREST_EXACT)
         return nearest(x, r);
-    bool linear = o->mode == TREK_INTERPOLATE_LINEAR;
+    bool linear = o->mode == TREK_INTERPOLATE_MODE_LINEAR;
     if (r->in == r->out && (linear || o->antialias)) /* for any scale, as in PyTorch */
         return x;
     int kind = o->antialias ? (linear ? TREK_RESAMPLE_LINEAR_ANTIALIAS : TREK_RESAMPLE_CUBIC_ANTIALIAS)
@@ -106,14 +106,14 @@ static trek_status check_mode(trek_var *x, const trek_interpolate_opts *o)
 {
     char text[TREK_SHAPE_TEXT];
     trek_shape shape = trek_var_shape(x);
-    if (o->mode < TREK_INTERPOLATE_NEAREST || o->mode > TREK_INTERPOLATE_AREA)
+    if (o->mode < TREK_INTERPOLATE_MODE_NEAREST || o->mode > TREK_INTERPOLATE_MODE_AREA)
         return trek_fail(TREK_ERR_ARGUMENT, "interpolate: .mode: %d; must be a value of trek_interpolate_mode", (int)o->mode);
-    if (o->align_corners && o->mode != TREK_INTERPOLATE_LINEAR && o->mode != TREK_INTERPOLATE_CUBIC)
+    if (o->align_corners && o->mode != TREK_INTERPOLATE_MODE_LINEAR && o->mode != TREK_INTERPOLATE_MODE_CUBIC)
         return trek_fail(TREK_ERR_ARGUMENT, "interpolate: .align_corners: set; only linear and cubic modes have it");
-    if (shape.ndim < 3 || shape.ndim > 5 || (o->mode == TREK_INTERPOLATE_CUBIC && shape.ndim != 4))
+    if (shape.ndim < 3 || shape.ndim > 5 || (o->mode == TREK_INTERPOLATE_MODE_CUBIC && shape.ndim != 4))
         return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; must have %s", trek_shape_text(shape, text, sizeof text),
-                         o->mode == TREK_INTERPOLATE_CUBIC ? "4 dimensions" : "3 to 5 dimensions");
-    if (o->antialias && o->mode != TREK_INTERPOLATE_LINEAR && o->mode != TREK_INTERPOLATE_CUBIC)
+                         o->mode == TREK_INTERPOLATE_MODE_CUBIC ? "4 dimensions" : "3 to 5 dimensions");
+    if (o->antialias && o->mode != TREK_INTERPOLATE_MODE_LINEAR && o->mode != TREK_INTERPOLATE_MODE_CUBIC)
         return trek_fail(TREK_ERR_ARGUMENT, "interpolate: .antialias: set; only linear and cubic modes have it");
     if (o->antialias && shape.ndim != 4)
         return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; antialiasing needs 4 dimensions",
@@ -121,7 +121,7 @@ static trek_status check_mode(trek_var *x, const trek_interpolate_opts *o)
     for (int d = 1; d < shape.ndim; d++)
         if (shape.sizes[d] == 0)
             return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; must have elements", trek_shape_text(shape, text, sizeof text));
-    if (o->mode > TREK_INTERPOLATE_NEAREST_EXACT && !trek_dtype_is_float(trek_var_dtype(x)))
+    if (o->mode > TREK_INTERPOLATE_MODE_NEAREST_EXACT && !trek_dtype_is_float(trek_var_dtype(x)))
         return trek_fail(TREK_ERR_DTYPE, "interpolate: x: dtype %s; only nearest modes take it",
                          trek_dtype_name(trek_var_dtype(x)));
     return TREK_OK;
@@ -181,9 +181,9 @@ trek_var *trek_interpolate(trek_var *x, const trek_interpolate_opts *opts)
     if (check_mode(x, o) != TREK_OK || plan_sizes(x, o, sizes, scales) != TREK_OK)
         return NULL;
     trek_dtype dtype = trek_var_dtype(x);
-    bool exact = o->mode <= TREK_INTERPOLATE_NEAREST_EXACT, narrow = !exact && (dtype == TREK_BF16 || dtype == TREK_F16);
+    bool exact = o->mode <= TREK_INTERPOLATE_MODE_NEAREST_EXACT, narrow = !exact && (dtype == TREK_BF16 || dtype == TREK_F16);
     trek_var *made = narrow ? trek_cast(x, TREK_F32) : x; /* rounded once, at the end */
-    if (o->mode == TREK_INTERPOLATE_AREA)
+    if (o->mode == TREK_INTERPOLATE_MODE_AREA)
         made = areas(made, sizes);
     else
         for (int d = trek_var_ndim(x) - 3; made && d >= 0; d--) /* the last dimension first, because its steps are the

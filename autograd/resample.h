@@ -11,11 +11,11 @@ TREK_BEGIN
 
 /* How trek_interpolate computes an element. */
 typedef enum trek_interpolate_mode {
-    TREK_INTERPOLATE_NEAREST,       /* nearest element, with the slightly shifted positions of torch's "nearest" */
-    TREK_INTERPOLATE_NEAREST_EXACT, /* nearest element, with the positions of image libraries */
-    TREK_INTERPOLATE_LINEAR,        /* torch's linear, bilinear or trilinear */
-    TREK_INTERPOLATE_CUBIC,         /* torch's bicubic; two dimensions of space only */
-    TREK_INTERPOLATE_AREA,          /* mean of the area under each element */
+    TREK_INTERPOLATE_MODE_NEAREST,       /* nearest element, with the slightly shifted positions of torch's "nearest" */
+    TREK_INTERPOLATE_MODE_NEAREST_EXACT, /* nearest element, with the positions of image libraries */
+    TREK_INTERPOLATE_MODE_LINEAR,        /* torch's linear, bilinear or trilinear */
+    TREK_INTERPOLATE_MODE_CUBIC,         /* torch's bicubic; two dimensions of space only */
+    TREK_INTERPOLATE_MODE_AREA,          /* mean of the area under each element */
 } trek_interpolate_mode;
 
 /* Options of trek_interpolate. Lists have a number for each dimension of space, in order; where [1] or [2] is left 0 it has the
@@ -23,7 +23,7 @@ typedef enum trek_interpolate_mode {
 typedef struct trek_interpolate_opts {
     int64_t size[3];            /* size of the result; either size or scale is required */
     double scale[3];            /* factor of the size, which is floor(size scale) */
-    trek_interpolate_mode mode; /* default TREK_INTERPOLATE_NEAREST */
+    trek_interpolate_mode mode; /* default TREK_INTERPOLATE_MODE_NEAREST */
     bool align_corners;         /* linear and cubic: the centres of the corner elements keep their positions */
     bool recompute_scale;       /* computes positions from the sizes instead of the given scale */
     /* Linear and cubic in two dimensions: if the result is smaller, the kernel grows with the step, as in image libraries (and

@@ -98,7 +98,7 @@ static bool factors_of(trek_backward_call *b, trek_var *index, trek_var *bags, i
 {
     trek_var *given = trek_rule_input(b, 3), *each;
     trek_dtype dtype = wide_dtype(b->grad);
-    bool mean = b->attrs->i[1] == TREK_BAG_MEAN;
+    bool mean = b->attrs->i[1] == TREK_REDUCTION_MEAN;
     *factors = given ? trek_cast(given, dtype)
         : mean ? over_members(index, bags, trek_var_size(b->grad, 0), b->attrs->i[0], dtype) : NULL;
     if ((given || mean) && !*factors)
@@ -140,7 +140,7 @@ trek_status trek_rule_embedding_bag(trek_backward_call *b)
     trek_status status = TREK_OK;
     if (!index || !offsets)
         return trek_error_status();
-    if (b->attrs->i[1] == TREK_BAG_MAX)
+    if (b->attrs->i[1] == TREK_REDUCTION_MAX)
         return trek_rule_needs(b, 0) ? trek_rule_give_to(b, 0, to_largest(b, weight)) : TREK_OK;
     trek_var *bags = bags_of(offsets, trek_var_numel(index));
     if (trek_rule_needs(b, 0)) {

@@ -26,11 +26,11 @@ static trek_var *filled(trek_var *x, int dim, int64_t size, double value)
 static trek_var *beyond(trek_var *x, int dim, int64_t size, bool after, trek_pad_mode mode, double value)
 {
     int64_t n = trek_var_size(x, dim);
-    if (mode == TREK_PAD_CONSTANT)
+    if (mode == TREK_PAD_MODE_CONSTANT)
         return filled(x, dim, size, value);
-    if (mode == TREK_PAD_REFLECT)
+    if (mode == TREK_PAD_MODE_REFLECT)
         return trek_flip(trek_narrow(x, dim, after ? n - 1 - size : 1, size), trek_dims(dim));
-    if (mode == TREK_PAD_CIRCULAR)
+    if (mode == TREK_PAD_MODE_CIRCULAR)
         return trek_narrow(x, dim, after ? 0 : n - size, size);
     trek_shape shape = trek_var_shape(x);
     shape.sizes[dim] = size;
@@ -53,8 +53,8 @@ static trek_var *cropped(trek_var *x, int dim, int64_t before, int64_t after)
 
 static trek_status check_beyond(int dim, int64_t n, int64_t size, trek_pad_mode mode)
 {
-    int64_t most = mode == TREK_PAD_REFLECT ? n - 1 : mode == TREK_PAD_CIRCULAR ? n : n > 0 ? INT64_MAX : 0;
-    if (mode == TREK_PAD_CONSTANT || size <= 0 || size <= most)
+    int64_t most = mode == TREK_PAD_MODE_REFLECT ? n - 1 : mode == TREK_PAD_MODE_CIRCULAR ? n : n > 0 ? INT64_MAX : 0;
+    if (mode == TREK_PAD_MODE_CONSTANT || size <= 0 || size <= most)
         return TREK_OK;
     return trek_fail(TREK_ERR_SHAPE, "pad: sizes: %" PRId64 " for dimension %d of size %" PRId64 "; this mode can add %" PRId64,
                      size, dim, n, most < 0 ? 0 : most);
@@ -71,9 +71,9 @@ static trek_var *repeated(trek_var *x, int dim, int64_t before, int64_t after)
 static trek_var *padded_along(trek_var *x, int dim, int64_t before, int64_t after, trek_pad_mode mode, double value)
 {
     int64_t n = trek_var_size(x, dim);
-    if (mode == TREK_PAD_REPLICATE && n > 0 && n + before + after > 0 && (before <= -n || after <= -n))
+    if (mode == TREK_PAD_MODE_REPLICATE && n > 0 && n + before + after > 0 && (before <= -n || after <= -n))
         return repeated(x, dim, before, after);
-    if (mode != TREK_PAD_REFLECT) /* reflection also shows what is removed */
+    if (mode != TREK_PAD_MODE_REFLECT) /* reflection also shows what is removed */
         x = cropped(x, dim, before, after);
     if (!x || check_beyond(dim, trek_var_size(x, dim), before, mode) != TREK_OK ||
         check_beyond(dim, trek_var_size(x, dim), after, mode) != TREK_OK)
@@ -87,7 +87,7 @@ static trek_var *padded_along(trek_var *x, int dim, int64_t before, int64_t afte
         parts[count++] = beyond(x, dim, after, true, mode, value);
     if (count > 1)
         made = trek_cat(parts, count, dim);
-    return made && mode == TREK_PAD_REFLECT ? cropped(made, dim, before, after) : made;
+    return made && mode == TREK_PAD_MODE_REFLECT ? cropped(made, dim, before, after) : made;
 }
 
 trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double value)
@@ -101,17 +101,17 @@ trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double
     if (sizes.ndim / 2 > shape.ndim)
         return trek_fail_null(TREK_ERR_SHAPE, "pad: sizes: for %d dimensions, but x is %s", sizes.ndim / 2,
                               trek_shape_text(shape, text, sizeof text));
-    if (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR)
+    if (mode < TREK_PAD_MODE_CONSTANT || mode > TREK_PAD_MODE_CIRCULAR)
         return trek_fail_null(TREK_ERR_ARGUMENT, "pad: mode: %d; must be a value of trek_pad_mode", (int)mode);
-    if (mode == TREK_PAD_CONSTANT && !trek_dtype_holds(trek_var_dtype(x), value))
+    if (mode == TREK_PAD_MODE_CONSTANT && !trek_dtype_holds(trek_var_dtype(x), value))
         return trek_fail_null(TREK_ERR_ARGUMENT, "pad: value: %g; %s cannot hold it", value, trek_dtype_name(trek_var_dtype(x)));
     const int64_t most = (int64_t)1 << 40; /* no memory holds more */
     trek_var *made = x;
     trek_compound told = { .kind = TREK_COMPOUND_PAD, .pad_mode = (int)mode, .value = value, .inputs = { x->data } };
-    bool whole = mode != TREK_PAD_CIRCULAR;
+    bool whole = mode != TREK_PAD_MODE_CIRCULAR;
     for (int k = 0; k < sizes.ndim; k++) {
         told.pads[2 * (shape.ndim - 1 - k / 2) + k % 2] = sizes.sizes[k];
-        whole = whole && (sizes.sizes[k] >= 0 || mode == TREK_PAD_CONSTANT);
+        whole = whole && (sizes.sizes[k] >= 0 || mode == TREK_PAD_MODE_CONSTANT);
     }
     if (whole)
         trek_compound_enter();
@@ -241,7 +241,7 @@ bool trek_conv_resolve(const char *name, trek_var **x, const trek_var *weight, c
         uneven = uneven || (total > 0 && total % 2);
     }
     if (uneven)
-        *x = trek_pad(*x, more, TREK_PAD_CONSTANT, 0);
+        *x = trek_pad(*x, more, TREK_PAD_MODE_CONSTANT, 0);
     return *x != NULL;
 }
 

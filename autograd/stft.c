@@ -41,7 +41,7 @@ static bool settings(const char *name, trek_var *x, int64_t n, const trek_stft_o
         f->window = ones ? trek_var_from(ones) : NULL;
     }
     int64_t left = (n - length) / 2;
-    f->window = trek_pad(f->window, trek_dims(left, n - length - left), TREK_PAD_CONSTANT, 0);
+    f->window = trek_pad(f->window, trek_dims(left, n - length - left), TREK_PAD_MODE_CONSTANT, 0);
     return f->window != NULL;
 }
 
@@ -64,8 +64,9 @@ static trek_var *places(const frames *f, trek_device device)
 /* Returns the signal with half a frame added at both ends. */
 static trek_var *centered(trek_var *lines, int64_t n, trek_stft_pad mode)
 {
-    static const trek_pad_mode modes[] = { TREK_PAD_REFLECT, TREK_PAD_CONSTANT, TREK_PAD_REPLICATE, TREK_PAD_CIRCULAR };
-    if (mode < TREK_STFT_REFLECT || mode > TREK_STFT_CIRCULAR)
+    static const trek_pad_mode modes[] = { TREK_PAD_MODE_REFLECT, TREK_PAD_MODE_CONSTANT, TREK_PAD_MODE_REPLICATE,
+                                           TREK_PAD_MODE_CIRCULAR };
+    if (mode < TREK_STFT_PAD_REFLECT || mode > TREK_STFT_PAD_CIRCULAR)
         return trek_fail_null(TREK_ERR_ARGUMENT, "stft: .pad_mode: %d; must be a value of trek_stft_pad", (int)mode);
     return trek_pad(lines, trek_dims(n / 2, n / 2), modes[mode], 0);
 }
@@ -108,7 +109,7 @@ trek_var *trek_stft(trek_var *x, int64_t n_fft, const trek_stft_opts *opts)
     trek_var *cut = trek_index_select(lines, 1, places(&f, trek_var_device(lines)));
     cut = trek_reshape(cut, trek_dims(rows, f.count, n_fft));
     cut = f.window ? trek_mul(cut, f.window) : cut;
-    trek_fft_norm norm = opts->normalized ? TREK_FFT_ORTHO : TREK_FFT_BACKWARD;
+    trek_fft_norm norm = opts->normalized ? TREK_FFT_NORM_ORTHO : TREK_FFT_NORM_BACKWARD;
     trek_var *made = trek_rfft(cut, 0, 2, norm);
     made = opts->two_sided ? mirrored(made, n_fft) : made;
     made = trek_transpose(made, 1, 2);
@@ -159,7 +160,7 @@ trek_var *trek_istft(trek_var *x, int64_t n_fft, int64_t length, const trek_stft
     if (length < 0 || kept <= edge)
         return trek_fail_null(TREK_ERR_ARGUMENT, "istft: %lld elements are left; must be at least 1", (long long)(kept - edge));
     trek_var *cut = trek_transpose(trek_narrow(lines, 1, 0, half), 1, 2);
-    cut = trek_irfft(cut, n_fft, 2, opts->normalized ? TREK_FFT_ORTHO : TREK_FFT_BACKWARD);
+    cut = trek_irfft(cut, n_fft, 2, opts->normalized ? TREK_FFT_NORM_ORTHO : TREK_FFT_NORM_BACKWARD);
     cut = f.window ? trek_mul(cut, f.window) : cut;
     trek_var *sum = cut ? trek_narrow(overlapped(&f, cut, all), 1, edge, kept - edge) : NULL;
     trek_var *by = sum ? trek_narrow(envelope(&f, cut, all), 1, edge, kept - edge) : NULL;
@@ -170,6 +171,6 @@ trek_var *trek_istft(trek_var *x, int64_t n_fft, int64_t length, const trek_stft
         return trek_fail_null(TREK_ERR_ARGUMENT, "istft: window: it leaves an element out: the squares add up to 0 there");
     trek_var *made = trek_div(sum, by);
     if (end > kept)
-        made = trek_pad(made, trek_dims(0, end - kept), TREK_PAD_CONSTANT, 0);
+        made = trek_pad(made, trek_dims(0, end - kept), TREK_PAD_MODE_CONSTANT, 0);
     return ndim == 3 ? trek_squeeze(made, 0) : made;
 }

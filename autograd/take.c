@@ -156,6 +156,7 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
 trek_var *trek_rot90(trek_var *x, int64_t k, trek_dims_list dims)
 {
     TREK_NEEDED("rot90", x);
+    dims = trek_listed_dims(dims, trek_var_ndim(x));
     if (dims.ndim != 2)
         return trek_fail_null(TREK_ERR_ARGUMENT, "rot90: dims: %d; must be two", dims.ndim);
     int first = trek_normalize_dim((int)dims.sizes[0], trek_var_ndim(x), "rot90");

@@ -113,7 +113,7 @@ static trek_var *windows(trek_var *x, const depth_walk *w, int64_t steps)
 {
     trek_shape s = trek_var_shape(x);
     if (w->padding > 0)
-        x = trek_pad(x, trek_dims(0, 0, 0, 0, w->padding, w->padding), TREK_PAD_CONSTANT, 0);
+        x = trek_pad(x, trek_dims(0, 0, 0, 0, w->padding, w->padding), TREK_PAD_MODE_CONSTANT, 0);
     if (x && (w->kernel != 1 || w->stride != 1)) {
         trek_var *index = depth_index(w, steps, trek_var_device(x));
         x = index ? trek_index_select(x, 2, index) : NULL;

@@ -110,16 +110,17 @@ static bool may_read(const char *function, const char *folder, trek_data_split s
 {
     if (!folder)
         trek_fail_missing(function, "folder");
-    else if (split != TREK_TRAIN && split != TREK_TEST)
-        trek_fail(TREK_ERR_ARGUMENT, "%s: split: %d; must be TREK_TRAIN or TREK_TEST", function, (int)split);
-    return folder && (split == TREK_TRAIN || split == TREK_TEST);
+    else if (split != TREK_DATA_SPLIT_TRAIN && split != TREK_DATA_SPLIT_TEST)
+        trek_fail(TREK_ERR_ARGUMENT, "%s: split: %d; must be TREK_DATA_SPLIT_TRAIN or TREK_DATA_SPLIT_TEST", function,
+                  (int)split);
+    return folder && (split == TREK_DATA_SPLIT_TRAIN || split == TREK_DATA_SPLIT_TEST);
 }
 
 trek_dataset *trek_dataset_cifar10(const char *folder, trek_data_split split)
 {
     if (!may_read("dataset_cifar10", folder, split))
         return NULL;
-    return split == TREK_TRAIN ? cifar_new(&cifar10_class, 1, folder, "data_batch", 5)
+    return split == TREK_DATA_SPLIT_TRAIN ? cifar_new(&cifar10_class, 1, folder, "data_batch", 5)
                                : cifar_new(&cifar10_class, 1, folder, "test_batch", 1);
 }
 
@@ -127,5 +128,5 @@ trek_dataset *trek_dataset_cifar100(const char *folder, trek_data_split split)
 {
     if (!may_read("dataset_cifar100", folder, split))
         return NULL;
-    return cifar_new(&cifar100_class, 2, folder, split == TREK_TRAIN ? "train" : "test", 1);
+    return cifar_new(&cifar100_class, 2, folder, split == TREK_DATA_SPLIT_TRAIN ? "train" : "test", 1);
 }

@@ -97,11 +97,11 @@ TREK_API trek_var *trek_dataset_sample(trek_dataset *dataset, int64_t index, con
  * expected contents. MEMORY, ARGUMENT. -- */
 
 /* The part of a dataset: the training set or the test set. */
-typedef enum trek_data_split { TREK_TRAIN, TREK_TEST } trek_data_split;
+typedef enum trek_data_split { TREK_DATA_SPLIT_TRAIN, TREK_DATA_SPLIT_TEST } trek_data_split;
 
 /* Returns the dataset MNIST, or another dataset in its format, from the files of a folder. Its fields are "image", f32
  * [n, 1, 28, 28] with the byte divided by 255, and "label", i64 [n]. The files are train-images-idx3-ubyte and
- * train-labels-idx1-ubyte for TREK_TRAIN, t10k-... for TREK_TEST, plain or with .gz. */
+ * train-labels-idx1-ubyte for TREK_DATA_SPLIT_TRAIN, t10k-... for TREK_DATA_SPLIT_TEST, plain or with .gz. */
 TREK_API trek_dataset *trek_dataset_mnist(const char *folder, trek_data_split split);
 /* Returns a dataset with the fields of trek_dataset_mnist from two IDX files of unsigned bytes, plain or compressed by gzip.
  * `images` is [n, h, w] (one channel) or [n, c, h, w], `labels` is [n]. */
@@ -145,7 +145,8 @@ TREK_API const unsigned char *trek_text_vocabulary(const trek_dataset *dataset, 
 TREK_API trek_status trek_text_encode(const trek_dataset *dataset, const char *text, int64_t count, int64_t *ids);
 
 /* Returns the dataset CIFAR-10 from the binary files of a folder. Its fields are "image", f32 [n, 3, 32, 32] in [0, 1], and
- * "label", i64 [n]. The files are data_batch_1.bin, ..., data_batch_5.bin for TREK_TRAIN, and test_batch.bin for TREK_TEST. */
+ * "label", i64 [n]. The files are data_batch_1.bin, ..., data_batch_5.bin for TREK_DATA_SPLIT_TRAIN, and test_batch.bin for
+ * TREK_DATA_SPLIT_TEST. */
 TREK_API trek_dataset *trek_dataset_cifar10(const char *folder, trek_data_split split);
 
 /* Returns the dataset CIFAR-100 from the binary files of a folder. Its fields are "image", as in trek_dataset_cifar10,

@@ -134,10 +134,12 @@ trek_dataset *trek_dataset_mnist(const char *folder, trek_data_split split)
         trek_fail_missing("dataset_mnist", "folder");
         return NULL;
     }
-    if (split != TREK_TRAIN && split != TREK_TEST)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_mnist: split: %d; must be TREK_TRAIN or TREK_TEST", (int)split);
-    char *images = find_file(folder, split == TREK_TRAIN ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte");
-    char *labels = images ? find_file(folder, split == TREK_TRAIN ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte") : NULL;
+    if (split != TREK_DATA_SPLIT_TRAIN && split != TREK_DATA_SPLIT_TEST)
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "dataset_mnist: split: %d; must be TREK_DATA_SPLIT_TRAIN or TREK_DATA_SPLIT_TEST", (int)split);
+    char *images = find_file(folder, split == TREK_DATA_SPLIT_TRAIN ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte");
+    char *labels = images ? find_file(folder, split == TREK_DATA_SPLIT_TRAIN ? "train-labels-idx1-ubyte"
+                                      : "t10k-labels-idx1-ubyte") : NULL;
     trek_dataset *set = labels ? idx_new(&mnist_class, images, labels) : NULL;
     trek_free(images);
     trek_free(labels);

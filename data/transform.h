@@ -66,7 +66,7 @@ TREK_API double trek_transform_uniform(trek_transform_random *random);
 /* The pixels beyond the edge of an image. CONSTANT is a number, EDGE the pixel at the edge. REFLECT mirrors without the edge
  * (c b | a b c), SYMMETRIC with it (b a | a b c). */
 typedef enum trek_image_padding {
-    TREK_IMAGE_CONSTANT, TREK_IMAGE_EDGE, TREK_IMAGE_REFLECT, TREK_IMAGE_SYMMETRIC
+    TREK_IMAGE_PADDING_CONSTANT, TREK_IMAGE_PADDING_EDGE, TREK_IMAGE_PADDING_REFLECT, TREK_IMAGE_PADDING_SYMMETRIC
 } trek_image_padding;
 
 /* Options of padding. */
@@ -75,8 +75,8 @@ typedef struct trek_image_pad_opts {
     int top;                 /* pixels at the top, >= 0; default 0 */
     int right;               /* pixels at the right, >= 0; default 0 */
     int bottom;              /* pixels at the bottom, >= 0; default 0 */
-    double fill;             /* the number of TREK_IMAGE_CONSTANT, in the units of the image; default 0 */
-    trek_image_padding mode; /* how the pixels are filled; default TREK_IMAGE_CONSTANT */
+    double fill;             /* the number of TREK_IMAGE_PADDING_CONSTANT, in the units of the image; default 0 */
+    trek_image_padding mode; /* how the pixels are filled; default TREK_IMAGE_PADDING_CONSTANT */
     bool if_needed;          /* for trek_transform_random_crop: also adds at both sides what a small image lacks; default false */
 } trek_image_pad_opts;
 
@@ -96,11 +96,13 @@ TREK_API trek_transform *trek_transform_random_vertical_flip(double p);
 
 /* How a pixel is computed from others. If an image gets smaller, BILINEAR and BICUBIC widen with the scale, as in Pillow and in
  * torchvision with antialias. For u8 they give the same bits as Pillow. NEAREST is Pillow's, too. */
-typedef enum trek_image_filter { TREK_IMAGE_BILINEAR, TREK_IMAGE_NEAREST, TREK_IMAGE_BICUBIC } trek_image_filter;
+typedef enum trek_image_filter {
+    TREK_IMAGE_FILTER_BILINEAR, TREK_IMAGE_FILTER_NEAREST, TREK_IMAGE_FILTER_BICUBIC
+} trek_image_filter;
 
 /* Options of resizing. */
 typedef struct trek_image_resize_opts {
-    trek_image_filter filter; /* default TREK_IMAGE_BILINEAR */
+    trek_image_filter filter; /* default TREK_IMAGE_FILTER_BILINEAR */
     bool no_antialias;        /* uses the two (bicubic: four) nearest pixels in each dimension at any scale; default false */
 } trek_image_resize_opts;
 

@@ -21,13 +21,13 @@ static int inside(int64_t at, int size, trek_image_padding mode)
 {
     if (at >= 0 && at < size)
         return (int)at;
-    if (mode == TREK_IMAGE_CONSTANT)
+    if (mode == TREK_IMAGE_PADDING_CONSTANT)
         return -1;
-    if (mode == TREK_IMAGE_EDGE || size == 1)
+    if (mode == TREK_IMAGE_PADDING_EDGE || size == 1)
         return at < 0 ? 0 : size - 1;
-    int64_t period = mode == TREK_IMAGE_REFLECT ? 2 * (int64_t)size - 2 : 2 * (int64_t)size;
+    int64_t period = mode == TREK_IMAGE_PADDING_REFLECT ? 2 * (int64_t)size - 2 : 2 * (int64_t)size;
     at = (at % period + period) % period;
-    return (int)(at < size ? at : mode == TREK_IMAGE_REFLECT ? period - at : period - 1 - at);
+    return (int)(at < size ? at : mode == TREK_IMAGE_PADDING_REFLECT ? period - at : period - 1 - at);
 }
 
 static void fill(void *to, int n, bool is_float, double value)
@@ -131,10 +131,10 @@ static trek_status crop_apply(const trek_transform *self, trek_canvas *canvas)
         int height = in->height < t->height ? t->height : in->height, width = in->width < t->width ? t->width : in->width;
         int top = (int)nearbyint((height - t->height) / 2.0), left = (int)nearbyint((width - t->width) / 2.0);
         return cut(canvas, top - (height - in->height) / 2, left - (width - in->width) / 2, t->height, t->width,
-                   TREK_IMAGE_CONSTANT, 0);
+                   TREK_IMAGE_PADDING_CONSTANT, 0);
     }
     case CUT_RANDOM: return random_crop(t, canvas);
-    default: return cut(canvas, t->top, t->left, t->height, t->width, TREK_IMAGE_CONSTANT, 0);
+    default: return cut(canvas, t->top, t->left, t->height, t->width, TREK_IMAGE_PADDING_CONSTANT, 0);
     }
 }
 
@@ -149,7 +149,7 @@ static trek_transform *crop_new(const trek_transform_class *klass, cut_kind kind
         pad->right > MOST_SIDE || pad->bottom > MOST_SIDE)
         return trek_transform_refused("%s: padding: %d, %d, %d, %d; must be 0 or more", klass->name, pad->left, pad->top,
                                       pad->right, pad->bottom);
-    if ((int)pad->mode < 0 || pad->mode > TREK_IMAGE_SYMMETRIC || isnan(pad->fill))
+    if ((int)pad->mode < 0 || pad->mode > TREK_IMAGE_PADDING_SYMMETRIC || isnan(pad->fill))
         return trek_transform_refused("%s: .mode: %d, .fill: %g; must be a value of trek_image_padding, and a number",
                                       klass->name, (int)pad->mode, pad->fill);
     crop *t = trek_transform_new(klass);
@@ -257,7 +257,7 @@ trek_transform *trek_transform_random_vertical_flip(double p) { return flip_new(
 static double weigh(trek_image_filter filter, bool antialias, double x)
 {
     x = fabs(x);
-    if (filter == TREK_IMAGE_BILINEAR)
+    if (filter == TREK_IMAGE_FILTER_BILINEAR)
         return x < 1 ? 1 - x : 0;
     double a = antialias ? -0.5 : -0.75; /* without antialias as in PyTorch */
     return x < 1 ? ((a + 2) * x - (a + 3)) * x * x + 1 : x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
@@ -266,19 +266,19 @@ static double weigh(trek_image_filter filter, bool antialias, double x)
 static void taps_fill(trek_pixel_taps *t, int in, const trek_image_resize_opts *opts, double *weights)
 {
     double scale = (double)in / t->out, wide = opts->no_antialias || scale < 1 ? 1 : scale;
-    double support = (opts->filter == TREK_IMAGE_BICUBIC ? 2 : 1) * wide;
+    double support = (opts->filter == TREK_IMAGE_FILTER_BICUBIC ? 2 : 1) * wide;
     double nearest = 0.5 * scale; /* accumulated as in Pillow, whose roundings decide between two pixels */
     for (int i = 0; i < t->out; i++, nearest += scale) {
         double center = (i + 0.5) * scale, sum = 0;
         int first = (int)(center - support + 0.5), end = (int)(center + support + 0.5);
-        if (opts->filter == TREK_IMAGE_NEAREST) {
+        if (opts->filter == TREK_IMAGE_FILTER_NEAREST) {
             first = (int)nearest < in ? (int)nearest : in - 1;
             end = first + 1;
         }
         first = first < 0 ? 0 : first;
         end = end > in ? in : end;
         for (int k = first; k < end; k++)
-            sum += weights[k - first] = opts->filter == TREK_IMAGE_NEAREST
+            sum += weights[k - first] = opts->filter == TREK_IMAGE_FILTER_NEAREST
                 ? 1
                 : weigh(opts->filter, !opts->no_antialias, (k - center + 0.5) / wide);
         for (int k = 0; k < end - first; k++) {
@@ -296,7 +296,7 @@ static bool taps_make(trek_canvas *canvas, int which, trek_pixel_taps *t, int in
 {
     double scale = (double)in / out, wide = opts->no_antialias || scale < 1 ? 1 : scale;
     t->out = out;
-    t->taps = (int)ceil((opts->filter == TREK_IMAGE_BICUBIC ? 2 : 1) * wide) * 2 + 1;
+    t->taps = (int)ceil((opts->filter == TREK_IMAGE_FILTER_BICUBIC ? 2 : 1) * wide) * 2 + 1;
     size_t entries = (size_t)out * (size_t)t->taps;
     char *room = trek_canvas_spare(canvas, which,
                                    (size_t)t->taps * sizeof(double) + (2 * entries + 2 * (size_t)out) * sizeof(int32_t));
@@ -317,7 +317,7 @@ static trek_status resize(trek_canvas *canvas, int top, int left, int height, in
     trek_image in = canvas->image, out = in;
     if (height == to_height && width == to_width)
         return top == 0 && left == 0 && height == in.height && width == in.width
-            ? TREK_OK : cut(canvas, top, left, height, width, TREK_IMAGE_CONSTANT, 0);
+            ? TREK_OK : cut(canvas, top, left, height, width, TREK_IMAGE_PADDING_CONSTANT, 0);
     trek_pixel_taps across, down;
     out.height = to_height;
     out.width = to_width;
@@ -395,7 +395,7 @@ static const trek_transform_class resized_crop_class = { "transform_random_resiz
 
 static resizer *resizer_new(const trek_transform_class *klass, int height, int width, const trek_image_resize_opts *opts)
 {
-    if (!is_size(height, width ? width : 1) || (opts && ((int)opts->filter < 0 || opts->filter > TREK_IMAGE_BICUBIC))) {
+    if (!is_size(height, width ? width : 1) || (opts && ((int)opts->filter < 0 || opts->filter > TREK_IMAGE_FILTER_BICUBIC))) {
         trek_fail(TREK_ERR_ARGUMENT, "%s: size: %d x %d, filter: %d; must be at least 1 x 1, and a value of trek_image_filter",
                   klass->name, height, width, opts ? (int)opts->filter : 0);
         return NULL;
@@ -510,7 +510,7 @@ static trek_status affine_apply(const trek_transform *self, trek_canvas *canvas)
     double m[6] = { d / scale, -b / scale, 0, -c / scale, a / scale, 0 };
     m[2] = -m[0] * tx - m[1] * ty;
     m[5] = -m[3] * tx - m[4] * ty;
-    return warp(canvas, m, o->filter == TREK_IMAGE_NEAREST, trek_option(o->fill, 0));
+    return warp(canvas, m, o->filter == TREK_IMAGE_FILTER_NEAREST, trek_option(o->fill, 0));
 }
 
 static const trek_transform_class affine_class = { "transform_random_affine", sizeof(affine), affine_apply, NULL };
@@ -520,7 +520,7 @@ static trek_transform *affine_new(const trek_random_affine_opts *o, double turn)
     bool good = is_range(o->degrees, -1e6) && is_range(o->shear_x, -89) && is_range(o->shear_y, -89) && o->shear_x[1] <= 89 &&
                 o->shear_y[1] <= 89 && o->translate[0] >= 0 && o->translate[0] <= 1 && o->translate[1] >= 0 &&
                 o->translate[1] <= 1 && ((o->scale[0] == 0 && o->scale[1] == 0) || (o->scale[0] > 0 && is_range(o->scale, 0))) &&
-                (o->filter == TREK_IMAGE_BILINEAR || o->filter == TREK_IMAGE_NEAREST) && !isnan(o->fill);
+                (o->filter == TREK_IMAGE_FILTER_BILINEAR || o->filter == TREK_IMAGE_FILTER_NEAREST) && !isnan(o->fill);
     if (!good)
         return trek_transform_refused("transform_random_affine: .degrees: %g .. %g, .translate: %g, %g, .scale: %g .. %g, "
                                       ".shear_x and .shear_y: %g .. %g, %g .. %g, .filter: %d; ranges must ascend, translate be "

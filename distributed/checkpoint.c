@@ -228,7 +228,7 @@ static trek_status check_version(const restoring *r)
         return fail_format(r, "it is not a checkpoint of trek (trek_state_load reads other files)");
     if (strcmp(version, VERSION_UNCHECKED) == 0) {
         if (!r->file->checked)
-            trek_log_message(TREK_LOG_WARNING,
+            trek_log_message(TREK_LOG_LEVEL_WARNING,
                              "%s: a checkpoint of version 1, which has no checksum: damage to it would stay unnoticed", r->path);
         return TREK_OK;
     }

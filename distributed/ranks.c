@@ -326,7 +326,7 @@ static trek_ranks *ranks_start(const trek_device *devices, int n)
     for (int r = 0; r < n; r++)
         on_cpu += !devices || devices[r].type == TREK_CPU;
     if (on_cpu > trek_cores())
-        trek_log_message(TREK_LOG_WARNING,
+        trek_log_message(TREK_LOG_LEVEL_WARNING,
                          "%d CPU ranks share %d cores: they take turns, and a step takes longer than with fewer ranks", on_cpu,
                          trek_cores());
     trek_ranks *ranks = ranks_make(devices, n);

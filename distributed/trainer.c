@@ -385,7 +385,7 @@ static trek_workload_opts workload_opts(const setup *s)
 /* Layers with 8-bit products have buffers, which replicas have in common. They are made before buffers are listed. */
 static trek_status make_products(setup *s)
 {
-    bool asked = s->opts.amp.products == TREK_FP8;
+    bool asked = s->opts.amp.products == TREK_AMP_PRODUCTS_FP8;
     const trek_fp8_opts *fp8 = asked ? &s->opts.amp.fp8 : &s->graph->fp8_opts;
     trek_status status = TREK_OK;
     for (int r = 0; r < s->local_ranks && status == TREK_OK && (asked || s->graph->fp8); r++)
@@ -439,13 +439,13 @@ static trek_status apply_options(setup *s)
     const trek_trainer_opts *o = &s->opts;
     const trek_graph_settings *has = &s->graph->settings;
     trek_status status = o->optimizer.klass ? trek_graph_set_optimizer(s->graph, o->optimizer) : take_optimizer(s);
-    if (status == TREK_OK && o->schedule.kind != TREK_SCHEDULE_NONE)
+    if (status == TREK_OK && o->schedule.kind != TREK_SCHEDULE_KIND_NONE)
         status = trek_graph_set_schedule(s->graph, &o->schedule);
     if (status == TREK_OK)
         status = trek_graph_set_clip(s->graph, o->max_grad_norm != 0 ? o->max_grad_norm : has->max_norm,
                                      o->max_grad_value != 0 ? o->max_grad_value : has->max_value);
     s->graph->accumulation.passes = o->accumulate > 0 ? o->accumulate : 1;
-    if (status == TREK_OK && (o->amp.dtype != TREK_F32 || o->amp.scaling != 0 || o->amp.products != TREK_PRODUCTS_DEFAULT))
+    if (status == TREK_OK && (o->amp.dtype != TREK_F32 || o->amp.scaling != 0 || o->amp.products != TREK_AMP_PRODUCTS_DEFAULT))
         status = trek_graph_set_amp(s->graph, &o->amp);
     if (status == TREK_OK && o->timeline)
         status = trek_timeline_attach(o->timeline);
@@ -529,7 +529,8 @@ static void log_unequal(const setup *s)
     bool moves = !o->shares && !o->plan && (workload.windows || o->balance != TREK_OFF);
     trek_text text = { 0 };
     trek_ranks_describe_devices(stepper, &text);
-    trek_log_message(moves ? TREK_LOG_WARNING : TREK_LOG_INFO, "trainer: devices differ: %s; %s", text.length ? text.data : "",
+    trek_log_message(moves ? TREK_LOG_LEVEL_WARNING : TREK_LOG_LEVEL_INFO, "trainer: devices differ: %s; %s",
+                     text.length ? text.data : "",
                      !moves ? "shares are as the program says" : workload.windows ? "windows of batches follow their speeds"
                      : "shares of each batch follow their speeds");
     trek_text_clear(&text);
@@ -539,7 +540,7 @@ static void log_setup(const setup *s)
 {
     char device[16];
     if (s->local_ranks == 1 && !s->comm) {
-        trek_log_message(TREK_LOG_INFO, "trainer: one rank on %s",
+        trek_log_message(TREK_LOG_LEVEL_INFO, "trainer: one rank on %s",
                          trek_device_name(graph_device(s->graph, s->devices[0]), device, sizeof device));
         return;
     }
@@ -553,7 +554,7 @@ static void log_setup(const setup *s)
     trek_module_each(trek_graph_module(s->graph), note_inexact, &found);
     describe_ranks(s, &kind);
     describe_job(s, &job);
-    trek_log_message(TREK_LOG_INFO, "trainer: %s%s; %s%s%s", kind.length ? kind.data : "ranks", job.length ? job.data : "",
+    trek_log_message(TREK_LOG_LEVEL_INFO, "trainer: %s%s; %s%s%s", kind.length ? kind.data : "ranks", job.length ? job.data : "",
                      found.text.length ? "exact but for the statistics of each rank's own part in " : "exact",
                      found.text.length ? found.text.data : "", found.text.length ? " (in training)" : "");
     trek_text_clear(&found.text);
@@ -638,7 +639,7 @@ double trek_trainer_mean(trek_graph *graph, trek_var *loss)
         return status == TREK_OK && part[1] > 0 ? trek_var_item(loss) : status == TREK_OK ? 0 : (double)NAN;
     status = trek_replica_agree(comm, status, "trainer_mean");
     if (status == TREK_OK)
-        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
+        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F64,
                                                        .count = 2,
                                                        .in = part, .out = part });
     return status != TREK_OK ? (double)NAN : part[1] > 0 ? part[0] / part[1] : 0;

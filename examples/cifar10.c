@@ -124,7 +124,7 @@ static trek_var *loss_of(trek_graph *graph, trek_var *logits, const trek_batch *
 /* Share of the set that is right, over all ranks and processes. */
 static double evaluate(trek_graph *model, trek_loader *test)
 {
-    trek_metric *accuracy = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_ACCURACY, .classes = CLASSES });
+    trek_metric *accuracy = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_ACCURACY, .classes = CLASSES });
     trek_graph_train(model, false);
     trek_no_grad_begin();
     trek_loader_start(test, 0);
@@ -170,8 +170,8 @@ static void run(options *o, trek_comm *job)
 {
     const training *t = &o->common;
     const char *folder = training_data(t, "cifar10", "test_batch.bin");
-    trek_dataset *images = folder ? trek_dataset_cifar10(folder, TREK_TRAIN) : made_images(o->samples, 1);
-    trek_dataset *tests = folder ? trek_dataset_cifar10(folder, TREK_TEST) : made_images(o->samples / 4, 2);
+    trek_dataset *images = folder ? trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TRAIN) : made_images(o->samples, 1);
+    trek_dataset *tests = folder ? trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TEST) : made_images(o->samples / 4, 2);
     trek_loader *set = trek_loader_new(prepared(images, true), &(trek_loader_opts){ .batch_size = t->batch_size, .shuffle = true,
         .drop_last = true, .seed = t->seed, .workers = o->workers });
     trek_loader *test = trek_loader_new(prepared(tests, false), &(trek_loader_opts){ .batch_size = 250 });

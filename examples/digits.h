@@ -49,8 +49,8 @@ static inline digits digits_open(const char *folder, int64_t n_train, int64_t n_
         return (digits){ trek_dataset_subset(whole, 0, 8000), trek_dataset_subset(same, 8000, 2000),
                          "MNIST's test images, 8000 to train with" };
     }
-    trek_dataset *train = trek_dataset_mnist(folder, TREK_TRAIN); /* says what is missing */
-    return (digits){ train, train ? trek_dataset_mnist(folder, TREK_TEST) : NULL, "MNIST" };
+    trek_dataset *train = trek_dataset_mnist(folder, TREK_DATA_SPLIT_TRAIN); /* says what is missing */
+    return (digits){ train, train ? trek_dataset_mnist(folder, TREK_DATA_SPLIT_TEST) : NULL, "MNIST" };
 }
 
 #endif

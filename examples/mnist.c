@@ -55,7 +55,7 @@ static double evaluate(trek_graph *model, trek_loader *test, trek_comm *job)
     }
     trek_no_grad_end();
     trek_graph_train(model, true);
-    trek_comm_all_reduce_scalar(job, &right, TREK_SUM);
+    trek_comm_all_reduce_scalar(job, &right, TREK_REDUCTION_SUM);
     return right / (double)trek_loader_samples(test);
 }
 

@@ -24,7 +24,7 @@ static trek_graph *build_model(trek_device device, void *arg)
 
 static trek_dataset *training_data(const char *folder)
 {
-    trek_dataset *mnist = trek_dataset_mnist(folder, TREK_TRAIN);
+    trek_dataset *mnist = trek_dataset_mnist(folder, TREK_DATA_SPLIT_TRAIN);
     if (mnist)
         return mnist;
     fprintf(stderr, "%s\nTraining on drawn digits instead.\n", trek_error());

@@ -108,7 +108,7 @@ static void normalise(trek_comm *comm, float *returns, int steps)
         sums[2] += (double)returns[s] * returns[s];
     }
     for (int k = 0; k < 3; k++)
-        trek_comm_all_reduce_scalar(comm, &sums[k], TREK_SUM);
+        trek_comm_all_reduce_scalar(comm, &sums[k], TREK_REDUCTION_SUM);
     double mean = sums[1] / sums[0], deviation = sqrt(fmax(sums[2] / sums[0] - mean * mean, 0)) + 1e-6;
     for (int s = 0; s < steps; s++)
         returns[s] = (float)((returns[s] - mean) / deviation);
@@ -156,7 +156,7 @@ static double update(trek_ddp *ddp, trek_optimizer *optimizer, trek_comm *comm, 
     trek_optimizer_step(optimizer);
     trek_optimizer_zero_grad(optimizer);
     double all = steps;
-    trek_comm_all_reduce_scalar(comm, &all, TREK_SUM);
+    trek_comm_all_reduce_scalar(comm, &all, TREK_REDUCTION_SUM);
     return all / o->episodes; /* the return that counts: steps survived */
 }
 
@@ -167,7 +167,7 @@ static int go_on(const char *path, trek_comm *comm, trek_module *policy, trek_op
 {
     int updates = file_is_there(path) ? kept_read(path, policy, optimizer, mean) : 0;
     double most = updates;
-    if (trek_comm_all_reduce_scalar(comm, &most, TREK_MAX) == TREK_OK && most != updates)
+    if (trek_comm_all_reduce_scalar(comm, &most, TREK_REDUCTION_MAX) == TREK_OK && most != updates)
         trek_fail(TREK_ERR_STATE, "%s: rank %d sees %d updates, another one %.0f", path ? path : "--checkpoint",
                   trek_comm_rank(comm),
                   updates, most);
@@ -178,7 +178,7 @@ static int go_on(const char *path, trek_comm *comm, trek_module *policy, trek_op
 static bool goes_on(trek_comm *comm)
 {
     double asked = trek_stop_requested();
-    return trek_comm_all_reduce_scalar(comm, &asked, TREK_SUM) == TREK_OK && asked == 0;
+    return trek_comm_all_reduce_scalar(comm, &asked, TREK_REDUCTION_SUM) == TREK_OK && asked == 0;
 }
 
 /* What every rank runs, as a thread or as a process. */

@@ -11,19 +11,19 @@ static trek_status check(const trek_amp_opts *o)
                          trek_dtype_name(o->dtype));
     if (o->scaling != 0 && o->scaling != 1 && o->scaling != TREK_OFF)
         return trek_fail(TREK_ERR_ARGUMENT, "graph_set_amp: .scaling: %d; must be 0, 1 or TREK_OFF", o->scaling);
-    if (o->products != TREK_PRODUCTS_DEFAULT && o->products != TREK_FP8)
+    if (o->products != TREK_AMP_PRODUCTS_DEFAULT && o->products != TREK_AMP_PRODUCTS_FP8)
         return trek_fail(TREK_ERR_ARGUMENT, "graph_set_amp: .products: %d; must be a value of trek_amp_products",
                          (int)o->products);
-    if (o->products == TREK_FP8 && o->dtype == TREK_F16)
+    if (o->products == TREK_AMP_PRODUCTS_FP8 && o->dtype == TREK_F16)
         return trek_fail(TREK_ERR_ARGUMENT, "graph_set_amp: .products: 8-bit products together with .dtype f16; they need bf16");
-    return o->products == TREK_FP8 ? trek_fp8_check(&o->fp8) : TREK_OK;
+    return o->products == TREK_AMP_PRODUCTS_FP8 ? trek_fp8_check(&o->fp8) : TREK_OK;
 }
 
 /* The layers of a graph with a trainer keep the products that its ranks have. */
 static trek_status set_products(trek_graph *graph, const trek_amp_opts *o)
 {
     const trek_stepper *stepper = graph->stepper;
-    bool shared = stepper && stepper->klass->replica, fp8 = o->products == TREK_FP8;
+    bool shared = stepper && stepper->klass->replica, fp8 = o->products == TREK_AMP_PRODUCTS_FP8;
     trek_status status = TREK_OK;
     if (fp8 && shared && !trek_fp8_enabled(&graph->base, &o->fp8))
         return trek_error_status() != TREK_OK
@@ -63,7 +63,7 @@ trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts)
     }
     trek_grad_scaler_free(&graph->scaler);
     graph->scaler = scaler;
-    graph->autocast = o.products == TREK_FP8 ? TREK_BF16 : o.dtype;
+    graph->autocast = o.products == TREK_AMP_PRODUCTS_FP8 ? TREK_BF16 : o.dtype;
     return TREK_OK;
 }
 

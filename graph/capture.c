@@ -213,7 +213,7 @@ static void give_up(struct trek_captures *c, const char *reason)
 {
     snprintf(c->problem, sizeof c->problem, "%s", reason);
     if (trek_backends[c->device.type]->capture_begin)
-        trek_log_message(TREK_LOG_WARNING, "graph_capture: the step is not recorded but run call by call: %s", c->problem);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "graph_capture: the step is not recorded but run call by call: %s", c->problem);
 }
 
 static uint64_t signature_of(trek_graph *graph, const struct trek_captures *c)

@@ -280,15 +280,14 @@ static trek_flow *merge(trek_flow *flow, trek_graph_node_kind kind, int dim)
     return flow;
 }
 
-trek_flow *trek_flow_merge(trek_flow *flow, trek_merge how)
+trek_flow *trek_flow_merge(trek_flow *flow, trek_reduction reduction)
 {
     if (!trek_flow_usable(flow, "flow_merge"))
         return no_flow("flow_merge", NULL, NULL);
-    if (how == TREK_MERGE_ADD || how == TREK_MERGE_MEAN)
-        return merge(flow, how == TREK_MERGE_ADD ? TREK_GRAPH_ADD : TREK_GRAPH_MEAN, 0);
-    if (how == TREK_MERGE_CAT)
-        return merge(flow, TREK_GRAPH_CAT, 1);
-    trek_flow_mistake(flow, "merge: how: %d; must be a value of trek_merge", (int)how);
+    if (reduction == TREK_REDUCTION_SUM || reduction == TREK_REDUCTION_MEAN)
+        return merge(flow, reduction == TREK_REDUCTION_SUM ? TREK_GRAPH_ADD : TREK_GRAPH_MEAN, 0);
+    trek_flow_mistake(flow, "merge: reduction: %d; must be TREK_REDUCTION_SUM or _MEAN; trek_flow_merge_cat concatenates",
+                      (int)reduction);
     return flow;
 }
 

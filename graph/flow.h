@@ -10,6 +10,7 @@
 #define TREK_GRAPH_FLOW_H
 
 #include "graph/graph.h"
+#include "tensor/op_opts.h"
 
 TREK_BEGIN
 
@@ -34,13 +35,11 @@ TREK_API trek_flow *trek_flow_fork(trek_flow *flow, trek_module *module);
  * open. */
 TREK_API trek_flow *trek_flow_split(trek_flow *flow, trek_module *const *modules, int n);
 
-/* How trek_flow_merge joins streams: it adds them, takes their mean, or concatenates them along dimension 1. */
-typedef enum trek_merge { TREK_MERGE_ADD, TREK_MERGE_MEAN, TREK_MERGE_CAT } trek_merge;
-
-/* Joins the open streams to one: their sum, their mean, or their concatenation along dimension 1, which are the features of
- * [N, F] and the channels of [N, C, H, W]. */
-TREK_API trek_flow *trek_flow_merge(trek_flow *flow, trek_merge how);
-/* Joins the open streams to one by concatenation along `dim`. A negative `dim` counts from the last dimension. */
+/* Joins the open streams to one: their sum (TREK_REDUCTION_SUM) or their mean (TREK_REDUCTION_MEAN). Another reduction is a
+ * mistake. trek_flow_merge_cat concatenates them. */
+TREK_API trek_flow *trek_flow_merge(trek_flow *flow, trek_reduction reduction);
+/* Joins the open streams to one by concatenation along `dim`. Dimension 1 are the features of [N, F] and the channels of
+ * [N, C, H, W]. A negative `dim` counts from the last dimension. */
 TREK_API trek_flow *trek_flow_merge_cat(trek_flow *flow, int dim);
 
 /* Gives the stream's value a name for trek_flow_using and trek_graph_tagged. After trek_flow_fork it names the fork's value. A

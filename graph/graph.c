@@ -448,7 +448,7 @@ trek_status trek_graph_set_schedule(trek_graph *graph, const trek_schedule *sche
         return trek_fail_missing("graph_set_schedule", "graph");
     if (schedule && isnan(trek_schedule_lr(schedule, 0)))
         return trek_error_status();
-    graph->settings.schedule = schedule ? *schedule : (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
+    graph->settings.schedule = schedule ? *schedule : (trek_schedule){ .kind = TREK_SCHEDULE_KIND_NONE };
     return TREK_OK;
 }
 
@@ -457,7 +457,7 @@ trek_status trek_graph_set_lr(trek_graph *graph, double lr)
     trek_stepper *s = stepper_of(graph, "graph_set_lr");
     trek_status status = s ? s->klass->set_lr(s, lr) : trek_error_status();
     if (status == TREK_OK)
-        graph->settings.schedule.kind = TREK_SCHEDULE_NONE;
+        graph->settings.schedule.kind = TREK_SCHEDULE_KIND_NONE;
     return status;
 }
 

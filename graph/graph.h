@@ -104,8 +104,8 @@ TREK_API trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, dou
 
 /* How mixed precision computes the matrix products of linear layers. */
 typedef enum trek_amp_products {
-    TREK_PRODUCTS_DEFAULT, /* in trek_amp_opts.dtype */
-    TREK_FP8,              /* with operands of 8 bits (nn/fp8.h); all other ops run in bf16 */
+    TREK_AMP_PRODUCTS_DEFAULT, /* in trek_amp_opts.dtype */
+    TREK_AMP_PRODUCTS_FP8,     /* with operands of 8 bits (nn/fp8.h); all other ops run in bf16 */
 } trek_amp_products;
 /* Options of mixed precision: trek_graph_set_amp. */
 typedef struct trek_amp_opts {
@@ -114,16 +114,15 @@ typedef struct trek_amp_opts {
     trek_dtype dtype;
     int scaling;                  /* loss scaling: 0 (default) only with TREK_F16, 1 always, TREK_OFF never */
     trek_grad_scaler_opts scaler; /* options of the scaler of the loss; the field .disabled is ignored */
-    trek_amp_products products;   /* with TREK_FP8, .dtype must be TREK_BF16 or left out, which then means TREK_BF16 */
-    trek_fp8_opts fp8;            /* used with TREK_FP8: options of trek_fp8_enable, which is called for the graph's modules */
+    trek_amp_products products; /* with TREK_AMP_PRODUCTS_FP8, .dtype must be TREK_BF16 or left out, which then means TREK_BF16 */
+    trek_fp8_opts fp8; /* used with TREK_AMP_PRODUCTS_FP8: options of trek_fp8_enable, which is called for the graph's modules */
 } trek_amp_opts;
 /* Turns mixed precision on: autocast and dynamic loss scaling, with a new scaler. NULL for `opts` turns it off. Backward
  * multiplies the loss by the scale, so that gradients are scaled until the step. The step divides them by the scale. If a
  * gradient is infinite or NaN, the step is skipped on all ranks: parameters, optimizer state and its step counts do not
  * change, the gradients are dropped, and the scale is reduced. On GPUs the host does not wait for this decision, so a skipped
- * step counts in trek_graph_steps and in the schedule. TREK_FP8 must be set before trek_trainer_setup or in its options. After
- * that it cannot be turned off by another .products.
- * Errors: STATE for such a change; ARGUMENT, MEMORY. */
+ * step counts in trek_graph_steps and in the schedule. TREK_AMP_PRODUCTS_FP8 must be set before trek_trainer_setup or in its
+ * options. After that it cannot be turned off by another .products. Errors: STATE for such a change; ARGUMENT, MEMORY. */
 TREK_API trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts);
 /* Returns the scaler of the loss, borrowed, for example to save or load its state. Returns NULL without an error if the loss is
  * not scaled. */

@@ -269,7 +269,7 @@ static bool read_form(const double *x, metric_form *form)
     for (int k = 0; k < 9; k++)
         if (k != 4 && whole(x[k]) < 0)
             return false;
-    if (x[0] > TREK_METRIC_PERPLEXITY || x[1] > TREK_METRIC_EACH || !(fabs(x[4]) < 9e15) || floor(x[4]) != x[4])
+    if (x[0] > TREK_METRIC_KIND_PERPLEXITY || x[1] > TREK_METRIC_AVERAGE_EACH || !(fabs(x[4]) < 9e15) || floor(x[4]) != x[4])
         return false;
     *form = (metric_form){ .kind = (trek_metric_kind)x[0], .average = (trek_metric_average)x[1], .classes = (int64_t)x[2],
                            .top_k = (int64_t)x[3], .ignore_index = (int64_t)x[4], .outputs = (int64_t)x[5],
@@ -418,7 +418,7 @@ static trek_tensor *values_of(const trek_metric *m)
     double *values = trek_calloc((size_t)n, sizeof *values);
     if (!values)
         return NULL;
-    bool none = m->counted == 0 && m->form.kind != TREK_METRIC_CONFUSION;
+    bool none = m->counted == 0 && m->form.kind != TREK_METRIC_KIND_CONFUSION;
     for (int64_t k = 0; none && k < n; k++)
         values[k] = NAN;
     trek_status status = none ? TREK_OK : m->klass->value(m, values);

@@ -4,7 +4,7 @@
  * of all scores matters, the scores. States of several metrics are added or concatenated, and the value is computed from the
  * result. It is never a mean of values.
  *
- *     trek_metric *f1 = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_F1, .classes = 10 });
+ *     trek_metric *f1 = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_F1, .classes = 10 });
  *     for (each batch)
  *         trek_metric_update(f1, logits, labels);
  *     double value = trek_metric_compute(f1, graph);
@@ -29,34 +29,34 @@ TREK_BEGIN
 /* What a metric measures. tp, fp and fn are the numbers of true positives, false positives and false negatives. */
 typedef enum trek_metric_kind {
     /* Metrics of classes. */
-    TREK_METRIC_ACCURACY,  /* the fraction of correct predictions; averaged over classes it is the recall */
-    TREK_METRIC_PRECISION, /* tp / (tp + fp) */
-    TREK_METRIC_RECALL,    /* tp / (tp + fn) */
-    TREK_METRIC_F1,        /* (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp) */
-    TREK_METRIC_CONFUSION, /* counts [C, C], row: true class, column: predicted class (binary [2, 2], labels [L, 2, 2]) */
+    TREK_METRIC_KIND_ACCURACY,  /* the fraction of correct predictions; averaged over classes it is the recall */
+    TREK_METRIC_KIND_PRECISION, /* tp / (tp + fp) */
+    TREK_METRIC_KIND_RECALL,    /* tp / (tp + fn) */
+    TREK_METRIC_KIND_F1,        /* (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp) */
+    TREK_METRIC_KIND_CONFUSION, /* counts [C, C], row: true class, column: predicted class (binary [2, 2], labels [L, 2, 2]) */
     /* Metrics of scores. All scores are kept on the host, in 8 bytes each. So are those of all processes while the value is
      * computed. Equal scores are one step of the curve. */
-    TREK_METRIC_AUROC,             /* area under the ROC curve, by trapezoids; with several classes one against the rest */
-    TREK_METRIC_AVERAGE_PRECISION, /* sum of (step of recall) * precision, not interpolated; 0 without positive targets */
+    TREK_METRIC_KIND_AUROC,             /* area under the ROC curve, by trapezoids; with several classes one against the rest */
+    TREK_METRIC_KIND_AVERAGE_PRECISION, /* sum of (step of recall) * precision, not interpolated; 0 without positive targets */
     /* Metrics of numbers. NaN and infinity in the numbers give NaN or infinity. */
-    TREK_METRIC_MSE,       /* mean squared error */
-    TREK_METRIC_RMSE,      /* square root of the mean squared error */
-    TREK_METRIC_MAE,       /* mean absolute error */
+    TREK_METRIC_KIND_MSE,       /* mean squared error */
+    TREK_METRIC_KIND_RMSE,      /* square root of the mean squared error */
+    TREK_METRIC_KIND_MAE,       /* mean absolute error */
     /* 1 - (residual sum of squares) / (total sum of squares). For a constant target it is 1 if all residuals are 0, otherwise 0.
      * For fewer than two samples it is NaN. */
-    TREK_METRIC_R2,
-    TREK_METRIC_PERPLEXITY /* e^(mean of -log p of the target) for logits [..., C] and class targets [...] */
+    TREK_METRIC_KIND_R2,
+    TREK_METRIC_KIND_PERPLEXITY /* e^(mean of -log p of the target) for logits [..., C] and class targets [...] */
 } trek_metric_kind;
 
 /* How the values of several classes, labels or outputs are combined to one value. */
 typedef enum trek_metric_average {
-    TREK_METRIC_AVERAGE_DEFAULT,     /* micro for accuracy, macro for the other kinds */
-    TREK_METRIC_MICRO,               /* the value of the counts or scores of all classes together */
+    TREK_METRIC_AVERAGE_DEFAULT,  /* micro for accuracy, macro for the other kinds */
+    TREK_METRIC_AVERAGE_MICRO,    /* the value of the counts or scores of all classes together */
     /* The mean. For precision, recall, F1 and accuracy of several classes it is over the classes that occur as a target or as a
      * prediction. */
-    TREK_METRIC_MACRO,
-    TREK_METRIC_WEIGHTED,            /* the mean weighted by how often a class is a target, for R2 by the variance */
-    TREK_METRIC_EACH                 /* one value for each; zero_division for classes that never occur */
+    TREK_METRIC_AVERAGE_MACRO,
+    TREK_METRIC_AVERAGE_WEIGHTED, /* the mean weighted by how often a class is a target, for R2 by the variance */
+    TREK_METRIC_AVERAGE_EACH      /* one value for each; zero_division for classes that never occur */
 } trek_metric_average;
 
 /* What a metric measures and how. Fields that are 0 have their defaults. */
@@ -111,7 +111,7 @@ TREK_API trek_status trek_metric_update_weighted(trek_metric *metric, trek_var *
  * several processes, the value is that of the samples of all processes. The call is then a collective, also for processes
  * without samples. If `graph` is NULL, the value is that of this process. The state of the metric does not change.
  * Errors, with NaN as the result: SHAPE if the value is not one number. ARGUMENT for AUROC if all targets are of one class
- * (with several classes the message names it; with TREK_METRIC_EACH the value of such a class is NaN without an error).
+ * (with several classes the message names it; with TREK_METRIC_AVERAGE_EACH the value of such a class is NaN without an error).
  * ARGUMENT if the metrics of the processes differ. */
 TREK_API double trek_metric_compute(trek_metric *metric, trek_graph *graph);
 /* Returns the value of the metric as trek_metric_compute does, as a tensor of one or several numbers. It is f64 on the CPU, of

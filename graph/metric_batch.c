@@ -166,11 +166,11 @@ static trek_status take_tokens(metric_batch *b)
 static trek_status take(metric_batch *b)
 {
     const metric_form *f = b->form;
-    bool scores = f->kind == TREK_METRIC_AUROC || f->kind == TREK_METRIC_AVERAGE_PRECISION, sigmoid = f->logits &&
+    bool scores = f->kind == TREK_METRIC_KIND_AUROC || f->kind == TREK_METRIC_KIND_AVERAGE_PRECISION, sigmoid = f->logits &&
         is_score(b->pred);
-    if (f->kind == TREK_METRIC_PERPLEXITY)
+    if (f->kind == TREK_METRIC_KIND_PERPLEXITY)
         return take_tokens(b);
-    if (f->kind >= TREK_METRIC_MSE)
+    if (f->kind >= TREK_METRIC_KIND_MSE)
         return take_numbers(b);
     if (metric_is_multiclass(f))
         return take_classes(b, scores);

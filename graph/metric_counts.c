@@ -82,7 +82,7 @@ static void add_classes(trek_metric *m, const metric_rows *rows)
         if (metric_ignores(f, target))
             continue;
         m->counted++;
-        if (f->kind == TREK_METRIC_CONFUSION) {
+        if (f->kind == TREK_METRIC_KIND_CONFUSION) {
             metric_add(m, (int64_t)target * f->classes + (int64_t)pred[0], weight);
             continue;
         }
@@ -125,9 +125,9 @@ static double rate(const metric_form *f, counts c)
 {
     double b = f->beta * f->beta;
     switch (f->kind) {
-    case TREK_METRIC_PRECISION: return ratio(c.tp, c.tp + c.fp, f->zero_division);
-    case TREK_METRIC_F1: return ratio((1 + b) * c.tp, (1 + b) * c.tp + b * c.fn + c.fp, f->zero_division);
-    case TREK_METRIC_ACCURACY:
+    case TREK_METRIC_KIND_PRECISION: return ratio(c.tp, c.tp + c.fp, f->zero_division);
+    case TREK_METRIC_KIND_F1: return ratio((1 + b) * c.tp, (1 + b) * c.tp + b * c.fn + c.fp, f->zero_division);
+    case TREK_METRIC_KIND_ACCURACY:
         if (!metric_is_multiclass(f))
             return ratio(c.tp + c.tn, c.tp + c.tn + c.fp + c.fn, 0);
         return ratio(c.tp, c.tp + c.fn, 0);
@@ -138,7 +138,7 @@ static double rate(const metric_form *f, counts c)
 /* With several classes, a mean omits classes that do not occur. With labels it omits none, as in scikit-learn. */
 static double weight_of(const metric_form *f, counts c)
 {
-    if (f->average == TREK_METRIC_WEIGHTED)
+    if (f->average == TREK_METRIC_AVERAGE_WEIGHTED)
         return c.tp + c.fn;
     if (!metric_is_multiclass(f))
         return 1;
@@ -172,12 +172,12 @@ static counts together(const trek_metric *m)
 static trek_status value(const trek_metric *m, double *values)
 {
     const metric_form *f = &m->form;
-    if (f->classes > 0 && f->average == TREK_METRIC_EACH) {
+    if (f->classes > 0 && f->average == TREK_METRIC_AVERAGE_EACH) {
         for (int64_t c = 0; c < f->classes; c++)
             values[c] = rate(f, counts_of(m, c));
         return TREK_OK;
     }
-    bool micro = f->classes == 0 || f->average == TREK_METRIC_MICRO;
+    bool micro = f->classes == 0 || f->average == TREK_METRIC_AVERAGE_MICRO;
     values[0] = micro ? rate(f, together(m)) : averaged(m);
     return TREK_OK;
 }
@@ -206,7 +206,7 @@ static int64_t sums_of_confusion(const metric_form *f)
 
 static trek_shape shape_of_counts(const metric_form *f)
 {
-    return f->classes > 0 && f->average == TREK_METRIC_EACH ? trek_dims(f->classes) : trek_dims_none();
+    return f->classes > 0 && f->average == TREK_METRIC_AVERAGE_EACH ? trek_dims(f->classes) : trek_dims_none();
 }
 static trek_shape shape_of_confusion(const metric_form *f)
 {

@@ -28,11 +28,11 @@ static void add_number(trek_metric *m, int64_t output, double pred, double targe
     metric_sum *sums = m->sums + output * SUMS;
     double error = pred - target;
     sums[WEIGHTS] = metric_plus(sums[WEIGHTS], weight);
-    if (m->form.kind == TREK_METRIC_MAE)
+    if (m->form.kind == TREK_METRIC_KIND_MAE)
         add_sum(m, output * SUMS + ERRORS, metric_times(fabs(error), weight));
     else
         add_sum(m, output * SUMS + ERRORS, scaled(metric_times(error, error), weight));
-    if (m->form.kind == TREK_METRIC_R2) {
+    if (m->form.kind == TREK_METRIC_KIND_R2) {
         add_sum(m, output * SUMS + TARGETS, metric_times(target, weight));
         add_sum(m, output * SUMS + SQUARES, scaled(metric_times(target, target), weight));
     }
@@ -88,9 +88,9 @@ static double value_of(const trek_metric *m, int64_t output)
 {
     const metric_sum *sums = m->sums + output * SUMS;
     double mean = metric_number(sums[ERRORS]) / metric_number(sums[WEIGHTS]);
-    if (m->form.kind == TREK_METRIC_R2)
+    if (m->form.kind == TREK_METRIC_KIND_R2)
         return determination(m, sums);
-    return m->form.kind == TREK_METRIC_RMSE ? sqrt(mean) : mean;
+    return m->form.kind == TREK_METRIC_KIND_RMSE ? sqrt(mean) : mean;
 }
 
 static trek_status value(const trek_metric *m, double *values)
@@ -98,20 +98,21 @@ static trek_status value(const trek_metric *m, double *values)
     const metric_form *f = &m->form;
     double sum = 0, weights = 0;
     for (int64_t o = 0; o < f->outputs; o++) {
-        double value = value_of(m, o), weight = f->average == TREK_METRIC_WEIGHTED ? total_squares(m, m->sums + o * SUMS) : 1;
-        if (f->average == TREK_METRIC_EACH && f->outputs > 1)
+        double value = value_of(m, o), weight = f->average == TREK_METRIC_AVERAGE_WEIGHTED ? total_squares(m, m->sums + o * SUMS)
+            : 1;
+        if (f->average == TREK_METRIC_AVERAGE_EACH && f->outputs > 1)
             values[o] = value;
         sum += weight * value;
         weights += weight;
     }
-    if (f->average != TREK_METRIC_EACH || f->outputs == 1)
+    if (f->average != TREK_METRIC_AVERAGE_EACH || f->outputs == 1)
         values[0] = weights != 0 ? sum / weights : value_of(m, 0);
     return TREK_OK;
 }
 
 static trek_shape shape_of(const metric_form *f)
 {
-    return f->outputs > 1 && f->average == TREK_METRIC_EACH ? trek_dims(f->outputs) : trek_dims_none();
+    return f->outputs > 1 && f->average == TREK_METRIC_AVERAGE_EACH ? trek_dims(f->outputs) : trek_dims_none();
 }
 
 /* --- perplexity ----------------------------------------------------------------------------------------------------- */

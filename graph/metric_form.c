@@ -4,21 +4,22 @@
 #include "tensor/option_internal.h"
 
 static const metric_class *const classes[] = {
-    [TREK_METRIC_ACCURACY] = &trek_metric_counts, [TREK_METRIC_PRECISION] = &trek_metric_counts,
-    [TREK_METRIC_RECALL] = &trek_metric_counts, [TREK_METRIC_F1] = &trek_metric_counts,
-    [TREK_METRIC_CONFUSION] = &trek_metric_confusion, [TREK_METRIC_AUROC] = &trek_metric_scores,
-    [TREK_METRIC_AVERAGE_PRECISION] = &trek_metric_scores, [TREK_METRIC_MSE] = &trek_metric_errors,
-    [TREK_METRIC_RMSE] = &trek_metric_errors, [TREK_METRIC_MAE] = &trek_metric_errors, [TREK_METRIC_R2] = &trek_metric_errors,
-    [TREK_METRIC_PERPLEXITY] = &trek_metric_perplexity,
+    [TREK_METRIC_KIND_ACCURACY] = &trek_metric_counts, [TREK_METRIC_KIND_PRECISION] = &trek_metric_counts,
+    [TREK_METRIC_KIND_RECALL] = &trek_metric_counts, [TREK_METRIC_KIND_F1] = &trek_metric_counts,
+    [TREK_METRIC_KIND_CONFUSION] = &trek_metric_confusion, [TREK_METRIC_KIND_AUROC] = &trek_metric_scores,
+    [TREK_METRIC_KIND_AVERAGE_PRECISION] = &trek_metric_scores, [TREK_METRIC_KIND_MSE] = &trek_metric_errors,
+    [TREK_METRIC_KIND_RMSE] = &trek_metric_errors, [TREK_METRIC_KIND_MAE] = &trek_metric_errors,
+    [TREK_METRIC_KIND_R2] = &trek_metric_errors,
+    [TREK_METRIC_KIND_PERPLEXITY] = &trek_metric_perplexity,
 };
 
 const metric_class *trek_metric_class_of(trek_metric_kind kind)
 {
-    return (unsigned)kind <= TREK_METRIC_PERPLEXITY ? classes[kind] : NULL;
+    return (unsigned)kind <= TREK_METRIC_KIND_PERPLEXITY ? classes[kind] : NULL;
 }
 
-static bool is_of_numbers(trek_metric_kind kind) { return kind >= TREK_METRIC_MSE && kind <= TREK_METRIC_R2; }
-static bool is_of_classes(trek_metric_kind kind) { return kind <= TREK_METRIC_AVERAGE_PRECISION; }
+static bool is_of_numbers(trek_metric_kind kind) { return kind >= TREK_METRIC_KIND_MSE && kind <= TREK_METRIC_KIND_R2; }
+static bool is_of_classes(trek_metric_kind kind) { return kind <= TREK_METRIC_KIND_AVERAGE_PRECISION; }
 
 /* Returns what is wrong with the classes, or NULL. */
 static const char *wrong_classes(const trek_metric_spec *s)
@@ -30,7 +31,7 @@ static const char *wrong_classes(const trek_metric_spec *s)
                              : ".classes: out of range; must be 0 (binary) or at least 2";
     if (s->classes > INT32_MAX)
         return ".classes: too many; must be less than 2^31";
-    bool of_several = s->kind == TREK_METRIC_ACCURACY && s->classes > 0 && !s->multilabel;
+    bool of_several = s->kind == TREK_METRIC_KIND_ACCURACY && s->classes > 0 && !s->multilabel;
     if (s->top_k != 0 && (!of_several || s->top_k < 1 || s->top_k > s->classes))
         return ".top_k: out of place or range; only an accuracy of several classes has it, 1 to .classes";
     if (s->top_k > 1 && s->logits)
@@ -40,13 +41,13 @@ static const char *wrong_classes(const trek_metric_spec *s)
 
 static const char *wrong_average(const trek_metric_spec *s)
 {
-    if ((unsigned)s->average > TREK_METRIC_EACH)
+    if ((unsigned)s->average > TREK_METRIC_AVERAGE_EACH)
         return ".average: unknown; must be a value of trek_metric_average";
-    bool has_parts = is_of_classes(s->kind) ? s->classes > 0 && s->kind != TREK_METRIC_CONFUSION : is_of_numbers(s->kind);
+    bool has_parts = is_of_classes(s->kind) ? s->classes > 0 && s->kind != TREK_METRIC_KIND_CONFUSION : is_of_numbers(s->kind);
     if (s->average != TREK_METRIC_AVERAGE_DEFAULT && !has_parts)
         return ".average: set; only metrics of several classes, labels or outputs have it";
-    if (is_of_numbers(s->kind) && (s->average == TREK_METRIC_MICRO ||
-                                   (s->average == TREK_METRIC_WEIGHTED && s->kind != TREK_METRIC_R2)))
+    if (is_of_numbers(s->kind) && (s->average == TREK_METRIC_AVERAGE_MICRO ||
+                                   (s->average == TREK_METRIC_AVERAGE_WEIGHTED && s->kind != TREK_METRIC_KIND_R2)))
         return ".average: not possible for errors of outputs; must be the mean of all, or each (for R2 also by variance)";
     return NULL;
 }
@@ -57,7 +58,7 @@ static const char *wrong_numbers(const trek_metric_spec *s)
         return ".outputs: out of place or range; only metrics of numbers have it, and it must be at least 1";
     if (s->ignore_index != 0 && is_of_numbers(s->kind))
         return ".ignore_index: set; only metrics of class targets have it";
-    if (s->beta != 0 && (s->kind != TREK_METRIC_F1 || !(s->beta > 0) || isinf(s->beta)))
+    if (s->beta != 0 && (s->kind != TREK_METRIC_KIND_F1 || !(s->beta > 0) || isinf(s->beta)))
         return ".beta: out of place or range; only F1 has it, and it must be above 0";
     if (isnan(s->threshold) || (s->threshold != 0 && s->classes > 0 && !s->multilabel))
         return ".threshold: out of place or NaN; only binary and multilabel metrics have it";
@@ -75,7 +76,7 @@ trek_status trek_metric_form(const char *function, const trek_metric_spec *s, me
     wrong = wrong ? wrong : wrong_numbers(s);
     if (wrong)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: %s", function, wrong);
-    trek_metric_average otherwise = s->kind == TREK_METRIC_ACCURACY ? TREK_METRIC_MICRO : TREK_METRIC_MACRO;
+    trek_metric_average otherwise = s->kind == TREK_METRIC_KIND_ACCURACY ? TREK_METRIC_AVERAGE_MICRO : TREK_METRIC_AVERAGE_MACRO;
     *form = (metric_form){ .kind = s->kind, .classes = s->classes, .multilabel = s->multilabel, .logits = s->logits,
                            .average = s->average == TREK_METRIC_AVERAGE_DEFAULT ? otherwise : s->average,
                            .top_k = trek_option_integer(s->top_k, 1), .outputs = trek_option_integer(s->outputs, 1),

@@ -13,7 +13,7 @@ static int64_t sums_of(const metric_form *f)
     return 0;
 }
 
-static const char *name_of(const metric_form *f) { return f->kind == TREK_METRIC_AUROC ? "AUROC" : "average precision"; }
+static const char *name_of(const metric_form *f) { return f->kind == TREK_METRIC_KIND_AUROC ? "AUROC" : "average precision"; }
 
 /* --- a batch --------------------------------------------------------------------------------------------------- */
 
@@ -144,7 +144,7 @@ static double precision(const curve *c)
 static double value_of(const metric_form *f, curve *c)
 {
     qsort(c->points, (size_t)c->n, sizeof *c->points, descending);
-    return f->kind == TREK_METRIC_AUROC ? area(c) : precision(c);
+    return f->kind == TREK_METRIC_KIND_AUROC ? area(c) : precision(c);
 }
 
 /* --- the value ------------------------------------------------------------------------------------------------------ */
@@ -152,11 +152,12 @@ static double value_of(const metric_form *f, curve *c)
 static trek_status undefined(const metric_form *f, int64_t c, const curve *curve)
 {
     const char *kind = metric_number(curve->positive) > 0 ? "negative" : "positive";
-    if (metric_is_binary(f) || f->average == TREK_METRIC_MICRO)
+    if (metric_is_binary(f) || f->average == TREK_METRIC_AVERAGE_MICRO)
         return trek_fail(TREK_ERR_ARGUMENT, "AUROC: target: there is only one class: no target is %s; both are needed", kind);
-    return trek_fail(TREK_ERR_ARGUMENT,
-                     "AUROC: target: %s %lld has no %s targets, so there is no mean of all; TREK_METRIC_EACH gives the others",
-                     f->multilabel ? "label" : "class", (long long)c, kind);
+    return trek_fail(
+        TREK_ERR_ARGUMENT,
+        "AUROC: target: %s %lld has no %s targets, so there is no mean of all; TREK_METRIC_AVERAGE_EACH gives the others",
+        f->multilabel ? "label" : "class", (long long)c, kind);
 }
 
 static trek_status micro(const trek_metric *m, curve *c, double *value)
@@ -170,13 +171,13 @@ static trek_status micro(const trek_metric *m, curve *c, double *value)
 static trek_status each(const trek_metric *m, curve *c, double *values)
 {
     const metric_form *f = &m->form;
-    bool all = f->average == TREK_METRIC_EACH;
+    bool all = f->average == TREK_METRIC_AVERAGE_EACH;
     double sum = 0, weights = 0;
     for (int64_t k = 0; k < metric_parts(f); k++) {
         c->n = 0;
         c->positive = c->negative = (metric_sum){ 0 };
         take_part(m, k, c);
-        double value = value_of(f, c), weight = f->average == TREK_METRIC_WEIGHTED ? metric_number(c->positive) : 1;
+        double value = value_of(f, c), weight = f->average == TREK_METRIC_AVERAGE_WEIGHTED ? metric_number(c->positive) : 1;
         if (all)
             values[k] = value;
         else if (isnan(value))
@@ -191,7 +192,7 @@ static trek_status each(const trek_metric *m, curve *c, double *values)
 
 static trek_status value(const trek_metric *m, double *values)
 {
-    bool is_micro = metric_is_binary(&m->form) || m->form.average == TREK_METRIC_MICRO;
+    bool is_micro = metric_is_binary(&m->form) || m->form.average == TREK_METRIC_AVERAGE_MICRO;
     int64_t most = m->rows * (is_micro ? metric_parts(&m->form) : 1);
     curve c = { .points = trek_alloc((size_t)most * sizeof *c.points) };
     if (!c.points)
@@ -203,7 +204,7 @@ static trek_status value(const trek_metric *m, double *values)
 
 static trek_shape shape_of(const metric_form *f)
 {
-    return f->classes > 0 && f->average == TREK_METRIC_EACH ? trek_dims(f->classes) : trek_dims_none();
+    return f->classes > 0 && f->average == TREK_METRIC_AVERAGE_EACH ? trek_dims(f->classes) : trek_dims_none();
 }
 
 const metric_class trek_metric_scores = { .name = "a metric of scores", .sums = sums_of, .width = width_of, .check = check,

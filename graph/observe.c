@@ -134,7 +134,7 @@ static trek_status take_value(trek_observation *o)
         o->value = values->ndim == 0 ? trek_tensor_item(values) : (double)NAN;
     } else if (trek_error_status() == TREK_ERR_ARGUMENT) {
         trek_error_take(&status, message);
-        trek_log_message(TREK_LOG_WARNING, "graph_flush: the metric \"%s\" has no value: %s", o->name, message);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "graph_flush: the metric \"%s\" has no value: %s", o->name, message);
     }
     trek_tensor_release(o->values);
     o->values = values;
@@ -214,35 +214,38 @@ trek_status trek_graph_collect(trek_graph *graph, const char *tag)
     return trek_graph_record(graph, tag, trek_var_item(value));
 }
 
-static trek_var *reduce(trek_var *value, trek_collect how)
+static trek_var *reduce(trek_var *value, trek_reduction reduction)
 {
     trek_dims_list all = trek_dims_all();
-    switch (how) {
-    case TREK_COLLECT_MEAN: return trek_mean(value, all, false);
-    case TREK_COLLECT_SUM: return trek_sum(value, all, false);
-    case TREK_COLLECT_MAX: return trek_max(value, all, false);
-    case TREK_COLLECT_MIN: return trek_min(value, all, false);
-    case TREK_COLLECT_NORM: return trek_sqrt(trek_sum(trek_square(value), all, false));
+    switch (reduction) {
+    case TREK_REDUCTION_MEAN: return trek_mean(value, all, false);
+    case TREK_REDUCTION_SUM: return trek_sum(value, all, false);
+    case TREK_REDUCTION_MAX: return trek_max(value, all, false);
+    case TREK_REDUCTION_MIN: return trek_min(value, all, false);
+    case TREK_REDUCTION_NORM: return trek_sqrt(trek_sum(trek_square(value), all, false));
+    default: break;
     }
-    return trek_fail_null(TREK_ERR_ARGUMENT, "graph_collect_with: how: %d; must be a value of trek_collect", (int)how);
+    return trek_fail_null(TREK_ERR_ARGUMENT,
+                          "graph_collect_with: reduction: %d; must be TREK_REDUCTION_MEAN, _SUM, _MAX, _MIN or _NORM",
+                          (int)reduction);
 }
 
-trek_status trek_collect_number(trek_var *value, trek_collect how, double *number)
+trek_status trek_collect_number(trek_var *value, trek_reduction reduction, double *number)
 {
     trek_scope scope = trek_scope_begin();
     trek_no_grad_begin();
-    trek_var *scalar = scope.depth ? reduce(value, how) : NULL;
+    trek_var *scalar = scope.depth ? reduce(value, reduction) : NULL;
     *number = scalar ? trek_var_item(scalar) : 0;
     trek_no_grad_end();
     trek_scope_end(scope);
     return trek_error_status();
 }
 
-trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_collect how)
+trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_reduction reduction)
 {
     trek_var *value = value_to_collect(graph, tag);
     double number = 0;
-    trek_status status = value ? trek_collect_number(value, how, &number) : trek_error_status();
+    trek_status status = value ? trek_collect_number(value, reduction, &number) : trek_error_status();
     return status == TREK_OK ? trek_graph_record(graph, tag, number) : status;
 }
 

@@ -5,6 +5,7 @@
 #define TREK_GRAPH_OBSERVE_H
 
 #include "graph/graph.h"
+#include "tensor/op_opts.h"
 
 TREK_BEGIN
 
@@ -14,17 +15,10 @@ TREK_API trek_status trek_graph_record(trek_graph *graph, const char *name, doub
  * Errors: SHAPE if the value is not a scalar. STATE before the first forward. */
 TREK_API trek_status trek_graph_collect(trek_graph *graph, const char *tag);
 
-/* How a value of several elements is reduced to a scalar. NORM is the 2-norm. */
-typedef enum trek_collect {
-    TREK_COLLECT_MEAN,
-    TREK_COLLECT_SUM,
-    TREK_COLLECT_MAX,
-    TREK_COLLECT_MIN,
-    TREK_COLLECT_NORM
-} trek_collect;
-/* Records the tagged value of the last forward, which may have any shape, reduced to a scalar. It waits for the device.
- * Errors: STATE before the first forward. */
-TREK_API trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_collect how);
+/* Records the tagged value of the last forward, which may have any shape, reduced to a scalar: MEAN, SUM, MAX, MIN or NORM of its
+ * elements. It waits for the device.
+ * Errors: STATE before the first forward. ARGUMENT for another reduction. */
+TREK_API trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_reduction reduction);
 /* -- Recording in the function of trek_graph_set_loss or trek_trainer_run. These functions may be called on any rank. The point
  * of a name is computed from the values of all ranks and processes. For values that are not means of batches (F1, AUROC, R2) use
  * trek_record_metric (metric.h). -- */
@@ -88,12 +82,16 @@ TREK_API bool trek_trend_improving(const trek_trend *trend, int64_t window);
 TREK_API bool trek_trend_converged(const trek_trend *trend, int64_t window, double tolerance);
 
 /* A property of a trend, which trek_trend_stalled, trek_trend_improving or trek_trend_converged tests. */
-typedef enum trek_trend_state { TREK_TREND_STALLED, TREK_TREND_IMPROVING, TREK_TREND_CONVERGED } trek_trend_state;
-/* Returns true if all of `n` trends have a property, and false if n is 0. An entry may be NULL. With TREK_TREND_IMPROVING
+typedef enum trek_trend_state {
+    TREK_TREND_STATE_STALLED,
+    TREK_TREND_STATE_IMPROVING,
+    TREK_TREND_STATE_CONVERGED
+} trek_trend_state;
+/* Returns true if all of `n` trends have a property, and false if n is 0. An entry may be NULL. With TREK_TREND_STATE_IMPROVING
  * `tolerance` is not used. trek_graph_trend_group (tree.h) gives the trends of a group. */
 TREK_API bool trek_trends_all(const trek_trend *const *trends, int n, trek_trend_state state, int64_t window, double tolerance);
-/* Returns true if at least one of `n` trends has a property. An entry may be NULL. With TREK_TREND_IMPROVING `tolerance` is not
- * used. */
+/* Returns true if at least one of `n` trends has a property. An entry may be NULL. With TREK_TREND_STATE_IMPROVING `tolerance` is
+ * not used. */
 TREK_API bool trek_trends_any(const trek_trend *const *trends, int n, trek_trend_state state, int64_t window, double tolerance);
 /* Writes the slope of each of `n` trends over its last `window` points to `slopes`. */
 TREK_API void trek_trends_slopes(const trek_trend *const *trends, int n, int64_t window, double *slopes);

@@ -46,7 +46,7 @@ trek_metric *trek_observation_metric(trek_graph *graph, const char *name, const 
 /* Gets the current point. It is NaN if there is nothing, or if a metric has no value, which is logged. */
 trek_status trek_observation_point(trek_observation *o, double *point);
 /* Reduces the tagged value to a number. */
-trek_status trek_collect_number(trek_var *value, trek_collect how, double *number);
+trek_status trek_collect_number(trek_var *value, trek_reduction reduction, double *number);
 void trek_trend_reset(trek_trend *trend); /* no points */
 /* Copies sums on the graph's device to the host, also those of nested graphs. Called on the thread that works there. */
 trek_status trek_observations_read(trek_graph *graph);

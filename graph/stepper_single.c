@@ -116,7 +116,7 @@ static trek_step_opts step_opts(const single *s)
 static trek_status set_scheduled_lr(single *s)
 {
     const trek_graph_settings *settings = &s->base.graph->settings;
-    if (settings->schedule.kind == TREK_SCHEDULE_NONE)
+    if (settings->schedule.kind == TREK_SCHEDULE_KIND_NONE)
         return TREK_OK;
     double lr = trek_schedule_lr(&settings->schedule, settings->steps);
     return isnan(lr) ? trek_error_status() : trek_optimizer_schedule_lr(s->optimizer, lr);

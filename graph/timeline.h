@@ -64,10 +64,10 @@ TREK_API void trek_timeline_event(trek_timeline *timeline, const char *name, dou
 
 /* What an entry or a row is about. */
 typedef enum trek_timeline_kind {
-    TREK_TIMELINE_PHASE,    /* a part of a step that trek reports, or a span or event of the program */
-    TREK_TIMELINE_OP,       /* an op: "linear" */
-    TREK_TIMELINE_MODULE,   /* the forward of a module, named by its path: "gpt.blocks.0.attention" */
-    TREK_TIMELINE_BACKWARD, /* the backward of an op: "linear backward" */
+    TREK_TIMELINE_KIND_PHASE,    /* a part of a step that trek reports, or a span or event of the program */
+    TREK_TIMELINE_KIND_OP,       /* an op: "linear" */
+    TREK_TIMELINE_KIND_MODULE,   /* the forward of a module, named by its path: "gpt.blocks.0.attention" */
+    TREK_TIMELINE_KIND_BACKWARD, /* the backward of an op: "linear backward" */
 } trek_timeline_kind;
 
 /* One entry of a timeline: a span or an event. The fields from `kind` on are set only with the option `ops`. */
@@ -105,10 +105,10 @@ TREK_API void trek_timeline_clear(trek_timeline *timeline);
 
 /* How a profile groups what was recorded. */
 typedef enum trek_timeline_group {
-    TREK_TIMELINE_BY_OP,     /* ops, backwards and phases by name; the work of modules outside of ops is "(modules)" */
-    TREK_TIMELINE_BY_SHAPES, /* as TREK_TIMELINE_BY_OP, and ops also by their shapes */
+    TREK_TIMELINE_GROUP_OP,     /* ops, backwards and phases by name; the work of modules outside of ops is "(modules)" */
+    TREK_TIMELINE_GROUP_SHAPES, /* as TREK_TIMELINE_GROUP_OP, and ops also by their shapes */
     /* Modules by path, with a row for forward and a row for backward, which include everything inside them. Phases by name. */
-    TREK_TIMELINE_BY_MODULE,
+    TREK_TIMELINE_GROUP_MODULE,
 } trek_timeline_group;
 
 /* The column by which the rows of a profile are sorted: largest first, names in alphabetical order. */
@@ -121,7 +121,7 @@ typedef enum trek_timeline_sort {
 
 /* Options of a profile. */
 typedef struct trek_timeline_summary_opts {
-    trek_timeline_group group; /* how the rows are grouped; default TREK_TIMELINE_BY_OP */
+    trek_timeline_group group; /* how the rows are grouped; default TREK_TIMELINE_GROUP_OP */
     trek_timeline_sort sort;   /* the column that sorts the rows; default TREK_TIMELINE_SORT_SELF */
     int64_t rows;              /* rows of the text (TREK_OFF: all); default 25 */
     bool one_rank;             /* only the work of `rank`; default false: all ranks of this process together */
@@ -138,7 +138,7 @@ typedef struct trek_timeline_summary_opts {
  * parameters, gradients and state. */
 typedef struct trek_timeline_row {
     const char *name;        /* the name of the op, module or phase; never freed */
-    const char *shapes;      /* with TREK_TIMELINE_BY_SHAPES the shapes of the op, otherwise ""; never freed */
+    const char *shapes;      /* with TREK_TIMELINE_GROUP_SHAPES the shapes of the op, otherwise ""; never freed */
     trek_timeline_kind kind; /* what the row is about */
     bool backward;           /* by module: the row has the backward passes of the module */
     bool on_device;          /* the work ran on a GPU; the times are those of the host for launching it */

@@ -29,7 +29,8 @@ static void add_forward(trek_module_time *to, const trek_timeline_row *row)
 
 trek_status trek_module_times_make(trek_module_times *times, const trek_graph *graph, trek_timeline *timeline, int rank)
 {
-    trek_timeline_summary_opts opts = { .group = TREK_TIMELINE_BY_MODULE, .sort = TREK_TIMELINE_SORT_NAME, .one_rank = rank >= 0,
+    trek_timeline_summary_opts opts = { .group = TREK_TIMELINE_GROUP_MODULE, .sort = TREK_TIMELINE_SORT_NAME,
+                                        .one_rank = rank >= 0,
                                         .rank = rank > 0 ? rank : 0 };
     *times = (trek_module_times){ 0 };
     int64_t n = 0, capacity = 256;
@@ -43,7 +44,7 @@ trek_status trek_module_times_make(trek_module_times *times, const trek_graph *g
     times->list = n >= 0 ? trek_calloc((size_t)n + 1, sizeof *times->list) : NULL;
     n = times->list ? n : -1;
     for (int64_t k = 0; k < n; k++) {
-        const char *path = rows[k].kind == TREK_TIMELINE_MODULE ? inside(graph, rows[k].name) : NULL;
+        const char *path = rows[k].kind == TREK_TIMELINE_KIND_MODULE ? inside(graph, rows[k].name) : NULL;
         if (!path)
             continue;
         bool again = times->n && strcmp(times->list[times->n - 1].path, path) == 0; /* sorted: forward before backward */

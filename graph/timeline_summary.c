@@ -91,7 +91,7 @@ static void add_calls(trek_timeline_row *row, const trek_timeline_cell *cell)
 static trek_status add_by_name(profile *p, const trek_timeline_cell *cell)
 {
     bool module = cell->key.kind == TREK_TRACE_MODULE;
-    const char *shapes = p->opts.group == TREK_TIMELINE_BY_SHAPES ? trek_interned(cell->key.shapes) : "";
+    const char *shapes = p->opts.group == TREK_TIMELINE_GROUP_SHAPES ? trek_interned(cell->key.shapes) : "";
     uint32_t name = module ? trek_intern("(modules)", 9, TREK_INTERN_LIMIT) : cell->key.name;
     trek_timeline_row *row = obtain(p, (trek_timeline_row){ .name = trek_interned(name), .shapes = shapes, .result = "",
                                                             .kind = (trek_timeline_kind)cell->key.kind });
@@ -121,7 +121,7 @@ static trek_status add_by_module(profile *p, const trek_timeline_cell *cell)
         uint32_t number = trek_intern(path, length, TREK_INTERN_LIMIT);
         const char *name = number ? trek_interned(number) : trek_interned(cell->key.path);
         trek_timeline_row *row = obtain(p, (trek_timeline_row){ .name = name, .shapes = "", .result = "",
-                                                                .kind = TREK_TIMELINE_MODULE,
+                                                                .kind = TREK_TIMELINE_KIND_MODULE,
                                                                 .backward = backward });
         if (!row)
             return TREK_ERR_MEMORY;
@@ -154,7 +154,7 @@ static trek_status fold(profile *p, const trek_timeline_table *table)
         const trek_timeline_cell *cell = &table->cells[k];
         if (!cell->calls || (p->opts.one_rank && cell->key.rank != p->opts.rank))
             continue;
-        bool by_module = p->opts.group == TREK_TIMELINE_BY_MODULE && cell->key.kind != TREK_TRACE_SPAN;
+        bool by_module = p->opts.group == TREK_TIMELINE_GROUP_MODULE && cell->key.kind != TREK_TRACE_SPAN;
         status = by_module ? add_by_module(p, cell) : add_by_name(p, cell);
         p->self_ns += cell->self_ns;
         p->device_ns += cell->device_ns;
@@ -220,7 +220,7 @@ static trek_status check(const char *function, const trek_timeline *timeline, co
         return trek_fail_missing(function, "timeline");
     if (!timeline->ops)
         return trek_fail(TREK_ERR_STATE, "%s: timeline: it was made without .ops; it must be made with it", function);
-    if ((unsigned)opts->group > TREK_TIMELINE_BY_MODULE)
+    if ((unsigned)opts->group > TREK_TIMELINE_GROUP_MODULE)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: .group: %d; must be a value of trek_timeline_group", function, (int)opts->group);
     if ((unsigned)opts->sort > TREK_TIMELINE_SORT_DEVICE)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: .sort: %d; must be a value of trek_timeline_sort", function, (int)opts->sort);
@@ -330,12 +330,12 @@ static void add_head(trek_text *text, const profile *p, int width, const trek_pe
     if (p->device_ns > 0)
         trek_text_format(text, "%12s", "device ms");
     trek_text_format(text, "%*s%9s%*s", share, share ? "% peak" : "", "GB/s", share, share ? "% copy" : "");
-    trek_text_add(text, p->opts.group == TREK_TIMELINE_BY_SHAPES ? "  shapes\n" : "\n");
+    trek_text_add(text, p->opts.group == TREK_TIMELINE_GROUP_SHAPES ? "  shapes\n" : "\n");
 }
 
 static void name_of(const trek_timeline_row *row, char *name, size_t size)
 {
-    snprintf(name, size, "%s%s", row->name, row->backward && row->kind == TREK_TIMELINE_MODULE ? " (backward)" : "");
+    snprintf(name, size, "%s%s", row->name, row->backward && row->kind == TREK_TIMELINE_KIND_MODULE ? " (backward)" : "");
 }
 
 static void add_row(trek_text *text, const profile *p, const trek_timeline_row *row, int width, const trek_peak *peak)
@@ -351,7 +351,7 @@ static void add_row(trek_text *text, const profile *p, const trek_timeline_row *
         add_fixed(text, 12, row->device_ns ? (double)row->device_ns / 1e6 : (double)NAN, 3);
     add_rate(text, row, row->flops, peak->flops);
     add_rate(text, row, row->bytes, peak->bytes);
-    if (p->opts.group == TREK_TIMELINE_BY_SHAPES)
+    if (p->opts.group == TREK_TIMELINE_GROUP_SHAPES)
         trek_text_format(text, "  %s", row->shapes);
     trek_text_add(text, "\n");
 }

@@ -36,7 +36,7 @@ static void write_frame(trek_text *text, const trek_timeline_entry *entry)
     trek_text_format(text, ",\"cat\":\"%s\",\"args\":{\"module\":\"", categories[entry->kind]);
     trek_text_add_escaped(text, entry->path);
     trek_text_format(text, "\",\"pass\":\"%s\"", entry->backward ? "backward" : "forward");
-    if (entry->kind == TREK_TIMELINE_OP) {
+    if (entry->kind == TREK_TIMELINE_KIND_OP) {
         trek_text_format(text, ",\"shapes\":\"%s\"", entry->shapes);
         trek_text_format(text, ",\"flops\":%s", trek_number_text(entry->flops, 15, number));
         trek_text_format(text, ",\"bytes\":%s", trek_number_text(entry->bytes, 15, number));
@@ -51,7 +51,7 @@ static void write_entry(trek_text *text, const trek_timeline_entry *entry, int64
     trek_text_add_escaped(text, entry->name);
     trek_text_format(text, "\",\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", entry->is_span ? "X" : "i", entry->rank, entry->thread);
     write_time(text, "ts", entry->start_ns - origin);
-    if (entry->is_span && entry->kind != TREK_TIMELINE_PHASE) {
+    if (entry->is_span && entry->kind != TREK_TIMELINE_KIND_PHASE) {
         write_time(text, "dur", entry->end_ns - entry->start_ns);
         write_frame(text, entry);
     } else if (entry->is_span) {

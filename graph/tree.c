@@ -62,17 +62,17 @@ static bool beaten(const trek_graph *owner, const char *name, int tag)
 trek_path_kind trek_graph_path_kind(trek_graph *graph, const char *path)
 {
     if (!trek_path_usable(graph, "graph_path_kind"))
-        return TREK_PATH_NONE;
+        return TREK_PATH_KIND_NONE;
     if (!path || !*path)
-        return TREK_PATH_MODULE;
+        return TREK_PATH_KIND_MODULE;
     const char *name = NULL;
     trek_graph *owner = owner_of(graph, path, &name, "graph_path_kind");
     if (owner && !trek_path_child(&owner->base, name, strlen(name)) && !hidden(graph, owner, name) &&
         tag_of(owner, name, strlen(name)) >= 0)
-        return TREK_PATH_TAG;
+        return TREK_PATH_KIND_TAG;
     if (!owner)
         trek_error_clear();
-    return trek_graph_module_at(graph, path, "graph_path_kind") ? TREK_PATH_MODULE : TREK_PATH_NONE;
+    return trek_graph_module_at(graph, path, "graph_path_kind") ? TREK_PATH_KIND_MODULE : TREK_PATH_KIND_NONE;
 }
 
 int trek_graph_child_count(trek_graph *graph, const char *path)
@@ -227,26 +227,27 @@ trek_status trek_graph_record_at(trek_graph *graph, const char *path, double val
 }
 
 /* Gets the tag's value as a number that may be recorded. */
-static trek_status number_of(trek_graph *graph, trek_graph *owner, int tag, const char *path, trek_collect how, double *number)
+static trek_status number_of(trek_graph *graph, trek_graph *owner, int tag, const char *path, trek_reduction reduction,
+                             double *number)
 {
     static const char function[] = "graph_collect_at";
-    if (how != TREK_COLLECT_MEAN && trek_recording_of(graph))
+    if (reduction != TREK_REDUCTION_MEAN && trek_recording_of(graph))
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "%s: path: \"%s\" is one rank's part here; only a mean can be taken over all ranks", function, path);
     trek_var *value = trek_graph_tag_given(owner, tag, path, function);
     if (value)
-        return trek_collect_number(value, how, number);
+        return trek_collect_number(value, reduction, number);
     return trek_error_status() != TREK_OK
                ? trek_error_status()
                : trek_fail(TREK_ERR_STATE, "%s: path: \"%s\" has no value before the first forward", function, path);
 }
 
-trek_status trek_graph_collect_at(trek_graph *graph, const char *path, trek_collect how)
+trek_status trek_graph_collect_at(trek_graph *graph, const char *path, trek_reduction reduction)
 {
     trek_graph *owner;
     double number = 0;
     int tag = tag_at(graph, path, &owner, "graph_collect_at");
-    trek_status status = tag < 0 ? trek_error_status() : number_of(graph, owner, tag, path, how, &number);
+    trek_status status = tag < 0 ? trek_error_status() : number_of(graph, owner, tag, path, reduction, &number);
     return status == TREK_OK ? record(graph, owner, owner->layout.tags[tag].name, number) : status;
 }
 
@@ -259,7 +260,7 @@ static int member_tag(const trek_graph *owner, const char *name, int k)
     return tag;
 }
 
-trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_collect how)
+trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_reduction reduction)
 {
     const char *name = NULL;
     trek_graph *owner = owner_of(graph, path, &name, "graph_collect_group");
@@ -273,7 +274,7 @@ trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_c
     double *numbers = trek_alloc((size_t)n * sizeof *numbers);
     trek_status status = numbers ? TREK_OK : TREK_ERR_MEMORY;
     for (int k = 0; k < n && status == TREK_OK; k++)
-        status = number_of(graph, owner, member_tag(owner, name, k), path, how, &numbers[k]);
+        status = number_of(graph, owner, member_tag(owner, name, k), path, reduction, &numbers[k]);
     for (int k = 0; k < n && status == TREK_OK; k++)
         status = record(graph, owner, owner->layout.tags[member_tag(owner, name, k)].name, numbers[k]);
     trek_free(numbers);

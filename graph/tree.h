@@ -18,8 +18,8 @@ TREK_BEGIN
 /* -- structure -- */
 
 /* What a path names. */
-typedef enum trek_path_kind { TREK_PATH_NONE, TREK_PATH_MODULE, TREK_PATH_TAG } trek_path_kind;
-/* Returns what the path names. Errors: ARGUMENT if the path does not exist; TREK_PATH_NONE is returned. */
+typedef enum trek_path_kind { TREK_PATH_KIND_NONE, TREK_PATH_KIND_MODULE, TREK_PATH_KIND_TAG } trek_path_kind;
+/* Returns what the path names. Errors: ARGUMENT if the path does not exist; TREK_PATH_KIND_NONE is returned. */
 TREK_API trek_path_kind trek_graph_path_kind(trek_graph *graph, const char *path);
 /* Returns the number of children of the module at a path. Errors: ARGUMENT if no module is at the path; -1 is returned. */
 TREK_API int trek_graph_child_count(trek_graph *graph, const char *path);
@@ -58,12 +58,12 @@ TREK_API trek_var *trek_graph_tagged_at(trek_graph *graph, const char *path);
 TREK_API trek_status trek_graph_record_at(trek_graph *graph, const char *path, double value);
 /* Records the value of a nested graph's tag, reduced to a scalar as trek_graph_collect_with does. The mean of a scalar is the
  * scalar.
- * Errors: UNSUPPORTED in the function of trek_graph_set_loss, where the value has the rows of one rank, unless `how` is
- * TREK_COLLECT_MEAN. */
-TREK_API trek_status trek_graph_collect_at(trek_graph *graph, const char *path, trek_collect how);
+ * Errors: UNSUPPORTED in the function of trek_graph_set_loss, where the value has the rows of one rank, unless `reduction`
+ * is TREK_REDUCTION_MEAN. */
+TREK_API trek_status trek_graph_collect_at(trek_graph *graph, const char *path, trek_reduction reduction);
 /* Records the values of all tags of a group (trek_flow_tag_group) as trek_graph_collect_at does: "encoder.heads" records
  * heads_0, heads_1, ... If one of them fails, none is recorded. */
-TREK_API trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_collect how);
+TREK_API trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_reduction reduction);
 /* Returns the trend of a nested graph's name, as trek_graph_trend does. */
 TREK_API const trek_trend *trek_graph_trend_at(trek_graph *graph, const char *path);
 /* Writes the trends of a group to `trends`, at most `capacity` of them, and returns how many the group has. A group consists of

@@ -5,9 +5,9 @@
 static bool is_so(const trek_trend *trend, trek_trend_state state, int64_t window, double tolerance)
 {
     switch (state) {
-    case TREK_TREND_STALLED: return trek_trend_stalled(trend, window, tolerance);
-    case TREK_TREND_IMPROVING: return trek_trend_improving(trend, window);
-    case TREK_TREND_CONVERGED: return trek_trend_converged(trend, window, tolerance);
+    case TREK_TREND_STATE_STALLED: return trek_trend_stalled(trend, window, tolerance);
+    case TREK_TREND_STATE_IMPROVING: return trek_trend_improving(trend, window);
+    case TREK_TREND_STATE_CONVERGED: return trek_trend_converged(trend, window, tolerance);
     }
     return false;
 }

@@ -162,7 +162,7 @@ static void settle(void)
     if (trek_error_status() == TREK_OK)
         return;
     trek_error_take(&status, message);
-    trek_log_message(TREK_LOG_WARNING, "the watched run is incomplete: %s", message);
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "the watched run is incomplete: %s", message);
 }
 
 /* --- the one that the environment asks for ------------------------------------------------------ */

@@ -97,7 +97,7 @@ TREK_API trek_status trek_monitor_graph(trek_monitor *monitor, trek_graph *graph
 TREK_API trek_status trek_monitor_epoch(trek_monitor *monitor, const trek_epoch_metrics *metrics);
 /* Records an event, such as "checkpoint" with the text "written runs/3.safetensors". */
 TREK_API trek_status trek_monitor_event(trek_monitor *monitor, const char *name, const char *text);
-/* Records a line of the log. trek's own messages of TREK_LOG_INFO and more severe levels need no call. */
+/* Records a line of the log. trek's own messages of TREK_LOG_LEVEL_INFO and more severe levels need no call. */
 TREK_API trek_status trek_monitor_log(trek_monitor *monitor, trek_log_level level, const char *text);
 
 TREK_END

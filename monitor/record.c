@@ -86,7 +86,7 @@ static trek_status make_folders(const char *path)
 static void warn(trek_monitor *m, int error)
 {
     if (!m->warned)
-        trek_log_message(TREK_LOG_WARNING, "the watched run cannot be written to %s: %s; training continues", m->file_path,
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "the watched run cannot be written to %s: %s; training continues", m->file_path,
                          error ? strerror(error) : "its folder was removed");
     m->warned = true;
 }

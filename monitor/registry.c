@@ -125,7 +125,7 @@ void trek_registry_add(const char *run)
     char name[32], whole[PATH_MAX], why[400] = "", self[128];
     int folder = realpath(run, whole) ? open_registry(true, why, sizeof why) : -1;
     if (why[0] && !atomic_exchange(&said, true))
-        trek_log_message(TREK_LOG_WARNING, "%s", why);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "%s", why);
     if (folder < 0)
         return;
     look(folder, NULL, NULL);

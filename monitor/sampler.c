@@ -226,7 +226,7 @@ void trek_monitor_sampler_start(trek_monitor *m)
     m->sampled_ns = trek_clock_ns();
     m->sampling = trek_thread_start(&m->sampler, sample, m) == 0;
     if (!m->sampling)
-        trek_log_message(TREK_LOG_WARNING, "the watched run has no thread that observes ranks and the system");
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "the watched run has no thread that observes ranks and the system");
 }
 
 void trek_monitor_sampler_stop(trek_monitor *m)

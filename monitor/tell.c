@@ -264,7 +264,7 @@ void trek_monitor_log_line(trek_monitor *m, trek_log_level level, const char *te
 trek_status trek_monitor_log(trek_monitor *m, trek_log_level level, const char *text)
 {
     trek_status status = check("monitor_log", m, text, "text");
-    if (status == TREK_OK && (unsigned)level > TREK_LOG_DEBUG)
+    if (status == TREK_OK && (unsigned)level > TREK_LOG_LEVEL_DEBUG)
         return trek_fail(TREK_ERR_ARGUMENT, "monitor_log: level: %d; must be a value of trek_log_level", (int)level);
     if (status == TREK_OK)
         trek_monitor_log_line(m, level, text);

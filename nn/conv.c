@@ -35,7 +35,7 @@ typedef struct conv_numbers {
 /* Pads x by a mode other than zeros, and removes the padding from *opts. Returns x itself for zeros. */
 static trek_var *pad(const conv_layer *m, trek_var *x, trek_conv_opts *opts)
 {
-    if (m->padding_mode == TREK_PAD_CONSTANT)
+    if (m->padding_mode == TREK_PAD_MODE_CONSTANT)
         return x;
     trek_dims_list sizes = { .ndim = 2 * m->dims };
     bool any = false;
@@ -198,7 +198,7 @@ static trek_status check_channels(const char *layer, const conv_numbers *o, int 
 static trek_status check_padding(const char *layer, const conv_numbers *o, int dims)
 {
     trek_status status = trek_option_check_paddings(layer, "padding", o->padding, dims);
-    if (status == TREK_OK && (o->padding_mode < TREK_PAD_CONSTANT || o->padding_mode > TREK_PAD_CIRCULAR))
+    if (status == TREK_OK && (o->padding_mode < TREK_PAD_MODE_CONSTANT || o->padding_mode > TREK_PAD_MODE_CIRCULAR))
         return trek_fail(TREK_ERR_ARGUMENT, "%s: mode of padding: %d; must be a value of trek_pad_mode", layer,
                          (int)o->padding_mode);
     if (status == TREK_OK && (o->padding_kind < TREK_PADDING_NUMBERS || o->padding_kind > TREK_PADDING_SAME))

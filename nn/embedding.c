@@ -14,7 +14,7 @@ typedef struct embedding_layer {
     trek_var *weight;
     int64_t num, dim, padding_idx; /* padding_idx is -1 for none */
     trek_lookup_opts lookup;
-    trek_bag_mode mode;            /* only for bags, like the next field */
+    trek_reduction mode;            /* only for bags, like the next field */
     bool include_last_offset;
 } embedding_layer;
 
@@ -119,12 +119,13 @@ trek_module *trek_nn_embedding_bag_with(const trek_embedding_bag_opts *opts)
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: options: NULL; they must be given");
-    if (opts->mode < TREK_BAG_MEAN || opts->mode > TREK_BAG_MAX)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: .mode: %d; must be a value of trek_bag_mode", (int)opts->mode);
-    if (opts->mode == TREK_BAG_MAX && opts->scale_grad_by_freq)
+    if (opts->mode < TREK_REDUCTION_MEAN || opts->mode > TREK_REDUCTION_MAX)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: .mode: %d; must be TREK_REDUCTION_MEAN, _SUM or _MAX",
+                              (int)opts->mode);
+    if (opts->mode == TREK_REDUCTION_MAX && opts->scale_grad_by_freq)
         return trek_fail_null(
             TREK_ERR_ARGUMENT,
-            "embedding_bag: .scale_grad_by_freq: set together with TREK_BAG_MAX, whose gradients are not scaled");
+            "embedding_bag: .scale_grad_by_freq: set together with TREK_REDUCTION_MAX, whose gradients are not scaled");
     trek_embedding_opts table = { .num = opts->num, .dim = opts->dim, .padding_idx = opts->padding_idx, .dtype = opts->dtype,
                                   .device = opts->device, .max_norm = opts->max_norm, .norm_type = opts->norm_type,
                                   .scale_grad_by_freq = opts->scale_grad_by_freq };

@@ -10,9 +10,9 @@ TREK_BEGIN
 
 /* Options of trek_nn_embedding_bag_with. */
 typedef struct trek_embedding_bag_opts {
-    int64_t num;        /* number of rows of the table; required */
-    int64_t dim;        /* elements of a row; required */
-    trek_bag_mode mode; /* how the rows of a bag are combined; default the mean */
+    int64_t num;         /* number of rows of the table; required */
+    int64_t dim;         /* elements of a row; required */
+    trek_reduction mode; /* how the rows of a bag are combined: MEAN (default), SUM or MAX */
     /* A row that is zero, is left out of bags and gets no gradient. Default, and with TREK_OFF: no row. TREK_ZERO is row 0;
      * numbers below TREK_OFF count from the end. */
     int64_t padding_idx;

@@ -3,7 +3,7 @@
  * weights are rounded to E4M3 and gradients of results to E5M2 (Micikevicius et al., "FP8 Formats for Deep Learning", 2022).
  * Products are summed in f32, results are bf16, and gradients of f32 weights are f32. Everything else is as under bf16 autocast.
  *
- *     trek_graph_set_amp(graph, &(trek_amp_opts){ .products = TREK_FP8 });
+ *     trek_graph_set_amp(graph, &(trek_amp_opts){ .products = TREK_AMP_PRODUCTS_FP8 });
  *
  * Which products: those of linear layers and of the projections of multi-head attention whose sizes are multiples of 16, for f32
  * or bf16 inputs of at least one row. Others stay in bf16. To keep one layer in bf16, use .amp with bf16 and call trek_fp8_enable

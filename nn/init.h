@@ -27,14 +27,14 @@ typedef enum trek_nonlinearity {
 } trek_nonlinearity;
 
 /* The number of connections that the deviation is computed from. */
-typedef enum trek_fan_mode {
+typedef enum trek_fan {
     TREK_FAN_IN,  /* inputs of an element: keeps the variance of the forward pass */
     TREK_FAN_OUT, /* outputs of an element: keeps the variance of the backward pass */
-} trek_fan_mode;
+} trek_fan;
 
 /* Options of trek_init_kaiming_uniform and trek_init_kaiming_normal. */
 typedef struct trek_kaiming_opts {
-    trek_fan_mode mode;             /* default TREK_FAN_IN */
+    trek_fan mode;                  /* default TREK_FAN_IN */
     trek_nonlinearity nonlinearity; /* default TREK_NONLINEARITY_LEAKY_RELU */
     double negative_slope;          /* slope of the leaky ReLU; default 0 */
 } trek_kaiming_opts;

@@ -84,7 +84,7 @@ static void remove_abandoned(int folder, const char *name, bool here)
         return;
     bool old = fstat(file, &is) == 0 && S_ISREG(is.st_mode) && (here || time(NULL) - is.st_mtime > OLD_S);
     if (old && flock(file, LOCK_EX | LOCK_NB) == 0 && unlinkat(folder, name, 0) == 0)
-        trek_log_message(TREK_LOG_INFO, "removed %s, which an interrupted save has left", name);
+        trek_log_message(TREK_LOG_LEVEL_INFO, "removed %s, which an interrupted save has left", name);
     close(file);
 }
 

@@ -35,7 +35,7 @@ trek_module *trek_nn_upsample(const trek_interpolate_opts *opts)
 {
     if (!opts || (opts->size[0] != 0) == (opts->scale[0] != 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "upsample: .size and .scale: neither is set; one must be");
-    if (opts->mode < TREK_INTERPOLATE_NEAREST || opts->mode > TREK_INTERPOLATE_AREA)
+    if (opts->mode < TREK_INTERPOLATE_MODE_NEAREST || opts->mode > TREK_INTERPOLATE_MODE_AREA)
         return trek_fail_null(TREK_ERR_ARGUMENT, "upsample: .mode: %d; must be a value of trek_interpolate_mode",
                               (int)opts->mode);
     trek_module *base = trek_module_new(&upsample_class);

@@ -44,7 +44,7 @@ trek_module *trek_nn_pad(trek_dims_list sizes, trek_pad_mode mode, double value)
     if (sizes.ndim < 0 || sizes.ndim > TREK_MAX_DIMS || sizes.ndim % 2 != 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "pad: sizes: %d; must be two for each of at most %d dimensions", sizes.ndim,
                               TREK_MAX_DIMS / 2);
-    if (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR)
+    if (mode < TREK_PAD_MODE_CONSTANT || mode > TREK_PAD_MODE_CIRCULAR)
         return trek_fail_null(TREK_ERR_ARGUMENT, "pad: mode: %d; must be a value of trek_pad_mode", (int)mode);
     trek_module *base = trek_module_new(&pad_class);
     if (base) {

@@ -74,8 +74,8 @@ static void pool(trek_onnx *x, const char **outs)
 
 static void pad(trek_onnx *x, const char **outs)
 {
-    static const char *const modes[] = { [TREK_PAD_CONSTANT] = "constant", [TREK_PAD_REFLECT] = "reflect",
-                                         [TREK_PAD_REPLICATE] = "edge" };
+    static const char *const modes[] = { [TREK_PAD_MODE_CONSTANT] = "constant", [TREK_PAD_MODE_REFLECT] = "reflect",
+                                         [TREK_PAD_MODE_REPLICATE] = "edge" };
     const trek_compound *c = &trek_onnx_at(x, 0)->compound;
     const trek_onnx_value *in = trek_onnx_in_seen(x, 0);
     const char *ends[2];
@@ -99,7 +99,7 @@ static void pad(trek_onnx *x, const char **outs)
         pads = trek_onnx_node(x, "Concat", 2, ends);
         trek_onnx_attr_int(x, "axis", 0);
     }
-    bool constant = c->pad_mode == TREK_PAD_CONSTANT;
+    bool constant = c->pad_mode == TREK_PAD_MODE_CONSTANT;
     outs[0] = trek_onnx_3(x, "Pad", trek_onnx_in(x, 0), pads, constant ? trek_onnx_scalar(x, in->dtype, c->value) : NULL);
     trek_onnx_attr_string(x, "mode", modes[c->pad_mode]);
 }

@@ -297,14 +297,15 @@ static void embedding_bag(trek_onnx *x, const char **outs)
     if (trek_onnx_has(x, 3))
         rows = trek_onnx_2(x, "Mul", rows, trek_onnx_2(x, "Unsqueeze", trek_onnx_cast(x, trek_onnx_in(x, 3),
                                                        trek_onnx_in_seen(x, 3)->dtype, dtype), column));
-    bool most = mode == TREK_BAG_MAX;
+    bool most = mode == TREK_REDUCTION_MAX;
     rows = trek_onnx_3(x, "Where", padded, most ? trek_onnx_scalar(x, dtype, -INFINITY) : zero, rows);
     const char *y = by_bag(x, bags, rows, most ? -INFINITY : 0, most ? "max" : "add");
     if (most && x->opset < 18)
         trek_onnx_refuse(x, "maxima exist from opset 18 on");
     if (most)
         y = trek_onnx_3(x, "Where", trek_onnx_2(x, "Equal", counts, zero), zero, y);
-    outs[0] = mode == TREK_BAG_MEAN ? trek_onnx_2(x, "Div", y, trek_onnx_2(x, "Max", counts, trek_onnx_scalar(x, dtype, 1))) : y;
+    outs[0] = mode == TREK_REDUCTION_MEAN ? trek_onnx_2(x, "Div", y, trek_onnx_2(x, "Max", counts, trek_onnx_scalar(x, dtype, 1)))
+        : y;
 }
 
 /* --- from nothing ------------------------------------------------------------------------------------------ */

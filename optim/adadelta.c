@@ -36,7 +36,7 @@ static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* oth
 
 static const trek_optimizer_class adadelta_class = {
     .name = "adadelta",
-    .options = { [LR] = { "lr", .otherwise = 1 }, [RHO] = { "rho", 0.9, TREK_RANGE_FRACTION, false },
+    .options = { [LR] = { "lr", .otherwise = 1 }, [RHO] = { "rho", 0.9, TREK_OPTION_RANGE_FRACTION, false },
                  [EPS] = { "eps", .otherwise = 1e-6 }, [WEIGHT_DECAY] = { .name = "weight_decay" },
                  [MAXIMIZE] = { .name = "maximize" } },
     .states = { [SQUARE] = { .name = "square_avg", .positive = true }, [DELTA] = { .name = "acc_delta", .positive = true } },

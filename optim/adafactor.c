@@ -174,11 +174,12 @@ static trek_status check(const double *o)
 
 static const trek_optimizer_class adafactor_class = {
     .name = "adafactor",
-    .options = { [LR] = { "lr", .otherwise = 0.01 }, [BETA2_DECAY] = { "beta2_decay", -0.8, TREK_RANGE_FINITE, false },
+    .options = { [LR] = { "lr", .otherwise = 0.01 }, [BETA2_DECAY] = { "beta2_decay", -0.8, TREK_OPTION_RANGE_FINITE, false },
                  [EPS1] = { .name = "eps1" }, [EPS2] = { "eps2", .otherwise = 1e-3 }, [D] = { "d", .otherwise = 1 },
                  [WEIGHT_DECAY] = { .name = "weight_decay" }, [MAXIMIZE] = { .name = "maximize" } },
-    .states = { [ROWS] = { "row_var", .extent = TREK_STATE_ROWS }, [COLUMNS] = { "col_var", .extent = TREK_STATE_COLUMNS },
-                [SQUARE] = { "variance", .extent = TREK_STATE_VECTORS } },
+    .states = { [ROWS] = { "row_var", .extent = TREK_STATE_EXTENT_ROWS },
+                [COLUMNS] = { "col_var", .extent = TREK_STATE_EXTENT_COLUMNS },
+                [SQUARE] = { "variance", .extent = TREK_STATE_EXTENT_VECTORS } },
     .maximize = MAXIMIZE,
     .by_step = true,
     .check = check,

@@ -48,14 +48,15 @@ static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* oth
     {                                                                                                                            \
         .name = text,                                                                                                            \
         .options = { [LR] = { "lr", .otherwise = 1e-3 },                                                                         \
-                     [BETA1] = { "beta1", 0.9, TREK_RANGE_FRACTION, .corrected = true },                                         \
-                     [BETA2] = { "beta2", 0.999, TREK_RANGE_FRACTION, .corrected = true },                                       \
+                     [BETA1] = { "beta1", 0.9, TREK_OPTION_RANGE_FRACTION, .corrected = true },                                  \
+                     [BETA2] = { "beta2", 0.999, TREK_OPTION_RANGE_FRACTION, .corrected = true },                                \
                      [EPS] = { "eps", .otherwise = 1e-8 },                                                                       \
                      [WEIGHT_DECAY] = { "weight_decay", .otherwise = decay },                                                    \
                      [MAXIMIZE] = { .name = "maximize" },                                                                        \
                      [AMSGRAD] = { .name = "amsgrad" },                                                                          \
                      [DECOUPLED] = { "decoupled", .otherwise = is_decoupled } },                                                 \
-        .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq", .positive = true },                                           \
+        .states = { { .name = "exp_avg" },                                                                                       \
+                    { .name = "exp_avg_sq", .positive = true },                                                                  \
                     { "max_exp_avg_sq", .kept_with = AMSGRAD, .positive = true } },                                              \
         .maximize = MAXIMIZE, .by_step = true, .keeps_zeros = keeps_zeros, .update = adam_update, .gpu = "adam",                 \
     }

@@ -92,8 +92,9 @@ static size_t room(trek_dtype dtype, trek_shape shape, const double *options)
 
 static const trek_optimizer_class lamb_class = {
     .name = "lamb",
-    .options = { [LR] = { "lr", .otherwise = 1e-3 }, [BETA1] = { "beta1", 0.9, TREK_RANGE_FRACTION, .corrected = true },
-                 [BETA2] = { "beta2", 0.999, TREK_RANGE_FRACTION, .corrected = true }, [EPS] = { "eps", .otherwise = 1e-6 },
+    .options = { [LR] = { "lr", .otherwise = 1e-3 }, [BETA1] = { "beta1", 0.9, TREK_OPTION_RANGE_FRACTION, .corrected = true },
+                 [BETA2] = { "beta2", 0.999, TREK_OPTION_RANGE_FRACTION, .corrected = true },
+                 [EPS] = { "eps", .otherwise = 1e-6 },
                  [WEIGHT_DECAY] = { .name = "weight_decay" }, [MAXIMIZE] = { .name = "maximize" } },
     .states = { [MEAN] = { .name = "exp_avg" }, [SQUARE] = { .name = "exp_avg_sq" } },
     .maximize = MAXIMIZE,

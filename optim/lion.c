@@ -35,8 +35,8 @@ static bool keeps_zeros(const double *options)
 
 static const trek_optimizer_class lion_class = {
     .name = "lion",
-    .options = { [LR] = { "lr", .otherwise = 1e-4 }, [BETA1] = { "beta1", 0.9, TREK_RANGE_FRACTION, false },
-                 [BETA2] = { "beta2", 0.99, TREK_RANGE_FRACTION, false }, [WEIGHT_DECAY] = { .name = "weight_decay" },
+    .options = { [LR] = { "lr", .otherwise = 1e-4 }, [BETA1] = { "beta1", 0.9, TREK_OPTION_RANGE_FRACTION, false },
+                 [BETA2] = { "beta2", 0.99, TREK_OPTION_RANGE_FRACTION, false }, [WEIGHT_DECAY] = { .name = "weight_decay" },
                  [MAXIMIZE] = { .name = "maximize" } },
     .states = { { .name = "exp_avg" } },
     .maximize = MAXIMIZE,

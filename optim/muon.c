@@ -66,11 +66,11 @@ TREK_UPDATE_ELEMENT(muon_adamw, 2, 3, 1, {
 __attribute__((unused)) static inline double muon_adjusted(const double *o, double rows, double cols)
 {
     switch ((trek_muon_adjust)o[ADJUST]) {
-    case TREK_MUON_MATCH_RMS_ADAMW:
+    case TREK_MUON_ADJUST_MATCH_RMS_ADAMW:
         return 0.2 * sqrt(fmax(rows, cols));
-    case TREK_MUON_SPECTRAL:
+    case TREK_MUON_ADJUST_SPECTRAL:
         return sqrt(rows / cols);
-    case TREK_MUON_ORIGINAL:
+    case TREK_MUON_ADJUST_ORIGINAL:
         break;
     }
     return sqrt(fmax(1, rows / cols));
@@ -211,7 +211,7 @@ static trek_status check(const double *o)
 {
     if (o[STEPS] != floor(o[STEPS]) || o[STEPS] >= 100)
         return trek_fail(TREK_ERR_ARGUMENT, "muon: ns_steps: %g; must be an integer below 100", o[STEPS]);
-    if (o[ADJUST] != floor(o[ADJUST]) || o[ADJUST] > TREK_MUON_SPECTRAL)
+    if (o[ADJUST] != floor(o[ADJUST]) || o[ADJUST] > TREK_MUON_ADJUST_SPECTRAL)
         return trek_fail(TREK_ERR_ARGUMENT, "muon: adjust_lr: %g; must be a value of trek_muon_adjust", o[ADJUST]);
     return TREK_OK;
 }
@@ -220,11 +220,12 @@ static const trek_optimizer_class muon_class = {
     .name = "muon",
     .options = { [LR] = { "lr", .otherwise = 1e-3 }, [WEIGHT_DECAY] = { "weight_decay", .otherwise = 0.1 },
                  [MOMENTUM] = { "momentum", .otherwise = 0.95 }, [PLAIN] = { .name = "without_nesterov" },
-                 [A] = { "ns_a", 3.4445, TREK_RANGE_FINITE, false }, [B] = { "ns_b", -4.775, TREK_RANGE_FINITE, false },
-                 [C] = { "ns_c", 2.0315, TREK_RANGE_FINITE, false }, [EPS] = { "eps", .otherwise = 1e-7 },
+                 [A] = { "ns_a", 3.4445, TREK_OPTION_RANGE_FINITE, false },
+                 [B] = { "ns_b", -4.775, TREK_OPTION_RANGE_FINITE, false },
+                 [C] = { "ns_c", 2.0315, TREK_OPTION_RANGE_FINITE, false }, [EPS] = { "eps", .otherwise = 1e-7 },
                  [STEPS] = { "ns_steps", .otherwise = 5 }, [ADJUST] = { .name = "adjust_lr" }, [ADAM] = { .name = "adam" },
-                 [BETA1] = { "beta1", 0.9, TREK_RANGE_FRACTION, .corrected = true },
-                 [BETA2] = { "beta2", 0.999, TREK_RANGE_FRACTION, .corrected = true } },
+                 [BETA1] = { "beta1", 0.9, TREK_OPTION_RANGE_FRACTION, .corrected = true },
+                 [BETA2] = { "beta2", 0.999, TREK_OPTION_RANGE_FRACTION, .corrected = true } },
     .states = { [BUFFER] = { .name = "momentum_buffer" }, [SQUARE] = { "exp_avg_sq", .kept_with = ADAM } },
     .by_step = true,
     .check = check,

@@ -164,9 +164,9 @@ typedef struct trek_adafactor_opts {
 
 /* How Muon scales the learning rate of a matrix. */
 typedef enum trek_muon_adjust {
-    TREK_MUON_ORIGINAL,        /* lr sqrt(max(1, rows / columns)) */
-    TREK_MUON_MATCH_RMS_ADAMW, /* lr 0.2 sqrt(max(rows, columns)): learning rates and weight decay of AdamW fit */
-    TREK_MUON_SPECTRAL,        /* lr sqrt(rows / columns) */
+    TREK_MUON_ADJUST_ORIGINAL,        /* lr sqrt(max(1, rows / columns)) */
+    TREK_MUON_ADJUST_MATCH_RMS_ADAMW, /* lr 0.2 sqrt(max(rows, columns)): learning rates and weight decay of AdamW fit */
+    TREK_MUON_ADJUST_SPECTRAL,        /* lr sqrt(rows / columns) */
 } trek_muon_adjust;
 
 /* Options of trek_muon. Muon itself updates matrices only; a step fails with SHAPE for others. Put other parameters, embeddings
@@ -179,7 +179,7 @@ typedef struct trek_muon_opts {
     double ns_coefficients[3];  /* coefficients of the Newton-Schulz iteration; default 3.4445, -4.775, 2.0315 */
     double eps;                 /* smallest norm that is divided by; default 1e-7, or 1e-8 with adam, TREK_ZERO for 0 */
     double ns_steps;            /* number of Newton-Schulz iterations, an integer below 100; default 5, TREK_ZERO for 0 */
-    trek_muon_adjust adjust_lr; /* how the learning rate is scaled; default TREK_MUON_ORIGINAL */
+    trek_muon_adjust adjust_lr; /* how the learning rate is scaled; default TREK_MUON_ADJUST_ORIGINAL */
     bool adam;                  /* updates this group by AdamW instead, with lr, weight_decay, eps, beta1 and beta2 */
     /* Only with adam: decay of the average of gradients, in [0, 1); default 0.9, TREK_ZERO for 0. */
     double beta1;

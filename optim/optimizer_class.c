@@ -30,7 +30,7 @@ static trek_status check_states(const trek_optimizer_class *klass)
             if (klass->states[other].name && strcmp(klass->states[other].name, state->name) == 0)
                 return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\": it occurs twice; names must differ", klass->name,
                                  state->name);
-        if (state->extent != TREK_STATE_ELEMENTS && !klass->whole)
+        if (state->extent != TREK_STATE_EXTENT_ELEMENTS && !klass->whole)
             return trek_fail(TREK_ERR_ARGUMENT,
                              "%s: state \"%s\": it does not have one number for each element, which needs a class with `whole`",
                              klass->name, state->name);
@@ -100,15 +100,15 @@ trek_status trek_optimizer_check_option(const trek_optimizer_class *klass, int k
 {
     const trek_optimizer_option *option = &klass->options[k];
     switch (option->range) {
-    case TREK_RANGE_FROM_ZERO:
+    case TREK_OPTION_RANGE_FROM_ZERO:
         if (isfinite(value) && value >= 0.0)
             return TREK_OK;
         return trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %g; must be finite and at least 0", klass->name, option->name, value);
-    case TREK_RANGE_FRACTION:
+    case TREK_OPTION_RANGE_FRACTION:
         if (value >= 0.0 && value < 1.0)
             return TREK_OK;
         return trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %g; must be inside [0, 1)", klass->name, option->name, value);
-    case TREK_RANGE_FINITE:
+    case TREK_OPTION_RANGE_FINITE:
         break;
     }
     return isfinite(value) ? TREK_OK

@@ -22,7 +22,7 @@
  *     })
  *     static const trek_optimizer_class lion_class = {
  *         .name = "lion",
- *         .options = { { "lr", 1e-4 }, { "momentum", 0.9, TREK_RANGE_FRACTION }, { "weight_decay" } },
+ *         .options = { { "lr", 1e-4 }, { "momentum", 0.9, TREK_OPTION_RANGE_FRACTION }, { "weight_decay" } },
  *         .states = { { "exp_avg" } },
  *         .update = lion_update,
  *     };
@@ -37,9 +37,9 @@ TREK_BEGIN
 
 /* The values that an option may have. */
 typedef enum trek_option_range {
-    TREK_RANGE_FROM_ZERO, /* finite and at least 0 */
-    TREK_RANGE_FRACTION,  /* at least 0 and below 1 */
-    TREK_RANGE_FINITE,    /* finite */
+    TREK_OPTION_RANGE_FROM_ZERO, /* finite and at least 0 */
+    TREK_OPTION_RANGE_FRACTION,  /* at least 0 and below 1 */
+    TREK_OPTION_RANGE_FINITE,    /* finite */
 } trek_option_range;
 
 /* An option of a class. */
@@ -50,15 +50,15 @@ typedef struct trek_optimizer_option {
     bool corrected;          /* gives kernels 1 - value^step as well: in correction[0] for the first such option, and so on */
 } trek_optimizer_option;
 
-/* What a class keeps a number for. All except TREK_STATE_ELEMENTS are for classes that update whole parameters, and cannot be
- * averaged over ranks. */
+/* What a class keeps a number for. All except TREK_STATE_EXTENT_ELEMENTS are for classes that update whole parameters, and cannot
+ * be averaged over ranks. */
 typedef enum trek_state_extent {
-    TREK_STATE_ELEMENTS, /* each element */
-    TREK_STATE_ROWS, /* each row: the parameter's shape with 1 as the last size. Parameters with fewer than two dimensions have no
-                        such state */
-    TREK_STATE_COLUMNS, /* each column: the shape with 1 as the last size but one. Parameters with fewer than two dimensions have
-                           no such state */
-    TREK_STATE_VECTORS, /* each element of parameters with fewer than two dimensions. Other parameters have no such state */
+    TREK_STATE_EXTENT_ELEMENTS, /* each element */
+    TREK_STATE_EXTENT_ROWS, /* each row: the parameter's shape with 1 as the last size. Parameters with fewer than two dimensions
+                               have no such state */
+    TREK_STATE_EXTENT_COLUMNS, /* each column: the shape with 1 as the last size but one. Parameters with fewer than two
+                                  dimensions have no such state */
+    TREK_STATE_EXTENT_VECTORS, /* each element of parameters with fewer than two dimensions. Other parameters have none */
 } trek_state_extent;
 
 /* Numbers that a class keeps for each parameter. They begin as 0 and have the dtype in which parameters are updated. If they are

@@ -260,7 +260,8 @@ static trek_status check_whole(const trek_optimizer *optimizer, const import_pla
             int64_t begin;
             trek_shape shape;
             all &= plan->has[s] || !state->name || state->kept_with ||
-                   (state->extent != TREK_STATE_ELEMENTS && trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) == 0);
+                   (state->extent != TREK_STATE_EXTENT_ELEMENTS &&
+                    trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) == 0);
         }
         for (int s = 0; s < TREK_UPDATE_STATES; s++) /* codes and scales belong together */
             all &= plan->has[STATE_SCALE + s] == (plan->source[s] && plan->source[s]->dtype == TREK_U8);

@@ -17,14 +17,14 @@ typedef struct trek_whole_rooms {
 
 static int64_t extent_of(trek_state_extent extent, trek_shape *shape)
 {
-    if (extent == TREK_STATE_ELEMENTS)
+    if (extent == TREK_STATE_EXTENT_ELEMENTS)
         return trek_shape_numel(*shape);
-    if ((shape->ndim < 2) != (extent == TREK_STATE_VECTORS)) {
+    if ((shape->ndim < 2) != (extent == TREK_STATE_EXTENT_VECTORS)) {
         *shape = trek_dims(0);
         return 0;
     }
-    if (extent != TREK_STATE_VECTORS)
-        shape->sizes[shape->ndim - (extent == TREK_STATE_ROWS ? 1 : 2)] = 1;
+    if (extent != TREK_STATE_EXTENT_VECTORS)
+        shape->sizes[shape->ndim - (extent == TREK_STATE_EXTENT_ROWS ? 1 : 2)] = 1;
     return trek_shape_numel(*shape);
 }
 
@@ -76,7 +76,7 @@ static trek_status lay_out(trek_optimizer *optimizer, int s)
     const trek_arena *arena = optimizer->arena;
     int64_t next[TREK_DTYPE_COUNT] = { 0 }, next_own[TREK_DTYPE_COUNT] = { 0 };
     int n = arena->n_segments;
-    if (optimizer->klass->states[s].extent == TREK_STATE_ELEMENTS || optimizer->place[s])
+    if (optimizer->klass->states[s].extent == TREK_STATE_EXTENT_ELEMENTS || optimizer->place[s])
         return TREK_OK;
     optimizer->place[s] = trek_calloc(2 * (size_t)n, sizeof *optimizer->place[s]);
     if (!optimizer->place[s])

@@ -43,8 +43,9 @@ static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* oth
 
 static const trek_optimizer_class radam_class = {
     .name = "radam",
-    .options = { [LR] = { "lr", .otherwise = 1e-3 }, [BETA1] = { "beta1", 0.9, TREK_RANGE_FRACTION, .corrected = true },
-                 [BETA2] = { "beta2", 0.999, TREK_RANGE_FRACTION, .corrected = true }, [EPS] = { "eps", .otherwise = 1e-8 },
+    .options = { [LR] = { "lr", .otherwise = 1e-3 }, [BETA1] = { "beta1", 0.9, TREK_OPTION_RANGE_FRACTION, .corrected = true },
+                 [BETA2] = { "beta2", 0.999, TREK_OPTION_RANGE_FRACTION, .corrected = true },
+                 [EPS] = { "eps", .otherwise = 1e-8 },
                  [WEIGHT_DECAY] = { .name = "weight_decay" }, [DECOUPLED] = { .name = "decoupled_weight_decay" },
                  [MAXIMIZE] = { .name = "maximize" } },
     .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq", .positive = true } },

@@ -17,7 +17,7 @@ static bool is_finite_from(double value, double least) { return isfinite(value) 
 static trek_schedule bad(const char *function, const char *name, double value, const char *must)
 {
     trek_fail(TREK_ERR_ARGUMENT, "%s: %s: %g; must be %s", function, name, value, must);
-    return (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
+    return (trek_schedule){ .kind = TREK_SCHEDULE_KIND_NONE };
 }
 
 static bool check_lr(const char *function, const char *name, double lr)
@@ -46,33 +46,33 @@ static bool check_positive(const char *function, const char *name, double value)
 
 trek_schedule trek_constant_lr(double lr)
 {
-    trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
+    trek_schedule s = { .kind = TREK_SCHEDULE_KIND_NONE };
     if (check_lr("constant_lr", "lr", lr))
-        s = (trek_schedule){ .kind = TREK_SCHEDULE_CONSTANT, .lr = lr };
+        s = (trek_schedule){ .kind = TREK_SCHEDULE_KIND_CONSTANT, .lr = lr };
     return s;
 }
 
 trek_schedule trek_step_lr(double lr, int64_t step_size, double gamma)
 {
     const char *function = "step_lr";
-    trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
+    trek_schedule s = { .kind = TREK_SCHEDULE_KIND_NONE };
     if (check_lr(function, "lr", lr) && check_length(function, "step_size", step_size) &&
         check_positive(function, "gamma", gamma))
-        s = (trek_schedule){ .kind = TREK_SCHEDULE_STEP, .lr = lr, .steps = { step_size }, .numbers = { gamma } };
+        s = (trek_schedule){ .kind = TREK_SCHEDULE_KIND_STEP, .lr = lr, .steps = { step_size }, .numbers = { gamma } };
     return s;
 }
 
 trek_schedule trek_multistep_lr(double lr, const int64_t *milestones, int n, double gamma)
 {
     const char *function = "multistep_lr";
-    trek_schedule none = { .kind = TREK_SCHEDULE_NONE };
+    trek_schedule none = { .kind = TREK_SCHEDULE_KIND_NONE };
     if (!check_lr(function, "lr", lr) || !check_positive(function, "gamma", gamma))
         return none;
     if (n < 0 || n > TREK_SCHEDULE_MILESTONES || (n > 0 && !milestones)) {
         trek_fail(TREK_ERR_ARGUMENT, "%s: n: %d milestones; must be 0 to %d", function, n, TREK_SCHEDULE_MILESTONES);
         return none;
     }
-    trek_schedule s = { .kind = TREK_SCHEDULE_MULTISTEP, .lr = lr, .numbers = { gamma }, .n_milestones = n };
+    trek_schedule s = { .kind = TREK_SCHEDULE_KIND_MULTISTEP, .lr = lr, .numbers = { gamma }, .n_milestones = n };
     for (int k = 0; k < n; k++) {
         if (milestones[k] < 0)
             return bad(function, "milestone", (double)milestones[k], "at least 0");
@@ -84,35 +84,35 @@ trek_schedule trek_multistep_lr(double lr, const int64_t *milestones, int n, dou
 trek_schedule trek_cosine_lr(double lr, int64_t total, double min)
 {
     const char *function = "cosine_lr";
-    trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
+    trek_schedule s = { .kind = TREK_SCHEDULE_KIND_NONE };
     if (check_lr(function, "lr", lr) && check_length(function, "total", total) && check_lr(function, "min", min))
-        s = (trek_schedule){ .kind = TREK_SCHEDULE_COSINE, .lr = lr, .steps = { total }, .numbers = { min } };
+        s = (trek_schedule){ .kind = TREK_SCHEDULE_KIND_COSINE, .lr = lr, .steps = { total }, .numbers = { min } };
     return s;
 }
 
 trek_schedule trek_exponential_lr(double lr, double gamma)
 {
-    trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
+    trek_schedule s = { .kind = TREK_SCHEDULE_KIND_NONE };
     if (check_lr("exponential_lr", "lr", lr) && check_positive("exponential_lr", "gamma", gamma))
-        s = (trek_schedule){ .kind = TREK_SCHEDULE_EXPONENTIAL, .lr = lr, .numbers = { gamma } };
+        s = (trek_schedule){ .kind = TREK_SCHEDULE_KIND_EXPONENTIAL, .lr = lr, .numbers = { gamma } };
     return s;
 }
 
 trek_schedule trek_polynomial_lr(double lr, int64_t total, double power)
 {
     const char *function = "polynomial_lr";
-    trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
+    trek_schedule s = { .kind = TREK_SCHEDULE_KIND_NONE };
     if (check_lr(function, "lr", lr) && check_length(function, "total", total) && check_positive(function, "power", power))
-        s = (trek_schedule){ .kind = TREK_SCHEDULE_POLYNOMIAL, .lr = lr, .steps = { total }, .numbers = { power } };
+        s = (trek_schedule){ .kind = TREK_SCHEDULE_KIND_POLYNOMIAL, .lr = lr, .steps = { total }, .numbers = { power } };
     return s;
 }
 
 trek_schedule trek_inverse_sqrt_lr(double lr, int64_t timescale)
 {
     const char *function = "inverse_sqrt_lr";
-    trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
+    trek_schedule s = { .kind = TREK_SCHEDULE_KIND_NONE };
     if (check_lr(function, "lr", lr) && check_length(function, "timescale", timescale))
-        s = (trek_schedule){ .kind = TREK_SCHEDULE_INVERSE_SQRT, .lr = lr, .steps = { timescale } };
+        s = (trek_schedule){ .kind = TREK_SCHEDULE_KIND_INVERSE_SQRT, .lr = lr, .steps = { timescale } };
     return s;
 }
 
@@ -124,7 +124,7 @@ trek_schedule trek_onecycle_lr(double max, int64_t total, const trek_onecycle_op
     trek_onecycle_opts o = opts ? *opts : (trek_onecycle_opts){ 0 };
     double pct = trek_option(o.pct_start, 0.3), div = trek_option(o.div_factor, 25.0);
     double final_div = trek_option(o.final_div_factor, 1e4);
-    trek_schedule none = { .kind = TREK_SCHEDULE_NONE };
+    trek_schedule none = { .kind = TREK_SCHEDULE_KIND_NONE };
     if (!check_lr(function, "max", max) || !check_length(function, "total", total) ||
         !check_positive(function, "div_factor", div) || !check_positive(function, "final_div_factor", final_div))
         return none;
@@ -132,7 +132,7 @@ trek_schedule trek_onecycle_lr(double max, int64_t total, const trek_onecycle_op
         return bad(function, "pct_start", pct, "between 0 and 1");
     if (o.three_phase && !(pct <= 0.5))
         return bad(function, "pct_start", pct, "at most 0.5 with three phases");
-    return (trek_schedule){ .kind = TREK_SCHEDULE_ONECYCLE,
+    return (trek_schedule){ .kind = TREK_SCHEDULE_KIND_ONECYCLE,
                             .mode = (o.anneal == TREK_ANNEAL_LINEAR ? ONECYCLE_LINEAR : 0) |
                                     (o.three_phase ? ONECYCLE_THREE_PHASE : 0),
                             .lr = max,
@@ -146,13 +146,13 @@ trek_schedule trek_cyclic_lr(double base, double max, const trek_cyclic_opts *op
     trek_cyclic_opts o = opts ? *opts : (trek_cyclic_opts){ 0 };
     int64_t up = o.step_size_up ? o.step_size_up : 2000, down = o.step_size_down ? o.step_size_down : up;
     double gamma = trek_option(o.gamma, 1.0);
-    trek_schedule none = { .kind = TREK_SCHEDULE_NONE };
+    trek_schedule none = { .kind = TREK_SCHEDULE_KIND_NONE };
     if (!check_lr(function, "base", base) || !check_lr(function, "max", max) || !check_length(function, "step_size_up", up) ||
         !check_length(function, "step_size_down", down) || !check_positive(function, "gamma", gamma))
         return none;
-    if ((int)o.mode < TREK_CYCLIC_TRIANGULAR || (int)o.mode > TREK_CYCLIC_EXP_RANGE)
+    if ((int)o.mode < TREK_CYCLIC_MODE_TRIANGULAR || (int)o.mode > TREK_CYCLIC_MODE_EXP_RANGE)
         return bad(function, "mode", (double)o.mode, "a value of trek_cyclic_mode");
-    return (trek_schedule){ .kind = TREK_SCHEDULE_CYCLIC,
+    return (trek_schedule){ .kind = TREK_SCHEDULE_KIND_CYCLIC,
                             .mode = (int)o.mode,
                             .lr = base,
                             .steps = { up, down },
@@ -162,8 +162,8 @@ trek_schedule trek_cyclic_lr(double base, double max, const trek_cyclic_opts *op
 trek_schedule trek_warmup_lr(int64_t steps, trek_schedule then)
 {
     const char *function = "warmup_lr";
-    trek_schedule none = { .kind = TREK_SCHEDULE_NONE };
-    if (then.kind == TREK_SCHEDULE_NONE) {
+    trek_schedule none = { .kind = TREK_SCHEDULE_KIND_NONE };
+    if (then.kind == TREK_SCHEDULE_KIND_NONE) {
         trek_fail(TREK_ERR_ARGUMENT, "%s: then: it is empty; must be a schedule", function);
         return none;
     }
@@ -214,9 +214,9 @@ static double cyclic(const trek_schedule *s, int64_t step)
     int64_t up = s->steps[0], length = up + s->steps[1];
     int64_t cycle = step / length, within = step % length;
     double height = within <= up ? (double)within / (double)up : (double)(length - within) / (double)s->steps[1];
-    if (s->mode == TREK_CYCLIC_TRIANGULAR2)
+    if (s->mode == TREK_CYCLIC_MODE_TRIANGULAR2)
         height *= pow(0.5, (double)cycle);
-    else if (s->mode == TREK_CYCLIC_EXP_RANGE)
+    else if (s->mode == TREK_CYCLIC_MODE_EXP_RANGE)
         height *= pow(s->numbers[1], (double)step);
     return s->lr + (s->numbers[0] - s->lr) * height;
 }
@@ -225,33 +225,33 @@ static double value_at(const trek_schedule *s, int64_t step)
 {
     double part = s->steps[0] > 0 ? fmin((double)step / (double)s->steps[0], 1.0) : 0.0;
     switch (s->kind) {
-    case TREK_SCHEDULE_CONSTANT:
+    case TREK_SCHEDULE_KIND_CONSTANT:
         return s->lr;
-    case TREK_SCHEDULE_STEP:
+    case TREK_SCHEDULE_KIND_STEP:
         return s->lr * pow(s->numbers[0], (double)(step / s->steps[0]));
-    case TREK_SCHEDULE_MULTISTEP:
+    case TREK_SCHEDULE_KIND_MULTISTEP:
         return multistep(s, step);
-    case TREK_SCHEDULE_COSINE:
+    case TREK_SCHEDULE_KIND_COSINE:
         return s->numbers[0] + (s->lr - s->numbers[0]) * 0.5 * (1.0 + cos(pi * part));
-    case TREK_SCHEDULE_EXPONENTIAL:
+    case TREK_SCHEDULE_KIND_EXPONENTIAL:
         return s->lr * pow(s->numbers[0], (double)step);
-    case TREK_SCHEDULE_ONECYCLE:
+    case TREK_SCHEDULE_KIND_ONECYCLE:
         return onecycle(s, step);
-    case TREK_SCHEDULE_CYCLIC:
+    case TREK_SCHEDULE_KIND_CYCLIC:
         return cyclic(s, step);
-    case TREK_SCHEDULE_POLYNOMIAL:
+    case TREK_SCHEDULE_KIND_POLYNOMIAL:
         return s->lr * pow(1.0 - part, s->numbers[0]);
-    case TREK_SCHEDULE_INVERSE_SQRT:
+    case TREK_SCHEDULE_KIND_INVERSE_SQRT:
         return s->lr * sqrt((double)s->steps[0] / ((double)step + (double)s->steps[0]));
-    case TREK_SCHEDULE_LINEAR:
+    case TREK_SCHEDULE_KIND_LINEAR:
         return s->lr * (s->numbers[0] + (s->numbers[1] - s->numbers[0]) * part);
-    case TREK_SCHEDULE_RESTARTS:
-    case TREK_SCHEDULE_STABLE:
-    case TREK_SCHEDULE_LAMBDA:
-    case TREK_SCHEDULE_SEQUENTIAL:
-    case TREK_SCHEDULE_CHAINED:
+    case TREK_SCHEDULE_KIND_RESTARTS:
+    case TREK_SCHEDULE_KIND_STABLE:
+    case TREK_SCHEDULE_KIND_LAMBDA:
+    case TREK_SCHEDULE_KIND_SEQUENTIAL:
+    case TREK_SCHEDULE_KIND_CHAINED:
         return trek_schedule_composed(s, step);
-    case TREK_SCHEDULE_NONE:
+    case TREK_SCHEDULE_KIND_NONE:
         break;
     }
     trek_fail(TREK_ERR_ARGUMENT, "schedule_lr: schedule: it was not made by a function of optim/schedule.h");
@@ -273,11 +273,11 @@ double trek_schedule_lr(const trek_schedule *schedule, int64_t step)
 
 trek_schedule trek_scaled_lr(trek_schedule schedule, double factor)
 {
-    if (schedule.kind == TREK_SCHEDULE_NONE)
+    if (schedule.kind == TREK_SCHEDULE_KIND_NONE)
         return schedule;
     if (!is_finite_from(factor, 0.0) || factor == 0) {
         bad("scaled_lr", "factor", factor, "finite and above 0");
-        return (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
+        return (trek_schedule){ .kind = TREK_SCHEDULE_KIND_NONE };
     }
     schedule.scale = (schedule.scale != 0 ? schedule.scale : 1) * factor;
     return schedule;

@@ -7,7 +7,7 @@
  *   - Steps count from 0 and are updates of the optimizer. If trek_schedule_lr is called with epochs, they are epochs.
  *   - Formulas are those of torch.optim.lr_scheduler where it has the schedule.
  *   - Errors: ARGUMENT, with a message that names the number, if a rate is negative or not finite, a length is below 1 or gamma
- *     is not above 0. The result then has the kind TREK_SCHEDULE_NONE, which every function that takes a schedule refuses. */
+ *     is not above 0. The result then has the kind TREK_SCHEDULE_KIND_NONE, which all functions that take a schedule refuse. */
 #ifndef TREK_OPTIM_SCHEDULE_H
 #define TREK_OPTIM_SCHEDULE_H
 
@@ -17,22 +17,22 @@ TREK_BEGIN
 
 /* The formula of a schedule. Each constructor below makes one kind. */
 typedef enum trek_schedule_kind {
-    TREK_SCHEDULE_NONE,         /* no schedule; constructors return it on failure */
-    TREK_SCHEDULE_CONSTANT,     /* trek_constant_lr */
-    TREK_SCHEDULE_STEP,         /* trek_step_lr */
-    TREK_SCHEDULE_MULTISTEP,    /* trek_multistep_lr */
-    TREK_SCHEDULE_COSINE,       /* trek_cosine_lr */
-    TREK_SCHEDULE_EXPONENTIAL,  /* trek_exponential_lr */
-    TREK_SCHEDULE_ONECYCLE,     /* trek_onecycle_lr */
-    TREK_SCHEDULE_CYCLIC,       /* trek_cyclic_lr */
-    TREK_SCHEDULE_POLYNOMIAL,   /* trek_polynomial_lr */
-    TREK_SCHEDULE_INVERSE_SQRT, /* trek_inverse_sqrt_lr */
-    TREK_SCHEDULE_LINEAR,       /* trek_linear_lr */
-    TREK_SCHEDULE_RESTARTS,     /* trek_cosine_restarts_lr */
-    TREK_SCHEDULE_STABLE,       /* trek_wsd_lr */
-    TREK_SCHEDULE_LAMBDA,       /* trek_lambda_lr */
-    TREK_SCHEDULE_SEQUENTIAL,   /* trek_sequential_lr */
-    TREK_SCHEDULE_CHAINED,      /* trek_chained_lr */
+    TREK_SCHEDULE_KIND_NONE,         /* no schedule; constructors return it on failure */
+    TREK_SCHEDULE_KIND_CONSTANT,     /* trek_constant_lr */
+    TREK_SCHEDULE_KIND_STEP,         /* trek_step_lr */
+    TREK_SCHEDULE_KIND_MULTISTEP,    /* trek_multistep_lr */
+    TREK_SCHEDULE_KIND_COSINE,       /* trek_cosine_lr */
+    TREK_SCHEDULE_KIND_EXPONENTIAL,  /* trek_exponential_lr */
+    TREK_SCHEDULE_KIND_ONECYCLE,     /* trek_onecycle_lr */
+    TREK_SCHEDULE_KIND_CYCLIC,       /* trek_cyclic_lr */
+    TREK_SCHEDULE_KIND_POLYNOMIAL,   /* trek_polynomial_lr */
+    TREK_SCHEDULE_KIND_INVERSE_SQRT, /* trek_inverse_sqrt_lr */
+    TREK_SCHEDULE_KIND_LINEAR,       /* trek_linear_lr */
+    TREK_SCHEDULE_KIND_RESTARTS,     /* trek_cosine_restarts_lr */
+    TREK_SCHEDULE_KIND_STABLE,       /* trek_wsd_lr */
+    TREK_SCHEDULE_KIND_LAMBDA,       /* trek_lambda_lr */
+    TREK_SCHEDULE_KIND_SEQUENTIAL,   /* trek_sequential_lr */
+    TREK_SCHEDULE_KIND_CHAINED,      /* trek_chained_lr */
 } trek_schedule_kind;
 
 /* The largest number of milestones of one schedule. */
@@ -149,17 +149,17 @@ TREK_API trek_schedule trek_onecycle_lr(double max, int64_t total, const trek_on
 
 /* How the height of the cycles changes. */
 typedef enum trek_cyclic_mode {
-    TREK_CYCLIC_TRIANGULAR,  /* all cycles have the same height */
-    TREK_CYCLIC_TRIANGULAR2, /* the height is halved after each cycle */
-    TREK_CYCLIC_EXP_RANGE,   /* the height is multiplied by gamma^step */
+    TREK_CYCLIC_MODE_TRIANGULAR,  /* all cycles have the same height */
+    TREK_CYCLIC_MODE_TRIANGULAR2, /* the height is halved after each cycle */
+    TREK_CYCLIC_MODE_EXP_RANGE,   /* the height is multiplied by gamma^step */
 } trek_cyclic_mode;
 
 /* Options of trek_cyclic_lr. */
 typedef struct trek_cyclic_opts {
     int64_t step_size_up;   /* steps from base to max; default 2000 */
     int64_t step_size_down; /* steps from max to base; default step_size_up */
-    trek_cyclic_mode mode;  /* how the height changes; default TREK_CYCLIC_TRIANGULAR */
-    double gamma;           /* factor of TREK_CYCLIC_EXP_RANGE; default 1 */
+    trek_cyclic_mode mode;  /* how the height changes; default TREK_CYCLIC_MODE_TRIANGULAR */
+    double gamma;           /* factor of TREK_CYCLIC_MODE_EXP_RANGE; default 1 */
 } trek_cyclic_opts;
 
 /* Returns a schedule that goes linearly from base to max and back in every cycle, as CyclicLR (Smith, 2017). opts may be NULL. */
@@ -175,7 +175,7 @@ TREK_API trek_schedule trek_scaled_lr(trek_schedule schedule, double factor);
 
 /* Returns the learning rate of a step. It depends on its arguments alone, except that trek_lambda_lr calls the program's
  * function.
- * Errors: NaN with ARGUMENT if the schedule is NULL or of kind TREK_SCHEDULE_NONE, or if the step is negative. */
+ * Errors: NaN with ARGUMENT if the schedule is NULL or of kind TREK_SCHEDULE_KIND_NONE, or if the step is negative. */
 TREK_API double trek_schedule_lr(const trek_schedule *schedule, int64_t step);
 
 /* Options of trek_plateau_lr. */

@@ -7,7 +7,7 @@
 #include "optim/schedule_internal.h"
 #include "tensor/status_internal.h"
 
-static const trek_schedule none = { .kind = TREK_SCHEDULE_NONE };
+static const trek_schedule none = { .kind = TREK_SCHEDULE_KIND_NONE };
 
 /* --- constructors ---------------------------------------------------------- */
 
@@ -33,7 +33,7 @@ trek_schedule trek_linear_lr(double lr, double start, double end, int64_t total)
     if (!check_number(function, "lr", lr) || !check_number(function, "start", start) || !check_number(function, "end", end) ||
         !check_steps(function, "total", total, 1))
         return none;
-    return (trek_schedule){ .kind = TREK_SCHEDULE_LINEAR, .lr = lr, .steps = { total }, .numbers = { start, end } };
+    return (trek_schedule){ .kind = TREK_SCHEDULE_KIND_LINEAR, .lr = lr, .steps = { total }, .numbers = { start, end } };
 }
 
 trek_schedule trek_cosine_restarts_lr(double lr, int64_t first, int64_t mult, double min)
@@ -42,7 +42,7 @@ trek_schedule trek_cosine_restarts_lr(double lr, int64_t first, int64_t mult, do
     if (!check_number(function, "lr", lr) || !check_steps(function, "first", first, 1) ||
         !check_steps(function, "mult", mult, 1) || !check_number(function, "min", min))
         return none;
-    return (trek_schedule){ .kind = TREK_SCHEDULE_RESTARTS, .lr = lr, .steps = { first, mult }, .numbers = { min } };
+    return (trek_schedule){ .kind = TREK_SCHEDULE_KIND_RESTARTS, .lr = lr, .steps = { first, mult }, .numbers = { min } };
 }
 
 trek_schedule trek_wsd_lr(double lr, int64_t warmup, int64_t stable, int64_t decay, double min, trek_anneal anneal)
@@ -56,7 +56,7 @@ trek_schedule trek_wsd_lr(double lr, int64_t warmup, int64_t stable, int64_t dec
         trek_fail(TREK_ERR_ARGUMENT, "%s: anneal: %d; must be a value of trek_anneal", function, (int)anneal);
         return none;
     }
-    return (trek_schedule){ .kind = TREK_SCHEDULE_STABLE, .lr = lr, .mode = (int)anneal, .warmup = warmup,
+    return (trek_schedule){ .kind = TREK_SCHEDULE_KIND_STABLE, .lr = lr, .mode = (int)anneal, .warmup = warmup,
                             .steps = { stable, decay }, .numbers = { min } };
 }
 
@@ -68,14 +68,14 @@ trek_schedule trek_lambda_lr(double lr, trek_schedule_fn factor, void *arg)
         trek_fail_missing("lambda_lr", "factor");
         return none;
     }
-    return (trek_schedule){ .kind = TREK_SCHEDULE_LAMBDA, .lr = lr, .fn = factor, .arg = arg };
+    return (trek_schedule){ .kind = TREK_SCHEDULE_KIND_LAMBDA, .lr = lr, .fn = factor, .arg = arg };
 }
 
 static bool add_part(const char *function, trek_schedule *whole, const trek_schedule *s, int64_t begin)
 {
-    if (s->kind == TREK_SCHEDULE_NONE || s->kind == TREK_SCHEDULE_SEQUENTIAL || s->kind == TREK_SCHEDULE_CHAINED) {
+    if (s->kind == TREK_SCHEDULE_KIND_NONE || s->kind == TREK_SCHEDULE_KIND_SEQUENTIAL || s->kind == TREK_SCHEDULE_KIND_CHAINED) {
         trek_fail(TREK_ERR_ARGUMENT, "%s: schedule %d: it is %s; must be a single schedule", function, whole->n_parts,
-                  s->kind == TREK_SCHEDULE_NONE ? "empty" : "made of several");
+                  s->kind == TREK_SCHEDULE_KIND_NONE ? "empty" : "made of several");
         return false;
     }
     if (whole->n_milestones + s->n_milestones > TREK_SCHEDULE_MILESTONES) {
@@ -119,12 +119,12 @@ trek_schedule trek_sequential_lr(const trek_schedule *schedules, const int64_t *
         trek_fail_missing("sequential_lr", "milestones");
         return none;
     }
-    return compose("sequential_lr", TREK_SCHEDULE_SEQUENTIAL, schedules, milestones, n);
+    return compose("sequential_lr", TREK_SCHEDULE_KIND_SEQUENTIAL, schedules, milestones, n);
 }
 
 trek_schedule trek_chained_lr(const trek_schedule *schedules, int n)
 {
-    return compose("chained_lr", TREK_SCHEDULE_CHAINED, schedules, NULL, n);
+    return compose("chained_lr", TREK_SCHEDULE_KIND_CHAINED, schedules, NULL, n);
 }
 
 /* --- values ---------------------------------------------------------------- */
@@ -194,13 +194,13 @@ double trek_schedule_composed(const trek_schedule *s, int64_t step)
 {
     double product = 1;
     switch (s->kind) {
-    case TREK_SCHEDULE_RESTARTS:
+    case TREK_SCHEDULE_KIND_RESTARTS:
         return restarts(s, step);
-    case TREK_SCHEDULE_STABLE:
+    case TREK_SCHEDULE_KIND_STABLE:
         return stable(s, step);
-    case TREK_SCHEDULE_LAMBDA:
+    case TREK_SCHEDULE_KIND_LAMBDA:
         return lambda(s, step);
-    case TREK_SCHEDULE_SEQUENTIAL:
+    case TREK_SCHEDULE_KIND_SEQUENTIAL:
         return sequential(s, step);
     default:
         break;

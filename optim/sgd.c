@@ -46,7 +46,7 @@ static bool keeps_zeros(const double *options)
 static const trek_optimizer_class sgd_class = {
     .name = "sgd",
     .options = { [LR] = { "lr", .otherwise = 1e-3 }, [MOMENTUM] = { .name = "momentum" },
-                 [DAMPENING] = { "dampening", .range = TREK_RANGE_FINITE },
+                 [DAMPENING] = { "dampening", .range = TREK_OPTION_RANGE_FINITE },
                  [WEIGHT_DECAY] = { .name = "weight_decay" }, [NESTEROV] = { .name = "nesterov" },
                  [MAXIMIZE] = { .name = "maximize" } },
     .states = { { "momentum_buffer", .kept_with = MOMENTUM } },

@@ -45,7 +45,7 @@ int trek_threads_wanted(void)
     long threads = strtol(text, &end, 10);
     if (*end == '\0' && threads >= 1 && threads <= TREK_MAX_THREADS)
         return (int)threads;
-    trek_log_message(TREK_LOG_WARNING, "TREK_THREADS=%s: not a number from 1 to %d: using %d", text, TREK_MAX_THREADS,
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "TREK_THREADS=%s: not a number from 1 to %d: using %d", text, TREK_MAX_THREADS,
                      trek_cores());
     return trek_cores();
 }
@@ -74,7 +74,7 @@ void trek_pin_thread(int place)
     CPU_SET_S((size_t)number, bytes, one);
     int failed = pthread_setaffinity_np(pthread_self(), bytes, one);
     if (failed)
-        trek_log_message(TREK_LOG_WARNING, "TREK_PIN=1: a thread cannot be kept on core %d: %s", number, strerror(failed));
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "TREK_PIN=1: a thread cannot be kept on core %d: %s", number, strerror(failed));
     CPU_FREE(one);
 }
 

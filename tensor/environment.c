@@ -50,7 +50,8 @@ long trek_environment_number(const char *name, long low, long high, long unset)
     long value;
     if (!text || read_number(text, low, high, &value))
         return text ? value : unset;
-    trek_log_message(TREK_LOG_WARNING, "%s=%.80s: not a whole number from %ld to %ld: it is ignored", name, text, low, high);
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "%s=%.80s: not a whole number from %ld to %ld: it is ignored", name, text, low,
+                     high);
     return unset;
 }
 
@@ -61,7 +62,7 @@ int trek_environment_choice(const char *name, const char *const *choices, int n,
     int found = text ? find_choice(text, choices, n) : unset;
     if (!text || found >= 0)
         return found;
-    trek_log_message(TREK_LOG_WARNING, "%s=%.80s: it is ignored: it takes %s", name, text,
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "%s=%.80s: it is ignored: it takes %s", name, text,
                      list_choices(choices, n, known, sizeof known));
     return unset;
 }

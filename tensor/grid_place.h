@@ -54,9 +54,9 @@ TREK_EVERYWHERE PLACE_REAL PLACE(place_held)(PLACE_REAL at, PLACE_REAL size, PLA
 /* Moves the position into the line, by the padding. slope is multiplied by the derivative. */
 TREK_EVERYWHERE PLACE_REAL PLACE(place_padded)(PLACE_REAL at, PLACE_REAL size, int padding, bool align, PLACE_REAL *slope)
 {
-    if (padding == TREK_GRID_ZEROS)
+    if (padding == TREK_GRID_PADDING_ZEROS)
         return at;
-    if (padding == TREK_GRID_REFLECTION)
+    if (padding == TREK_GRID_PADDING_REFLECTION)
         at = PLACE(place_mirrored)(at, size, align, slope);
     return PLACE(place_held)(at, size, slope);
 }

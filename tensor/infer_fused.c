@@ -206,8 +206,9 @@ static trek_status check_linear_cross_entropy(const trek_op_call *call, const tr
                             trek_tensor_shape_text(x, first));
     if (weight->sizes[0] < 1 && x->sizes[0] > 0)
         return trek_op_fail(call, TREK_ERR_SHAPE, "weight: %s; must have classes", trek_tensor_shape_text(weight, first));
-    if (a->i[1] < TREK_REDUCTION_MEAN || a->i[1] > TREK_REDUCTION_NONE)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "reduction: %lld; must be a value of trek_reduction", (long long)a->i[1]);
+    if (!trek_reduces_losses(a->i[1]))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "reduction: %lld; must be TREK_REDUCTION_MEAN, _SUM or _NONE",
+                            (long long)a->i[1]);
     if (!(a->f[0] >= 0 && a->f[0] <= 1))
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "label_smoothing: %g; must be inside [0, 1]", a->f[0]);
     int64_t known = TREK_HEAD_X | TREK_HEAD_WEIGHT | (bias ? TREK_HEAD_BIAS : 0);

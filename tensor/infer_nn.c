@@ -740,11 +740,12 @@ trek_status trek_infer_embedding_bag(trek_op_call *call)
         return trek_op_fail(call, TREK_ERR_SHAPE, "offsets: [0]; must be those of bags, and their end");
     TRY(need_vector(call, "per_sample_weights", factors, indices->numel));
     TRY(check_padding_index(call, call->attrs.i[0], weight->sizes[0]));
-    if (mode < TREK_BAG_MEAN || mode > TREK_BAG_MAX)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "mode: %lld; must be a value of trek_bag_mode", (long long)mode);
-    if (factors && mode != TREK_BAG_SUM)
+    if (mode < TREK_REDUCTION_MEAN || mode > TREK_REDUCTION_MAX)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "mode: %lld; must be TREK_REDUCTION_MEAN, _SUM or _MAX", (long long)mode);
+    if (factors && mode != TREK_REDUCTION_SUM)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "per_sample_weights: given; only sums have them");
-    int64_t sizes[2] = { offsets->numel - 1, weight->sizes[1] }, places[2] = { mode == TREK_BAG_MAX ? sizes[0] : 0, sizes[1] };
+    int64_t sizes[2] = { offsets->numel - 1, weight->sizes[1] },
+        places[2] = { mode == TREK_REDUCTION_MAX ? sizes[0] : 0, sizes[1] };
     TRY(trek_op_output(call, 0, 2, sizes, (trek_dtype)weight->dtype));
     return trek_op_output(call, 1, 2, places, TREK_I64);
 }
@@ -764,8 +765,9 @@ static trek_status check_cross_entropy(trek_op_call *call, const trek_tensor *lo
         return trek_op_fail(call, TREK_ERR_SHAPE, "logits: %s; must have classes", trek_tensor_shape_text(logits, first));
     TRY(need_vector(call, "class weights", weight, logits->sizes[1]));
     TRY(need_float(call, "class weights", weight));
-    if (a->i[1] < TREK_REDUCTION_MEAN || a->i[1] > TREK_REDUCTION_NONE)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "reduction: %lld; must be a value of trek_reduction", (long long)a->i[1]);
+    if (!trek_reduces_losses(a->i[1]))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "reduction: %lld; must be TREK_REDUCTION_MEAN, _SUM or _NONE",
+                            (long long)a->i[1]);
     if (!(a->f[0] >= 0 && a->f[0] <= 1))
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "label_smoothing: %g; must be inside [0, 1]", a->f[0]);
     return TREK_OK;

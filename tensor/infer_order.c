@@ -114,7 +114,7 @@ trek_status trek_infer_scatter(trek_op_call *call)
 trek_status trek_infer_scatter_reduce(trek_op_call *call)
 {
     if (call->attrs.i[1] < 0 || call->attrs.i[1] >= TREK_SCATTER_KINDS)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "reduction: %lld; must be a value of trek_scatter_reduction",
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "reduction: %lld; must be a value of trek_scatter_kind",
                             (long long)call->attrs.i[1]);
     return trek_infer_scatter(call);
 }

@@ -34,11 +34,11 @@ static trek_status check_grid(const trek_op_call *call, const trek_tensor *x, co
     if (grid->ndim != x->ndim || grid->sizes[0] != x->sizes[0] || grid->sizes[grid->ndim - 1] != x->ndim - 2)
         return trek_op_fail(call, TREK_ERR_SHAPE, "grid: %s does not fit input %s: its samples, %d numbers for each place",
                             trek_tensor_shape_text(grid, second), trek_tensor_shape_text(x, first), x->ndim - 2);
-    if (a[0] < 0 || a[0] > TREK_GRID_BICUBIC || a[1] < 0 || a[1] > TREK_GRID_REFLECTION)
+    if (a[0] < 0 || a[0] > TREK_GRID_MODE_BICUBIC || a[1] < 0 || a[1] > TREK_GRID_PADDING_REFLECTION)
         return trek_op_fail(call, TREK_ERR_ARGUMENT,
                             "mode or padding: %lld and %lld; must be values of trek_grid_mode and trek_grid_padding",
                             (long long)a[0], (long long)a[1]);
-    if (a[0] == TREK_GRID_BICUBIC && x->ndim != 4)
+    if (a[0] == TREK_GRID_MODE_BICUBIC && x->ndim != 4)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "input: %s; bicubic mode needs 4 dimensions",
                             trek_tensor_shape_text(x, first));
     int64_t plane = 1;

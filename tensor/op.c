@@ -423,6 +423,7 @@ trek_tensor *trek_op_run_first(trek_op_call *call)
 void trek_attrs_reduce(trek_attrs *a, const trek_dims_list *dims, bool keepdim)
 {
     trek_attrs_shape(a, dims);
+    a->i[0] = dims->ndim == trek_dims_all().ndim ? 0 : dims->ndim;
     a->i[9] = keepdim;
 }
 

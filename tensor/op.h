@@ -3,6 +3,7 @@
 #ifndef TREK_TENSOR_OP_H
 #define TREK_TENSOR_OP_H
 
+#include "tensor/op_opts.h"
 #include "tensor/tensor_internal.h"
 
 TREK_BEGIN
@@ -73,6 +74,12 @@ enum trek_pointwise_loss {
 /* What kthvalue's row selects: the element at index count - 1 in order; the median at (n - 1) / 2, or the first NaN;
  * the median of the elements that are not NaN, if there are any. */
 enum trek_order_choice { TREK_ORDER_KTH, TREK_ORDER_MEDIAN, TREK_ORDER_NANMEDIAN, TREK_ORDER_CHOICES };
+/* Whether losses have this reduction. */
+static inline bool trek_reduces_losses(int64_t reduction)
+{
+    return reduction == TREK_REDUCTION_MEAN || reduction == TREK_REDUCTION_SUM || reduction == TREK_REDUCTION_NONE;
+}
+
 /* What scatter_reduce's row computes from several elements. */
 enum trek_scatter_kind { TREK_SCATTER_PROD, TREK_SCATTER_AMAX, TREK_SCATTER_AMIN, TREK_SCATTER_KINDS };
 
@@ -117,6 +124,7 @@ trek_status trek_op_run(trek_op_call *call);
 trek_tensor *trek_op_run_first(trek_op_call *call);
 
 #ifndef __cplusplus
+#include "tensor/op_opts.h"
 #include "tensor/op_signatures.h"
 
 /* trek_tensor_x runs row x without a gradient, for the library's own use, and returns a new reference, or NULL on failure. These

@@ -10,16 +10,21 @@ TREK_BEGIN
 /* The activation that a fused linear op applies to its result. */
 typedef enum trek_activation { TREK_ACTIVATION_NONE, TREK_ACTIVATION_RELU, TREK_ACTIVATION_GELU } trek_activation;
 
-/* How a loss reduces the losses of its elements: to their mean, to their sum, or not at all. */
-typedef enum trek_reduction { TREK_REDUCTION_MEAN, TREK_REDUCTION_SUM, TREK_REDUCTION_NONE } trek_reduction;
-
-/* How a scatter combines several elements that go to one position. */
-typedef enum trek_scatter_reduction {
-    TREK_SCATTER_SUM, TREK_SCATTER_PRODUCT, TREK_SCATTER_MEAN, TREK_SCATTER_MAX, TREK_SCATTER_MIN
-} trek_scatter_reduction;
-
-/* How an embedding bag combines its rows. */
-typedef enum trek_bag_mode { TREK_BAG_MEAN, TREK_BAG_SUM, TREK_BAG_MAX } trek_bag_mode;
+/* How several values become one. Each function says which of them it takes, and fails with ARGUMENT for the others:
+ *   - losses: MEAN, SUM, NONE
+ *   - embedding bags: MEAN, SUM, MAX
+ *   - scatters, indexed reductions and communicators: MEAN, SUM, MAX, MIN, PROD
+ *   - the streams of a flow: MEAN, SUM
+ *   - collected scalars of a graph: MEAN, SUM, MAX, MIN, NORM. */
+typedef enum trek_reduction {
+    TREK_REDUCTION_MEAN, /* the mean; the default of every option */
+    TREK_REDUCTION_SUM,  /* the sum */
+    TREK_REDUCTION_MAX,  /* the largest */
+    TREK_REDUCTION_MIN,  /* the smallest */
+    TREK_REDUCTION_PROD, /* the product */
+    TREK_REDUCTION_NORM, /* the 2-norm */
+    TREK_REDUCTION_NONE  /* no reduction: all values are returned */
+} trek_reduction;
 
 /* How a quantile that lies between two elements is computed from them. */
 typedef enum trek_interpolation {
@@ -83,9 +88,10 @@ typedef struct trek_unpool_opts {
 } trek_unpool_opts;
 
 /* How grid sampling (autograd/resample.h) interpolates between elements. */
-typedef enum trek_grid_mode { TREK_GRID_BILINEAR, TREK_GRID_NEAREST, TREK_GRID_BICUBIC } trek_grid_mode;
+typedef enum trek_grid_mode { TREK_GRID_MODE_BILINEAR, TREK_GRID_MODE_NEAREST, TREK_GRID_MODE_BICUBIC } trek_grid_mode;
 /* What grid sampling reads outside of the input: zeros, the nearest element, or the input mirrored at its edge. */
-typedef enum trek_grid_padding { TREK_GRID_ZEROS, TREK_GRID_BORDER, TREK_GRID_REFLECTION } trek_grid_padding;
+typedef enum trek_grid_padding { TREK_GRID_PADDING_ZEROS, TREK_GRID_PADDING_BORDER,
+                                 TREK_GRID_PADDING_REFLECTION } trek_grid_padding;
 
 /* Options of grid sampling (autograd/resample.h). */
 typedef struct trek_grid_sample_opts {

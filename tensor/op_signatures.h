@@ -147,7 +147,7 @@
 #define TREK_ATTRS_EMBEDDING_GRAD (a->i[0] = number, a->i[1] = second)
 /* embedding_bag: weight [n, d], indices [m], offsets [bags + 1] (i64, never decreasing, from 0 to at most m: bag b
  * has the positions from offsets[b] up to offsets[b + 1]), factors [m] or NULL (only sums); i[0] = padding_idx (-1:
- * none), i[1] = trek_bag_mode, i[2] as embedding's i[1]. outputs: y [bags, d]; row [bags, d] i64: which row of the
+ * none), i[1] = trek_reduction, i[2] as embedding's i[1]. outputs: y [bags, d]; row [bags, d] i64: which row of the
  * weight is the largest, -1 in an empty bag ([0, d] except for maxima). */
 #define TREK_PARAMS_EMBEDDING_BAG(T)                                                                                             \
     T *weight, T *indices, T *offsets, T *factors, int64_t padding, int mode, bool by_frequency

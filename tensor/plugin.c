@@ -101,7 +101,7 @@ void *trek_plugin_open(const char *name, char *why, size_t size)
         if (folder[0] == '/')
             library = open_file(path, why, size);
         else
-            trek_log_message(TREK_LOG_WARNING, "TREK_PLUGIN_PATH: %.200s is passed over: " TREK_LATE_RELATIVE, folder);
+            trek_log_message(TREK_LOG_LEVEL_WARNING, "TREK_PLUGIN_PATH: %.200s is passed over: " TREK_LATE_RELATIVE, folder);
     }
     if (!library)
         library = open_beside(name, why, size);

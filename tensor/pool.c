@@ -314,7 +314,7 @@ static trek_pool *make_default(void)
     if (clean)
         trek_error_clear();
     if (threads < wanted)
-        trek_log_message(TREK_LOG_WARNING, "only %d of %d threads could be started", threads, wanted);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "only %d of %d threads could be started", threads, wanted);
     trek_pin_thread(0);
     return pool ? pool : &single;
 }

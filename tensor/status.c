@@ -100,7 +100,8 @@ static void log_further(trek_status status, const char *format, va_list argument
     char message[TREK_ERROR_SIZE / 2];
     vsnprintf(message, sizeof message, format, arguments);
     if (strcmp(message, sticky_text->message) != 0)
-        trek_log_message(TREK_LOG_WARNING, "a further error, while the first has not been cleared: %s (the first: %s)", message,
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "a further error, while the first has not been cleared: %s (the first: %s)",
+                         message,
                          sticky_text->message);
 }
 
@@ -261,7 +262,7 @@ static int initial_level(void)
             return k;
     if (text && *text) /* before the level is known */
         fprintf(stderr, "trek: warning: TREK_LOG=%.80s is ignored: it takes error, warning, info or debug\n", text);
-    return TREK_LOG_WARNING;
+    return TREK_LOG_LEVEL_WARNING;
 }
 
 void trek_log_set(trek_log_level level, trek_log_fn fn, void *arg)
@@ -305,7 +306,7 @@ static bool is_printed(trek_log_level level)
 
 static trek_log_watch_fn watcher_of(trek_log_level level)
 {
-    return level <= TREK_LOG_INFO ? atomic_load(&trek_log_watcher) : NULL;
+    return level <= TREK_LOG_LEVEL_INFO ? atomic_load(&trek_log_watcher) : NULL;
 }
 
 bool trek_log_wanted(trek_log_level level) { return is_printed(level) || watcher_of(level); }

@@ -70,7 +70,8 @@ TREK_API const char *trek_status_description(trek_status status);
 TREK_API const char *trek_status_name(trek_status status);
 
 /* How important a message is. The most severe level comes first. */
-typedef enum trek_log_level { TREK_LOG_ERROR, TREK_LOG_WARNING, TREK_LOG_INFO, TREK_LOG_DEBUG } trek_log_level;
+typedef enum trek_log_level { TREK_LOG_LEVEL_ERROR, TREK_LOG_LEVEL_WARNING, TREK_LOG_LEVEL_INFO,
+                              TREK_LOG_LEVEL_DEBUG } trek_log_level;
 
 /* A function that receives messages. `arg` is the value that was given to trek_log_set. */
 typedef void (*trek_log_fn)(trek_log_level level, const char *message, void *arg);

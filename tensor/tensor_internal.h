@@ -148,6 +148,8 @@ void trek_release_nothing(void *data, void *arg); /* for wrapped memory whose ow
 char *trek_tensor_shape_text(const trek_tensor *t, char *text);
 /* Returns 0..ndim-1, or -1 and sets ARGUMENT, which names op, unless -ndim <= dim < ndim. */
 int trek_normalize_dim(int64_t dim, int ndim, const char *op);
+/* Returns `dims`, or the numbers of all `ndim` dimensions if it is trek_dims_all(). */
+trek_dims_list trek_listed_dims(trek_dims_list dims, int ndim);
 /* Resolves one -1 and checks that shape has `numel` elements. Fails with SHAPE, which names op. */
 trek_status trek_resolve_shape(trek_shape *shape, int64_t numel, const char *op);
 /* Returns whether a view of t with these sizes exists, and writes its strides. */

@@ -115,7 +115,7 @@ trek_device trek_device_default(void)
     if (listed && parse_device(listed, strcspn(listed, ","), &device))
         return device;
     if (listed && *listed)
-        trek_log_message(TREK_LOG_WARNING,
+        trek_log_message(TREK_LOG_LEVEL_WARNING,
                          "TREK_DEVICES=%.80s: it does not begin with a device such as cpu:0 or cuda:1: it is ignored here",
                          listed);
     int gpus = trek_device_count(TREK_CUDA);

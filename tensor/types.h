@@ -116,16 +116,17 @@ TREK_API char *trek_shape_text(trek_shape shape, char *text, size_t capacity);
 #define trek_dims(...)                                                         \
     trek_shape_make((const int64_t[]){ __VA_ARGS__ }, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)))
 #endif
-/* Returns the shape of a scalar, which is also the empty list of dimensions. */
+/* Returns the shape of a scalar, which is also the empty list of dimensions. Reductions, Fourier transforms and
+ * trek_squeeze_dims take the empty list for all dimensions, as PyTorch does; other functions do nothing with it. */
 static inline trek_shape trek_dims_none(void)
 {
     return trek_shape_make(NULL, 0);
 }
-/* Returns the list that stands for all dimensions, for functions that say so: reductions such as trek_sum, and transforms such as
- * trek_fftn. It is the empty list, which these functions take as PyTorch takes dim=() or None. */
+/* Returns the list of all dimensions of the tensor that it is used with, in their order. Every function that takes a list of
+ * dimensions takes it. It is not a shape. */
 static inline trek_dims_list trek_dims_all(void)
 {
-    return trek_shape_make(NULL, 0);
+    return trek_shape_make(NULL, -1);
 }
 
 TREK_END

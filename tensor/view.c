@@ -14,6 +14,14 @@ int trek_normalize_dim(int64_t dim, int ndim, const char *op)
     return -1;
 }
 
+trek_dims_list trek_listed_dims(trek_dims_list dims, int ndim)
+{
+    if (dims.ndim == trek_dims_all().ndim)
+        for (dims.ndim = 0; dims.ndim < ndim; dims.ndim++)
+            dims.sizes[dims.ndim] = dims.ndim;
+    return dims;
+}
+
 trek_status trek_resolve_shape(trek_shape *shape, int64_t numel, const char *op)
 {
     char text[TREK_SHAPE_TEXT];

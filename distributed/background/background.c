@@ -206,7 +206,8 @@ static trek_status lose(trek_background *b, int64_t round, int site)
     trek_status status = TREK_OK;
     b->lost[site] = true;
     b->stats.lost += b->s->sites ? b->s->process_ranks[site] : 1;
-    trek_log_message(TREK_LOG_WARNING, "%s %d has failed: its batches go to the others, which continue without it", kind_of(b),
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "%s %d has failed: its batches go to the others, which continue without it",
+                     kind_of(b),
                      site);
     for (int64_t k = b->allotted - 1; k >= round && status == TREK_OK; k--) {
         trek_allotment *own = allotment_of(b, k, site);
@@ -293,7 +294,7 @@ static trek_status agree_on_steps(trek_background *b, int fragment)
     if (!b->s->comm)
         return TREK_OK;
     b->stats.bytes_sent += v->n_segments * (int64_t)sizeof *v->steps;
-    return trek_comm_run(b->s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I64,
+    return trek_comm_run(b->s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MAX, .dtype = TREK_I64,
                                                        .count = v->n_segments, .in = v->steps, .out = v->steps });
 }
 
@@ -308,7 +309,8 @@ static trek_status average(trek_background *b, int fragment)
     trek_status status = TREK_OK;
     trek_values_difference(v, fragment, b->weights);
     if (s->comm && n > 0) {
-        status = trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = v->dtype,
+        status = trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
+                                                          .dtype = v->dtype,
                                                           .count = n, .in = delta, .out = delta });
         b->stats.bytes_sent += n * (int64_t)trek_values_size(v);
     }
@@ -447,7 +449,7 @@ static trek_status begin_outer(trek_background *b)
 {
     trek_values *v = &b->values;
     if (b->outer && b->outer->count != v->n) {
-        trek_log_message(TREK_LOG_WARNING,
+        trek_log_message(TREK_LOG_LEVEL_WARNING,
                          "the frozen parameters are not the same as before: the outer optimizer's momentum starts again from 0");
         trek_outer_free(&b->outer);
     }
@@ -632,7 +634,7 @@ static trek_status give_up(trek_background *b, int site, trek_status status)
     trek_error_clear();
     snprintf(text, sizeof text, "%s %d: %.400s", kind_of(b), b->first + site,
              set != TREK_OK ? why : trek_status_description(status));
-    trek_log_message(TREK_LOG_ERROR, "%s", text);
+    trek_log_message(TREK_LOG_LEVEL_ERROR, "%s", text);
     trek_lock_acquire(&b->lock);
     if (b->failed == TREK_OK) {
         b->failed = set != TREK_OK ? set : status;

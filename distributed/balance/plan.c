@@ -108,7 +108,7 @@ trek_status trek_plan_add_shares(trek_plan *plan, int64_t from, const double *sh
     const char *fault = trek_plan_shares_fault(shares, plan->ranks);
     if (fault)
         return trek_fail(TREK_ERR_ARGUMENT, "plan_add_shares: %s", fault);
-    return add(plan, "plan_add_shares", (entry){ .from = from, .kind = TREK_PLAN_SHARES }, shares);
+    return add(plan, "plan_add_shares", (entry){ .from = from, .kind = TREK_PLAN_KIND_SHARES }, shares);
 }
 
 trek_status trek_plan_add_counts(trek_plan *plan, int64_t from, const int64_t *counts, int64_t anchor)
@@ -118,7 +118,7 @@ trek_status trek_plan_add_counts(trek_plan *plan, int64_t from, const int64_t *c
     const char *fault = trek_plan_counts_fault(counts, plan->ranks, anchor);
     if (fault)
         return trek_fail(TREK_ERR_ARGUMENT, "plan_add_counts: %s", fault);
-    return add(plan, "plan_add_counts", (entry){ .from = from, .kind = TREK_PLAN_COUNTS, .anchor = anchor }, counts);
+    return add(plan, "plan_add_counts", (entry){ .from = from, .kind = TREK_PLAN_KIND_COUNTS, .anchor = anchor }, counts);
 }
 
 trek_plan *trek_plan_copy(const trek_plan *plan)
@@ -142,7 +142,7 @@ trek_status trek_plan_cut(trek_plan *plan, int64_t from)
 static void lend(const entry *e, trek_decision *decision)
 {
     *decision = (trek_decision){ .from = e->from, .kind = e->kind, .anchor = e->anchor };
-    if (e->kind == TREK_PLAN_SHARES)
+    if (e->kind == TREK_PLAN_KIND_SHARES)
         decision->shares = e->values;
     else
         decision->counts = e->values;

@@ -13,8 +13,8 @@ typedef struct trek_plan trek_plan;
 
 /* The kind of a decision. */
 typedef enum trek_plan_kind {
-    TREK_PLAN_SHARES,         /* shares of each global batch: decisions of the balancer */
-    TREK_PLAN_COUNTS          /* whole batches between two reductions: decisions of El Che */
+    TREK_PLAN_KIND_SHARES, /* shares of each global batch: decisions of the balancer */
+    TREK_PLAN_KIND_COUNTS  /* whole batches between two reductions: decisions of El Che */
 } trek_plan_kind;
 
 /* A decision that is read from a plan. `shares` or `counts`, according to its kind, points to the plan's own values, one for

@@ -47,11 +47,11 @@ static void write_plan(trek_text *out, const trek_plan *plan)
     int64_t size = trek_plan_size(plan);
     trek_text_format(out, "trek-plan 2\nranks %d\n", ranks);
     for (int64_t k = 0; k < size && trek_plan_get(plan, k, &d); k++) {
-        trek_text_format(out, "%" PRId64 " %s", d.from, d.kind == TREK_PLAN_SHARES ? "shares" : "counts");
-        if (d.kind == TREK_PLAN_COUNTS)
+        trek_text_format(out, "%" PRId64 " %s", d.from, d.kind == TREK_PLAN_KIND_SHARES ? "shares" : "counts");
+        if (d.kind == TREK_PLAN_KIND_COUNTS)
             trek_text_format(out, " %" PRId64, d.anchor);
         for (int r = 0; r < ranks; r++) {
-            if (d.kind == TREK_PLAN_SHARES)
+            if (d.kind == TREK_PLAN_KIND_SHARES)
                 write_share(out, d.shares[r]);
             else
                 trek_text_format(out, " %" PRId64, d.counts[r]);

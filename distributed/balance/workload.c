@@ -176,7 +176,7 @@ void trek_workload_free(trek_workload **workload)
 /* Makes a decision the current state. */
 static trek_status follow(trek_workload *p, const trek_decision *d)
 {
-    if (d->kind == TREK_PLAN_SHARES) {
+    if (d->kind == TREK_PLAN_KIND_SHARES) {
         memcpy(p->shares, d->shares, (size_t)p->ranks * sizeof *p->shares);
         p->windows = false;
         return TREK_OK;
@@ -229,11 +229,11 @@ trek_status trek_workload_take_plan(trek_workload *p, const trek_plan *plan, boo
         return record(p, p->windows);
     if (status != TREK_OK || !trek_plan_at(p->plan, step, &d))
         return status;
-    if (d.kind == TREK_PLAN_COUNTS && p->elche) {
+    if (d.kind == TREK_PLAN_KIND_COUNTS && p->elche) {
         status = trek_elche_resume(p->elche, d.counts, d.anchor);
         return status == TREK_OK ? trek_elche_counts(p->elche, p->counts) : status;
     }
-    if (d.kind == TREK_PLAN_SHARES && p->balancer) {
+    if (d.kind == TREK_PLAN_KIND_SHARES && p->balancer) {
         status = trek_balancer_resume(p->balancer, d.shares);
         return status == TREK_OK ? trek_balancer_shares(p->balancer, p->shares) : status;
     }
@@ -351,13 +351,15 @@ static trek_status report_batch(trek_workload *p, const double *ms, const int64_
     trek_status status = trek_balancer_report(p->balancer, ms, units, communication_ms);
     int costly = trek_balancer_costly(p->balancer);
     if (costly >= 0 && costly != p->costly && !p->advises)
-        trek_log_message(TREK_LOG_WARNING, "rank %d costs more time than it saves: without it a step would be shorter", costly);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "rank %d costs more time than it saves: without it a step would be shorter",
+                         costly);
     p->costly = costly;
     if (status != TREK_OK || !trek_balancer_changed(p->balancer))
         return status;
     if (p->advises) {
-        trek_log_message(TREK_LOG_INFO, "the ranks' speeds differ although their devices do not: .balance = 1 or .max_anchor of "
-                                        "trek_trainer_opts would keep all of them busy");
+        trek_log_message(TREK_LOG_LEVEL_INFO,
+                         "the ranks' speeds differ although their devices do not: .balance = 1 or .max_anchor of "
+                         "trek_trainer_opts would keep all of them busy");
         trek_balancer_free(&p->balancer);
         return TREK_OK;
     }
@@ -371,7 +373,7 @@ static trek_status without_window(trek_workload *p)
 {
     if (p->windows_seen || ++p->without < STEPS_WITHOUT_WINDOWS)
         return TREK_OK;
-    trek_log_message(TREK_LOG_WARNING,
+    trek_log_message(TREK_LOG_LEVEL_WARNING,
                      "windows need trek_graph_set_loader and trek_graph_set_loss: shares of each batch are balanced instead");
     p->windows = false;
     return record(p, false);

@@ -11,25 +11,27 @@
 
 /* Computes acc[i] = acc[i] op in[i]. SUM also serves MEAN; integers wrap around. */
 #define DEFINE_FOLD(name, type, wrapping, is_nan)                                                                      \
-    static void fold_##name(type *restrict acc, const type *restrict in, int64_t n, trek_reduce_op op)                \
+    static void fold_##name(type *restrict acc, const type *restrict in, int64_t n, trek_reduction op)                 \
     {                                                                                                                  \
         switch (op) {                                                                                                  \
-        case TREK_SUM:                                                                                                 \
-        case TREK_MEAN:                                                                                                \
+        case TREK_REDUCTION_SUM:                                                                                       \
+        case TREK_REDUCTION_MEAN:                                                                                      \
             for (int64_t i = 0; i < n; i++)                                                                            \
                 acc[i] = (type)((wrapping)acc[i] + (wrapping)in[i]);                                                   \
             break;                                                                                                     \
-        case TREK_PROD:                                                                                                \
+        case TREK_REDUCTION_PROD:                                                                                      \
             for (int64_t i = 0; i < n; i++)                                                                            \
                 acc[i] = (type)((wrapping)acc[i] * (wrapping)in[i]);                                                   \
             break;                                                                                                     \
-        case TREK_MAX:                                                                                                 \
+        case TREK_REDUCTION_MAX:                                                                                       \
             for (int64_t i = 0; i < n; i++)                                                                            \
                 acc[i] = in[i] > acc[i] || is_nan(in[i]) ? in[i] : acc[i];                                             \
             break;                                                                                                     \
-        case TREK_MIN:                                                                                                 \
+        case TREK_REDUCTION_MIN:                                                                                       \
             for (int64_t i = 0; i < n; i++)                                                                            \
                 acc[i] = in[i] < acc[i] || is_nan(in[i]) ? in[i] : acc[i];                                             \
+            break;                                                                                                     \
+        default: /* refused by trek_comm_all_reduce and its like */                                                    \
             break;                                                                                                     \
         }                                                                                                              \
     }
@@ -66,7 +68,7 @@ static void first(trek_dtype dtype, block *acc, const char *in, int64_t n)
         memcpy(acc, in, (size_t)n * trek_dtype_size(dtype));
 }
 
-static void fold(trek_dtype dtype, block *acc, const char *in, int64_t n, trek_reduce_op op)
+static void fold(trek_dtype dtype, block *acc, const char *in, int64_t n, trek_reduction op)
 {
     float wide[BLOCK];
     switch (dtype) {
@@ -166,20 +168,20 @@ static bool has_lines(void)
 #endif
 }
 
-void trek_comm_combine(trek_dtype dtype, trek_reduce_op op, const void *const *ins, int n_ins, void *const *outs, int n_outs,
+void trek_comm_combine(trek_dtype dtype, trek_reduction op, const void *const *ins, int n_ins, void *const *outs, int n_outs,
                        int64_t begin, int64_t end)
 {
     block acc;
     size_t size = trek_dtype_size(dtype);
-    if (dtype == TREK_F32 && (op == TREK_SUM || op == TREK_MEAN))
-        begin = (has_lines() ? sum_f32_lines : sum_f32)(op == TREK_MEAN, ins, n_ins, outs, n_outs, begin, end);
+    if (dtype == TREK_F32 && (op == TREK_REDUCTION_SUM || op == TREK_REDUCTION_MEAN))
+        begin = (has_lines() ? sum_f32_lines : sum_f32)(op == TREK_REDUCTION_MEAN, ins, n_ins, outs, n_outs, begin, end);
     for (int64_t i = begin; i < end; i += BLOCK) {
         int64_t n = end - i < BLOCK ? end - i : BLOCK;
         size_t at = (size_t)i * size;
         first(dtype, &acc, (const char *)ins[0] + at, n);
         for (int r = 1; r < n_ins; r++)
             fold(dtype, &acc, (const char *)ins[r] + at, n, op);
-        if (op == TREK_MEAN)
+        if (op == TREK_REDUCTION_MEAN)
             divide(dtype, &acc, n, n_ins);
         for (int k = 0; k < n_outs; k++)
             store(dtype, (char *)outs[k] + at, &acc, n);

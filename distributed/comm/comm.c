@@ -132,12 +132,12 @@ static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, cons
     return TREK_OK;
 }
 
-static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const trek_tensor *tensor, trek_reduce_op op)
+static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const trek_tensor *tensor, trek_reduction op)
 {
-    if ((int)op < 0 || op > TREK_PROD)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: op: rank %d gave %d; must be a value of trek_reduce_op",
+    if ((int)op < 0 || op > TREK_REDUCTION_PROD)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: op: rank %d gave %d; must be TREK_REDUCTION_MEAN, _SUM, _MAX, _MIN or _PROD",
                          trek_call_kind_name(kind), comm->rank, (int)op);
-    bool fits = tensor->dtype == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN ||
+    bool fits = tensor->dtype == TREK_BOOL ? op == TREK_REDUCTION_MAX || op == TREK_REDUCTION_MIN : op != TREK_REDUCTION_MEAN ||
         trek_dtype_is_float(tensor->dtype);
     return fits ? TREK_OK
                 : trek_fail(TREK_ERR_DTYPE, "%s: op: rank %d asked for the %s of %s, which is not possible",
@@ -160,7 +160,7 @@ trek_tensor *trek_comm_zeros(trek_comm *comm, trek_shape shape, trek_dtype dtype
     return tensor;
 }
 
-trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduce_op op)
+trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduction op)
 {
     if (!comm)
         return trek_fail_missing("all_reduce", "communicator");
@@ -229,7 +229,7 @@ trek_status trek_comm_all_gather(trek_comm *comm, const trek_tensor *part, trek_
     return status;
 }
 
-trek_status trek_comm_reduce_scatter(trek_comm *comm, const trek_tensor *all, trek_tensor *part, trek_reduce_op op)
+trek_status trek_comm_reduce_scatter(trek_comm *comm, const trek_tensor *all, trek_tensor *part, trek_reduction op)
 {
     if (!comm)
         return trek_fail_missing("reduce_scatter", "communicator");
@@ -253,15 +253,17 @@ trek_status trek_comm_barrier(trek_comm *comm)
     return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BARRIER });
 }
 
-trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_reduce_op op)
+trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_reduction op)
 {
     if (!comm)
         return trek_fail_missing("all_reduce_scalar", "communicator");
-    if (!value || (int)op < 0 || op > TREK_PROD)
-        return run_invalid(comm, value ? trek_fail(TREK_ERR_ARGUMENT,
-                                                   "all_reduce_scalar: op: rank %d gave %d; must be a value of trek_reduce_op",
-                                                   comm->rank, (int)op)
-                                       : trek_fail_missing("all_reduce_scalar", "value"));
+    if (!value || (int)op < 0 || op > TREK_REDUCTION_PROD)
+        return run_invalid(
+            comm,
+            value ? trek_fail(TREK_ERR_ARGUMENT,
+                              "all_reduce_scalar: op: rank %d gave %d; must be TREK_REDUCTION_MEAN, _SUM, _MAX, _MIN or _PROD",
+                              comm->rank, (int)op)
+                  : trek_fail_missing("all_reduce_scalar", "value"));
     double number = *value;
     trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = TREK_F64,
                                                                .count = 1,

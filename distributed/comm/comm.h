@@ -17,16 +17,13 @@
 #ifndef TREK_DISTRIBUTED_COMM_COMM_H
 #define TREK_DISTRIBUTED_COMM_COMM_H
 
+#include "tensor/op_opts.h"
 #include "tensor/tensor.h"
 
 TREK_BEGIN
 
 /* A rank's handle of a communicator. */
 typedef struct trek_comm trek_comm;
-
-/* How a reduction combines values. TREK_MEAN is for floating dtypes only. In TREK_MAX and TREK_MIN NaN wins; for bool they are
- * "any" and "all", and only these two are allowed for bool. */
-typedef enum trek_reduce_op { TREK_SUM, TREK_MEAN, TREK_MAX, TREK_MIN, TREK_PROD } trek_reduce_op;
 
 /* Makes a group of n ranks (1 to 1024) that are threads of this process, and writes the handle of rank r to comms[r]. Each
  * handle is given back by trek_comm_free. `devices` are those of the ranks, [n], which may be any, also one GPU twice. NULL
@@ -85,18 +82,22 @@ TREK_API trek_status trek_comm_set_deadline(trek_comm *comm, double seconds);
  * other devices, it is as trek_tensor_zeros. */
 TREK_API trek_tensor *trek_comm_zeros(trek_comm *comm, trek_shape shape, trek_dtype dtype, trek_device device);
 
-/* Replaces every rank's tensor by the combination of all ranks' tensors. */
-TREK_API trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduce_op op);
+/* Replaces every rank's tensor by the combination of all ranks' tensors: their MEAN, SUM, MAX, MIN or PROD. The mean is for
+ * floating dtypes only. In the maximum and the minimum NaN wins; for bool they are "any" and "all", and bool has no others.
+ * Errors: ARGUMENT for another reduction. DTYPE for one that the dtype does not have. */
+TREK_API trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduction op);
 /* Replaces every rank's tensor by that of rank `root`. */
 TREK_API trek_status trek_comm_broadcast(trek_comm *comm, trek_tensor *tensor, int root);
 /* Writes the parts of all ranks, in rank order, to `all`, which has world size times the elements of `part`. */
 TREK_API trek_status trek_comm_all_gather(trek_comm *comm, const trek_tensor *part, trek_tensor *all);
-/* Writes the rank's part of the combination of all ranks' `all` to `part`. `all` has world size times the elements of `part`. */
-TREK_API trek_status trek_comm_reduce_scatter(trek_comm *comm, const trek_tensor *all, trek_tensor *part, trek_reduce_op op);
+/* Writes the rank's part of the combination of all ranks' `all` to `part`. `all` has world size times the elements of `part`.
+ * trek_comm_all_reduce says which reductions are allowed. */
+TREK_API trek_status trek_comm_reduce_scatter(trek_comm *comm, const trek_tensor *all, trek_tensor *part, trek_reduction op);
 /* Waits until every rank has called it. */
 TREK_API trek_status trek_comm_barrier(trek_comm *comm);
-/* Replaces *value by the combination of all ranks' values, for example the mean of a loss or the sum of a count. */
-TREK_API trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_reduce_op op);
+/* Replaces *value by the combination of all ranks' values, for example the mean of a loss or the sum of a count.
+ * trek_comm_all_reduce says which reductions are allowed. */
+TREK_API trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_reduction op);
 /* Computes which of `total` samples belong to this rank when they are divided evenly in rank order: *count of them, from
  * *first on. No sample is left out or counted twice. It does not communicate. If `comm` is NULL, all samples belong to the
  * caller.

@@ -14,7 +14,7 @@
 typedef struct trek_comm_call {
     uint64_t number;  /* counts the rank's calls, from 1 */
     trek_comm_kind kind;
-    trek_reduce_op op;
+    trek_reduction op;
     trek_dtype dtype;
     int root;
     int64_t count;
@@ -105,7 +105,7 @@ bool trek_comm_ended(const trek_comm *comm);
 void trek_comm_local_set_spin(trek_comm *comm, bool spin);
 
 /* Computes outs[k][i] = op over r of ins[r][i] in rank order, for i in [begin, end) and every k. An out may be an in. */
-void trek_comm_combine(trek_dtype dtype, trek_reduce_op op, const void *const *ins, int n_ins, void *const *outs, int n_outs,
+void trek_comm_combine(trek_dtype dtype, trek_reduction op, const void *const *ins, int n_ins, void *const *outs, int n_outs,
                        int64_t begin, int64_t end);
 
 #endif

@@ -80,7 +80,7 @@ static trek_comm *pick_engine(trek_control *control, const char *wanted)
     launch->local = places.local;
     launch->locals = places.locals;
     trek_log_message(
-        TREK_LOG_INFO, "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d",
+        TREK_LOG_LEVEL_INFO, "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d",
         trek_control_process(control), trek_control_processes(control), launch->source, launch->local, launch->locals,
         places.machines, places.machines > 1 ? "s" : "", comm->engine->name, launch->address, launch->port);
     return comm;

@@ -49,7 +49,7 @@ static const trek_device_comm *library_for(trek_device_type type, int n)
     char why[400];
     if (!library || library->available(why, sizeof why))
         return library;
-    trek_log_message(TREK_LOG_INFO, "%d ranks exchange gradients through host memory: %s", n, why);
+    trek_log_message(TREK_LOG_LEVEL_INFO, "%d ranks exchange gradients through host memory: %s", n, why);
     return NULL;
 }
 
@@ -168,7 +168,7 @@ trek_status trek_comm_nccl_attach(trek_comm **comms, const trek_device *devices,
         return status;
     char message[TREK_ERROR_SIZE];
     trek_error_take(&status, message);
-    trek_log_message(TREK_LOG_WARNING, "%d ranks exchange gradients through host memory: %s", n, message);
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "%d ranks exchange gradients through host memory: %s", n, message);
     return TREK_OK;
 }
 
@@ -290,7 +290,7 @@ static void log_error(const char *what)
     char message[TREK_ERROR_SIZE];
     trek_error_take(&status, message);
     if (message[0])
-        trek_log_message(TREK_LOG_WARNING, "%s: %s", what, message);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "%s: %s", what, message);
 }
 
 /* Returns whether the cards allow a communicator. All processes get the same answer. */
@@ -303,7 +303,8 @@ static bool cards_fit(const process_card *cards, int n)
         for (int k = 0; k < r && memcmp(cards[r].uuid, none, sizeof none) != 0; k++) {
             if (memcmp(cards[r].uuid, cards[k].uuid, sizeof none) != 0)
                 continue;
-            trek_log_message(TREK_LOG_WARNING, "processes %d and %d use the same GPU: all tensors go through host memory", k, r);
+            trek_log_message(TREK_LOG_LEVEL_WARNING, "processes %d and %d use the same GPU: all tensors go through host memory",
+                             k, r);
             return false;
         }
     }
@@ -411,25 +412,24 @@ trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device)
 
 /* --- calls ------------------------------------------------------------------------------ */
 
-static bool reduction_of(trek_reduce_op op, trek_device_reduce *reduction)
+static bool reduction_of(trek_reduction op, trek_device_reduce *reduction)
 {
     switch (op) {
-    case TREK_SUM:
+    case TREK_REDUCTION_SUM:
         *reduction = TREK_DEVICE_SUM;
         return true;
-    case TREK_MAX:
+    case TREK_REDUCTION_MAX:
         *reduction = TREK_DEVICE_MAX;
         return true;
-    case TREK_MIN:
+    case TREK_REDUCTION_MIN:
         *reduction = TREK_DEVICE_MIN;
         return true;
-    case TREK_PROD:
+    case TREK_REDUCTION_PROD:
         *reduction = TREK_DEVICE_PROD;
         return true;
-    case TREK_MEAN:
-        break; /* the library's average would be slow, and no important call needs it */
+    default:
+        return false; /* the library's average would be slow, and no important call needs it */
     }
-    return false;
 }
 
 static bool takes(const trek_comm *comm, const trek_comm_call *call)

@@ -7,7 +7,7 @@
 
 static const char *const kind_names[] = { "a call with wrong arguments", "all_reduce", "broadcast", "all_gather",
                                           "reduce_scatter", "reduce", "barrier" };
-static const char *const op_names[] = { "sum", "mean", "max", "min", "prod" }; /* in the order of trek_reduce_op */
+static const char *const op_names[] = { "mean", "sum", "max", "min", "prod" }; /* in the order of trek_reduction */
 
 static const char *name_of(const char *const *names, int n, int k) { return k >= 0 && k < n ? names[k] : "?"; }
 

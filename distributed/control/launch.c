@@ -427,7 +427,7 @@ int trek_launch_ended(int deaths, bool *ended, int processes)
 void trek_launch_note_begun(int deaths)
 {
     if (deaths >= 0 && pwrite(deaths, "+", 1, BEGUN_AT) != 1)
-        trek_log_message(TREK_LOG_DEBUG, "the launcher's file: %s", strerror(errno));
+        trek_log_message(TREK_LOG_LEVEL_DEBUG, "the launcher's file: %s", strerror(errno));
 }
 
 static bool has_begun(int deaths)

@@ -14,7 +14,7 @@ int trek_control_choose_fan(const trek_control *control)
     int fan = trek_tree_fan(control->processes, control->flat);
     for (int p = 1; p < control->processes && fan; p++)
         if (trek_tree_place(control->processes, fan, p).children > 0 && control->peers[p].port == 0) {
-            trek_log_message(TREK_LOG_INFO, "control: process %d does not listen: all gathers go to process 0 directly", p);
+            trek_log_message(TREK_LOG_LEVEL_INFO, "control: process %d does not listen: all gathers go to process 0 directly", p);
             fan = 0;
         }
     return fan;

@@ -301,10 +301,10 @@ void trek_control_log_table(trek_control *control)
     else
         trek_error_clear();
     trek_lock_release(&control->lock);
-    trek_log_message(TREK_LOG_ERROR, "the group of %d processes has ended: %s", control->processes, reason);
+    trek_log_message(TREK_LOG_LEVEL_ERROR, "the group of %d processes has ended: %s", control->processes, reason);
     for (char *line = text; line && *line;) {
         char *end = strchr(line, '\n');
-        trek_log_message(TREK_LOG_ERROR, "  %.*s", end ? (int)(end - line) : (int)strlen(line), line);
+        trek_log_message(TREK_LOG_LEVEL_ERROR, "  %.*s", end ? (int)(end - line) : (int)strlen(line), line);
         line = end ? end + 1 : NULL;
     }
     trek_free(text);

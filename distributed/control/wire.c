@@ -9,7 +9,7 @@
 void trek_control_wake(trek_control *control)
 {
     if (control->bell >= 0 && !trek_bell_ring(control->bell))
-        trek_log_message(TREK_LOG_DEBUG, "control: wake: %s", strerror(errno));
+        trek_log_message(TREK_LOG_LEVEL_DEBUG, "control: wake: %s", strerror(errno));
 }
 
 void trek_control_link_close(trek_control_link *link)

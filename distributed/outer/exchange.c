@@ -113,7 +113,7 @@ static trek_status mean_in_full(trek_exchange *exchange, float *values, int64_t 
     float *restrict scaled = (float *)(void *)exchange->room, factor = (float)share;
     for (int64_t i = 0; i < n; i++)
         scaled[i] = factor > 0 ? factor * values[i] : 0;
-    trek_status status = trek_comm_run(exchange->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM,
+    trek_status status = trek_comm_run(exchange->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
                                                                          .dtype = TREK_F32, .count = n, .in = scaled,
                                                                          .out = scaled });
     if (status == TREK_OK)

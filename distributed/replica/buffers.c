@@ -213,7 +213,7 @@ static void merge_integers(const trek_buffer_room *room, int k)
         if (room->counts[r] > 0)
             ins[n++] = outs[r];
     }
-    trek_comm_combine((trek_dtype)like->dtype, TREK_MAX, ins, n, outs, room->n_ranks, 0, like->numel);
+    trek_comm_combine((trek_dtype)like->dtype, TREK_REDUCTION_MAX, ins, n, outs, room->n_ranks, 0, like->numel);
 }
 
 void trek_buffers_merge(const trek_buffer_room *room, int first, int stride)

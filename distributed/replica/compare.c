@@ -14,7 +14,8 @@ trek_status trek_replica_agree(trek_comm *comm, trek_status own, const char *wha
     if (!comm || comm->world == 1)
         return own;
     int32_t failed = own != TREK_OK ? comm->rank + 1 : 0;
-    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
+    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MAX,
+                                                               .dtype = TREK_I32,
                                                                .count = 1, .in = &failed, .out = &failed });
     if (own != TREK_OK)
         return own;

@@ -38,7 +38,7 @@ static trek_status check_field(const trek_run_opts *o, trek_dataset *dataset)
 static trek_status check_trainer(const trek_run_opts *o)
 {
     const trek_trainer_opts *t = &o->trainer;
-    if (t->build_replica || t->arg || t->optimizer.klass || t->schedule.kind != TREK_SCHEDULE_NONE)
+    if (t->build_replica || t->arg || t->optimizer.klass || t->schedule.kind != TREK_SCHEDULE_KIND_NONE)
         FAIL(".trainer: .build_replica, .arg, .optimizer or .schedule is set; these are options of the run itself");
     if (t->ranks < 0 || t->ranks > TREK_MAX_RANKS || (t->ranks == 0 && (t->devices || t->slowdowns)))
         FAIL(".trainer.ranks: %d%s; must be 0 to 1024, and at least 1 with .devices or .slowdowns", t->ranks, t->devices ||

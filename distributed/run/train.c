@@ -86,7 +86,7 @@ static trek_status scale_rates(trek_run *run)
     double factor = 1 + (sites - 1) * o->lr_scale;
     if (factor == 1)
         return TREK_OK;
-    if (o->schedule.kind == TREK_SCHEDULE_NONE)
+    if (o->schedule.kind == TREK_SCHEDULE_KIND_NONE)
         return trek_graph_set_lr(run->graph, trek_graph_lr(run->graph) * factor);
     trek_schedule scaled = trek_scaled_lr(o->schedule, factor);
     return trek_graph_set_schedule(run->graph, &scaled);
@@ -415,7 +415,7 @@ static void tell_early(const trek_run *run, const trek_epoch_metrics *m)
         return;
     if (run->best_epoch >= 0)
         snprintf(epoch, sizeof epoch, "%lld", (long long)run->best_epoch);
-    trek_log_message(TREK_LOG_WARNING, "trainer_run: stopped early after epoch %lld (.patience %lld): best epoch %s, %s %s",
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "trainer_run: stopped early after epoch %lld (.patience %lld): best epoch %s, %s %s",
                      (long long)m->epoch, (long long)run->opts.patience, epoch, best_metric(&run->opts),
                      trek_text_number(run->best, number));
 }

@@ -37,7 +37,7 @@ trek_status trek_average_begin_pass(ranks_stepper *s)
         return trek_fail(TREK_ERR_STATE, "graph_train_batch: .average averages parameters, but the graph has no optimizer; call "
                                          "trek_graph_set_optimizer first");
     for (int k = 0; k < TREK_UPDATE_STATES; k++)
-        if (s->replicas[0].optimizer->klass->states[k].extent != TREK_STATE_ELEMENTS)
+        if (s->replicas[0].optimizer->klass->states[k].extent != TREK_STATE_EXTENT_ELEMENTS)
             return trek_fail(TREK_ERR_UNSUPPORTED,
                              "graph_train_batch: .average of parameters together with %s, whose %s is not kept for each element; "
                              "choose another optimizer",
@@ -55,7 +55,7 @@ trek_status trek_average_local_step(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
     const trek_graph_settings *settings = &s->base.graph->settings;
-    if (settings->schedule.kind != TREK_SCHEDULE_NONE) {
+    if (settings->schedule.kind != TREK_SCHEDULE_KIND_NONE) {
         double lr = trek_schedule_lr(&settings->schedule, settings->steps + own->steps_ahead + own->local_steps);
         trek_status status = isnan(lr) ? trek_error_status() : trek_optimizer_schedule_lr(own->optimizer, lr);
         if (status != TREK_OK)
@@ -305,7 +305,7 @@ trek_drift_verdict trek_average_judge(ranks_stepper *s)
 static trek_status settle_rates(ranks_stepper *s)
 {
     const trek_graph_settings *settings = &s->base.graph->settings;
-    if (settings->schedule.kind == TREK_SCHEDULE_NONE || s->window_batches == 0 || !s->replicas[0].optimizer)
+    if (settings->schedule.kind == TREK_SCHEDULE_KIND_NONE || s->window_batches == 0 || !s->replicas[0].optimizer)
         return TREK_OK;
     double lr = trek_schedule_lr(&settings->schedule, settings->steps + s->window_batches - 1);
     return isnan(lr) ? trek_error_status() : trek_optimizer_schedule_lr(s->replicas[0].optimizer, lr);

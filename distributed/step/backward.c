@@ -80,7 +80,7 @@ static trek_var *factor_there(ranks_stepper *s, trek_var *counted, double known)
     trek_no_grad_begin();
     trek_var *own = counted ? counted : trek_var_from(trek_tensor_full(trek_dims_none(), known, TREK_F64, device));
     trek_var *total = trek_mul_scalar(own, 1), *factor = NULL;
-    if (total && trek_comm_all_reduce(s->comm, total->data, TREK_SUM) == TREK_OK)
+    if (total && trek_comm_all_reduce(s->comm, total->data, TREK_REDUCTION_SUM) == TREK_OK)
         factor = trek_where(trek_gt_scalar(total, 0), trek_div(own, total),
                             trek_var_from(trek_tensor_full(trek_dims_none(), 1, TREK_F64, device)));
     trek_no_grad_end();

@@ -203,7 +203,8 @@ static trek_status add_up(trek_rank_sums *sums, sums_slot *first)
         status = trek_fail(TREK_ERR_STATE,
                            "graph_forward: a layer makes sums with other processes, with which the graph no longer trains");
     else if (sums->interprocess)
-        status = trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
+        status = trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
+                                                             .dtype = TREK_F64,
                                                              .count = first->count, .in = first->values, .out = first->values });
     for (int r = first->rank + 1; r < sums->local_ranks && status == TREK_OK; r++)
         if (sums->slots[r].takes_part)
@@ -300,7 +301,7 @@ static trek_status sum_over_comm(double *values, int64_t count, void *arg)
     const comm_sums *sums = arg;
     if (!sums->comm)
         return trek_fail(TREK_ERR_STATE, "forward: a layer makes sums over the ranks of a ddp wrapper that was freed");
-    return trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
+    return trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F64,
                                                        .count = count,
                                                        .in = values, .out = values });
 }

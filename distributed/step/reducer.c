@@ -256,7 +256,8 @@ static void send_stretch(trek_reducer *r, const stretch *x)
     int64_t start = trek_trace_enter("bucket");
     const trek_arena_part *part = &r->parts[r->items[x->first].part];
     char *data = contribute(r, x);
-    trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = x->count, .in = data,
+    trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = part->wide, .count = x->count,
+                            .in = data,
                             .out = data, .on_device = r->device.type != TREK_CPU };
     if (r->now.scatters && x->owner >= 0) {
         call.kind = TREK_COMM_REDUCE;

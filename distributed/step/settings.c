@@ -108,7 +108,7 @@ static const char *const schedules[] = { "none", "constant", "step", "multistep"
 static void schedule_part(walk *w, const trek_schedule_part *s, const char *name)
 {
     word(w, name, (int)s->kind, (size_t)s->kind < sizeof schedules / sizeof *schedules ? schedules[s->kind] : "?");
-    if (s->kind == TREK_SCHEDULE_NONE)
+    if (s->kind == TREK_SCHEDULE_KIND_NONE)
         return;
     number(w, "the schedule's lr", s->lr);
     number(w, "the schedule's scale", s->scale);

@@ -103,12 +103,14 @@ trek_status trek_sharer_gather_params(const trek_sharer *x)
 
 trek_status trek_sharer_join_norm(trek_update_state *on_device, void *comm)
 {
-    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
+    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
+                                                               .dtype = TREK_F64,
                                                                .count = 1, .in = &on_device->sum_squares,
                                                                .out = &on_device->sum_squares, .on_device = true });
     if (status != TREK_OK)
         return status;
-    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MIN, .dtype = TREK_I32, .count = 1,
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MIN, .dtype = TREK_I32,
+                                                 .count = 1,
                                                  .in = &on_device->finite, .out = &on_device->finite, .on_device = true });
 }
 

@@ -46,7 +46,7 @@ static void tell_starving(ranks_stepper *s)
     if (rank < 0 || s->process > 0)
         return;
     trek_log_message(
-        TREK_LOG_WARNING,
+        TREK_LOG_LEVEL_WARNING,
         "step %lld: rank %d spends %.0f %% of its time waiting for its data%s%s, the least of any rank is %.0f %%: faster "
         "storage, or more .workers and .prefetch of its loader, would help",
         (long long)s->base.graph->settings.steps, rank, 100 * trek_starvation_of(&s->starvation, rank),
@@ -62,14 +62,14 @@ static void tell_workload(ranks_stepper *s)
     if (s->process > 0)
         return;
     if (state.windows)
-        trek_log_message(TREK_LOG_INFO,
+        trek_log_message(TREK_LOG_LEVEL_INFO,
                          "step %lld: windows of %lld batches from here on, %lld by the slowest rank; predicted speed-up over the "
                          "fastest rank %.2f, achieved %.2f",
                          (long long)s->base.graph->settings.steps, (long long)trek_workload_window(s->workload),
                          (long long)state.anchor,
                          state.predicted, state.achieved);
     else
-        trek_log_message(TREK_LOG_INFO,
+        trek_log_message(TREK_LOG_LEVEL_INFO,
                          "step %lld: new shares from here on; predicted speed-up over the fastest rank %.2f, achieved %.2f",
                          (long long)s->base.graph->settings.steps, state.predicted, state.achieved);
 }

@@ -82,7 +82,7 @@ trek_status trek_ranks_detach(trek_stepper *stepper)
 trek_status trek_ranks_set_rates(ranks_stepper *s, bool by_schedule)
 {
     const trek_graph_settings *settings = &s->base.graph->settings;
-    by_schedule &= settings->schedule.kind != TREK_SCHEDULE_NONE;
+    by_schedule &= settings->schedule.kind != TREK_SCHEDULE_KIND_NONE;
     double lr = by_schedule ? trek_schedule_lr(&settings->schedule, settings->steps) : 0;
     if (isnan(lr))
         return trek_error_status();

@@ -100,7 +100,8 @@ static workload_data open_cifar(const char *folder, int64_t train, int64_t test)
     for (int k = 0; folder && k < 3; k++) {
         snprintf(place, sizeof place, "%s/%s", folder, names[k]);
         if (there(place, "data_batch_1.bin", path, sizeof path))
-            return (workload_data){ trek_dataset_cifar10(place, TREK_TRAIN), trek_dataset_cifar10(place, TREK_TEST), "CIFAR-10" };
+            return (workload_data){ trek_dataset_cifar10(place, TREK_DATA_SPLIT_TRAIN),
+                                    trek_dataset_cifar10(place, TREK_DATA_SPLIT_TEST), "CIFAR-10" };
     }
     return (workload_data){ coloured_digits(train, 1), coloured_digits(test, 2), "coloured drawn digits" };
 }

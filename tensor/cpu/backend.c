@@ -214,7 +214,8 @@ static const instruction_set *choose(const instruction_set *sets, int n)
     for (int k = 0; k < n; k++)
         if (strcmp(sets[k].name, wanted) == 0 && sets[k].supported)
             return &sets[k];
-    trek_log_message(TREK_LOG_WARNING, "TREK_ISA=%s: unknown, or not supported by this machine: using %s", wanted, best->name);
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "TREK_ISA=%s: unknown, or not supported by this machine: using %s", wanted,
+                     best->name);
     return best;
 }
 

@@ -178,7 +178,7 @@ trek_status trek_cuda_open_devices(char *why, size_t size)
             continue;
         }
         snprintf(left_out, sizeof left_out, "GPU %d (%.40s): %.120s", k, d->info.name[0] ? d->info.name : "?", d->why);
-        trek_log_message(TREK_LOG_WARNING, "%s; it is left out", left_out);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "%s; it is left out", left_out);
     }
     if (n_devices > 0)
         return TREK_OK;

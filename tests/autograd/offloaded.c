@@ -63,5 +63,5 @@ trek_module *deep_model(void)
 
 void quiet(trek_log_level level, const char *message, void *arg)
 {
-    *(int *)arg += level == TREK_LOG_WARNING && strstr(message, "offload") != NULL;
+    *(int *)arg += level == TREK_LOG_LEVEL_WARNING && strstr(message, "offload") != NULL;
 }

@@ -12,14 +12,14 @@ static void quotients(void **state)
     for (int k = 0; k < 6; k++) {
         trek_var *x = LIST(dtypes[k], 7, -7, 7, -7, 6, 0), *y = LIST(dtypes[k], 2, 2, -2, -2, 3, 5);
         ASSERT_VALUES(trek_floor_divide(x, y), 3, -4, -4, 3, 2, 0);
-        ASSERT_VALUES(trek_div_mode(x, y, TREK_ROUND_TRUNC), 3, -3, -3, 3, 2, 0);
-        ASSERT_VALUES(trek_div_mode(x, y, TREK_ROUND_FLOOR), 3, -4, -4, 3, 2, 0);
+        ASSERT_VALUES(trek_div_mode(x, y, TREK_ROUNDING_TRUNC), 3, -3, -3, 3, 2, 0);
+        ASSERT_VALUES(trek_div_mode(x, y, TREK_ROUNDING_FLOOR), 3, -4, -4, 3, 2, 0);
         ASSERT_VALUES(trek_fmod(x, y), 1, -1, 1, -1, 0, 0);
         assert_int_equal(trek_var_dtype(trek_floor_divide(x, y)), dtypes[k]);
     }
     trek_var *bytes = LIST(TREK_U8, 255, 200, 7);
     ASSERT_VALUES(trek_floor_divide(bytes, LIST(TREK_U8, 2, 201, 7)), 127, 0, 1);
-    ASSERT_VALUES(trek_div_mode(LIST(TREK_F64, 7, 1), LIST(TREK_F64, 2, 4), TREK_ROUND_NONE), 3.5, 0.25);
+    ASSERT_VALUES(trek_div_mode(LIST(TREK_F64, 7, 1), LIST(TREK_F64, 2, 4), TREK_ROUNDING_NONE), 3.5, 0.25);
     ASSERT_VALUES(trek_floor_divide(LIST(TREK_F64, -1, 1, 1, -1), LIST(TREK_F64, INFINITY, INFINITY, 0, 0)), -1, 0, INFINITY,
                   -INFINITY);
     /* what f64 has no room for */

@@ -484,7 +484,7 @@ static void unbalanced_and_wrong_calls_are_refused(void **state)
 
 int main(void)
 {
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unbalanced_and_wrong_calls_are_refused), cmocka_unit_test(ops_choose_their_dtype),
         cmocka_unit_test(casts_of_parameters_are_kept), cmocka_unit_test(gradients_equal_written_casts),

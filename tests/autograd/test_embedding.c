@@ -102,7 +102,7 @@ static void test_frequencies(void **state)
         }
     }
     trek_var_zero_grad(w);
-    trek_bag_opts bag = { .offsets = INTEGERS(0, 2, 2), .scale_grad_by_freq = true, .mode = TREK_BAG_MEAN };
+    trek_bag_opts bag = { .offsets = INTEGERS(0, 2, 2), .scale_grad_by_freq = true, .mode = TREK_REDUCTION_MEAN };
     trek_backward_with(trek_embedding_bag(index, w, &bag), trek_narrow(g, 0, 0, 3), NULL);
     for (int64_t j = 0; j < 3; j++) /* row 2: half of bag 0, a third twice of bag 2, by three; row 0: half of bag 0 */
     {
@@ -115,7 +115,7 @@ static void test_frequencies(void **state)
 
 /* Element j of bag [begin, end), the padding passed over. */
 static double of_bag(const trek_var *w, const trek_var *index, const trek_var *weights, int64_t begin, int64_t end, int64_t j,
-                     trek_bag_mode mode, int64_t padding)
+                     trek_reduction mode, int64_t padding)
 {
     int64_t d = trek_var_size(w, 1);
     double sum = 0, count = 0, most = -INFINITY;
@@ -128,11 +128,11 @@ static double of_bag(const trek_var *w, const trek_var *index, const trek_var *w
         most = x > most ? x : most;
         count++;
     }
-    return mode == TREK_BAG_MAX ? (count > 0 ? most : 0) : mode == TREK_BAG_MEAN && count > 0 ? sum / count : sum;
+    return mode == TREK_REDUCTION_MAX ? (count > 0 ? most : 0) : mode == TREK_REDUCTION_MEAN && count > 0 ? sum / count : sum;
 }
 
 static void check_bags(trek_var *y, const trek_var *w, const trek_var *index, const trek_var *weights, const int64_t *ends,
-                       int64_t bags, trek_bag_mode mode, int64_t padding)
+                       int64_t bags, trek_reduction mode, int64_t padding)
 {
     assert_non_null(y);
     assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(bags, trek_var_size(w, 1))));
@@ -148,7 +148,7 @@ static void test_bags(void **state)
         *p = numbers(2, trek_dims(8), false);
     const int64_t ends[] = { 0, 3, 3, 5, 8 }, lines[] = { 0, 4, 8 }, cut[] = { 0, 3, 3, 5 };
     trek_var *offsets = INTEGERS(0, 3, 3, 5);
-    for (trek_bag_mode mode = TREK_BAG_MEAN; mode <= TREK_BAG_MAX; mode++) {
+    for (trek_reduction mode = TREK_REDUCTION_MEAN; mode <= TREK_REDUCTION_MAX; mode++) {
         trek_bag_opts opts = { .offsets = offsets, .mode = mode };
         check_bags(trek_embedding_bag(index, w, &opts), w, index, NULL, ends, 4, mode, -1);
         opts.offsets = trek_cast(offsets, TREK_I32);
@@ -166,11 +166,11 @@ static void test_bags(void **state)
         opts = (trek_bag_opts){ .mode = mode, .offsets = trek_narrow(offsets, 0, 0, 0) };
         assert_int_equal(trek_var_numel(trek_embedding_bag(trek_narrow(index, 0, 0, 0), w, &opts)), 0);
     }
-    trek_bag_opts weighted = { .offsets = offsets, .mode = TREK_BAG_SUM, .per_sample_weights = p, .padding_idx = 4 };
-    check_bags(trek_embedding_bag(index, w, &weighted), w, index, p, ends, 4, TREK_BAG_SUM, 4);
+    trek_bag_opts weighted = { .offsets = offsets, .mode = TREK_REDUCTION_SUM, .per_sample_weights = p, .padding_idx = 4 };
+    check_bags(trek_embedding_bag(index, w, &weighted), w, index, p, ends, 4, TREK_REDUCTION_SUM, 4);
     trek_var *turned = trek_transpose(trek_clone(trek_transpose(w, 0, 1)), 0, 1), *back = trek_flip(index, trek_dims(0));
     weighted.per_sample_weights = trek_flip(trek_flip(p, trek_dims(0)), trek_dims(0));
-    check_bags(trek_embedding_bag(trek_flip(back, trek_dims(0)), turned, &weighted), w, index, p, ends, 4, TREK_BAG_SUM, 4);
+    check_bags(trek_embedding_bag(trek_flip(back, trek_dims(0)), turned, &weighted), w, index, p, ends, 4, TREK_REDUCTION_SUM, 4);
 }
 
 /* Sums of 16-bit rows are f64's, rounded. */
@@ -178,14 +178,14 @@ static void test_half_bags(void **state)
 {
     static const trek_dtype dtypes[] = { TREK_BF16, TREK_F16 };
     for (int k = 0; k < 2; k++)
-        for (trek_bag_mode mode = TREK_BAG_MEAN; mode <= TREK_BAG_MAX; mode++) {
+        for (trek_reduction mode = TREK_REDUCTION_MEAN; mode <= TREK_REDUCTION_MAX; mode++) {
             trek_var *w = trek_cast(numbers(1, trek_dims(5, 600), false), dtypes[k]);
             trek_var *index = INTEGERS(4, 0, 2, 2, 1, 3, 2, 0, 1, 4);
             trek_bag_opts opts = { .offsets = INTEGERS(0, 9), .mode = mode };
-            if (mode == TREK_BAG_SUM)
+            if (mode == TREK_REDUCTION_SUM)
                 opts.per_sample_weights = trek_cast(numbers(2, trek_dims(10), false), dtypes[k]);
             trek_var *y = trek_embedding_bag(index, w, &opts);
-            if (mode == TREK_BAG_SUM)
+            if (mode == TREK_REDUCTION_SUM)
                 opts.per_sample_weights = trek_cast(opts.per_sample_weights, TREK_F64);
             trek_var *want = trek_cast(trek_embedding_bag(index, trek_cast(w, TREK_F64), &opts), TREK_F32);
             assert_int_equal(trek_var_dtype(y), dtypes[k]);
@@ -214,12 +214,12 @@ static void test_derivatives(void **state)
     in[1] = trek_var_retain(numbers(2, trek_dims(8), true));
     trek_gradcheck_opts second = { .second = true };
     for (int k = 0; k < 12; k++) {
-        bags b = { index, { .mode = (trek_bag_mode)(k % 3), .padding_idx = k / 3 % 2 ? 2 : 0,
+        bags b = { index, { .mode = (trek_reduction)(k % 3), .padding_idx = k / 3 % 2 ? 2 : 0,
                             .offsets = k < 6 ? INTEGERS(0, 3, 3, 6) : NULL, .include_last_offset = k % 6 == 1 } };
         b.index = k < 6 ? index : trek_reshape(index, trek_dims(2, 4));
         if (trek_gradcheck(bags_of, in, 1, &b, &second) != TREK_OK)
             fail_msg("case %d: %s", k, trek_error());
-        if (b.opts.mode != TREK_BAG_SUM || k >= 6)
+        if (b.opts.mode != TREK_REDUCTION_SUM || k >= 6)
             continue;
         if (trek_gradcheck(bags_of, in, 2, &b, &second) != TREK_OK)
             fail_msg("weighted, case %d: %s", k, trek_error());
@@ -229,7 +229,8 @@ static void test_derivatives(void **state)
     /* of equal maxima the first has the gradient, of an empty bag nobody */
     trek_var *w = reals(trek_dims(3, 1), (double[]){ 2, 5, 5 });
     trek_var_set_requires_grad(w, true);
-    trek_var *y = trek_embedding_bag(INTEGERS(0, 2, 1), w, &(trek_bag_opts){ .mode = TREK_BAG_MAX, .offsets = INTEGERS(0, 3) });
+    trek_var *y = trek_embedding_bag(INTEGERS(0, 2, 1), w,
+                                     &(trek_bag_opts){ .mode = TREK_REDUCTION_MAX, .offsets = INTEGERS(0, 3) });
     trek_backward(trek_sum(y, trek_dims_all(), false));
     near(at(trek_var_grad(w), 2), 1);
     near(at(trek_var_grad(w), 1), 0);
@@ -254,13 +255,16 @@ static void test_refused(void **state)
           "embedding_bag: offsets" },
         { index, { .offsets = offsets, .per_sample_weights = p }, TREK_ERR_ARGUMENT,
           "embedding_bag: per_sample_weights: given" },
-        { index, { .offsets = offsets, .mode = TREK_BAG_SUM, .per_sample_weights = trek_narrow(p, 0, 0, 3) }, TREK_ERR_SHAPE,
+        { index, { .offsets = offsets, .mode = TREK_REDUCTION_SUM, .per_sample_weights = trek_narrow(p, 0, 0, 3) },
+          TREK_ERR_SHAPE,
           "embedding_bag: per_sample_weights: [3]; must have the shape of the indices, [4]" },
-        { index, { .offsets = offsets, .mode = TREK_BAG_SUM, .per_sample_weights = trek_cast(p, TREK_F32) }, TREK_ERR_DTYPE,
+        { index, { .offsets = offsets, .mode = TREK_REDUCTION_SUM, .per_sample_weights = trek_cast(p, TREK_F32) }, TREK_ERR_DTYPE,
           "embedding_bag: inputs: dtypes " },
-        { index, { .offsets = offsets, .mode = TREK_BAG_MAX, .scale_grad_by_freq = true }, TREK_ERR_ARGUMENT,
+        { index, { .offsets = offsets, .mode = TREK_REDUCTION_MAX, .scale_grad_by_freq = true }, TREK_ERR_ARGUMENT,
           "embedding_bag: scale" },
-        { index, { .offsets = offsets, .mode = (trek_bag_mode)7 }, TREK_ERR_ARGUMENT, "embedding_bag: mode: 7" },
+        { index, { .offsets = offsets, .mode = (trek_reduction)7 }, TREK_ERR_ARGUMENT, "embedding_bag: mode: 7" },
+        { index, { .offsets = offsets, .mode = TREK_REDUCTION_NONE }, TREK_ERR_ARGUMENT,
+          "embedding_bag: mode: 6; must be TREK_REDUCTION_MEAN, _SUM or _MAX" },
         { index, { .offsets = offsets, .padding_idx = 5 }, TREK_ERR_ARGUMENT,
           "embedding_bag: padding_idx: 5; must be inside 5 rows" },
         { p, { .offsets = offsets }, TREK_ERR_DTYPE, "embedding_bag: indices: dtype " },

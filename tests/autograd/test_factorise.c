@@ -210,33 +210,33 @@ static trek_var *least(trek_var *const *in) { return trek_lstsq(in[0], in[1]); }
 static trek_var *power(trek_var *const *in) { return trek_matrix_power(regular(in[0]), -3); }
 
 #define OF_ORDER(order) \
-    static trek_var *norm_##order(trek_var *const *in) { return trek_matrix_norm(in[0], TREK_NORM_##order, false); }
-OF_ORDER(FRO) OF_ORDER(NUC) OF_ORDER(2) OF_ORDER(2_LEAST) OF_ORDER(1) OF_ORDER(1_LEAST) OF_ORDER(INF) OF_ORDER(INF_LEAST)
+    static trek_var *norm_##order(trek_var *const *in) { return trek_matrix_norm(in[0], TREK_MATRIX_ORDER_##order, false); }
+OF_ORDER(FRO) OF_ORDER(NUC) OF_ORDER(2) OF_ORDER(MINUS_2) OF_ORDER(1) OF_ORDER(MINUS_1) OF_ORDER(INF) OF_ORDER(MINUS_INF)
 static trek_var *of_logdet(trek_var *const *in) { return trek_logdet(trek_matmul(in[0], trek_transpose(in[0], -1, -2))); }
 
 static void norms(void **state)
 {
     trek_var *a = VALUES(trek_dims(2, 2), TREK_F64, 3, 0, 0, -4), *b = VALUES(trek_dims(2, 3), TREK_F32, 1, -2, 3, 4, 0, 1);
-    ASSERT_VALUES(trek_matrix_norm(a, TREK_NORM_FRO, false), 5);
-    ASSERT_VALUES(trek_matrix_norm(a, TREK_NORM_NUC, false), 7);
-    ASSERT_VALUES(trek_matrix_norm(a, TREK_NORM_2, true), 4);
-    ASSERT_VALUES(trek_matrix_norm(a, TREK_NORM_2_LEAST, false), 3);
-    ASSERT_VALUES(trek_matrix_norm(b, TREK_NORM_1, false), 5);
-    ASSERT_VALUES(trek_matrix_norm(b, TREK_NORM_1_LEAST, false), 2);
-    ASSERT_VALUES(trek_matrix_norm(trek_transpose(b, 0, 1), TREK_NORM_INF, false), 5);
-    ASSERT_VALUES(trek_matrix_norm(trek_cast(b, TREK_BF16), TREK_NORM_INF_LEAST, true), 5);
-    assert_int_equal(trek_var_ndim(trek_matrix_norm(b, TREK_NORM_FRO, true)), 2);
+    ASSERT_VALUES(trek_matrix_norm(a, TREK_MATRIX_ORDER_FRO, false), 5);
+    ASSERT_VALUES(trek_matrix_norm(a, TREK_MATRIX_ORDER_NUC, false), 7);
+    ASSERT_VALUES(trek_matrix_norm(a, TREK_MATRIX_ORDER_2, true), 4);
+    ASSERT_VALUES(trek_matrix_norm(a, TREK_MATRIX_ORDER_MINUS_2, false), 3);
+    ASSERT_VALUES(trek_matrix_norm(b, TREK_MATRIX_ORDER_1, false), 5);
+    ASSERT_VALUES(trek_matrix_norm(b, TREK_MATRIX_ORDER_MINUS_1, false), 2);
+    ASSERT_VALUES(trek_matrix_norm(trek_transpose(b, 0, 1), TREK_MATRIX_ORDER_INF, false), 5);
+    ASSERT_VALUES(trek_matrix_norm(trek_cast(b, TREK_BF16), TREK_MATRIX_ORDER_MINUS_INF, true), 5);
+    assert_int_equal(trek_var_ndim(trek_matrix_norm(b, TREK_MATRIX_ORDER_FRO, true)), 2);
     trek_var *none = trek_narrow(b, 1, 0, 0);
-    for (int order = TREK_NORM_FRO; order <= TREK_NORM_INF_LEAST; order++)
-        if (order < TREK_NORM_2 || order % 2 == 0)
+    for (int order = TREK_MATRIX_ORDER_FRO; order <= TREK_MATRIX_ORDER_MINUS_INF; order++)
+        if (order < TREK_MATRIX_ORDER_2 || order % 2 == 0)
             ASSERT_VALUES(trek_matrix_norm(none, (trek_matrix_order)order, false), 0);
-    ASSERT_REFUSED(trek_matrix_norm(none, TREK_NORM_1_LEAST, false), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_matrix_norm(none, TREK_MATRIX_ORDER_MINUS_1, false), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_matrix_norm(b, (trek_matrix_order)8, false), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_matrix_norm(trek_cast(b, TREK_I64), TREK_NORM_FRO, false), TREK_ERR_DTYPE);
-    ASSERT_REFUSED(trek_matrix_norm(trek_select(b, 0, 0), TREK_NORM_FRO, false), TREK_ERR_SHAPE);
-    ASSERT_REFUSED(trek_matrix_norm(trek_cast(b, TREK_BF16), TREK_NORM_2, false), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_matrix_norm(trek_cast(b, TREK_I64), TREK_MATRIX_ORDER_FRO, false), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_matrix_norm(trek_select(b, 0, 0), TREK_MATRIX_ORDER_FRO, false), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_matrix_norm(trek_cast(b, TREK_BF16), TREK_MATRIX_ORDER_2, false), TREK_ERR_DTYPE);
     ASSERT_VALUES(trek_logdet(VALUES(trek_dims(3, 1, 1), TREK_F64, 1, -2, 0)), 0, NAN, -INFINITY);
-    function_of *const of[] = { norm_FRO, norm_NUC, norm_2, norm_2_LEAST, norm_1, norm_1_LEAST, norm_INF, norm_INF_LEAST };
+    function_of *const of[] = { norm_FRO, norm_NUC, norm_2, norm_MINUS_2, norm_1, norm_MINUS_1, norm_INF, norm_MINUS_INF };
     for (int k = 0; k < 8; k++)
         check_gradients(of[k], 1, (trek_shape[]){ trek_dims(2, 3, 2) }, k < 4);
     check_gradients(of_logdet, 1, (trek_shape[]){ trek_dims(2, 3) }, true);

@@ -12,8 +12,8 @@ static void against_sums(void **state)
 {
     for (int n = 1; n <= 9; n++) {
         trek_var *x = random_values(1, trek_dims(3, n, 2)), *real = trek_select(x, 2, 0);
-        double *in = test_read(trek_var_data(x)), *out = test_read(trek_var_data(trek_fft(x, 0, -1, TREK_FFT_BACKWARD)));
-        double *half = test_read(trek_var_data(trek_rfft(real, 0, 1, TREK_FFT_BACKWARD)));
+        double *in = test_read(trek_var_data(x)), *out = test_read(trek_var_data(trek_fft(x, 0, -1, TREK_FFT_NORM_BACKWARD)));
+        double *half = test_read(trek_var_data(trek_rfft(real, 0, 1, TREK_FFT_NORM_BACKWARD)));
         for (int line = 0; line < 3; line++)
             for (int k = 0; k < n; k++) {
                 double re = 0, im = 0, c = 0, s = 0;
@@ -46,7 +46,7 @@ static void assert_close(trek_var *x, trek_var *y, int line)
 static void there_and_back(void **state)
 {
     trek_var *pairs = random_values(1, trek_dims(4, 5, 3, 2)), *x = random_values(2, trek_dims(4, 6, 5));
-    for (int norm = TREK_FFT_BACKWARD; norm <= TREK_FFT_FORWARD; norm++) {
+    for (int norm = TREK_FFT_NORM_BACKWARD; norm <= TREK_FFT_NORM_FORWARD; norm++) {
         for (int dim = -3; dim < 3; dim++) {
             ASSERT_CLOSE(trek_ifft(trek_fft(pairs, 0, dim, norm), 0, dim, norm), pairs);
             ASSERT_CLOSE(trek_irfft(trek_rfft(x, 0, dim, norm), trek_var_size(x, dim), dim, norm), x);
@@ -67,12 +67,13 @@ static void there_and_back(void **state)
         /* real frequencies and half of their signal */
         ASSERT_CLOSE(trek_hfft(trek_ihfft(x, 0, 1, norm), 6, 1, norm), x);
     }
-    ASSERT_VALUES(trek_rfft(LIST(TREK_F32, 1, 2, 3, 4), 0, 0, TREK_FFT_BACKWARD), 10, 0, -2, 2, -2, 0);
-    ASSERT_VALUES(trek_rfft(LIST(TREK_I64, 1, 2, 3, 4), 0, 0, TREK_FFT_ORTHO), 5, 0, -1, 1, -1, 0);
-    ASSERT_VALUES(trek_rfft(LIST(TREK_F64, 1, 2, 3, 4), 2, 0, TREK_FFT_BACKWARD), 3, 0, -1, 0); /* cut */
-    ASSERT_VALUES(trek_rfft(LIST(TREK_F64, 1, 2), 4, 0, TREK_FFT_FORWARD), 0.75, 0, 0.25, -0.5, -0.25, 0); /* filled */
-    ASSERT_VALUES(trek_irfft(VALUES(trek_dims(2, 2), TREK_F64, 3, 9, -1, 9), 0, 0, TREK_FFT_BACKWARD), 1, 2);
-    assert_int_equal(trek_var_numel(trek_rfft(values_of(trek_dims(0, 4), TREK_F64, (double[]){ 0 }), 0, 1, TREK_FFT_BACKWARD)),
+    ASSERT_VALUES(trek_rfft(LIST(TREK_F32, 1, 2, 3, 4), 0, 0, TREK_FFT_NORM_BACKWARD), 10, 0, -2, 2, -2, 0);
+    ASSERT_VALUES(trek_rfft(LIST(TREK_I64, 1, 2, 3, 4), 0, 0, TREK_FFT_NORM_ORTHO), 5, 0, -1, 1, -1, 0);
+    ASSERT_VALUES(trek_rfft(LIST(TREK_F64, 1, 2, 3, 4), 2, 0, TREK_FFT_NORM_BACKWARD), 3, 0, -1, 0); /* cut */
+    ASSERT_VALUES(trek_rfft(LIST(TREK_F64, 1, 2), 4, 0, TREK_FFT_NORM_FORWARD), 0.75, 0, 0.25, -0.5, -0.25, 0); /* filled */
+    ASSERT_VALUES(trek_irfft(VALUES(trek_dims(2, 2), TREK_F64, 3, 9, -1, 9), 0, 0, TREK_FFT_NORM_BACKWARD), 1, 2);
+    assert_int_equal(trek_var_numel(trek_rfft(values_of(trek_dims(0, 4), TREK_F64, (double[]){ 0 }), 0, 1,
+                                              TREK_FFT_NORM_BACKWARD)),
                      0);
 }
 
@@ -140,7 +141,7 @@ static void frames(void **state)
     trek_var *made = trek_stft(x, 6, &opts), *padded = trek_stft(x, 6, &(trek_stft_opts){ .hop_length = 3, .window = hann });
     assert_true(trek_shape_equal(trek_var_shape(made), trek_dims(2, 4, 5, 2)));
     for (int i = 0; i < 5; i++) {
-        trek_var *part = trek_rfft(trek_mul(trek_narrow(x, 1, 3 * i, 6), hann), 0, 1, TREK_FFT_BACKWARD);
+        trek_var *part = trek_rfft(trek_mul(trek_narrow(x, 1, 3 * i, 6), hann), 0, 1, TREK_FFT_NORM_BACKWARD);
         ASSERT_CLOSE(trek_select(made, 2, i), part);
         ASSERT_CLOSE(trek_select(padded, 2, i + 1), part); /* the first one's middle is the beginning */
     }
@@ -196,24 +197,24 @@ static void refused_frames(void **state)
     ASSERT_REFUSED(trek_istft(pairs, 4, 0, &(trek_stft_opts){ .window = none }), TREK_ERR_ARGUMENT);
 }
 
-static trek_var *of_fft(trek_var *const *in) { return trek_fft(in[0], 4, 0, TREK_FFT_ORTHO); }
-static trek_var *of_ifft(trek_var *const *in) { return trek_square(trek_ifft(in[0], 0, -1, TREK_FFT_BACKWARD)); }
-static trek_var *of_rfft(trek_var *const *in) { return trek_square(trek_rfft(in[0], 0, -1, TREK_FFT_BACKWARD)); }
-static trek_var *of_irfft(trek_var *const *in) { return trek_square(trek_irfft(in[0], 5, -1, TREK_FFT_BACKWARD)); }
-static trek_var *of_even(trek_var *const *in) { return trek_square(trek_irfft(in[0], 0, 0, TREK_FFT_FORWARD)); }
+static trek_var *of_fft(trek_var *const *in) { return trek_fft(in[0], 4, 0, TREK_FFT_NORM_ORTHO); }
+static trek_var *of_ifft(trek_var *const *in) { return trek_square(trek_ifft(in[0], 0, -1, TREK_FFT_NORM_BACKWARD)); }
+static trek_var *of_rfft(trek_var *const *in) { return trek_square(trek_rfft(in[0], 0, -1, TREK_FFT_NORM_BACKWARD)); }
+static trek_var *of_irfft(trek_var *const *in) { return trek_square(trek_irfft(in[0], 5, -1, TREK_FFT_NORM_BACKWARD)); }
+static trek_var *of_even(trek_var *const *in) { return trek_square(trek_irfft(in[0], 0, 0, TREK_FFT_NORM_FORWARD)); }
 static trek_var *of_plane(trek_var *const *in)
 {
-    return trek_exp(trek_irfft2(trek_square(trek_rfft2(in[0], TREK_FFT_ORTHO)), TREK_FFT_ORTHO));
+    return trek_exp(trek_irfft2(trek_square(trek_rfft2(in[0], TREK_FFT_NORM_ORTHO)), TREK_FFT_NORM_ORTHO));
 }
 
 static trek_var *of_several(trek_var *const *in)
 {
-    trek_var *y = trek_irfftn(trek_rfftn(in[0], trek_dims(3, 4), trek_dims(0, 1), TREK_FFT_ORTHO), trek_dims_none(),
+    trek_var *y = trek_irfftn(trek_rfftn(in[0], trek_dims(3, 4), trek_dims(0, 1), TREK_FFT_NORM_ORTHO), trek_dims_none(),
                               trek_dims(1, 0),
-                              TREK_FFT_BACKWARD);
+                              TREK_FFT_NORM_BACKWARD);
     return trek_square(trek_fftshift(y, trek_dims(0), false));
 }
-static trek_var *of_mirrored(trek_var *const *in) { return trek_square(trek_hfft(in[0], 0, 0, TREK_FFT_BACKWARD)); }
+static trek_var *of_mirrored(trek_var *const *in) { return trek_square(trek_hfft(in[0], 0, 0, TREK_FFT_NORM_BACKWARD)); }
 
 static void gradients(void **state)
 {
@@ -233,27 +234,27 @@ static void gradients(void **state)
 static void refused(void **state)
 {
     trek_var *x = random_values(1, trek_dims(3, 4)), *pairs = random_values(1, trek_dims(3, 2));
-    ASSERT_REFUSED(trek_fft(x, 0, 0, TREK_FFT_BACKWARD), TREK_ERR_SHAPE);
-    ASSERT_REFUSED(trek_rfft(x, 0, 2, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_rfft(x, -1, 0, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_fft(x, 0, 0, TREK_FFT_NORM_BACKWARD), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_rfft(x, 0, 2, TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_rfft(x, -1, 0, TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_rfft(x, 0, 0, (trek_fft_norm)3), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_rfft(trek_cast(x, TREK_F16), 0, 0, TREK_FFT_BACKWARD), TREK_ERR_DTYPE);
-    ASSERT_REFUSED(trek_rfft(trek_select(trek_select(x, 0, 0), 0, 0), 0, 0, TREK_FFT_BACKWARD), TREK_ERR_SHAPE);
-    ASSERT_REFUSED(trek_irfft(trek_narrow(pairs, 0, 0, 1), 0, 0, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_ifft2(pairs, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_fft2(NULL, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_fftn(pairs, trek_dims(2, 2), trek_dims(0), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_ifftn(x, trek_dims_none(), trek_dims(0, 0), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_rfftn(x, trek_dims(-1), trek_dims(0), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_irfftn(NULL, trek_dims_none(), trek_dims_all(), TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_hfft(x, 0, 0, TREK_FFT_BACKWARD), TREK_ERR_SHAPE);
-    ASSERT_REFUSED(trek_ihfft(NULL, 0, 0, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
-    ASSERT_REFUSED(trek_rfft(trek_narrow(x, 0, 0, 0), 0, 0, TREK_FFT_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_rfft(trek_cast(x, TREK_F16), 0, 0, TREK_FFT_NORM_BACKWARD), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_rfft(trek_select(trek_select(x, 0, 0), 0, 0), 0, 0, TREK_FFT_NORM_BACKWARD), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_irfft(trek_narrow(pairs, 0, 0, 1), 0, 0, TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_ifft2(pairs, TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_fft2(NULL, TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_fftn(pairs, trek_dims(2, 2), trek_dims(0), TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_ifftn(x, trek_dims_none(), trek_dims(0, 0), TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_rfftn(x, trek_dims(-1), trek_dims(0), TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_irfftn(NULL, trek_dims_none(), trek_dims_all(), TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_hfft(x, 0, 0, TREK_FFT_NORM_BACKWARD), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_ihfft(NULL, 0, 0, TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_rfft(trek_narrow(x, 0, 0, 0), 0, 0, TREK_FFT_NORM_BACKWARD), TREK_ERR_ARGUMENT);
 }
 
 static void absent(void **state)
 {
-    assert_null(trek_rfft(random_values(1, trek_dims(4)), 0, 0, TREK_FFT_BACKWARD));
+    assert_null(trek_rfft(random_values(1, trek_dims(4)), 0, 0, TREK_FFT_NORM_BACKWARD));
     assert_int_equal(trek_error_status(), TREK_ERR_UNSUPPORTED);
     assert_non_null(strstr(trek_error(), "install libfftw3"));
 }
@@ -269,8 +270,8 @@ int main(void)
     if (role && strcmp(role, "absent") == 0)
         return cmocka_run_group_tests(none, NULL, NULL);
     open_scope(NULL);
-    bool found = trek_rfft(random_values(1, trek_dims(4)), 0, 0, TREK_FFT_BACKWARD) &&
-        trek_rfft(trek_cast(random_values(1, trek_dims(4)), TREK_F32), 0, 0, TREK_FFT_BACKWARD);
+    bool found = trek_rfft(random_values(1, trek_dims(4)), 0, 0, TREK_FFT_NORM_BACKWARD) &&
+        trek_rfft(trek_cast(random_values(1, trek_dims(4)), TREK_F32), 0, 0, TREK_FFT_NORM_BACKWARD);
     if (!found)
         puts(trek_error());
     close_scope(NULL);

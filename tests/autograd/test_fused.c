@@ -266,8 +266,9 @@ static trek_var *loss_of_form(int form, bool fused, trek_var *const *in, const t
 static void loss_of_all_forms(void **state)
 {
     for (int k = 0; k < 3 * 3 * 4; k++) {
-        int form = k % 3, reduction = k / 3 % 3, other = k / 9;
-        trek_cross_entropy_opts opts = { .reduction = (trek_reduction)reduction, .label_smoothing = other & 1 ? 0.1 : 0 };
+        static const trek_reduction reductions[] = { TREK_REDUCTION_MEAN, TREK_REDUCTION_SUM, TREK_REDUCTION_NONE };
+        int form = k % 3, other = k / 9;
+        trek_cross_entropy_opts opts = { .reduction = reductions[k / 3 % 3], .label_smoothing = other & 1 ? 0.1 : 0 };
         if (other & 2 || form == 0)
             opts.weight = trek_add_scalar(trek_square(numbers(4, trek_dims(form == 2 ? 5 : 10), false)), 0.5);
         if (form != 1)

@@ -14,13 +14,14 @@ static void modes_and_paddings(void **state)
     trek_var *x = VALUES(trek_dims(1, 1, 1, 4), TREK_F32, 1, 2, 4, 8);
     trek_var *grid = VALUES(trek_dims(1, 1, 5, 2), TREK_F32, -1, 0, -0.5, 0, 0, 0, 1, 0, 1.5, 0); /* -0.5, 0.5, 1.5, 3.5, 4.5 */
     ASSERT_VALUES(trek_grid_sample(x, grid, NULL), 0.5, 1.5, 3, 4, 0);
-    ASSERT_VALUES(SAMPLE(x, grid, .padding = TREK_GRID_BORDER), 1, 1.5, 3, 8, 8);
-    ASSERT_VALUES(SAMPLE(x, grid, .padding = TREK_GRID_REFLECTION), 1, 1.5, 3, 8, 6); /* 4.5 is 2.5 in the mirror at 3.5 */
+    ASSERT_VALUES(SAMPLE(x, grid, .padding = TREK_GRID_PADDING_BORDER), 1, 1.5, 3, 8, 8);
+    ASSERT_VALUES(SAMPLE(x, grid, .padding = TREK_GRID_PADDING_REFLECTION), 1, 1.5, 3, 8, 6);
+        /* 4.5 is 2.5 in the mirror at 3.5 */
     ASSERT_VALUES(SAMPLE(x, grid, .align_corners = true), 1, 1.75, 3, 8, 2); /* 0, 0.75, 1.5, 3, 3.75 */
-    ASSERT_VALUES(SAMPLE(x, grid, .mode = TREK_GRID_NEAREST, .align_corners = true), 1, 2, 4, 8, 0);
-    ASSERT_VALUES(SAMPLE(x, grid, .mode = TREK_GRID_NEAREST), 1, 1, 4, 0, 0); /* halves to even */
+    ASSERT_VALUES(SAMPLE(x, grid, .mode = TREK_GRID_MODE_NEAREST, .align_corners = true), 1, 2, 4, 8, 0);
+    ASSERT_VALUES(SAMPLE(x, grid, .mode = TREK_GRID_MODE_NEAREST), 1, 1, 4, 0, 0); /* halves to even */
     trek_var *middle = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 0, 0);
-    ASSERT_VALUES(SAMPLE(x, middle, .mode = TREK_GRID_BICUBIC), -0.09375 * (1 + 8) + 0.59375 * (2 + 4));
+    ASSERT_VALUES(SAMPLE(x, middle, .mode = TREK_GRID_MODE_BICUBIC), -0.09375 * (1 + 8) + 0.59375 * (2 + 4));
     ASSERT_VALUES(trek_grid_sample(trek_cast(x, TREK_BF16), trek_cast(grid, TREK_BF16), NULL), 0.5, 1.5, 3, 4, 0);
 }
 
@@ -29,7 +30,7 @@ static void three_dimensions(void **state)
     trek_var *x = VALUES(trek_dims(1, 1, 2, 2, 2), TREK_F64, 0, 1, 2, 3, 4, 5, 6, 7);
     trek_var *grid = VALUES(trek_dims(1, 1, 1, 2, 3), TREK_F64, 0.5, -1, 1, 0, 0, 0); /* x, y, z */
     ASSERT_VALUES(SAMPLE(x, grid, .align_corners = true), 4.75, 3.5);
-    ASSERT_VALUES(SAMPLE(x, grid, .mode = TREK_GRID_NEAREST, .align_corners = true), 5, 0);
+    ASSERT_VALUES(SAMPLE(x, grid, .mode = TREK_GRID_MODE_NEAREST, .align_corners = true), 5, 0);
 }
 
 /* Places that are not finite, strides, nothing. */
@@ -38,8 +39,8 @@ static void edges(void **state)
     trek_var *x = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 5, 7);
     trek_var *grid = VALUES(trek_dims(1, 1, 3, 2), TREK_F32, NAN, 0, INFINITY, 0, -INFINITY, NAN);
     ASSERT_VALUES(trek_grid_sample(x, grid, NULL), 0, 0, 0);
-    ASSERT_VALUES(SAMPLE(x, grid, .padding = TREK_GRID_BORDER), 5, 7, 5);
-    assert_non_null(SAMPLE(x, grid, .padding = TREK_GRID_REFLECTION, .mode = TREK_GRID_BICUBIC));
+    ASSERT_VALUES(SAMPLE(x, grid, .padding = TREK_GRID_PADDING_BORDER), 5, 7, 5);
+    assert_non_null(SAMPLE(x, grid, .padding = TREK_GRID_PADDING_REFLECTION, .mode = TREK_GRID_MODE_BICUBIC));
     trek_var *holes = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, NAN, INFINITY),
         *off = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 9, 0);
     ASSERT_VALUES(trek_grid_sample(holes, off, NULL), 0); /* what is outside is not looked at */
@@ -56,7 +57,7 @@ static void gradients_of_one(void **state)
 {
     trek_var *x = VALUES(trek_dims(1, 1, 1, 2), TREK_F64, 5, 7), *grid = VALUES(trek_dims(1, 1, 2, 2), TREK_F64, 0.25, 0, 3, 0);
     trek_var *leaf = trek_var_new(trek_var_data(x), true), *places = trek_var_new(trek_var_data(grid), true);
-    trek_grid_sample_opts border = { .padding = TREK_GRID_BORDER, .align_corners = true };
+    trek_grid_sample_opts border = { .padding = TREK_GRID_PADDING_BORDER, .align_corners = true };
     assert_int_equal(trek_backward(trek_sum(trek_grid_sample(leaf, grid, &border), trek_dims_all(), false)), TREK_OK);
     ASSERT_VALUES(trek_var_grad(leaf), 0.375, 1.625);
     assert_int_equal(trek_backward(trek_sum(trek_grid_sample(x, places, &border), trek_dims_all(), false)), TREK_OK);
@@ -70,7 +71,8 @@ static void grid_refused(void **state)
     trek_var *x = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 5, 7), *grid = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 0, 0);
     REFUSED(trek_grid_sample(x, trek_cast(grid, TREK_F64), NULL), TREK_ERR_DTYPE, "grid_sample");
     REFUSED(SAMPLE(x, grid, .mode = (trek_grid_mode)3), TREK_ERR_ARGUMENT, "grid_sample: mode or padding: 3");
-    assert_null(SAMPLE(trek_unsqueeze(x, 2), VALUES(trek_dims(1, 1, 1, 1, 3), TREK_F32, 0, 0, 0), .mode = TREK_GRID_BICUBIC));
+    assert_null(SAMPLE(trek_unsqueeze(x, 2), VALUES(trek_dims(1, 1, 1, 1, 3), TREK_F32, 0, 0, 0),
+                       .mode = TREK_GRID_MODE_BICUBIC));
     expect_error(TREK_ERR_ARGUMENT, "bicubic mode needs 4 dimensions");
     assert_null(trek_grid_sample(x, trek_select(grid, 0, 0), NULL));
     expect_error(TREK_ERR_SHAPE, "grid_sample: grid: [1, 1, 2] does not fit input [1, 1, 1, 2]");

@@ -449,6 +449,11 @@ static void options_that_are_none(void **state)
     trek_var *wide = numbers(3, trek_dims(2, 4, CLASSES));
     REFUSED(trek_mse_loss_with(x, y, &(trek_loss_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
                  "mse_loss: reduction: 7");
+    for (trek_reduction other = TREK_REDUCTION_MAX; other <= TREK_REDUCTION_NORM; other++) /* reductions of other functions */
+        REFUSED(trek_mse_loss_with(x, y, &(trek_loss_opts){ .reduction = other }), TREK_ERR_ARGUMENT,
+                "must be TREK_REDUCTION_MEAN, _SUM or _NONE");
+    REFUSED(trek_cross_entropy_with(x, labels, &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_MAX }), TREK_ERR_ARGUMENT,
+            "cross_entropy: reduction: 2; must be TREK_REDUCTION_MEAN, _SUM or _NONE");
     REFUSED(trek_bce(y, y, &(trek_loss_opts){ .reduction = none }), TREK_ERR_ARGUMENT, "bce: reduction: 7");
     REFUSED(trek_kl_div_with(y, y, &(trek_kl_div_opts){ .reduction = none }), TREK_ERR_ARGUMENT, "kl_div: reduction: 7");
     REFUSED(trek_nll_loss_with(x, labels, &(trek_cross_entropy_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
@@ -577,10 +582,11 @@ static void without_classes(void **state)
     const trek_shape shapes[] = { trek_dims(2, 0), trek_dims(1, 0, 2, 1) }, of_labels[] = { trek_dims(2), trek_dims(1, 2, 1) };
     for (int kind = 0; kind < 3; kind++)
         for (int s = 0; s < 2; s++)
-            for (int reduction = 0; reduction < 3; reduction++) {
+            for (int k = 0; k < 3; k++) {
+                static const trek_reduction reductions[] = { TREK_REDUCTION_MEAN, TREK_REDUCTION_SUM, TREK_REDUCTION_NONE };
                 trek_var *logits = numbers(1, shapes[s]),
                     *labels = trek_var_from(trek_tensor_zeros(of_labels[s], TREK_I64, test_device()));
-                trek_cross_entropy_opts opts = { .reduction = (trek_reduction)reduction }, zero = opts;
+                trek_cross_entropy_opts opts = { .reduction = reductions[k] }, zero = opts;
                 zero.ignore_index = kind == 1 ? 0 : TREK_ZERO;
                 trek_var_set_requires_grad(logits, true);
                 REFUSED(loss_of(kind, logits, labels, &opts), TREK_ERR_ARGUMENT, "");
@@ -588,9 +594,9 @@ static void without_classes(void **state)
                 trek_var *loss = loss_of(kind, logits, ignored, &zero), *total = trek_sum(loss, trek_dims_all(), false), *slope;
                 assert_non_null(loss);
                 assert_true(trek_var_item(total) == 0);
-                bool mean = reduction == 0 || kind == 1;
+                bool mean = k == 0 || kind == 1;
                 assert_true(mean ? trek_loss_weight(loss) == 0 : isnan(trek_loss_weight(loss)));
-                assert_int_equal(trek_var_numel(loss), !mean && reduction == 2 ? 2 : 1);
+                assert_int_equal(trek_var_numel(loss), !mean && opts.reduction == TREK_REDUCTION_NONE ? 2 : 1);
                 if (kind < 2)
                     assert_int_equal(trek_grad(&total, 1, &logits, 1, NULL, NULL, &slope), TREK_OK);
             }

@@ -238,7 +238,7 @@ static void test_captured(void **state)
 {
     numbers plain = { 0 }, offloaded = { 0 };
     int warnings = 0;
-    trek_log_set(TREK_LOG_WARNING, quiet, &warnings);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, quiet, &warnings);
     for (int way = 0; way < 2; way++) {
         bool offload = way;
         plan p = { .layer = false };
@@ -259,7 +259,7 @@ static void test_captured(void **state)
         }
         trek_graph_free(&graph);
     }
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_same(&plain, &offloaded, "captured");
 }
 

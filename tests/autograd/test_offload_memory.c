@@ -150,7 +150,7 @@ static void test_driver_fails(void **state)
     trek_seed(2);
     trek_module *m = deep_model();
     int warnings = 0, failed = 0;
-    trek_log_set(TREK_LOG_WARNING, quiet, &warnings);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, quiet, &warnings);
     assert_int_equal(step_of(m), TREK_OK);
     numbers none = { 0 };
     add_grads(&none, m);
@@ -184,7 +184,7 @@ static void test_driver_fails(void **state)
             if (in_use() != held)
                 fail_msg("%s: %lld bytes held instead of %lld", text, (long long)in_use(), (long long)held);
         }
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_true(warnings >= 1 && failed >= 1);
     trek_module_free(&m);
 }

@@ -101,12 +101,18 @@ static void scattering(void **state)
     trek_var *x = LIST(TREK_F32, 1, 2, 3), *at = LIST(TREK_I64, 2, 0, 2), *source = LIST(TREK_F32, 4, 5, 6);
     ASSERT_VALUES(trek_scatter(x, 0, at, source), 5, 2, 6);
     ASSERT_VALUES(trek_scatter_value(x, 0, at, 9), 9, 2, 9);
-    static const double wanted[5][6] = { { 6, 2, 13, 5, 2, 10 }, { 5, 2, 72, 5, 2, 24 }, { 3, 2, 13. / 3, 5, 2, 5 },
-                                         { 5, 2, 6, 5, 2, 6 }, { 1, 2, 3, 5, 2, 4 } }; /* with x's own element, and without */
-    for (int kind = 0; kind < 5; kind++)
+    static const double wanted[][6] = {
+        [TREK_REDUCTION_SUM] = { 6, 2, 13, 5, 2, 10 },       [TREK_REDUCTION_PROD] = { 5, 2, 72, 5, 2, 24 },
+        [TREK_REDUCTION_MEAN] = { 3, 2, 13. / 3, 5, 2, 5 }, [TREK_REDUCTION_MAX] = { 5, 2, 6, 5, 2, 6 },
+        [TREK_REDUCTION_MIN] = { 1, 2, 3, 5, 2, 4 },
+    }; /* with x's own element, and without */
+    for (int kind = TREK_REDUCTION_MEAN; kind <= TREK_REDUCTION_PROD; kind++)
         for (int without = 0; without < 2; without++)
-            assert_values(trek_scatter_reduce(x, 0, at, source, (trek_scatter_reduction)kind, !without), 3,
+            assert_values(trek_scatter_reduce(x, 0, at, source, (trek_reduction)kind, !without), 3,
                           wanted[kind] + 3 * without, __LINE__);
+    ASSERT_REFUSED(trek_scatter_reduce(x, 0, at, source, TREK_REDUCTION_NONE, true), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_scatter_reduce(x, 0, at, source, TREK_REDUCTION_NORM, true), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_scatter_reduce(x, 0, at, source, (trek_reduction)-1, true), TREK_ERR_ARGUMENT);
     ASSERT_VALUES(trek_index_fill(x, 0, LIST(TREK_I64, -1, 0), 7), 7, 2, 7);
     trek_var *grid = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *rows = LIST(TREK_I64, 0, 0),
         *columns = LIST(TREK_I64, 1, -1);
@@ -118,6 +124,23 @@ static void scattering(void **state)
         ASSERT_REFUSED(trek_index_put(grid, both, 2, LIST(TREK_F32, 10), true), TREK_ERR_ARGUMENT);
 }
 
+/* trek_dims_all() lists all dimensions in every function that takes a list, and the empty list none where it is not reduced. */
+static void every_dimension(trek_var *x)
+{
+    ASSERT_VALUES(trek_flip(x, trek_dims_all()), 4, 3, 2, 1);
+    ASSERT_VALUES(trek_flip(x, trek_dims_none()), 1, 2, 3, 4);
+    ASSERT_VALUES(trek_flip(trek_sum(x, trek_dims_all(), false), trek_dims_all()), 10);
+    ASSERT_VALUES(trek_permute(x, trek_dims_all()), 1, 2, 3, 4);
+    ASSERT_VALUES(trek_movedim(x, trek_dims_all(), trek_dims(1, 0)), 1, 3, 2, 4);
+    ASSERT_VALUES(trek_roll(x, trek_dims(1, 1), trek_dims_all()), 4, 3, 2, 1);
+    ASSERT_VALUES(trek_tensordot(x, x, trek_dims_all(), trek_dims_all()), 30);
+    ASSERT_VALUES(trek_sum(x, trek_dims_none(), false), 10);
+    ASSERT_VALUES(trek_variance_with(x, trek_dims_all(), 0, false, NULL), 1.25);
+    assert_int_equal(trek_var_ndim(trek_squeeze_dims(trek_reshape(x, trek_dims(1, 4, 1)), trek_dims_all())), 1);
+    ASSERT_REFUSED(trek_reshape(x, trek_dims_all()), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_flip(NULL, trek_dims_all()), TREK_ERR_ARGUMENT);
+}
+
 static void arranging(void **state)
 {
     trek_var *x = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *line = LIST(TREK_F32, 5, 6), *grids[2];
@@ -127,6 +150,7 @@ static void arranging(void **state)
     ASSERT_VALUES(trek_roll(x, trek_dims(1), trek_dims_none()), 4, 1, 2, 3);
     ASSERT_VALUES(trek_roll(x, trek_dims(1), trek_dims(1)), 2, 1, 4, 3);
     ASSERT_VALUES(trek_movedim(x, trek_dims(0), trek_dims(-1)), 1, 3, 2, 4);
+    every_dimension(x);
     ASSERT_VALUES(trek_diagonal(x, 1, 0, 1), 2);
     ASSERT_VALUES(trek_diag(x, 0), 1, 4);
     ASSERT_VALUES(trek_diag(line, -1), 0, 0, 0, 5, 0, 0, 0, 6, 0);

@@ -123,11 +123,11 @@ static void replaced(void **state)
     ASSERT_VALUES(trek_diagonal_scatter(x, two, 1, 0, 1), 0, 7, 2, 3, 4, 8);
     ASSERT_VALUES(trek_diagonal_scatter(x, two, 0, -1, 0), 7, 1, 2, 3, 8, 5);
     trek_var *rows = VALUES(trek_dims(3, 3), TREK_F32, 2, 2, 2, 1, 3, 1, 4, 0, 6), *places = LIST(TREK_I32, 1, 1, 0);
-    ASSERT_VALUES(trek_index_reduce(x, 0, places, rows, TREK_SCATTER_PRODUCT, true), 0, 0, 12, 6, 24, 10);
-    ASSERT_VALUES(trek_index_reduce(x, 0, places, rows, TREK_SCATTER_MEAN, false), 4, 0, 6, 1.5, 2.5, 1.5);
-    ASSERT_VALUES(trek_index_reduce(x, 0, places, rows, TREK_SCATTER_MAX, true), 4, 1, 6, 3, 4, 5);
-    ASSERT_VALUES(trek_index_reduce(x, 1, LIST(TREK_I64, 2), VALUES(trek_dims(2, 1), TREK_F32, 9, -9), TREK_SCATTER_MIN, true), 0,
-                  1, 2, 3, 4, -9);
+    ASSERT_VALUES(trek_index_reduce(x, 0, places, rows, TREK_REDUCTION_PROD, true), 0, 0, 12, 6, 24, 10);
+    ASSERT_VALUES(trek_index_reduce(x, 0, places, rows, TREK_REDUCTION_MEAN, false), 4, 0, 6, 1.5, 2.5, 1.5);
+    ASSERT_VALUES(trek_index_reduce(x, 0, places, rows, TREK_REDUCTION_MAX, true), 4, 1, 6, 3, 4, 5);
+    ASSERT_VALUES(trek_index_reduce(x, 1, LIST(TREK_I64, 2), VALUES(trek_dims(2, 1), TREK_F32, 9, -9), TREK_REDUCTION_MIN, true),
+                  0, 1, 2, 3, 4, -9);
     ASSERT_VALUES(trek_variance_with(x, trek_dims(1), 0, false, NULL), 2.0 / 3, 2.0 / 3);
     trek_var *mean = NULL;
     ASSERT_VALUES(trek_std_with(x, trek_dims(1), 2.5, true, &mean), 2, 2);
@@ -159,7 +159,7 @@ static trek_var *columns(trek_var *const *in) { return trek_square(trek_slice_sc
 static trek_var *diagonal(trek_var *const *in) { return trek_square(trek_diagonal_scatter(in[0], in[1], 2, 0, 1)); }
 static trek_var *products(trek_var *const *in)
 {
-    return trek_square(trek_index_reduce(in[0], 1, LIST(TREK_I64, 4, 4), in[1], TREK_SCATTER_PRODUCT, true));
+    return trek_square(trek_index_reduce(in[0], 1, LIST(TREK_I64, 4, 4), in[1], TREK_REDUCTION_PROD, true));
 }
 static trek_var *population(trek_var *const *in) { return trek_variance_with(in[0], trek_dims(1), 0, false, NULL); }
 static trek_var *deviation(trek_var *const *in) { return trek_std_with(in[0], trek_dims_all(), 1.5, true, NULL); }
@@ -213,7 +213,7 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(AT(2))), TREK_ERR_ARGUMENT);
     if (test_on_cpu()) { /* a GPU is told later */
         ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(BY(i))), TREK_ERR_ARGUMENT);
-        ASSERT_REFUSED(trek_index_reduce(x, 0, i, x, TREK_SCATTER_MAX, true), TREK_ERR_ARGUMENT);
+        ASSERT_REFUSED(trek_index_reduce(x, 0, i, x, TREK_REDUCTION_MAX, true), TREK_ERR_ARGUMENT);
     }
     ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(BY(NULL))), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_index(x, SUBSCRIPTS(BY(x))), TREK_ERR_DTYPE);
@@ -229,8 +229,8 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_select_scatter(x, LIST(TREK_F32, 1, 2), 1, 3), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_slice_scatter(x, x, 1, 0, 3, 2), TREK_ERR_SHAPE);
     ASSERT_REFUSED(trek_diagonal_scatter(x, x, 0, 0, 1), TREK_ERR_SHAPE);
-    ASSERT_REFUSED(trek_index_reduce(x, 1, i, x, TREK_SCATTER_MAX, true), TREK_ERR_SHAPE);
-    ASSERT_REFUSED(trek_index_reduce(x, 0, LIST(TREK_F32, 1, 0), x, TREK_SCATTER_MAX, true), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_index_reduce(x, 1, i, x, TREK_REDUCTION_MAX, true), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_index_reduce(x, 0, LIST(TREK_F32, 1, 0), x, TREK_REDUCTION_MAX, true), TREK_ERR_DTYPE);
     ASSERT_REFUSED(trek_variance_with(x, trek_dims_all(), NAN, false, NULL), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_std_with(i, trek_dims_all(), 1, false, NULL), TREK_ERR_DTYPE);
 }

@@ -14,28 +14,30 @@ static void sizes_and_scales(void **state)
     trek_var *x = VALUES(trek_dims(1, 1, 4), TREK_F32, 1, 2, 3, 4);
     ASSERT_VALUES(INTERPOLATE(x, .scale = { 2 }), 1, 1, 2, 2, 3, 3, 4, 4);
     ASSERT_VALUES(INTERPOLATE(x, .size = { 3 }), 1, 2, 3);
-    ASSERT_VALUES(INTERPOLATE(x, .size = { 3 }, .mode = TREK_INTERPOLATE_NEAREST_EXACT), 1, 3, 4);
-    ASSERT_VALUES(INTERPOLATE(x, .size = { 2 }, .mode = TREK_INTERPOLATE_AREA), 1.5, 3.5);
-    ASSERT_VALUES(INTERPOLATE(x, .size = { 7 }, .mode = TREK_INTERPOLATE_LINEAR, .align_corners = true), 1, 1.5, 2, 2.5, 3, 3.5,
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 3 }, .mode = TREK_INTERPOLATE_MODE_NEAREST_EXACT), 1, 3, 4);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 2 }, .mode = TREK_INTERPOLATE_MODE_AREA), 1.5, 3.5);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 7 }, .mode = TREK_INTERPOLATE_MODE_LINEAR, .align_corners = true), 1, 1.5, 2, 2.5, 3,
+                  3.5,
                   4);
-    ASSERT_VALUES(INTERPOLATE(x, .scale = { 2 }, .mode = TREK_INTERPOLATE_LINEAR), 1, 1.25, 1.75, 2.25, 2.75, 3.25, 3.75, 4);
-    ASSERT_VALUES(INTERPOLATE(x, .scale = { 0.7 }, .mode = TREK_INTERPOLATE_LINEAR, .recompute_scale = true), 1.5, 3.5);
-    ASSERT_VALUES(INTERPOLATE(x, .size = { 1 }, .mode = TREK_INTERPOLATE_LINEAR, .align_corners = true), 1);
+    ASSERT_VALUES(INTERPOLATE(x, .scale = { 2 }, .mode = TREK_INTERPOLATE_MODE_LINEAR), 1, 1.25, 1.75, 2.25, 2.75, 3.25, 3.75, 4);
+    ASSERT_VALUES(INTERPOLATE(x, .scale = { 0.7 }, .mode = TREK_INTERPOLATE_MODE_LINEAR, .recompute_scale = true), 1.5, 3.5);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 1 }, .mode = TREK_INTERPOLATE_MODE_LINEAR, .align_corners = true), 1);
 }
 
 static void several_dimensions(void **state)
 {
     trek_var *x = VALUES(trek_dims(1, 1, 2, 2), TREK_F64, 1, 2, 3, 4);
-    ASSERT_VALUES(INTERPOLATE(x, .size = { 3, 2 }, .mode = TREK_INTERPOLATE_LINEAR, .align_corners = true), 1, 2, 2, 3, 3, 4);
-    ASSERT_VALUES(INTERPOLATE(x, .size = { 2 }, .mode = TREK_INTERPOLATE_CUBIC), 1, 2, 3, 4);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 3, 2 }, .mode = TREK_INTERPOLATE_MODE_LINEAR, .align_corners = true), 1, 2, 2, 3, 3,
+                  4);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 2 }, .mode = TREK_INTERPOLATE_MODE_CUBIC), 1, 2, 3, 4);
     ASSERT_VALUES(INTERPOLATE(trek_transpose(x, 2, 3), .size = { 1, 4 }), 1, 1, 3, 3);
     trek_var *deep = VALUES(trek_dims(1, 1, 2, 1, 2), TREK_BF16, 1, 2, 3, 4);
-    ASSERT_VALUES(INTERPOLATE(deep, .size = { 1 }, .mode = TREK_INTERPOLATE_LINEAR), 2.5);
-    ASSERT_VALUES(INTERPOLATE(deep, .size = { 1 }, .mode = TREK_INTERPOLATE_AREA), 2.5);
-    assert_int_equal(trek_var_dtype(INTERPOLATE(deep, .size = { 1 }, .mode = TREK_INTERPOLATE_AREA)), TREK_BF16);
+    ASSERT_VALUES(INTERPOLATE(deep, .size = { 1 }, .mode = TREK_INTERPOLATE_MODE_LINEAR), 2.5);
+    ASSERT_VALUES(INTERPOLATE(deep, .size = { 1 }, .mode = TREK_INTERPOLATE_MODE_AREA), 2.5);
+    assert_int_equal(trek_var_dtype(INTERPOLATE(deep, .size = { 1 }, .mode = TREK_INTERPOLATE_MODE_AREA)), TREK_BF16);
     ASSERT_VALUES(INTERPOLATE(VALUES(trek_dims(1, 1, 2), TREK_I64, 7, -9), .size = { 3 }), 7, 7, -9);
     trek_var *none = trek_var_from(trek_tensor_zeros(trek_dims(0, 2, 3), TREK_F32, test_device()));
-    trek_var *y = INTERPOLATE(none, .size = { 5 }, .mode = TREK_INTERPOLATE_LINEAR);
+    trek_var *y = INTERPOLATE(none, .size = { 5 }, .mode = TREK_INTERPOLATE_MODE_LINEAR);
     assert_non_null(y);
     assert_int_equal(trek_var_size(y, 2), 5);
     assert_int_equal(trek_var_size(y, 0), 0);
@@ -45,15 +47,15 @@ static void several_dimensions(void **state)
 static void antialiased(void **state)
 {
     trek_var *x = VALUES(trek_dims(1, 1, 1, 4), TREK_F32, 1, 2, 4, 8);
-    trek_interpolate_opts half = { .size = { 1, 2 }, .mode = TREK_INTERPOLATE_LINEAR, .antialias = true };
+    trek_interpolate_opts half = { .size = { 1, 2 }, .mode = TREK_INTERPOLATE_MODE_LINEAR, .antialias = true };
     ASSERT_VALUES(trek_interpolate(x, &half), (3 * 1 + 3 * 2 + 1 * 4) / 7.0, (1 * 2 + 3 * 4 + 3 * 8) / 7.0);
     ASSERT_VALUES(trek_interpolate(trek_transpose(x, 2, 3), &(trek_interpolate_opts){ .size = { 2, 1 },
-                                                                                       .mode = TREK_INTERPOLATE_LINEAR,
+                                                                                       .mode = TREK_INTERPOLATE_MODE_LINEAR,
                                                                                        .antialias = true }), 13 / 7.0, 38 / 7.0);
-    half.mode = TREK_INTERPOLATE_CUBIC;
+    half.mode = TREK_INTERPOLATE_MODE_CUBIC;
     trek_var *flat = VALUES(trek_dims(1, 1, 2, 4), TREK_F64, 3, 3, 3, 3, 3, 3, 3, 3);
     ASSERT_VALUES(trek_interpolate(flat, &half), 3, 3);
-    trek_interpolate_opts twice = { .size = { 1, 8 }, .mode = TREK_INTERPOLATE_LINEAR }, same = twice;
+    trek_interpolate_opts twice = { .size = { 1, 8 }, .mode = TREK_INTERPOLATE_MODE_LINEAR }, same = twice;
     twice.antialias = true;
     double a[8], b[8];
     trek_tensor_to_host(trek_var_data(trek_interpolate(x, &twice)), TREK_F64, a, sizeof a);
@@ -61,9 +63,9 @@ static void antialiased(void **state)
     for (int i = 0; i < 8; i++)
         assert_true(fabs(a[i] - b[i]) < 1e-6);
     assert_int_equal(trek_var_dtype(trek_interpolate(trek_cast(x, TREK_BF16), &half)), TREK_BF16);
-    half.mode = TREK_INTERPOLATE_NEAREST;
+    half.mode = TREK_INTERPOLATE_MODE_NEAREST;
     REFUSED(trek_interpolate(x, &half), TREK_ERR_ARGUMENT, "interpolate: .antialias: set");
-    half.mode = TREK_INTERPOLATE_LINEAR;
+    half.mode = TREK_INTERPOLATE_MODE_LINEAR;
     REFUSED(trek_interpolate(trek_select(x, 0, 0), &half), TREK_ERR_SHAPE, "antialiasing needs 4 dimensions");
 }
 
@@ -71,7 +73,7 @@ static void antialiased(void **state)
 static void special_values(void **state)
 {
     trek_var *x = VALUES(trek_dims(1, 1, 5), TREK_F32, 1, INFINITY, 1, 1, 1);
-    ASSERT_VALUES(trek_narrow(INTERPOLATE(x, .size = { 10 }, .mode = TREK_INTERPOLATE_LINEAR), 2, 5, 5), 1, 1, 1, 1, 1);
+    ASSERT_VALUES(trek_narrow(INTERPOLATE(x, .size = { 10 }, .mode = TREK_INTERPOLATE_MODE_LINEAR), 2, 5, 5), 1, 1, 1, 1, 1);
     x = VALUES(trek_dims(1, 1, 2), TREK_F16, NAN, 2);
     ASSERT_VALUES(INTERPOLATE(x, .size = { 4 }), NAN, NAN, 2, 2);
 }
@@ -82,9 +84,9 @@ static void bad_input(void **state)
     REFUSED(trek_interpolate(x, NULL), TREK_ERR_ARGUMENT, "interpolate: .size and .scale: neither is set");
     REFUSED(INTERPOLATE(x, .size = { 2 }, .scale = { 2 }), TREK_ERR_ARGUMENT, "interpolate: .size and .scale: both are set");
     REFUSED(INTERPOLATE(x, .size = { 2 }, .align_corners = true), TREK_ERR_ARGUMENT, "interpolate: .align_corners: set");
-    assert_null(INTERPOLATE(x, .size = { 2 }, .mode = TREK_INTERPOLATE_CUBIC));
+    assert_null(INTERPOLATE(x, .size = { 2 }, .mode = TREK_INTERPOLATE_MODE_CUBIC));
     expect_error(TREK_ERR_SHAPE, "must have 4 dimensions");
-    assert_null(INTERPOLATE(whole, .size = { 2 }, .mode = TREK_INTERPOLATE_LINEAR));
+    assert_null(INTERPOLATE(whole, .size = { 2 }, .mode = TREK_INTERPOLATE_MODE_LINEAR));
     expect_error(TREK_ERR_DTYPE, "interpolate: x: dtype i32; only nearest");
     REFUSED(INTERPOLATE(x, .scale = { 0.4 }), TREK_ERR_ARGUMENT, "interpolate: result: it has 0 elements");
     REFUSED(INTERPOLATE(x, .size = { -3 }), TREK_ERR_ARGUMENT, "interpolate: result: it has 0 elements");
@@ -138,14 +140,14 @@ static trek_var *way(trek_var *const *inputs, int n, void *arg)
     trek_unfold_opts window = { .kernel = { 2, 3 }, .padding = { 1, 1 }, .stride = { 2, 1 } };
     trek_var *x = trek_square(inputs[0]);
     switch (*(int *)arg) {
-    case 0: return INTERPOLATE(x, .size = { 5, 3 }, .mode = TREK_INTERPOLATE_NEAREST_EXACT);
-    case 1: return INTERPOLATE(x, .scale = { 1.7, 0.6 }, .mode = TREK_INTERPOLATE_LINEAR);
-    case 2: return INTERPOLATE(x, .size = { 5, 2 }, .mode = TREK_INTERPOLATE_CUBIC, .align_corners = true);
-    case 3: return INTERPOLATE(x, .size = { 2, 5 }, .mode = TREK_INTERPOLATE_AREA);
-    case 4: return INTERPOLATE(trek_unsqueeze(x, 0), .size = { 1, 4, 3 }, .mode = TREK_INTERPOLATE_LINEAR);
+    case 0: return INTERPOLATE(x, .size = { 5, 3 }, .mode = TREK_INTERPOLATE_MODE_NEAREST_EXACT);
+    case 1: return INTERPOLATE(x, .scale = { 1.7, 0.6 }, .mode = TREK_INTERPOLATE_MODE_LINEAR);
+    case 2: return INTERPOLATE(x, .size = { 5, 2 }, .mode = TREK_INTERPOLATE_MODE_CUBIC, .align_corners = true);
+    case 3: return INTERPOLATE(x, .size = { 2, 5 }, .mode = TREK_INTERPOLATE_MODE_AREA);
+    case 4: return INTERPOLATE(trek_unsqueeze(x, 0), .size = { 1, 4, 3 }, .mode = TREK_INTERPOLATE_MODE_LINEAR);
     case 5: return trek_unfold(x, &window);
-    case 6: return INTERPOLATE(x, .size = { 2, 5 }, .mode = TREK_INTERPOLATE_CUBIC, .antialias = true);
-    case 7: return INTERPOLATE(x, .scale = { 0.7, 0.4 }, .mode = TREK_INTERPOLATE_LINEAR, .antialias = true);
+    case 6: return INTERPOLATE(x, .size = { 2, 5 }, .mode = TREK_INTERPOLATE_MODE_CUBIC, .antialias = true);
+    case 7: return INTERPOLATE(x, .scale = { 0.7, 0.4 }, .mode = TREK_INTERPOLATE_MODE_LINEAR, .antialias = true);
     default: return trek_fold(trek_reshape(x, trek_dims(1, 24, 1)), 2, 2, &(trek_unfold_opts){ .kernel = { 2 } });
     }
 }

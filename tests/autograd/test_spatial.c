@@ -10,27 +10,27 @@
 static void padding(void **state)
 {
     trek_var *x = LIST(TREK_F32, 1, 2, 3, 4);
-    ASSERT_VALUES(trek_pad(x, trek_dims(2, 1), TREK_PAD_CONSTANT, 9), 9, 9, 1, 2, 3, 4, 9);
-    ASSERT_VALUES(trek_pad(x, trek_dims(2, 3), TREK_PAD_REFLECT, 9), 3, 2, 1, 2, 3, 4, 3, 2, 1);
-    ASSERT_VALUES(trek_pad(x, trek_dims(2, 1), TREK_PAD_REPLICATE, 9), 1, 1, 1, 2, 3, 4, 4);
-    ASSERT_VALUES(trek_pad(x, trek_dims(1, 4), TREK_PAD_CIRCULAR, 9), 4, 1, 2, 3, 4, 1, 2, 3, 4);
-    ASSERT_VALUES(trek_pad(x, trek_dims(-1, 2), TREK_PAD_CONSTANT, 0), 2, 3, 4, 0, 0);
-    ASSERT_VALUES(trek_pad(x, trek_dims(-3, 3), TREK_PAD_REFLECT, 0), 4, 3, 2, 1);
+    ASSERT_VALUES(trek_pad(x, trek_dims(2, 1), TREK_PAD_MODE_CONSTANT, 9), 9, 9, 1, 2, 3, 4, 9);
+    ASSERT_VALUES(trek_pad(x, trek_dims(2, 3), TREK_PAD_MODE_REFLECT, 9), 3, 2, 1, 2, 3, 4, 3, 2, 1);
+    ASSERT_VALUES(trek_pad(x, trek_dims(2, 1), TREK_PAD_MODE_REPLICATE, 9), 1, 1, 1, 2, 3, 4, 4);
+    ASSERT_VALUES(trek_pad(x, trek_dims(1, 4), TREK_PAD_MODE_CIRCULAR, 9), 4, 1, 2, 3, 4, 1, 2, 3, 4);
+    ASSERT_VALUES(trek_pad(x, trek_dims(-1, 2), TREK_PAD_MODE_CONSTANT, 0), 2, 3, 4, 0, 0);
+    ASSERT_VALUES(trek_pad(x, trek_dims(-3, 3), TREK_PAD_MODE_REFLECT, 0), 4, 3, 2, 1);
     trek_var *square = VALUES(trek_dims(1, 2, 2), TREK_I32, 1, 2, 3, 4);
-    ASSERT_VALUES(trek_pad(square, trek_dims(1, 0, 0, 1), TREK_PAD_CONSTANT, 7), 7, 1, 2, 7, 3, 4, 7, 7, 7);
-    trek_var *copy = trek_pad(x, trek_dims_none(), TREK_PAD_CONSTANT, 0);
+    ASSERT_VALUES(trek_pad(square, trek_dims(1, 0, 0, 1), TREK_PAD_MODE_CONSTANT, 7), 7, 1, 2, 7, 3, 4, 7, 7, 7);
+    trek_var *copy = trek_pad(x, trek_dims_none(), TREK_PAD_MODE_CONSTANT, 0);
     assert_ptr_not_equal(copy, x);
     ASSERT_VALUES(copy, 1, 2, 3, 4);
-    REFUSED(trek_pad(x, trek_dims(1), TREK_PAD_CONSTANT, 0), TREK_ERR_ARGUMENT, "must be two for each dimension");
-    assert_null(trek_pad(x, trek_dims(4, 0), TREK_PAD_REFLECT, 0));
+    REFUSED(trek_pad(x, trek_dims(1), TREK_PAD_MODE_CONSTANT, 0), TREK_ERR_ARGUMENT, "must be two for each dimension");
+    assert_null(trek_pad(x, trek_dims(4, 0), TREK_PAD_MODE_REFLECT, 0));
     expect_error(TREK_ERR_SHAPE, "4 for dimension 0 of size 4; this mode can add 3");
-    REFUSED(trek_pad(x, trek_dims(0, 5), TREK_PAD_CIRCULAR, 0), TREK_ERR_SHAPE, "this mode can add 4");
-    REFUSED(trek_pad(x, trek_dims(-3, -2), TREK_PAD_CONSTANT, 0), TREK_ERR_SHAPE, "are removed from");
-    REFUSED(trek_pad(x, trek_dims(1, 1, 1, 1), TREK_PAD_CONSTANT, 0), TREK_ERR_SHAPE, "sizes: for 2 dimensions");
+    REFUSED(trek_pad(x, trek_dims(0, 5), TREK_PAD_MODE_CIRCULAR, 0), TREK_ERR_SHAPE, "this mode can add 4");
+    REFUSED(trek_pad(x, trek_dims(-3, -2), TREK_PAD_MODE_CONSTANT, 0), TREK_ERR_SHAPE, "are removed from");
+    REFUSED(trek_pad(x, trek_dims(1, 1, 1, 1), TREK_PAD_MODE_CONSTANT, 0), TREK_ERR_SHAPE, "sizes: for 2 dimensions");
     REFUSED(trek_pad(x, trek_dims(1, 1), (trek_pad_mode)4, 0), TREK_ERR_ARGUMENT, "mode: 4");
-    REFUSED(trek_pad(trek_cast(x, TREK_U8), trek_dims(1, 1), TREK_PAD_CONSTANT, -1), TREK_ERR_ARGUMENT,
+    REFUSED(trek_pad(trek_cast(x, TREK_U8), trek_dims(1, 1), TREK_PAD_MODE_CONSTANT, -1), TREK_ERR_ARGUMENT,
             "value: -1; u8 cannot hold it");
-    assert_null(trek_pad(x, trek_dims(INT64_MAX, INT64_MAX), TREK_PAD_CONSTANT, 0));
+    assert_null(trek_pad(x, trek_dims(INT64_MAX, INT64_MAX), TREK_PAD_MODE_CONSTANT, 0));
     trek_error_clear();
 }
 
@@ -38,7 +38,7 @@ static void padding(void **state)
 static void padding_gradient(void **state)
 {
     trek_var *x = trek_var_new(trek_var_data(LIST(TREK_F64, 1, 2, 3)), true);
-    trek_var *y = trek_pad(x, trek_dims(2, 1), TREK_PAD_REPLICATE, 0);
+    trek_var *y = trek_pad(x, trek_dims(2, 1), TREK_PAD_MODE_REPLICATE, 0);
     trek_var *loss = trek_sum(trek_mul(y, LIST(TREK_F64, 1, 2, 4, 8, 16, 32)), trek_dims_all(), false);
     assert_int_equal(trek_backward(loss), TREK_OK);
     ASSERT_VALUES(trek_var_grad(x), 7, 8, 48);
@@ -129,19 +129,19 @@ static void same_padding_layers(trek_var *x)
     trek_conv1d_opts line = { .in = 1, .out = 1, .kernel = 4, .no_bias = true, .device = test_device(),
                               .padding_kind = TREK_PADDING_SAME };
     ASSERT_VALUES(run_once(filled(trek_nn_conv1d_with(&line)), x), 6, 10, 9, 7);
-    line.padding_mode = TREK_PAD_CIRCULAR;
+    line.padding_mode = TREK_PAD_MODE_CIRCULAR;
     ASSERT_VALUES(run_once(filled(trek_nn_conv1d_with(&line)), x), 10, 10, 10, 10);
     line.padding_kind = TREK_PADDING_VALID;
     ASSERT_VALUES(run_once(filled(trek_nn_conv1d_with(&line)), x), 10);
     line.padding = 1;
     REFUSED(trek_nn_conv1d_with(&line), TREK_ERR_ARGUMENT, "conv1d: padding: 1, together with a kind of padding");
     trek_conv2d_opts flat = { .in = 1, .out = 1, .kernel = { 1, 2 }, .no_bias = true, .device = test_device(),
-                              .padding_mode = TREK_PAD_REPLICATE, .padding_kind = TREK_PADDING_SAME };
+                              .padding_mode = TREK_PAD_MODE_REPLICATE, .padding_kind = TREK_PADDING_SAME };
     ASSERT_VALUES(run_once(filled(trek_nn_conv2d_with(&flat)), trek_reshape(x, trek_dims(1, 1, 2, 2))), 3, 4, 7, 8);
     flat.stride[0] = 2;
     REFUSED(trek_nn_conv2d_with(&flat), TREK_ERR_ARGUMENT, "conv2d: stride: 2; padding to the same size needs a stride of 1");
     trek_conv3d_opts deep = { .in = 1, .out = 1, .kernel = { 2, 1, 2 }, .no_bias = true, .device = test_device(),
-                              .padding_mode = TREK_PAD_REFLECT, .padding_kind = TREK_PADDING_SAME };
+                              .padding_mode = TREK_PAD_MODE_REFLECT, .padding_kind = TREK_PADDING_SAME };
     ASSERT_VALUES(run_once(filled(trek_nn_conv3d_with(&deep)), trek_reshape(x, trek_dims(1, 1, 2, 1, 2))), 10, 10, 10, 10);
     deep.padding_kind = (trek_padding)5;
     REFUSED(trek_nn_conv3d_with(&deep), TREK_ERR_ARGUMENT, "conv3d: kind of padding: 5");
@@ -150,7 +150,7 @@ static void same_padding_layers(trek_var *x)
 static void layers(void **state)
 {
     trek_var *x = VALUES(trek_dims(1, 1, 4), TREK_F32, 1, 2, 3, 4);
-    ASSERT_VALUES(run_once(trek_nn_pad(trek_dims(1, 1), TREK_PAD_REFLECT, 0), x), 2, 1, 2, 3, 4, 3);
+    ASSERT_VALUES(run_once(trek_nn_pad(trek_dims(1, 1), TREK_PAD_MODE_REFLECT, 0), x), 2, 1, 2, 3, 4, 3);
     ASSERT_VALUES(run_once(trek_nn_max_pool1d(2), x), 2, 4);
     ASSERT_VALUES(run_once(trek_nn_avg_pool1d(2), x), 1.5, 3.5);
     trek_pool_opts ones = { .kernel = { 2 }, .stride = { 1 } };
@@ -162,7 +162,8 @@ static void layers(void **state)
     ASSERT_VALUES(run_once(trek_nn_pixel_unshuffle(2), trek_reshape(x, trek_dims(1, 2, 2))), 1, 2, 3, 4);
     ASSERT_VALUES(run_once(trek_nn_channel_shuffle(2), trek_reshape(x, trek_dims(1, 4, 1))), 1, 3, 2, 4);
     trek_module *conv = trek_nn_conv1d_with(&(trek_conv1d_opts){ .in = 1, .out = 1, .kernel = 3, .padding = 1, .no_bias = true,
-                                                                 .device = test_device(), .padding_mode = TREK_PAD_CIRCULAR });
+                                                                 .device = test_device(),
+                                                                 .padding_mode = TREK_PAD_MODE_CIRCULAR });
     ASSERT_VALUES(run_once(filled(conv), x), 7, 6, 9, 8);
     conv = trek_nn_conv_transpose1d(2, 6, 3, test_device());
     assert_int_equal(trek_module_param_count(conv), 2 * 6 * 3 + 6);
@@ -175,7 +176,7 @@ static void layers(void **state)
     assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 1 }, .padding_mode = (trek_pad_mode)7,
                                                          .device = trek_cpu(0) }));
     expect_error(TREK_ERR_ARGUMENT, "mode of padding: 7");
-    REFUSED(trek_nn_pad(trek_dims(1), TREK_PAD_CONSTANT, 0), TREK_ERR_ARGUMENT, "must be two for each");
+    REFUSED(trek_nn_pad(trek_dims(1), TREK_PAD_MODE_CONSTANT, 0), TREK_ERR_ARGUMENT, "must be two for each");
     REFUSED(trek_nn_pixel_shuffle(0), TREK_ERR_ARGUMENT, "factor: ");
 }
 

@@ -34,9 +34,9 @@ static void from_the_end(void **state)
     ASSERT_REFUSED(trek_cov(LIST(TREK_F64, 1, 2), 1, LIST(TREK_I64, -1, 3), NULL), TREK_ERR_ARGUMENT);
     ASSERT_REFUSED(trek_cov(LIST(TREK_F64, 1, 2), 1, NULL, LIST(TREK_F64, 1, -3)), TREK_ERR_ARGUMENT);
     trek_var *line = VALUES(trek_dims(1, 4), TREK_F32, 0, 1, 2, 3);
-    ASSERT_VALUES(trek_pad(line, trek_dims(-4, 5), TREK_PAD_REPLICATE, 0), 3, 3, 3, 3, 3);
-    ASSERT_VALUES(trek_pad(line, trek_dims(6, -5), TREK_PAD_REPLICATE, 0), 0, 0, 0, 0, 0);
-    ASSERT_VALUES(trek_pad(line, trek_dims(-3, 2), TREK_PAD_REPLICATE, 0), 3, 3, 3);
+    ASSERT_VALUES(trek_pad(line, trek_dims(-4, 5), TREK_PAD_MODE_REPLICATE, 0), 3, 3, 3, 3, 3);
+    ASSERT_VALUES(trek_pad(line, trek_dims(6, -5), TREK_PAD_MODE_REPLICATE, 0), 0, 0, 0, 0, 0);
+    ASSERT_VALUES(trek_pad(line, trek_dims(-3, 2), TREK_PAD_MODE_REPLICATE, 0), 3, 3, 3);
 }
 
 /* A thousand ones of 16 bits at one place, written and as gradients: an addition at a time would end at 256, or 2048. */
@@ -51,14 +51,14 @@ static void sums_of_16_bits(void **state)
         const double sum = N; /* which both hold */
         ASSERT_VALUES(trek_index_add(none, 0, at, ones), sum);
         ASSERT_VALUES(trek_scatter_add(none, 0, at, ones), sum);
-        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, ones, TREK_SCATTER_SUM, false), sum);
-        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, ones, TREK_SCATTER_MEAN, false), 1);
+        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, ones, TREK_REDUCTION_SUM, false), sum);
+        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, ones, TREK_REDUCTION_MEAN, false), 1);
         trek_var *large = trek_mul_scalar(ones, 100);
-        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, large, TREK_SCATTER_MEAN, false), 100);
+        ASSERT_VALUES(trek_scatter_reduce(none, 0, at, large, TREK_REDUCTION_MEAN, false), 100);
         trek_var *grown = trek_mul_scalar(ones, k ? 1.0009765625 : 1.0078125); /* a unit above 1, many times */
         trek_var *product = trek_scatter_reduce(trek_ones_like(none), 0, trek_narrow(at, 0, 0, 200),
                                                 trek_narrow(grown, 0, 0, 200),
-                                                TREK_SCATTER_PRODUCT, false);
+                                                TREK_REDUCTION_PROD, false);
         assert_true(fabs(trek_var_item(product) / pow(k ? 1.0009765625 : 1.0078125, 200) - 1) < (k ? 0x1p-11 : 0x1p-8) * 1.01);
         ASSERT_VALUES(trek_put(none, at, ones, true), sum);
         ASSERT_VALUES(trek_index_put(none, &at, 1, ones, true), sum);
@@ -84,6 +84,7 @@ static void made_of_others(void **state)
     ASSERT_VALUES(trek_rot90(x, -2, trek_dims(0, 1)), 6, 5, 4, 3, 2, 1);
     ASSERT_VALUES(trek_rot90(x, 3, trek_dims(0, 1)), 4, 1, 5, 2, 6, 3);
     ASSERT_VALUES(trek_rot90(x, 4, trek_dims(0, 1)), 1, 2, 3, 4, 5, 6);
+    ASSERT_VALUES(trek_rot90(x, 1, trek_dims_all()), 3, 6, 2, 5, 1, 4);
     ASSERT_VALUES(trek_diag_embed(line, 1, -2, -1), 0, 2, 0, 0, 0, 3, 0, 0, 0);
     ASSERT_VALUES(trek_diag_embed(line, 1, 1, 0), 0, 0, 0, 2, 0, 0, 0, 3, 0);
     ASSERT_VALUES(trek_diag_embed(line, -1, 0, 1), 0, 0, 0, 2, 0, 0, 0, 3, 0);

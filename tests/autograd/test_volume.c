@@ -263,7 +263,8 @@ static void test_layers(void **state)
     assert_int_equal(trek_var_numel(run(trek_nn_adaptive_avg_pool3d(1, 2, 3), x)), 2 * 2 * 6);
     trek_module *conv = trek_nn_conv3d_with(&(trek_conv3d_opts){ .in = 2, .out = 4, .kernel = { 3 }, .padding = { 1, 1, 1 },
                                                                  .groups = 2,
-                                                                 .padding_mode = TREK_PAD_CIRCULAR, .device = test_device() });
+                                                                 .padding_mode = TREK_PAD_MODE_CIRCULAR,
+                                                                 .device = test_device() });
     assert_int_equal(trek_module_param_count(conv), 4 * 27 + 4);
     assert_int_equal(trek_var_numel(run(conv, x)), 2 * 4 * 64);
     assert_int_equal(trek_var_numel(run(trek_nn_conv3d(2, 3, 2, test_device()), x)), 2 * 3 * 27);

@@ -186,9 +186,9 @@ static int profile_work(const char *name, double ms)
     double took = (double)(bench_now_ns() - begin) / 1e6;
     trek_timeline_detach(timeline);
     printf("%s: %s; %lld times in %.1f ms\n\n", name, work->what, (long long)times, took);
-    print_profile(timeline, TREK_TIMELINE_BY_OP);
-    print_profile(timeline, TREK_TIMELINE_BY_MODULE);
-    print_profile(timeline, TREK_TIMELINE_BY_SHAPES);
+    print_profile(timeline, TREK_TIMELINE_GROUP_OP);
+    print_profile(timeline, TREK_TIMELINE_GROUP_MODULE);
+    print_profile(timeline, TREK_TIMELINE_GROUP_SHAPES);
     trek_timeline_free(&timeline);
     work->close(state);
     return failed(name);

@@ -73,7 +73,7 @@ static bool gathers_once(trek_control *control, trek_comm *comm, const char *min
 {
     if (control)
         return trek_control_gather(control, mine, bytes, all, 0) == TREK_OK;
-    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F64,
                                                  .count = (int64_t)bytes / 8, .in = mine, .out = all }) == TREK_OK;
 }
 

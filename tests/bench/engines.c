@@ -20,7 +20,7 @@ static int by_value(const void *a, const void *b)
 static double median_ms(trek_comm *comm, double *ms, int n)
 {
     for (int k = 0; k < n; k++)
-        trek_comm_all_reduce_scalar(comm, &ms[k], TREK_MAX);
+        trek_comm_all_reduce_scalar(comm, &ms[k], TREK_REDUCTION_MAX);
     qsort(ms, (size_t)n, sizeof *ms, by_value);
     return ms[n / 2];
 }
@@ -35,7 +35,7 @@ static void measure(trek_comm *comm, int64_t bytes)
         trek_comm_barrier(comm);
         int64_t begin = trek_clock_ns();
         if (bytes)
-            trek_comm_all_reduce(comm, tensor, TREK_SUM);
+            trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM);
         else
             trek_comm_barrier(comm);
         if (k >= 0)

@@ -39,7 +39,8 @@ static double plain(float *data, int64_t count)
 
 static trek_comm_call call_of(float *data, int64_t count)
 {
-    return (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F32, .count = count, .in = data,
+    return (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F32, .count = count,
+                             .in = data,
                              .out = data };
 }
 

@@ -90,7 +90,7 @@ static double median(const work *w, part what)
     time_part(w, what);
     for (int k = 0; k < rounds; k++) {
         times[k] = time_part(w, what);
-        trek_comm_all_reduce_scalar(w->comm, &times[k], TREK_MAX);
+        trek_comm_all_reduce_scalar(w->comm, &times[k], TREK_REDUCTION_MAX);
     }
     qsort(times, (size_t)rounds, sizeof *times, compare);
     return times[rounds / 2];

@@ -51,7 +51,7 @@ static int serve(trek_comm *comm, trek_tensor *tensor)
                 values[i] = (float)(comm->rank + 1) * (float)(i % 1000);
             trek_comm_barrier(comm);
             int64_t begin = trek_clock_ns();
-            trek_comm_all_reduce(comm, tensor, TREK_SUM);
+            trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM);
             int64_t end = trek_clock_ns();
             if (comm->rank == 0)
                 printf("%s%lld", k ? " " : "", (long long)(end - begin));

@@ -139,7 +139,7 @@ typedef struct reduce_state {
 static void reduce_times(reduce_state *s, int rank, int64_t times)
 {
     for (int64_t t = 0; t < times && trek_error_status() == TREK_OK; t++)
-        trek_comm_all_reduce(s->comms[rank], s->tensors[rank], TREK_SUM);
+        trek_comm_all_reduce(s->comms[rank], s->tensors[rank], TREK_REDUCTION_SUM);
 }
 
 static void *reduce_thread(void *arg)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comments of public headers: each declaration has one of its own, directly above it (a field also behind it), whose first
 sentence says what it does, in words that a reader of English as a second language knows. Arguments: options are passed by
-pointer, a count stands behind its array, and a capacity is called so.
+pointer, a count stands behind its array, and a capacity is called so. Enumerators begin with the name of their type.
 
 Usage: check_declarations.py <source root> [<header>...]
 
@@ -49,6 +49,7 @@ STRUNG = (re.compile(r"(?:^|[.!?] )[^.!?]*;[^.!?;]*;"), "at most one semicolon i
 NOT_VERBS = {"As", "Its", "Is", "This", "Has", "Whether", "Gradients", "Sums", "Means", "Places", "Parts", "Elements", "Values", "Bits", "Rows", "Losses",
              "Pairs", "Windows", "Slices", "Samples", "Channels", "Bytes", "Samples", "Names", "Results", "Options", "Devices", "Weights", "Indices",
              "Always", "Was", "Does", "Numbers", "Powers", "Errors", "Statistics"}
+SHORT = {"trek_dtype", "trek_status", "trek_device_type"}  # everybody writes their values all the time: TREK_F32, TREK_OK, TREK_CPU
 ENDS = re.compile(r"[.:]$")
 
 
@@ -94,6 +95,8 @@ class Check:
             return
         if d.kind == "function":
             self.arguments(d)
+        if d.kind == "enum":
+            self.enumerators(d)
         if d.kind != "macro" and re.match(r"[^(;{]*\n[^(;{]*[(;]", d.code) and not re.match(r"template\b", d.code):
             self.fault(d.start, f"{d.name}: the line breaks between its type and its name")
         if not d.comment:
@@ -118,6 +121,13 @@ class Check:
                 self.fault(d.start, f"{d.name}: '{part}': call it capacity")
             if re.match(r"(?:int|int64_t|size_t) n(?:dim|_\w+)?$", part) and arrays[k + 1:k + 2] == [True] and not (k and arrays[k - 1]):
                 self.fault(d.start, f"{d.name}: '{part}': a count stands behind its array")
+
+    def enumerators(self, d):
+        if re.search(r"\benum\b\s*\{", d.code) and not d.code.startswith("typedef"):
+            return  # constants without a type
+        for value in d.fields:
+            if d.name not in SHORT and not value.name.startswith(d.name.upper() + "_"):
+                self.fault(value.start, f"{d.name}: '{value.name}': an enumerator begins with the name of its type: {d.name.upper()}_...")
 
     def field(self, member, of):
         if "\n" in re.sub(r"\([^()]*\)|\{.*\}", "", member.code, flags=re.S).rstrip():

@@ -102,8 +102,8 @@ static void idx_plain_and_gzip(void **state)
     size_t labels = make_labels(buffer, 25);
     write_bytes(in_folder("t10k-labels-idx1-ubyte"), buffer, labels);
     write_gzip(in_folder("train-labels-idx1-ubyte.gz"), buffer, labels);
-    check_images(trek_dataset_mnist(folder, TREK_TEST), 25);
-    check_images(trek_dataset_mnist(folder, TREK_TRAIN), 25);
+    check_images(trek_dataset_mnist(folder, TREK_DATA_SPLIT_TEST), 25);
+    check_images(trek_dataset_mnist(folder, TREK_DATA_SPLIT_TRAIN), 25);
     check_images(trek_dataset_idx(in_folder("train-images-idx3-ubyte.gz"), in_folder("t10k-labels-idx1-ubyte")), 25);
 }
 
@@ -112,7 +112,7 @@ static void idx_refusals(void **state)
     char *images = in_folder("images"), *labels = in_folder("labels");
     size_t n_labels = make_labels(buffer, 25);
     write_bytes(labels, buffer, n_labels);
-    assert_null(trek_dataset_mnist("/nowhere", TREK_TRAIN));
+    assert_null(trek_dataset_mnist("/nowhere", TREK_DATA_SPLIT_TRAIN));
     expect_error(TREK_ERR_IO, "/nowhere/train-images-idx3-ubyte.gz can be opened: No such file");
     REFUSED(trek_dataset_idx("/nowhere/a", labels), TREK_ERR_IO, "/nowhere/a: cannot be opened: No such file");
     REFUSED(trek_dataset_idx(folder, labels), TREK_ERR_IO, "directory");
@@ -237,7 +237,7 @@ static void real_mnist(void **state)
         print_message("no MNIST at %s: its counts are not checked\n", path);
         return;
     }
-    trek_dataset *set = trek_dataset_mnist(path, TREK_TEST);
+    trek_dataset *set = trek_dataset_mnist(path, TREK_DATA_SPLIT_TEST);
     expect_no_error();
     assert_int_equal(trek_dataset_length(set), 10000);
     static const int of_digit[10] = { 980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009 };
@@ -255,7 +255,7 @@ static void real_mnist(void **state)
     assert_memory_equal(counts, of_digit, sizeof(counts));
     assert_true(fabs(sum / 7840000 - 0.1325) < 0.0005); /* the known mean of the test images */
     trek_dataset_free(&set);
-    set = trek_dataset_mnist(path, TREK_TRAIN);
+    set = trek_dataset_mnist(path, TREK_DATA_SPLIT_TRAIN);
     if (!set)
         expect_error(TREK_ERR_IO, "train-images-idx3-ubyte");
     trek_dataset_free(&set);
@@ -426,7 +426,7 @@ static void cifar10_batches(void **state)
     records[0] = 9;
     records[3073] = 4;
     write_bytes(in_folder("test_batch.bin"), records, sizeof(records));
-    trek_dataset *set = trek_dataset_cifar10(folder, TREK_TEST);
+    trek_dataset *set = trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TEST);
     expect_no_error();
     int64_t index = 1;
     trek_tensor *out[2];
@@ -437,12 +437,12 @@ static void cifar10_batches(void **state)
     trek_tensor_release(out[0]);
     trek_tensor_release(out[1]);
     trek_dataset_free(&set);
-    REFUSED(trek_dataset_cifar10(folder, TREK_TRAIN), TREK_ERR_IO, "data_batch_1.bin");
+    REFUSED(trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TRAIN), TREK_ERR_IO, "data_batch_1.bin");
     write_bytes(in_folder("test_batch.bin"), records, 4000);
-    REFUSED(trek_dataset_cifar10(folder, TREK_TEST), TREK_ERR_FORMAT, "4000 bytes");
+    REFUSED(trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TEST), TREK_ERR_FORMAT, "4000 bytes");
     records[0] = 10;
     write_bytes(in_folder("test_batch.bin"), records, sizeof(records));
-    REFUSED(trek_dataset_cifar10(folder, TREK_TEST), TREK_ERR_FORMAT, "label of record 0: 10");
+    REFUSED(trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TEST), TREK_ERR_FORMAT, "label of record 0: 10");
 }
 
 static void cifar100_records(void **state)
@@ -455,7 +455,7 @@ static void cifar100_records(void **state)
         records[i * 3074 + 1] = (unsigned char)(99 - i);
     }
     write_bytes(in_folder("train.bin"), records, sizeof(records));
-    trek_dataset *set = trek_dataset_cifar100(folder, TREK_TRAIN);
+    trek_dataset *set = trek_dataset_cifar100(folder, TREK_DATA_SPLIT_TRAIN);
     expect_no_error();
     int64_t indices[2] = { 2, 0 };
     trek_tensor *out[3];
@@ -468,11 +468,11 @@ static void cifar100_records(void **state)
     for (int k = 0; k < 3; k++)
         trek_tensor_release(out[k]);
     trek_dataset_free(&set);
-    REFUSED(trek_dataset_cifar100(folder, TREK_TEST), TREK_ERR_IO, "test.bin");
+    REFUSED(trek_dataset_cifar100(folder, TREK_DATA_SPLIT_TEST), TREK_ERR_IO, "test.bin");
     records[3074 + 1] = 100;
     write_bytes(in_folder("train.bin"), records, sizeof(records));
-    REFUSED(trek_dataset_cifar100(folder, TREK_TRAIN), TREK_ERR_FORMAT, "label of record 1: 100; must be 0 .. 99");
-    REFUSED(trek_dataset_cifar100(NULL, TREK_TRAIN), TREK_ERR_ARGUMENT, "folder: NULL");
+    REFUSED(trek_dataset_cifar100(folder, TREK_DATA_SPLIT_TRAIN), TREK_ERR_FORMAT, "label of record 1: 100; must be 0 .. 99");
+    REFUSED(trek_dataset_cifar100(NULL, TREK_DATA_SPLIT_TRAIN), TREK_ERR_ARGUMENT, "folder: NULL");
 }
 
 static void wide_token_shards(void **state)

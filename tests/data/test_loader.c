@@ -342,7 +342,7 @@ static void loader_refusals(void **state)
     REFUSED(trek_loader_new(&counting_new(0)->base, &(trek_loader_opts){ .batch_size = 4 }), TREK_ERR_ARGUMENT, "no samples");
     REFUSED(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){
     .batch_size = 4, .shuffle = true, .sampler = trek_sampler_sequential(5) }), TREK_ERR_ARGUMENT, "sampler");
-    assert_null(trek_loader_new(trek_dataset_mnist("/nowhere", TREK_TRAIN), &(trek_loader_opts){
+    assert_null(trek_loader_new(trek_dataset_mnist("/nowhere", TREK_DATA_SPLIT_TRAIN), &(trek_loader_opts){
         .batch_size = 4, .sampler = trek_sampler_sequential(5) }));
     assert_null(trek_loader_next(NULL));
     assert_int_not_equal(trek_loader_start(NULL, 0), TREK_OK);

@@ -41,7 +41,7 @@ static int three = 3;
 /* Everything that draws, and an end in f32. */
 static trek_transform *long_chain(void)
 {
-    trek_image_pad_opts pad = { .left = 2, .top = 1, .right = 2, .bottom = 1, .mode = TREK_IMAGE_REFLECT };
+    trek_image_pad_opts pad = { .left = 2, .top = 1, .right = 2, .bottom = 1, .mode = TREK_IMAGE_PADDING_REFLECT };
     trek_transform *either[] = { trek_transform_gaussian_blur(3, 0.1, 2), trek_transform_random_grayscale(0.5),
                                  trek_transform_function(shifted, &three, NULL) };
     trek_random_affine_opts affine = { .degrees = { -20, 20 }, .translate = { 0.2, 0.2 }, .scale = { 0.8, 1.2 },
@@ -51,7 +51,7 @@ static trek_transform *long_chain(void)
         trek_transform_random_resized_crop(OUT, OUT, NULL),
         trek_transform_random_horizontal_flip(0.5),
         trek_transform_random_vertical_flip(0.5),
-        trek_transform_random_apply(trek_transform_random_rotation(-10, 10, TREK_IMAGE_NEAREST, 0), 0.5),
+        trek_transform_random_apply(trek_transform_random_rotation(-10, 10, TREK_IMAGE_FILTER_NEAREST, 0), 0.5),
         trek_transform_random_affine(&affine),
         trek_transform_random_choice(either, (double[]){ 1, 2, 1 }, 3),
         trek_transform_color_jitter(&(trek_color_jitter_opts){ 0.4, 0.4, 0.4, 0.1 }),
@@ -458,7 +458,7 @@ static void test_values(void **state)
     x = applied(trek_transform_center_crop(1, 1), image); /* torchvision's halves: 0 */
     assert_memory_equal(trek_tensor_data(x), ((unsigned char[]){ 0, 10, 200 }), 3);
     trek_tensor_release(x);
-    x = applied(trek_transform_resize(4, 0, &(trek_image_resize_opts){ .filter = TREK_IMAGE_NEAREST }), image);
+    x = applied(trek_transform_resize(4, 0, &(trek_image_resize_opts){ .filter = TREK_IMAGE_FILTER_NEAREST }), image);
     assert_memory_equal(trek_tensor_data(x), ((unsigned char[]){ 0, 0, 51, 51, 0, 0, 51, 51, 102, 102, 255, 255 }), 12);
     trek_tensor_release(x);
     x = applied(trek_transform_chain(NULL, 0), image); /* nothing: a copy */
@@ -584,7 +584,7 @@ static void test_bad_numbers(void **state)
     refused(trek_transform_random_resized_crop(3, 3, &(trek_resized_crop_opts){ .scale = { 0.5, 0.2 } }), "0.5 .. 0.2");
     refused(trek_transform_random_affine(&(trek_random_affine_opts){ .degrees = { 5, -5 } }), "5 .. -5");
     refused(trek_transform_random_affine(NULL), "options");
-    refused(trek_transform_random_rotation(0, 1, TREK_IMAGE_BICUBIC, 0), "filter: 2");
+    refused(trek_transform_random_rotation(0, 1, TREK_IMAGE_FILTER_BICUBIC, 0), "filter: 2");
     refused(trek_transform_color_jitter(&(trek_color_jitter_opts){ .hue = 0.7 }), "hue 0.7");
     refused(trek_transform_color_jitter(NULL), "options");
     refused(trek_transform_adjust(-1, 1, 1, 0), "brightness -1");

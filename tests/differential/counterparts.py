@@ -202,7 +202,8 @@ def recurrent(kind):
     return run
 
 
-REDUCTIONS = ("mean", "sum", "none")
+REDUCTIONS = ("mean", "sum", "amax", "amin", "prod", "norm", "none")  # trek_reduction; losses take MEAN, SUM and the last
+NO_REDUCTION = 6
 
 
 def cross_entropy(logits, labels, opts=None):
@@ -228,10 +229,10 @@ def linear_cross_entropy(x, weight, bias, labels, opts):
         need(logits.shape == labels.shape, "labels of the logits' shape")
         n = math.prod(labels.shape[:-1])
         made = cross_entropy(logits.reshape(n, -1) if labels.numel() else logits.reshape(n, labels.shape[-1]), labels.reshape(n, labels.shape[-1]), opts)
-        return made.reshape(labels.shape[:-1]) if opts and opts["reduction"] == 2 else made
+        return made.reshape(labels.shape[:-1]) if opts and opts["reduction"] == NO_REDUCTION else made
     need(x.ndim >= 1 and x.shape[:-1] == labels.shape, "labels of x's leading dimensions")
     made = cross_entropy(logits.reshape(-1, weight.shape[0]) if weight.shape[0] else logits.reshape(labels.numel(), 0), labels.reshape(-1), opts)
-    return made.reshape(labels.shape) if opts and opts["reduction"] == 2 else made
+    return made.reshape(labels.shape) if opts and opts["reduction"] == NO_REDUCTION else made
 
 
 def nll_loss(log_probabilities, labels):
@@ -358,9 +359,9 @@ def scatter_reduce(x, dim, index, source, reduction, include_self):
     need(index.ndim == x.ndim and all(i <= s for k, (i, s) in enumerate(zip(index.shape, x.shape)) if k != dim % x.ndim), "an index that fits")
     need(all(i <= s for i, s in zip(index.shape, source.shape)), "an index that fits the source, also one of no elements")
     index, source = index_of(index), narrowed(source, index)
-    if reduction in (3, 4) and not include_self and x.is_floating_point():  # x has no part, also where it equals the result
-        x, include_self = x.scatter(dim, index, -math.inf if reduction == 3 else math.inf), True
-    return torch.scatter_reduce(x, dim, index, source, ("sum", "prod", "mean", "amax", "amin")[reduction], include_self=include_self)
+    if REDUCTIONS[reduction] in ("amax", "amin") and not include_self and x.is_floating_point():  # x has no part, also where it equals the result
+        x, include_self = x.scatter(dim, index, -math.inf if REDUCTIONS[reduction] == "amax" else math.inf), True
+    return torch.scatter_reduce(x, dim, index, source, REDUCTIONS[reduction], include_self=include_self)
 
 
 def index_put(x, parts, values, accumulate):

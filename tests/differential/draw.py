@@ -919,7 +919,7 @@ def labels_for(d, rows, classes, ignore):
 def loss_opts(d, classes, weight):
     ignore = d.pick(0, 0, 0, 1, ZERO)
     opts = {"weight": weight() if weight and d.chance(0.4) else None, "ignore_index": ignore,
-            "label_smoothing": d.pick(0.0, 0.0, 0.1, 1.0), "reduction": d.pick(0, 0, 1, 2)}
+            "label_smoothing": d.pick(0.0, 0.0, 0.1, 1.0), "reduction": d.pick(0, 0, 1, 6)}
     return opts, {0: -100, ZERO: 0}.get(ignore, ignore)
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from counterparts import REDUCTIONS, TABLE, cross_entropy, index_of, need
+from counterparts import NO_REDUCTION, REDUCTIONS, TABLE, cross_entropy, index_of, need
 from draw import labels_for, loss_opts, shaped
 from headers import ZERO
 
@@ -42,7 +42,7 @@ def pair(d, kinds=PLAIN, second=PLAIN):
 def weighted(d, shape, dtype):
     if not d.chance(0.6):
         return None
-    return {"reduction": d.pick(0, 0, 1, 2), "weight": d.tensor(dtype, shape, kinds=("positive",), grad=False) if d.chance(0.5) else None}
+    return {"reduction": d.pick(0, 0, 1, NO_REDUCTION), "weight": d.tensor(dtype, shape, kinds=("positive",), grad=False) if d.chance(0.5) else None}
 
 
 @shaped("mse_loss_with", "l1_loss_with", "smooth_l1_loss_with", "huber_loss")
@@ -67,7 +67,7 @@ def draw_binary(d):
 @shaped("focal_loss")
 def draw_focal(d):
     _, _, x, target = pair(d, second=("unit",))
-    opts = {"alpha": d.pick(0.0, 0.5, -1.0, ZERO), "gamma": d.pick(0.0, 1.0, 3.0, ZERO), "reduction": d.pick(0, 1, 2)}
+    opts = {"alpha": d.pick(0.0, 0.5, -1.0, ZERO), "gamma": d.pick(0.0, 1.0, 3.0, ZERO), "reduction": d.pick(0, 1, NO_REDUCTION)}
     return {"x": x, "target": target, "opts": opts if d.chance(0.7) else None}
 
 
@@ -75,14 +75,14 @@ def draw_focal(d):
 def draw_poisson(d):
     rates = d.chance(0.5)
     _, _, x, target = pair(d, ("positive",) if rates else PLAIN, ("positive",))
-    opts = {"rates": rates, "full": d.chance(0.5), "eps": d.pick(0.0, 0.1), "reduction": d.pick(0, 1, 2)}
+    opts = {"rates": rates, "full": d.chance(0.5), "eps": d.pick(0.0, 0.1), "reduction": d.pick(0, 1, NO_REDUCTION)}
     return {"x": x, "target": target, "opts": opts if rates or d.chance(0.7) else None}
 
 
 @shaped("gaussian_nll_loss")
 def draw_gaussian(d):
     shape, dtype, x, target = pair(d)
-    opts = {"full": d.chance(0.5), "eps": d.pick(0.0, 0.5), "reduction": d.pick(0, 1, 2)}
+    opts = {"full": d.chance(0.5), "eps": d.pick(0.0, 0.5), "reduction": d.pick(0, 1, NO_REDUCTION)}
     return {"x": x, "target": target, "variance": d.tensor(dtype, shape, kinds=("positive",)), "opts": opts if d.chance(0.7) else None}
 
 
@@ -90,7 +90,7 @@ def draw_gaussian(d):
 def draw_kl(d):
     logs = d.chance(0.5)
     _, _, x, target = pair(d, second=PLAIN if logs else ("unit",))
-    opts = {"log_target": logs, "per_element": d.chance(0.5), "reduction": d.pick(0, 0, 1, 2)}
+    opts = {"log_target": logs, "per_element": d.chance(0.5), "reduction": d.pick(0, 0, 1, NO_REDUCTION)}
     return {"log_probabilities": x, "target": target, "opts": opts if logs or d.chance(0.7) else None}
 
 
@@ -112,7 +112,7 @@ def draw_pairs(d):
 
 
 def margin_opts(d, **more):
-    opts = {"margin": d.pick(0.0, 0.3, 1.5, ZERO), "p": 0.0, "eps": 0.0, "swap": False, "weight": None, "reduction": d.pick(0, 1, 2), **more}
+    opts = {"margin": d.pick(0.0, 0.3, 1.5, ZERO), "p": 0.0, "eps": 0.0, "swap": False, "weight": None, "reduction": d.pick(0, 1, NO_REDUCTION), **more}
     return opts if d.chance(0.7) else None
 
 
@@ -151,7 +151,7 @@ def draw_multi_margin(d):
     rows, classes, dtype = d.size(0.1), d.pick(1, 3, 5), d.float_dtype()
     weight = d.tensor(dtype, [classes], kinds=("positive",), grad=False) if d.chance(0.4) else None
     opts = margin_opts(d, p=d.pick(0.0, 2.0), weight=weight) if weight is None else \
-        {"margin": 0.5, "p": 0.0, "eps": 0.0, "swap": False, "weight": weight, "reduction": d.pick(0, 1, 2)}
+        {"margin": 0.5, "p": 0.0, "eps": 0.0, "swap": False, "weight": weight, "reduction": d.pick(0, 1, NO_REDUCTION)}
     return {"logits": d.tensor(dtype, [rows, classes], kinds=PLAIN), "labels": d.indices([rows], classes), "opts": opts}
 
 
@@ -159,14 +159,14 @@ def draw_multi_margin(d):
 def draw_info_nce(d):
     shape, dtype = d.shape(2, 2, 200), d.float_dtype()
     return {"query": d.tensor(dtype, shape, kinds=PLAIN), "key": d.tensor(dtype, shape, kinds=PLAIN), "temperature": d.pick(1.0, 0.5),
-            "reduction": d.pick(0, 1, 2)}
+            "reduction": d.pick(0, 1, NO_REDUCTION)}
 
 
 @shaped("multilabel_margin_loss")
 def draw_multilabel_margin(d):
     shape, dtype = [d.size(0)] * d.pick(0, 1) + [d.pick(1, 3, 5)], d.float_dtype()
     target = d.indices(shape, shape[-1], ("i64", "i64", "i32"), floor=-1)
-    return {"x": d.tensor(dtype, shape, kinds=("normal",)), "target": target, "reduction": d.pick(0, 1, 2)}
+    return {"x": d.tensor(dtype, shape, kinds=("normal",)), "target": target, "reduction": d.pick(0, 1, NO_REDUCTION)}
 
 
 @shaped("ctc_loss")
@@ -184,7 +184,7 @@ def draw_ctc(d):
     labels["values"] = [v + (v >= blank) for v in labels["values"]]
     if alone:  # all of them
         d.tensors[lengths["tensor"]]["values"] = [math.prod(shape)]
-    opts = {"blank": blank, "zero_infinity": d.chance(0.5), "reduction": d.pick(0, 1, 2)}
+    opts = {"blank": blank, "zero_infinity": d.chance(0.5), "reduction": d.pick(0, 1, NO_REDUCTION)}
     return {"log_probs": d.tensor(dtype, [steps, classes] if alone else [steps, rows, classes], kinds=("normal", "grid")), "targets": targets,
             "input_lengths": inputs, "target_lengths": lengths, "opts": opts if blank or d.chance(0.8) else None}
 

@@ -2,7 +2,7 @@
 """Parts of tensors, cut out and replaced: how they are drawn, and PyTorch's."""
 import torch
 
-from counterparts import TABLE, need
+from counterparts import REDUCTIONS, TABLE, need
 from draw import shaped
 
 FAR = 2**63 - 1
@@ -87,7 +87,7 @@ def draw_index_reduce(d):
         part[dim] = n
     plain = ("normal", "positive") if dtype in ("f32", "f64") else ("small",)
     return {"x": d.tensor(dtype, shape, kinds=plain), "index": d.indices([n], max(size, 1), ("i64", "i32")), "source": d.tensor(dtype, part, kinds=plain), "dim": dim,
-            "reduction": d.pick(1, 2, 3, 4), "include_self": d.chance(0.5)}
+            "reduction": d.pick(0, 2, 3, 4), "include_self": d.chance(0.5)}
 
 
 def slice_of(x, dim, start, stop, step):
@@ -107,7 +107,7 @@ def slice_scatter(x, source, dim, start, stop, step):
 
 def index_reduce(x, dim, index, source, reduction, include_self):
     need(x.ndim > 0 and source.shape[dim] == index.numel(), "as many slices as places")
-    return torch.index_reduce(x, dim, index.long(), source, ("", "prod", "mean", "amax", "amin")[reduction], include_self=include_self)
+    return torch.index_reduce(x, dim, index.long(), source, REDUCTIONS[reduction], include_self=include_self)
 
 
 def spread(function):

@@ -80,7 +80,7 @@ static trek_status act_out(void)
         exit(0);
     case COUNT: {
         trek_tensor *more = trek_tensor_zeros(trek_dims(7), TREK_F32, trek_cpu(0));
-        trek_status status = trek_comm_all_reduce(comm, more, TREK_SUM);
+        trek_status status = trek_comm_all_reduce(comm, more, TREK_REDUCTION_SUM);
         trek_tensor_release(more);
         return status;
     }
@@ -292,7 +292,7 @@ static trek_status evaluate(trek_graph *graph, trek_loader *loader)
     trek_no_grad_end();
     trek_scope_end(scope);
     if (status == TREK_OK)
-        status = trek_comm_all_reduce_scalar(comm, &sum, TREK_SUM);
+        status = trek_comm_all_reduce_scalar(comm, &sum, TREK_REDUCTION_SUM);
     trek_comm_say(comm, NULL);
     return status == TREK_OK ? trek_graph_train(graph, true) : status;
 }
@@ -338,9 +338,9 @@ static trek_status make_call(int which, trek_graph *graph, trek_loader *loader, 
     case 3:
         return trek_comm_barrier(comm);
     case 4:
-        return trek_comm_all_reduce_scalar(comm, &number, TREK_MAX);
+        return trek_comm_all_reduce_scalar(comm, &number, TREK_REDUCTION_MAX);
     case 5:
-        return trek_comm_all_reduce(comm, NULL, TREK_SUM); /* its own mistake is told to nobody either */
+        return trek_comm_all_reduce(comm, NULL, TREK_REDUCTION_SUM); /* its own mistake is told to nobody either */
     case 6:
         return evaluate(graph, loader);
     default:

@@ -79,7 +79,7 @@ static char warned[512];
 
 static void take_warning(trek_log_level level, const char *message, void *arg)
 {
-    if (level == TREK_LOG_WARNING)
+    if (level == TREK_LOG_LEVEL_WARNING)
         snprintf(warned, sizeof warned, "%s", message);
 }
 
@@ -97,9 +97,9 @@ static void without_a_checksum(void **state)
     expect_refusal(graph, loader, path_of("bare"), TREK_ERR_FORMAT, "its checksum is missing");
     overwrite(data, size, "\"trek.checkpoint\":\"2\"", "\"trek.checkpoint\":\"1\"");
     write_file(path_of("bare"), data, size);
-    trek_log_set(TREK_LOG_WARNING, take_warning, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, take_warning, NULL);
     assert_int_equal(trek_checkpoint_load(graph, loader, path_of("bare")), TREK_OK);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_non_null(strstr(warned, "bare: a checkpoint of version 1, which has no checksum"));
     free(data);
     end_run(&graph, &loader);

@@ -290,7 +290,7 @@ static trek_status sum_of_ranks(int rank, void *arg)
     wrapped *w = arg;
     trek_comm *comm = trek_ddp_comm(w->ddp);
     double sum = rank;
-    w->status[rank] = trek_comm_all_reduce_scalar(comm, &sum, TREK_SUM);
+    w->status[rank] = trek_comm_all_reduce_scalar(comm, &sum, TREK_REDUCTION_SUM);
     return trek_comm_rank(comm) == rank && sum == 3 ? TREK_OK : TREK_ERR_STATE;
 }
 
@@ -602,9 +602,9 @@ static trek_status small_rank(int rank, void *arg)
     trek_comm *comm = trek_ranks_comm(arg, rank);
     double sum = rank + 1, mean = rank, most = -rank;
     int64_t first, count;
-    if (trek_comm_all_reduce_scalar(comm, &sum, TREK_SUM) != TREK_OK ||
-        trek_comm_all_reduce_scalar(comm, &mean, TREK_MEAN) != TREK_OK ||
-        trek_comm_all_reduce_scalar(comm, &most, TREK_MAX) != TREK_OK)
+    if (trek_comm_all_reduce_scalar(comm, &sum, TREK_REDUCTION_SUM) != TREK_OK ||
+        trek_comm_all_reduce_scalar(comm, &mean, TREK_REDUCTION_MEAN) != TREK_OK ||
+        trek_comm_all_reduce_scalar(comm, &most, TREK_REDUCTION_MAX) != TREK_OK)
         return trek_error_status();
     if (sum != 6 || mean != 1 || most != 0)
         return trek_fail(TREK_ERR_STATE, "%g %g %g", sum, mean, most);

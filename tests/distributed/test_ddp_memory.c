@@ -153,7 +153,7 @@ int main(void)
     trek_allocator allocator = { test_allocate, test_release, NULL };
     if (trek_allocator_set(&allocator) != TREK_OK)
         return 1;
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrapping_without_memory), cmocka_unit_test(every_allocation_fails_once),
     };

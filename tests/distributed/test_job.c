@@ -91,7 +91,7 @@ static int child_of_unequal(int ranks, bool windows)
     other.info = other_model;
     if (process == 1)
         trek_backends[TREK_CPU] = &other;
-    trek_log_set(TREK_LOG_WARNING, keep_line, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, keep_line, NULL);
     loss_kind kind = BY_ROWS;
     trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 2 });
     trek_graph *graph = training_build(trek_cpu(0), NULL);
@@ -149,11 +149,11 @@ static int child_of_groups(void)
     }
     const double *values = trek_tensor_data(trek_var_data(trek_module_find(trek_graph_module(graph), "0.w1")));
     double least = values[0], most = least;
-    bool good = trek_comm_all_reduce_scalar(group, &least, TREK_MIN) == TREK_OK &&
-                trek_comm_all_reduce_scalar(group, &most, TREK_MAX) == TREK_OK && least == most;
+    bool good = trek_comm_all_reduce_scalar(group, &least, TREK_REDUCTION_MIN) == TREK_OK &&
+                trek_comm_all_reduce_scalar(group, &most, TREK_REDUCTION_MAX) == TREK_OK && least == most;
     double low = least, high = least; /* of all four: the groups have come to different ones */
-    good = good && trek_comm_all_reduce_scalar(comm, &low, TREK_MIN) == TREK_OK &&
-           trek_comm_all_reduce_scalar(comm, &high, TREK_MAX) == TREK_OK && low < high;
+    good = good && trek_comm_all_reduce_scalar(comm, &low, TREK_REDUCTION_MIN) == TREK_OK &&
+           trek_comm_all_reduce_scalar(comm, &high, TREK_REDUCTION_MAX) == TREK_OK && low < high;
     trek_graph_free(&graph);
     trek_loader_free(&loader);
     trek_comm_free(&group);

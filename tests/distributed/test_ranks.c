@@ -321,7 +321,7 @@ int main(void)
     trek_allocator allocator = { test_allocate, test_release, NULL };
     if (trek_allocator_set(&allocator) != TREK_OK)
         return 1;
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_group, set_up), cmocka_unit_test_setup(test_earlier_error_stays_the_same, set_up),
         cmocka_unit_test_setup(test_set_up_mistakes, set_up), cmocka_unit_test_setup(test_devices_from_the_environment, set_up),

@@ -256,7 +256,7 @@ int main(void)
     trek_allocator allocator = { test_allocate, test_release, NULL };
     if (trek_allocator_set(&allocator) != TREK_OK)
         return 1;
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_evaluation_is_exact, set_up), cmocka_unit_test_setup(test_forward_without_backward, set_up),
         cmocka_unit_test_setup(test_several_forwards_and_backwards, set_up),

@@ -500,7 +500,8 @@ static void shares_at_first(void **state)
         trek_plan *done = trek_trainer_plan(graph);
         assert_int_equal(trek_plan_ranks(done), WORLD);
         trek_decision d;
-        assert_true(trek_plan_at(done, 0, &d) && d.kind == TREK_PLAN_SHARES && fabs(d.shares[1] - cases[k].shares[1]) < 1e-9);
+        assert_true(trek_plan_at(done, 0, &d) && d.kind == TREK_PLAN_KIND_SHARES &&
+                    fabs(d.shares[1] - cases[k].shares[1]) < 1e-9);
         trek_plan_free(&done);
         trek_graph_free(&graph);
         trek_graph_free(&one);
@@ -570,7 +571,7 @@ static int lines;
 
 static void keep_line(trek_log_level level, const char *message, void *arg)
 {
-    if (level != TREK_LOG_INFO || strncmp(message, "trainer: ", 9) != 0)
+    if (level != TREK_LOG_LEVEL_INFO || strncmp(message, "trainer: ", 9) != 0)
         return;
     lines++;
     snprintf(line, sizeof line, "%s", message);
@@ -601,7 +602,7 @@ static void the_line_in_the_log(void **state)
           { .max_anchor = TREK_OFF },
           { "exact but for the statistics", "batch_norm1d \"1\"", "(in training)" } },
     };
-    trek_log_set(TREK_LOG_INFO, keep_line, NULL);
+    trek_log_set(TREK_LOG_LEVEL_INFO, keep_line, NULL);
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         lines = 0;
         trek_graph *graph = cases[k].build(test_device(), NULL);
@@ -620,7 +621,7 @@ static void the_line_in_the_log(void **state)
     trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2 });
     expect_error(TREK_ERR_ARGUMENT, "build_replica");
     assert_int_equal(lines, 0);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     trek_graph_free(&graph);
 }
 

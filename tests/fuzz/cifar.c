@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         snprintf(name, sizeof name, "%s/test_batch.bin", folder);
         fuzz_expect(symlink(path, name) == 0 && atexit(remove_folder) == 0, "a link");
     }
-    trek_dataset *set = trek_dataset_cifar10(folder, TREK_TEST);
+    trek_dataset *set = trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TEST);
     fuzz_settle(set != NULL);
     int64_t n = set ? trek_dataset_length(set) : 0, indices[2] = { 0, n - 1 };
     fuzz_expect(!set || n > 0, "a set has samples");

@@ -13,7 +13,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argv;
     setenv("TREK_CACHE", "off", 1); /* each tensor's memory is its own, so that its ends are watched */
     setenv("TREK_THREADS", "1", 1);
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     return 0;
 }
 

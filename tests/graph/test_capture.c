@@ -378,7 +378,7 @@ static void run_odd(trek_graph *graph, odd_job *o, bool captured, float *losses)
 
 static void silent(trek_log_level level, const char *message, void *arg)
 {
-    *(int *)arg += level == TREK_LOG_WARNING;
+    *(int *)arg += level == TREK_LOG_LEVEL_WARNING;
 }
 
 static void check_odd(int kind, const char *reason)
@@ -386,7 +386,7 @@ static void check_odd(int kind, const char *reason)
     float losses[2][8];
     trek_graph *graphs[2], *others[2] = { NULL, NULL };
     int warnings = 0;
-    trek_log_set(TREK_LOG_WARNING, silent, &warnings);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, silent, &warnings);
     for (int g = 0; g < 2; g++) {
         odd_job o = { .base = { .passes = 1 }, .kind = kind };
         graphs[g] = new_trained(3);
@@ -397,7 +397,7 @@ static void check_odd(int kind, const char *reason)
         }
         run_odd(graphs[g], &o, g, losses[g]);
     }
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     for (int k = 0; k < 8; k++)
         if (memcmp(&losses[0][k], &losses[1][k], sizeof(float)) != 0)
             fail_msg("kind %d, call %d: %.9g and %.9g", kind, k, (double)losses[0][k], (double)losses[1][k]);
@@ -447,7 +447,7 @@ static void test_fails_inside(void **state)
     trek_graph *graph = new_trained(9);
     odd_job o = { .base = { .passes = 1 }, .kind = GIVES_UP };
     int warnings = 0;
-    trek_log_set(TREK_LOG_WARNING, silent, &warnings);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, silent, &warnings);
     trek_scope scope = trek_scope_begin();
     trek_var *x, *y;
     make_batch(1, BATCH, &x, &y);
@@ -465,7 +465,7 @@ static void test_fails_inside(void **state)
         assert_int_equal(trek_graph_capture(graph, one_step, &j), TREK_OK);
     assert_recorded(graph, 2);
     trek_scope_end(scope);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     trek_graph_free(&graph);
 }
 

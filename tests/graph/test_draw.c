@@ -223,7 +223,7 @@ static trek_graph *sample(void)
 {
     trek_flow *core = trek_flow_new();
     trek_module *heads[3] = { trek_nn_linear(8, 8, HERE), trek_nn_linear(8, 8, HERE), trek_nn_linear(8, 8, HERE) };
-    trek_flow_tag(trek_flow_merge(trek_flow_split(core, heads, 3), TREK_MERGE_MEAN), "deep");
+    trek_flow_tag(trek_flow_merge(trek_flow_split(core, heads, 3), TREK_REDUCTION_MEAN), "deep");
     trek_flow *encoder = trek_flow_from(trek_nn_relu());
     trek_flow_input(encoder, "memory");
     trek_flow_label(trek_flow_through(encoder, trek_graph_module(built(core))), "core");
@@ -375,7 +375,7 @@ static trek_graph *random_graph(int depth)
             int n = 2 + choose(3);
             for (int j = n; j < 4; j++)
                 trek_module_free(&split[j]);
-            trek_flow_merge(trek_flow_split(flow, split, n), TREK_MERGE_ADD);
+            trek_flow_merge(trek_flow_split(flow, split, n), TREK_REDUCTION_SUM);
             break;
         }
         case 2: trek_flow_through(flow, depth ? trek_graph_module(random_graph(depth - 1)) : trek_nn_gelu()); break;

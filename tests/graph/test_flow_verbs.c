@@ -815,7 +815,7 @@ static void no_memory(void **state)
 int main(void)
 {
     test_allocator_use();
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* errors that follow from others are told as warnings */
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL); /* errors that follow from others are told as warnings */
     const struct CMUnitTest tests[] = {
         CASE(for_n_applies_the_body_n_times_and_gradients_go_through_all),
         CASE(further_inputs_go_to_the_body_at_every_pass),

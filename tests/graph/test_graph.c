@@ -63,7 +63,7 @@ static void splits(void **state)
 {
     trek_graph *graph = built(trek_flow_merge(trek_flow_split(trek_flow_new(), (trek_module *[]){ scale(1), scale(2), scale(6) },
                                                               3),
-                                              TREK_MERGE_ADD));
+                                              TREK_REDUCTION_SUM));
     assert_forward(graph, 2, 18);
     assert_int_equal(trek_graph_backward(graph, total(trek_graph_forward(graph, filled(2)))), TREK_OK);
     for (int k = 0; k < 3; k++) {
@@ -74,7 +74,7 @@ static void splits(void **state)
     trek_graph_free(&graph);
 
     graph = built(trek_flow_merge(trek_flow_split(trek_flow_new(), (trek_module *[]){ scale(1), scale(2), scale(6) }, 3),
-                                  TREK_MERGE_MEAN));
+                                  TREK_REDUCTION_MEAN));
     assert_forward(graph, 2, 6);
     assert_int_equal(trek_graph_backward(graph, total(trek_graph_forward(graph, filled(2)))), TREK_OK);
     assert_float_equal(grad_of(graph, "1.factor"), 4, 1e-4);
@@ -82,7 +82,7 @@ static void splits(void **state)
 
     trek_flow *flow = trek_flow_split(trek_flow_new(), (trek_module *[]){ scale(1), scale(1) }, 2);
     trek_flow_tag_group(flow, "part");
-    graph = built(trek_flow_merge(flow, TREK_MERGE_CAT));
+    graph = built(trek_flow_merge_cat(flow, 1));
     trek_var *y = trek_graph_forward(graph, filled(3));
     assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(2, 6)));
     assert_all(y, 3);

@@ -50,7 +50,7 @@ static void mistakes(void **state)
     assert_mistake(trek_flow_split(trek_flow_new(), &alone, 1), "split: modules: 1; must be at least 2");
     assert_mistake(trek_flow_split(trek_flow_new(), NULL, 2), "split: modules: 0; must be at least 2");
     assert_mistake(trek_flow_through(trek_flow_from(scale(1)), NULL), "through: module: NULL");
-    assert_mistake(trek_flow_merge(trek_flow_from(scale(1)), TREK_MERGE_ADD), "only one stream is open");
+    assert_mistake(trek_flow_merge(trek_flow_from(scale(1)), TREK_REDUCTION_SUM), "only one stream is open");
     assert_mistake(trek_flow_tag(trek_flow_tag(trek_flow_from(scale(1)), "a"), "a"), "name: \"a\" is in use");
     assert_mistake(trek_flow_tag(trek_flow_from(scale(1)), "input"), "name: \"input\" is in use");
     assert_mistake(trek_flow_tag(trek_flow_from(scale(1)), ""), "tag: the name is empty");
@@ -60,7 +60,7 @@ static void mistakes(void **state)
     assert_mistake(trek_flow_using(trek_flow_new(), "input"), "no module was added just before");
     assert_mistake(trek_flow_tag_group(trek_flow_from(scale(1)), "g"), "it needs at least 2");
     trek_flow *flow = trek_flow_tag_group(trek_flow_split(trek_flow_new(), PAIR, 2), "g");
-    assert_mistake(trek_flow_merge(trek_flow_tag_group(flow, "g"), TREK_MERGE_ADD), "\"g_0\" is in use");
+    assert_mistake(trek_flow_merge(trek_flow_tag_group(flow, "g"), TREK_REDUCTION_SUM), "\"g_0\" is in use");
     assert_mistake(trek_flow_tag(trek_flow_split(trek_flow_new(), PAIR, 2), "t"), "use tag_group");
     assert_mistake(trek_flow_label(trek_flow_from(scale(1)), "a.b"), "contains a dot");
     assert_mistake(trek_flow_label(trek_flow_from(scale(1)), "12"), "is a number");
@@ -75,7 +75,9 @@ static void mistakes(void **state)
                                         "minus");
     assert_mistake(trek_flow_from(trek_graph_module(built(nested))), "got 1 inputs; it takes 3");
     assert_mistake(trek_flow_input(trek_flow_from(scale(1)), "second"), "nobody reads the input \"second\"");
-    assert_mistake(trek_flow_merge(trek_flow_split(trek_flow_new(), PAIR, 2), (trek_merge)9), "how: 9; must be");
+    assert_mistake(trek_flow_merge(trek_flow_split(trek_flow_new(), PAIR, 2), (trek_reduction)9), "merge: reduction: 9; must be");
+    assert_mistake(trek_flow_merge(trek_flow_split(trek_flow_new(), PAIR, 2), TREK_REDUCTION_MAX),
+                   "merge: reduction: 2; must be TREK_REDUCTION_SUM or _MEAN; trek_flow_merge_cat concatenates");
 #undef PAIR
 }
 
@@ -118,7 +120,7 @@ static void errors_name_where(void **state)
     trek_flow *split = trek_flow_split(trek_flow_new(),
                                        (trek_module *[]){ trek_nn_linear(3, 2, trek_cpu(0)), trek_nn_linear(3, 5, trek_cpu(0)) },
                                        2);
-    graph = built(trek_flow_tag(trek_flow_merge(split, TREK_MERGE_ADD), "joined"));
+    graph = built(trek_flow_tag(trek_flow_merge(split, TREK_REDUCTION_SUM), "joined"));
     scope = trek_scope_begin();
     assert_null(trek_graph_forward(graph, trek_var_from(trek_tensor_ones(trek_dims(2, 3), TREK_F32, trek_cpu(0)))));
     assert_ptr_equal(strstr(trek_error(), "joined (merge): "), trek_error());
@@ -131,7 +133,7 @@ static void all_mistakes_at_once(void **state)
 {
     trek_flow *flow = trek_flow_from(scale(1));
     trek_flow_using(flow, "x");
-    trek_flow_merge(flow, TREK_MERGE_MEAN);
+    trek_flow_merge(flow, TREK_REDUCTION_MEAN);
     trek_flow_label(flow, "p.q");
     assert_null(trek_flow_build(flow));
     assert_string_equal(trek_error(),
@@ -192,7 +194,7 @@ static trek_status build_and_train(void)
     trek_scope inner = trek_scope_begin();
     trek_flow *flow = trek_flow_label(trek_flow_tag(trek_flow_from(scale(1)), "one"), "first");
     trek_flow_split(flow, (trek_module *[]){ scale(1), scale(2) }, 2);
-    trek_flow_merge(flow, TREK_MERGE_MEAN);
+    trek_flow_merge(flow, TREK_REDUCTION_MEAN);
     trek_flow_tag(trek_flow_using(trek_flow_through(flow, trek_module_new(&sum_class)), "later"), "later");
     trek_graph *graph = trek_flow_build(flow);
     trek_graph_set_optimizer(graph, trek_adam(&(trek_adam_opts){ .lr = 0.1 }));

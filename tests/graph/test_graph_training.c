@@ -101,7 +101,7 @@ static void schedules(void **state)
     assert_int_equal(trek_graph_set_lr(graph, 0.125), TREK_OK); /* ends the schedule */
     one_pass(graph, 1);
     assert_float_equal(trek_graph_lr(graph), 0.125, 0);
-    FAILS(trek_graph_set_schedule(graph, &(trek_schedule){ .kind = TREK_SCHEDULE_NONE }), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_graph_set_schedule(graph, &(trek_schedule){ .kind = TREK_SCHEDULE_KIND_NONE }), TREK_ERR_ARGUMENT, "");
     trek_graph_free(&graph);
 }
 
@@ -109,7 +109,7 @@ static void clipping(void **state)
 {
     /* Gradients 3 and 4 of two parameters: norm 5. */
     trek_flow *flow = trek_flow_split(trek_flow_new(), (trek_module *[]){ scale(0), scale(0) }, 2);
-    trek_flow_merge(flow, TREK_MERGE_ADD);
+    trek_flow_merge(flow, TREK_REDUCTION_SUM);
     trek_graph *graph = built(flow);
     assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd(&(trek_sgd_opts){ .lr = 1 })), TREK_OK);
     trek_var *a = trek_module_find(trek_graph_module(graph), "0.factor"),
@@ -212,8 +212,8 @@ static void observation(void **state)
     FAILS(trek_graph_collect(graph, "out"), TREK_ERR_STATE, "");
     assert_forward(graph, 2, 2);
     FAILS(trek_graph_collect(graph, "out"), TREK_ERR_SHAPE, "");
-    assert_int_equal(trek_graph_collect_with(graph, "out", TREK_COLLECT_SUM), TREK_OK);
-    assert_int_equal(trek_graph_collect_with(graph, "out", TREK_COLLECT_MEAN), TREK_OK);
+    assert_int_equal(trek_graph_collect_with(graph, "out", TREK_REDUCTION_SUM), TREK_OK);
+    assert_int_equal(trek_graph_collect_with(graph, "out", TREK_REDUCTION_MEAN), TREK_OK);
     assert_true(isnan(trek_graph_latest(graph, "out")));
     assert_int_equal(trek_graph_record(inner, "deep", 5), TREK_OK);
     assert_int_equal(trek_graph_flush(graph), TREK_OK);
@@ -221,12 +221,19 @@ static void observation(void **state)
     assert_float_equal(trek_graph_latest(inner, "deep"), 5, 0);
     assert_int_equal(trek_graph_flush(graph), TREK_OK); /* nothing new: no point */
     assert_int_equal(trek_trend_count(trek_graph_trend(graph, "out")), 1);
-    static const double reduced[] = { 2, 12, 2, 2, 4.898979486 };
-    for (int how = 0; how < 5; how++) {
-        assert_int_equal(trek_graph_collect_with(graph, "out", (trek_collect)how), TREK_OK);
+    static const struct { trek_reduction how; double value; } reduced[] = {
+        { TREK_REDUCTION_MEAN, 2 }, { TREK_REDUCTION_SUM, 12 }, { TREK_REDUCTION_MAX, 2 }, { TREK_REDUCTION_MIN, 2 },
+        { TREK_REDUCTION_NORM, 4.898979486 },
+    };
+    for (int k = 0; k < 5; k++) {
+        assert_int_equal(trek_graph_collect_with(graph, "out", reduced[k].how), TREK_OK);
         assert_int_equal(trek_graph_flush(graph), TREK_OK);
-        assert_float_equal(trek_graph_latest(graph, "out"), reduced[how], 1e-5);
+        assert_float_equal(trek_graph_latest(graph, "out"), reduced[k].value, 1e-5);
     }
+    assert_int_equal(trek_graph_collect_with(graph, "out", TREK_REDUCTION_PROD), TREK_ERR_ARGUMENT);
+    assert_non_null(
+        strstr(trek_error(), "graph_collect_with: reduction: 4; must be TREK_REDUCTION_MEAN, _SUM, _MAX, _MIN or _NORM"));
+    trek_error_clear();
     trek_var *one = trek_var_from(trek_tensor_full(trek_dims(1), 4, TREK_F32, trek_cpu(0)));
     assert_non_null(trek_graph_forward(graph, one));
     assert_int_equal(trek_graph_collect(graph, "out"), TREK_OK);

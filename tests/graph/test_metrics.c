@@ -85,7 +85,7 @@ static void expect(const trek_metric_spec *spec, const set *s, const double *wan
     for (int k = 0; k < 3; k++) { /* numbers of 16ths are exact in bf16 */
         way w = { s->weight[0] >= 0, k > 0, (trek_dtype[]){ TREK_F32, TREK_F64, TREK_BF16 }[k],
                   (trek_dtype[]){ TREK_I64, TREK_I32, TREK_I64 }[k] };
-        if (spec->kind >= TREK_METRIC_MSE)
+        if (spec->kind >= TREK_METRIC_KIND_MSE)
             w.target = TREK_F64;
         trek_tensor *got = values_of(spec, s, w);
         assert_int_equal(trek_tensor_numel(got), n);
@@ -147,14 +147,14 @@ static void count(const trek_metric_spec *spec, const set *s, int64_t c, double 
 static double rate(const trek_metric_spec *spec, const double *c)
 {
     double part = c[0], whole = c[0] + c[2], beta = spec->beta != 0 ? spec->beta : 1;
-    if (spec->kind == TREK_METRIC_PRECISION)
+    if (spec->kind == TREK_METRIC_KIND_PRECISION)
         whole = c[0] + c[1];
-    if (spec->kind == TREK_METRIC_F1) {
+    if (spec->kind == TREK_METRIC_KIND_F1) {
         double precision = c[0] + c[1] > 0 ? c[0] / (c[0] + c[1]) : 0, recall = whole > 0 ? c[0] / whole : 0;
         part = (1 + beta * beta) * precision * recall;
         whole = beta * beta * precision + recall;
     }
-    if (spec->kind == TREK_METRIC_ACCURACY && (spec->multilabel || spec->classes == 0)) {
+    if (spec->kind == TREK_METRIC_KIND_ACCURACY && (spec->multilabel || spec->classes == 0)) {
         part = c[0] + c[3];
         whole = c[0] + c[1] + c[2] + c[3];
     }
@@ -164,10 +164,10 @@ static double rate(const trek_metric_spec *spec, const double *c)
 static trek_metric_average average_of(const trek_metric_spec *spec)
 {
     if (spec->classes == 0 && spec->outputs < 2)
-        return TREK_METRIC_MICRO;
+        return TREK_METRIC_AVERAGE_MICRO;
     if (spec->average != TREK_METRIC_AVERAGE_DEFAULT)
         return spec->average;
-    return spec->kind == TREK_METRIC_ACCURACY ? TREK_METRIC_MICRO : TREK_METRIC_MACRO;
+    return spec->kind == TREK_METRIC_KIND_ACCURACY ? TREK_METRIC_AVERAGE_MICRO : TREK_METRIC_AVERAGE_MACRO;
 }
 
 static void expect_counts(const trek_metric_spec *spec, const set *s)
@@ -177,14 +177,14 @@ static void expect_counts(const trek_metric_spec *spec, const set *s)
     for (int64_t k = 0; k < s->parts; k++) {
         count(spec, s, k, c);
         each[k] = rate(spec, c);
-        double weight = average == TREK_METRIC_WEIGHTED ? c[0] + c[2] : spec->multilabel || c[0] + c[1] + c[2] > 0;
+        double weight = average == TREK_METRIC_AVERAGE_WEIGHTED ? c[0] + c[2] : spec->multilabel || c[0] + c[1] + c[2] > 0;
         sum += weight * each[k];
         weights += weight;
         for (int i = 0; i < 4; i++)
             all[i] += c[i];
     }
-    double one = average == TREK_METRIC_MICRO ? rate(spec, all) : sum / weights;
-    bool are_many = average == TREK_METRIC_EACH;
+    double one = average == TREK_METRIC_AVERAGE_MICRO ? rate(spec, all) : sum / weights;
+    bool are_many = average == TREK_METRIC_AVERAGE_EACH;
     expect(spec, s, are_many ? each : &one, are_many ? s->parts : 1);
 }
 
@@ -211,7 +211,7 @@ static double curve(const trek_metric_spec *spec, const set *s, int64_t c, bool 
         precisions += above > 0 ? wa * true_above / above : 0;
         positives += wa;
     }
-    if (spec->kind == TREK_METRIC_AUROC)
+    if (spec->kind == TREK_METRIC_KIND_AUROC)
         return all > 0 ? pairs / all : (double)NAN;
     return positives > 0 ? precisions / positives : 0;
 }
@@ -223,12 +223,12 @@ static void expect_scores(const trek_metric_spec *spec, const set *s)
     for (int64_t k = 0; k < s->parts; k++) {
         each[k] = curve(spec, s, k, false);
         count(spec, s, k, c);
-        double weight = average == TREK_METRIC_WEIGHTED ? c[0] + c[2] : 1;
+        double weight = average == TREK_METRIC_AVERAGE_WEIGHTED ? c[0] + c[2] : 1;
         sum += weight * each[k];
         weights += weight;
     }
-    double one = average == TREK_METRIC_MICRO ? curve(spec, s, 0, true) : sum / weights;
-    bool are_many = average == TREK_METRIC_EACH;
+    double one = average == TREK_METRIC_AVERAGE_MICRO ? curve(spec, s, 0, true) : sum / weights;
+    bool are_many = average == TREK_METRIC_AVERAGE_EACH;
     expect(spec, s, are_many ? each : &one, are_many ? s->parts : 1);
 }
 
@@ -240,7 +240,7 @@ static void each_spec(int64_t parts, bool labels, int64_t used, void (*expected)
 {
     for (int variant = 0; variant < 4; variant += test_on_cpu() ? 1 : 3)
         for (trek_metric_kind kind = first; kind <= last; kind++)
-            for (int average = 0; average <= (parts > 1 || labels ? (int)TREK_METRIC_EACH : 0); average++) {
+            for (int average = 0; average <= (parts > 1 || labels ? (int)TREK_METRIC_AVERAGE_EACH : 0); average++) {
                 set *s = make_set(parts, labels, used);
                 trek_metric_spec spec = { .kind = kind, .classes = parts > 1 || labels ? parts : 0, .multilabel = labels,
                                           .average = (trek_metric_average)average };
@@ -251,7 +251,7 @@ static void each_spec(int64_t parts, bool labels, int64_t used, void (*expected)
                     for (int64_t k = 0; k < s->n * s->target_width; k += 5)
                         s->target[k] = -100;
                 }
-                if (variant == 3 && kind == TREK_METRIC_F1)
+                if (variant == 3 && kind == TREK_METRIC_KIND_F1)
                     spec.beta = 2;
                 expected(&spec, s);
             }
@@ -259,25 +259,25 @@ static void each_spec(int64_t parts, bool labels, int64_t used, void (*expected)
 
 static void test_counts(void **state)
 {
-    each_spec(1, false, 2, expect_counts, TREK_METRIC_ACCURACY, TREK_METRIC_F1);
-    each_spec(5, false, 5, expect_counts, TREK_METRIC_ACCURACY, TREK_METRIC_F1);
-    each_spec(7, false, 3, expect_counts, TREK_METRIC_ACCURACY, TREK_METRIC_F1); /* classes that are no target */
-    each_spec(4, true, 2, expect_counts, TREK_METRIC_ACCURACY, TREK_METRIC_F1);
+    each_spec(1, false, 2, expect_counts, TREK_METRIC_KIND_ACCURACY, TREK_METRIC_KIND_F1);
+    each_spec(5, false, 5, expect_counts, TREK_METRIC_KIND_ACCURACY, TREK_METRIC_KIND_F1);
+    each_spec(7, false, 3, expect_counts, TREK_METRIC_KIND_ACCURACY, TREK_METRIC_KIND_F1); /* classes that are no target */
+    each_spec(4, true, 2, expect_counts, TREK_METRIC_KIND_ACCURACY, TREK_METRIC_KIND_F1);
 }
 
 static void test_scores(void **state)
 {
-    each_spec(1, false, 2, expect_scores, TREK_METRIC_AUROC, TREK_METRIC_AVERAGE_PRECISION);
-    each_spec(3, false, 3, expect_scores, TREK_METRIC_AUROC, TREK_METRIC_AVERAGE_PRECISION);
-    each_spec(3, true, 2, expect_scores, TREK_METRIC_AUROC, TREK_METRIC_AVERAGE_PRECISION);
-    each_spec(4, false, 3, expect_scores, TREK_METRIC_AVERAGE_PRECISION, TREK_METRIC_AVERAGE_PRECISION);
+    each_spec(1, false, 2, expect_scores, TREK_METRIC_KIND_AUROC, TREK_METRIC_KIND_AVERAGE_PRECISION);
+    each_spec(3, false, 3, expect_scores, TREK_METRIC_KIND_AUROC, TREK_METRIC_KIND_AVERAGE_PRECISION);
+    each_spec(3, true, 2, expect_scores, TREK_METRIC_KIND_AUROC, TREK_METRIC_KIND_AVERAGE_PRECISION);
+    each_spec(4, false, 3, expect_scores, TREK_METRIC_KIND_AVERAGE_PRECISION, TREK_METRIC_KIND_AVERAGE_PRECISION);
 }
 
 static void test_confusion(void **state)
 {
     for (int form = 0; form < 3; form++) {
         set *s = make_set(form == 0 ? 1 : 4, form == 2, 4);
-        trek_metric_spec spec = { .kind = TREK_METRIC_CONFUSION, .classes = form ? 4 : 0, .multilabel = form == 2 };
+        trek_metric_spec spec = { .kind = TREK_METRIC_KIND_CONFUSION, .classes = form ? 4 : 0, .multilabel = form == 2 };
         double want[16] = { 0 };
         for (int64_t k = 0; k < s->n; k++)
             for (int64_t c = 0; c < s->parts; c++) {
@@ -314,8 +314,8 @@ static void test_top_k(void **state)
             if (k == 1 && macro) /* a class that is predicted counts, too */
                 continue;
             double want = macro ? rates / classes : sum / total;
-            expect(&(trek_metric_spec){ .kind = TREK_METRIC_ACCURACY, .classes = 5, .top_k = k,
-                                        .average = macro ? TREK_METRIC_MACRO : TREK_METRIC_MICRO },
+            expect(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_ACCURACY, .classes = 5, .top_k = k,
+                                        .average = macro ? TREK_METRIC_AVERAGE_MACRO : TREK_METRIC_AVERAGE_MICRO },
                    s, &want, 1);
         }
 }
@@ -340,7 +340,7 @@ static void test_forms(void **state)
     /* scores [2, 3, 2]: of 4 positions the classes 2 0, 1 1 */
     trek_var *scores = on_device((double[]){ 0, 9, 1, 0, 2, 0, 0, 1, 5, 3, 2, 2 }, trek_dims(2, 3, 2), TREK_F32);
     trek_var *target = on_device((double[]){ 2, 0, 0, 1 }, trek_dims(2, 2), TREK_I64);
-    trek_metric_spec accuracy = { .kind = TREK_METRIC_ACCURACY, .classes = 3 };
+    trek_metric_spec accuracy = { .kind = TREK_METRIC_KIND_ACCURACY, .classes = 3 };
     assert_float_equal(compute_of(&accuracy, scores, target, NULL), 0.75, 0);
     assert_float_equal(compute_of(&accuracy, scores, target, on_device((double[]){ 1, 3 }, trek_dims(2), TREK_F32)), 5. / 8, 0);
     assert_float_equal(compute_of(&accuracy, scores, target, on_device((double[]){ 1, 1, 6, 0 }, trek_dims(2, 2), TREK_F32)),
@@ -350,25 +350,29 @@ static void test_forms(void **state)
     assert_float_equal(compute_of(&accuracy, trek_transpose(classes, 0, 1), trek_transpose(target, 0, 1), NULL), 0.75, 0);
     trek_var *logits = on_device((double[]){ -0.1, 0.3, 5, 0.2 }, trek_dims(4), TREK_F32),
         *bits = on_device((double[]){ 0, 1, 1, 0 }, trek_dims(4), TREK_F32);
-    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_ACCURACY, .logits = true }, logits, bits, NULL), 0.75,
+    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_ACCURACY, .logits = true }, logits, bits, NULL),
+                       0.75,
                        0);
-    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_ACCURACY }, logits, bits, NULL), 0.75, 0);
-    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_RECALL, .threshold = TREK_ZERO }, logits, bits, NULL),
+    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_ACCURACY }, logits, bits, NULL), 0.75, 0);
+    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_RECALL, .threshold = TREK_ZERO }, logits, bits,
+                                  NULL),
                        1, 0);
-    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_PRECISION, .threshold = 6, .zero_division = 1 },
+    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_PRECISION, .threshold = 6, .zero_division = 1 },
                                   logits,
                                   bits, NULL), 1, 0);
-    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_ACCURACY },
+    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_ACCURACY },
                                   trek_logical_not(trek_cast(bits, TREK_BOOL)),
                                   trek_cast(bits, TREK_BOOL), NULL), 0, 0);
     assert_true(isnan(compute_of(&accuracy, trek_narrow(scores, 0, 0, 0), trek_narrow(target, 0, 0, 0), NULL)));
     /* softmax makes other scores of different rows comparable: by logits the area of class 0 is 0 */
     trek_var *two = on_device((double[]){ 1, -3, 2, 2 }, trek_dims(2, 2), TREK_F32),
         *of_two = on_device((double[]){ 0, 1 }, trek_dims(2), TREK_I64);
-    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_AUROC, .classes = 2, .logits = true }, two, of_two,
+    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_AUROC, .classes = 2, .logits = true }, two,
+                                  of_two,
                                   NULL), 1, 0);
-    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_AUROC, .classes = 2 }, two, of_two, NULL), 0.5, 0);
-    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_CONFUSION, .classes = 2 });
+    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_AUROC, .classes = 2 }, two, of_two, NULL), 0.5,
+                       0);
+    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_CONFUSION, .classes = 2 });
     trek_tensor *zeros = trek_metric_values(m, NULL);
     double *values = test_read(zeros);
     for (int k = 0; k < 4; k++)
@@ -393,26 +397,26 @@ static double number_of(trek_metric_kind kind, const set *s, int64_t first, int6
     for (int64_t k = 0; k < s->n; k++)
         for (int64_t o = first; o < first + outputs; o++) {
             double target = s->target[k * s->parts + o], error = s->pred[k * s->parts + o] - target;
-            errors += weight_at(s, k) * (kind == TREK_METRIC_MAE ? fabs(error) : error * error);
+            errors += weight_at(s, k) * (kind == TREK_METRIC_KIND_MAE ? fabs(error) : error * error);
             squares += weight_at(s, k) * (target - mean) * (target - mean);
         }
     *variance = squares;
-    if (kind == TREK_METRIC_R2)
+    if (kind == TREK_METRIC_KIND_R2)
         return 1 - errors / squares;
-    return kind == TREK_METRIC_RMSE ? sqrt(errors / weights) : errors / weights;
+    return kind == TREK_METRIC_KIND_RMSE ? sqrt(errors / weights) : errors / weights;
 }
 
 static void test_numbers(void **state)
 {
-    for (trek_metric_kind kind = TREK_METRIC_MSE; kind <= TREK_METRIC_R2; kind++)
+    for (trek_metric_kind kind = TREK_METRIC_KIND_MSE; kind <= TREK_METRIC_KIND_R2; kind++)
         for (int form = 0; form < 6; form++) {
             int64_t outputs = form < 2 ? 1 : 3;
             set *s = make_set(outputs, outputs > 1, 2);
-            trek_metric_average average = (trek_metric_average[]){ TREK_METRIC_AVERAGE_DEFAULT, TREK_METRIC_MACRO,
-                                                                   TREK_METRIC_MACRO,
-                                                                   TREK_METRIC_EACH, TREK_METRIC_EACH,
-                                                                   TREK_METRIC_WEIGHTED }[form];
-            if (average == TREK_METRIC_WEIGHTED && kind != TREK_METRIC_R2)
+            trek_metric_average average = (trek_metric_average[]){ TREK_METRIC_AVERAGE_DEFAULT, TREK_METRIC_AVERAGE_MACRO,
+                                                                   TREK_METRIC_AVERAGE_MACRO,
+                                                                   TREK_METRIC_AVERAGE_EACH, TREK_METRIC_AVERAGE_EACH,
+                                                                   TREK_METRIC_AVERAGE_WEIGHTED }[form];
+            if (average == TREK_METRIC_AVERAGE_WEIGHTED && kind != TREK_METRIC_KIND_R2)
                 continue;
             for (int64_t k = 0; k < s->n * outputs; k++)
                 s->target[k] = (double)below(64) / 16;
@@ -421,11 +425,11 @@ static void test_numbers(void **state)
             double each[3], variance[3], sum = 0, weights = 0;
             for (int64_t o = 0; o < outputs; o++) {
                 each[o] = number_of(kind, s, o, 1, &variance[o]);
-                double weight = average == TREK_METRIC_WEIGHTED ? variance[o] : 1;
+                double weight = average == TREK_METRIC_AVERAGE_WEIGHTED ? variance[o] : 1;
                 sum += weight * each[o];
                 weights += weight;
             }
-            bool are_many = average == TREK_METRIC_EACH;
+            bool are_many = average == TREK_METRIC_AVERAGE_EACH;
             double one = sum / weights;
             expect(&(trek_metric_spec){ .kind = kind, .outputs = outputs, .average = average }, s, are_many ? each : &one,
                    are_many ? outputs : 1);
@@ -435,7 +439,7 @@ static void test_numbers(void **state)
 /* Targets far from zero; a constant one; one sample; what is not finite. */
 static void test_r2(void **state)
 {
-    trek_metric_spec r2 = { .kind = TREK_METRIC_R2 };
+    trek_metric_spec r2 = { .kind = TREK_METRIC_KIND_R2 };
     double far[4] = { 1e8 + 1, 1e8 + 2, 1e8 + 3, 1e8 + 4 }, near[4] = { 1e8 + 1.5, 1e8 + 2, 1e8 + 3, 1e8 + 4 };
     trek_var *t = on_device(far, trek_dims(4), TREK_F64), *p = on_device(near, trek_dims(4), TREK_F64);
     assert_float_equal(compute_of(&r2, p, t, NULL), 1 - 0.25 / 5, 1e-14);
@@ -450,7 +454,7 @@ static void test_r2(void **state)
         total += (double[]){ 0.1, 0.7, 0.3, 0.3 }[k] * (k + 1 - mean) * (k + 1 - mean);
     assert_float_equal(compute_of(&r2, p, t, weight), 1 - 0.1 * 0.25 / total, 1e-12);
     trek_var *infinite = trek_div_scalar(t, 0), *nan = trek_sub(infinite, infinite);
-    trek_metric_spec mse = { .kind = TREK_METRIC_MSE };
+    trek_metric_spec mse = { .kind = TREK_METRIC_KIND_MSE };
     assert_true(isinf(compute_of(&mse, infinite, t, NULL)));
     assert_true(isnan(compute_of(&mse, nan, t, NULL)));
     assert_true(isnan(compute_of(&r2, nan, t, NULL)));
@@ -481,7 +485,7 @@ static void test_perplexity(void **state)
         sum += weights[k / T] * (log(norm) - logits[k * V + (int)targets[k]]);
         total += weights[k / T];
     }
-    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_PERPLEXITY, .ignore_index = -100 });
+    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_PERPLEXITY, .ignore_index = -100 });
     for (int first = 0, n; first < N; first += n) {
         n = first == 0 ? 4 : 2;
         trek_var *w = on_device(weights + first, trek_dims(n), TREK_F64);
@@ -493,9 +497,10 @@ static void test_perplexity(void **state)
     trek_metric_free(&m);
     trek_var *zero = on_device((double[]){ 1, 5, 3 }, trek_dims(1, 3), TREK_F64),
         *label = on_device((double[]){ 0 }, trek_dims(1), TREK_I64);
-    assert_true(isnan(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_PERPLEXITY, .ignore_index = TREK_ZERO }, zero, label,
+    assert_true(isnan(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_PERPLEXITY, .ignore_index = TREK_ZERO }, zero,
+                                 label,
                                  NULL)));
-    compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_PERPLEXITY }, zero, trek_sub_scalar(label, 100), NULL);
+    compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_PERPLEXITY }, zero, trek_sub_scalar(label, 100), NULL);
     assert_int_not_equal(trek_error_status(), TREK_OK); /* which cross entropy would ignore */
     trek_error_clear();
 }
@@ -509,23 +514,24 @@ static void test_bad_specs(void **state)
         const char *text;
     } bad[] = {
         { { .kind = (trek_metric_kind)99 }, ".kind: 99" },
-        { { .kind = TREK_METRIC_F1, .classes = 1 }, "at least 2" },
-        { { .kind = TREK_METRIC_F1, .classes = -3 }, "at least 2" },
-        { { .kind = TREK_METRIC_F1, .multilabel = true }, "the number of labels" },
-        { { .kind = TREK_METRIC_F1, .average = TREK_METRIC_MACRO }, "only metrics of several classes" },
-        { { .kind = TREK_METRIC_CONFUSION, .classes = 3, .average = TREK_METRIC_MACRO }, "only metrics of several classes" },
-        { { .kind = TREK_METRIC_F1, .classes = 3, .average = (trek_metric_average)7 }, ".average: unknown" },
-        { { .kind = TREK_METRIC_F1, .classes = 3, .top_k = 2 }, "top_k" },
-        { { .kind = TREK_METRIC_ACCURACY, .classes = 3, .top_k = 4 }, "top_k" },
-        { { .kind = TREK_METRIC_ACCURACY, .classes = 3, .threshold = 0.3 }, "threshold" },
-        { { .kind = TREK_METRIC_ACCURACY, .beta = 2 }, "beta" },
-        { { .kind = TREK_METRIC_F1, .beta = -2 }, "beta" },
-        { { .kind = TREK_METRIC_MSE, .classes = 3 }, "only metrics of classes" },
-        { { .kind = TREK_METRIC_MSE, .ignore_index = 3 }, "ignore_index" },
-        { { .kind = TREK_METRIC_MSE, .average = TREK_METRIC_MICRO }, "errors of outputs" },
-        { { .kind = TREK_METRIC_MSE, .average = TREK_METRIC_WEIGHTED }, "errors of outputs" },
-        { { .kind = TREK_METRIC_ACCURACY, .outputs = 3 }, "outputs" },
-        { { .kind = TREK_METRIC_PERPLEXITY, .average = TREK_METRIC_EACH }, "only metrics of several classes" },
+        { { .kind = TREK_METRIC_KIND_F1, .classes = 1 }, "at least 2" },
+        { { .kind = TREK_METRIC_KIND_F1, .classes = -3 }, "at least 2" },
+        { { .kind = TREK_METRIC_KIND_F1, .multilabel = true }, "the number of labels" },
+        { { .kind = TREK_METRIC_KIND_F1, .average = TREK_METRIC_AVERAGE_MACRO }, "only metrics of several classes" },
+        { { .kind = TREK_METRIC_KIND_CONFUSION, .classes = 3, .average = TREK_METRIC_AVERAGE_MACRO },
+          "only metrics of several classes" },
+        { { .kind = TREK_METRIC_KIND_F1, .classes = 3, .average = (trek_metric_average)7 }, ".average: unknown" },
+        { { .kind = TREK_METRIC_KIND_F1, .classes = 3, .top_k = 2 }, "top_k" },
+        { { .kind = TREK_METRIC_KIND_ACCURACY, .classes = 3, .top_k = 4 }, "top_k" },
+        { { .kind = TREK_METRIC_KIND_ACCURACY, .classes = 3, .threshold = 0.3 }, "threshold" },
+        { { .kind = TREK_METRIC_KIND_ACCURACY, .beta = 2 }, "beta" },
+        { { .kind = TREK_METRIC_KIND_F1, .beta = -2 }, "beta" },
+        { { .kind = TREK_METRIC_KIND_MSE, .classes = 3 }, "only metrics of classes" },
+        { { .kind = TREK_METRIC_KIND_MSE, .ignore_index = 3 }, "ignore_index" },
+        { { .kind = TREK_METRIC_KIND_MSE, .average = TREK_METRIC_AVERAGE_MICRO }, "errors of outputs" },
+        { { .kind = TREK_METRIC_KIND_MSE, .average = TREK_METRIC_AVERAGE_WEIGHTED }, "errors of outputs" },
+        { { .kind = TREK_METRIC_KIND_ACCURACY, .outputs = 3 }, "outputs" },
+        { { .kind = TREK_METRIC_KIND_PERPLEXITY, .average = TREK_METRIC_AVERAGE_EACH }, "only metrics of several classes" },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         REFUSED(trek_metric_new(&bad[k].spec), TREK_ERR_ARGUMENT, bad[k].text);
@@ -560,10 +566,11 @@ static void refused(const trek_metric_spec *spec, trek_var *pred, trek_var *targ
 
 static void test_bad_batches(void **state)
 {
-    trek_metric_spec three = { .kind = TREK_METRIC_ACCURACY, .classes = 3 }, binary = { .kind = TREK_METRIC_F1 },
-                     area = { .kind = TREK_METRIC_AUROC }, areas = { .kind = TREK_METRIC_AUROC, .classes = 3 },
-                     labels = { .kind = TREK_METRIC_F1, .classes = 3, .multilabel = true }, mse = { .kind = TREK_METRIC_MSE },
-                     outputs = { .kind = TREK_METRIC_MSE, .outputs = 3 }, words = { .kind = TREK_METRIC_PERPLEXITY };
+    trek_metric_spec three = { .kind = TREK_METRIC_KIND_ACCURACY, .classes = 3 }, binary = { .kind = TREK_METRIC_KIND_F1 },
+                     area = { .kind = TREK_METRIC_KIND_AUROC }, areas = { .kind = TREK_METRIC_KIND_AUROC, .classes = 3 },
+                     labels = { .kind = TREK_METRIC_KIND_F1, .classes = 3, .multilabel = true },
+                     mse = { .kind = TREK_METRIC_KIND_MSE },
+                     outputs = { .kind = TREK_METRIC_KIND_MSE, .outputs = 3 }, words = { .kind = TREK_METRIC_KIND_PERPLEXITY };
     trek_var *scores = on_device((double[]){ 1, 2, 3, 4, 5, 6 }, trek_dims(2, 3), TREK_F32),
              *bad = on_device((double[]){ 1, 2, NAN, 4, 5, 6 }, trek_dims(2, 3), TREK_F32),
              *target = on_device((double[]){ 0, 2 }, trek_dims(2), TREK_I64),
@@ -576,10 +583,12 @@ static void test_bad_batches(void **state)
     refused(&three, scores, below_zero, NULL, TREK_ERR_ARGUMENT, "target: -1 at row 1");
     refused(&three, out, target, NULL, TREK_ERR_ARGUMENT, "pred: class 3 at row 1");
     refused(&three, bad, target, NULL, TREK_ERR_ARGUMENT, "a score at row 0 is NaN");
-    refused(&(trek_metric_spec){ .kind = TREK_METRIC_ACCURACY, .classes = 3, .top_k = 2 }, bad, target, NULL, TREK_ERR_ARGUMENT,
+    refused(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_ACCURACY, .classes = 3, .top_k = 2 }, bad, target, NULL,
+            TREK_ERR_ARGUMENT,
             "NaN");
     refused(&three, pair, target, NULL, TREK_ERR_SHAPE, "number of classes");
-    refused(&(trek_metric_spec){ .kind = TREK_METRIC_ACCURACY, .classes = 4 }, scores, target, NULL, TREK_ERR_SHAPE, "[2, 3]");
+    refused(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_ACCURACY, .classes = 4 }, scores, target, NULL, TREK_ERR_SHAPE,
+            "[2, 3]");
     refused(&three, scores, on_device((double[]){ 0, 1, 2 }, trek_dims(3), TREK_I64), NULL, TREK_ERR_SHAPE, "[N, C, ...]");
     refused(&three, scores, target, on_device((double[]){ 1, -1 }, trek_dims(2), TREK_F32), TREK_ERR_ARGUMENT,
             "weight: -1 at row 1");
@@ -616,11 +625,12 @@ static void test_one_class(void **state)
         *ones = on_device((double[]){ 1, 1 }, trek_dims(2), TREK_I64);
     trek_var *scores = on_device((double[]){ 1, 2, 3, 4, 5, 6 }, trek_dims(2, 3), TREK_F32),
         *target = on_device((double[]){ 0, 2 }, trek_dims(2), TREK_I64);
-    assert_true(isnan(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_AUROC }, pair, ones, NULL)));
+    assert_true(isnan(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_AUROC }, pair, ones, NULL)));
     expect_error(TREK_ERR_ARGUMENT, "no target is negative");
-    assert_true(isnan(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_AUROC, .classes = 3 }, scores, target, NULL)));
+    assert_true(isnan(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_AUROC, .classes = 3 }, scores, target, NULL)));
     expect_error(TREK_ERR_ARGUMENT, "class 1 has no positive");
-    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_AUROC, .classes = 3, .average = TREK_METRIC_EACH });
+    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_AUROC, .classes = 3,
+                                                          .average = TREK_METRIC_AVERAGE_EACH });
     assert_int_equal(trek_metric_update(m, scores, target), TREK_OK);
     trek_tensor *each = trek_metric_values(m, NULL);
     double *values = test_read(each);
@@ -630,7 +640,8 @@ static void test_one_class(void **state)
     free(values);
     trek_tensor_release(each);
     trek_metric_free(&m);
-    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_AVERAGE_PRECISION }, pair, trek_sub_scalar(ones, 1),
+    assert_float_equal(compute_of(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_AVERAGE_PRECISION }, pair,
+                                  trek_sub_scalar(ones, 1),
                                   NULL), 0, 0);
 }
 
@@ -650,8 +661,8 @@ static void fill(trek_metric *m, int from, int n)
 static void test_state(void **state)
 {
     for (int kind = 0; kind < 2; kind++) {
-        trek_metric_spec spec = { .kind = kind ? TREK_METRIC_AUROC : TREK_METRIC_F1, .classes = 3 }, other_spec = spec;
-        other_spec.average = TREK_METRIC_WEIGHTED;
+        trek_metric_spec spec = { .kind = kind ? TREK_METRIC_KIND_AUROC : TREK_METRIC_KIND_F1, .classes = 3 }, other_spec = spec;
+        other_spec.average = TREK_METRIC_AVERAGE_WEIGHTED;
         trek_metric *whole = trek_metric_new(&spec), *first = trek_metric_new(&spec), *second = trek_metric_new(&spec),
             *other = trek_metric_new(&other_spec);
         fill(whole, 0, 50);
@@ -705,7 +716,7 @@ static void test_file(void **state)
 {
     char path[] = "/tmp/trek-metric-XXXXXX";
     close(mkstemp(path));
-    trek_metric_spec spec = { .kind = TREK_METRIC_AVERAGE_PRECISION, .classes = 3, .average = TREK_METRIC_WEIGHTED };
+    trek_metric_spec spec = { .kind = TREK_METRIC_KIND_AVERAGE_PRECISION, .classes = 3, .average = TREK_METRIC_AVERAGE_WEIGHTED };
     trek_metric *whole = trek_metric_new(&spec), *first = trek_metric_new(&spec), *second = trek_metric_new(&spec);
     fill(whole, 0, 50);
     fill(first, 0, 31);
@@ -729,7 +740,7 @@ static void test_file(void **state)
 /* The caller's tensors are read when they are given, or copied. */
 static void test_overwritten(void **state)
 {
-    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_MAE });
+    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_MAE });
     trek_var *pred = on_device((double[]){ 1, 2 }, trek_dims(2), TREK_F32),
         *target = on_device((double[]){ 2, 4 }, trek_dims(2), TREK_F32),
              *weight = on_device((double[]){ 1, 3 }, trek_dims(2), TREK_F32);
@@ -743,7 +754,7 @@ static void test_overwritten(void **state)
 
 static void test_outside(void **state)
 {
-    trek_metric_spec spec = { .kind = TREK_METRIC_MAE };
+    trek_metric_spec spec = { .kind = TREK_METRIC_KIND_MAE };
     trek_var *x = on_device((double[]){ 1, 2 }, trek_dims(2), TREK_F32);
     FAILS(trek_record_metric("mae", &spec, x, x), TREK_ERR_STATE, "record_metric: ");
     FAILS(trek_record_metric_weighted("mae", &spec, x, x, x), TREK_ERR_STATE, "record_metric_weighted: ");
@@ -754,7 +765,7 @@ static void test_no_memory(void **state)
 {
     if (!test_on_cpu())
         skip();
-    trek_metric_spec spec = { .kind = TREK_METRIC_AUROC, .classes = 3, .logits = true };
+    trek_metric_spec spec = { .kind = TREK_METRIC_KIND_AUROC, .classes = 3, .logits = true };
     for (int64_t at = 1, failed = 1; failed; at++) {
         trek_metric *m = trek_metric_new(&spec);
         trek_var *scores = on_device((double[]){ 1, 2, 3, 4, 5, 6 }, trek_dims(2, 3), TREK_F64),

@@ -84,7 +84,7 @@ static void expect_cost(trek_timeline *t, const char *name, const char *shapes, 
 {
     trek_timeline_entry entry = entry_of(t, name);
     assert_null(trek_error_status() ? trek_error() : NULL);
-    assert_int_equal(entry.kind, TREK_TIMELINE_OP);
+    assert_int_equal(entry.kind, TREK_TIMELINE_KIND_OP);
     SAME(entry.shapes, shapes);
     if (entry.flops != flops || entry.bytes != bytes)
         fail_msg("%s %s: %g FLOPs, %g bytes; by hand %g, %g", name, shapes, entry.flops, entry.bytes, flops, bytes);
@@ -195,7 +195,7 @@ static void costs_of_moves(void **state)
     /* What promotion makes of an input is an op inside the op. */
     trek_add(x, trek_var_from(trek_tensor_zeros(trek_dims(4, 6), TREK_F64, trek_cpu(0))));
     trek_timeline_entry add = entry_of(t, "add"), convert = entry_of(t, "convert");
-    int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_OP });
+    int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_OP });
     assert_true(row_of(n, "convert", false)->made_bytes == 0 && row_of(n, "add", false)->made_bytes >= 4 * 6 * 8);
     SAME(add.shapes, "f32[4, 6] f64[4, 6] -> f64[4, 6]");
     assert_true(convert.start_ns >= add.start_ns && convert.end_ns <= add.end_ns);
@@ -216,7 +216,7 @@ static trek_module *net(trek_device device)
 
 static void check_paths(trek_timeline *t, int passes)
 {
-    int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE });
+    int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_MODULE });
     static const char *const paths[] = { "sequential", "sequential.0", "sequential.2", "sequential.2.0", "sequential.2.1",
                                          "sequential.3" }; /* 1 runs with 0 */
     static const double flops[] = { 2 * 3 * (32 + 64 + 16), 2 * 3 * 32, 2 * 3 * 64, 2 * 3 * 64, 0, 2 * 3 * 16 };
@@ -245,10 +245,10 @@ static void check_paths(trek_timeline *t, int passes)
     assert_true(back.backward);
     SAME(back.path, "sequential.2.1");
     trek_timeline_entry node = entry_of(t, "linear backward");
-    assert_int_equal(node.kind, TREK_TIMELINE_BACKWARD);
+    assert_int_equal(node.kind, TREK_TIMELINE_KIND_BACKWARD);
     SAME(node.path, "sequential.0"); /* the last that ran */
     SAME(entry_of(t, "pointwise_loss").path, "");
-    assert_int_equal(entry_of(t, "sequential.2.1").kind, TREK_TIMELINE_MODULE);
+    assert_int_equal(entry_of(t, "sequential.2.1").kind, TREK_TIMELINE_KIND_MODULE);
 }
 
 static void one_pass(trek_module *m)
@@ -271,7 +271,7 @@ static void nested_modules(void **state)
     assert_int_equal(row_of(n, "linear backward", false)->calls, 6);
     assert_true(row_of(n, "linear backward", false)->flops == row_of(n, "matmul", false)->flops); /* what is inside counts */
     assert_int_equal(row_of(n, "(modules)", false)->calls, 12);
-    n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_SHAPES });
+    n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_SHAPES });
     int linears = 0;
     double share = 0;
     int64_t self = 0;
@@ -318,8 +318,8 @@ static void odd_backwards(void **state)
                            false);
     assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, &grad), TREK_OK);
     assert_int_equal(trek_backward(trek_sum(grad, (trek_dims_list){ 0 }, false)), TREK_OK);
-    assert_int_equal(entry_of(t, "twice backward").kind, TREK_TIMELINE_BACKWARD);
-    assert_int_equal(entry_of(t, "square backward").kind, TREK_TIMELINE_BACKWARD);
+    assert_int_equal(entry_of(t, "twice backward").kind, TREK_TIMELINE_KIND_BACKWARD);
+    assert_int_equal(entry_of(t, "square backward").kind, TREK_TIMELINE_KIND_BACKWARD);
     /* An op that fails is told, without shapes; frames stay in order. */
     assert_null(trek_matmul(zeros(trek_dims(2, 3)), zeros(trek_dims(2, 3))));
     trek_error_clear();
@@ -391,23 +391,23 @@ static void graphs(void **state)
     int64_t n = averages(t, (trek_timeline_summary_opts){ 0 });
     const trek_timeline_row *forward = row_of(n, "forward", false), *optimizer = row_of(n, "optimizer", false);
     assert_int_equal(forward->calls, 2);
-    assert_int_equal(forward->kind, TREK_TIMELINE_PHASE);
+    assert_int_equal(forward->kind, TREK_TIMELINE_KIND_PHASE);
     assert_true(forward->flops == 2 * 2 * 3 * (16 + 32 + 64 + 16)); /* of all that ran in it */
     assert_true(forward->self_ns < forward->total_ns && forward->self_ns >= 0);
     assert_int_equal(optimizer->calls, 2);
     assert_int_equal(row_of(n, "backward", false)->calls, 2);
     const trek_timeline_row *adam = row_of(n, "adam", false);
-    assert_int_equal(adam->kind, TREK_TIMELINE_OP);
+    assert_int_equal(adam->kind, TREK_TIMELINE_KIND_OP);
     double one = 4 * (double)trek_module_param_count(trek_graph_module(graph)); /* parameters, two states: in and out; gradients:
                                                                                    read and cleared */
     assert_true(adam->calls == 2 && adam->bytes >= 2 * 8 * one && adam->bytes < 2 * 8 * (one + 8 * 1024)); /* with padding */
     assert_true(optimizer->bytes == adam->bytes);
-    n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE });
+    n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_MODULE });
     assert_int_equal(row_of(n, "graph", false)->calls, 2);
     assert_int_equal(row_of(n, "graph.0", false)->calls, 2);
     assert_true(row_of(n, "graph.0", false)->flops == 2 * 2 * 3 * 16);
     assert_int_equal(row_of(n, "graph.head.2.0", true)->calls, 2);
-    assert_int_equal(row_of(n, "optimizer", false)->kind, TREK_TIMELINE_PHASE);
+    assert_int_equal(row_of(n, "optimizer", false)->kind, TREK_TIMELINE_KIND_PHASE);
     assert_true(row_of(n, "(outside modules)", false)->calls > 0); /* the loss */
     trek_graph_free(&graph);
     trek_timeline_free(&t);
@@ -447,7 +447,7 @@ static void threads(void **state)
     int64_t n = averages(t, (trek_timeline_summary_opts){ 0 });
     assert_int_equal(row_of(n, "tanh", false)->calls, THREADS * each()); /* the sums lost nothing */
     for (int rank = 0; rank < THREADS; rank++) {
-        n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE, .one_rank = true, .rank = rank });
+        n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_MODULE, .one_rank = true, .rank = rank });
         assert_int_equal(row_of(n, "sequential.2.1", false)->calls, each());
         assert_int_equal(row_of(n, "sequential.2.1", true)->calls, each());
     }
@@ -475,7 +475,8 @@ static void ranks(void **state)
     graph_step(graph, 8);
     double flops = 0;
     for (int rank = 0; rank < 2; rank++) {
-        int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE, .one_rank = true, .rank = rank });
+        int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_MODULE, .one_rank = true,
+                                                              .rank = rank });
         assert_int_equal(row_of(n, "graph.head.2.1", false)->calls, 2);
         assert_int_equal(row_of(n, "graph.head.2.0", true)->calls, 2);
         flops += row_of(n, "graph.head.2", false)->flops;
@@ -520,7 +521,7 @@ static void recorded_times(void **state)
         train(graph, 4);
         trek_graph_forward(graph, NULL); /* a call that fails is none */
         trek_error_clear();
-        int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE });
+        int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_MODULE });
         const trek_timeline_row *first = row_of(n, "graph.first", false), *back = row_of(n, "graph.first", true);
         assert_int_equal(first->calls, 4);
         double ms = (double)first->total_ns / 4e6, back_ms = (double)back->total_ns / 4e6;
@@ -560,7 +561,7 @@ static void device_times(void **state)
     for (int64_t k = 0; k < n; k++)
         again += rows[k].device_ns;
     assert_int_equal(by_op, again); /* read once */
-    n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE });
+    n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_MODULE });
     const trek_timeline_row first = *row_of(n, "graph.first", false), back = *row_of(n, "graph.first", true),
         all = *row_of(n, "graph", false);
     char *text = trek_timeline_summary(t, NULL);
@@ -650,7 +651,7 @@ static void limits(void **state)
     }
     trek_scope_end(scope);
     assert_int_equal(trek_timeline_count(t), 10);
-    int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_SHAPES }), calls = 0, negs = 0;
+    int64_t n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_SHAPES }), calls = 0, negs = 0;
     double bytes = 0;
     bool other = false;
     for (int64_t k = 0; k < n; k++) {
@@ -747,7 +748,7 @@ static void text(void **state)
     for (const char *c = table; (c = strchr(c, ',')); c++)
         assert_int_equal(c[1], ' ');
     trek_string_free(&table);
-    table = trek_timeline_summary(t, &(trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE, .rows = TREK_OFF,
+    table = trek_timeline_summary(t, &(trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_MODULE, .rows = TREK_OFF,
                                                                     .peak = true });
     setlocale(LC_ALL, "C");
     assert_non_null(table);
@@ -755,7 +756,7 @@ static void text(void **state)
     assert_non_null(strstr(table, "% peak"));
     assert_non_null(strstr(table, "\npeak: "));
     trek_string_free(&table);
-    table = trek_timeline_summary(t, &(trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_SHAPES, .rows = TREK_OFF });
+    table = trek_timeline_summary(t, &(trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_SHAPES, .rows = TREK_OFF });
     assert_non_null(strstr(table, "  f32[3, 8] f32[8, 8] f32[8] -> f32[3, 8]\n"));
     trek_string_free(&table);
     trek_module_free(&m);

@@ -281,7 +281,7 @@ static void test_mistakes(void **state)
     build_wrong(trek_flow_tag_result(trek_flow_new(), "sum", "s"), "no single module was added just before");
     trek_flow *flow = trek_flow_split(trek_flow_new(), two, 2);
     trek_flow_tag_result(flow, "sum", "s");
-    build_wrong(trek_flow_merge(flow, TREK_MERGE_ADD), "no single module was added just before");
+    build_wrong(trek_flow_merge(flow, TREK_REDUCTION_SUM), "no single module was added just before");
     assert_null(trek_flow_tag_result(NULL, "sum", "s"));
     trek_error_clear();
 }

@@ -312,7 +312,7 @@ static void nothing_is_disturbed(void **state)
 
 int main(void)
 {
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = { TEST(totals_of_layers), TEST(tables), TEST(large_counts), TEST(mistakes),
                                         TEST(nothing_is_disturbed) };
     return cmocka_run_group_tests_name("summary", tests, NULL, NULL);

@@ -46,7 +46,7 @@ static trek_graph *build(trek_device device, void *arg)
     trek_flow *core = trek_flow_new();
     trek_module *heads[2] = { layer(MID, MID, device), layer(MID, MID, device) };
     trek_flow_tag_group(trek_flow_split(core, heads, 2), "heads");
-    trek_flow_tag(trek_flow_merge(core, TREK_MERGE_ADD), "deep");
+    trek_flow_tag(trek_flow_merge(core, TREK_REDUCTION_SUM), "deep");
 
     trek_flow *encoder = trek_flow_tag(trek_flow_new(), "given");
     trek_flow_tag(trek_flow_label(trek_flow_through(encoder, layer(MID, MID, device)), "scan"), "scan");
@@ -105,9 +105,12 @@ static void kinds(void **state)
         const char *path;
         trek_path_kind kind;
     } known[] = {
-        { "", TREK_PATH_MODULE }, { NULL, TREK_PATH_MODULE }, { "stem", TREK_PATH_MODULE }, { "encoder", TREK_PATH_MODULE },
-        { "encoder.core", TREK_PATH_MODULE }, { "encoder.core.1", TREK_PATH_MODULE }, { "encoder.scan", TREK_PATH_MODULE },
-        { "encoder.given", TREK_PATH_TAG }, { "encoder.core.deep", TREK_PATH_TAG }, { "encoder.core.heads_1", TREK_PATH_TAG },
+        { "", TREK_PATH_KIND_MODULE }, { NULL, TREK_PATH_KIND_MODULE }, { "stem", TREK_PATH_KIND_MODULE },
+            { "encoder", TREK_PATH_KIND_MODULE },
+        { "encoder.core", TREK_PATH_KIND_MODULE }, { "encoder.core.1", TREK_PATH_KIND_MODULE },
+        { "encoder.scan", TREK_PATH_KIND_MODULE },
+        { "encoder.given", TREK_PATH_KIND_TAG }, { "encoder.core.deep", TREK_PATH_KIND_TAG },
+        { "encoder.core.heads_1", TREK_PATH_KIND_TAG },
     };
     for (size_t k = 0; k < sizeof known / sizeof *known; k++)
         assert_int_equal(trek_graph_path_kind(graph, known[k].path), known[k].kind);
@@ -121,13 +124,13 @@ static void kinds(void **state)
         { "encoder..core", "contains an empty name" }, { ".", "contains an empty name" },
     };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
-        assert_int_equal(trek_graph_path_kind(graph, wrong[k][0]), TREK_PATH_NONE);
+        assert_int_equal(trek_graph_path_kind(graph, wrong[k][0]), TREK_PATH_KIND_NONE);
         expect_error(TREK_ERR_ARGUMENT, wrong[k][1]);
         assert_null(trek_graph_at(graph, wrong[k][0]));
         trek_error_clear();
         REFUSED(trek_graph_tagged_at(graph, wrong[k][0]), TREK_ERR_ARGUMENT, "");
     }
-    assert_int_equal(trek_graph_path_kind(NULL, "x"), TREK_PATH_NONE);
+    assert_int_equal(trek_graph_path_kind(NULL, "x"), TREK_PATH_KIND_NONE);
     expect_error(TREK_ERR_ARGUMENT, "graph");
     trek_graph_free(&graph);
 }
@@ -364,12 +367,12 @@ static void records(void **state)
 {
     for (int ranks = 1; ranks <= RANKS; ranks++) {
         trek_graph *graph = made(ranks);
-        FAILS(trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN), TREK_ERR_STATE, "");
+        FAILS(trek_graph_collect_at(graph, "encoder.scan", TREK_REDUCTION_MEAN), TREK_ERR_STATE, "");
         trek_graph_forward(graph, input(ROWS));
-        assert_int_equal(trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_NORM), TREK_OK);
-        assert_int_equal(trek_graph_collect_at(graph, "encoder.level", TREK_COLLECT_MEAN), TREK_OK);
-        assert_int_equal(trek_graph_collect_group(graph, "encoder.core.heads", TREK_COLLECT_MAX), TREK_OK);
-        assert_int_equal(trek_graph_collect_group(graph, "encoder.core.deep", TREK_COLLECT_MAX), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_graph_collect_at(graph, "encoder.scan", TREK_REDUCTION_NORM), TREK_OK);
+        assert_int_equal(trek_graph_collect_at(graph, "encoder.level", TREK_REDUCTION_MEAN), TREK_OK);
+        assert_int_equal(trek_graph_collect_group(graph, "encoder.core.heads", TREK_REDUCTION_MAX), TREK_OK);
+        assert_int_equal(trek_graph_collect_group(graph, "encoder.core.deep", TREK_REDUCTION_MAX), TREK_ERR_ARGUMENT);
         expect_error(TREK_ERR_ARGUMENT, "nothing is tagged \"encoder.core.deep_0\"");
         assert_int_equal(trek_graph_record_at(graph, "encoder.loss", 3), TREK_OK);
         assert_int_equal(trek_graph_record_at(graph, "encoder.loss", 5), TREK_OK);
@@ -434,10 +437,10 @@ static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *
 {
     trek_var *scan = trek_graph_tagged_at(graph, "encoder.scan"); /* the rank's own */
     if (!scan || trek_var_size(scan, 0) != trek_var_size(output, 0) ||
-        trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN) != TREK_OK ||
+        trek_graph_collect_at(graph, "encoder.scan", TREK_REDUCTION_MEAN) != TREK_OK ||
         trek_graph_record_at(graph, "encoder.core.mine", trek_var_item(trek_mean(scan, trek_dims_all(), false))) != TREK_OK)
         return NULL;
-    if (trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MAX) != TREK_ERR_UNSUPPORTED)
+    if (trek_graph_collect_at(graph, "encoder.scan", TREK_REDUCTION_MAX) != TREK_ERR_UNSUPPORTED)
         return NULL;
     trek_error_clear();
     return trek_mean(trek_square(output), trek_dims_all(), false);
@@ -520,8 +523,8 @@ static void groups(void **state)
     const trek_trend *trends[4] = { NULL };
     assert_int_equal(trek_graph_trend_group(graph, "encoder.core.heads", trends, 4), 2); /* tags without points so far */
     assert_true(!trends[0] && !trends[1]);
-    assert_false(trek_trends_all(trends, 2, TREK_TREND_STALLED, 0, 1));
-    assert_false(trek_trends_any(trends, 2, TREK_TREND_IMPROVING, 0, 0));
+    assert_false(trek_trends_all(trends, 2, TREK_TREND_STATE_STALLED, 0, 1));
+    assert_false(trek_trends_any(trends, 2, TREK_TREND_STATE_IMPROVING, 0, 0));
     for (int k = 0; k < 5; k++) {
         point(graph, "encoder.core.heads_0", 10 - 2 * k); /* falls by 2 */
         point(graph, "encoder.core.heads_1", 4);          /* stays */
@@ -543,15 +546,16 @@ static void groups(void **state)
         trek_trend_state state;
         double tolerance;
         bool all, any;
-    } expected[] = { { TREK_TREND_STALLED, 0.1, false, true }, { TREK_TREND_STALLED, 3, true, true },
-                     { TREK_TREND_IMPROVING, 0, false, true }, { TREK_TREND_CONVERGED, 0.1, false, true },
-                     { TREK_TREND_CONVERGED, 9, true, true }, { TREK_TREND_STALLED, 0, false, false } };
+    } expected[] = { { TREK_TREND_STATE_STALLED, 0.1, false, true }, { TREK_TREND_STATE_STALLED, 3, true, true },
+                     { TREK_TREND_STATE_IMPROVING, 0, false, true }, { TREK_TREND_STATE_CONVERGED, 0.1, false, true },
+                     { TREK_TREND_STATE_CONVERGED, 9, true, true }, { TREK_TREND_STATE_STALLED, 0, false, false } };
     for (int k = 0; k < 6; k++) {
         assert_int_equal(trek_trends_all(trends, 2, expected[k].state, 0, expected[k].tolerance), expected[k].all);
         assert_int_equal(trek_trends_any(trends, 2, expected[k].state, 0, expected[k].tolerance), expected[k].any);
     }
-    assert_false(trek_trends_all(trends, 2, TREK_TREND_STALLED, 6, 3)); /* fewer points than the window */
-    assert_false(trek_trends_all(trends, 0, TREK_TREND_STALLED, 0, 3) || trek_trends_any(trends, 0, TREK_TREND_STALLED, 0, 3));
+    assert_false(trek_trends_all(trends, 2, TREK_TREND_STATE_STALLED, 6, 3)); /* fewer points than the window */
+    assert_false(trek_trends_all(trends, 0, TREK_TREND_STATE_STALLED, 0, 3) ||
+                 trek_trends_any(trends, 0, TREK_TREND_STATE_STALLED, 0, 3));
     assert_int_equal(trek_graph_trend_group(graph, "free", trends, 4), 2);
     assert_int_equal(trek_graph_trend_group(graph, "none", NULL, 0), 0);
     assert_int_equal(trek_graph_trend_group(graph, "stem.none", NULL, 0), -1);
@@ -601,7 +605,7 @@ static void eta(void **state)
 
 int main(void)
 {
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
         TEST(kinds), TEST(listing), TEST(parameters), TEST(freezing_and_modes), TEST(state_of_a_part),
         TEST(tags_on_all_ranks), TEST(tag_of_the_input), TEST(records), TEST(metrics_in_order),

@@ -24,8 +24,8 @@ static trek_graph *build(trek_device device, void *arg)
 static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     trek_var *loss = trek_mean(trek_square(output), trek_dims_all(), false);
-    bool fine = trek_graph_collect_at(graph, "encoder.scan", TREK_COLLECT_MEAN) == TREK_OK &&
-        trek_graph_collect_at(graph, "encoder.core.deep", TREK_COLLECT_MEAN) == TREK_OK &&
+    bool fine = trek_graph_collect_at(graph, "encoder.scan", TREK_REDUCTION_MEAN) == TREK_OK &&
+        trek_graph_collect_at(graph, "encoder.core.deep", TREK_REDUCTION_MEAN) == TREK_OK &&
         trek_graph_record_at(graph, "encoder.loss", trek_var_item(loss)) == TREK_OK &&
         trek_record_scalar("loss", loss) == TREK_OK;
     return fine ? loss : NULL;
@@ -101,7 +101,7 @@ static void over_processes(void **state)
 int main(void)
 {
     part me;
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     if (processes_part(&me))
         return play(&me);
     const struct CMUnitTest tests[] = { cmocka_unit_test(over_processes) };

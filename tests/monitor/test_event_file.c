@@ -96,7 +96,7 @@ static void record_all(trek_monitor *m)
     trek_tensor_release(image);
     trek_monitor_text(m, "note", 51, "words");
     trek_monitor_event(m, "checkpoint", "of step 51");
-    trek_monitor_log(m, TREK_LOG_WARNING, "careful");
+    trek_monitor_log(m, TREK_LOG_LEVEL_WARNING, "careful");
     trek_module_free(&layer);
 }
 

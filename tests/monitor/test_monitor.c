@@ -417,19 +417,19 @@ static void print_to(trek_log_level level, const char *message, void *arg)
 static void messages_go_above(void **state)
 {
     use_charset("C");
-    trek_log_set(TREK_LOG_WARNING, print_to, stream);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, print_to, stream);
     trek_progress *p = progress_at(2, 0, 1, 80);
     update_at(p, 0, 3, NAN, 2);
     seen_before = text_size;
-    trek_log_message(TREK_LOG_WARNING, "a rank is %s", "slow");
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "a rank is %s", "slow");
     expect_bytes("\r\x1b[Ka rank is slow\nepoch 1/2  batch 3  1.5 batches/s  2.0s\x1b[K");
     trek_progress_print(p, "%d of my own", 1);
     expect_bytes("\r\x1b[K1 of my own\nepoch 1/2  batch 3  1.5 batches/s  2.0s\x1b[K");
     trek_progress_free(&p);
     expect_bytes("\n");
-    trek_log_message(TREK_LOG_WARNING, "later");
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "later");
     expect_bytes("later\n");
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     p = progress_at(2, 0, TREK_OFF, 80);
     trek_progress_print(p, "plain");
     expect_bytes("plain\n");

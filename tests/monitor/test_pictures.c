@@ -243,7 +243,7 @@ static void test_nothing_is_measured(void **state)
         for (int step = 0; step < 8; step++)
             pass(graph, ROWS, true);
         trek_timeline_row rows[64];
-        int64_t n = trek_timeline_averages(own, &(trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE }, rows, 64);
+        int64_t n = trek_timeline_averages(own, &(trek_timeline_summary_opts){ .group = TREK_TIMELINE_GROUP_MODULE }, rows, 64);
         int64_t forwards = 0;
         for (int64_t i = 0; i < n; i++)
             forwards += strcmp(rows[i].name, "graph.body.fc") == 0 && !rows[i].backward ? rows[i].calls : 0;

@@ -69,7 +69,7 @@ static void test_values_come_back_to_the_bit(void **state)
     assert_int_equal(trek_monitor_scalars(m, 9, (const char *[]){ "p", "q" }, (double[]){ 1, 2 }, 2), TREK_OK);
     assert_int_equal(trek_monitor_text(m, "t", 4, odd), TREK_OK);
     assert_int_equal(trek_monitor_event(m, "checkpoint", "3"), TREK_OK);
-    assert_int_equal(trek_monitor_log(m, TREK_LOG_ERROR, "oh"), TREK_OK);
+    assert_int_equal(trek_monitor_log(m, TREK_LOG_LEVEL_ERROR, "oh"), TREK_OK);
     assert_non_null(strstr(trek_monitor_path(m), "odd_name___"));
     trek_monitor_free(&m);
     assert_null(m);
@@ -415,7 +415,7 @@ static void test_a_killed_process_has_died_and_its_file_is_there(void **state)
 static int warnings;
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    warnings += level == TREK_LOG_WARNING && strstr(message, "training continues") != NULL;
+    warnings += level == TREK_LOG_LEVEL_WARNING && strstr(message, "training continues") != NULL;
 }
 
 static void train_beside(trek_monitor *m)
@@ -433,7 +433,7 @@ static void test_what_cannot_be_written_is_one_warning(void **state)
 {
     char path[200];
     struct rlimit before, limit;
-    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, count_warnings, NULL);
     warnings = 0;
     train_beside(trek_monitor_new(&(trek_monitor_opts){ .folder = "/proc/nowhere", .name = "a" }));
     assert_int_equal(warnings, 1);
@@ -451,7 +451,7 @@ static void test_what_cannot_be_written_is_one_warning(void **state)
     assert_int_equal(system(path), 0);
     train_beside(m);
     assert_int_equal(warnings, 3);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
 }
 
 /* A link of somebody else in the folder leads to no file of ours, nor does a pipe make a run wait. */
@@ -459,7 +459,7 @@ static void test_links_are_not_written_through(void **state)
 {
     char path[200], victim[200];
     struct stat about;
-    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, count_warnings, NULL);
     warnings = 0;
     snprintf(path, sizeof path, "%s/linked", folder);
     assert_int_equal(mkdir(path, 0700), 0);
@@ -476,7 +476,7 @@ static void test_links_are_not_written_through(void **state)
     assert_int_equal(trek_monitor_open_file(m, "events", O_WRONLY), -1);
     assert_int_equal(trek_monitor_open_file(m, "pipe", O_RDWR), -1);
     trek_monitor_free(&m);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_int_equal(warnings, 1);
     assert_int_equal(stat(victim, &about), 0);
     assert_int_equal(about.st_size, 0);
@@ -621,7 +621,7 @@ static void keep_warning(trek_log_level level, const char *message, void *arg)
 static int make_two(const char *says)
 {
     use_registry();
-    trek_log_set(TREK_LOG_WARNING, keep_warning, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, keep_warning, NULL);
     for (int k = 0; k < 2; k++) {
         trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "unused" });
         trek_monitor_free(&m);
@@ -824,7 +824,7 @@ static int play(const char *role)
 {
     trek_epoch_metrics metrics;
     double losses[EPOCHS];
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     if (strcmp(role, "fails") == 0 || strcmp(role, "forever") == 0) {
         bool fails = *role == 'f' && role[1] == 'a';
         trek_dataset *dataset = line_dataset(true);

@@ -139,7 +139,7 @@ static trek_graph *train(setting *s, int steps, double *losses)
     return graph;
 }
 
-static const trek_amp_opts in_fp8 = { .products = TREK_FP8 }, in_bf16 = { .dtype = TREK_BF16 };
+static const trek_amp_opts in_fp8 = { .products = TREK_AMP_PRODUCTS_FP8 }, in_bf16 = { .dtype = TREK_BF16 };
 
 static double last_mean(const double *losses, int steps)
 {
@@ -154,7 +154,8 @@ static void test_training(void **state)
 {
     static double low[STEPS], half[STEPS], own[STEPS];
     setting kinds[] = { { .amp = in_bf16, .world = 1 }, { .amp = in_fp8, .world = 1 },
-                        { .amp = { .products = TREK_FP8, .fp8 = { .history = TREK_OFF, .margin = 1 } }, .world = 1 } };
+                        { .amp = { .products = TREK_AMP_PRODUCTS_FP8, .fp8 = { .history = TREK_OFF, .margin = 1 } },
+                          .world = 1 } };
     double *losses[] = { half, low, own };
     int steps = test_short_on_device() ? 6 : STEPS; /* as far as 40 it falls below a half */
     double falls_to = steps < STEPS ? 1 : 0.5;
@@ -401,7 +402,7 @@ static void test_refused(void **state)
     trek_graph *graph = set_up(&bf16);
     refuse(trek_graph_set_amp(graph, &in_fp8), TREK_ERR_STATE, "trek_trainer_setup was called before");
     refuse(trek_graph_set_amp(graph, &(trek_amp_opts){ .products = (trek_amp_products)7 }), TREK_ERR_ARGUMENT, ".products: 7");
-    refuse(trek_graph_set_amp(graph, &(trek_amp_opts){ .products = TREK_FP8, .dtype = TREK_F16 }), TREK_ERR_ARGUMENT,
+    refuse(trek_graph_set_amp(graph, &(trek_amp_opts){ .products = TREK_AMP_PRODUCTS_FP8, .dtype = TREK_F16 }), TREK_ERR_ARGUMENT,
            "need bf16");
     trek_graph_free(&graph);
     setting fp8 = { .amp = in_fp8, .world = 2 };

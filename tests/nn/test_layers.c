@@ -147,7 +147,7 @@ static trek_var *places(trek_shape shape, const int64_t *values)
 
 static void test_bags(void **state)
 {
-    trek_embedding_bag_opts opts = { .num = 4, .dim = 2, .mode = TREK_BAG_SUM, .padding_idx = TREK_ZERO,
+    trek_embedding_bag_opts opts = { .num = 4, .dim = 2, .mode = TREK_REDUCTION_SUM, .padding_idx = TREK_ZERO,
                                      .device = test_device() };
     trek_module *sum = trek_nn_embedding_bag_with(&opts), *mean = trek_nn_embedding_bag(4, 2, test_device());
     trek_module *table = trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .max_norm = 1, .norm_type = 1,
@@ -178,11 +178,11 @@ static void test_bags(void **state)
     assert_non_null(strstr(text, "4, 2, padding row 0, sum"));
     trek_string_free(&text);
     trek_scope_end(scope);
-    opts.mode = (trek_bag_mode)3;
+    opts.mode = (trek_reduction)3;
     REFUSED(trek_nn_embedding_bag_with(&opts), TREK_ERR_ARGUMENT, "embedding_bag: .mode: 3");
-    opts = (trek_embedding_bag_opts){ .num = 4, .dim = 2, .mode = TREK_BAG_MAX, .scale_grad_by_freq = true,
+    opts = (trek_embedding_bag_opts){ .num = 4, .dim = 2, .mode = TREK_REDUCTION_MAX, .scale_grad_by_freq = true,
                                       .device = trek_cpu(0) };
-    REFUSED(trek_nn_embedding_bag_with(&opts), TREK_ERR_ARGUMENT, "set together with TREK_BAG_MAX");
+    REFUSED(trek_nn_embedding_bag_with(&opts), TREK_ERR_ARGUMENT, "set together with TREK_REDUCTION_MAX");
     REFUSED(trek_nn_embedding_bag(0, 2, test_device()), TREK_ERR_ARGUMENT, "embedding_bag: num: ");
     REFUSED(trek_nn_embedding_bag_with(NULL), TREK_ERR_ARGUMENT, "options: NULL");
     assert_null(trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .max_norm = -1, .device = trek_cpu(0) }));

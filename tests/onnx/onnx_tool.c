@@ -265,7 +265,7 @@ static trek_var *in_place(trek_var *x)
     X( remainder_of_integers, "is", trek_remainder(trek_sub_scalar(x, 5), trek_add_scalar(y, 1))) \
     X(fmod, "fp", trek_fmod(x, y)) X(floor_divide, "fp", trek_floor_divide(x, y)) \
     X(floor_divide_integers, "is", trek_floor_divide(trek_sub_scalar(x, 5), trek_add_scalar(y, 2))) \
-    X(div_trunc_integers, "is", trek_div_mode(trek_sub_scalar(x, 5), trek_add_scalar(y, 2), TREK_ROUND_TRUNC)) \
+    X(div_trunc_integers, "is", trek_div_mode(trek_sub_scalar(x, 5), trek_add_scalar(y, 2), TREK_ROUNDING_TRUNC)) \
     X(hypot, "ff", trek_hypot( x, y)) X(eq, "ss", trek_eq( x, y)) X(ne, "ss", trek_ne( x, y)) X(lt, "ff", trek_lt(x, y)) \
     X(le, "bb", trek_le(x, y)) X(gt, "fi", trek_gt(x, y)) X(ge, "ii", trek_ge( x, y)) \
     X(where, "bff", trek_where(x, y, in[2])) X(masked_fill, "fb", trek_masked_fill(x, y, -3)) \
@@ -310,19 +310,19 @@ static trek_var *in_place(trek_var *x)
     X(matmul, "ff", trek_matmul(x, trek_transpose(y, 1, 2))) \
     X( matmul_integers, "ii", trek_matmul( x, trek_transpose( y, 1, 2))) \
     X(einsum, "ff", trek_einsum("bij,bkj->bki", in, 2)) X(einsum_outer, "ff", trek_einsum("bij,bkl->bijl", in, 2)) \
-    X( pad, "f", trek_pad( x, trek_dims(1, 2, 0, 1), TREK_PAD_CONSTANT, 2.5)) \
-    X(pad_reflect, "f", trek_pad(x, trek_dims(2, 1), TREK_PAD_REFLECT, 0)) \
-    X(pad_replicate, "f", trek_pad(x, trek_dims(2, 1), TREK_PAD_REPLICATE, 0)) \
-    X( pad_circular, "f", trek_pad( x, trek_dims(2, 1), TREK_PAD_CIRCULAR, 0)) \
-    X(crop, "f", trek_pad(x, trek_dims(-1, -2), TREK_PAD_CONSTANT, 0)) \
+    X( pad, "f", trek_pad( x, trek_dims(1, 2, 0, 1), TREK_PAD_MODE_CONSTANT, 2.5)) \
+    X(pad_reflect, "f", trek_pad(x, trek_dims(2, 1), TREK_PAD_MODE_REFLECT, 0)) \
+    X(pad_replicate, "f", trek_pad(x, trek_dims(2, 1), TREK_PAD_MODE_REPLICATE, 0)) \
+    X( pad_circular, "f", trek_pad( x, trek_dims(2, 1), TREK_PAD_MODE_CIRCULAR, 0)) \
+    X(crop, "f", trek_pad(x, trek_dims(-1, -2), TREK_PAD_MODE_CONSTANT, 0)) \
     X(roll, "f", trek_roll(x, trek_dims(2), trek_dims(1))) X( repeat, "f", trek_repeat( x, trek_dims(1, 2, 1))) \
     X(atan2, "ff", trek_atan2(x, y)) X(atan2_signs, "is", trek_atan2(trek_sub_scalar(x, 5), trek_sub_scalar(y, 1))) \
     X(copysign, "ff", trek_copysign(x, y)) X(diagonal, "f", trek_diagonal(x, 1, 2, 1)) \
     X(diagonal_below, "f", trek_diagonal(x, -1, 1, 2)) \
     X(searchsorted, "f", trek_searchsorted(trek_cast(arange(4), TREK_F32), x, true)) \
     X(searchsorted_lines, "ff", trek_searchsorted(trek_sort(x, 2, false, NULL), y, false)) \
-    X(pad_bools, "b", trek_pad(x, trek_dims(1, 1), TREK_PAD_CONSTANT, 1)) \
-    X(pad_by_size, "f", trek_pad(x, trek_dims(trek_var_size(x, 0), 0, 1, 0), TREK_PAD_CONSTANT, 0)) \
+    X(pad_bools, "b", trek_pad(x, trek_dims(1, 1), TREK_PAD_MODE_CONSTANT, 1)) \
+    X(pad_by_size, "f", trek_pad(x, trek_dims(trek_var_size(x, 0), 0, 1, 0), TREK_PAD_MODE_CONSTANT, 0)) \
     X(nonzero, "f", trek_nonzero(trek_gt_scalar(x, 0.06))) X(masked_select, "f", trek_masked_select(x, trek_gt_scalar(x, 0.06))) \
     X(repeat_interleave_batch, "f", trek_repeat_interleave(x, 3, 0)) \
     X(repeat_interleave, "f", trek_repeat_interleave(x, 2, 1)) \
@@ -390,7 +390,8 @@ static void convolutions(void)
 {
     for (int k = 0; k < 6; k++) {
         int64_t g = draw(1, 2), kernel = draw(1, 3), dilation = draw(1, 2), stride = draw(1, 3), padding = draw(0, kernel / 2);
-        trek_pad_mode mode = padding > 0 ? (trek_pad_mode)draw(TREK_PAD_CONSTANT, TREK_PAD_CIRCULAR) : TREK_PAD_CONSTANT;
+        trek_pad_mode mode = padding > 0 ? (trek_pad_mode)draw(TREK_PAD_MODE_CONSTANT, TREK_PAD_MODE_CIRCULAR)
+            : TREK_PAD_MODE_CONSTANT;
         bool no_bias = coin();
         put(numbered("conv1d", k), trek_nn_conv1d_with(&(trek_conv1d_opts){ .in = 4, .out = 6, .kernel = kernel, .stride = stride,
             .padding = padding, .dilation = dilation, .groups = g, .no_bias = no_bias, .padding_mode = mode }),
@@ -525,10 +526,10 @@ static void space(void)
     put("pixel_shuffle", trek_nn_pixel_shuffle(2), IN(F(BATCH, 8, LENGTH, 4)));
     put("pixel_unshuffle", trek_nn_pixel_unshuffle(2), IN(F(BATCH, 2, 4, 6)));
     put("channel_shuffle", trek_nn_channel_shuffle(2), IN(F(BATCH, 6, 3, LENGTH)));
-    put("pad", trek_nn_pad(trek_dims(1, 0, 2, 1), TREK_PAD_CONSTANT, -1), IN(F(BATCH, 2, LENGTH, 4)));
-    put("pad_reflect", trek_nn_pad(trek_dims(1, 2, 2, 1), TREK_PAD_REFLECT, 0), IN(F(BATCH, 2, LENGTH, 4)));
-    trek_interpolate_opts nearest = { .scale = { 2 } }, exact = { .scale = { 3 }, .mode = TREK_INTERPOLATE_NEAREST_EXACT };
-    trek_interpolate_opts linear = { .scale = { 2 }, .mode = TREK_INTERPOLATE_LINEAR };
+    put("pad", trek_nn_pad(trek_dims(1, 0, 2, 1), TREK_PAD_MODE_CONSTANT, -1), IN(F(BATCH, 2, LENGTH, 4)));
+    put("pad_reflect", trek_nn_pad(trek_dims(1, 2, 2, 1), TREK_PAD_MODE_REFLECT, 0), IN(F(BATCH, 2, LENGTH, 4)));
+    trek_interpolate_opts nearest = { .scale = { 2 } }, exact = { .scale = { 3 }, .mode = TREK_INTERPOLATE_MODE_NEAREST_EXACT };
+    trek_interpolate_opts linear = { .scale = { 2 }, .mode = TREK_INTERPOLATE_MODE_LINEAR };
     put("upsample_open", trek_nn_upsample(&nearest), IN(F(BATCH, 2, LENGTH, LENGTH)));
     put("upsample_open_exact", trek_nn_upsample(&exact), IN(F(BATCH, 2, LENGTH, 4)));
     put("upsample_open_linear", trek_nn_upsample(&linear), IN(F(BATCH, 2, LENGTH, 4)));
@@ -537,16 +538,16 @@ static void space(void)
     put("fold", trek_nn_fold(6, 5, &(trek_unfold_opts){ .kernel = { 2, 2 } }), IN(F(BATCH, 8, 20)));
     static const struct { const char *name; trek_interpolate_opts opts; int ndim; } ups[] = {
         { "nearest", { .scale = { 2 } }, 4 }, { "nearest_size", { .size = { 5, 7 } }, 4 },
-        { "nearest_exact", { .size = { 5, 7 }, .mode = TREK_INTERPOLATE_NEAREST_EXACT }, 4 },
-        { "linear", { .scale = { 1.7 }, .mode = TREK_INTERPOLATE_LINEAR }, 3 },
-        { "linear_2d", { .size = { 5, 9 }, .mode = TREK_INTERPOLATE_LINEAR }, 4 },
-        { "linear_2d_corners", { .size = { 5, 9 }, .mode = TREK_INTERPOLATE_LINEAR, .align_corners = true }, 4 },
-        { "linear_2d_scale_corners", { .scale = { 2 }, .mode = TREK_INTERPOLATE_LINEAR, .align_corners = true }, 4 },
-        { "linear_3d", { .scale = { 2 }, .mode = TREK_INTERPOLATE_LINEAR }, 5 },
-        { "cubic", { .scale = { 2 }, .mode = TREK_INTERPOLATE_CUBIC }, 4 },
-        { "cubic_corners", { .size = { 7, 5 }, .mode = TREK_INTERPOLATE_CUBIC, .align_corners = true }, 4 },
-        { "antialias", { .size = { 2, 3 }, .mode = TREK_INTERPOLATE_LINEAR, .antialias = true }, 4 },
-        { "area", { .size = { 2, 3 }, .mode = TREK_INTERPOLATE_AREA }, 4 },
+        { "nearest_exact", { .size = { 5, 7 }, .mode = TREK_INTERPOLATE_MODE_NEAREST_EXACT }, 4 },
+        { "linear", { .scale = { 1.7 }, .mode = TREK_INTERPOLATE_MODE_LINEAR }, 3 },
+        { "linear_2d", { .size = { 5, 9 }, .mode = TREK_INTERPOLATE_MODE_LINEAR }, 4 },
+        { "linear_2d_corners", { .size = { 5, 9 }, .mode = TREK_INTERPOLATE_MODE_LINEAR, .align_corners = true }, 4 },
+        { "linear_2d_scale_corners", { .scale = { 2 }, .mode = TREK_INTERPOLATE_MODE_LINEAR, .align_corners = true }, 4 },
+        { "linear_3d", { .scale = { 2 }, .mode = TREK_INTERPOLATE_MODE_LINEAR }, 5 },
+        { "cubic", { .scale = { 2 }, .mode = TREK_INTERPOLATE_MODE_CUBIC }, 4 },
+        { "cubic_corners", { .size = { 7, 5 }, .mode = TREK_INTERPOLATE_MODE_CUBIC, .align_corners = true }, 4 },
+        { "antialias", { .size = { 2, 3 }, .mode = TREK_INTERPOLATE_MODE_LINEAR, .antialias = true }, 4 },
+        { "area", { .size = { 2, 3 }, .mode = TREK_INTERPOLATE_MODE_AREA }, 4 },
     };
     for (size_t k = 0; k < sizeof ups / sizeof *ups; k++) {
         char name[64];
@@ -603,12 +604,12 @@ static void transformers(void)
     put("embedding_padding", trek_nn_embedding_with(&(trek_embedding_opts){ .num = 10, .dim = 4, .padding_idx = TREK_ZERO }),
         IN({ 'i', trek_dims(BATCH) }));
     for (int k = 0; k < 3; k++) {
-        trek_embedding_bag_opts o = { .num = 10, .dim = 4, .mode = (trek_bag_mode)k, .padding_idx = 3 };
+        trek_embedding_bag_opts o = { .num = 10, .dim = 4, .mode = (trek_reduction)k, .padding_idx = 3 };
         put(numbered("embedding_bag", k), trek_nn_embedding_bag_with(&o), IN({ 'i', trek_dims(BATCH, LENGTH) }));
         put(numbered("embedding_bag_offsets", k), trek_nn_embedding_bag_with(&o),
             IN({ 'i', trek_dims(14) }, { 'o', trek_dims(BATCH) }));
     }
-    trek_embedding_bag_opts sums = { .num = 10, .dim = 4, .mode = TREK_BAG_SUM };
+    trek_embedding_bag_opts sums = { .num = 10, .dim = 4, .mode = TREK_REDUCTION_SUM };
     put("embedding_bag_weights", trek_nn_embedding_bag_with(&sums),
         IN({ 'i', trek_dims(BATCH, 4) }, { '-', trek_dims(1) }, F(BATCH, 4)));
     put("rotary", trek_nn_rotary_with(&(trek_rotary_layer_opts){ .dim = 4, .length = 64 }), IN(F(BATCH, 2, LENGTH, 6)));
@@ -634,7 +635,7 @@ static void graphs(void)
     trek_flow_label(flow, "first");
     trek_flow_tag(trek_flow_through(flow, trek_nn_relu()), "hidden");
     trek_flow_split(flow, (trek_module *[]){ trek_nn_linear(6, 3, cpu), trek_nn_tanh(), trek_graph_module(inner_graph()) }, 3);
-    trek_flow_tag(trek_flow_merge(flow, TREK_MERGE_CAT), "joined");
+    trek_flow_tag(trek_flow_merge_cat(flow, 1), "joined");
     trek_flow_input(flow, "side");
     trek_flow_using(trek_flow_through(flow, trek_nn_bilinear(15, 5, 4, cpu)), "side");
     trek_graph *graph = trek_flow_build(flow);

@@ -330,10 +330,7 @@ static op_case reduce_case(const op_row *row, const char *label, trek_shape shap
 {
     op_case c = case_begin(row, label);
     case_input(&c, row, shape);
-    c.attrs.i[0] = dims.ndim;
-    for (int k = 0; k < dims.ndim; k++)
-        c.attrs.i[1 + k] = dims.sizes[k];
-    c.attrs.i[9] = keepdim;
+    trek_attrs_reduce(&c.attrs, &dims, keepdim);
     if (row->id == TREK_OP_variance)
         c.attrs.f[0] = 1;
     return c;

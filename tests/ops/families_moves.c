@@ -493,7 +493,7 @@ FAMILY(embedding_bag)
         c.large = true;
         sink(row, &c, arg);
     }
-    c = bag_case(row, trek_dims(5, 3), 9, 4, 8, 1, TREK_BAG_SUM);
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 8, 1, TREK_REDUCTION_SUM);
     case_input(&c, row, trek_dims(9));
     sink(row, &c, arg);
     for (int mode = 0; mode < 3; mode += 2) {
@@ -501,24 +501,24 @@ FAMILY(embedding_bag)
         c.expect = TREK_ERR_ARGUMENT;
         sink(row, &c, arg);
     }
-    c.attrs.i[1] = TREK_BAG_SUM;
+    c.attrs.i[1] = TREK_REDUCTION_SUM;
     c.in[3].shape = trek_dims(8);
     c.expect = TREK_ERR_SHAPE;
     sink(row, &c, arg);
-    c = bag_case(row, trek_dims(5, 3), 9, 4, 9, 5, TREK_BAG_SUM);
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 9, 5, TREK_REDUCTION_SUM);
     c.expect = TREK_ERR_ARGUMENT;
     sink(row, &c, arg);
     c = bag_case(row, trek_dims(5, 3), 9, 4, 9, -1, 3);
     c.expect = TREK_ERR_ARGUMENT;
     sink(row, &c, arg);
-    c = bag_case(row, trek_dims(5), 9, 4, 9, -1, TREK_BAG_SUM);
+    c = bag_case(row, trek_dims(5), 9, 4, 9, -1, TREK_REDUCTION_SUM);
     c.expect = TREK_ERR_SHAPE;
     sink(row, &c, arg);
-    c = bag_case(row, trek_dims(5, 3), 9, 4, 9, -1, TREK_BAG_SUM);
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 9, -1, TREK_REDUCTION_SUM);
     c.in[1].shape = trek_dims(3, 3);
     c.expect = TREK_ERR_SHAPE;
     sink(row, &c, arg);
-    c = bag_case(row, trek_dims(5, 3), 9, 4, 9, -1, TREK_BAG_SUM);
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 9, -1, TREK_REDUCTION_SUM);
     c.in[2].shape = trek_dims(0);
     c.expect = TREK_ERR_SHAPE;
     sink(row, &c, arg);
@@ -526,16 +526,16 @@ FAMILY(embedding_bag)
     c.in[2].dtype = TREK_I32;
     c.expect = TREK_ERR_DTYPE;
     sink(row, &c, arg);
-    c = bag_case(row, trek_dims(5, 3), 9, 4, 10, -1, TREK_BAG_SUM); /* beyond the places */
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 10, -1, TREK_REDUCTION_SUM); /* beyond the places */
     c.expect = TREK_ERR_ARGUMENT;
     c.in_data = true;
     sink(row, &c, arg);
-    c = bag_case(row, trek_dims(5, 3), 64, 4, 64, -1, TREK_BAG_MAX);
+    c = bag_case(row, trek_dims(5, 3), 64, 4, 64, -1, TREK_REDUCTION_MAX);
     c.in[1].limit = 9;
     c.expect = TREK_ERR_ARGUMENT;
     c.in_data = true;
     sink(row, &c, arg);
-    c = bag_case(row, trek_dims(5, 3), 64, 40, 64, -1, TREK_BAG_MEAN); /* offsets that fall */
+    c = bag_case(row, trek_dims(5, 3), 64, 40, 64, -1, TREK_REDUCTION_MEAN); /* offsets that fall */
     c.in[2].domain = D_INDEX;
     c.expect = TREK_ERR_ARGUMENT;
     c.in_data = true;

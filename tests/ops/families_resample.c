@@ -122,7 +122,7 @@ static void grid_cases(const op_row *row, op_sink sink, void *arg, bool backward
         for (int padding = 0; padding < 3; padding++)
             for (int align = 0; align < 2; align++)
                 for (int k = 0; k < GRID_SHAPES; k++) {
-                    if (mode == TREK_GRID_BICUBIC && grid_shapes[k].x[2] > 0)
+                    if (mode == TREK_GRID_MODE_BICUBIC && grid_shapes[k].x[2] > 0)
                         continue;
                     op_case c = grid_case(row, &grid_shapes[k], backward);
                     c.attrs = NUMBERS(mode, padding, align);

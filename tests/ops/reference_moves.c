@@ -351,7 +351,7 @@ REFERENCE(embedding_bag)
     const op_array *factors = n > 3 ? in[3] : NULL;
     int64_t width = in[0]->sizes[1], bags = in[2]->numel - 1, mode = a->i[1];
     array_make(&out[0], in[0]->dtype, 2, (int64_t[]){ bags, width });
-    array_make(&out[1], TREK_I64, 2, (int64_t[]){ mode == TREK_BAG_MAX ? bags : 0, width });
+    array_make(&out[1], TREK_I64, 2, (int64_t[]){ mode == TREK_REDUCTION_MAX ? bags : 0, width });
     array_scaled(&out[0]);
     for (int64_t at = 0; at < bags * width; at++) {
         double sum = 0, count = 0, most = -INFINITY, where = -1, size = 0;
@@ -365,10 +365,10 @@ REFERENCE(embedding_bag)
             where = x > most ? in[1]->v[k] : where;
             most = x > most ? x : most;
         }
-        double divisor = mode == TREK_BAG_MEAN && count > 0 ? count : 1;
-        out[0].v[at] = mode == TREK_BAG_MAX ? (count > 0 ? most : 0) : sum / divisor;
-        out[0].scale[at] = mode == TREK_BAG_MAX ? fabs(out[0].v[at]) : size / divisor;
-        if (mode == TREK_BAG_MAX)
+        double divisor = mode == TREK_REDUCTION_MEAN && count > 0 ? count : 1;
+        out[0].v[at] = mode == TREK_REDUCTION_MAX ? (count > 0 ? most : 0) : sum / divisor;
+        out[0].scale[at] = mode == TREK_REDUCTION_MAX ? fabs(out[0].v[at]) : size / divisor;
+        if (mode == TREK_REDUCTION_MAX)
             out[1].v[at] = where;
     }
     return 2;

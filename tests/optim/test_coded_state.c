@@ -81,7 +81,7 @@ static trek_optimizer_spec drawn(int c, uint32_t stream)
     for (int k = 0; k < TREK_UPDATE_OPTIONS && spec.klass->options[k].name; k++) {
         const trek_optimizer_option *option = &spec.klass->options[k];
         double draw = 0.5 + 0.5 * (double)test_number(stream, (uint32_t)k); /* in [0, 1) */
-        if (option->range == TREK_RANGE_FRACTION)
+        if (option->range == TREK_OPTION_RANGE_FRACTION)
             spec.options[k] = 0.02 + 0.97 * draw;
         if (strcmp(option->name, "weight_decay") == 0)
             spec.options[k] = draw < 0.5 ? TREK_ZERO : 0.3 * draw;

@@ -606,7 +606,7 @@ static void bad_options_are_refused(void **state)
 
 int main(void)
 {
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     test_allocator_use();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masters_follow_f64_and_parameters_are_rounded_masters), cmocka_unit_test(many_tiny_steps_make_progress),

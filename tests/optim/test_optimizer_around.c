@@ -268,7 +268,7 @@ static void schedules_of_stretches(void **state)
     trek_schedule r = trek_cosine_restarts_lr(1, 2, 2, 0), w = trek_wsd_lr(1, 2, 3, 4, 0, TREK_ANNEAL_LINEAR);
     assert_true(trek_schedule_lr(&r, 2) == 1 && trek_schedule_lr(&r, 6) == 1);
     assert_true(trek_schedule_lr(&w, 0) == 0.5 && trek_schedule_lr(&w, 4) == 1 && trek_schedule_lr(&w, 9) == 0);
-    assert_int_equal(trek_chained_lr(&s, 1).kind, TREK_SCHEDULE_NONE);
+    assert_int_equal(trek_chained_lr(&s, 1).kind, TREK_SCHEDULE_KIND_NONE);
     trek_error_clear();
 }
 

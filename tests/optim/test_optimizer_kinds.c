@@ -267,7 +267,7 @@ static void devices_do_what_the_cpu_does(void **state)
           trek_lars(&(trek_lars_opts){ .lr = 0.01, .momentum = TREK_ZERO, .trust_coefficient = TREK_ZERO, .maximize = true }) },
         { trek_adafactor(&(trek_adafactor_opts){ .lr = 0.1, .weight_decay = 0.1 }),
           trek_adafactor(&(trek_adafactor_opts){ .lr = 0.2, .eps1 = 1e-3, .d = 2, .maximize = true }) },
-        { trek_muon(&(trek_muon_opts){ .lr = 0.05, .adjust_lr = TREK_MUON_MATCH_RMS_ADAMW }),
+        { trek_muon(&(trek_muon_opts){ .lr = 0.05, .adjust_lr = TREK_MUON_ADJUST_MATCH_RMS_ADAMW }),
           trek_muon(&(trek_muon_opts){ .lr = 0.01, .adam = true }) },
     };
     static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16 };

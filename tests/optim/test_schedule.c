@@ -10,7 +10,7 @@ typedef struct point {
 
 static void check_points(trek_schedule schedule, const point *points, size_t n)
 {
-    assert_int_not_equal(schedule.kind, TREK_SCHEDULE_NONE);
+    assert_int_not_equal(schedule.kind, TREK_SCHEDULE_KIND_NONE);
     for (size_t k = 0; k < n; k++) {
         double lr = trek_schedule_lr(&schedule, points[k].step);
         if (!(fabs(lr - points[k].lr) <= 1e-14))
@@ -23,7 +23,7 @@ static void check_points(trek_schedule schedule, const point *points, size_t n)
 
 static void expect_refusal(trek_schedule schedule, const char *names)
 {
-    assert_int_equal(schedule.kind, TREK_SCHEDULE_NONE);
+    assert_int_equal(schedule.kind, TREK_SCHEDULE_KIND_NONE);
     assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     if (!strstr(trek_error(), names))
         fail_msg("\"%s\" does not name %s", trek_error(), names);
@@ -58,9 +58,9 @@ static void values_equal_pytorch(void **state)
     trek_cyclic_opts cyclic = { .step_size_up = 4, .step_size_down = 6, .gamma = 0.95 };
     CHECK(trek_cyclic_lr(0.1, 0.6, &cyclic), { 0, 0.1 }, { 3, 0.475 }, { 4, 0.6 }, { 7, 0.35 }, { 10, 0.1 },
           { 26, 0.43333333333333324 });
-    cyclic.mode = TREK_CYCLIC_TRIANGULAR2;
+    cyclic.mode = TREK_CYCLIC_MODE_TRIANGULAR2;
     CHECK(trek_cyclic_lr(0.1, 0.6, &cyclic), { 3, 0.475 }, { 14, 0.35 }, { 26, 0.18333333333333332 });
-    cyclic.mode = TREK_CYCLIC_EXP_RANGE;
+    cyclic.mode = TREK_CYCLIC_MODE_EXP_RANGE;
     CHECK(trek_cyclic_lr(0.1, 0.6, &cyclic), { 3, 0.42151562500000006 }, { 14, 0.34383748955776472 },
           { 26, 0.18784003148858067 });
 }
@@ -77,7 +77,7 @@ static void warmup_then_the_rest(void **state)
     CHECK(s, { 49, 5e-4 }, { 99, 1e-3 }, { 100, 1e-3 }, { 400, 5e-4 }, { 1600, 2.5e-4 });
     expect_refusal(trek_warmup_lr(4, s), "it already has a warm-up");
     expect_refusal(trek_warmup_lr(-1, rest), "steps");
-    expect_refusal(trek_warmup_lr(4, (trek_schedule){ .kind = TREK_SCHEDULE_NONE }), "then: it is empty");
+    expect_refusal(trek_warmup_lr(4, (trek_schedule){ .kind = TREK_SCHEDULE_KIND_NONE }), "then: it is empty");
 }
 
 static void scaled_rates(void **state)
@@ -88,7 +88,7 @@ static void scaled_rates(void **state)
     expect_refusal(trek_scaled_lr(rest, 0), "factor");
     expect_refusal(trek_scaled_lr(rest, -1), "factor");
     expect_refusal(trek_scaled_lr(rest, INFINITY), "factor");
-    assert_int_equal(trek_scaled_lr((trek_schedule){ .kind = TREK_SCHEDULE_NONE }, 2).kind, TREK_SCHEDULE_NONE);
+    assert_int_equal(trek_scaled_lr((trek_schedule){ .kind = TREK_SCHEDULE_KIND_NONE }, 2).kind, TREK_SCHEDULE_KIND_NONE);
 }
 
 static void bad_numbers_are_named(void **state)

@@ -491,7 +491,7 @@ static outcome scaler(pool *p)
 
 static outcome schedule(pool *p)
 {
-    trek_schedule made = { .kind = TREK_SCHEDULE_NONE };
+    trek_schedule made = { .kind = TREK_SCHEDULE_KIND_NONE };
     double lr = pool_number(p);
     int64_t total = pool_integer(p), milestones[3] = { pool_integer(p), pool_integer(p), pool_integer(p) };
     switch (pool_below(p, 9)) {
@@ -505,7 +505,7 @@ static outcome schedule(pool *p)
     case 7: made = trek_onecycle_lr(lr, total, NULL); break;
     default: made = trek_cyclic_lr(lr, pool_number(p), NULL); break;
     }
-    if (made.kind == TREK_SCHEDULE_NONE)
+    if (made.kind == TREK_SCHEDULE_KIND_NONE)
         return OUTCOME_FAILED;
     if (pool_chance(p, 30))
         made = trek_warmup_lr(pool_integer(p), made);

@@ -296,7 +296,7 @@ LATER(CALL)
 OTHER_SIZES(CALL)
 
 #define WEIGHT (pool_chance(p, 30) ? pool_like(p, x) : NULL)
-#define REDUCTION (trek_reduction)pool_below(p, pool_chance(p, 90) ? 3 : 5)
+#define REDUCTION pool_reduction(p)
 #define OF_ELEMENTS (&(trek_loss_opts){ .reduction = REDUCTION, .weight = WEIGHT })
 #define MARGIN                                                                                                                   \
     (&(trek_margin_opts){ .margin = pool_number(p), .p = pool_below(p, 4), .swap = pool_chance(p, 50), .reduction = REDUCTION })

@@ -199,12 +199,18 @@ const trek_attention_opts *pool_attention(pool *p)
     return pool_chance(p, 30) ? NULL : &p->attention;
 }
 
+trek_reduction pool_reduction(pool *p)
+{
+    static const trek_reduction of_losses[] = { TREK_REDUCTION_MEAN, TREK_REDUCTION_SUM, TREK_REDUCTION_NONE };
+    return pool_chance(p, 95) ? of_losses[pool_below(p, 3)] : (trek_reduction)pool_below(p, 9);
+}
+
 const trek_cross_entropy_opts *pool_entropy(pool *p)
 {
     p->entropy = (trek_cross_entropy_opts){ .weight = pool_chance(p, 80) ? NULL : pool_var(p),
                                             .ignore_index = pool_chance(p, 60) ? 0 : pool_integer(p),
                                             .label_smoothing = pool_chance(p, 60) ? 0 : pool_number(p),
-                                            .reduction = (trek_reduction)pool_below(p, pool_chance(p, 98) ? 3 : 9) };
+                                            .reduction = pool_reduction(p) };
     return pool_chance(p, 30) ? NULL : &p->entropy;
 }
 

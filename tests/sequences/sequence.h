@@ -80,6 +80,7 @@ const trek_conv_opts *pool_conv(pool *p);
 const trek_conv_transpose_opts *pool_conv_transpose(pool *p);
 const trek_pool_opts *pool_pooling(pool *p);
 const trek_attention_opts *pool_attention(pool *p);
+trek_reduction pool_reduction(pool *p); /* mostly one that losses take */
 const trek_cross_entropy_opts *pool_entropy(pool *p);
 trek_var *pool_leaf(pool *p);             /* a new variable: retained for the caller */
 void pool_keep(pool *p, trek_var *var);   /* a borrowed result into some slot */

@@ -208,7 +208,7 @@ static void run_pass(uint64_t seed, int pass, const bool *left_out)
 static void run_block(uint64_t seed, const bool *left_out)
 {
     setenv("TREK_CACHE", "off", 1);
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     if (trek_allocator_set(&(trek_allocator){ .allocate = allocate, .release = release }) != TREK_OK)
         complain("the allocator is refused: %s", trek_error());
     for (int pass = 0; pass < 2 && !told->text[0]; pass++)

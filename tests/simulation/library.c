@@ -38,7 +38,7 @@ typedef struct task {
     int kind, root;
     uint64_t number;
     trek_dtype dtype;
-    trek_reduce_op op;
+    trek_reduction op;
     int64_t count;
     size_t bytes, stride;
     const char *in;
@@ -393,7 +393,7 @@ static trek_status exchange(trek_async_group *g, const void *mine, size_t bytes,
     return put(g, t);
 }
 
-static trek_status combine(trek_async_group *g, task *t, void *in, size_t bytes, trek_dtype dtype, trek_reduce_op op)
+static trek_status combine(trek_async_group *g, task *t, void *in, size_t bytes, trek_dtype dtype, trek_reduction op)
 {
     t->dtype = dtype;
     t->op = op;
@@ -402,7 +402,7 @@ static trek_status combine(trek_async_group *g, task *t, void *in, size_t bytes,
     return put(g, t);
 }
 
-static trek_status all_reduce(trek_async_group *g, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op,
+static trek_status all_reduce(trek_async_group *g, void *data, int64_t count, trek_dtype dtype, trek_reduction op,
                               trek_async_request *request)
 {
     trek_lock_acquire(&g->lock);
@@ -412,7 +412,7 @@ static trek_status all_reduce(trek_async_group *g, void *data, int64_t count, tr
     return combine(g, t, data, (size_t)count * trek_dtype_size(dtype), dtype, op);
 }
 
-static trek_status reduce(trek_async_group *g, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op, int root,
+static trek_status reduce(trek_async_group *g, void *data, int64_t count, trek_dtype dtype, trek_reduction op, int root,
                           trek_async_request *request)
 {
     trek_lock_acquire(&g->lock);
@@ -444,7 +444,7 @@ static trek_status all_gather(trek_async_group *g, const void *part, int64_t byt
     return put(g, t);
 }
 
-static trek_status reduce_scatter(trek_async_group *g, void *all, void *part, int64_t count, trek_dtype dtype, trek_reduce_op op,
+static trek_status reduce_scatter(trek_async_group *g, void *all, void *part, int64_t count, trek_dtype dtype, trek_reduction op,
                                   trek_async_request *request)
 {
     trek_lock_acquire(&g->lock);

@@ -209,7 +209,7 @@ int main(void)
     fiber_begin();
     setenv("TREK_CACHE", "off", 1);
     setenv("TREK_THREADS", "1", 1);
-    trek_log_set(getenv("TREK_SIMULATION_SEED") ? TREK_LOG_DEBUG : TREK_LOG_ERROR, to_trace, NULL);
+    trek_log_set(getenv("TREK_SIMULATION_SEED") ? TREK_LOG_LEVEL_DEBUG : TREK_LOG_LEVEL_ERROR, to_trace, NULL);
     sim_memory_begin();
     if (getenv("TREK_SIMULATION_HASH"))
         return printf("%llx\n", (unsigned long long)hash_of_some()) < 0;

@@ -37,7 +37,8 @@ TREK_UPDATE_ELEMENT(tamed, 2, 1, 1, {
 
 static const trek_optimizer_class tamed_class = {
     .name = "tamed",
-    .options = { [TAMED_LR] = { "lr", .otherwise = 1e-2 }, [TAMED_BETA] = { "beta", 0.8, TREK_RANGE_FRACTION, .corrected = true },
+    .options = { [TAMED_LR] = { "lr", .otherwise = 1e-2 },
+                 [TAMED_BETA] = { "beta", 0.8, TREK_OPTION_RANGE_FRACTION, .corrected = true },
                  [TAMED_EPS] = { "eps", .otherwise = 0.1 }, [TAMED_DECAY] = { .name = "weight_decay" },
                  [TAMED_MOMENTUM] = { .name = "momentum" },
                  [TAMED_MAXIMIZE] = { .name = "maximize" } },

@@ -11,8 +11,8 @@ static int warnings, served;
 
 static void count_message(trek_log_level level, const char *message, void *arg)
 {
-    warnings += level == TREK_LOG_WARNING && strstr(message, "is not used") != NULL;
-    served += level == TREK_LOG_INFO && strstr(message, "are computed by the BLAS") != NULL;
+    warnings += level == TREK_LOG_LEVEL_WARNING && strstr(message, "is not used") != NULL;
+    served += level == TREK_LOG_LEVEL_INFO && strstr(message, "are computed by the BLAS") != NULL;
 }
 
 static bool role(const char *name)
@@ -165,7 +165,7 @@ int main(void)
         cmocka_unit_test(large_products_are_right), cmocka_unit_test(it_uses_one_thread),
         cmocka_unit_test(other_products_are_our_own), cmocka_unit_test(special_values_spread_as_they_must),
     };
-    trek_log_set(TREK_LOG_INFO, count_message, NULL);
+    trek_log_set(TREK_LOG_LEVEL_INFO, count_message, NULL);
     if (role("installed")) {
         run_product(&(product){ .m = 416, .n = 416, .k = 416 });
         if (warnings > 0)

@@ -294,7 +294,7 @@ int main(int count, char **arguments)
     }
     if (count > 1)
         return see_byte();
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_variable_after_its_scope, clear_error),
             cmocka_unit_test_setup(a_variable_that_was_kept, clear_error),

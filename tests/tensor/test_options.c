@@ -376,7 +376,7 @@ static void the_environment(void **state)
 {
     static const char *const colours[] = { "red", "green", "blue" };
     static const char *const wrong[] = { "abc", "1x", " 1", "256", "-6", "1.5", "99999999999999999999", "0x", "0x100" };
-    trek_log_set(TREK_LOG_WARNING, listen, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, listen, NULL);
     assert_int_equal(number("12"), 12);
     assert_int_equal(number("-5"), -5);
     assert_int_equal(number("0xff"), 255);
@@ -395,13 +395,13 @@ static void the_environment(void **state)
     trek_device_default();
     assert_non_null(strstr(said, "TREK_DEVICES=cpz:0: it does not begin with a device"));
     unsetenv("TREK_DEVICES");
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
 }
 
 /* Each in a process of its own, as it is read once. */
 static int use_library(void)
 {
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     trek_tensor_release(trek_tensor_zeros(trek_dims(3), TREK_F32, trek_cpu(0)));
     printf("%s %s\n", trek_status_name(trek_error_status()), trek_error());
     return trek_error_status() != TREK_OK;

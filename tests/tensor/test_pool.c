@@ -388,7 +388,7 @@ static void no_memory(void **state)
 static int warnings;
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    warnings += level == TREK_LOG_WARNING && strncmp(message, "TREK_THREADS=", 13) == 0;
+    warnings += level == TREK_LOG_LEVEL_WARNING && strncmp(message, "TREK_THREADS=", 13) == 0;
 }
 
 static void threads_of_the_environment(void **state)
@@ -401,7 +401,7 @@ static void threads_of_the_environment(void **state)
         { "1", 1, 0 },      { "7", 7, 0 },        { "1024", 1024, 0 }, { "", cores, 0 },     { "0", cores, 1 },
         { "-2", cores, 1 }, { "1025", cores, 1 }, { "2x", cores, 1 },  { "many", cores, 1 }, { "99999999999999999999", cores, 1 },
     };
-    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, count_warnings, NULL);
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         setenv("TREK_THREADS", cases[k].text, 1);
         warnings = 0;
@@ -411,7 +411,7 @@ static void threads_of_the_environment(void **state)
     }
     unsetenv("TREK_THREADS");
     assert_int_equal(trek_threads_wanted(), cores);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     setenv("TREK_THREADS", "3", 1);
 }
 

@@ -124,27 +124,27 @@ static char last_log[256];
 
 static void log_here(trek_log_level level, const char *message, void *arg)
 {
-    logged += level <= TREK_LOG_INFO;
+    logged += level <= TREK_LOG_LEVEL_INFO;
     snprintf(last_log, sizeof last_log, "%s", message);
 }
 
 static void logging_has_levels(void **state)
 {
-    trek_log_set(TREK_LOG_INFO, log_here, NULL);
+    trek_log_set(TREK_LOG_LEVEL_INFO, log_here, NULL);
     logged = 0;
-    trek_log_message(TREK_LOG_DEBUG, "not this");
+    trek_log_message(TREK_LOG_LEVEL_DEBUG, "not this");
     assert_int_equal(logged, 0);
-    trek_log_message(TREK_LOG_INFO, "this %s", "one");
+    trek_log_message(TREK_LOG_LEVEL_INFO, "this %s", "one");
     assert_int_equal(logged, 1);
     assert_string_equal(last_log, "this one");
-    trek_log_set(TREK_LOG_INFO, NULL, NULL);
-    trek_log_message(TREK_LOG_ERROR, "nobody listens");
+    trek_log_set(TREK_LOG_LEVEL_INFO, NULL, NULL);
+    trek_log_message(TREK_LOG_LEVEL_ERROR, "nobody listens");
     assert_int_equal(logged, 1);
 }
 
 static void a_second_error_is_logged_once(void **state)
 {
-    trek_log_set(TREK_LOG_INFO, log_here, NULL);
+    trek_log_set(TREK_LOG_LEVEL_INFO, log_here, NULL);
     for (int round = 0; round < 2; round++) {
         logged = 0;
         trek_fail(TREK_ERR_SHAPE, "first");
@@ -158,7 +158,7 @@ static void a_second_error_is_logged_once(void **state)
         assert_string_equal(trek_error(), "first");
         trek_error_clear();
     }
-    trek_log_set(TREK_LOG_INFO, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_INFO, NULL, NULL);
 }
 
 /* --- scopes ---------------------------------------------------------------------------- */

@@ -130,7 +130,7 @@ static bool begin_meeting(trek_async_comm *comm)
     }
     comm->hash[0] = (int64_t)hash_of(&note);
     comm->hash[1] = ~comm->hash[0];
-    trek_status status = comm->table->all_reduce(comm->group, comm->hash, 2, TREK_I64, TREK_MAX, &comm->requests[0]);
+    trek_status status = comm->table->all_reduce(comm->group, comm->hash, 2, TREK_I64, TREK_REDUCTION_MAX, &comm->requests[0]);
     if (status != TREK_OK)
         end_by_error(comm, status);
     return status == TREK_OK;
@@ -227,10 +227,10 @@ static void store(const trek_async_comm *comm, char *from, int64_t first, int64_
 {
     const trek_comm_call *call = &comm->call;
     char *to = (char *)call->out + (size_t)first * trek_dtype_size(call->dtype);
-    if (reduces(call) && call->op == TREK_MEAN && comm->wire == TREK_F64)
+    if (reduces(call) && call->op == TREK_REDUCTION_MEAN && comm->wire == TREK_F64)
         for (int64_t i = 0; i < n; i++)
             ((double *)(void *)from)[i] /= comm->base.world;
-    else if (reduces(call) && call->op == TREK_MEAN)
+    else if (reduces(call) && call->op == TREK_REDUCTION_MEAN)
         for (int64_t i = 0; i < n; i++)
             ((float *)(void *)from)[i] /= (float)comm->base.world;
     if (comm->wire == call->dtype)
@@ -284,7 +284,7 @@ static trek_status start_piece(trek_async_comm *comm, trek_async_slot *slot)
 {
     const trek_comm_call *call = &comm->call;
     const trek_async_table *table = comm->table;
-    trek_reduce_op op = call->op == TREK_MEAN ? TREK_SUM : call->op;
+    trek_reduction op = call->op == TREK_REDUCTION_MEAN ? TREK_REDUCTION_SUM : call->op;
     int64_t bytes = slot->count * (int64_t)trek_dtype_size(comm->wire);
     switch (call->kind) {
     case TREK_COMM_ALL_REDUCE:

@@ -10,7 +10,7 @@
 
 TREK_BEGIN
 
-#define TREK_ASYNC_ABI 3
+#define TREK_ASYNC_ABI 4
 
 /* A communicator of trek, and an operation that is under way on it. */
 typedef struct trek_async_group trek_async_group;
@@ -25,7 +25,7 @@ typedef struct trek_async_host {
     void *(*alloc)(size_t bytes);
     void (*free)(void *memory);
     /* Computes inout[i] = inout[i] op in[i] by trek's rules (in MAX and MIN, NaN wins). */
-    void (*fold)(trek_dtype dtype, trek_reduce_op op, const void *in, void *inout, int64_t count);
+    void (*fold)(trek_dtype dtype, trek_reduction op, const void *in, void *inout, int64_t count);
     /* Says that the program is about to finalise the library. After it returns, the communication thread no longer
      * calls the library. */
     void (*leaving)(const struct trek_async_host *host);
@@ -72,16 +72,16 @@ typedef struct trek_async_table {
     trek_status (*exchange)(trek_async_group *group, const void *mine, size_t bytes, void *notes, size_t stride,
                             trek_async_request *requests);
     /* Reduces in place. The dtype is f32, f64, i64, i32 or u8, the op SUM, PROD, MAX or MIN. */
-    trek_status (*all_reduce)(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op,
+    trek_status (*all_reduce)(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduction op,
                               trek_async_request *request);
     /* Reduces to the root. The data of the other ranks are undefined afterwards. */
-    trek_status (*reduce)(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op, int root,
+    trek_status (*reduce)(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduction op, int root,
                           trek_async_request *request);
     trek_status (*broadcast)(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request);
     trek_status (*all_gather)(trek_async_group *group, const void *part, int64_t bytes, void *all, trek_async_request *request);
     /* Leaves `all` undefined. */
     trek_status (*reduce_scatter)(trek_async_group *group, void *all, void *part, int64_t count, trek_dtype dtype,
-                                  trek_reduce_op op,
+                                  trek_reduction op,
                                   trek_async_request *request);
     /* Lets the library work for a short while. *done: all n requests are done. A request that is done stays done. */
     trek_status (*test)(trek_async_group *group, int n, trek_async_request *requests, bool *done);

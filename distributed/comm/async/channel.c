@@ -19,7 +19,7 @@ static void differ(int a, const void *part_a, int b, const void *part_b, char *t
     memcpy(&notes[0], a < b ? part_a : part_b, sizeof notes[0]);
     memcpy(&notes[1], a < b ? part_b : part_a, sizeof notes[1]);
     for (int k = 0; k < 2; k++)
-        if (notes[k].kind < 0 || notes[k].kind > TREK_COMM_BARRIER || notes[k].op < 0 || notes[k].op > TREK_PROD ||
+        if (notes[k].kind < 0 || notes[k].kind > TREK_COMM_BARRIER || notes[k].op < 0 || notes[k].op > TREK_REDUCTION_PROD ||
             notes[k].dtype < 0 || notes[k].dtype > TREK_BOOL)
             return;
     trek_comm_notes_differ(a < b ? a : b, &notes[0], a < b ? b : a, &notes[1], text, size);

@@ -55,7 +55,7 @@ static void set_state(trek_async_service *service, trek_async_begun begun, trek_
 
 static trek_status host_fail(trek_status status, const char *message) { return trek_fail(status, "%s", message); }
 
-static void host_fold(trek_dtype dtype, trek_reduce_op op, const void *in, void *inout, int64_t count)
+static void host_fold(trek_dtype dtype, trek_reduction op, const void *in, void *inout, int64_t count)
 {
     trek_comm_combine(dtype, op, (const void *const[]){ inout, in }, 2, &inout, 1, 0, count);
 }

@@ -245,7 +245,7 @@ struct Task {
   int64_t count; /* elements; else bytes */
   size_t stride;
   trek_dtype dtype;
-  trek_reduce_op op;
+  trek_reduction op;
   int root;
 };
 
@@ -296,8 +296,8 @@ struct trek_async_group {
   void perform(const Task &task);
   void connect();
   void exchange_notes(const Task &task);
-  void all_reduce(void *data, int64_t count, trek_dtype dtype, trek_reduce_op op);
-  void spread(void *data, int64_t count, trek_dtype dtype, trek_reduce_op op);
+  void all_reduce(void *data, int64_t count, trek_dtype dtype, trek_reduction op);
+  void spread(void *data, int64_t count, trek_dtype dtype, trek_reduction op);
 };
 
 /* --- the group's thread ---------------------------------------------------------------------------- */
@@ -343,7 +343,7 @@ void trek_async_group::exchange_notes(const Task &task) {
 }
 
 /* Maxima and minima, which may count a rank twice: after each step a rank knows those of twice as many. */
-void trek_async_group::spread(void *data, int64_t count, trek_dtype dtype, trek_reduce_op op) {
+void trek_async_group::spread(void *data, int64_t count, trek_dtype dtype, trek_reduction op) {
   const size_t bytes = static_cast<size_t>(count) * size_of(dtype);
   const uint64_t slot = gloo::Slot::build(kSpread, tag++);
   std::vector<char> theirs(bytes);
@@ -357,10 +357,10 @@ void trek_async_group::spread(void *data, int64_t count, trek_dtype dtype, trek_
   }
 }
 
-void trek_async_group::all_reduce(void *data, int64_t count, trek_dtype dtype, trek_reduce_op op) {
+void trek_async_group::all_reduce(void *data, int64_t count, trek_dtype dtype, trek_reduction op) {
   const size_t item = size_of(dtype);
   const int64_t bytes = count * static_cast<int64_t>(item);
-  if ((op == TREK_MAX || op == TREK_MIN) && bytes <= 4096) {
+  if ((op == TREK_REDUCTION_MAX || op == TREK_REDUCTION_MIN) && bytes <= 4096) {
     spread(data, count, dtype, op);
     return;
   }
@@ -565,7 +565,7 @@ trek_status give(trek_async_group *group, const Task &task, trek_async_request *
 trek_status group_connect(trek_async_group *group, const int *sockets, trek_async_request *request) {
   trek_status status = guarded(TREK_ERR_COMM, "Gloo", [&] { group->sockets.assign(sockets, sockets + group->world); });
   if (status == TREK_OK)
-    return give(group, Task{ Task::CONNECT, nullptr, nullptr, 0, 0, TREK_U8, TREK_SUM, 0 }, request);
+    return give(group, Task{ Task::CONNECT, nullptr, nullptr, 0, 0, TREK_U8, TREK_REDUCTION_SUM, 0 }, request);
   for (int r = 0; r < group->world; r++)
     if (sockets[r] >= 0)
       ::close(sockets[r]);
@@ -576,7 +576,7 @@ trek_status group_connect(trek_async_group *group, const int *sockets, trek_asyn
 trek_status exchange(trek_async_group *group, const void *mine, size_t bytes, void *notes, size_t stride,
                      trek_async_request *requests) {
   trek_async_request whole;
-  Task task{ Task::EXCHANGE, mine, notes, static_cast<int64_t>(bytes), stride, TREK_U8, TREK_SUM, 0 };
+  Task task{ Task::EXCHANGE, mine, notes, static_cast<int64_t>(bytes), stride, TREK_U8, TREK_REDUCTION_SUM, 0 };
   trek_status status = give(group, task, &whole);
   for (int r = 0; r < group->world && status == TREK_OK; r++) {
     if (r == group->rank)
@@ -587,26 +587,26 @@ trek_status exchange(trek_async_group *group, const void *mine, size_t bytes, vo
   return status;
 }
 
-trek_status all_reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op,
+trek_status all_reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduction op,
                        trek_async_request *request) {
   return give(group, Task{ Task::ALL_REDUCE, nullptr, data, count, 0, dtype, op, 0 }, request);
 }
 
 /* As of reduce_scatter: an all_reduce, whose order of sums is the same, and which works for all worlds and dtypes. */
-trek_status reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op, int,
+trek_status reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduction op, int,
                    trek_async_request *request) {
   return all_reduce(group, data, count, dtype, op, request);
 }
 
 trek_status broadcast(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request) {
-  return give(group, Task{ Task::BROADCAST, nullptr, data, bytes, 0, TREK_U8, TREK_SUM, root }, request);
+  return give(group, Task{ Task::BROADCAST, nullptr, data, bytes, 0, TREK_U8, TREK_REDUCTION_SUM, root }, request);
 }
 
 trek_status all_gather(trek_async_group *group, const void *part, int64_t bytes, void *all, trek_async_request *request) {
-  return give(group, Task{ Task::ALL_GATHER, part, all, bytes, 0, TREK_U8, TREK_SUM, 0 }, request);
+  return give(group, Task{ Task::ALL_GATHER, part, all, bytes, 0, TREK_U8, TREK_REDUCTION_SUM, 0 }, request);
 }
 
-trek_status reduce_scatter(trek_async_group *group, void *all, void *part, int64_t count, trek_dtype dtype, trek_reduce_op op,
+trek_status reduce_scatter(trek_async_group *group, void *all, void *part, int64_t count, trek_dtype dtype, trek_reduction op,
                            trek_async_request *request) {
   return give(group, Task{ Task::REDUCE_SCATTER, all, part, count, 0, dtype, op, 0 }, request);
 }

@@ -24,7 +24,7 @@ static trek_async_table *shown;     /* the core's table */
 static bool ours;                 /* trek has initialised MPI */
 static bool ending;               /* and is finalising it */
 static int leave_key = MPI_KEYVAL_INVALID;
-static MPI_Op own_ops[TREK_PROD + 1];
+static MPI_Op own_ops[TREK_REDUCTION_PROD + 1];
 static bool own_ops_made;
 
 /* --- small things ------------------------------------------------------------------ */
@@ -65,24 +65,28 @@ static MPI_Datatype type_of(trek_dtype dtype)
 
 /* Returns an operation of trek's where MPI's own would differ: its maximum does not define the result for NaN, and
  * Open MPI's sums of bytes saturate on processors with such an instruction. */
-static MPI_Op op_of(trek_dtype dtype, trek_reduce_op op)
+static MPI_Op op_of(trek_dtype dtype, trek_reduction op)
 {
     bool floats = dtype == TREK_F32 || dtype == TREK_F64, wide = floats || dtype == TREK_I64 || dtype == TREK_I32;
-    bool extreme = op == TREK_MAX || op == TREK_MIN;
+    bool extreme = op == TREK_REDUCTION_MAX || op == TREK_REDUCTION_MIN;
     if (!wide || (floats && extreme))
         return own_ops[op];
-    return op == TREK_PROD ? MPI_PROD : op == TREK_MAX ? MPI_MAX : op == TREK_MIN ? MPI_MIN : MPI_SUM;
+    return op == TREK_REDUCTION_PROD ? MPI_PROD : op == TREK_REDUCTION_MAX ? MPI_MAX : op == TREK_REDUCTION_MIN ? MPI_MIN
+        : MPI_SUM;
 }
 
-static void fold(void *in, void *inout, int *count, MPI_Datatype *type, trek_reduce_op op)
+static void fold(void *in, void *inout, int *count, MPI_Datatype *type, trek_reduction op)
 {
     trek_dtype dtype = *type == MPI_DOUBLE ? TREK_F64 : *type == MPI_FLOAT ? TREK_F32 : TREK_U8;
     host->fold(dtype, op, in, inout, *count);
 }
-static void fold_sum(void *in, void *inout, int *count, MPI_Datatype *type) { fold(in, inout, count, type, TREK_SUM); }
-static void fold_max(void *in, void *inout, int *count, MPI_Datatype *type) { fold(in, inout, count, type, TREK_MAX); }
-static void fold_min(void *in, void *inout, int *count, MPI_Datatype *type) { fold(in, inout, count, type, TREK_MIN); }
-static void fold_prod(void *in, void *inout, int *count, MPI_Datatype *type) { fold(in, inout, count, type, TREK_PROD); }
+static void fold_sum(void *in, void *inout, int *count, MPI_Datatype *type) { fold(in, inout, count, type, TREK_REDUCTION_SUM); }
+static void fold_max(void *in, void *inout, int *count, MPI_Datatype *type) { fold(in, inout, count, type, TREK_REDUCTION_MAX); }
+static void fold_min(void *in, void *inout, int *count, MPI_Datatype *type) { fold(in, inout, count, type, TREK_REDUCTION_MIN); }
+static void fold_prod(void *in, void *inout, int *count, MPI_Datatype *type)
+{
+    fold(in, inout, count, type, TREK_REDUCTION_PROD);
+}
 
 /* --- beginning and end ---------------------------------------------------------------- */
 
@@ -129,11 +133,12 @@ static trek_status initialise(void)
 
 static trek_status make_own(void)
 {
-    MPI_User_function *const folds[] = { [TREK_SUM] = fold_sum, [TREK_MEAN] = fold_sum, [TREK_MAX] = fold_max,
-                                         [TREK_MIN] = fold_min,
-                                         [TREK_PROD] = fold_prod };
+    MPI_User_function *const folds[] = { [TREK_REDUCTION_SUM] = fold_sum, [TREK_REDUCTION_MEAN] = fold_sum,
+                                         [TREK_REDUCTION_MAX] = fold_max,
+                                         [TREK_REDUCTION_MIN] = fold_min,
+                                         [TREK_REDUCTION_PROD] = fold_prod };
     int code = MPI_SUCCESS;
-    for (int op = 0; op <= TREK_PROD && code == MPI_SUCCESS && !own_ops_made; op++)
+    for (int op = 0; op <= TREK_REDUCTION_PROD && code == MPI_SUCCESS && !own_ops_made; op++)
         code = MPI_Op_create(folds[op], 1, &own_ops[op]);
     own_ops_made = own_ops_made || code == MPI_SUCCESS;
     if (code == MPI_SUCCESS && leave_key == MPI_KEYVAL_INVALID) {
@@ -175,7 +180,7 @@ static void end(void)
     if (!ours || finalised)
         return;
     ending = true;
-    for (int op = 0; op <= TREK_PROD; op++)
+    for (int op = 0; op <= TREK_REDUCTION_PROD; op++)
         MPI_Op_free(&own_ops[op]);
     MPI_Comm_free_keyval(&leave_key);
     MPI_Finalize();
@@ -256,7 +261,7 @@ static trek_status exchange(trek_async_group *group, const void *mine, size_t by
     return status;
 }
 
-static trek_status all_reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op,
+static trek_status all_reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduction op,
                               trek_async_request *request)
 {
     MPI_Request own = MPI_REQUEST_NULL;
@@ -264,7 +269,7 @@ static trek_status all_reduce(trek_async_group *group, void *data, int64_t count
     return started("MPI_Iallreduce", code, own, request);
 }
 
-static trek_status reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op, int root,
+static trek_status reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduction op, int root,
                           trek_async_request *request)
 {
     MPI_Request own = MPI_REQUEST_NULL;
@@ -289,7 +294,7 @@ static trek_status all_gather(trek_async_group *group, const void *part, int64_t
 }
 
 static trek_status reduce_scatter(trek_async_group *group, void *all, void *part, int64_t count, trek_dtype dtype,
-                                  trek_reduce_op op, trek_async_request *request)
+                                  trek_reduction op, trek_async_request *request)
 {
     MPI_Request own = MPI_REQUEST_NULL;
     int code = MPI_Ireduce_scatter_block(all, part, (int)count, type_of(dtype), op_of(dtype, op), group->comm, &own);

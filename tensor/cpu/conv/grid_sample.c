@@ -23,7 +23,7 @@ typedef struct grid_job {
 
 static int line_taps_of(const grid_job *job)
 {
-    return job->mode == TREK_GRID_NEAREST ? 1 : job->mode == TREK_GRID_BILINEAR ? 2 : 4;
+    return job->mode == TREK_GRID_MODE_NEAREST ? 1 : job->mode == TREK_GRID_MODE_BILINEAR ? 2 : 4;
 }
 
 #define TREK_REAL f32
@@ -69,7 +69,7 @@ static trek_status grid_sample_backward_dense(const trek_op_call *call)
     job.dgrid = call->outputs[1]->data;
     if (call->outputs[0]->numel > 0)
         trek_parallel(job.samples * job.groups, 1, wide ? input_grad_units_f64 : input_grad_units_f32, &job);
-    if (job.mode == TREK_GRID_NEAREST) /* constant between two positions */
+    if (job.mode == TREK_GRID_MODE_NEAREST) /* constant between two positions */
         memset(job.dgrid, 0, (size_t)call->outputs[1]->numel * (wide ? sizeof(double) : sizeof(float)));
     else if (call->outputs[1]->numel > 0)
         trek_parallel(job.samples * job.parts, 32 / (job.channels + 1) + 1, wide ? grid_grad_units_f64 : grid_grad_units_f32,

@@ -25,13 +25,13 @@ typedef struct TREK_R(line_taps) {
  * that. */
 static void TREK_R(pad_places)(const grid_job *job, T *at, T *slope, int n, T size)
 {
-    if (job->padding == TREK_GRID_REFLECTION) {
+    if (job->padding == TREK_GRID_PADDING_REFLECTION) {
         const bool align = job->align;
         TREK_INDEPENDENT
         for (int p = 0; p < n; p++)
             at[p] = TREK_R(place_mirrored)(at[p], size, align, &slope[p]);
     }
-    if (job->padding != TREK_GRID_ZEROS) {
+    if (job->padding != TREK_GRID_PADDING_ZEROS) {
         TREK_INDEPENDENT
         for (int p = 0; p < n; p++)
             at[p] = TREK_R(place_held)(at[p], size, &slope[p]);
@@ -116,9 +116,9 @@ static void TREK_R(line_of)(const grid_job *job, const T *grid, int n, int d, TR
     else
         for (int p = 0; p < n; p++)
             at[p] = TREK_R(place_of)(grid[p * 3 + d], size, align);
-    if (job->mode == TREK_GRID_NEAREST)
+    if (job->mode == TREK_GRID_MODE_NEAREST)
         TREK_R(nearest_taps)(job, at, n, count, to);
-    else if (job->mode == TREK_GRID_BILINEAR)
+    else if (job->mode == TREK_GRID_MODE_BILINEAR)
         TREK_R(linear_taps)(job, at, n, count, scale, to);
     else
         TREK_R(cubic_taps)(job, at, n, count, scale, to);

@@ -137,10 +137,10 @@ static void fill_bags(void *arg, int64_t first, int64_t last)
     const bag_job *job = arg;
     for (int64_t bag = first; bag < last; bag++) {
         int64_t begin = job->offsets[bag], end = job->offsets[bag + 1];
-        int64_t mean = job->mode == TREK_BAG_MEAN ? members(job, begin, end) : 1;
+        int64_t mean = job->mode == TREK_REDUCTION_MEAN ? members(job, begin, end) : 1;
         char *to = job->to + (size_t)(bag * job->columns) * job->element;
         memset(to, 0, (size_t)job->columns * job->element);
-        if (job->mode == TREK_BAG_MAX)
+        if (job->mode == TREK_REDUCTION_MAX)
             largest_of_bag(job, to, job->largest + bag * job->columns, begin, end);
         else if (job->dtype == TREK_F64)
             SUM_BAG(double)

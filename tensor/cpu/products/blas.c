@@ -198,9 +198,9 @@ static void open_blas(void)
         problem = "a small product of it is wrong";
     blas.usable = !problem;
     if (problem)
-        trek_log_message(TREK_LOG_WARNING, "BLAS %.200s is not used: %s", name, problem);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "BLAS %.200s is not used: %s", name, problem);
     else
-        trek_log_message(TREK_LOG_INFO, "large products are computed by the BLAS %.200s", name);
+        trek_log_message(TREK_LOG_LEVEL_INFO, "large products are computed by the BLAS %.200s", name);
 }
 
 /* -- slices -- */

@@ -92,7 +92,7 @@ static void open_one(const char *name)
     if (problem && !lapack.why[0])
         snprintf(lapack.why, sizeof lapack.why, "%.90s: %.200s", name, problem);
     if (!problem)
-        trek_log_message(TREK_LOG_INFO, "matrices are factorised by %.200s", name);
+        trek_log_message(TREK_LOG_LEVEL_INFO, "matrices are factorised by %.200s", name);
 }
 
 static void open_lapack(void)

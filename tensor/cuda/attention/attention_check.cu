@@ -192,20 +192,24 @@ static const char *compare(const bench &b, char *first, char *second, char *othe
     const char *dtype = trek_dtype_name(b.dtype);
     const long long depth = (long long)b.at.depth;
     if (!(relative(d) <= allowed(b.dtype))) {
-        trek_log_message(TREK_LOG_WARNING, "attention on cuda:%d, %s, depth up to %lld: %s of the kernels for sm_90a differs by "
+        trek_log_message(TREK_LOG_LEVEL_WARNING,
+                         "attention on cuda:%d, %s, depth up to %lld: %s of the kernels for sm_90a differs by "
                          "%.3g from that of the others, whose largest magnitude is %.3g (%.2g of it is allowed); the others are "
-                         "used", index, dtype, depth, d.what, d.off, d.largest, allowed(b.dtype));
+                         "used",
+                         index, dtype, depth, d.what, d.off, d.largest, allowed(b.dtype));
         return differ;
     }
     if (memcmp(first, second, b.at.result_bytes()) == 0) {
-        trek_log_message(TREK_LOG_INFO,
+        trek_log_message(TREK_LOG_LEVEL_INFO,
                          "attention on cuda:%d, %s, depth up to %lld: the kernels for sm_90a agree with the others: "
                          "%s, which differs most, to %.3g of its largest magnitude",
                          index, dtype, depth, d.what, relative(d));
         return agree;
     }
-    trek_log_message(TREK_LOG_WARNING, "attention on cuda:%d, %s, depth up to %lld: two runs of the kernels for sm_90a have "
-                     "different bits; the others are used", index, dtype, depth);
+    trek_log_message(TREK_LOG_LEVEL_WARNING,
+                     "attention on cuda:%d, %s, depth up to %lld: two runs of the kernels for sm_90a have "
+                     "different bits; the others are used",
+                     index, dtype, depth);
     return restless;
 }
 
@@ -227,8 +231,10 @@ static const char *verdict_of(const trek_op_call *call, trek_cuda_queue *queue, 
     trek_cuda_scratch_give(queue, &memory);
     trek_free(host);
     if (verdict == failed)
-        trek_log_message(TREK_LOG_WARNING, "attention on cuda:%d: the kernels for sm_90a could not be compared with the others, "
-                         "which are used", queue->device->index);
+        trek_log_message(TREK_LOG_LEVEL_WARNING,
+                         "attention on cuda:%d: the kernels for sm_90a could not be compared with the others, "
+                         "which are used",
+                         queue->device->index);
     if (before == TREK_OK)
         trek_cuda_host->error_clear();
     return verdict;

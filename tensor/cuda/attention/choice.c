@@ -20,8 +20,8 @@ static void read_environment(void)
             choice = (trek_cuda_attention_kind)k;
             return;
         }
-    trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_ATTENTION is \"%.80s\", which is ignored: it takes auto, own, wgmma or cudnn",
-                     value);
+    trek_log_message(TREK_LOG_LEVEL_WARNING,
+                     "TREK_CUDA_ATTENTION is \"%.80s\", which is ignored: it takes auto, own, wgmma or cudnn", value);
 }
 
 trek_cuda_attention_kind trek_cuda_attention_choice(void)

@@ -61,7 +61,7 @@ static void open_dnn(void)
 #define FIND(name)                                                                              \
     if (dnn.there && !trek_cuda_find_function(trek_dnn()->library, "cudnn" #name, &dnn.name)) { \
         dnn.there = false;                                                                      \
-        trek_log_message(TREK_LOG_WARNING, "convolutions go without cuDNN: it lacks cudnn" #name); \
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "convolutions go without cuDNN: it lacks cudnn" #name); \
     }
     DNN_FUNCTIONS(FIND)
 #undef FIND

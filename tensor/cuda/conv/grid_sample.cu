@@ -68,7 +68,7 @@ template <typename W> struct taps_of {
     {
         for (int d = 0; d < s.dims; d++) {
             W size = (W)s.sizes[d], scale = (s.align ? size - 1 : size) / 2, at = place<W>::of(numbers[d], size, s.align);
-            if (s.mode == TREK_GRID_BICUBIC)
+            if (s.mode == TREK_GRID_MODE_BICUBIC)
                 cubic(s, d, at, size, scale);
             else
                 plain(s, d, at, size, scale);
@@ -77,7 +77,7 @@ template <typename W> struct taps_of {
     __device__ __forceinline__ void plain(const sampling &s, int d, W at, W size, W scale)
     {
         at = place<W>::padded(at, size, s.padding, s.align, &scale);
-        bool nearest = s.mode == TREK_GRID_NEAREST;
+        bool nearest = s.mode == TREK_GRID_MODE_NEAREST;
         W from = nearest ? place<W>::nearest(at) : place<W>::below(at), past = nearest ? 0 : at - from;
         for (int k = 0; k < s.each; k++) {
             index[d][k] = place<W>::inside(from, k, (int32_t)s.sizes[d]);
@@ -217,7 +217,7 @@ static sampling sampling_of(const trek_op_call *call, const trek_tensor *x, cons
     sampling s = {};
     s.samples = x->sizes[0], s.channels = x->sizes[1], s.points = 1, s.plane = 1;
     s.dims = x->ndim - 2, s.mode = (int)call->attrs.i[0], s.padding = (int)call->attrs.i[1], s.align = call->attrs.i[2] != 0;
-    s.each = s.mode == TREK_GRID_NEAREST ? 1 : s.mode == TREK_GRID_BILINEAR ? 2 : 4;
+    s.each = s.mode == TREK_GRID_MODE_NEAREST ? 1 : s.mode == TREK_GRID_MODE_BILINEAR ? 2 : 4;
     for (int d = 0; d < s.dims; d++) {
         s.sizes[d] = x->sizes[x->ndim - 1 - d];
         s.plane *= s.sizes[d];

@@ -22,7 +22,7 @@ static void open_dnn(void)
     if (dnn.there && !trek_cuda_find_function(dnn.library, "cudnn" #name, &dnn.name)) {         \
         dnn.there = false;                                                                      \
         snprintf(dnn.why, sizeof dnn.why, "the library lacks cudnn" #name);                     \
-        trek_log_message(TREK_LOG_WARNING, "cuDNN is not used: %s", dnn.why);                   \
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "cuDNN is not used: %s", dnn.why);                   \
     }
     TREK_DNN_FUNCTIONS(FIND)
 #undef FIND
@@ -59,7 +59,7 @@ trek_dnn_queue *trek_dnn_queue_of(trek_cuda_queue *queue)
     }
     own->broken = !trek_dnn_fine(dnn.Create(&own->handle)) || !trek_dnn_fine(dnn.SetStream(own->handle, queue->stream));
     if (own->broken)
-        trek_log_message(TREK_LOG_WARNING, "cuDNN: no handle could be made on device %d; it is not used there",
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "cuDNN: no handle could be made on device %d; it is not used there",
                          queue->device->index);
     return own->broken ? NULL : own;
 }

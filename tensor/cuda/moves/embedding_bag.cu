@@ -46,7 +46,7 @@ template <typename T> static __global__ void bags_kernel(bags<T> a)
             if (!counts(a, k, column == 0, &row))
                 continue;
             const W x = trek_get(a.from[row * a.row_step + column * a.column_step]);
-            if (a.mode != TREK_BAG_MAX)
+            if (a.mode != TREK_REDUCTION_MAX)
                 sum += a.factors ? trek_get(a.factors[k]) * x : x;
             else if (members == 0 || x > sum) {
                 sum = x;
@@ -54,10 +54,10 @@ template <typename T> static __global__ void bags_kernel(bags<T> a)
             }
             members++;
         }
-        if (a.mode == TREK_BAG_MEAN && members > 1)
+        if (a.mode == TREK_REDUCTION_MEAN && members > 1)
             sum /= (W)members;
         a.to[i] = trek_store<T>::of(sum);
-        if (a.mode == TREK_BAG_MAX)
+        if (a.mode == TREK_REDUCTION_MAX)
             a.largest[i] = best;
     }
 }

@@ -25,7 +25,7 @@ void trek_cuda_gemm_served(const trek_cuda_queue *queue, int path, const trek_cu
 /* Warns once for the process, when the first product would have used the library. */
 static void warn_of_absence(const char *why)
 {
-    trek_log_message(TREK_LOG_WARNING,
+    trek_log_message(TREK_LOG_LEVEL_WARNING,
                      "products of matrices on GPUs go without cuBLASLt, by kernels that are a fraction as fast: %s", why);
 }
 
@@ -561,7 +561,7 @@ static blas_queue *queue_state(trek_cuda_queue *queue)
     }
     if (blas.Create(&own->handle) != CUBLAS_STATUS_SUCCESS) {
         own->broken = true;
-        trek_log_message(TREK_LOG_WARNING, "cublasLt: no handle could be made on device %d; products go without it",
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "cublasLt: no handle could be made on device %d; products go without it",
                          queue->device->index);
         return NULL;
     }

@@ -16,7 +16,8 @@ static void read_environment(void)
         return;
     kept = strcmp(value, "pieces") != 0;
     if (kept)
-        trek_log_message(TREK_LOG_WARNING, "TREK_CUDA_LOGITS is \"%s\"; kept or pieces is allowed, and kept is taken", value);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "TREK_CUDA_LOGITS is \"%s\"; kept or pieces is allowed, and kept is taken",
+                         value);
 }
 
 bool trek_cuda_logits_kept(void)

@@ -272,8 +272,8 @@ static void fp8(void)
 {
     static const struct { const char *name; trek_amp_opts amp; } ways[] = {
         { "bf16", { .dtype = TREK_BF16 } },
-        { "fp8", { .products = TREK_FP8 } },
-        { "fp8, own magnitudes", { .products = TREK_FP8, .fp8 = { .history = TREK_OFF } } },
+        { "fp8", { .products = TREK_AMP_PRODUCTS_FP8 } },
+        { "fp8, own magnitudes", { .products = TREK_AMP_PRODUCTS_FP8, .fp8 = { .history = TREK_OFF } } },
     };
     int64_t width = 16 * gpu_size(256, 2), hidden = 16 * gpu_size(1024, 4), rows = gpu_size(8192, 16);
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {

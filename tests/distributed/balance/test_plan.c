@@ -46,7 +46,8 @@ static void expect_same(const trek_plan *a, const trek_plan *b)
     for (int64_t k = 0; k < trek_plan_size(a); k++) {
         assert_true(trek_plan_get(a, k, &x) && trek_plan_get(b, k, &y));
         assert_true(x.from == y.from && x.kind == y.kind && x.anchor == y.anchor);
-        assert_true((x.shares != NULL) == (x.kind == TREK_PLAN_SHARES) && (x.counts != NULL) == (x.kind == TREK_PLAN_COUNTS));
+        assert_true((x.shares != NULL) == (x.kind == TREK_PLAN_KIND_SHARES) &&
+                    (x.counts != NULL) == (x.kind == TREK_PLAN_KIND_COUNTS));
         const void *left = x.shares ? (const void *)x.shares : x.counts, *right = y.shares ? (const void *)y.shares : y.counts;
         assert_memory_equal(left, right, (size_t)trek_plan_ranks(a) * 8);
     }
@@ -64,8 +65,10 @@ static void steps_find_their_decision(void **state)
     }
     assert_false(trek_plan_at(plan, -1, &d));
     assert_int_equal(trek_error_status(), TREK_OK);
-    assert_true(trek_plan_at(plan, 12, &d) && d.kind == TREK_PLAN_SHARES && !d.counts && d.shares[0] == 0.7 && d.shares[2] == 0);
-    assert_true(trek_plan_at(plan, 70, &d) && d.kind == TREK_PLAN_COUNTS && !d.shares && d.counts[0] == 23 && d.anchor == 10);
+    assert_true(trek_plan_at(plan, 12, &d) && d.kind == TREK_PLAN_KIND_SHARES && !d.counts && d.shares[0] == 0.7 &&
+                d.shares[2] == 0);
+    assert_true(trek_plan_at(plan, 70, &d) && d.kind == TREK_PLAN_KIND_COUNTS && !d.shares && d.counts[0] == 23 &&
+                d.anchor == 10);
     trek_plan_free(&plan);
     assert_null(plan);
     trek_plan_free(&plan);
@@ -87,7 +90,7 @@ static void same_step_replaces_and_cut_forgets(void **state)
     assert_int_equal(trek_plan_size(plan), 2);
     assert_int_equal(trek_plan_add_counts(plan, 10, (const int64_t[]){ 1, 2, 3 }, 1), TREK_OK);
     assert_int_equal(trek_plan_size(plan), 2);
-    assert_true(trek_plan_at(plan, 10, &d) && d.kind == TREK_PLAN_COUNTS && d.counts[2] == 3);
+    assert_true(trek_plan_at(plan, 10, &d) && d.kind == TREK_PLAN_KIND_COUNTS && d.counts[2] == 3);
     FAILS(trek_plan_add_counts(plan, 9, (const int64_t[]){ 1, 2, 3 }, 1), TREK_ERR_ARGUMENT, "step 9, after step 10");
     assert_int_equal(trek_plan_size(plan), 2);
     assert_int_equal(trek_plan_cut(plan, 0), TREK_OK);

@@ -78,16 +78,16 @@ static bool collectives_are_right(trek_comm *comm, const list *group, int me)
     for (int r = 0; good && r < n; r++)
         good = holds(all, (int64_t)r * COUNT, COUNT, group->ranks[r], 1);
     good = (good || wrong("all_gather", me)) &&
-           ((trek_comm_reduce_scatter(comm, all, part, TREK_SUM) == TREK_OK &&
+           ((trek_comm_reduce_scatter(comm, all, part, TREK_REDUCTION_SUM) == TREK_OK &&
              holds(part, 0, COUNT, n * group->ranks[rank], n)) ||
             wrong("reduce_scatter", me));
-    good = good && ((trek_comm_all_reduce(comm, one, TREK_SUM) == TREK_OK && holds(one, 0, COUNT, sum, n)) ||
+    good = good && ((trek_comm_all_reduce(comm, one, TREK_REDUCTION_SUM) == TREK_OK && holds(one, 0, COUNT, sum, n)) ||
                     wrong("all_reduce", me));
     trek_tensor_release(one);
     one = filled(COUNT, me);
     good = good && ((trek_comm_broadcast(comm, one, n - 1) == TREK_OK && holds(one, 0, COUNT, group->ranks[n - 1], 1)) ||
                     wrong("broadcast", me));
-    good = good && trek_comm_barrier(comm) == TREK_OK && trek_comm_all_reduce_scalar(comm, &most, TREK_MAX) == TREK_OK;
+    good = good && trek_comm_barrier(comm) == TREK_OK && trek_comm_all_reduce_scalar(comm, &most, TREK_REDUCTION_MAX) == TREK_OK;
     for (int r = 0; good && r < n; r++)
         good = most >= group->ranks[r];
     trek_tensor_release(part);

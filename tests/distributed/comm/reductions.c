@@ -39,35 +39,35 @@ trek_tensor *rank_values(trek_dtype dtype, int rank, int64_t first, int64_t coun
 }
 
 #define FOLD(a, b, op)                                                                                                           \
-    ((op) == TREK_PROD  ? (a) * (b)                                                                                              \
-     : (op) == TREK_MAX ? ((b) > (a) ? (b) : (a))                                                                                \
-     : (op) == TREK_MIN ? ((b) < (a) ? (b) : (a))                                                                                \
-                        : (a) + (b))
+    ((op) == TREK_REDUCTION_PROD  ? (a) * (b)                                                                                    \
+     : (op) == TREK_REDUCTION_MAX ? ((b) > (a) ? (b) : (a))                                                                      \
+     : (op) == TREK_REDUCTION_MIN ? ((b) < (a) ? (b) : (a))                                                                      \
+                                  : (a) + (b))
 
-static double combine(trek_dtype dtype, trek_reduce_op op, double *const *values, int world, int64_t i)
+static double combine(trek_dtype dtype, trek_reduction op, double *const *values, int world, int64_t i)
 {
     if (dtype == TREK_F64) {
         double all = values[0][i];
         for (int r = 1; r < world; r++)
             all = FOLD(all, values[r][i], op);
-        return op == TREK_MEAN ? all / world : all;
+        return op == TREK_REDUCTION_MEAN ? all / world : all;
     }
     if (trek_dtype_is_float(dtype)) {
         float all = (float)values[0][i];
         for (int r = 1; r < world; r++)
             all = FOLD(all, (float)values[r][i], op);
-        return op == TREK_MEAN ? all / (float)world : all;
+        return op == TREK_REDUCTION_MEAN ? all / (float)world : all;
     }
     int64_t all = (int64_t)values[0][i];
     for (int r = 1; r < world; r++) {
         int64_t other = (int64_t)values[r][i];
-        all = op == TREK_SUM ? (int64_t)((uint64_t)all + (uint64_t)other)
-            : op == TREK_PROD ? (int64_t)((uint64_t)all * (uint64_t)other) : FOLD(all, other, op);
+        all = op == TREK_REDUCTION_SUM ? (int64_t)((uint64_t)all + (uint64_t)other)
+            : op == TREK_REDUCTION_PROD ? (int64_t)((uint64_t)all * (uint64_t)other) : FOLD(all, other, op);
     }
     return dtype == TREK_I32 ? (double)(int32_t)(uint32_t)all : dtype == TREK_U8 ? (double)(uint8_t)all : (double)all;
 }
 
-trek_tensor *combined_values(trek_dtype dtype, trek_reduce_op op, int world, int64_t first, int64_t count)
+trek_tensor *combined_values(trek_dtype dtype, trek_reduction op, int world, int64_t first, int64_t count)
 {
     double *values[16], *all = malloc((size_t)(count + 1) * sizeof *all);
     for (int r = 0; r < world; r++) { /* as the dtype rounds them */
@@ -85,9 +85,10 @@ trek_tensor *combined_values(trek_dtype dtype, trek_reduce_op op, int world, int
     return tensor;
 }
 
-bool op_fits(trek_dtype dtype, trek_reduce_op op)
+bool op_fits(trek_dtype dtype, trek_reduction op)
 {
-    return dtype == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN || trek_dtype_is_float(dtype);
+    return dtype == TREK_BOOL ? op == TREK_REDUCTION_MAX || op == TREK_REDUCTION_MIN : op != TREK_REDUCTION_MEAN ||
+        trek_dtype_is_float(dtype);
 }
 
 bool same_bytes(const trek_tensor *a, const trek_tensor *b)

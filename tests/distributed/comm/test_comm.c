@@ -61,7 +61,7 @@ static void run_ranks(int world, double deadline, void (*fn)(rank_job *job), con
 
 typedef struct reduce_case {
     trek_dtype dtype;
-    trek_reduce_op op;
+    trek_reduction op;
     int64_t count;
 } reduce_case;
 
@@ -126,10 +126,10 @@ static void test_reductions(void **state)
     static const int64_t counts[] = { 0, 1, 7, 16, 4099 };
     rank_job jobs[MAX_WORLD];
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
-        for (int op = TREK_SUM; op <= TREK_PROD; op++) {
-            for (int w = 0; op_fits((trek_dtype)dtype, (trek_reduce_op)op) && w < 4; w++)
+        for (int op = TREK_REDUCTION_MEAN; op <= TREK_REDUCTION_PROD; op++) {
+            for (int w = 0; op_fits((trek_dtype)dtype, (trek_reduction)op) && w < 4; w++)
                 for (int k = 0; k < 5; k++) {
-                    reduce_case c = { (trek_dtype)dtype, (trek_reduce_op)op, counts[k] };
+                    reduce_case c = { (trek_dtype)dtype, (trek_reduction)op, counts[k] };
                     run_ranks(worlds[w], 30, all_reduce_rank, &c, jobs);
                     check_all_good(jobs, &c);
                     run_ranks(worlds[w], 30, reduce_rank, &c, jobs);
@@ -172,7 +172,7 @@ static void test_broadcast_and_gather(void **state)
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
         for (int world = 1; world <= MAX_WORLD; world++)
             for (int k = 0; k < 3; k++) {
-                reduce_case c = { (trek_dtype)dtype, TREK_SUM, counts[k] };
+                reduce_case c = { (trek_dtype)dtype, TREK_REDUCTION_SUM, counts[k] };
                 run_ranks(world, 30, broadcast_and_gather_rank, &c, jobs);
                 check_all_good(jobs, &c);
             }
@@ -182,11 +182,11 @@ static void nan_rank(rank_job *job)
 {
     float values[2] = { job->rank == 1 ? NAN : 3.0f, (float)job->rank };
     job->good = true;
-    for (int op = TREK_MAX; op <= TREK_MIN; op++) {
+    for (int op = TREK_REDUCTION_MAX; op <= TREK_REDUCTION_MIN; op++) {
         trek_tensor *tensor = trek_tensor_from_data(values, trek_dims(2), TREK_F32, trek_cpu(0));
-        job->status = trek_comm_all_reduce(job->comm, tensor, (trek_reduce_op)op);
+        job->status = trek_comm_all_reduce(job->comm, tensor, (trek_reduction)op);
         const float *out = trek_tensor_data(tensor);
-        job->good &= isnan(out[0]) && out[1] == (op == TREK_MAX ? 2.0f : 0.0f);
+        job->good &= isnan(out[0]) && out[1] == (op == TREK_REDUCTION_MAX ? 2.0f : 0.0f);
         trek_tensor_release(tensor);
     }
 }
@@ -209,10 +209,10 @@ static void stress_rank(rank_job *job)
         trek_tensor *many = trek_tensor_full(trek_shape_make(&big, 1), job->rank * i, TREK_F32, trek_cpu(0));
         if ((i + job->rank) % 7 == 0)
             nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
-        job->status = trek_comm_all_reduce(job->comm, one, TREK_SUM);
+        job->status = trek_comm_all_reduce(job->comm, one, TREK_REDUCTION_SUM);
         job->good = job->status == TREK_OK && trek_tensor_item(one) == job->world * (job->world - 1) / 2 + job->world * i;
         if (i % 3 == 0) {
-            job->status = trek_comm_all_reduce(job->comm, many, TREK_MAX);
+            job->status = trek_comm_all_reduce(job->comm, many, TREK_REDUCTION_MAX);
             job->good &= ((float *)trek_tensor_data(many))[999] == (float)((job->world - 1) * i);
         }
         if (i % 5 == 0)
@@ -244,7 +244,7 @@ static void mismatch_rank(rank_job *job)
     if (odd && kind == 3)
         job->status = trek_comm_broadcast(job->comm, tensor, 0);
     else
-        job->status = trek_comm_all_reduce(job->comm, tensor, odd && kind == 2 ? TREK_MAX : TREK_SUM);
+        job->status = trek_comm_all_reduce(job->comm, tensor, odd && kind == 2 ? TREK_REDUCTION_MAX : TREK_REDUCTION_SUM);
     trek_tensor *host = trek_tensor_cast(tensor, TREK_F64);
     job->good = true;
     for (int64_t i = 0; i < trek_tensor_numel(host); i++)
@@ -278,7 +278,7 @@ static void test_mismatch(void **state)
 static void wrong_argument_rank(rank_job *job)
 {
     trek_tensor *tensor = trek_tensor_zeros(trek_dims(4), job->rank == 1 ? TREK_I64 : TREK_F32, trek_cpu(0));
-    job->status = trek_comm_all_reduce(job->comm, tensor, TREK_MEAN);
+    job->status = trek_comm_all_reduce(job->comm, tensor, TREK_REDUCTION_MEAN);
     trek_tensor_release(tensor);
 }
 
@@ -301,7 +301,7 @@ static void late_rank(rank_job *job)
     job->status = trek_comm_barrier(job->comm);
     if (job->rank == 2)
         nanosleep(&(struct timespec){ .tv_nsec = 400000000 }, NULL);
-    job->status = trek_comm_all_reduce(job->comm, tensor, TREK_SUM);
+    job->status = trek_comm_all_reduce(job->comm, tensor, TREK_REDUCTION_SUM);
     job->good = ((float *)trek_tensor_data(tensor))[50] == (float)job->rank;
     trek_tensor_release(tensor);
 }
@@ -348,7 +348,7 @@ typedef struct abort_case {
 static void busy_rank(rank_job *job)
 {
     trek_tensor *tensor = trek_tensor_ones(trek_dims(2000), TREK_F32, trek_cpu(0));
-    while ((job->status = trek_comm_all_reduce(job->comm, tensor, TREK_MAX)) == TREK_OK)
+    while ((job->status = trek_comm_all_reduce(job->comm, tensor, TREK_REDUCTION_MAX)) == TREK_OK)
         trek_comm_barrier(job->comm);
     job->good = ((float *)trek_tensor_data(tensor))[1999] == 1.0f;
     trek_tensor_release(tensor);
@@ -492,8 +492,11 @@ static void test_arguments(void **state)
     FAILS(trek_comm_local(&(trek_device){ TREK_CUDA, 4000 }, 1, comms), TREK_ERR_DEVICE, "");
     assert_int_equal(trek_comm_local(NULL, 1, comms), TREK_OK);
     FAILS(trek_comm_set_deadline(comms[0], -2), TREK_ERR_ARGUMENT, "");
-    FAILS(trek_comm_all_reduce(NULL, NULL, TREK_SUM), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_comm_all_reduce(NULL, NULL, TREK_REDUCTION_SUM), TREK_ERR_ARGUMENT, "");
     trek_tensor *tensor = trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cpu(0));
+    FAILS(trek_comm_all_reduce(comms[0], tensor, TREK_REDUCTION_NONE), TREK_ERR_ARGUMENT,
+          "must be TREK_REDUCTION_MEAN, _SUM, _MAX, _MIN or _PROD");
+    FAILS(trek_comm_all_reduce(comms[0], tensor, TREK_REDUCTION_NORM), TREK_ERR_ARGUMENT, "all_reduce: op: rank 0 gave 5");
     FAILS(trek_comm_broadcast(comms[0], tensor, 1), TREK_ERR_ARGUMENT, "");
     trek_tensor_release(tensor);
     trek_comm_free(&comms[0]);
@@ -524,7 +527,7 @@ static void quiet_rank(rank_job *job)
     long before = atomic_load(&requests);
     trek_comm_barrier(job->comm);
     for (int i = 0; i < 20; i++)
-        job->status = trek_comm_all_reduce(job->comm, tensor, TREK_MEAN);
+        job->status = trek_comm_all_reduce(job->comm, tensor, TREK_REDUCTION_MEAN);
     trek_comm_barrier(job->comm);
     job->good = atomic_load(&requests) == before;
     trek_comm_barrier(job->comm);

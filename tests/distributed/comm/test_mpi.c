@@ -53,16 +53,16 @@ static size_t bytes_of(const trek_tensor *tensor)
 }
 
 /* The same bits, or for sums and products of floats, whose order is MPI's, within a few roundings. */
-static bool agrees(trek_tensor *got, trek_tensor *expected, trek_reduce_op op, bool ordered)
+static bool agrees(trek_tensor *got, trek_tensor *expected, trek_reduction op, bool ordered)
 {
     trek_dtype dtype = trek_tensor_dtype(got);
-    if (ordered || !trek_dtype_is_float(dtype) || op == TREK_MAX || op == TREK_MIN)
+    if (ordered || !trek_dtype_is_float(dtype) || op == TREK_REDUCTION_MAX || op == TREK_REDUCTION_MIN)
         return same_bytes(got, expected);
     double unit = dtype == TREK_F64 ? 1e-15 : dtype == TREK_F32 ? 1e-6 : dtype == TREK_F16 ? 1e-3 : 8e-3;
     trek_tensor *a = trek_tensor_cast(got, TREK_F64), *b = trek_tensor_cast(expected, TREK_F64);
     const double *x = trek_tensor_data(a), *y = trek_tensor_data(b);
     bool good = true;
-    double scale = op == TREK_PROD ? 0 : 40;
+    double scale = op == TREK_REDUCTION_PROD ? 0 : 40;
     for (int64_t i = 0; i < trek_tensor_numel(got); i++)
         good = good && (x[i] == y[i] || fabs(x[i] - y[i]) <= unit * (fabs(y[i]) + scale));
     trek_tensor_release(a);
@@ -80,7 +80,7 @@ static bool same_everywhere(trek_comm *comm, trek_tensor *tensor)
     return good;
 }
 
-static void check_reductions(trek_comm *comm, trek_dtype dtype, trek_reduce_op op, int64_t count, bool small_ones)
+static void check_reductions(trek_comm *comm, trek_dtype dtype, trek_reduction op, int64_t count, bool small_ones)
 {
     bool ordered = small_ones && (size_t)count * trek_dtype_size(dtype) <= 4096;
     trek_tensor *tensor = rank_values(dtype, my_rank, 0, count), *expected = combined_values(dtype, op, my_world, 0, count);
@@ -138,9 +138,9 @@ static void check_values(const int64_t *counts, int n_counts, bool small_ones)
     trek_comm *comm = join();
     for (int k = 0; k < n_counts; k++)
         for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++) {
-            for (int op = TREK_SUM; op <= TREK_PROD; op++)
-                if (op_fits((trek_dtype)dtype, (trek_reduce_op)op))
-                    check_reductions(comm, (trek_dtype)dtype, (trek_reduce_op)op, counts[k], small_ones);
+            for (int op = TREK_REDUCTION_MEAN; op <= TREK_REDUCTION_PROD; op++)
+                if (op_fits((trek_dtype)dtype, (trek_reduction)op))
+                    check_reductions(comm, (trek_dtype)dtype, (trek_reduction)op, counts[k], small_ones);
             check_moves(comm, (trek_dtype)dtype, counts[k]);
             CHECK(trek_comm_barrier(comm) == TREK_OK);
         }
@@ -152,7 +152,7 @@ static void check_nan(int64_t count)
 {
     trek_comm *comm = join();
     for (int wide = 0; wide < 2; wide++)
-        for (int op = TREK_MAX; op <= TREK_MIN; op++) {
+        for (int op = TREK_REDUCTION_MAX; op <= TREK_REDUCTION_MIN; op++) {
             trek_tensor *tensor = rank_values(wide ? TREK_F64 : TREK_F32, my_rank, 0, count);
             for (int64_t i = 0; i < count; i++)
                 if (i % my_world == my_rank) {
@@ -161,7 +161,7 @@ static void check_nan(int64_t count)
                     else
                         ((float *)trek_tensor_data(tensor))[i] = NAN;
                 }
-            CHECK(trek_comm_all_reduce(comm, tensor, (trek_reduce_op)op) == TREK_OK);
+            CHECK(trek_comm_all_reduce(comm, tensor, (trek_reduction)op) == TREK_OK);
             bool all = true;
             for (int64_t i = 0; i < count; i++)
                 all = all && isnan(wide ? ((double *)trek_tensor_data(tensor))[i] : ((float *)trek_tensor_data(tensor))[i]);
@@ -201,19 +201,20 @@ typedef struct difference {
 } difference;
 
 static const difference differences[] = {
-    { "all_reduce(sum, f32, 1000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F32, .count = 1000 } },
-    { "all_reduce(sum, f32, 200000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F32,
+    { "all_reduce(sum, f32, 1000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F32,
+                                               .count = 1000 } },
+    { "all_reduce(sum, f32, 200000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F32,
                                                  .count = 200000 } },
-    { "all_reduce(sum, i32, 100000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I32,
+    { "all_reduce(sum, i32, 100000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_I32,
                                                  .count = 100000 } },
-    { "all_reduce(max, f32, 100000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_F32,
+    { "all_reduce(max, f32, 100000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MAX, .dtype = TREK_F32,
                                                  .count = 100000 } },
     { "broadcast(from rank 1, f32, 100000 elements)",
       { .kind = TREK_COMM_BROADCAST, .root = 1, .dtype = TREK_F32, .count = 100000 } },
     { "barrier", { .kind = TREK_COMM_BARRIER } },
     { "a call with wrong arguments", { .kind = TREK_COMM_INVALID } },
     { "all_reduce(sum, f32, 100000 elements, on the device)",
-      { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F32, .count = 100000, .on_device = true } },
+      { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F32, .count = 100000, .on_device = true } },
 };
 
 static void check_difference(const difference *d, int odd_rank, float *data)
@@ -221,7 +222,7 @@ static void check_difference(const difference *d, int odd_rank, float *data)
     trek_comm *comm = join();
     trek_comm_set_deadline(comm, 20);
     CHECK(trek_comm_barrier(comm) == TREK_OK);
-    trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F32, .count = 100000 };
+    trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F32, .count = 100000 };
     if (my_rank == odd_rank)
         call = d->odd;
     call.in = call.out = data;
@@ -274,21 +275,21 @@ static void run_timeout(void)
     if (my_rank == my_world - 1)
         sleep_for(2);
     double start = processes_now();
-    CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_ERR_TIMEOUT);
+    CHECK(trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM) == TREK_ERR_TIMEOUT);
     CHECK(processes_now() - start > 0.4 && processes_now() - start < 5);
     char text[64];
     snprintf(text, sizeof text, "rank %d did not come within 0.5 s", my_world - 1);
     if (my_rank < my_world - 1)
         CHECK(strstr(trek_error(), text) && strstr(trek_error(), "all_reduce(sum, f32, 50000 elements)"));
     trek_error_clear();
-    CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_ERR_TIMEOUT);
+    CHECK(trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM) == TREK_ERR_TIMEOUT);
     trek_error_clear();
     MPI_Barrier(MPI_COMM_WORLD); /* the late one has come; MPI itself has everything by now */
     sleep_for(0.2);
     CHECK(same_bytes(tensor, before));
     trek_comm_free(&comm);
     comm = join(); /* another group: the engine itself is well */
-    CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK);
+    CHECK(trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM) == TREK_OK);
     trek_comm_free(&comm);
     trek_tensor_release(tensor);
     trek_tensor_release(before);
@@ -327,7 +328,7 @@ static void run_stopped(void)
     pthread_t thread;
     if (my_rank == my_world - 1)
         pthread_create(&thread, NULL, stop_myself, NULL);
-    trek_status status = trek_comm_all_reduce(comm, tensor, TREK_SUM);
+    trek_status status = trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM);
     CHECK(status == TREK_ERR_TIMEOUT);
     if (my_rank < my_world - 1)
         CHECK(strstr(trek_error(), "nothing has moved for 1 s"));
@@ -400,19 +401,20 @@ static void run_control(void)
         my_world = trek_comm_world_size(comm);
         CHECK(trek_comm_set_deadline(comm, round ? 60 : 2) == TREK_OK);
         trek_tensor *tensor = rank_values(TREK_I32, my_rank, 0, 40000),
-            *expected = combined_values(TREK_I32, TREK_SUM, my_world, 0, 40000);
+            *expected = combined_values(TREK_I32, TREK_REDUCTION_SUM, my_world, 0, 40000);
         if (my_rank == 1)
             trek_control_say_long(control, "save");
         MPI_Barrier(MPI_COMM_WORLD); /* said before anybody waits */
         if (my_rank == 1)
             sleep_for(4);
-        CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK && agrees(tensor, expected, TREK_SUM, true));
+        CHECK(trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM) == TREK_OK &&
+              agrees(tensor, expected, TREK_REDUCTION_SUM, true));
         double start = processes_now();
         if (round == 0) { /* one never comes, and says nothing */
             MPI_Barrier(MPI_COMM_WORLD);
             if (my_rank == my_world - 1)
                 sleep_for(7);
-            CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_ERR_TIMEOUT);
+            CHECK(trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM) == TREK_ERR_TIMEOUT);
             char text[48];
             snprintf(text, sizeof text, "rank %d did not come", my_world - 1);
             CHECK(strstr(trek_error(), text)); /* the late one is told, too */
@@ -467,8 +469,9 @@ static void run_level(const char *name)
         } else {
             comm = join();
             trek_tensor *tensor = rank_values(TREK_F32, my_rank, 0, 10000),
-                *expected = combined_values(TREK_F32, TREK_SUM, my_world, 0, 10000);
-            CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK && agrees(tensor, expected, TREK_SUM, false));
+                *expected = combined_values(TREK_F32, TREK_REDUCTION_SUM, my_world, 0, 10000);
+            CHECK(trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM) == TREK_OK &&
+                  agrees(tensor, expected, TREK_REDUCTION_SUM, false));
             trek_tensor_release(tensor);
             trek_tensor_release(expected);
             trek_comm_free(&comm);
@@ -508,10 +511,10 @@ static void run_beside(void)
     trek_comm *comm = join();
     int64_t count = 300000;
     trek_tensor *tensor = rank_values(TREK_I64, my_rank, 0, count),
-        *expected = combined_values(TREK_I64, TREK_SUM, my_world, 0, count);
+        *expected = combined_values(TREK_I64, TREK_REDUCTION_SUM, my_world, 0, count);
     for (int round = 0; round < 20; round++) {
         trek_tensor *own = trek_tensor_clone(tensor);
-        trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I64, .count = count };
+        trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_I64, .count = count };
         call.in = call.out = trek_tensor_data(own);
         CHECK(trek_comm_start(comm, call) == TREK_OK);
         for (int k = 0; k < 50; k++) {
@@ -527,7 +530,7 @@ static void run_beside(void)
             CHECK(token == (my_rank + my_world - 1) % my_world);
         }
         CHECK(trek_comm_finish(comm) == TREK_OK);
-        CHECK(agrees(own, expected, TREK_SUM, true));
+        CHECK(agrees(own, expected, TREK_REDUCTION_SUM, true));
         trek_tensor_release(own);
     }
     trek_tensor_release(tensor);
@@ -552,7 +555,7 @@ static void run_order(void)
             int32_t *own = data[g] + (size_t)k * COUNT;
             for (int i = 0; i < COUNT; i++)
                 own[i] = my_rank + i + k + g;
-            trek_comm_call call = { .kind = k % 3 == 2 ? TREK_COMM_BROADCAST : TREK_COMM_ALL_REDUCE, .op = TREK_SUM,
+            trek_comm_call call = { .kind = k % 3 == 2 ? TREK_COMM_BROADCAST : TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
                                     .dtype = TREK_I32,
                                     .count = k % 2 ? COUNT : 5, .root = k % 3 == 2 ? k % my_world : 0, .in = own, .out = own };
             CHECK(trek_comm_start(comms[g], call) == TREK_OK);
@@ -616,8 +619,8 @@ static void run_groups(void)
     CHECK(turned && strcmp(turned->engine->name, "mpi") == 0 && trek_comm_rank(turned) == my_world - 1 - my_rank);
     trek_comm_free(&comm); /* the group goes on without it */
     trek_tensor *sum = rank_values(TREK_I64, my_world - 1 - my_rank, 0, 100000),
-                *expected = combined_values(TREK_I64, TREK_SUM, my_world, 0, 100000);
-    CHECK(trek_comm_all_reduce(turned, sum, TREK_SUM) == TREK_OK && same_bytes(sum, expected));
+                *expected = combined_values(TREK_I64, TREK_REDUCTION_SUM, my_world, 0, 100000);
+    CHECK(trek_comm_all_reduce(turned, sum, TREK_REDUCTION_SUM) == TREK_OK && same_bytes(sum, expected));
     trek_tensor_release(sum);
     trek_tensor_release(expected);
     trek_comm_free(&turned);
@@ -628,7 +631,7 @@ static void run_world_of_one(void)
     trek_comm *comm = join();
     CHECK(my_world == 1);
     trek_tensor *tensor = rank_values(TREK_F32, 0, 0, 100000), *before = trek_tensor_clone(tensor);
-    CHECK(trek_comm_all_reduce(comm, tensor, TREK_MEAN) == TREK_OK);
+    CHECK(trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_MEAN) == TREK_OK);
     CHECK(same_bytes(tensor, before));
     CHECK(trek_comm_broadcast(comm, tensor, 0) == TREK_OK && trek_comm_barrier(comm) == TREK_OK);
     trek_tensor_release(tensor);

@@ -57,7 +57,7 @@ typedef struct rank_job {
     void (*fn)(struct rank_job *job);
     trek_dtype dtype;
     trek_comm_kind kind;
-    trek_reduce_op op;
+    trek_reduction op;
     trek_status status;
     char message[1024];
     bool good, native; /* the result; the library did it */
@@ -105,7 +105,7 @@ static double element(const rank_job *job, int rank, int i)
 {
     if (job->dtype == TREK_BOOL)
         return (i + rank) % 3 == 0;
-    return job->op == TREK_PROD ? 1 + (i + rank) % 2 : (i * 5 + rank * 3) % 11;
+    return job->op == TREK_REDUCTION_PROD ? 1 + (i + rank) % 2 : (i * 5 + rank * 3) % 11;
 }
 
 static double combined(const rank_job *job, int i)
@@ -113,10 +113,11 @@ static double combined(const rank_job *job, int i)
     double value = element(job, 0, i);
     for (int r = 1; r < job->world; r++) {
         double other = element(job, r, i);
-        value = job->op == TREK_SUM || job->op == TREK_MEAN ? value + other : job->op == TREK_PROD ? value * other
-            : job->op == TREK_MAX ? fmax(value, other) : fmin(value, other);
+        value = job->op == TREK_REDUCTION_SUM || job->op == TREK_REDUCTION_MEAN ? value + other
+            : job->op == TREK_REDUCTION_PROD ? value * other
+            : job->op == TREK_REDUCTION_MAX ? fmax(value, other) : fmin(value, other);
     }
-    return job->op == TREK_MEAN ? value / job->world : value;
+    return job->op == TREK_REDUCTION_MEAN ? value / job->world : value;
 }
 
 static trek_tensor *filled(const rank_job *job, int rank, int count)
@@ -183,12 +184,13 @@ static void one_call(rank_job *job)
     trek_tensor_release(all);
 }
 
-static bool native(trek_comm_kind kind, trek_dtype dtype, trek_reduce_op op)
+static bool native(trek_comm_kind kind, trek_dtype dtype, trek_reduction op)
 {
     if (kind == TREK_COMM_BROADCAST || kind == TREK_COMM_ALL_GATHER)
         return true;
     bool low = dtype == TREK_BF16 || dtype == TREK_F16;
-    return op != TREK_MEAN && !low && (!trek_dtype_is_float(dtype) || op == TREK_SUM || op == TREK_PROD);
+    return op != TREK_REDUCTION_MEAN && !low &&
+        (!trek_dtype_is_float(dtype) || op == TREK_REDUCTION_SUM || op == TREK_REDUCTION_PROD);
 }
 
 static void check_call(trek_comm **comms, int world, rank_job proto, bool attached)
@@ -212,10 +214,10 @@ static void check_all(trek_comm **comms, int world, bool attached)
         for (int kind = TREK_COMM_ALL_REDUCE; kind <= TREK_COMM_REDUCE; kind++) {
             bool reduces = kind != TREK_COMM_BROADCAST && kind != TREK_COMM_ALL_GATHER;
             proto.kind = (trek_comm_kind)kind;
-            for (int op = TREK_SUM; op <= (reduces ? TREK_PROD : TREK_SUM); op++) {
-                proto.op = (trek_reduce_op)op;
-                bool of_bool = dtype != TREK_BOOL || op == TREK_MAX || op == TREK_MIN;
-                if (reduces && (!of_bool || (op == TREK_MEAN && !trek_dtype_is_float((trek_dtype)dtype))))
+            for (int op = TREK_REDUCTION_MEAN; op <= (reduces ? TREK_REDUCTION_PROD : TREK_REDUCTION_MEAN); op++) {
+                proto.op = (trek_reduction)op;
+                bool of_bool = dtype != TREK_BOOL || op == TREK_REDUCTION_MAX || op == TREK_REDUCTION_MIN;
+                if (reduces && (!of_bool || (op == TREK_REDUCTION_MEAN && !trek_dtype_is_float((trek_dtype)dtype))))
                     continue;
                 check_call(comms, world, proto, attached);
             }
@@ -296,7 +298,7 @@ static void many_calls(rank_job *job)
         job->status = half ? trek_tensor_copy_from(x, half) : trek_error_status();
         trek_tensor_release(half);
         if (job->status == TREK_OK)
-            job->status = trek_comm_all_reduce(job->comm, x, TREK_SUM);
+            job->status = trek_comm_all_reduce(job->comm, x, TREK_REDUCTION_SUM);
     }
     double *values = test_read(x);
     job->good = values != NULL;
@@ -332,7 +334,7 @@ static void test_order(void **state)
 static void differing_calls(rank_job *job)
 {
     trek_tensor *x = filled(job, job->rank, job->rank == 0 ? COUNT : COUNT / 2);
-    job->status = trek_comm_all_reduce(job->comm, x, TREK_SUM);
+    job->status = trek_comm_all_reduce(job->comm, x, TREK_REDUCTION_SUM);
     trek_tensor_release(x);
 }
 
@@ -360,13 +362,14 @@ static void late_abort(rank_job *job)
         return;
     }
     trek_tensor *x = filled(job, 0, COUNT);
-    job->status = trek_comm_all_reduce(job->comm, x, TREK_SUM); /* the other never comes */
+    job->status = trek_comm_all_reduce(job->comm, x, TREK_REDUCTION_SUM); /* the other never comes */
     trek_tensor_release(x);
 }
 
 static trek_status give(rank_job *job, trek_tensor *x)
 {
-    trek_comm_call call = { .number = 1, .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = COUNT, .in = x->data,
+    trek_comm_call call = { .number = 1, .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F32,
+                            .count = COUNT, .in = x->data,
                             .out = x->data,
                             .on_device = true };
     return trek_comm_nccl_give(job->comm, &call);
@@ -398,7 +401,7 @@ static void check_abort(void (*fn)(rank_job *job), trek_status wanted)
     assert_int_equal(jobs[0].status, wanted);
     for (int r = 0; r < 2; r++) { /* and from now on */
         trek_tensor *x = filled(&jobs[r], r, 4);
-        FAILS(trek_comm_all_reduce(comms[r], x, TREK_SUM), TREK_ERR_CANCELLED, "enough");
+        FAILS(trek_comm_all_reduce(comms[r], x, TREK_REDUCTION_SUM), TREK_ERR_CANCELLED, "enough");
         assert_int_equal(give(&jobs[r], x), TREK_ERR_CANCELLED); /* one that had met before the end: the same reason */
         assert_non_null(strstr(trek_error(), "enough"));
         trek_error_clear();
@@ -500,7 +503,7 @@ static trek_status rank_of_group(int rank, void *arg)
 {
     trek_ranks *ranks = arg;
     trek_tensor *x = trek_tensor_full(trek_dims(COUNT), rank + 1, TREK_F32, trek_cuda(rank));
-    trek_status status = x ? trek_comm_all_reduce(trek_ranks_comm(ranks, rank), x, TREK_SUM) : trek_error_status();
+    trek_status status = x ? trek_comm_all_reduce(trek_ranks_comm(ranks, rank), x, TREK_REDUCTION_SUM) : trek_error_status();
     double value = 0;
     if (status == TREK_OK) {
         double *values = test_read(x);
@@ -520,7 +523,7 @@ static void group_of_devices(rank_job *job)
     int n = job->rank % 2 ? 1 : job->world - job->world / 2;
     trek_tensor *x = trek_tensor_full(trek_dims(COUNT), job->rank + 1, TREK_F32, trek_cuda(job->rank));
     job->native = group && (group->nccl != NULL) == (n > 1);
-    job->status = trek_comm_all_reduce(group, x, TREK_SUM);
+    job->status = trek_comm_all_reduce(group, x, TREK_REDUCTION_SUM);
     double *values = test_read(x), expected = job->rank % 2 || job->world < 3 ? job->rank + 1 : 4;
     job->good = group && trek_comm_world_size(group) == n && values[0] == expected && values[COUNT - 1] == expected;
     free(values);
@@ -577,7 +580,7 @@ static int warnings;
 
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    warnings += level == TREK_LOG_WARNING && strstr(message, "through host memory") && strstr(message, "not recorded");
+    warnings += level == TREK_LOG_LEVEL_WARNING && strstr(message, "through host memory") && strstr(message, "not recorded");
 }
 
 /* Two ranks; the parameters after some steps. With trek_graph_capture, which without NCCL does each step call by call, and says
@@ -613,13 +616,13 @@ static void test_training(void **state)
 {
     if (skipped(2))
         skip();
-    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, count_warnings, NULL);
     warnings = 0;
     double *by_host = train_two("0", 0);
     assert_int_equal(warnings, 1);
     double *by_nccl = train_two("", 4);
     assert_int_equal(warnings, 1);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_non_null(by_host);
     assert_non_null(by_nccl);
     for (int i = 0; i < 6 * 16; i++) /* a sum of two has one order */
@@ -889,7 +892,7 @@ static void on_one_device(rank_job *job)
 {
     trek_rank_here.device = trek_cuda(0);
     trek_tensor *x = trek_tensor_full(trek_dims(COUNT), job->rank + 1, TREK_F32, trek_cuda(0));
-    job->status = x ? trek_comm_all_reduce(job->comm, x, TREK_SUM) : trek_error_status();
+    job->status = x ? trek_comm_all_reduce(job->comm, x, TREK_REDUCTION_SUM) : trek_error_status();
     double *values = job->status == TREK_OK ? test_read(x) : NULL;
     job->good = values && values[0] == 3 && values[COUNT - 1] == 3;
     free(values);
@@ -932,7 +935,8 @@ static void started_calls(rank_job *job)
     trek_tensor *x[5];
     for (int k = 0; k < 5; k++) {
         x[k] = filled(job, job->rank, COUNT);
-        trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = k == 3 ? TREK_MEAN : TREK_SUM, .dtype = TREK_F32,
+        trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = k == 3 ? TREK_REDUCTION_MEAN : TREK_REDUCTION_SUM,
+                                .dtype = TREK_F32,
                                 .count = COUNT,
                                 .in = x[k]->data, .out = x[k]->data, .on_device = true };
         if (job->status == TREK_OK)
@@ -942,7 +946,7 @@ static void started_calls(rank_job *job)
         job->status = trek_comm_finish(job->comm);
     job->good = true;
     for (int k = 0; k < 5; k++) {
-        job->op = k == 3 ? TREK_MEAN : TREK_SUM;
+        job->op = k == 3 ? TREK_REDUCTION_MEAN : TREK_REDUCTION_SUM;
         job->good = job->good && holds(x[k], job, combined);
         trek_tensor_release(x[k]);
     }

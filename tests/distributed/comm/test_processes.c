@@ -65,20 +65,20 @@ static trek_tensor *numbers(int r, int64_t count, trek_dtype dtype)
     return tensor;
 }
 
-static double combined(int world, int64_t i, trek_reduce_op op, trek_dtype dtype)
+static double combined(int world, int64_t i, trek_reduction op, trek_dtype dtype)
 {
     double result = dtype == TREK_BOOL ? (int)small_number(0, i) & 1 : small_number(0, i);
     for (int r = 1; r < world; r++) {
         double x = dtype == TREK_BOOL ? (int)small_number(r, i) & 1 : small_number(r, i);
-        result = op == TREK_PROD  ? result * x
-                 : op == TREK_MAX ? (x > result ? x : result)
-                 : op == TREK_MIN ? (x < result ? x : result)
+        result = op == TREK_REDUCTION_PROD  ? result * x
+                 : op == TREK_REDUCTION_MAX ? (x > result ? x : result)
+                 : op == TREK_REDUCTION_MIN ? (x < result ? x : result)
                                   : result + x;
     }
-    return op == TREK_MEAN ? result / world : result;
+    return op == TREK_REDUCTION_MEAN ? result / world : result;
 }
 
-static bool same(const trek_tensor *tensor, int64_t from, int64_t count, int world, trek_reduce_op op, const char *what)
+static bool same(const trek_tensor *tensor, int64_t from, int64_t count, int world, trek_reduction op, const char *what)
 {
     double *values = test_read(tensor);
     bool good = values != NULL;
@@ -97,9 +97,10 @@ static bool same(const trek_tensor *tensor, int64_t from, int64_t count, int wor
 
 static bool check_reductions(trek_comm *comm, int64_t count)
 {
-    static const struct { trek_dtype dtype; trek_reduce_op op; } rows[] = {
-        { TREK_F32, TREK_SUM }, { TREK_F32, TREK_MEAN }, { TREK_F64, TREK_PROD }, { TREK_BF16, TREK_SUM }, { TREK_I64, TREK_MAX },
-        { TREK_I32, TREK_MIN }, { TREK_BOOL, TREK_MAX },
+    static const struct { trek_dtype dtype; trek_reduction op; } rows[] = {
+        { TREK_F32, TREK_REDUCTION_SUM }, { TREK_F32, TREK_REDUCTION_MEAN }, { TREK_F64, TREK_REDUCTION_PROD },
+            { TREK_BF16, TREK_REDUCTION_SUM }, { TREK_I64, TREK_REDUCTION_MAX },
+        { TREK_I32, TREK_REDUCTION_MIN }, { TREK_BOOL, TREK_REDUCTION_MAX },
     };
     int world = trek_comm_world_size(comm), rank = trek_comm_rank(comm);
     bool good = true;
@@ -152,7 +153,7 @@ static bool check_order(trek_comm *comm, uint32_t count)
     int world = trek_comm_world_size(comm);
     bool ordered = strcmp(engine_name(), "shared") == 0 || (count <= 1024 && (size_t)world * count <= 65536);
     trek_tensor *tensor = test_tensor((uint32_t)trek_comm_rank(comm) + 1, trek_dims(count), 1);
-    bool good = trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK;
+    bool good = trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM) == TREK_OK;
     double *values = test_read(tensor);
     for (uint32_t i = 0; good && i < count; i++) {
         float sum = test_number(1, i);
@@ -239,7 +240,8 @@ static int play_until_failure(const part *me)
         trek_tensor *tensor = numbers(me->process, i == 20 && strcmp(me->detail, "count") == 0 ? 999 : 20000, TREK_F32);
         trek_tensor *before = numbers(me->process, tensor->numel, TREK_F32);
         status =
-            i == 20 && strcmp(me->detail, "kind") == 0 ? trek_comm_barrier(comm) : trek_comm_all_reduce(comm, tensor, TREK_SUM);
+            i == 20 && strcmp(me->detail, "kind") == 0 ? trek_comm_barrier(comm)
+            : trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM);
         untouched = status == TREK_OK || test_same_bits(tensor, before);
         trek_tensor_release(tensor);
         trek_tensor_release(before);
@@ -265,7 +267,7 @@ static int play_large(const part *me)
             kill(getppid(), SIGKILL);
             _exit(0);
         }
-        status = trek_comm_all_reduce(comm, tensor, TREK_SUM);
+        status = trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM);
         if (i == 0)
             printf("begun\n");
     }
@@ -297,12 +299,13 @@ static bool check_started(trek_comm *comm)
         tensors[k] = numbers(trek_comm_rank(comm), COUNT - k * 400, TREK_F32);
     for (int k = 0; good && k < CALLS; k++) {
         void *data = trek_tensor_data(tensors[k]);
-        good = trek_comm_start(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = COUNT - k * 400,
+        good = trek_comm_start(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F32,
+                                                       .count = COUNT - k * 400,
                                                        .in = data, .out = data }) == TREK_OK;
     }
     good = good && trek_comm_finish(comm) == TREK_OK;
     for (int k = 0; k < CALLS; k++) {
-        good = good && same(tensors[k], 0, COUNT - k * 400, world, TREK_SUM, "started");
+        good = good && same(tensors[k], 0, COUNT - k * 400, world, TREK_REDUCTION_SUM, "started");
         trek_tensor_release(tensors[k]);
     }
     return good;
@@ -324,7 +327,8 @@ static int play_many(const part *me)
     pause_ms(1000); /* the last call has ended on all */
     if (good) {
         trek_status status = me->process == 1 && strcmp(me->detail, "kind") == 0 ? trek_comm_barrier(comm)
-                                                                                  : trek_comm_all_reduce(comm, tensor, TREK_SUM);
+                                                                                  : trek_comm_all_reduce(comm, tensor,
+                                                                                                         TREK_REDUCTION_SUM);
         printf("%s: %s\n", trek_status_name(status), trek_error());
     }
     trek_tensor_release(tensor);
@@ -346,7 +350,7 @@ static int play_sizes(const part *me)
     printf("%s %s\n", good ? "good" : "bad", trek_error());
     trek_tensor *tensor = numbers(me->process, 2000 + (me->process == 1), TREK_F32);
     if (good) {
-        trek_status status = trek_comm_all_reduce(comm, tensor, TREK_SUM);
+        trek_status status = trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM);
         printf("%s: %s\n", trek_status_name(status), trek_error());
     }
     trek_tensor_release(tensor);
@@ -490,7 +494,8 @@ static int play_memory(const part *me)
     trek_status status =
         comm ? trek_comm_run(
                    comm,
-                   (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = 1000, .in = data, .out = data })
+                   (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F32, .count = 1000,
+                                     .in = data, .out = data })
              : trek_error_status();
     printf("%s: %s; %lld calls\n", trek_status_name(status), trek_error(), (long long)test_memory.calls);
     test_allocator_restart(0);
@@ -523,8 +528,8 @@ static int play_group_dies(const part *me)
             kill(getpid(), SIGKILL);
         }
         trek_tensor *tensor = numbers(trek_comm_rank(group), 5000, TREK_F64);
-        status = trek_comm_all_reduce(group, tensor, TREK_SUM);
-        if (status == TREK_OK && !same(tensor, 0, 5000, 2, TREK_SUM, "group"))
+        status = trek_comm_all_reduce(group, tensor, TREK_REDUCTION_SUM);
+        if (status == TREK_OK && !same(tensor, 0, 5000, 2, TREK_REDUCTION_SUM, "group"))
             status = TREK_ERR_STATE;
         trek_tensor_release(tensor);
         pause_ms(10);

@@ -95,7 +95,7 @@ static bool call(trek_comm *comm, int number, int64_t at, int64_t *most)
 {
     struct { int64_t number, at; } own = { number, at }, all[PROCESSES];
     double one = 1;
-    if (trek_comm_all_reduce_scalar(comm, &one, TREK_SUM) != TREK_OK ||
+    if (trek_comm_all_reduce_scalar(comm, &one, TREK_REDUCTION_SUM) != TREK_OK ||
         trek_comm_gather_bytes(comm, &own, sizeof own, all) != TREK_OK)
         return false;
     int world = trek_comm_world_size(comm);
@@ -204,7 +204,7 @@ static void assert_left(const world *w, int expected, double within)
     assert_int_equal(left, expected);
 }
 
-/* Whoever it is, before, within and after a call: after the first, by which all have their doors. */
+/* Whoever it is, before, within and after a call: after the first, by which all have their rendezvous points. */
 static void test_one(void **state)
 {
     (void)state;
@@ -310,8 +310,8 @@ static void test_stopped(void **state)
         processes_init(&w, 3);
         for (int p = 0; p < 3; p++)
             processes_start(&w, p, "regroup", details[p]);
-        pause_us(
-            13000000); /* 5 s until its group calls it silent, 5 s of the door where it is the host, and 270 calls after that */
+        pause_us(13000000); /* 5 s until its group calls it silent, 5 s of the rendezvous where it is the host, and 270 calls
+                               after that */
         kill(w.pid[stopped], SIGCONT);
         processes_finish(&w, 40, -1);
         for (int p = 0; p < 3; p++) {

@@ -60,7 +60,7 @@ static trek_tensor *make_values(trek_dtype dtype, int rank, int64_t count, int64
     return part;
 }
 
-static void reduce_once(rank_of *r, trek_dtype dtype, trek_reduce_op op, int64_t count)
+static void reduce_once(rank_of *r, trek_dtype dtype, trek_reduction op, int64_t count)
 {
     trek_tensor *tensor = make_values(dtype, r->rank, count, count % 3),
         *expected = combined_values(dtype, op, r->world, 0, count);
@@ -94,13 +94,14 @@ static void case_reductions(rank_of *r)
         trek_dtype dtype = (trek_dtype)d;
         int64_t size = (int64_t)trek_dtype_size(dtype), chunk = CHUNK / size;
         int64_t counts[] = { 15, 3 * chunk + 7, 0, 1, 64 / size, 64 / size + 1, chunk - 1, chunk, chunk + 1 };
-        for (int op = TREK_SUM; op <= TREK_PROD; op++) {
-            bool allowed = op_fits(dtype, (trek_reduce_op)op);
-            bool all = op == TREK_SUM && (d == TREK_F32 || d == TREK_BF16);
-            bool large = all || (op == TREK_SUM && d != TREK_F64) || (op == TREK_MEAN && d == TREK_F16) || d == TREK_BOOL;
+        for (int op = TREK_REDUCTION_MEAN; op <= TREK_REDUCTION_PROD; op++) {
+            bool allowed = op_fits(dtype, (trek_reduction)op);
+            bool all = op == TREK_REDUCTION_SUM && (d == TREK_F32 || d == TREK_BF16);
+            bool large = all || (op == TREK_REDUCTION_SUM && d != TREK_F64) || (op == TREK_REDUCTION_MEAN && d == TREK_F16) ||
+                d == TREK_BOOL;
             for (int k = 0; allowed && k < (all ? 9 : large ? 2 : 1); k++)
                 if (k != 1 || r->world == 3 || all) /* the long one is for one world */
-                    reduce_once(r, dtype, (trek_reduce_op)op, counts[k]);
+                    reduce_once(r, dtype, (trek_reduction)op, counts[k]);
         }
     }
 }
@@ -135,7 +136,7 @@ static void case_moves(rank_of *r)
 typedef struct thread_rank {
     trek_comm *comm;
     trek_tensor *tensor;
-    trek_reduce_op op;
+    trek_reduction op;
     trek_status status;
 } thread_rank;
 
@@ -146,7 +147,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-static trek_tensor *by_threads(trek_dtype dtype, trek_reduce_op op, int world, int64_t count)
+static trek_tensor *by_threads(trek_dtype dtype, trek_reduction op, int world, int64_t count)
 {
     trek_comm *comms[MAX_WORLD];
     thread_rank ranks[MAX_WORLD];
@@ -182,9 +183,10 @@ static void case_same_bits(rank_of *r)
 {
     static const struct {
         trek_dtype dtype;
-        trek_reduce_op op;
+        trek_reduction op;
     } kinds[] = {
-        { TREK_F32, TREK_SUM }, { TREK_F32, TREK_MEAN }, { TREK_BF16, TREK_MEAN }, { TREK_F64, TREK_PROD }, { TREK_I32, TREK_SUM }
+        { TREK_F32, TREK_REDUCTION_SUM }, { TREK_F32, TREK_REDUCTION_MEAN }, { TREK_BF16, TREK_REDUCTION_MEAN },
+            { TREK_F64, TREK_REDUCTION_PROD }, { TREK_I32, TREK_REDUCTION_SUM }
     };
     uint64_t direct = 0;
     for (int k = 0; k < 5; k++)
@@ -226,7 +228,7 @@ static void case_come_and_go(rank_of *r)
         for (int time = 0; time < 3; time++) {
             for (int64_t i = 0; i < part->numel; i++)
                 values[i] = (float)(i % 977 + r->rank + time);
-            bool good = trek_comm_all_reduce(r->comm, part, TREK_SUM) == TREK_OK;
+            bool good = trek_comm_all_reduce(r->comm, part, TREK_REDUCTION_SUM) == TREK_OK;
             for (int64_t i = 0; i < part->numel; i++)
                 good &= values[i] == (float)(r->world * (i % 977 + time) + r->world * (r->world - 1) / 2);
             check(r, good, "come and go", k, time);
@@ -245,14 +247,15 @@ static void case_come_and_go(rank_of *r)
 static void case_stays(rank_of *r)
 {
     trek_tensor *tensor = in_window(r, make_values(TREK_F32, r->rank, 300000, 0));
-    trek_tensor *expected = combined_values(TREK_F32, TREK_MAX, r->world, 0, 300000);
+    trek_tensor *expected = combined_values(TREK_F32, TREK_REDUCTION_MAX, r->world, 0, 300000);
     pid_t child = fork();
     if (child == 0) {
         trek_tensor_release(tensor);
         _exit(0);
     }
     waitpid(child, NULL, 0);
-    check(r, trek_comm_all_reduce(r->comm, tensor, TREK_MAX) == TREK_OK && same_bytes(tensor, expected), "after a fork", 0, 0);
+    check(r, trek_comm_all_reduce(r->comm, tensor, TREK_REDUCTION_MAX) == TREK_OK && same_bytes(tensor, expected), "after a fork",
+          0, 0);
     check(r, trek_comm_shared_direct(r->comm) == 1, "direct", 0, 0);
     trek_comm_barrier(r->comm); /* nobody's end is in another's call */
     trek_comm_free(&r->comm);
@@ -289,12 +292,12 @@ static void case_stress(rank_of *r)
         if ((i + r->rank) % 7 == 0)
             sleep_ms(1);
         check(r,
-              trek_comm_all_reduce(r->comm, one, TREK_SUM) == TREK_OK &&
+              trek_comm_all_reduce(r->comm, one, TREK_REDUCTION_SUM) == TREK_OK &&
                   trek_tensor_item(one) == r->world * (r->world - 1) / 2 + r->world * i,
               "one", i, 0);
         if (i % 3 == 0)
             check(r,
-                  trek_comm_all_reduce(r->comm, many, TREK_MAX) == TREK_OK &&
+                  trek_comm_all_reduce(r->comm, many, TREK_REDUCTION_MAX) == TREK_OK &&
                       ((float *)(void *)many->data)[999] == (float)((r->world - 1) * i),
                   "many", i, 0);
         if (i % 5 == 0)
@@ -317,7 +320,8 @@ static void case_mismatch(rank_of *r)
     if (odd && r->arg == 3)
         trek_comm_broadcast(r->comm, tensor, 0);
     else
-        trek_comm_all_reduce(r->comm, tensor, odd && r->arg == 2 ? TREK_MAX : odd && r->arg == 4 ? (trek_reduce_op)77 : TREK_SUM);
+        trek_comm_all_reduce(r->comm, tensor, odd && r->arg == 2 ? TREK_REDUCTION_MAX : odd &&
+                             r->arg == 4 ? (trek_reduction)77 : TREK_REDUCTION_SUM);
     check(r, same_bytes(tensor, before), "data touched", 0, 0);
     trek_tensor_release(tensor);
     trek_tensor_release(before);
@@ -369,7 +373,7 @@ static void case_work(rank_of *r)
             trek_control_free(&r->control);
             return;
         }
-        trek_comm_all_reduce(r->comm, tensors[i % 11 == 0 ? 3 : i % 3], TREK_MAX);
+        trek_comm_all_reduce(r->comm, tensors[i % 11 == 0 ? 3 : i % 3], TREK_REDUCTION_MAX);
     }
     for (int k = 0; k < 4; k++)
         for (int64_t i = 0; i < counts[k]; i++)

@@ -123,12 +123,12 @@ static void setup_names_layers_that_couple_samples(void **state)
         char line[512] = "";
         trek_device devices[2] = { test_device_of_rank(0), test_device_of_rank(1) };
         trek_graph *graph = build_centred(devices[0], &arg);
-        trek_log_set(TREK_LOG_INFO, keep_line, line);
+        trek_log_set(TREK_LOG_LEVEL_INFO, keep_line, line);
         trek_status status = trek_trainer_setup(graph,
                                                 &(trek_trainer_opts){ .build_replica = build_centred, .arg = &arg,
                                                                       .devices = devices,
             .ranks = 2, .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }) });
-        trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+        trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
         assert_int_equal(status, TREK_OK);
         if ((strstr(line, "centre") != NULL) != couples)
             fail_msg("couples_samples %d: \"%s\"", couples, line);

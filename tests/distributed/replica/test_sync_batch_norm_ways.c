@@ -137,7 +137,7 @@ static void keep_setup_line(trek_log_level level, const char *message, void *arg
 /* In windows ranks do not meet: it is plain batch norm there, and setup says so. */
 static void windows(void **state)
 {
-    trek_log_set(TREK_LOG_INFO, keep_setup_line, NULL);
+    trek_log_set(TREK_LOG_LEVEL_INFO, keep_setup_line, NULL);
     train_fed(&(fed_run){ .world = 2, .batch = 4, .sync = true }, &fed_many);
     assert_non_null(strstr(setup_line, "; exact"));
     assert_null(strstr(setup_line, "exact but"));
@@ -145,7 +145,7 @@ static void windows(void **state)
     assert_non_null(strstr(
         setup_line,
         "exact but for the statistics of each rank's own part in sync_batch_norm \"0.norm\", sync_batch_norm \"0.second\""));
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     train_fed(&(fed_run){ .world = 2, .batch = 4, .windows = true }, &fed_one);
     train_fed(&(fed_run){ .world = 2, .batch = 4, .windows = true, .sync = true }, &fed_many);
     assert_true(fed_many.n > 0 && fed_one.n > 0); /* how many steps there are follows the clock */

@@ -14,15 +14,15 @@ static const struct {
     trek_metric_spec spec;
     const char *pred, *target, *weight;
 } measures[MEASURES] = {
-    { { .kind = TREK_METRIC_ACCURACY, .classes = CLASSES }, "scores", "class", NULL },
-    { { .kind = TREK_METRIC_F1, .classes = CLASSES, .ignore_index = 3 }, "scores", "class", "weight" },
-    { { .kind = TREK_METRIC_AUROC }, "score", "bit", "weight" },
-    { { .kind = TREK_METRIC_AUROC, .classes = CLASSES }, "scores", "class", NULL },
-    { { .kind = TREK_METRIC_AVERAGE_PRECISION }, "score", "bit", NULL },
-    { { .kind = TREK_METRIC_R2 }, "score", "number", "weight" },
-    { { .kind = TREK_METRIC_RMSE, .outputs = WIDTH }, "x", "y", NULL },
-    { { .kind = TREK_METRIC_PERPLEXITY }, "scores", "class", NULL },
-    { { .kind = TREK_METRIC_CONFUSION, .classes = CLASSES }, "scores", "class", NULL },
+    { { .kind = TREK_METRIC_KIND_ACCURACY, .classes = CLASSES }, "scores", "class", NULL },
+    { { .kind = TREK_METRIC_KIND_F1, .classes = CLASSES, .ignore_index = 3 }, "scores", "class", "weight" },
+    { { .kind = TREK_METRIC_KIND_AUROC }, "score", "bit", "weight" },
+    { { .kind = TREK_METRIC_KIND_AUROC, .classes = CLASSES }, "scores", "class", NULL },
+    { { .kind = TREK_METRIC_KIND_AVERAGE_PRECISION }, "score", "bit", NULL },
+    { { .kind = TREK_METRIC_KIND_R2 }, "score", "number", "weight" },
+    { { .kind = TREK_METRIC_KIND_RMSE, .outputs = WIDTH }, "x", "y", NULL },
+    { { .kind = TREK_METRIC_KIND_PERPLEXITY }, "scores", "class", NULL },
+    { { .kind = TREK_METRIC_KIND_CONFUSION, .classes = CLASSES }, "scores", "class", NULL },
 };
 
 const char *const measured_names[MEASURES] = { "accuracy", "f1", "area", "areas", "precision", "r2", "rmse", "perplexity",
@@ -122,7 +122,7 @@ trek_var *measured_loss(trek_graph *graph, trek_var *output, const trek_batch *b
 /* To the bit, but for perplexity, whose logarithms an op makes of the rows that it is given. */
 void measured_compare(const char *what, int k, double value, const double *whole)
 {
-    double tolerance = measures[k].spec.kind == TREK_METRIC_PERPLEXITY ? 1e-13 * fabs(whole[k]) : 0;
+    double tolerance = measures[k].spec.kind == TREK_METRIC_KIND_PERPLEXITY ? 1e-13 * fabs(whole[k]) : 0;
     if (!(fabs(value - whole[k]) <= tolerance) && !(isnan(value) && isnan(whole[k])))
         fail_msg("%s: %s is %.17g instead of %.17g", what, measured_names[k], value, whole[k]);
 }

@@ -68,7 +68,7 @@ static int own_loop(trek_graph *graph, trek_comm *comm)
         trek_metric_free(&all);
         trek_metric_free(&metrics[k]);
     }
-    trek_comm_all_reduce_scalar(comm, &rows, TREK_SUM);
+    trek_comm_all_reduce_scalar(comm, &rows, TREK_REDUCTION_SUM);
     print_values(values, total, rows);
     return trek_error_status() == TREK_OK ? 0 : failed();
 }
@@ -77,7 +77,8 @@ static int own_loop(trek_graph *graph, trek_comm *comm)
 static int bad_join(trek_comm *comm)
 {
     bool odd = mine->process == 1;
-    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_F1, .beta = odd && has("other-spec") ? 2 : 1 });
+    trek_metric *m = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_F1, .beta = odd &&
+                                                          has("other-spec") ? 2 : 1 });
     if (odd && has("no-metric"))
         trek_metric_free(&m);
     if (odd && has("error"))

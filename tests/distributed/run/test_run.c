@@ -481,7 +481,7 @@ static void test_keeping(void **state)
 
 static void keep_warning(trek_log_level level, const char *message, void *arg)
 {
-    if (level == TREK_LOG_WARNING)
+    if (level == TREK_LOG_LEVEL_WARNING)
         snprintf(arg, 256, "%s", message);
 }
 
@@ -535,9 +535,9 @@ static void test_best_metric(void **state)
     o.patience = 2;
     trek_epoch_metrics m;
     int epochs;
-    trek_log_set(TREK_LOG_WARNING, keep_warning, said);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, keep_warning, said);
     trek_state *final = finish(trek_trainer_run(&o), &m, &epochs);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_non_null(final);
     assert_non_null(strstr(said, "stopped early after epoch 3 (.patience 2): best epoch 1, epochs 1"));
     trek_state_free(&final);

@@ -107,7 +107,7 @@ static void test_own_loop(void **state)
         trek_loader *loader = loader_of(data, 8);
         trek_graph *graph = set_up(&(way){ .ranks = ranks }, loader, NULL);
         trek_graph_train(graph, false);
-        trek_metric *area = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_AUROC, .logits = true });
+        trek_metric *area = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_AUROC, .logits = true });
         trek_graph_start(graph, 0);
         for (trek_batch *batch; (batch = trek_graph_next(graph));) {
             trek_var *y = trek_graph_forward_batch(graph, batch);
@@ -179,7 +179,8 @@ static const char *mistake;
 
 static trek_var *mistaken(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    trek_metric_spec f1 = { .kind = TREK_METRIC_F1, .classes = 4 }, other = { .kind = TREK_METRIC_F1, .classes = 4, .beta = 2 };
+    trek_metric_spec f1 = { .kind = TREK_METRIC_KIND_F1, .classes = 4 },
+        other = { .kind = TREK_METRIC_KIND_F1, .classes = 4, .beta = 2 };
     trek_var *scores = trek_batch_get(batch, "scores"), *class = trek_batch_get(batch, "class");
     bool last = false; /* one rank's batch */
     for (int64_t k = 0; k < trek_batch_size(batch); k++)
@@ -196,9 +197,9 @@ static trek_var *mistaken(trek_graph *graph, trek_var *output, const trek_batch 
     if (!strcmp(mistake, "range") && last)
         trek_record_metric("f1", &f1, scores, trek_add_scalar(class, 100));
     if (!strcmp(mistake, "kind"))
-        trek_record_metric("x", &(trek_metric_spec){ .kind = TREK_METRIC_F1, .top_k = 3 }, scores, class);
+        trek_record_metric("x", &(trek_metric_spec){ .kind = TREK_METRIC_KIND_F1, .top_k = 3 }, scores, class);
     if (!strcmp(mistake, "one class"))
-        trek_record_metric("area", &(trek_metric_spec){ .kind = TREK_METRIC_AUROC }, trek_batch_get(batch, "score"),
+        trek_record_metric("area", &(trek_metric_spec){ .kind = TREK_METRIC_KIND_AUROC }, trek_batch_get(batch, "score"),
                            trek_mul_scalar(class, 0));
     return trek_mean(trek_square(output), trek_dims_all(), false);
 }
@@ -232,14 +233,15 @@ static void test_mistakes(void **state)
 static int warnings;
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    warnings += level == TREK_LOG_WARNING && strstr(message, "\"area\" has no value") && strstr(message, "no target is positive");
+    warnings += level == TREK_LOG_LEVEL_WARNING && strstr(message, "\"area\" has no value") &&
+        strstr(message, "no target is positive");
 }
 
 /* It does not end what it measures. */
 static void test_no_value(void **state)
 {
     trek_dataset *data = measured_dataset(SAMPLES);
-    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, count_warnings, NULL);
     mistake = "one class";
     trek_run *run = trek_trainer_run(&(trek_run_opts){ .build_model = measured_build, .train_step = mistaken, .dataset = data,
                                                        .input = "x", .optimizer = sgd(), .batch_size = 8, .shuffle = true,
@@ -254,7 +256,7 @@ static void test_no_value(void **state)
     assert_non_null(final);
     assert_int_equal(warnings, 2);
     trek_state_free(&final);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     trek_dataset_free(&data);
 }
 

@@ -480,7 +480,7 @@ static void test_random(void **state)
 
 int main(void)
 {
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     if (test_allocator_use() != TREK_OK)
         return 1;
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_random) };

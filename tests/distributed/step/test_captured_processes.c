@@ -410,7 +410,7 @@ static int play(void)
     static trace t[2];
     trek_graph *graphs[2];
     job jobs[2] = { { 0 }, { 0 } };
-    trek_log_set(TREK_LOG_WARNING, silent, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, silent, NULL);
     comm = trek_comm_init(&(trek_comm_opts){ .rank = me.process, .world_size = me.processes, .address = me.address,
                                              .port = me.port, .deadline_s = is("lags") || is("holds") ? 2 : 20 });
     if (!comm)

@@ -422,7 +422,7 @@ static void test_rank_fails(void **state)
     trek_graph *graphs[2];
     if (c.world < 2)
         skip();
-    trek_log_set(TREK_LOG_WARNING, silent, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, silent, NULL);
     for (int g = 0; g < 2; g++) {
         job j = { 0 };
         graphs[g] = new_trained(&c);
@@ -444,7 +444,7 @@ static void test_rank_fails(void **state)
         train(graphs[g], &c, g, 3, STEPS, &t[g], &j);
         end_job(&j);
     }
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_same_traces(&t[0], &t[1]);
     assert_same_values(graphs[0], graphs[1], c.world);
     assert_recorded(graphs[1], STEPS - 3 - FIRST);
@@ -460,7 +460,7 @@ static void test_rank_takes_from_outside(void **state)
     trek_graph *graphs[2];
     if (c.world < 2)
         skip();
-    trek_log_set(TREK_LOG_WARNING, silent, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, silent, NULL);
     for (int g = 0; g < 2; g++) {
         job j = { 0 };
         graphs[g] = new_trained(&c);
@@ -474,7 +474,7 @@ static void test_rank_takes_from_outside(void **state)
         }
         end_job(&j);
     }
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_same_traces(&t[0], &t[1]);
     assert_same_values(graphs[0], graphs[1], c.world);
     assert_int_equal(trek_graph_replays(graphs[1]), 0);
@@ -492,7 +492,7 @@ static void test_function_fails(void **state)
     trek_graph *graphs[2];
     if (c.world < 2)
         skip();
-    trek_log_set(TREK_LOG_WARNING, silent, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, silent, NULL);
     for (int g = 0; g < 2; g++) {
         job j = { 0 };
         graphs[g] = new_trained(&c);
@@ -510,7 +510,7 @@ static void test_function_fails(void **state)
         train(graphs[g], &c, g, 3, STEPS, &t[g], &j);
         end_job(&j);
     }
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_same_traces(&t[0], &t[1]);
     assert_same_values(graphs[0], graphs[1], c.world);
     assert_recorded(graphs[1], STEPS - 3 - FIRST);

@@ -700,7 +700,7 @@ static void test_merged(void **state)
 
 int main(void)
 {
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
     choose_steps();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f64_one_pass), cmocka_unit_test(test_f64_more_passes), cmocka_unit_test(test_f32),

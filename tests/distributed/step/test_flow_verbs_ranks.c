@@ -336,9 +336,9 @@ static void see(trek_log_level level, const char *message, void *arg)
 static void setup_names_what_couples_samples_in_a_body(void **state)
 {
     bool synchronised = false, seen = false;
-    trek_log_set(TREK_LOG_INFO, see, &seen);
+    trek_log_set(TREK_LOG_LEVEL_INFO, see, &seen);
     trek_graph *graph = set_up(build_meeting, &synchronised, 2);
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     assert_true(seen);
     trek_graph_free(&graph);
 }
@@ -389,7 +389,7 @@ static void truncation_reaches_all_ranks(void **state)
 
 int main(void)
 {
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_one_devices), cmocka_unit_test(so_are_those_of_verbs_within_verbs),
         cmocka_unit_test(so_are_those_of_passes_by_rank), cmocka_unit_test(ranks_meet_in_every_pass),

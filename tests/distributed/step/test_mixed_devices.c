@@ -188,9 +188,9 @@ static void found_and_named(void **state)
     trek_dtype dtype = TREK_F32;
     trek_graph *graph = build(trek_cpu(0), &dtype);
     setenv("TREK_DEVICES", "cpu:0,cuda:0,cpu:1", 1);
-    trek_log_set(TREK_LOG_INFO, keep_line, NULL);
+    trek_log_set(TREK_LOG_LEVEL_INFO, keep_line, NULL);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &dtype });
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     unsetenv("TREK_DEVICES");
     SUCCEEDS(status);
     assert_non_null(strstr(line, "2 CPU ranks"));

@@ -193,7 +193,7 @@ static void test_time_major_is_refused(void **state)
 
 int main(void)
 {
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_split), cmocka_unit_test(test_time_major_is_refused),
                                         cmocka_unit_test(test_rows_and_positions), cmocka_unit_test(test_max_norm_is_refused) };
     return cmocka_run_group_tests_name("recurrent_ranks", tests, NULL, NULL);

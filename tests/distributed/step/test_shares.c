@@ -114,7 +114,7 @@ static int late_lines;
 
 static void count_late(trek_log_level level, const char *message, void *arg)
 {
-    late_lines += level == TREK_LOG_WARNING && strstr(message, "rank 1 spends") && strstr(message, "dataset late");
+    late_lines += level == TREK_LOG_LEVEL_WARNING && strstr(message, "rank 1 spends") && strstr(message, "dataset late");
 }
 
 static void test_late_data(void **state)
@@ -129,7 +129,7 @@ static void test_late_data(void **state)
         trek_loader *loader = trek_loader_new(trek_dataset_new(&late), &(trek_loader_opts){ .batch_size = c.batch,
                                                                                             .prefetch = TREK_ZERO });
         late_lines = 0;
-        trek_log_set(TREK_LOG_WARNING, count_late, NULL);
+        trek_log_set(TREK_LOG_LEVEL_WARNING, count_late, NULL);
         trek_graph *graph = training_set_up(&c, loader);
         assert_int_equal(trek_graph_set_loss(graph, training_loss, &kind), TREK_OK);
         double shares[2];
@@ -154,7 +154,7 @@ static void test_late_data(void **state)
             assert_true(way == 0 ? shares[1] < 0.25 : shares[1] == 0.5);
         }
         assert_int_equal(late_lines, 1);
-        trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+        trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
         trek_graph_free(&graph);
         trek_loader_free(&loader);
     }

@@ -356,7 +356,7 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_ranks_agree_with_one), cmocka_unit_test(test_wrapped_models),
                                         cmocka_unit_test(test_sums_over_ranks),
                                         cmocka_unit_test(test_refused) };

@@ -443,7 +443,7 @@ sweep sweep_on_one(const sweep *s)
     o->min_processes = o->workers = 0;
     o->prefetch = TREK_ZERO;
     one.optimizer.options[0] *= factor;
-    if (o->schedule.kind != TREK_SCHEDULE_NONE)
+    if (o->schedule.kind != TREK_SCHEDULE_KIND_NONE)
         o->schedule = trek_scaled_lr(o->schedule, factor);
     *t = (trek_trainer_opts){ .ranks = 1, .accumulate = t->accumulate, .max_grad_norm = t->max_grad_norm,
                               .max_grad_value = t->max_grad_value, .amp = t->amp };

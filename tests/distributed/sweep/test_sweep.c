@@ -220,7 +220,7 @@ static void drawn_trainings(void **state)
 int main(void)
 {
     part p;
-    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
     if (processes_part(&p))
         return play(&p);
     signal(SIGALRM, hangs);

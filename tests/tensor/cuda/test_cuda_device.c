@@ -105,7 +105,8 @@ static int warnings;
 
 static void count_warnings(trek_log_level level, const char *message, void *arg)
 {
-    warnings += level == TREK_LOG_WARNING && strstr(message, "without cuBLASLt") && strstr(message, "/nowhere/libcublasLt.so");
+    warnings += level == TREK_LOG_LEVEL_WARNING && strstr(message, "without cuBLASLt") &&
+        strstr(message, "/nowhere/libcublasLt.so");
 }
 
 static void *multiply_some(void *arg)
@@ -123,7 +124,7 @@ static void test_libraries(void **state)
     char text[1600];
     const char *blas = getenv("TREK_CUBLASLT_LIBRARY"), *nccl = getenv("TREK_NCCL_LIBRARY");
     bool blas_absent = blas && strncmp(blas, "/nowhere/", 9) == 0, nccl_absent = nccl && strncmp(nccl, "/nowhere/", 9) == 0;
-    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, count_warnings, NULL);
     warnings = 0;
     for (int k = 0; k < 3; k++) {
         pthread_t thread;
@@ -133,7 +134,7 @@ static void test_libraries(void **state)
         assert_true(right);
     }
     backend->versions(text, sizeof text);
-    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
     assert_int_equal(warnings, blas_absent);
     assert_non_null(strstr(text, "driver for CUDA "));
     if (test_fake("trek_fake_contexts")) {

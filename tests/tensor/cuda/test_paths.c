@@ -20,7 +20,7 @@ static char warnings[1 << 14];
 
 static void keep(trek_log_level level, const char *message, void *arg)
 {
-    const bool warns = level == TREK_LOG_WARNING && (strstr(message, "attention") || strstr(message, "ATTENTION"));
+    const bool warns = level == TREK_LOG_LEVEL_WARNING && (strstr(message, "attention") || strstr(message, "ATTENTION"));
     char *to = warns ? warnings : lines;
     const size_t size = warns ? sizeof warnings : sizeof lines;
     if (!warns && strncmp(message, "path: ", 6) != 0)
@@ -374,7 +374,7 @@ static int chosen = -1; /* the case that this process is for */
 
 static void run_chosen(void **state)
 {
-    trek_log_set(TREK_LOG_INFO, keep, NULL);
+    trek_log_set(TREK_LOG_LEVEL_INFO, keep, NULL);
     assert_true(trek_device_count(TREK_CUDA) > 0);
     trek_scope scope = trek_scope_begin();
     assert_int_equal(trek_device_sync(test_device()), TREK_OK);

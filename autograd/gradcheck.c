@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Comparing gradients with central differences. */
+#include "autograd/grad.h"
 #include "autograd/gradcheck.h"
+#include "autograd/leaf.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
+#include "tensor/shapes.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Variables. */
 #include "autograd/var.h"
+#include "tensor/print.h"
 
 #include <limits.h>
 

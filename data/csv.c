@@ -2,6 +2,10 @@
 /* Tables in text files. The file is read once for the columns' names, and for their types unless they are given, and
  * once for the values, which go directly to their field. */
 #include "data/csv.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dlpack.h"
+#include "tensor/dtypes.h"
 
 #include <inttypes.h>
 #include <locale.h>

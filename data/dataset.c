@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The base of every dataset: references, fields and checked fetching, and what datasets made from others share. */
 #include "data/dataset_internal.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>

@@ -2,6 +2,9 @@
 /* Reading IDX files, plain or gzip'd, and whole files. Sizes claimed by a file are compared with what it can hold,
  * and memory grows only as data arrives. */
 #include "data/idx_internal.h"
+#include "data/image_sets.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Epochs, batches and the scopes around them. */
 #include "data/loader.h"
+#include "data/loader_position.h"
 
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chains of transforms, their random numbers, the canvas, and the dataset that runs them. */
 #include "data/transform_internal.h"
+#include "tensor/dlpack.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: writes the state of a run into a file and reads it back. Loading has two halves: first everything that
  * can fail, then the changes, which cannot fail. */
+#include "data/loader_position.h"
 #include "distributed/checkpoint_internal.h"
+#include "graph/amp.h"
+#include "tensor/print.h"
 
 #include <inttypes.h>
 #include <string.h>

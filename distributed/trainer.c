@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_trainer_setup: it finds the ranks and makes their replicas, the stepper and the options. */
+#include "data/loader_position.h"
 #include "distributed/system/system.h"
 #include "distributed/trainer_internal.h"
+#include "distributed/trainer_ranks.h"
+#include "graph/amp.h"
+#include "graph/timeline.h"
+#include "nn/fp8.h"
+#include "nn/module_tree.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,6 +7,8 @@
  * only done by the first replay. If recording fails, the host's state is restored and the function is called once
  * more. */
 #include "graph/capture.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The constants and teachers of a graph: a short list of names, which is replaced as a whole. */
 #include "graph/constants.h"
+#include "nn/module_values.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs of the flow builder; each adds nodes to the layout. */
+#include "graph/flow_branches.h"
 #include "graph/flow_internal.h"
 #include "graph/verbs.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/debug.h"
 
 #include <stdarg.h>

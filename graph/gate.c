@@ -7,6 +7,7 @@
 #include "graph/graph_internal.h"
 #include "graph/verbs.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/memory_internal.h"
 #include "tensor/row_map.h"
 #include "tensor/status_internal.h"

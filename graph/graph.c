@@ -6,6 +6,8 @@
 #include "graph/tree.h"
 #include "graph/verbs.h"
 #include "graph/watch.h"
+#include "nn/module_tree.h"
+#include "optim/schedules.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loaders on graphs, registered losses, and one batch of a pass. */
+#include "data/loader_position.h"
 #include "graph/graph_loader.h"
 
 #include <math.h>

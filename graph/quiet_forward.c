@@ -4,6 +4,7 @@
 
 #include "autograd/backward.h"
 #include "graph/graph_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/rank_context.h"
 
 typedef struct mode {

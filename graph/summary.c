@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Summaries: what is known of each layer that ran and of the modules that contain them, and both as a table. */
 #include "graph/summary.h"
+#include "nn/module_tree.h"
 
 #include <inttypes.h>
 #include <stdio.h>

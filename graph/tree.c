@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Paths: to modules, and to what nested graphs have besides. */
+#include "autograd/leaf.h"
 #include "graph/tree.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 
 #include <string.h>
 

@@ -2,8 +2,11 @@
 /* What loops, gates, switches and maps have in common. */
 #include "graph/verbs.h"
 
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 int64_t trek_verb_rows(const char *name, trek_var *x)

@@ -7,6 +7,7 @@
 #include "graph/picture.h"
 #include "monitor/monitor_internal.h"
 #include "nn/layers_internal.h"
+#include "tensor/print.h"
 
 enum { MOST_DRAWN = 64, MOST_NODES = 4096 };
 

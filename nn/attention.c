@@ -8,7 +8,9 @@
 #include "nn/kv_cache_internal.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
+#include "tensor/creation.h"
 #include "tensor/debug.h"
+#include "tensor/shapes.h"
 
 typedef struct attention_layer {
     trek_module base;

@@ -6,6 +6,7 @@
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
 #include "nn/spatial.h"
+#include "tensor/creation.h"
 
 typedef struct conv1d_layer {
     trek_module base;

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Initial values of parameters. They are made on the CPU and then copied to the parameter's device. */
+#include "autograd/leaf.h"
 #include "nn/init.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 
 #include <math.h>
 

@@ -5,6 +5,7 @@
 
 #include "autograd/ops.h"
 #include "nn/batch_norm_internal.h"
+#include "tensor/shapes.h"
 
 /* The fields are those of batch norm. Its statistics are not recounted, because PyTorch decides that by class. */
 static trek_status instance_norm_reset(trek_module *self) { return trek_batch_norm_layer_reset(self); }

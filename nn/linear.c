@@ -9,6 +9,7 @@
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
 #include "nn/watch.h"
+#include "tensor/creation.h"
 #include "tensor/memory_internal.h"
 
 /* Returns y plus the adapter's result for x. The factor is applied where there are the fewest numbers. */

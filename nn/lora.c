@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Low-rank adapters of linear layers: attaching, merging and saving them. Their forward is in linear.c. */
 #include "nn/lora.h"
+#include "nn/module_values.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
 
 #include <inttypes.h>
 #include <math.h>

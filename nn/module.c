@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tree of modules: making, adding, owning and freeing. */
+#include "autograd/leaf.h"
 #include "nn/module.h"
 
 #include <stddef.h>

@@ -4,6 +4,7 @@
 
 #include "autograd/var_internal.h"
 #include "nn/module_internal.h"
+#include "nn/module_values.h"
 #include "nn/walk.h"
 #include "tensor/backend.h"
 #include "tensor/debug.h"

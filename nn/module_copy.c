@@ -7,8 +7,13 @@
 #include "autograd/ops.h"
 #include "nn/batch_norm_internal.h"
 #include "nn/module.h"
+#include "nn/module_values.h"
+#include "tensor/copies.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tensor/memory_internal.h"
 #include "tensor/scope.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 typedef struct blend {

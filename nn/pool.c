@@ -6,6 +6,7 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "tensor/shapes.h"
 
 /* --- windows ---------------------------------------------------------------- */
 

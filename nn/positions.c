@@ -7,6 +7,8 @@
 #include "autograd/ops.h"
 #include "nn/kv_cache_internal.h"
 #include "nn/layers_internal.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 
 typedef struct positions_layer {
     trek_module base;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A module as a single node of the tape, whose backward runs the module again. */
+#include "nn/params.h"
 #include "nn/recompute.h"
 
 #include <string.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Routers and conditions: see routers.h. */
 #include "nn/routers.h"
+#include "tensor/creation.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -9,6 +9,9 @@
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
 #include "nn/parametrize.h"
+#include "tensor/copies.h"
+#include "tensor/dtypes.h"
+#include "tensor/creation.h"
 
 enum { FIRST_ITERATIONS = 15 };
 

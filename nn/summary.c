@@ -4,9 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/leaf.h"
 #include "nn/pointer_map.h"
 #include "nn/text.h"
 #include "nn/walk.h"
+#include "tensor/dtypes.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 #define MAX_COLUMN 48 /* longer names push the columns of their line to the right */

@@ -6,6 +6,7 @@
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
 #include "nn/spatial.h"
+#include "tensor/creation.h"
 
 /* Fills in all three numbers, so that the description and the hash do not depend on how the option was given. */
 static void fill_triple(int64_t to[3], const int64_t from[3], int64_t otherwise)

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Averages of weights. */
+#include "nn/module_tree.h"
+#include "nn/state_tensors.h"
 #include "optim/averaged.h"
+#include "tensor/copies.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

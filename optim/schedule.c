@@ -2,6 +2,7 @@
 /* Learning-rate schedules as closed forms, so that the rate of any step is available at any time, on any rank and
  * after any resume. */
 #include "optim/schedule.h"
+#include "optim/schedules.h"
 
 #include <math.h>
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tensor/op.h"
+#include "tensor/print.h"
 
 enum { WHOLE = 1000, EDGE = 3, DIGITS = 8, LINE = 75, NUMBER = 64 };
 

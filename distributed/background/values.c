@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads values from replicas, writes them back, and computes with them. */
 #include "distributed/background/values.h"
+#include "tensor/dlpack.h"
 
 #include <math.h>
 #include <string.h>

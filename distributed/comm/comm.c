@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public functions of communicators. They check arguments and then call the engine. */
 #include "distributed/comm/comm.h"
+#include "tensor/dlpack.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "distributed/control/call.h"
+#include "tensor/dtypes.h"
 
 #include <stdio.h>
 

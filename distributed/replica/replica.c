@@ -4,6 +4,7 @@
 
 #include "autograd/var_internal.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/memory_internal.h"
 
 typedef struct listing {

@@ -8,6 +8,7 @@
 #include "distributed/system/system.h"
 #include "graph/watch.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/debug.h"
 #include "tensor/memory_internal.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes a reducer, lets the ranks meet, and sends. */
 #include "distributed/step/reducer.h"
+#include "nn/params.h"
 
 #include <math.h>
 #include <stdio.h>

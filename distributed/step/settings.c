@@ -2,6 +2,7 @@
 /* One walk over everything that must be equal makes both the digest and the text, so that nothing is compared that
  * cannot be named. */
 #include "distributed/step/settings.h"
+#include "tensor/print.h"
 
 #include <stdio.h>
 #include <string.h>

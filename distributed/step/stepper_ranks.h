@@ -15,6 +15,8 @@
 #include "distributed/balance/stopwatch.h"
 #include "graph/graph_internal.h"
 #include "optim/optimizer_internal.h"
+#include "data/loader.h"
+#include "graph/metric.h"
 
 struct trek_loader;
 struct trek_reader;

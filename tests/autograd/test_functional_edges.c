@@ -3,6 +3,7 @@
  * dimensions, missing lists, numbers that a dtype does not hold, memory that overlaps. */
 #include "autograd/backward.h"
 #include "autograd/function.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"

@@ -5,6 +5,7 @@
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "tensor/copies.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums of products by labels, products, distances: against numbers told by hand and plain loops; gradients by differences. */
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/linalg.h"
 #include "autograd/ops.h"
+#include "tensor/shapes.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"

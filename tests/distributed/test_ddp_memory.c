@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
 #include "nn/layers.h"
+#include "tensor/log.h"
 #include "tensor/memory.h"
 #include "tests/support/ddp_net.h"
 #include "tests/support/unit.h"

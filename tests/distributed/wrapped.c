@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "nn/module_tree.h"
 #include "tests/distributed/wrapped.h"
 
 #include <pthread.h>

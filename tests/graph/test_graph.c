@@ -2,7 +2,10 @@
 /* graph/: the flow builder's verbs, the route against plain ops, states, tags, hash and DOT. */
 #include "autograd/ops.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
 #include "graph/graph_internal.h"
+#include "nn/module_tree.h"
+#include "tensor/print.h"
 #include "tensor/sha256.h"
 #include "tests/graph/modules.h"
 #include "tests/support/refused.h"

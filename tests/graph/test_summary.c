@@ -14,6 +14,11 @@
 #include "tensor/rank_context.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
+#include "tensor/print.h"
+#include "graph/flow_branches.h"
+#include "nn/module_values.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
 
 #define HERE trek_cpu(0)
 

@@ -9,6 +9,8 @@
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 #include "nn/recompute.h"
 #include "tensor/memory.h"
 #include "tests/support/refused.h"

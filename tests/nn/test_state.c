@@ -18,6 +18,12 @@
 #include "nn/state.h"
 #include "tensor/memory.h"
 #include "tests/support/scoped.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
+#include "tensor/layout.h"
+#include "nn/module_values.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
 
 static char folder[64], path[96];
 

@@ -2,11 +2,15 @@
 /* Transformer layers: against the same written with plain layers that share their parameters, masks, names, states, refused
  * options; that a stack learns. PyTorch's own are compared in tests/differential. */
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
 #include "nn/kv_cache.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
 #include "nn/state.h"
 #include "optim/optimizer.h"
+#include "tensor/copies.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -5,13 +5,18 @@
 
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
 #include "autograd/spatial.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/passes.h"
 #include "nn/fp8.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "nn/spatial.h"
 #include "onnx/export.h"
+#include "tensor/creation.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 

@@ -7,7 +7,21 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
+#include "nn/state_modules.h"
+#include "optim/clip.h"
+#include "optim/groups.h"
+#include "optim/schedules.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dlpack.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tensor/memory.h"
+#include "tensor/print.h"
 #include "tests/sequences/sequence.h"
 
 /* --- variables ---------------------------------------------------------------------------- */

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "autograd/leaf.h"
+#include "tensor/copies.h"
 #include "tests/support/ddp_net.h"
 
 #include <stddef.h>

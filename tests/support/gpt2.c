@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "nn/module_tree.h"
 #include "tests/support/gpt2.h"
 
 #include <stddef.h>

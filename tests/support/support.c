@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/copies.h"
+#include "tensor/devices.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 #include "tests/support/support.h"
 
 #include <dlfcn.h>

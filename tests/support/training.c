@@ -4,10 +4,15 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "data/dataset_class.h"
+#include "data/loader_position.h"
 #include "distributed/step/stepper_ranks.h"
+#include "distributed/trainer_ranks.h"
 #include "graph/constants.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 

@@ -8,6 +8,7 @@
 
 #include "distributed/balance/plan.h"
 #include "distributed/balance/slowdown.h"
+#include "tensor/print.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

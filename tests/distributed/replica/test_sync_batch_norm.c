@@ -5,6 +5,7 @@
 #include "autograd/ops.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/flow.h"
+#include "nn/module_tree.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/refused.h"

@@ -13,6 +13,7 @@
 #include "distributed/step/rank_sums.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
+#include "nn/module_tree.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/refused.h"

@@ -4,11 +4,18 @@
 #include <unistd.h>
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
 #include "monitor/progress.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
+#include "nn/state_tensors.h"
+#include "tensor/copies.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -4,7 +4,16 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/loader_position.h"
+#include "distributed/comm/comm.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
+#include "graph/observe.h"
+#include "graph/record.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
+#include "nn/state_tensors.h"
+#include "tensor/log.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"

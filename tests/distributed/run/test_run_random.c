@@ -8,9 +8,16 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/dataset_class.h"
+#include "data/loader_position.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
 #include "graph/flow.h"
+#include "graph/observe.h"
 #include "nn/layers.h"
+#include "nn/state_tensors.h"
+#include "optim/optimizers.h"
+#include "tensor/log.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/loader_position.h"
+#include "distributed/run_progress.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "optim/schedules.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/processes.h"
 #include "tests/support/refused.h"

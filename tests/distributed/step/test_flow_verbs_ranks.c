@@ -2,11 +2,19 @@
 /* Loops that halt by rows, switches and maps, with draws of every kind inside: training on ranks with unequal parts of the batch
  * is that on one device, whichever rank makes fewer passes or has no row for a branch. */
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/flow_control.h"
 #include "graph/graph_loader.h"
+#include "graph/inspect.h"
+#include "graph/passes.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

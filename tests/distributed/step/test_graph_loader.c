@@ -6,9 +6,13 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "data/dataset_class.h"
+#include "data/loader_position.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/constants.h"
+#include "graph/timeline.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"

@@ -8,7 +8,10 @@
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
+#include "graph/passes.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "tensor/shapes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -8,7 +8,10 @@
 #include "graph/flow.h"
 #include "graph/observe.h"
 #include "nn/layers.h"
+#include "nn/module_values.h"
 #include "nn/recompute.h"
+#include "tensor/copies.h"
+#include "tensor/shapes.h"
 #include "tests/distributed/sweep/sweep.h"
 #include "tests/support/support.h"
 

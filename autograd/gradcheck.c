@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Comparing gradients with central differences. */
-#include "autograd/grad.h"
 #include "autograd/gradcheck.h"
-#include "autograd/leaf.h"
-#include "tensor/copies.h"
-#include "tensor/creation.h"
-#include "tensor/dtypes.h"
-#include "tensor/shapes.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,9 +8,15 @@
 #include <string.h>
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
 #include "tensor/option_internal.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 enum { MOST_INPUTS = 64 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Variables. */
 #include "autograd/var.h"
-#include "tensor/print.h"
 
 #include <limits.h>
 
@@ -9,6 +8,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 #include "tensor/debug.h"
+#include "tensor/print.h"
 
 atomic_int trek_hooks_alive;
 

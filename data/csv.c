@@ -2,10 +2,6 @@
 /* Tables in text files. The file is read once for the columns' names, and for their types unless they are given, and
  * once for the values, which go directly to their field. */
 #include "data/csv.h"
-#include "tensor/copies.h"
-#include "tensor/creation.h"
-#include "tensor/dlpack.h"
-#include "tensor/dtypes.h"
 
 #include <inttypes.h>
 #include <locale.h>
@@ -17,6 +13,10 @@
 
 #include "data/dataset_internal.h"
 #include "data/unpack_internal.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dlpack.h"
+#include "tensor/dtypes.h"
 #include "tensor/number_internal.h"
 
 enum { PIECE = 1 << 16, MOST_COLUMNS = 1 << 20, MOST_ROW = 1 << 28 };

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The base of every dataset: references, fields and checked fetching, and what datasets made from others share. */
 #include "data/dataset_internal.h"
-#include "tensor/copies.h"
-#include "tensor/creation.h"
-#include "tensor/dtypes.h"
-#include "tensor/layout.h"
-#include "tensor/shapes.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
 
+#include "tensor/copies.h"
+#include "tensor/creation.h"
 #include "tensor/debug.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tensor/scope.h"
+#include "tensor/shapes.h"
 
 struct trek_dataset_hidden {
     atomic_int refs;

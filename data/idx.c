@@ -2,16 +2,16 @@
 /* Reading IDX files, plain or gzip'd, and whole files. Sizes claimed by a file are compared with what it can hold,
  * and memory grows only as data arrives. */
 #include "data/idx_internal.h"
-#include "data/image_sets.h"
-#include "tensor/creation.h"
-#include "tensor/shapes.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "data/image_sets.h"
 #include "data/unpack_internal.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 
 /* Reads to the end, at most `most` bytes (0: no limit), into memory that doubles as data comes. One byte more than
  * `most` is requested, so that *length > most reveals excess data, and so that the checksum behind the data is

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Epochs, batches and the scopes around them. */
 #include "data/loader.h"
-#include "data/loader_position.h"
 
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "data/loader_internal.h"
+#include "data/loader_position.h"
 #include "data/prefetch_internal.h"
 #include "data/stream.h"
 #include "tensor/backend.h"

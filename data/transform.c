@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chains of transforms, their random numbers, the canvas, and the dataset that runs them. */
 #include "data/transform_internal.h"
-#include "tensor/dlpack.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,6 +8,7 @@
 
 #include "data/pixels_sets.h"
 #include "tensor/backend.h"
+#include "tensor/dlpack.h"
 #include "tensor/random_internal.h"
 
 const trek_pixel_kernels *trek_pixels(bool is_float)

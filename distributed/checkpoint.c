@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: writes the state of a run into a file and reads it back. Loading has two halves: first everything that
  * can fail, then the changes, which cannot fail. */
-#include "data/loader_position.h"
 #include "distributed/checkpoint_internal.h"
-#include "graph/amp.h"
-#include "tensor/print.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "data/loader_internal.h"
+#include "data/loader_position.h"
 #include "distributed/balance/plan.h"
 #include "distributed/balance/workload.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/load_state.h"
 #include "distributed/step/sharded.h"
+#include "graph/amp.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "nn/safetensors.h"
 #include "nn/state_internal.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
+#include "tensor/print.h"
 #include "tensor/random_internal.h"
 #include "tensor/rank_context.h"
 

@@ -7,8 +7,6 @@
  * only done by the first replay. If recording fails, the host's state is restored and the function is called once
  * more. */
 #include "graph/capture.h"
-#include "nn/module_tree.h"
-#include "nn/params.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -16,6 +14,8 @@
 
 #include "autograd/var_internal.h"
 #include "graph/capture_internal.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/backend.h"
 #include "tensor/random_internal.h"

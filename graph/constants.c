@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The constants and teachers of a graph: a short list of names, which is replaced as a whole. */
 #include "graph/constants.h"
-#include "nn/module_values.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "graph/constants_internal.h"
 #include "graph/graph_internal.h"
 #include "nn/module_internal.h"
+#include "nn/module_values.h"
 #include "nn/walk.h"
 #include "tensor/debug.h"
 

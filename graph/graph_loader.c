@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loaders on graphs, registered losses, and one batch of a pass. */
-#include "data/loader_position.h"
 #include "graph/graph_loader.h"
 
 #include <math.h>
@@ -8,10 +7,11 @@
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "data/loader_position.h"
 #include "data/stream.h"
 #include "graph/graph_loader_internal.h"
-#include "graph/watch.h"
 #include "graph/observe_internal.h"
+#include "graph/watch.h"
 #include "tensor/trace.h"
 
 /* --- setting up ------------------------------------------------------------------ */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The structural hash: the SHA-256 of a text that describes a graph's structure and nothing else. */
 #include "graph/graph_internal.h"
-#include "nn/module_tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "nn/module_tree.h"
 #include "tensor/sha256.h"
 
 /* --- the text ------------------------------------------------------------------ */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Summaries: what is known of each layer that ran and of the modules that contain them, and both as a table. */
 #include "graph/summary.h"
-#include "nn/module_tree.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
 #include "graph/quiet_forward.h"
+#include "nn/module_tree.h"
 #include "nn/pointer_map.h"
 #include "nn/watch.h"
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Paths: to modules, and to what nested graphs have besides. */
-#include "autograd/leaf.h"
 #include "graph/tree.h"
-#include "nn/module_tree.h"
-#include "nn/params.h"
 
 #include <string.h>
 
+#include "autograd/leaf.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
 #include "graph/tree_internal.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 
 /* --- what a path names ---------------------------------------------------------- */
 

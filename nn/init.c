@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Initial values of parameters. They are made on the CPU and then copied to the parameter's device. */
-#include "autograd/leaf.h"
 #include "nn/init.h"
+
+#include <math.h>
+
+#include "autograd/leaf.h"
+#include "nn/init_internal.h"
 #include "tensor/copies.h"
 #include "tensor/creation.h"
 #include "tensor/dtypes.h"
 #include "tensor/layout.h"
-#include "tensor/shapes.h"
-
-#include <math.h>
-
-#include "nn/init_internal.h"
 #include "tensor/memory_internal.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 /* --- drawing nothing ---------------------------------------------------------- */

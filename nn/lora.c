@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Low-rank adapters of linear layers: attaching, merging and saving them. Their forward is in linear.c. */
 #include "nn/lora.h"
-#include "nn/module_values.h"
-#include "nn/state_modules.h"
-#include "nn/state_tensors.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -15,7 +12,10 @@
 #include "autograd/var_internal.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
+#include "nn/module_values.h"
 #include "nn/parametrize.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
 #include "nn/text.h"
 #include "nn/walk.h"
 #include "tensor/debug.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tree of modules: making, adding, owning and freeing. */
-#include "autograd/leaf.h"
 #include "nn/module.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/leaf.h"
 #include "nn/module_internal.h"
 #include "nn/walk.h"
 #include "tensor/debug.h"

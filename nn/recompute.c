@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A module as a single node of the tape, whose backward runs the module again. */
-#include "nn/params.h"
 #include "nn/recompute.h"
 
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
+#include "nn/params.h"
 #include "nn/walk.h"
 #include "tensor/memory_internal.h"
 #include "tensor/row_map.h"

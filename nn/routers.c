@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Routers and conditions: see routers.h. */
 #include "nn/routers.h"
-#include "tensor/creation.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,6 +8,7 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "tensor/creation.h"
 
 typedef struct router {
     trek_module base;

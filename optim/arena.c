@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flat arenas: the parameters and gradients of a model move into contiguous buffers. Everything that can fail happens
  * first, without touching the variables; they are switched over at the end. */
-#include "nn/params.h"
 #include "optim/arena.h"
 
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "tensor/pool.h"
 
 enum { ZERO_GRAIN = 1 << 20 /* bytes */ };

@@ -2,13 +2,13 @@
 /* Optimizers of every class over a flat arena. The stretches of the arena that one kernel call can update are planned
  * once, and again only when the used, frozen or grouped parameters change. A step is then a walk over a handful of
  * runs. */
-#include "nn/params.h"
 #include "optim/optimizer_internal.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "tensor/debug.h"
 #include "tensor/trace.h"
 

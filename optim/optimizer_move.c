@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An optimizer's groups, moments and step counts, independent of its arena. */
-#include "nn/params.h"
 #include "optim/optimizer_move.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "nn/params.h"
 #include "optim/optimizer_internal.h"
 
 typedef struct member {

@@ -2,11 +2,11 @@
 /* Learning-rate schedules as closed forms, so that the rate of any step is available at any time, on any rank and
  * after any resume. */
 #include "optim/schedule.h"
-#include "optim/schedules.h"
 
 #include <math.h>
 
 #include "optim/schedule_internal.h"
+#include "optim/schedules.h"
 #include "tensor/option_internal.h"
 
 static const double pi = 3.14159265358979323846;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public functions of communicators. They check arguments and then call the engine. */
 #include "distributed/comm/comm.h"
-#include "tensor/dlpack.h"
 
 #include <math.h>
 #include <stdio.h>
 
 #include "distributed/comm/meeting.h"
 #include "tensor/backend.h"
+#include "tensor/dlpack.h"
 #include "tensor/memory_internal.h"
 #include "tensor/tensor_internal.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "distributed/comm/meeting.h"
-#include "tensor/dtypes.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "distributed/system/system.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
 
 #define ENDED 0x80000000u

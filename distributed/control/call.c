@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "distributed/control/call.h"
-#include "tensor/dtypes.h"
 
 #include <stdio.h>
 
+#include "tensor/dtypes.h"
 #include "tensor/tensor.h"
 
 static const char *const kind_names[] = { "a call with wrong arguments", "all_reduce", "broadcast", "all_gather",

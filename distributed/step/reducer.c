@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes a reducer, lets the ranks meet, and sends. */
 #include "distributed/step/reducer.h"
-#include "nn/params.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "distributed/replica/agreement.h"
+#include "nn/params.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 

@@ -2,7 +2,6 @@
 /* One walk over everything that must be equal makes both the digest and the text, so that nothing is compared that
  * cannot be named. */
 #include "distributed/step/settings.h"
-#include "tensor/print.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "distributed/trainer.h"
 #include "graph/graph_loader_internal.h"
 #include "optim/optimizer_move.h"
+#include "tensor/print.h"
 #include "tensor/random_internal.h"
 
 /* Describes what must be equal besides modules, parameters and buffers. Returns NULL on failure. */

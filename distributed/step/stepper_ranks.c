@@ -2,7 +2,6 @@
 /* The stepper over the ranks of a process: how it is made and freed, and the calls that only have to reach every
  * replica. Train and freeze flags change rank 0's modules; the other ranks follow before the next forward. */
 #include "distributed/step/stepper_ranks.h"
-#include "nn/module_values.h"
 
 #include <math.h>
 #include <string.h>
@@ -22,6 +21,7 @@
 #include "distributed/step/sharded.h"
 #include "graph/graph_internal.h"
 #include "graph/tree.h"
+#include "nn/module_values.h"
 
 /* --- making ------------------------------------------------------------------------------- */
 

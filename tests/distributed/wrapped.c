@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "nn/module_tree.h"
 #include "tests/distributed/wrapped.h"
 
 #include <pthread.h>
 #include <unistd.h>
 
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "tests/support/ddp_net.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"

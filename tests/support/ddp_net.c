@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "autograd/leaf.h"
-#include "tensor/copies.h"
 #include "tests/support/ddp_net.h"
 
 #include <stddef.h>
 
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/copies.h"
 #include "tests/support/support.h"
 
 static trek_tensor *numbers(uint32_t stream, trek_shape shape, trek_dtype dtype)

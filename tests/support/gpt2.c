@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "nn/module_tree.h"
 #include "tests/support/gpt2.h"
 
 #include <stddef.h>
 
 #include "autograd/ops.h"
+#include "nn/module_tree.h"
 #include "tensor/memory_internal.h"
 
 typedef struct block_module {

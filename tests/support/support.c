@@ -1,9 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tensor/copies.h"
-#include "tensor/devices.h"
-#include "tensor/dtypes.h"
-#include "tensor/layout.h"
-#include "tensor/shapes.h"
 #include "tests/support/support.h"
 
 #include <dlfcn.h>
@@ -11,6 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "tensor/copies.h"
+#include "tensor/devices.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 
 float test_number(uint32_t stream, uint32_t k)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads values from replicas, writes them back, and computes with them. */
-#include "distributed/background/values.h"
-#include "tensor/dlpack.h"
+#include "distributed/background/site_values.h"
 
 #include <math.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/outer/fragments.h"
 #include "distributed/step/average.h"
+#include "tensor/dlpack.h"
 
 /* --- the list ----------------------------------------------------------------------------------------- */
 

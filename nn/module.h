@@ -61,31 +61,9 @@ typedef struct trek_module_class {
     bool hands_inputs_on;
 } trek_module_class;
 
-/* A parameter or buffer of a module. */
-typedef struct trek_module_entry {
-    char *name;       /* its name in this module */
-    trek_var *var;    /* a leaf; it stays the same object as long as the module lives */
-    trek_var **place; /* the field of the struct that forward reads; NULL if it has no field. For trek's own use */
-    bool shared;      /* true for another module's parameter, which has its name there if that module is in the tree */
-} trek_module_entry;
-
-/* A child of a module. */
-typedef struct trek_module_child {
-    char *name;          /* its name in its parent */
-    trek_module *module; /* the child */
-} trek_module_child;
-
-/* The first member of every module's struct. Programs may read the fields; the functions below change them. */
+/* The first member of every module's struct. What a module holds is trek's own; functions read it and change it. */
 struct trek_module {
-    const trek_module_class *klass;    /* the kind of module */
-    bool training;                     /* true in training mode, false in eval mode; a new module is in training mode */
-    int n_children;                    /* length of children */
-    int n_params;                      /* length of params */
-    int n_buffers;                     /* length of buffers */
-    trek_module_child *children;       /* in order of their addition */
-    trek_module_entry *params;         /* in order of their addition */
-    trek_module_entry *buffers;        /* in order of their addition */
-    struct trek_module_upkeep *upkeep; /* for trek's own use */
+    struct trek_module_own *own; /* for trek's own use */
 };
 
 /* Returns a new module of the class, in training mode, with the rest of its struct set to zero. The caller owns it. Returns NULL
@@ -129,6 +107,9 @@ TREK_API trek_var *trek_forward_many(trek_module *module, trek_var *const *input
 
 /* Sets the module and all modules below it to training mode, or to eval mode if `training` is false. */
 TREK_API trek_status trek_module_train(trek_module *module, bool training);
+
+/* Returns whether the module is in training mode, as a new module is. Returns false if the module is NULL. */
+TREK_API bool trek_module_is_training(const trek_module *module);
 
 /* Returns the number of elements of all parameters; a shared parameter counts once. Returns 0 on failure. */
 TREK_API int64_t trek_module_param_count(trek_module *module);

@@ -39,6 +39,19 @@ typedef trek_status (*trek_module_fn)(const char *name, trek_module *module, voi
  * that ended the walk, or TREK_OK. */
 TREK_API trek_status trek_module_each(trek_module *module, trek_module_fn fn, void *arg);
 
+/* Returns the module's class, by which a program knows its own kinds of modules, or NULL if the module is NULL. */
+TREK_API const trek_module_class *trek_module_class_of(const trek_module *module);
+
+/* Returns the number of the module's direct children; 0 for NULL. */
+TREK_API int trek_module_child_count(const trek_module *module);
+
+/* Returns direct child k, borrowed; k counts from 0, in order of addition. Returns NULL with ARGUMENT if k is out of range. */
+TREK_API trek_module *trek_module_child(const trek_module *module, int k);
+
+/* Returns the name of direct child k in this module; the module owns the text. Returns NULL with ARGUMENT if k is out of
+ * range. */
+TREK_API const char *trek_module_child_name(const trek_module *module, int k);
+
 /* Returns the name of the module's class, or "(none)" if the module is NULL. */
 TREK_API const char *trek_module_name(const trek_module *module);
 

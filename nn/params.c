@@ -2,6 +2,7 @@
 /* Ordered lists of parameters. */
 #include "autograd/leaf.h"
 #include "nn/module.h"
+#include "nn/module_internal.h"
 #include "nn/module_tree.h"
 #include "nn/params.h"
 #include "nn/pointer_map.h"

@@ -6,6 +6,7 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
 #include "nn/spatial.h"
 
 typedef struct window_layer {
@@ -50,7 +51,7 @@ static trek_var *adaptive_forward(trek_module *self, trek_var *x) { return adapt
 static trek_status adaptive_results(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count)
 {
     if (n > 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes one", self->klass->name, n);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes one", self->own->klass->name, n);
     results[0] = adaptive((window_layer *)self, inputs[0], count > 1 ? &results[1] : NULL);
     return results[0] ? TREK_OK : trek_error_status();
 }
@@ -107,7 +108,7 @@ static trek_var *unpool_forward(trek_module *self, trek_var *const *inputs, int 
                                                                                           trek_max_unpool3d };
     const window_layer *m = (const window_layer *)self;
     if (n != 2)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes x and indices", self->klass->name, n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes x and indices", self->own->klass->name, n);
     return run[m->dims - 1](inputs[0], inputs[1], &m->undo);
 }
 

@@ -4,6 +4,7 @@
 #include "data/loader_position.h"
 #include "graph/graph_loader.h"
 #include "graph/passes.h"
+#include "nn/module_internal.h"
 #include "nn/module_tree.h"
 #include "optim/optimizers.h"
 #include "tensor/log.h"

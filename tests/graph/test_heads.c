@@ -36,7 +36,7 @@ static trek_var *join_many(trek_module *self, trek_var *const *inputs, int n)
 {
     int rank = trek_rank_here.rank;
     atomic_fetch_add(&runs[rank], 1);
-    atomic_store(&training[rank], self->training);
+    atomic_store(&training[rank], trek_module_is_training(self));
     return trek_tanh(trek_add(inputs[0], trek_linear(inputs[1], ((join *)self)->weight, NULL)));
 }
 

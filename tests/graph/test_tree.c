@@ -220,8 +220,9 @@ static void freezing_and_modes(void **state)
         }
         for (int r = 0; r < ranks && ranks > 1; r++) {
             trek_graph *replica = trek_graph_replica(graph, r);
-            assert_false(trek_graph_at(replica, "encoder.core.1")->training);
-            assert_true(trek_graph_at(replica, "encoder.scan")->training && trek_graph_at(replica, "encoder")->training);
+            assert_false(trek_graph_at(replica, "encoder.core.1")->own->training);
+            assert_true(trek_module_is_training(trek_graph_at(replica, "encoder.scan")) &&
+                        trek_module_is_training(trek_graph_at(replica, "encoder")));
             assert_true(trek_graph_is_frozen(replica, "encoder.core"));
         }
         read_params(graph, now);

@@ -17,6 +17,7 @@
 #include "graph/flow.h"
 #include "graph/observe.h"
 #include "nn/module.h"
+#include "nn/module_internal.h"
 #include "nn/safetensors.h"
 #include "tensor/log.h"
 #include "tests/simulation/scenario.h"

@@ -122,7 +122,7 @@ static trek_var *teacher_forward(trek_module *self, trek_var *x)
 {
     teacher *m = (teacher *)self;
     trek_var *y = trek_linear(x, m->weight, m->shift);
-    return self->training ? trek_mul_scalar(y, 2) : trek_forward(m->drop, y);
+    return trek_module_is_training(self) ? trek_mul_scalar(y, 2) : trek_forward(m->drop, y);
 }
 
 static const trek_module_class teacher_class = { .name = "teacher", .size = sizeof(teacher), .forward = teacher_forward };

@@ -174,10 +174,11 @@ static void test_afterwards(void **state)
     o.epochs = 2;
     trek_module *m = model(test_device()), *around = trek_nn_sequential(&m, 1);
     well(trek_fit(around, &o));
-    assert_true(around->training && m->training && m->children[0].module->training);
+    assert_true(trek_module_is_training(around) && trek_module_is_training(m) &&
+                trek_module_is_training(trek_module_child(m, 0)));
     well(trek_module_train(around, false));
     well(trek_fit(around, &o)); /* it goes on where it was */
-    assert_false(around->training || m->training);
+    assert_false(trek_module_is_training(around) || trek_module_is_training(m));
     assert_true(s.losses[2] < s.losses[0]);
     well(trek_module_train(around, true));
     trek_params *params = trek_module_params(around);

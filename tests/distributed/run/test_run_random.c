@@ -140,7 +140,7 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
     }
     if (c.delay_us && mix(c.seed + (uint64_t)call) % 16 == 0)
         usleep((useconds_t)(mix(c.seed - (uint64_t)call) % (uint64_t)c.delay_us));
-    for (int64_t k = 0; k < trek_batch_size(batch) && trek_graph_module(graph)->training; k++)
+    for (int64_t k = 0; k < trek_batch_size(batch) && trek_module_is_training(trek_graph_module(graph)); k++)
         atomic_fetch_add(&c.seen[trek_batch_indices(batch)[k]], 1);
     trek_record_sum("rows", (double)trek_batch_size(batch));
     return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "y"))), trek_dims_all(), false);

@@ -26,7 +26,10 @@ typedef struct plain_module {
     trek_module base;
     trek_var *(*run)(trek_var *x, bool training);
 } plain_module;
-static trek_var *plain_forward(trek_module *self, trek_var *x) { return ((plain_module *)self)->run(x, self->training); }
+static trek_var *plain_forward(trek_module *self, trek_var *x)
+{
+    return ((plain_module *)self)->run(x, trek_module_is_training(self));
+}
 static const trek_module_class plain_class = { .name = "plain", .size = sizeof(plain_module), .forward = plain_forward };
 static trek_module *plain(trek_var *(*run)(trek_var *x, bool training))
 {

@@ -30,12 +30,6 @@ trek_var *trek_dot(trek_var *x, trek_var *y)
     return trek_op_called_end(before, both_of("dot", x, y, 1) ? trek_matmul(x, y) : NULL);
 }
 
-trek_var *trek_vdot(trek_var *x, trek_var *y)
-{
-    const char *before = trek_op_calling("vdot");
-    return trek_op_called_end(before, trek_dot(x, y));
-}
-
 trek_var *trek_inner(trek_var *x, trek_var *y)
 {
     if (!x || !y)

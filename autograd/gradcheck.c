@@ -8,9 +8,15 @@
 #include <string.h>
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
 #include "tensor/option_internal.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 enum { MOST_INPUTS = 64 };

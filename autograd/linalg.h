@@ -27,10 +27,8 @@ TREK_API trek_var *trek_tensordot(trek_var *x, trek_var *y, trek_dims_list dims_
 TREK_API trek_var *trek_inner(trek_var *x, trek_var *y);
 /* Computes the matrix of the products of two vectors, as torch.outer. */
 TREK_API trek_var *trek_outer_product(trek_var *x, trek_var *y);
-/* Computes the sum of the products of two vectors of one size and one dtype. */
+/* Computes the sum of the products of two vectors of one size and one dtype, as torch.dot and torch.vdot. */
 TREK_API trek_var *trek_dot(trek_var *x, trek_var *y);
-/* Computes trek_dot; it differs from it for complex numbers only, which trek does not have. */
-TREK_API trek_var *trek_vdot(trek_var *x, trek_var *y);
 /* Computes the Kronecker product: each element of x, multiplied by y, is a block of the result. The input with fewer dimensions
  * gets further ones in front. Fails with UNSUPPORTED if an input has more than four dimensions. */
 TREK_API trek_var *trek_kron(trek_var *x, trek_var *y);

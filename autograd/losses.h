@@ -14,7 +14,7 @@
 #ifndef TREK_AUTOGRAD_LOSSES_H
 #define TREK_AUTOGRAD_LOSSES_H
 
-#include "autograd/var.h"
+#include "autograd/basic_losses.h"
 #include "tensor/op_opts.h"
 
 TREK_BEGIN
@@ -28,8 +28,6 @@ typedef struct trek_cross_entropy_opts {
     trek_reduction reduction; /* default mean: divided by the weights of the rows that are not ignored */
 } trek_cross_entropy_opts;
 
-/* Computes the mean cross entropy of logits [N, C, ...] and labels. Details are those of trek_cross_entropy_with. */
-TREK_API trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels);
 /* Computes the cross entropy of logits [N, C, ...] and labels [N, ...] of any integer dtype, or probabilities of logits' shape.
  * An ignored row gives gradients of 0, whatever its logits are (PyTorch: NaN if they are infinite). Fails with ARGUMENT if labels
  * are probabilities and ignore_index is a class, and with UNSUPPORTED if labels are classes and class weights require a
@@ -61,9 +59,6 @@ TREK_API trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels);
 /* Computes the negative log likelihood, as trek_nll_loss, with options. Fails with ARGUMENT if label_smoothing is not 0, and with
  * UNSUPPORTED if class weights require a gradient. */
 TREK_API trek_var *trek_nll_loss_with(trek_var *log_probabilities, trek_var *labels, const trek_cross_entropy_opts *opts);
-/* Computes the share of rows of logits [N, C] whose largest logit is that of labels [N]: an f64 scalar, 0 if there are no rows.
- * It has no gradient. */
-TREK_API trek_var *trek_accuracy(trek_var *logits, trek_var *labels);
 
 /* -- losses of elements -- */
 /* Options of the losses of elements. */
@@ -72,8 +67,6 @@ typedef struct trek_loss_opts {
     trek_var *weight;         /* factor of each element's loss; broadcasts to the losses; default ones */
 } trek_loss_opts;
 
-/* Computes the mean of (x - target)^2. */
-TREK_API trek_var *trek_mse_loss(trek_var *x, trek_var *target);
 /* Computes (x - target)^2 with options. A weighted mean is divided by the sum of the weights, as PyTorch's. */
 TREK_API trek_var *trek_mse_loss_with(trek_var *x, trek_var *target, const trek_loss_opts *opts);
 /* Computes the mean of |x - target|. */
@@ -100,8 +93,6 @@ typedef struct trek_bce_opts {
     trek_var *pos_weight;     /* factor of the part of targets 1; broadcasts to the losses; default ones */
 } trek_bce_opts;
 
-/* Computes the mean binary cross entropy of sigmoid(x), precisely also for large |x|. */
-TREK_API trek_var *trek_bce_with_logits(trek_var *x, trek_var *target);
 /* Computes the binary cross entropy of sigmoid(x) with options. A weighted mean is divided by the number of elements, as
  * PyTorch's. */
 TREK_API trek_var *trek_bce_with_logits_with(trek_var *x, trek_var *target, const trek_bce_opts *opts);

@@ -22,16 +22,20 @@
 #ifndef TREK_AUTOGRAD_OPS_H
 #define TREK_AUTOGRAD_OPS_H
 
+#include "autograd/activations.h"
+#include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 #include "autograd/losses.h"
 #include "autograd/norms.h"
 #include "autograd/parts.h"
+#include "autograd/pointwise.h"
+#include "autograd/reductions.h"
 #include "autograd/resample.h"
+#include "autograd/shapes.h"
 #include "autograd/spatial.h"
 #include "autograd/special.h"
 #include "autograd/statistics.h"
 #include "autograd/take.h"
-#include "autograd/pointwise.h"
 #include "autograd/var.h"
 #include "tensor/op_opts.h"
 
@@ -39,26 +43,16 @@ TREK_BEGIN
 
 /* -- element-wise, any shape. The result has x's shape and, on the CPU, x's layout in memory. Where a comment says that integers
  *    give f32, bool does so, too. -- */
-/* Computes -x. Dtypes: numbers, not bool. */
-TREK_API trek_var *trek_neg(trek_var *x);
-/* Computes |x|. Dtypes: numbers, not bool. The derivative at 0 is 0. */
-TREK_API trek_var *trek_abs(trek_var *x);
 /* Returns -1, 0 or 1 for elements that are negative, zero or positive. A NaN gives 0. A bool is copied. */
 TREK_API trek_var *trek_sign(trek_var *x);
-/* Computes e^x. Integers give f32. */
-TREK_API trek_var *trek_exp(trek_var *x);
 /* Computes e^x - 1, precisely also where x is near 0. Integers give f32. */
 TREK_API trek_var *trek_expm1(trek_var *x);
-/* Computes the natural logarithm of x. Integers give f32. */
-TREK_API trek_var *trek_log(trek_var *x);
 /* Computes log(1 + x), precisely also where x is near 0. Integers give f32. */
 TREK_API trek_var *trek_log1p(trek_var *x);
 /* Computes the logarithm of x to base 2. Integers give f32. */
 TREK_API trek_var *trek_log2(trek_var *x);
 /* Computes the logarithm of x to base 10. Integers give f32. */
 TREK_API trek_var *trek_log10(trek_var *x);
-/* Computes the square root of x. Integers give f32. */
-TREK_API trek_var *trek_sqrt(trek_var *x);
 /* Computes 1 / sqrt(x). Integers give f32. */
 TREK_API trek_var *trek_rsqrt(trek_var *x);
 /* Computes 1 / x. Integers give f32. */
@@ -81,21 +75,10 @@ TREK_API trek_var *trek_atan(trek_var *x);
 TREK_API trek_var *trek_sinh(trek_var *x);
 /* Computes the hyperbolic cosine of x. Integers give f32. */
 TREK_API trek_var *trek_cosh(trek_var *x);
-/* Computes the hyperbolic tangent of x. Integers give f32. */
-TREK_API trek_var *trek_tanh(trek_var *x);
-/* Computes the logistic function 1 / (1 + e^-x). Integers give f32. */
-TREK_API trek_var *trek_sigmoid(trek_var *x);
 /* Computes the error function. Integers give f32. Where x^2 overflows the second derivative is 0 (PyTorch: NaN). */
 TREK_API trek_var *trek_erf(trek_var *x);
-/* Computes max(x, 0). Dtypes: numbers, not bool. A NaN stays NaN, and the derivative at 0 is 0. */
-TREK_API trek_var *trek_relu(trek_var *x);
-/* Computes x Phi(x), where Phi is the standard normal distribution function, exactly, with erf. Dtypes: floating. At the
- * infinities the result is the limit, where PyTorch gives NaN. */
-TREK_API trek_var *trek_gelu(trek_var *x);
 /* Computes the tanh approximation of trek_gelu, as torch's gelu with approximate="tanh". Dtypes: floating. */
 TREK_API trek_var *trek_gelu_tanh(trek_var *x);
-/* Computes x / (1 + e^-x), also known as swish. Dtypes: floating. */
-TREK_API trek_var *trek_silu(trek_var *x);
 /* Computes log(1 + exp(beta x)) / beta, and x itself where beta x > threshold. Dtypes: floating. The second derivative is 0 where
  * beta x > threshold. */
 TREK_API trek_var *trek_softplus(trek_var *x, double beta, double threshold);
@@ -129,17 +112,10 @@ TREK_API trek_var *trek_clamp(trek_var *x, double low, double high);
 /* -- with a number. An integer x stays an integer if the number is whole, and gives f32 if it has a fraction. trek_add_scalar,
  *    trek_sub_scalar, trek_mul_scalar and trek_pow_scalar fail with ARGUMENT if x has an integer dtype and the number is whole
  *    but beyond i64. -- */
-/* Computes x + value. A bool x gives i64 or f32. */
-TREK_API trek_var *trek_add_scalar(trek_var *x, double value);
 /* Computes x - value. Fails with DTYPE if x is bool. */
 TREK_API trek_var *trek_sub_scalar(trek_var *x, double value);
-/* Computes x times value. A bool x gives i64 or f32. */
-TREK_API trek_var *trek_mul_scalar(trek_var *x, double value);
 /* Computes x / value. Integers give f32, also for a whole value. */
 TREK_API trek_var *trek_div_scalar(trek_var *x, double value);
-/* Computes x^value. A bool x gives i64 or f32. Derivatives are those of trek_pow. Fails with ARGUMENT if x has an integer dtype
- * and value is a negative whole number, or if x's floating dtype cannot hold value (1e38 in f16). */
-TREK_API trek_var *trek_pow_scalar(trek_var *x, double value);
 /* Returns a bool that is true where x equals value; comparisons of integers are exact. */
 TREK_API trek_var *trek_eq_scalar(trek_var *x, double value);
 /* Returns a bool that is true where x differs from value; comparisons of integers are exact. */
@@ -154,14 +130,6 @@ TREK_API trek_var *trek_gt_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_ge_scalar(trek_var *x, double value);
 
 /* -- two inputs, which broadcast and are promoted by PyTorch's table -- */
-/* Computes x + y. For two bools it is "or". */
-TREK_API trek_var *trek_add(trek_var *x, trek_var *y);
-/* Computes x - y. Fails with DTYPE if an input is bool. */
-TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);
-/* Computes x times y. For two bools it is "and". */
-TREK_API trek_var *trek_mul(trek_var *x, trek_var *y);
-/* Computes x / y. Integers give f32. */
-TREK_API trek_var *trek_div(trek_var *x, trek_var *y);
 /* Computes x^y. Dtypes: numbers; two bools fail with DTYPE. The derivative by x is 0 where y is 0, and the derivative by y is 0
  * where x is 0 and y >= 0. An f32 beyond 2^24 is always even, so with such exponents the derivative of a negative x may have the
  * other sign than PyTorch's. */
@@ -222,22 +190,12 @@ TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);
 
 /* -- reductions over dims, or over all dimensions if dims is trek_dims_all(). With keepdim reduced dimensions stay, with size 1;
  *    without it they are removed. -- */
-/* Computes the sum. Integers and bool give i64. */
-TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);
-/* Computes the mean. Dtypes: floating. */
-TREK_API trek_var *trek_mean(trek_var *x, trek_dims_list dims, bool keepdim);
 /* Computes the product. Integers and bool give i64. The gradient of an element is the product of the remaining elements,
  * evaluated literally: two zeros and an infinity give NaN (PyTorch: 0). With create_graph the gradient is a number where x is the
  * only NaN or infinity; without it, and in PyTorch, it is NaN there. */
 TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim);
-/* Computes the maximum. A NaN wins. Equal elements share the gradient, or the NaNs do, as in torch.max(x); torch.amax gives NaN
- * to all elements. Fails with SHAPE if a reduced dimension has no elements. */
-TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);
 /* Computes the minimum. A NaN wins. Gradients and errors are those of trek_max. */
 TREK_API trek_var *trek_min(trek_var *x, trek_dims_list dims, bool keepdim);
-/* Returns the index of the maximum, the first one of equal elements, as i64. It takes one dimension, or trek_dims_all() for the
- * index in the flattened x. Dtypes: numbers, not bool. Fails with SHAPE if a reduced dimension has no elements. */
-TREK_API trek_var *trek_argmax(trek_var *x, trek_dims_list dims, bool keepdim);
 /* Returns the index of the minimum, the first one of equal elements, as i64. Dimensions, dtypes and errors are those of
  * trek_argmax. */
 TREK_API trek_var *trek_argmin(trek_var *x, trek_dims_list dims, bool keepdim);
@@ -261,14 +219,8 @@ TREK_API trek_var *trek_cumsum(trek_var *x, int dim);
 /* Computes the logarithm of the running sum of e^x along dim, without overflow. Dtypes: floating. Where the incoming gradient is
  * 0 derivatives are numbers (PyTorch: NaN). Next to elements that are not finite second derivatives may be NaN. */
 TREK_API trek_var *trek_logcumsumexp(trek_var *x, int dim);
-/* Computes e^x / sum of e^x along dim. Dtypes: floating, also if x has no elements (torch then accepts other dtypes). */
-TREK_API trek_var *trek_softmax(trek_var *x, int dim);
-/* Computes log(softmax(x)) along dim in one precise step. Dtypes: floating, as in trek_softmax. */
-TREK_API trek_var *trek_log_softmax(trek_var *x, int dim);
 
 /* -- shapes. Results are views of x where strides allow it, and copies otherwise. -- */
-/* Returns x with another shape of as many elements. One size may be -1 and is computed. */
-TREK_API trek_var *trek_reshape(trek_var *x, trek_shape shape);
 /* Joins the dimensions from start_dim to end_dim, both included, into one. */
 TREK_API trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim);
 /* Replaces dimension dim by dimensions of the given sizes. One size at least is needed, and one may be -1 and is computed. Fails
@@ -277,18 +229,8 @@ TREK_API trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes);
 /* Returns a view of x in which dimensions of size 1 are repeated to the given sizes. A size of -1 stays as it is, and further
  * dimensions may be added in front. */
 TREK_API trek_var *trek_expand(trek_var *x, trek_shape shape);
-/* Returns a view of x with its dimensions in the order of dims, which lists each of them once. */
-TREK_API trek_var *trek_permute(trek_var *x, trek_dims_list dims);
-/* Returns a view of x with two dimensions exchanged. */
-TREK_API trek_var *trek_transpose(trek_var *x, int first, int second);
 /* Removes dimension dim if its size is 1; otherwise the shape stays as it is. */
 TREK_API trek_var *trek_squeeze(trek_var *x, int dim);
-/* Inserts a dimension of size 1 at dim. */
-TREK_API trek_var *trek_unsqueeze(trek_var *x, int dim);
-/* Returns a view of `length` elements along dim from `start` on. */
-TREK_API trek_var *trek_narrow(trek_var *x, int dim, int64_t start, int64_t length);
-/* Returns a view of the slice at `index` along dim, without that dimension. */
-TREK_API trek_var *trek_select(trek_var *x, int dim, int64_t index);
 /* Returns x itself if it is contiguous in memory, and a contiguous copy otherwise. */
 TREK_API trek_var *trek_contiguous(trek_var *x);
 /* Returns a contiguous copy of x (PyTorch's keeps x's layout). */
@@ -306,11 +248,6 @@ TREK_API trek_var *trek_tril(trek_var *x, int64_t diagonal);
 /* Returns a copy of the matrices in the last two dimensions with 0 below diagonal number `diagonal` (0 is the main one, positive
  * numbers lie above it). Fails with SHAPE if x has fewer than two dimensions. */
 TREK_API trek_var *trek_triu(trek_var *x, int64_t diagonal);
-/* Joins `count` variables along dim. They have the same number of dimensions (torch skips tensors of shape [0]) and the same
- * sizes except along dim. Their dtypes promote. */
-TREK_API trek_var *trek_cat(trek_var *const *list, int count, int dim);
-/* Joins `count` variables of one shape along a new dimension dim. Their dtypes promote. */
-TREK_API trek_var *trek_stack(trek_var *const *list, int count, int dim);
 /* Splits x along dim into parts of `size` elements, the last of which may be shorter. It writes them, as views, to parts, which
  * has `capacity` elements, and returns their number, or -1 on failure. An empty dimension gives one empty part, for which size
  * may be 0. Fails with ARGUMENT if there are more parts than capacity. */
@@ -490,9 +427,6 @@ TREK_API trek_var *trek_multinomial(trek_var *x, int64_t samples, bool replaceme
 
 /* -- products. All inputs have one dtype; otherwise the call fails with DTYPE, and one of them must be cast. Autocast does that
  *    by itself. -- */
-/* Computes matrix products as torch.matmul: [..., m, k] x [..., k, n] gives [..., m, n], and batch dimensions broadcast. A 1-D
- * operand is a row on the left and a column on the right. Dtypes: all but bool (torch accepts bool if there are no elements). */
-TREK_API trek_var *trek_matmul(trek_var *x, trek_var *y);
 /* Computes x weight^T + bias: x [..., in], weight [out, in] and bias [out] (or NULL) give [..., out]. Dtypes: floating (torch
  * also multiplies integers). */
 TREK_API trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias);

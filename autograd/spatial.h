@@ -12,14 +12,6 @@
 
 TREK_BEGIN
 
-/* The source of elements outside of x. */
-typedef enum trek_pad_mode {
-    TREK_PAD_MODE_CONSTANT,  /* a given value */
-    TREK_PAD_MODE_REFLECT,   /* x mirrored at its edge elements, without the edge elements themselves */
-    TREK_PAD_MODE_REPLICATE, /* the nearest edge element */
-    TREK_PAD_MODE_CIRCULAR,  /* x repeated */
-} trek_pad_mode;
-
 /* Adds elements at the ends of the last dimensions of x, as torch.nn.functional.pad.
  *   - sizes: elements before and after the last dimension, before and after the one before it, and so on, for at most four
  *     dimensions. Negative numbers remove elements; an empty list gives a copy.

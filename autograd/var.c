@@ -8,6 +8,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 #include "tensor/debug.h"
+#include "tensor/print.h"
 
 atomic_int trek_hooks_alive;
 

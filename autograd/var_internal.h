@@ -5,6 +5,8 @@
 
 #include "autograd/backward.h"
 #include "autograd/function.h"
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
 #include "autograd/offload.h"
 #include "tensor/op.h"
 #include "tensor/scope_internal.h"

@@ -6,6 +6,8 @@
 
 #include "data/compose.h"
 #include "data/dataset_internal.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 
 typedef struct cache {
     trek_around around;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "data/idx_internal.h"
+#include "data/image_sets.h"
 
 #define PIXELS (3 * 32 * 32)
 

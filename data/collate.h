@@ -8,6 +8,7 @@
 #define TREK_DATA_COLLATE_H
 
 #include "data/dataset.h"
+#include "data/dataset_class.h"
 
 TREK_BEGIN
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several datasets as one, a selection of a dataset's fields, and a function applied to a dataset. */
 #include "data/compose.h"
+#include "tensor/shapes.h"
 
 #include <inttypes.h>
 #include <string.h>

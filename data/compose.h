@@ -6,9 +6,14 @@
 #ifndef TREK_DATA_COMPOSE_H
 #define TREK_DATA_COMPOSE_H
 
-#include "data/dataset.h"
+#include "data/dataset_class.h"
 
 TREK_BEGIN
+
+/* Returns a dataset of the samples first, ..., first + count - 1 of another dataset, with indices from 0. It takes the other
+ * dataset over.
+ * Errors: ARGUMENT if the other dataset does not have all of them. */
+TREK_API trek_dataset *trek_dataset_subset(trek_dataset *dataset, int64_t first, int64_t count);
 
 /* Returns a dataset whose sample i is sample indices[i] of another dataset. An index may occur several times. The list is
  * copied.

@@ -13,6 +13,10 @@
 
 #include "data/dataset_internal.h"
 #include "data/unpack_internal.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dlpack.h"
+#include "tensor/dtypes.h"
 #include "tensor/number_internal.h"
 
 enum { PIECE = 1 << 16, MOST_COLUMNS = 1 << 20, MOST_ROW = 1 << 28 };

@@ -6,8 +6,13 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "tensor/copies.h"
+#include "tensor/creation.h"
 #include "tensor/debug.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tensor/scope.h"
+#include "tensor/shapes.h"
 
 struct trek_dataset_hidden {
     atomic_int refs;

@@ -3,6 +3,7 @@
 #ifndef TREK_DATA_DATASET_INTERNAL_H
 #define TREK_DATA_DATASET_INTERNAL_H
 
+#include "data/dataset_class.h"
 #include "data/stream.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"

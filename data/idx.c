@@ -8,7 +8,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "data/image_sets.h"
 #include "data/unpack_internal.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 
 /* Reads to the end, at most `most` bytes (0: no limit), into memory that doubles as data comes. One byte more than
  * `most` is requested, so that *length > most reveals excess data, and so that the checksum behind the data is

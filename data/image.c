@@ -8,7 +8,11 @@
 #include "data/idx_internal.h"
 #include "data/image_internal.h"
 #include "data/write_internal.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tensor/option_internal.h"
+#include "tensor/shapes.h"
 
 trek_status trek_decoding_size(trek_decoding *d, int64_t height, int64_t width)
 {

@@ -10,6 +10,8 @@
 
 #include "data/idx_internal.h"
 #include "data/image_internal.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 
 enum { MOST_DEPTH = 32 }; /* nesting of folders, since a link may lead back */
 

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "data/loader_internal.h"
+#include "data/loader_position.h"
 #include "data/prefetch_internal.h"
 #include "data/stream.h"
 #include "tensor/backend.h"

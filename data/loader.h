@@ -20,7 +20,6 @@
 #define TREK_DATA_LOADER_H
 
 #include "data/dataset.h"
-#include "data/sampler.h"
 
 TREK_BEGIN
 
@@ -34,7 +33,7 @@ typedef struct trek_loader_opts {
     int64_t batch_size;    /* samples of a batch, of all ranks together, >= 1; required */
     bool shuffle;          /* a new random order in each epoch; default false: the order of the dataset */
     uint64_t seed;         /* seed of the shuffle and of the dataset's random transforms (trek_fetch) */
-    trek_sampler *sampler; /* the order of the samples, instead of shuffle; the loader owns it, also on failure */
+    struct trek_sampler *sampler; /* the order of the samples, instead of shuffle; the loader owns it, also on failure */
     bool drop_last;        /* drops a last batch that is smaller than batch_size; default false */
     int prefetch;          /* batches that each worker fetches ahead; TREK_ZERO: trek_loader_next fetches itself; default 2 */
     trek_device device;    /* the device of the batches; default trek_device_default() */
@@ -66,25 +65,12 @@ TREK_API trek_batch *trek_loader_next(trek_loader *loader);
 
 /* Returns the number of batches of an epoch, or -1 for a stream. If `loader` is NULL, it returns -1 and sets an error. */
 TREK_API int64_t trek_loader_batches(const trek_loader *loader);
-/* Returns the number of samples of an epoch, not counting samples that drop_last leaves out, or -1 for a stream. */
-TREK_API int64_t trek_loader_samples(const trek_loader *loader);
-/* Returns the loader's dataset, borrowed. */
-TREK_API trek_dataset *trek_loader_dataset(const trek_loader *loader);
-
-/* Writes the current epoch and how many of its batches were given, for checkpoints. Either pointer may be NULL. */
-TREK_API void trek_loader_position(const trek_loader *loader, int64_t *epoch, int64_t *batch);
-/* Begins an epoch as trek_loader_start does, and continues with batch number `batch`, from 0 to the number of batches. It costs
- * nothing. For a stream the samples before that batch are skipped (trek_stream_skip).
- * Errors: ARGUMENT if `batch` is beyond the end, if the end is known. */
-TREK_API trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch);
 
 /* Returns a field of the batch on the loader's device. It is borrowed and valid as long as the batch, unless it is retained.
  * Errors: ARGUMENT, with a list of the names, if the batch has no such field; NULL is returned. */
 TREK_API trek_var *trek_batch_get(const trek_batch *batch, const char *name);
 /* Returns the number of samples of this process. If `batch` is NULL, it returns -1 and sets an error. */
 TREK_API int64_t trek_batch_size(const trek_batch *batch);
-/* Returns the indices of the samples in the dataset, or their positions in the stream. The list has trek_batch_size entries. */
-TREK_API const int64_t *trek_batch_indices(const trek_batch *batch);
 
 TREK_END
 

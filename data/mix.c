@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "data/transform_internal.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 
 typedef struct mixed {
     trek_around around;

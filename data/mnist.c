@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include "data/idx_internal.h"
+#include "data/image_sets.h"
+#include "tensor/shapes.h"
 
 const char *const trek_image_fields[2] = { "image", "label" };
 

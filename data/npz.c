@@ -10,6 +10,8 @@
 
 #include "data/npy_internal.h"
 #include "data/write_internal.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 
 enum { END_BYTES = 22, END64_BYTES = 56, LOCATOR_BYTES = 20, CENTRAL_BYTES = 46, LOCAL_BYTES = 30, EXTRA_BYTES = 28,
        PIECE = 1 << 15 };

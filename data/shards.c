@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "data/dataset_internal.h"
+#include "data/text_sets.h"
 
 #define HEADER_BYTES 1024
 #define MAGIC_16 20240520u /* version 1: tokens of 16 bits */

@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "data/dataset_internal.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 
 typedef struct tensors {
     trek_dataset base;

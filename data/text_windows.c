@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "data/idx_internal.h"
+#include "data/text_sets.h"
 
 typedef struct text_windows {
     trek_dataset base;

@@ -8,6 +8,7 @@
 
 #include "data/pixels_sets.h"
 #include "tensor/backend.h"
+#include "tensor/dlpack.h"
 #include "tensor/random_internal.h"
 
 const trek_pixel_kernels *trek_pixels(bool is_float)

@@ -7,17 +7,20 @@
 #include <string.h>
 
 #include "data/loader_internal.h"
+#include "data/loader_position.h"
 #include "distributed/balance/plan.h"
 #include "distributed/balance/workload.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/load_state.h"
 #include "distributed/step/sharded.h"
+#include "graph/amp.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "nn/safetensors.h"
 #include "nn/state_internal.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
+#include "tensor/print.h"
 #include "tensor/random_internal.h"
 #include "tensor/rank_context.h"
 

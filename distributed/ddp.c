@@ -28,7 +28,7 @@ static void module_describe(const trek_module *self, char *text, size_t size)
 
 static void let_go(trek_module *model)
 {
-    if (model && --model->upkeep->owners == 0)
+    if (model && --model->own->owners == 0)
         trek_module_free(&model);
 }
 
@@ -81,7 +81,7 @@ static trek_status check_models(trek_module *const *models, int n)
             if (models[q] == models[r])
                 return trek_fail(TREK_ERR_ARGUMENT,
                                  "ddp_wrap: models: ranks %d and %d were given the same one; each needs its own replica", q, r);
-        if (models[r]->upkeep->failed)
+        if (models[r]->own->failed)
             return trek_fail(TREK_ERR_STATE,
                              "ddp_wrap: models: rank %d's is incomplete: a module that was added to it could not be made", r);
     }
@@ -93,15 +93,16 @@ static trek_status check_models(trek_module *const *models, int n)
 static trek_status adopt(trek_ddp *ddp, int r, trek_module *model)
 {
     if (r == 0) {
-        trek_status status = trek_array_grow(&ddp->base.children, &ddp->base.upkeep->cap_children, 1, sizeof *ddp->base.children);
+        trek_status status = trek_array_grow(&ddp->base.own->children, &ddp->base.own->cap_children, 1,
+                                             sizeof *ddp->base.own->children);
         char *name = status == TREK_OK ? trek_strdup("") : NULL;
         if (!name)
             return trek_error_status();
-        ddp->base.children[0] = (trek_module_child){ name, model };
-        ddp->base.n_children = 1;
-        ddp->base.training = model->training;
+        ddp->base.own->children[0] = (trek_module_link){ name, model };
+        ddp->base.own->n_children = 1;
+        ddp->base.own->training = model->own->training;
     }
-    model->upkeep->owners++;
+    model->own->owners++;
     ddp->replicas[r].module = model;
     return TREK_OK;
 }
@@ -114,7 +115,7 @@ static void drop_models(trek_module *const *models, int n, const trek_ddp *ddp)
         bool seen = ddp && r < ddp->n && ddp->replicas[r].module == model;
         for (int q = 0; q < r && !seen; q++)
             seen = models[q] == model;
-        if (model && !seen && !trek_gone(model, "ddp_wrap", "a model") && model->upkeep->owners == 0)
+        if (model && !seen && !trek_gone(model, "ddp_wrap", "a model") && model->own->owners == 0)
             trek_module_free(&model);
     }
 }
@@ -329,12 +330,12 @@ trek_module *trek_ddp_unwrap(trek_ddp **ddp)
 {
     if (!ddp || !*ddp)
         return trek_fail_missing("ddp_unwrap", "wrapper"), NULL;
-    if ((*ddp)->base.upkeep->owners > 0)
+    if ((*ddp)->base.own->owners > 0)
         return trek_fail_null(TREK_ERR_STATE, "ddp_unwrap: ddp: it belongs to another module or graph, which frees it");
     trek_module *model = (*ddp)->replicas[0].module;
-    model->upkeep->owners++;
+    model->own->owners++;
     trek_ddp_free(ddp);
-    model->upkeep->owners--;
+    model->own->owners--;
     return model;
 }
 

@@ -4,6 +4,7 @@
  * parameters had gradients is exchanged afterwards, in a second meeting. */
 #include "autograd/ops.h"
 #include "distributed/ddp_internal.h"
+#include "nn/module_internal.h"
 #include "tensor/trace.h"
 
 /* A wrapper whose refresh failed has no lists. It only tells the others. */
@@ -22,7 +23,7 @@ static bool has_met(const trek_ddp_replica *r)
 {
     bool met = false;
     for (int k = 0; r->model->meets && k < r->model->n_modules; k++)
-        met |= r->model->modules[k]->klass->meets_ranks && r->model->modules[k]->training;
+        met |= r->model->modules[k]->own->klass->meets_ranks && r->model->modules[k]->own->training;
     return met;
 }
 

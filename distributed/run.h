@@ -22,8 +22,7 @@
 
 #include "distributed/outer.h"
 #include "distributed/trainer.h"
-#include "graph/metric.h"
-#include "graph/observe.h"
+#include "graph/loss.h"
 #include "nn/state.h"
 
 TREK_BEGIN
@@ -120,9 +119,6 @@ typedef struct trek_epoch_metrics {
 /* Returns a metric of an epoch: "loss", "evaluation_loss" or the value of a scalar. Returns NaN if the epoch has no such
  * metric. */
 TREK_API double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name);
-/* Returns the values of a metric that is not one number (a confusion, the F1 of each class): f64 on the CPU, borrowed like the
- * rest of the metrics. Returns NULL without an error if the epoch has no such metric. */
-TREK_API const trek_tensor *trek_metrics_values(const trek_epoch_metrics *metrics, const char *name);
 
 /* A function of the user that runs before an epoch, on the run's thread, in every process. If it returns another status than
  * TREK_OK or sets an error, the run ends with it. */
@@ -263,30 +259,7 @@ TREK_API trek_status trek_fit(trek_module *module, const trek_run_opts *opts);
 /* Waits until the next epoch has ended, writes its metrics to *metrics and returns true. Returns false if no further epoch
  * comes; trek_run_join then returns whether the run has failed. */
 TREK_API bool trek_run_next(trek_run *run, trek_epoch_metrics *metrics);
-/* Writes the metrics of the next epoch to *metrics and returns true if it has ended, otherwise returns false. It does not
- * wait. */
-TREK_API bool trek_run_poll(trek_run *run, trek_epoch_metrics *metrics);
 
-/* The progress of a run: trek_run_look. */
-typedef struct trek_run_progress {
-    bool running;         /* true until the run has ended */
-    int64_t epoch;        /* number of the current epoch, from 0 */
-    int64_t epochs;       /* number of all epochs */
-    int64_t batch;        /* how many batches of the epoch are finished */
-    int64_t batches;      /* number of all batches of the epoch */
-    int64_t samples;      /* samples that were trained since the run began */
-    double samples_per_s; /* samples per second since the epoch began */
-    double loss;          /* mean loss of the last step on this process; NaN if it is not available (also on a GPU) */
-} trek_run_progress;
-/* Writes the progress of the run to *progress. It does not wait. */
-TREK_API trek_status trek_run_look(trek_run *run, trek_run_progress *progress);
-
-/* Asks the run to stop after its current step, on all processes. Any thread of any process may call it. The last epoch is then
- * incomplete and has no metrics. After the last step of an epoch, the epoch ends first, with its evaluation. */
-TREK_API void trek_run_stop(trek_run *run);
-/* Loads the best epoch that a run has kept (.keep_best) from FOLDER/best.safetensors to a module, as trek_state_load does.
- * Errors: IO if the file does not exist. Otherwise as trek_state_load. */
-TREK_API trek_status trek_run_load_best(trek_module *model, const char *folder);
 /* Waits until the run has ended, frees it and returns the final parameters and buffers on the CPU. The caller frees them with
  * trek_state_free. After trek_run_stop or trek_request_stop they are those of the last step.
  * Errors: the error of the run, which names the rank that failed and the reason; NULL is returned. */

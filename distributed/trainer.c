@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_trainer_setup: it finds the ranks and makes their replicas, the stepper and the options. */
+#include "data/loader_position.h"
 #include "distributed/system/system.h"
 #include "distributed/trainer_internal.h"
+#include "distributed/trainer_ranks.h"
+#include "graph/amp.h"
+#include "graph/timeline.h"
+#include "nn/fp8.h"
+#include "nn/module_tree.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -347,7 +353,7 @@ static void put_back(setup *s)
 static trek_status note_meeting(const char *name, trek_module *module, void *meets)
 {
     (void)name;
-    *(bool *)meets |= module->klass->meets_ranks;
+    *(bool *)meets |= module->own->klass->meets_ranks;
     return TREK_OK;
 }
 
@@ -474,7 +480,7 @@ typedef struct inexact {
 static trek_status note_inexact(const char *name, trek_module *module, void *arg)
 {
     inexact *i = arg;
-    if (module->klass->couples_samples || (i->windows && module->klass->meets_ranks))
+    if (module->own->klass->couples_samples || (i->windows && module->own->klass->meets_ranks))
         trek_text_format(&i->text, "%s%s \"%s\"", i->text.length ? ", " : "", trek_module_name(module), name);
     return TREK_OK;
 }

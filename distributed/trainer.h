@@ -3,12 +3,8 @@
 #ifndef TREK_DISTRIBUTED_TRAINER_H
 #define TREK_DISTRIBUTED_TRAINER_H
 
-#include "distributed/balance/plan.h"
-#include "distributed/balance/slowdown.h"
-#include "distributed/comm/comm.h"
+#include "graph/amp_opts.h"
 #include "graph/graph.h"
-#include "graph/graph_loader.h"
-#include "graph/timeline.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 
@@ -117,15 +113,16 @@ typedef struct trek_trainer_opts {
     double divergence_threshold;
     /* Decisions of an earlier run that are used instead of measured ones; copied. Counts need windows: a pass of another loop
      * is then an error ARGUMENT. Default NULL. */
-    const trek_plan *plan;
-    const trek_slowdown *slowdowns; /* makes ranks of this process slower, one entry each, for examples; copied; default NULL */
+    const struct trek_plan *plan;
+    /* Makes ranks of this process slower, one entry each, for examples; copied; default NULL. */
+    const struct trek_slowdown *slowdowns;
     /* The communicator of the job's processes, of which setup takes its own handle. Default: trek_comm_init(NULL) if the
      * environment describes more than one process. */
-    trek_comm *comm;
+    struct trek_comm *comm;
     /* Seconds that a rank waits for another in a collective (default 600) and for all processes to join (at least 5, default
      * 300). TREK_OFF: no limit. */
     double deadline_s;
-    trek_timeline *timeline;       /* a timeline that is attached; the caller keeps it; default NULL */
+    struct trek_timeline *timeline;       /* a timeline that is attached; the caller keeps it; default NULL */
 } trek_trainer_opts;
 
 /* Sets the graph up for training: it builds the replicas, gives them the parameters and buffers of rank 0, and applies the
@@ -149,34 +146,6 @@ TREK_API trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_op
  * the same number, which is 0 if nothing counted. With one process it is the loss. It waits for the device.
  * Errors: SHAPE if the loss is not a scalar. Errors of a process that fails. NaN is returned. */
 TREK_API double trek_trainer_mean(trek_graph *graph, trek_var *loss);
-
-/* The current work of the ranks: trek_trainer_describe. */
-typedef struct trek_trainer_workload {
-    int ranks;        /* number of ranks of the job */
-    int rank;         /* the first rank of this process */
-    int local_ranks;  /* number of ranks of this process */
-    bool windows;     /* true if ranks run whole batches at their own pace */
-    int64_t anchor;   /* for windows: batches of the slowest rank */
-    int64_t window;   /* for windows: batches of all ranks */
-    double predicted; /* predicted speed-up over the fastest rank alone; 0 if not known yet */
-    double achieved;  /* measured speed-up over the fastest rank alone; 0 if not known yet */
-    int costly;       /* a rank that costs more time than it saves, or -1 */
-} trek_trainer_workload;
-/* Writes the current work of the ranks to *workload. */
-TREK_API trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *workload);
-/* Writes each rank's number of batches in the next window to `counts`, at most `capacity` of them, and returns the number of
- * ranks, or 0 without windows. In a run whose sites are processes (run.h) the counts are those of the processes, and their
- * number is returned. */
-TREK_API int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity);
-/* Writes how many samples a second each rank trains to samples_per_s, at most `capacity` numbers: the measured and smoothed
- * rates by which the balancer divides batches and El Che windows. 0 stands for a rank that has not been measured yet. Computing
- * counts, waiting for other ranks does not. Returns the number of ranks of the job (in a run whose sites are processes: the
- * number of processes), or 0 without an error if nothing is measured: with one rank, or with .balance TREK_OFF without windows.
- * Threads: call it on the thread that trains. */
-TREK_API int trek_trainer_throughput(trek_graph *graph, double *samples_per_s, int capacity);
-/* Returns a copy of the decisions so far, which can be saved and used as .plan. The caller frees it with trek_plan_free.
- * Returns NULL without an error for one rank. */
-TREK_API trek_plan *trek_trainer_plan(trek_graph *graph);
 
 TREK_END
 

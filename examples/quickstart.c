@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "trek.h"
+#include "core.h"
 
 /* Called once for each further device, so that every rank holds the same model. */
 static trek_graph *build_model(trek_device device, void *arg)

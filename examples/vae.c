@@ -29,7 +29,7 @@ static trek_var *sample_forward(trek_module *self, trek_var *const *inputs, int 
 {
     trek_var *log_variance = inputs[0], *mean = inputs[1];
     (void)n;
-    if (!self->training)
+    if (!trek_module_is_training(self))
         return mean;
     trek_var *deviation = trek_exp(trek_mul_scalar(log_variance, 0.5));
     return trek_add(mean, trek_mul(deviation, trek_randn_like(deviation)));

@@ -7,6 +7,7 @@
 #define TREK_GRAPH_ACCUMULATE_H
 
 #include "autograd/var.h"
+#include "graph/graph.h"
 #include "optim/scaler.h"
 
 struct trek_graph;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixed precision of a graph: its autocast and its gradient scaler. */
+#include "graph/amp.h"
+#include "graph/amp_opts.h"
 #include "graph/graph_internal.h"
 #include "nn/fp8_internal.h"
 #include "optim/optimizer_internal.h"

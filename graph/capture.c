@@ -7,6 +7,7 @@
  * only done by the first replay. If recording fails, the host's state is restored and the function is called once
  * more. */
 #include "graph/capture.h"
+#include "nn/module_internal.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@
 
 #include "autograd/var_internal.h"
 #include "graph/capture_internal.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/backend.h"
 #include "tensor/random_internal.h"
@@ -222,7 +225,7 @@ static uint64_t signature_of(trek_graph *graph, const struct trek_captures *c)
     uint64_t key = stepper->klass->capture->signature(stepper);
     key = trek_mix(key, (uint64_t)(uintptr_t)stepper);
     for (int k = 0; k < c->n_modules; k++)
-        key = trek_mix(key, c->modules[k]->training);
+        key = trek_mix(key, c->modules[k]->own->training);
     key = trek_mix(key, trek_rng_seed());
     key = trek_mix(key, (uint64_t)trek_grad_mode_here.autocast << 8 | graph->autocast);
     return trek_mix(key, (uint64_t)trek_grad_mode_here.no_grad_depth << 1 | trek_tf32_allowed());

@@ -11,6 +11,7 @@
 #include "graph/constants_internal.h"
 #include "graph/graph_internal.h"
 #include "nn/module_internal.h"
+#include "nn/module_values.h"
 #include "nn/walk.h"
 #include "tensor/debug.h"
 
@@ -18,7 +19,7 @@
 
 static void release_teacher(trek_module **module)
 {
-    if (*module && --(*module)->upkeep->owners == 0)
+    if (*module && --(*module)->own->owners == 0)
         trek_module_free(module);
     *module = NULL;
 }
@@ -38,7 +39,7 @@ static trek_constant *constant_new(const char *name, uint64_t serial, trek_modul
 {
     trek_constant *c = trek_calloc(1, sizeof *c);
     if (teacher)
-        teacher->upkeep->owners++;
+        teacher->own->owners++;
     if (c && (c->name = trek_strdup(name))) {
         c->serial = serial;
         c->teacher = teacher;
@@ -102,7 +103,7 @@ trek_constant *trek_constant_copy(const trek_constant *first, trek_device device
                          TREK_ERR_CALLBACK,
                          "graph_set_teacher: \"%s\": the function that builds the teacher returned NULL; it must return a module",
                          first->name);
-    if (teacher && teacher->upkeep->owners > 0)
+    if (teacher && teacher->own->owners > 0)
         return trek_fail_null(TREK_ERR_ARGUMENT,
                               "graph_set_teacher: \"%s\": the teacher that was built belongs to another owner; it must be new",
                               first->name);

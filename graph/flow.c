@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs of the flow builder; each adds nodes to the layout. */
+#include "graph/flow_branches.h"
 #include "graph/flow_internal.h"
 #include "graph/verbs.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/debug.h"
 
 #include <stdarg.h>
@@ -31,7 +33,7 @@ bool trek_flow_usable(const trek_flow *flow, const char *verb) { return flow && 
 
 static void free_unowned(trek_module *module)
 {
-    if (module && !trek_gone(module, "flow", "the module") && module->upkeep->owners == 0)
+    if (module && !trek_gone(module, "flow", "the module") && module->own->owners == 0)
         trek_module_free(&module);
 }
 
@@ -56,7 +58,7 @@ bool trek_flow_take(trek_flow *flow, const char *verb, trek_module *module)
     flow->modules[flow->n_modules++] = module;
     if (trek_module_runs(module))
         return true;
-    trek_flow_mistake(flow, "%s: module: %s has no forward", verb, module->klass->name);
+    trek_flow_mistake(flow, "%s: module: %s has no forward", verb, module->own->klass->name);
     return false;
 }
 
@@ -65,7 +67,7 @@ int trek_flow_single_stream(trek_flow *flow, const char *verb, const trek_module
     if (flow->n_streams == 1)
         return flow->streams[0];
     if (module)
-        trek_flow_mistake(flow, "%s(%s): %d streams are open; merge them first", verb, module->klass->name, flow->n_streams);
+        trek_flow_mistake(flow, "%s(%s): %d streams are open; merge them first", verb, module->own->klass->name, flow->n_streams);
     else
         trek_flow_mistake(flow, "%s: %d streams are open; merge them first", verb, flow->n_streams);
     return -1;
@@ -404,7 +406,7 @@ trek_flow *trek_flow_tag_result(trek_flow *flow, const char *result, const char 
         return flow;
     }
     trek_graph_node *node = &flow->layout.nodes[flow->label_node];
-    int place = result_place(flow, node->module->klass, result ? result : ""), value = place < 0 ? -1
+    int place = result_place(flow, node->module->own->klass, result ? result : ""), value = place < 0 ? -1
                                                                                                  : result_value(flow, node,
                                                                                                                 place);
     if (value >= 0)
@@ -424,7 +426,7 @@ static trek_flow *use(trek_flow *flow, const char *input, const char *tag)
     for (int k = 0; k < flow->n_latest; k++) {
         const trek_module *module = trek_verb_taker(flow->layout.nodes[flow->latest[k]].module);
         if (!trek_module_takes_many(module)) {
-            trek_flow_mistake(flow, "using \"%s\": module %s takes one input only", tag, module->klass->name);
+            trek_flow_mistake(flow, "using \"%s\": module %s takes one input only", tag, module->own->klass->name);
             continue;
         }
         char *copy = trek_strdup(tag), *place = input ? trek_strdup(input) : NULL;
@@ -510,7 +512,7 @@ void trek_flow_free(trek_flow **flow)
     /* A module may have become a part of another one in the list, so all owners are counted before any module is
      * freed. */
     for (int k = 0; k < f->n_modules; k++)
-        if (f->modules[k]->upkeep->owners > 0)
+        if (f->modules[k]->own->owners > 0)
             f->modules[k] = NULL;
     for (int k = 0; k < f->n_modules; k++)
         free_unowned(f->modules[k]);

@@ -40,7 +40,7 @@ static bool resolve(trek_flow *flow, const trek_flow_reference *reference, int *
     int value = trek_graph_layout_find(l, reference->tag);
     if (value < 0) {
         trek_flow_mistake(flow, "using \"%s\" (%s): nothing has this tag", reference->tag,
-                          l->nodes[reference->node].module->klass->name);
+                          l->nodes[reference->node].module->own->klass->name);
         return false;
     }
     *input = trek_graph_layout_producer(l, value) < reference->node ? value : state_of(flow, value);
@@ -79,7 +79,7 @@ static int place_of(const trek_module_class *klass, const trek_flow_reference *r
  * calls. Returns how many there are, or -1 after a mistake. */
 static int fill_places(trek_flow *flow, int index, int *places, int count)
 {
-    const trek_module_class *klass = trek_verb_taker(flow->layout.nodes[index].module)->klass;
+    const trek_module_class *klass = trek_verb_taker(flow->layout.nodes[index].module)->own->klass;
     bool taken[MOST_INPUTS] = { false };
     int n_places = input_names_count(klass), used = 0;
     n_places = n_places && n_places < MOST_INPUTS ? n_places : MOST_INPUTS;
@@ -198,15 +198,15 @@ static trek_graph *make_graph(trek_flow *flow)
     if (!graph)
         return NULL;
     for (int k = 0; k < flow->n_modules; k++)
-        flow->modules[k]->upkeep->owners++;
+        flow->modules[k]->own->owners++;
     graph->accumulation.rows = -1;
     graph->layout = flow->layout;
     memset(&flow->layout, 0, sizeof flow->layout);
     if (add_children(graph) != TREK_OK || trek_graph_find_below(graph) != TREK_OK || trek_route_plan(graph) != TREK_OK)
-        graph->base.upkeep->failed = true;
+        graph->base.own->failed = true;
     graph = (trek_graph *)trek_module_check(&graph->base);
     for (int k = 0; k < flow->n_modules; k++)
-        flow->modules[k]->upkeep->owners--;
+        flow->modules[k]->own->owners--;
     return graph;
 }
 

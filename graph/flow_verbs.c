@@ -13,14 +13,14 @@ static bool take_parts(trek_flow *flow, const char *verb, trek_module *const *pa
     for (int k = 0; k < n; k++)
         taken &= trek_flow_take(flow, verb, parts[k]);
     for (int k = 0; k < n && taken; k++)
-        parts[k]->upkeep->owners++;
+        parts[k]->own->owners++;
     return taken;
 }
 
 static void let_go(trek_module *const *parts, int n)
 {
     for (int k = 0; k < n; k++)
-        parts[k]->upkeep->owners--;
+        parts[k]->own->owners--;
 }
 
 /* Adds to the flow what was made of parts, with a node that reads the value (-1: there is none). NULL: the reason

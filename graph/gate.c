@@ -7,6 +7,7 @@
 #include "graph/graph_internal.h"
 #include "graph/verbs.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/memory_internal.h"
 #include "tensor/row_map.h"
 #include "tensor/status_internal.h"
@@ -16,8 +17,8 @@ typedef struct routed {
     trek_module *router;
 } routed;
 
-static int part_count(const trek_module *self) { return self->n_children - 1; }
-static trek_module *part_of(const trek_module *self, int k) { return self->children[1 + k].module; }
+static int part_count(const trek_module *self) { return self->own->n_children - 1; }
+static trek_module *part_of(const trek_module *self, int k) { return self->own->children[1 + k].module; }
 
 static void routed_describe(const trek_module *self, char *text, size_t size) { snprintf(text, size, "%d", part_count(self)); }
 

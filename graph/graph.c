@@ -6,6 +6,9 @@
 #include "graph/tree.h"
 #include "graph/verbs.h"
 #include "graph/watch.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "optim/schedules.h"
 
 #include <math.h>
 #include <string.h>
@@ -119,7 +122,7 @@ trek_module *trek_graph_module(trek_graph *graph) { return (trek_module *)graph;
 trek_graph *trek_graph_from_module(trek_module *module)
 {
     return module && !trek_gone(module, "graph_from_module", "the module") &&
-        module->klass == &trek_graph_class ? (trek_graph *)module : NULL;
+        module->own->klass == &trek_graph_class ? (trek_graph *)module : NULL;
 }
 
 void trek_graph_free(trek_graph **graph)

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loaders on graphs, registered losses, and one batch of a pass. */
 #include "graph/graph_loader.h"
+#include "nn/module_internal.h"
 
 #include <math.h>
 
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "data/loader_position.h"
 #include "data/stream.h"
 #include "graph/graph_loader_internal.h"
-#include "graph/watch.h"
 #include "graph/observe_internal.h"
+#include "graph/watch.h"
 #include "tensor/trace.h"
 
 /* --- setting up ------------------------------------------------------------------ */
@@ -119,7 +121,7 @@ trek_batch *trek_graph_next(trek_graph *graph)
 
 /* --- one batch --------------------------------------------------------------------- */
 
-bool trek_graph_learns(const trek_graph *graph) { return graph->base.training && trek_grad_enabled(); }
+bool trek_graph_learns(const trek_graph *graph) { return graph->base.own->training && trek_grad_enabled(); }
 
 trek_var *trek_graph_forward_here(trek_graph *graph, trek_var *const *inputs, int n)
 {
@@ -320,7 +322,7 @@ trek_var *trek_graph_train_batch(trek_graph *graph, trek_batch *batch)
         graph->began_ns = trek_clock_ns();
     trek_var *loss = s ? s->klass->train_batch(s, batch) : NULL;
     const trek_graph_watch *watch = trek_graph_watched();
-    if (watch && loss && graph->base.training)
+    if (watch && loss && graph->base.own->training)
         watch->loss(graph, loss);
     return loss;
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The structural hash: the SHA-256 of a text that describes a graph's structure and nothing else. */
 #include "graph/graph_internal.h"
+#include "nn/module_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "nn/module_tree.h"
 #include "tensor/sha256.h"
 
 /* --- the text ------------------------------------------------------------------ */
@@ -74,7 +76,7 @@ static bool describe_inside(trek_text *text, trek_module *module)
         trek_text_format(text, " %s\n", hash);
         return true;
     }
-    if (module->klass->hands_inputs_on)
+    if (module->own->klass->hands_inputs_on)
         return describe_parts(text, module);
     trek_text_add(text, "\n");
     sorted_lines list = { 0 };
@@ -88,12 +90,12 @@ static bool describe_inside(trek_text *text, trek_module *module)
 static bool describe_parts(trek_text *text, trek_module *module)
 {
     char options[128] = "";
-    if (module->klass->describe)
-        module->klass->describe(module, options, sizeof options);
+    if (module->own->klass->describe)
+        module->own->klass->describe(module, options, sizeof options);
     trek_text_format(text, " %s\n", options);
-    for (int k = 0; k < module->n_children; k++) {
-        trek_module *part = module->children[k].module;
-        trek_text_format(text, "part %s %s", module->children[k].name, part->klass->name);
+    for (int k = 0; k < module->own->n_children; k++) {
+        trek_module *part = module->own->children[k].module;
+        trek_text_format(text, "part %s %s", module->own->children[k].name, part->own->klass->name);
         if (!describe_inside(text, part))
             return false;
     }
@@ -105,7 +107,7 @@ static bool describe_module(trek_text *text, const trek_graph_layout *l, int ind
 {
     trek_module *module = l->nodes[index].module;
     int first = first_node_of(l, index);
-    trek_text_format(text, " module %s", module->klass->name);
+    trek_text_format(text, " module %s", module->own->klass->name);
     if (first == index)
         return describe_inside(text, module);
     trek_text_format(text, " same as %d\n", first);

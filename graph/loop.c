@@ -328,7 +328,7 @@ static const trek_module_class loop_class = {
     .hands_inputs_on = true,
 };
 
-bool trek_is_loop(const trek_module *module) { return module->klass == &loop_class; }
+bool trek_is_loop(const trek_module *module) { return module->own->klass == &loop_class; }
 
 static trek_status check(const trek_module *body, const trek_loop_opts *opts)
 {
@@ -363,7 +363,7 @@ trek_module *trek_loop_new(trek_module *body, const trek_loop_opts *opts)
     loop->adaptive = opts->adaptive;
     loop->epsilon = opts->epsilon > 0 ? opts->epsilon : 0.01;
     if (opts->trace && !(loop->trace = trek_strdup(opts->trace)))
-        base->upkeep->failed = true;
+        base->own->failed = true;
     trek_module *condition = opts->halt_before ? opts->halt_before : opts->halt_after;
     trek_module_add(base, "body", offsetof(trek_loop, body), body);
     if (condition)

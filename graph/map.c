@@ -7,6 +7,7 @@
 #include "nn/module_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/row_map.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 typedef struct map_module {

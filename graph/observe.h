@@ -4,7 +4,7 @@
 #ifndef TREK_GRAPH_OBSERVE_H
 #define TREK_GRAPH_OBSERVE_H
 
-#include "graph/graph.h"
+#include "graph/record.h"
 #include "tensor/op_opts.h"
 
 TREK_BEGIN
@@ -23,11 +23,6 @@ TREK_API trek_status trek_graph_collect_with(trek_graph *graph, const char *tag,
  * of a name is computed from the values of all ranks and processes. For values that are not means of batches (F1, AUROC, R2) use
  * trek_record_metric (metric.h). -- */
 
-/* Adds a scalar to the current point of `name`, which is the mean over the samples of all batches. It may be called only in the
- * function of trek_graph_set_loss or trek_trainer_run. The value stays on its device until the point ends.
- * Errors: SHAPE if it is not a scalar. STATE on any other thread. ARGUMENT if `name` is missing, empty or has a tab or a line
- * break, or is also recorded as a sum or a metric. */
-TREK_API trek_status trek_record_scalar(const char *name, trek_var *value);
 /* Adds a value to the current point of `name`, which is the mean of the values, weighted by `weight`. It may be called only in
  * the function of trek_graph_set_loss or trek_trainer_run. A weight of 0 does not count.
  * Errors: STATE on any other thread. ARGUMENT if `weight` is negative or not finite, or if `name` is missing, empty or has a

@@ -4,22 +4,23 @@
 #include <string.h>
 
 #include "graph/tree_internal.h"
+#include "nn/module_internal.h"
 #include "tensor/debug.h"
 
 trek_module *trek_path_child(const trek_module *parent, const char *name, size_t size)
 {
-    for (int k = 0; k < parent->n_children; k++)
-        if (strlen(parent->children[k].name) == size && memcmp(parent->children[k].name, name, size) == 0)
-            return parent->children[k].module;
+    for (int k = 0; k < parent->own->n_children; k++)
+        if (strlen(parent->own->children[k].name) == size && memcmp(parent->own->children[k].name, name, size) == 0)
+            return parent->own->children[k].module;
     return NULL;
 }
 
 /* Writes e.g. "it has encoder, head"; long lists are cut. */
 static void list_children(const trek_module *module, char *text, size_t size)
 {
-    size_t length = (size_t)snprintf(text, size, module->n_children ? "it has " : "it has no children");
-    for (int k = 0; k < module->n_children && length + 8 < size; k++) {
-        const char *name = module->children[k].name;
+    size_t length = (size_t)snprintf(text, size, module->own->n_children ? "it has " : "it has no children");
+    for (int k = 0; k < module->own->n_children && length + 8 < size; k++) {
+        const char *name = module->own->children[k].name;
         bool fits = length + strlen(name) + 8 < size;
         length += (size_t)snprintf(text + length, size - length, "%s%s", k ? ", " : "", fits ? name : "...");
         if (!fits)
@@ -36,7 +37,7 @@ void trek_path_tell_where(const char *function, const char *path, const char *re
         trek_fail(TREK_ERR_ARGUMENT, "%s: path: \"%s\" contains an empty name", function, path);
     else if (before)
         trek_fail(TREK_ERR_ARGUMENT, "%s: path: there is nothing at \"%s\": \"%.*s\" (%s) has no child \"%.*s\"; %s", function,
-                  path, (int)before, path, module->klass->name, (int)length, rest, children);
+                  path, (int)before, path, module->own->klass->name, (int)length, rest, children);
     else
         trek_fail(TREK_ERR_ARGUMENT, "%s: path: there is nothing at \"%s\": the graph has no child \"%.*s\"; %s", function, path,
                   (int)length, rest, children);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes boxes, texts and arrows of a graph's layout. */
 #include "graph/picture.h"
+#include "nn/module_internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -82,9 +83,9 @@ static trek_status add_line(trek_picture_node *node, char *line)
 static char *class_text(const trek_module *module)
 {
     char details[MOST_DETAILS] = "";
-    if (module->klass->describe)
-        module->klass->describe(module, details, sizeof details);
-    return details[0] ? trek_format("%s(%s)", module->klass->name, details) : trek_strdup(module->klass->name);
+    if (module->own->klass->describe)
+        module->own->klass->describe(module, details, sizeof details);
+    return details[0] ? trek_format("%s(%s)", module->own->klass->name, details) : trek_strdup(module->own->klass->name);
 }
 
 static trek_status add_tags(trek_picture_node *node, const trek_graph_layout *l, int index)
@@ -99,10 +100,11 @@ static trek_status add_tags(trek_picture_node *node, const trek_graph_layout *l,
 static trek_status add_children(trek_picture_node *node, const trek_module *module)
 {
     trek_status status = TREK_OK;
-    for (int k = 0; k < module->n_children && k < MOST_CHILDREN && status == TREK_OK; k++)
-        status = add_line(node, trek_format("- %s: %s", module->children[k].name, module->children[k].module->klass->name));
-    if (status == TREK_OK && module->n_children > MOST_CHILDREN)
-        status = add_line(node, trek_format("and %d more", module->n_children - MOST_CHILDREN));
+    for (int k = 0; k < module->own->n_children && k < MOST_CHILDREN && status == TREK_OK; k++)
+        status = add_line(node, trek_format("- %s: %s", module->own->children[k].name,
+                                            module->own->children[k].module->own->klass->name));
+    if (status == TREK_OK && module->own->n_children > MOST_CHILDREN)
+        status = add_line(node, trek_format("and %d more", module->own->n_children - MOST_CHILDREN));
     return status;
 }
 
@@ -153,9 +155,9 @@ static trek_picture *make(const sources *s, trek_graph *graph, const char *path,
 /* Returns the module's name in the graph: the label of the first node that has it. */
 static char *path_of(const trek_graph *graph, const char *around, const trek_module *module)
 {
-    for (int k = 0; k < graph->base.n_children; k++)
-        if (graph->base.children[k].module == module)
-            return trek_format("%s%s%s", around, *around ? "." : "", graph->base.children[k].name);
+    for (int k = 0; k < graph->base.own->n_children; k++)
+        if (graph->base.own->children[k].module == module)
+            return trek_format("%s%s%s", around, *around ? "." : "", graph->base.own->children[k].name);
     return trek_strdup("");
 }
 

@@ -4,6 +4,8 @@
 
 #include "autograd/backward.h"
 #include "graph/graph_internal.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/rank_context.h"
 
 typedef struct mode {
@@ -22,7 +24,7 @@ static trek_status remember(const char *name, trek_module *module, void *arg)
     modes *m = arg;
     trek_status status = trek_array_grow(&m->list, &m->capacity, m->n + 1, sizeof *m->list);
     if (status == TREK_OK)
-        m->list[m->n++] = (mode){ module, module->training };
+        m->list[m->n++] = (mode){ module, module->own->training };
     return status;
 }
 
@@ -42,7 +44,7 @@ trek_status trek_quiet_forward(trek_module *module, trek_var *const *inputs, int
         trek_no_grad_end();
         trek_scope_end(scope);
         for (int k = 0; k < before.n; k++)
-            before.list[k].module->training = before.list[k].training;
+            before.list[k].module->own->training = before.list[k].training;
     }
     trek_rank_here.rng_step = step;
     trek_rank_here.rng_draw = draw;

@@ -65,7 +65,7 @@ static void plan_step(trek_graph *graph, const value_uses *uses, int k, trek_act
     const trek_graph_node *node = &graph->layout.nodes[k];
     trek_route *r = &graph->route;
     trek_route_step *step = &r->steps[r->n_steps++];
-    const trek_module_class *klass = node->module ? node->module->klass : NULL;
+    const trek_module_class *klass = node->module ? node->module->own->klass : NULL;
     step->kind = activation ? TREK_ROUTE_FUSED : !klass ? TREK_ROUTE_MERGE
         : node->n_results ? TREK_ROUTE_RESULTS : node->n_inputs == 1 && klass->forward ? TREK_ROUTE_ONE : TREK_ROUTE_MANY;
     step->activation = (uint8_t)activation;
@@ -198,7 +198,7 @@ static trek_var *run_many(const trek_graph *graph, trek_route_frame *f, const tr
     for (int k = 0; k < step->n_inputs; k++) {
         trek_var *value = places[k] >= 0 ? f->slots[places[k]]
             : places[k] == TREK_GRAPH_NOTHING ? NULL : f->states[~places[k]];
-        if (!value && !(step->module && trek_verb_taker(step->module)->klass->optional_inputs)) {
+        if (!value && !(step->module && trek_verb_taker(step->module)->own->klass->optional_inputs)) {
             value = first_state(f->slots[places[0]]);
             if (!value)
                 return NULL;
@@ -245,7 +245,7 @@ static trek_status run_step(const trek_graph *graph, trek_route_frame *f, const 
         return status != TREK_OK
                    ? status
                    : trek_fail(TREK_ERR_CALLBACK, "graph: module: the forward of %s returned NULL; it must return a result",
-                               step->module->klass->name);
+                               step->module->own->klass->name);
     }
     const int *drops = r->places + step->first_drop;
     for (int k = 0; k < step->n_drops; k++) {

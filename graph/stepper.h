@@ -4,6 +4,9 @@
 #ifndef TREK_GRAPH_STEPPER_H
 #define TREK_GRAPH_STEPPER_H
 
+#include "data/loader.h"
+#include "graph/graph.h"
+#include "graph/metric.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "optim/optimizer_move.h"

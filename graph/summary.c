@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Summaries: what is known of each layer that ran and of the modules that contain them, and both as a table. */
 #include "graph/summary.h"
+#include "nn/module_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
 #include "graph/quiet_forward.h"
+#include "nn/module_tree.h"
 #include "nn/pointer_map.h"
 #include "nn/watch.h"
 
@@ -176,10 +178,11 @@ static void end_run(trek_module *module, trek_var *result, void *arg)
         return;
     l->ran = true;
     l->output = trek_var_shape(result);
-    for (int k = 0; k < module->n_params; k++)
-        l->mult_adds += mult_adds_of(module->params[k].name, trek_var_numel(module->params[k].var), module->klass->name,
+    for (int k = 0; k < module->own->n_params; k++)
+        l->mult_adds += mult_adds_of(module->own->params[k].name, trek_var_numel(module->own->params[k].var),
+                                     module->own->klass->name,
                                      l->output);
-    if (module->n_params)
+    if (module->own->n_params)
         l->pass_bytes = 2 * trek_var_numel(result) * (int64_t)trek_dtype_size(trek_var_dtype(result));
     s->totals.mult_adds += l->mult_adds;
     s->totals.pass_bytes += l->pass_bytes;
@@ -207,11 +210,11 @@ static trek_status run_values(trek_module *module, trek_var *const *inputs, int 
 static trek_device device_of(trek_module *module, const trek_summary_opts *opts)
 {
     trek_device device = opts->device;
-    for (int k = 0; k < module->n_params; k++)
-        return trek_var_device(module->params[k].var);
-    for (int k = 0; k < module->n_children; k++)
-        if (trek_module_param_count(module->children[k].module) > 0)
-            return device_of(module->children[k].module, opts);
+    for (int k = 0; k < module->own->n_params; k++)
+        return trek_var_device(module->own->params[k].var);
+    for (int k = 0; k < module->own->n_children; k++)
+        if (trek_module_param_count(module->own->children[k].module) > 0)
+            return device_of(module->own->children[k].module, opts);
     return device;
 }
 
@@ -334,7 +337,7 @@ static void name_of(const summary *s, const trek_summary_opts *opts, const line 
     for (int k = 1; k < l->depth && length < (int)size - 16; k++)
         length += snprintf(name + length, size - (size_t)length, "│    ");
     length += snprintf(name + length, size - (size_t)length, "%s%s", l->depth == 0 ? "" : l->depth == 1 ? "├─" : "└─",
-                       l->module->klass->name);
+                       l->module->own->klass->name);
     if (l->depth == 0 || length >= (int)size)
         return;
     if (opts->paths)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A profile's times by module, for a graph: as observed scalars and as colours. */
 #include "graph/timeline_times.h"
+#include "nn/module_internal.h"
 
 #include <string.h>
 
@@ -10,8 +11,8 @@
  * belong to the graph's own run. */
 static const char *inside(const trek_graph *graph, const char *name)
 {
-    size_t length = strlen(graph->base.klass->name);
-    if (strncmp(name, graph->base.klass->name, length) != 0)
+    size_t length = strlen(graph->base.own->klass->name);
+    if (strncmp(name, graph->base.own->klass->name, length) != 0)
         return NULL;
     return name[length] == '.' ? name + length + 1 : name[length] ? NULL : name + length;
 }

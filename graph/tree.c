@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Paths: to modules, and to what nested graphs have besides. */
 #include "graph/tree.h"
+#include "nn/module_internal.h"
 
 #include <string.h>
 
+#include "autograd/leaf.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
 #include "graph/tree_internal.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 
 /* --- what a path names ---------------------------------------------------------- */
 
@@ -78,13 +82,13 @@ trek_path_kind trek_graph_path_kind(trek_graph *graph, const char *path)
 int trek_graph_child_count(trek_graph *graph, const char *path)
 {
     const trek_module *module = trek_graph_module_at(graph, path, "graph_child_count");
-    return module ? module->n_children : -1;
+    return module ? module->own->n_children : -1;
 }
 
 const char *trek_graph_child_name(trek_graph *graph, const char *path, int k)
 {
     const trek_module *module = trek_graph_module_at(graph, path, "graph_child_name");
-    return module && k >= 0 && k < module->n_children ? module->children[k].name : NULL;
+    return module && k >= 0 && k < module->own->n_children ? module->own->children[k].name : NULL;
 }
 
 /* --- parameters and modes ------------------------------------------------------- */
@@ -146,7 +150,7 @@ static trek_status add_line(const char *path, trek_module *module, void *arg)
     for (const char *c = path; *c; c++)
         if (*c == '.')
             trek_text_add(text, "  ");
-    trek_text_format(text, "%s%s: %s, %lld", *path ? "  " : "", *path ? name : "(here)", module->klass->name,
+    trek_text_format(text, "%s%s: %s, %lld", *path ? "  " : "", *path ? name : "(here)", module->own->klass->name,
                      (long long)trek_module_param_count(module));
     if (all_frozen(module))
         trek_text_add(text, ", frozen");

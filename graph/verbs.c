@@ -2,8 +2,11 @@
 /* What loops, gates, switches and maps have in common. */
 #include "graph/verbs.h"
 
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 int64_t trek_verb_rows(const char *name, trek_var *x)
@@ -34,8 +37,8 @@ trek_var *trek_verb_index(const int64_t *index, int64_t n, trek_device device)
 
 trek_module *trek_verb_taker(trek_module *module)
 {
-    while (module->klass->hands_inputs_on && module->n_children > 0)
-        module = module->children[0].module;
+    while (module->own->klass->hands_inputs_on && module->own->n_children > 0)
+        module = module->own->children[0].module;
     return module;
 }
 
@@ -66,12 +69,12 @@ trek_status trek_detach_slot(trek_var **slot)
 
 static trek_status refuse(const char *path, trek_module *module, void *arg)
 {
-    if (!module->klass->meets_ranks)
+    if (!module->own->klass->meets_ranks)
         return TREK_OK;
     return trek_fail(TREK_ERR_UNSUPPORTED,
                      "%s: \"%s\" (%s) waits for the other ranks, which may run this part a different number of times; such a "
                      "module cannot be in it",
-                     (const char *)arg, path, module->klass->name);
+                     (const char *)arg, path, module->own->klass->name);
 }
 
 trek_status trek_verb_refuse_meeting(const char *name, trek_module *part)

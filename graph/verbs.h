@@ -5,6 +5,7 @@
 #define TREK_GRAPH_VERBS_H
 
 #include "graph/flow.h"
+#include "graph/flow_control.h"
 #include "nn/module.h"
 #include "nn/text.h"
 

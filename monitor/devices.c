@@ -8,6 +8,7 @@
 #include "distributed/step/stepper_ranks.h"
 #include "monitor/monitor_internal.h"
 #include "nn/module.h"
+#include "nn/module_tree.h"
 #include "tensor/backend.h"
 #include "tensor/memory.h"
 

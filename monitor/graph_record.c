@@ -7,6 +7,8 @@
 #include "graph/picture.h"
 #include "monitor/monitor_internal.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
+#include "tensor/print.h"
 
 enum { MOST_DRAWN = 64, MOST_NODES = 4096 };
 
@@ -46,15 +48,15 @@ static void begin_node(writing *w, const char *name, const char *kind, const cha
 
 static bool is_sequence(const trek_module *module)
 {
-    return module->klass == &trek_sequential_class && module->n_children > 0;
+    return module->own->klass == &trek_sequential_class && module->own->n_children > 0;
 }
 
 static void add_module(writing *w, const char *path, trek_module *module, bool group)
 {
     char details[128] = "";
-    if (module->klass->describe)
-        module->klass->describe(module, details, sizeof details);
-    begin_node(w, path, group ? "group" : "module", module->klass->name);
+    if (module->own->klass->describe)
+        module->own->klass->describe(module, details, sizeof details);
+    begin_node(w, path, group ? "group" : "module", module->own->klass->name);
     if (*details)
         trek_monitor_word(&w->nodes, "details", details);
     trek_monitor_whole(&w->nodes, "parameters", trek_module_param_count(module));
@@ -71,7 +73,7 @@ static char *end_of(const char *path, const trek_module *module, bool first)
 {
     char *name = trek_strdup(path);
     while (name && is_sequence(module)) {
-        const trek_module_child *child = &module->children[first ? 0 : module->n_children - 1];
+        const trek_module_link *child = &module->own->children[first ? 0 : module->own->n_children - 1];
         char *longer = inside(name, child->name);
         trek_free(name);
         name = longer;
@@ -100,9 +102,9 @@ static void add_link(writing *w, char *from, char *to, int port, const char *lab
 static void add_children(writing *w, const char *path, const trek_module *module)
 {
     char *before = NULL;
-    for (int k = 0; k < module->n_children && w->n_nodes < MOST_NODES; k++) {
-        trek_module *child = module->children[k].module;
-        char *name = inside(path, module->children[k].name);
+    for (int k = 0; k < module->own->n_children && w->n_nodes < MOST_NODES; k++) {
+        trek_module *child = module->own->children[k].module;
+        char *name = inside(path, module->own->children[k].name);
         if (!name) {
             w->nodes.failed = true;
             break;
@@ -110,7 +112,7 @@ static void add_children(writing *w, const char *path, const trek_module *module
         add_module(w, name, child, is_sequence(child));
         add_children(w, name, child);
         if (is_sequence(module) && k > 0)
-            add_link(w, end_of(before, module->children[k - 1].module, false), end_of(name, child, true), 0, "");
+            add_link(w, end_of(before, module->own->children[k - 1].module, false), end_of(name, child, true), 0, "");
         trek_free(before);
         before = name;
     }
@@ -123,8 +125,8 @@ static void add_children(writing *w, const char *path, const trek_module *module
 static char *name_beside(const trek_graph *graph, const char *path, const char *wanted)
 {
     char *own = trek_strdup(wanted);
-    for (int k = 0; own && k < graph->base.n_children; k++)
-        if (strcmp(graph->base.children[k].name, own) == 0) {
+    for (int k = 0; own && k < graph->base.own->n_children; k++)
+        if (strcmp(graph->base.own->children[k].name, own) == 0) {
             char *longer = trek_format("%s_", own);
             trek_free(own);
             own = longer;
@@ -181,9 +183,9 @@ static const char *label_of(const trek_graph *graph, const trek_picture *p, cons
     trek_graph *nested = trek_graph_from_module(module);
     if (nested)
         return edge->port < nested->layout.n_inputs ? nested->layout.inputs[edge->port].name : "";
-    for (int k = 0; module->klass->input_names && module->klass->input_names[k]; k++)
+    for (int k = 0; module->own->klass->input_names && module->own->klass->input_names[k]; k++)
         if (k + 1 == edge->port)
-            return module->klass->input_names[k];
+            return module->own->klass->input_names[k];
     return "";
 }
 

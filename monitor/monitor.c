@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "autograd/var.h"
+#include "data/loader_position.h"
 #include "distributed/trainer.h"
+#include "distributed/trainer_ranks.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
 #include "graph/watch.h"

@@ -26,6 +26,7 @@
 
 #include "distributed/run.h"
 #include "graph/graph.h"
+#include "tensor/log.h"
 
 TREK_BEGIN
 

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "distributed/run_progress.h"
 #include "monitor/progress_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"

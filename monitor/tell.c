@@ -8,6 +8,7 @@
 #include "autograd/var.h"
 #include "monitor/monitor_internal.h"
 #include "nn/module.h"
+#include "nn/module_tree.h"
 #include "tensor/version.h"
 
 static void add_arguments(trek_text *line)

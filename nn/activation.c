@@ -5,6 +5,7 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
 
 /* --- without options ------------------------------------------------------ */
 
@@ -55,7 +56,7 @@ static trek_var *leaky_relu_forward(trek_module *self, trek_var *x) { return tre
 static trek_var *dropout_forward(trek_module *self, trek_var *x)
 {
     double p = ((number_layer *)self)->value;
-    return self->training && p > 0 ? trek_dropout(x, p, true) : x;
+    return self->own->training && p > 0 ? trek_dropout(x, p, true) : x;
 }
 
 static void number_describe(const trek_module *self, char *text, size_t size)

@@ -6,6 +6,9 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 
 /* --- without numbers ----------------------------------------------------------------------------- */
 
@@ -79,7 +82,7 @@ NUMBERS(hardtanh, describe_both, trek_hardtanh(x, m->first, m->second))
 NUMBERS(hardshrink, describe_first, trek_hardshrink(x, m->first))
 NUMBERS(softshrink, describe_first, trek_softshrink(x, m->first))
 NUMBERS(threshold, describe_both, trek_threshold(x, m->first, m->second))
-NUMBERS(rrelu, describe_both, trek_rrelu(x, m->first, m->second, self->training))
+NUMBERS(rrelu, describe_both, trek_rrelu(x, m->first, m->second, self->own->training))
 NUMBERS(softmin, describe_first, trek_softmin(x, (int)m->first))
 NUMBERS(glu, describe_first, trek_glu(x, (int)m->first))
 

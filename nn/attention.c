@@ -8,7 +8,9 @@
 #include "nn/kv_cache_internal.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
+#include "tensor/creation.h"
 #include "tensor/debug.h"
+#include "tensor/shapes.h"
 
 typedef struct attention_layer {
     trek_module base;
@@ -136,7 +138,7 @@ static bool add_keys(const attention_layer *m, trek_var **parts, trek_attention_
  * be NULL; otherwise it receives the attention weights. */
 static trek_var *attend(attention_layer *m, trek_var *parts[3], trek_var *mask, bool to_itself, trek_var **weights)
 {
-    trek_attention_opts opts = { .causal = m->causal, .mask = mask, .dropout = m->base.training ? m->dropout : 0 };
+    trek_attention_opts opts = { .causal = m->causal, .mask = mask, .dropout = m->base.own->training ? m->dropout : 0 };
     bool cached = to_itself && trek_caching();
     trek_var *y;
     if (cached && (weights || added_keys(m) > 0))
@@ -205,9 +207,9 @@ trek_var *trek_nn_multihead_attention_forward(trek_module *attention, trek_var *
     if (weights)
         *weights = NULL;
     if (attention && !trek_gone(attention, "multihead_attention", "the module") &&
-        attention->klass != &trek_multihead_attention_class)
+        attention->own->klass != &trek_multihead_attention_class)
         return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: module: it is a %s; must be a multihead_attention",
-                              attention->klass->name);
+                              attention->own->klass->name);
     if (trek_forward_results(attention, inputs, 4, results, weights ? 2 : 1) != TREK_OK)
         return NULL;
     if (weights)

@@ -7,6 +7,7 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/batch_norm_internal.h"
+#include "nn/module_internal.h"
 #include "tensor/tensor_internal.h"
 
 /* Counts one more batch. On the CPU this runs without an op, because it happens in every step. */
@@ -28,7 +29,7 @@ static trek_status count_batch(trek_batch_norm_layer *m)
 trek_status trek_batch_norm_layer_count(trek_batch_norm_layer *m, double *momentum)
 {
     *momentum = m->momentum;
-    if (!m->base.training || !m->num_batches_tracked)
+    if (!m->base.own->training || !m->num_batches_tracked)
         return TREK_OK;
     trek_status status = count_batch(m);
     if (status == TREK_OK && (m->cumulative || m->recounts))
@@ -38,11 +39,11 @@ trek_status trek_batch_norm_layer_count(trek_batch_norm_layer *m, double *moment
 
 trek_var *trek_batch_norm_layer_normalize(trek_batch_norm_layer *m, trek_var *x)
 {
-    bool tracks = m->running_mean != NULL, training = m->base.training || !tracks;
+    bool tracks = m->running_mean != NULL, training = m->base.own->training || !tracks;
     char text[TREK_SHAPE_TEXT];
     if (training && trek_var_size(x, 0) != 0 && trek_var_numel(x) == trek_var_size(x, 1))
         return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; training needs more than 1 value for each channel",
-                              m->base.klass->name,
+                              m->base.own->klass->name,
                               trek_shape_text(trek_var_shape(x), text, sizeof text));
     double momentum;
     if (trek_batch_norm_layer_count(m, &momentum) != TREK_OK)

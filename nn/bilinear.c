@@ -6,6 +6,7 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "tensor/creation.h"
 
 typedef struct bilinear_layer {
     trek_module base;

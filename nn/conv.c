@@ -6,7 +6,10 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
 #include "nn/spatial.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 
 enum { PLAIN, TRANSPOSED, KINDS };
 
@@ -90,7 +93,7 @@ static trek_var *transposed_forward(trek_module *self, trek_var *x)
 static trek_var *transposed_forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     const conv_layer *m = (const conv_layer *)self;
-    const char *name = self->klass->name;
+    const char *name = self->own->klass->name;
     if (n > 2)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes x, and a tensor with the result's shape", name, n);
     if (n == 1 || !inputs[1])

@@ -4,6 +4,7 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
 
 typedef struct channel_dropout_layer {
     trek_module base;
@@ -14,7 +15,7 @@ typedef struct channel_dropout_layer {
 static trek_var *channel_dropout_forward(trek_module *self, trek_var *x)
 {
     channel_dropout_layer *m = (channel_dropout_layer *)self;
-    return m->run(x, m->p, self->training);
+    return m->run(x, m->p, self->own->training);
 }
 
 static void channel_dropout_describe(const trek_module *self, char *text, size_t size)

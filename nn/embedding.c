@@ -8,6 +8,9 @@
 #include "autograd/ops.h"
 #include "nn/init_internal.h"
 #include "nn/layers_internal.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 
 typedef struct embedding_layer {
     trek_module base;

@@ -15,7 +15,7 @@ static trek_status place_if_found(const char *path, trek_module *module, void *w
 {
     if (module != wanted)
         return TREK_OK;
-    trek_error_place(module, path, module->klass->name);
+    trek_error_place(module, path, module->own->klass->name);
     return TREK_ERR_STATE; /* ends the walk */
 }
 
@@ -32,7 +32,7 @@ static trek_var *finish(trek_module *module, trek_scope scope, bool clean, int f
         trek_trace_end_module(frame, result ? trek_var_data(result) : NULL);
     if (result)
         return trek_scope_end_keep(scope, result);
-    trek_fail_after(TREK_ERR_CALLBACK, "%s: forward: no result; it must return one", module->klass->name);
+    trek_fail_after(TREK_ERR_CALLBACK, "%s: forward: no result; it must return one", module->own->klass->name);
     if (clean)
         trek_module_tell_place(module, module);
     return trek_scope_end_keep(scope, NULL);
@@ -40,8 +40,8 @@ static trek_var *finish(trek_module *module, trek_scope scope, bool clean, int f
 
 static void refuse(const trek_module *module)
 {
-    const char *name = module->klass->name;
-    if (module->upkeep->failed)
+    const char *name = module->own->klass->name;
+    if (module->own->failed)
         trek_fail(TREK_ERR_STATE, "%s: incomplete: a module that was added to it could not be made, so it cannot run", name);
     else
         trek_fail(TREK_ERR_UNSUPPORTED, "%s: the class has no forward", name);
@@ -50,9 +50,9 @@ static void refuse(const trek_module *module)
 /* Returns the name under which `module` is a child of `around`, or NULL if it is no child. */
 static const char *child_name(const trek_module *around, const trek_module *module)
 {
-    for (int k = 0; around && k < around->n_children; k++)
-        if (around->children[k].module == module)
-            return around->children[k].name;
+    for (int k = 0; around && k < around->own->n_children; k++)
+        if (around->own->children[k].module == module)
+            return around->own->children[k].name;
     return NULL;
 }
 
@@ -81,12 +81,12 @@ int trek_module_trace(trek_module *module)
         trek_walk_modules(around, 0, note_name, &search);
         name = *search.name ? search.name : NULL;
     }
-    return trek_trace_begin_module(name ? name : module->klass->name, module);
+    return trek_trace_begin_module(name ? name : module->own->klass->name, module);
 }
 
 static trek_status run_results(trek_module *module, trek_var *const *inputs, int n, trek_var **results, int count)
 {
-    const trek_module_class *klass = module->klass;
+    const trek_module_class *klass = module->own->klass;
     for (int k = 0; k < count; k++)
         results[k] = NULL;
     trek_status status = trek_weights_make(module);
@@ -115,7 +115,7 @@ trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs
 /* Runs a module whose weights are in place. */
 static trek_var *run_class(trek_module *module, trek_var *const *inputs, int n)
 {
-    const trek_module_class *klass = module->klass;
+    const trek_module_class *klass = module->own->klass;
     if (n == 1 && klass->forward)
         return klass->forward(module, inputs[0]);
     if (klass->forward_many)
@@ -126,8 +126,8 @@ static trek_var *run_class(trek_module *module, trek_var *const *inputs, int n)
 
 static trek_var *run(trek_module *module, trek_var *const *inputs, int n)
 {
-    const trek_module_class *klass = module->klass;
-    if (!module->upkeep->parametrizations || (!klass->forward_many && !(n == 1 && klass->forward)))
+    const trek_module_class *klass = module->own->klass;
+    if (!module->own->parametrizations || (!klass->forward_many && !(n == 1 && klass->forward)))
         return run_class(module, inputs, n);
     trek_var *y = trek_weights_make(module) == TREK_OK ? run_class(module, inputs, n) : NULL;
     trek_weights_drop(module);
@@ -154,12 +154,12 @@ static bool ready(const char *function, trek_module *module, trek_var *const *in
     }
     if (trek_gone(module, function, "the module"))
         return false;
-    const char *name = module->klass->name;
+    const char *name = module->own->klass->name;
     if (n < 1)
         trek_fail(TREK_ERR_ARGUMENT, "%s: %s: inputs: %d; must be at least 1", name, function, n);
     else if (!inputs[0])
         trek_fail_missing(function, n == 1 ? "input" : "input 0");
-    else if (module->upkeep->failed || !trek_module_runs(module))
+    else if (module->own->failed || !trek_module_runs(module))
         refuse(module);
     else if (n > 1 && !trek_module_takes_many(module))
         trek_fail(TREK_ERR_UNSUPPORTED, "%s: inputs: %d; it takes one", name, n);
@@ -222,7 +222,7 @@ trek_status trek_forward_results(trek_module *module, trek_var *const *inputs, i
         return trek_fail_missing("forward_results", "results");
     if (!ready("forward_results", module, inputs, n))
         return trek_error_status();
-    const trek_module_class *klass = module->klass;
+    const trek_module_class *klass = module->own->klass;
     int most = result_count(klass);
     if (count < 1 || count > most)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: results: %d; it has %d", klass->name, count, most);

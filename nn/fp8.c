@@ -31,20 +31,20 @@ typedef struct fp8_list {
 /* Returns the weight of a module whose products can use 8 bits, or NULL if it is no such module. */
 static trek_var *weight_of(const trek_module *module)
 {
-    if (module->klass == &trek_linear_class) {
+    if (module->own->klass == &trek_linear_class) {
         const trek_linear_layer *m = (const trek_linear_layer *)module;
         return m->in % TREK_FP8_MULTIPLE == 0 && m->out % TREK_FP8_MULTIPLE == 0 ? m->weight : NULL;
     }
-    for (int k = 0; module->klass == &trek_multihead_attention_class && k < module->n_params; k++)
-        if (strcmp(module->params[k].name, "in_proj_weight") == 0)
-            return module->params[k].var->data->sizes[1] % TREK_FP8_MULTIPLE == 0 ? module->params[k].var : NULL;
+    for (int k = 0; module->own->klass == &trek_multihead_attention_class && k < module->own->n_params; k++)
+        if (strcmp(module->own->params[k].name, "in_proj_weight") == 0)
+            return module->own->params[k].var->data->sizes[1] % TREK_FP8_MULTIPLE == 0 ? module->own->params[k].var : NULL;
     return NULL;
 }
 
 static trek_status list_module(const char *path, trek_module *module, void *arg)
 {
     fp8_list *l = arg;
-    const trek_fp8_layer *has = module->upkeep->fp8;
+    const trek_fp8_layer *has = module->own->fp8;
     if (l->enabled ? !has : !has && !weight_of(module))
         return TREK_OK;
     l->already += has != NULL;
@@ -63,13 +63,13 @@ static trek_status list_module(const char *path, trek_module *module, void *arg)
 
 static void drop(trek_module *module)
 {
-    for (int k = 0; k < module->n_buffers; k++)
-        if (module->buffers[k].var == module->upkeep->fp8->record) {
+    for (int k = 0; k < module->own->n_buffers; k++)
+        if (module->own->buffers[k].var == module->own->fp8->record) {
             trek_module_drop_buffer(module, k);
             break;
         }
-    trek_free(module->upkeep->fp8);
-    module->upkeep->fp8 = NULL;
+    trek_free(module->own->fp8);
+    module->own->fp8 = NULL;
 }
 
 static trek_status add(trek_module *module, int64_t history)
@@ -87,15 +87,15 @@ static trek_status add(trek_module *module, int64_t history)
             return trek_error_status();
         }
     }
-    module->upkeep->fp8 = fp8;
+    module->own->fp8 = fp8;
     return TREK_OK;
 }
 
 static trek_status set_margin(const char *path, trek_module *module, void *margin)
 {
     (void)path;
-    if (module->upkeep->fp8)
-        module->upkeep->fp8->margin = *(const int *)margin;
+    if (module->own->fp8)
+        module->own->fp8->margin = *(const int *)margin;
     return TREK_OK;
 }
 
@@ -137,7 +137,7 @@ trek_status trek_fp8_enable(trek_module *module, const trek_fp8_opts *opts)
     status = trek_walk_modules(module, 0, list_module, &l);
     if (status == TREK_OK && l.n == 0 && l.already == 0)
         status = trek_fail(TREK_ERR_ARGUMENT, "fp8_enable: module: the %s has no linear layer whose sizes are multiples of %d",
-                           module->klass->name, TREK_FP8_MULTIPLE);
+                           module->own->klass->name, TREK_FP8_MULTIPLE);
     int n = 0;
     while (status == TREK_OK && n < l.n && (status = add(l.modules[n], l.history)) == TREK_OK)
         n++;

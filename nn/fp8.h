@@ -32,17 +32,10 @@
 #ifndef TREK_NN_FP8_H
 #define TREK_NN_FP8_H
 
+#include "nn/fp8_opts.h"
 #include "nn/module.h"
 
 TREK_BEGIN
-
-/* Options of trek_fp8_enable. */
-typedef struct trek_fp8_opts {
-    /* Number of steps that scales follow from; default 16, at most 65536. TREK_OFF: each tensor's own magnitude, which takes one
-     * more pass over it and needs no buffers. */
-    int64_t history;
-    int margin; /* scales are divided by 2^margin, at most 64 and at least -64; default 0 */
-} trek_fp8_opts;
 
 /* Makes the linear layers of the module and of the modules below it multiply operands of 8 bits wherever bf16 autocast is on.
  * Call it equally for every replica before the trainer is set up, that is, in the function that builds the replicas, or use .amp.

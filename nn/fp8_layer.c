@@ -53,8 +53,8 @@ static bool is_known(const int32_t *record, int64_t history, int role)
 static bool learns(const trek_module *module)
 {
     bool any = false;
-    for (int k = 0; k < module->n_params; k++)
-        any |= module->params[k].var->requires_grad;
+    for (int k = 0; k < module->own->n_params; k++)
+        any |= module->own->params[k].var->requires_grad;
     return any && (trek_grad_enabled() || trek_runs_again > 0);
 }
 
@@ -85,13 +85,13 @@ void trek_fp8_pause(bool on) { paused += on ? 1 : -1; }
 
 trek_var *trek_module_linear(trek_module *module, trek_var *x, trek_var *weight, trek_var *bias)
 {
-    trek_fp8_layer *fp8 = module->upkeep->fp8;
+    trek_fp8_layer *fp8 = module->own->fp8;
     if (!fp8 || paused > 0 || !takes(x, weight, bias))
         return trek_linear(x, weight, bias);
-    trek_fp8_scaling scaling = { .record = fp8->record, .margin = fp8->margin, .training = module->training };
-    scaling.roll = fp8->record && module->training && begins_step(fp8, weight);
+    trek_fp8_scaling scaling = { .record = fp8->record, .margin = fp8->margin, .training = module->own->training };
+    scaling.roll = fp8->record && module->own->training && begins_step(fp8, weight);
     if (scaling.roll)
         fp8->calibrates = has_to_calibrate(fp8, module);
-    scaling.calibrates = fp8->calibrates && module->training;
+    scaling.calibrates = fp8->calibrates && module->own->training;
     return trek_fp8_linear(x, weight, bias, &scaling);
 }

@@ -6,15 +6,15 @@
 
 trek_activation trek_layer_fuses(const trek_module *first, const trek_module *second)
 {
-    bool linear = first->klass == &trek_linear_class, conv = first->klass == &trek_conv_classes[1];
-    if (second->klass == &trek_relu_class)
+    bool linear = first->own->klass == &trek_linear_class, conv = first->own->klass == &trek_conv_classes[1];
+    if (second->own->klass == &trek_relu_class)
         return linear || conv ? TREK_ACTIVATION_RELU : TREK_ACTIVATION_NONE;
-    return linear && second->klass == &trek_gelu_class ? TREK_ACTIVATION_GELU : TREK_ACTIVATION_NONE;
+    return linear && second->own->klass == &trek_gelu_class ? TREK_ACTIVATION_GELU : TREK_ACTIVATION_NONE;
 }
 
 static trek_var *forward(trek_module *layer, trek_var *x, trek_activation activation)
 {
-    if (layer->klass == &trek_conv_classes[1])
+    if (layer->own->klass == &trek_conv_classes[1])
         return trek_conv_layer_forward(layer, x, activation);
     return trek_linear_layer_forward(layer, x, activation);
 }

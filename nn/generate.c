@@ -7,8 +7,10 @@
 #include "autograd/backward.h"
 #include "nn/generate.h"
 #include "nn/kv_cache_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/memory_internal.h"
 #include "tensor/option_internal.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 #include "tensor/tensor.h"
 

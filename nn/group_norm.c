@@ -5,6 +5,8 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 
 /* --- groups ------------------------------------------------------------------ */
 

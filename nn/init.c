@@ -4,8 +4,14 @@
 
 #include <math.h>
 
+#include "autograd/leaf.h"
 #include "nn/init_internal.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tensor/memory_internal.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 /* --- drawing nothing ---------------------------------------------------------- */

@@ -5,6 +5,8 @@
 
 #include "autograd/ops.h"
 #include "nn/batch_norm_internal.h"
+#include "nn/module_internal.h"
+#include "tensor/shapes.h"
 
 /* The fields are those of batch norm. Its statistics are not recounted, because PyTorch decides that by class. */
 static trek_status instance_norm_reset(trek_module *self) { return trek_batch_norm_layer_reset(self); }
@@ -16,9 +18,9 @@ static trek_var *instance_norm_forward(trek_module *self, trek_var *x, int ndim)
     bool lone = trek_var_ndim(x) == ndim - 1;
     if ((!lone && trek_var_ndim(x) != ndim) || trek_var_size(x, lone ? 0 : 1) != m->features)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; must have %d or %d dimensions and %" PRId64 " channels",
-                              self->klass->name, trek_shape_text(trek_var_shape(x), text, sizeof text), ndim - 1, ndim,
+                              self->own->klass->name, trek_shape_text(trek_var_shape(x), text, sizeof text), ndim - 1, ndim,
                               m->features);
-    bool own = self->training || !m->running_mean;
+    bool own = self->own->training || !m->running_mean;
     trek_var *y = trek_instance_norm(lone ? trek_unsqueeze(x, 0) : x, m->running_mean, m->running_var, m->weight, m->bias, own,
                                      m->momentum, m->eps);
     return lone ? trek_squeeze(y, 0) : y;

@@ -4,11 +4,12 @@
 #include <stdio.h>
 
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
 
 trek_module *trek_layer_finish(trek_module *module)
 {
     module = trek_module_check(module);
-    if (module && module->klass->reset && module->klass->reset(module) != TREK_OK)
+    if (module && module->own->klass->reset && module->own->klass->reset(module) != TREK_OK)
         trek_module_free(&module);
     return module;
 }

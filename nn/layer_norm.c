@@ -4,6 +4,8 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 
 typedef struct layer_norm_layer {
     trek_module base;

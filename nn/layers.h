@@ -11,10 +11,9 @@
 #ifndef TREK_NN_LAYERS_H
 #define TREK_NN_LAYERS_H
 
-#include "nn/module.h"
+#include "nn/basic_layers.h"
 #include "nn/resample.h"
 #include "nn/spatial.h"
-#include "tensor/op_opts.h"
 
 TREK_BEGIN
 
@@ -28,11 +27,6 @@ typedef struct trek_linear_opts {
     trek_dtype dtype;   /* of the parameters; default f32 */
     trek_device device; /* of the parameters; default trek_device_default() */
 } trek_linear_opts;
-
-/* Returns a linear layer, which computes x weight^T + bias.
- * Shapes: x [..., in] -> [..., out].
- * Parameters: weight [out, in] and bias [out], both U(-b, b) with b = 1 / sqrt(in). */
-TREK_API trek_module *trek_nn_linear(int64_t in, int64_t out, trek_device device);
 
 /* Returns the layer of trek_nn_linear with all options. */
 TREK_API trek_module *trek_nn_linear_with(const trek_linear_opts *opts);
@@ -55,30 +49,6 @@ TREK_API trek_module *trek_nn_bilinear(int64_t in1, int64_t in2, int64_t out, tr
 
 /* Returns the layer of trek_nn_bilinear with all options. */
 TREK_API trek_module *trek_nn_bilinear_with(const trek_bilinear_opts *opts);
-
-/* Options of trek_nn_conv2d_with. Lists are [height, width]. */
-typedef struct trek_conv2d_opts {
-    int64_t in;          /* channels of the input; required */
-    int64_t out;         /* channels of the result; required */
-    int64_t kernel[2];   /* size of the window; required */
-    int64_t stride[2];   /* elements from window to window; default 1 */
-    int64_t padding[2];  /* elements added on each side; default 0. Both or none, TREK_ZERO for 0 */
-    int64_t dilation[2]; /* elements from one element of the window to the next; default 1 */
-    int64_t groups;      /* must divide in and out; default 1 */
-    bool no_bias;        /* leaves out the bias */
-    trek_dtype dtype;    /* of the parameters; default f32 */
-    trek_device device;  /* of the parameters; default trek_device_default() */
-    trek_pad_mode padding_mode; /* the values of the padding; default zeros */
-    trek_padding padding_kind;  /* default: the numbers in padding; or no padding, or as much as keeps the size (trek_padding) */
-} trek_conv2d_opts;
-
-/* Returns a two-dimensional convolution.
- * Shapes: x [N, in, H, W] -> [N, out, H', W'], where H' and W' are those of trek_conv2d.
- * Parameters: weight [out, in / groups, kh, kw] and bias [out], both U(-b, b) with b = 1 / sqrt(in / groups kh kw). */
-TREK_API trek_module *trek_nn_conv2d(int64_t in, int64_t out, int64_t kernel, trek_device device);
-
-/* Returns the layer of trek_nn_conv2d with all options. */
-TREK_API trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts);
 
 /* Options of trek_nn_conv_transpose2d_with. Lists are [height, width]. */
 typedef struct trek_conv_transpose2d_opts {
@@ -129,9 +99,6 @@ TREK_API trek_module *trek_nn_batch_norm1d(int64_t features, trek_device device)
 /* Returns the layer of trek_nn_batch_norm1d with all options. */
 TREK_API trek_module *trek_nn_batch_norm1d_with(const trek_batch_norm_opts *opts);
 
-/* Returns a batch norm of images, x [N, C, H, W]; the rest is as in trek_nn_batch_norm1d. */
-TREK_API trek_module *trek_nn_batch_norm2d(int64_t features, trek_device device);
-
 /* Returns the layer of trek_nn_batch_norm2d with all options. */
 TREK_API trek_module *trek_nn_batch_norm2d_with(const trek_batch_norm_opts *opts);
 
@@ -165,11 +132,6 @@ typedef struct trek_layer_norm_opts {
     trek_dtype dtype;   /* of the parameters; default f32 */
     trek_device device; /* of the parameters; default trek_device_default() */
 } trek_layer_norm_opts;
-
-/* Returns a layer norm, which normalises over the last dimension.
- * Shapes: x [..., size] -> the same.
- * Parameters: weight [size], all 1, and bias [size], all 0. */
-TREK_API trek_module *trek_nn_layer_norm(int64_t size, trek_device device);
 
 /* Returns the layer of trek_nn_layer_norm with all options. */
 TREK_API trek_module *trek_nn_layer_norm_with(const trek_layer_norm_opts *opts);
@@ -206,16 +168,6 @@ typedef struct trek_multihead_attention_opts {
     bool add_bias_kv;   /* appends a learned key and value, which every query sees */
     bool add_zero_attn; /* appends a key and a value of zeros after these, which every query sees */
 } trek_multihead_attention_opts;
-
-/* Returns a multi-head attention; the batch is the first dimension. trek_forward applies self-attention to x [N, T, E].
- * Inputs of trek_forward_many: query [N, T, E], key [N, S, E], value [N, S, E] (NULL or left out: the key), and a mask that
- * broadcasts to [N, heads, T, S]. A bool mask is true where a key may be seen, which is the opposite of
- * torch.nn.MultiheadAttention; a floating mask is added to the scores.
- * Results of trek_forward_results: the output [N, T, E] and the weights. The matrix of weights is made only if it is requested.
- * Parameters: in_proj_weight [3 E, E] (query, key, value), Xavier uniform. in_proj_bias [3 E], all 0. out_proj.weight [E, E] as
- * in trek_nn_linear. out_proj.bias [E], all 0. bias_k and bias_v [1, 1, E], Xavier normal.
- * Errors: UNSUPPORTED in a cached forward (nn/kv_cache.h) if keys are appended or the weights are requested. */
-TREK_API trek_module *trek_nn_multihead_attention(int64_t embed_dim, int64_t heads, trek_device device);
 
 /* Returns the layer of trek_nn_multihead_attention with all options. */
 TREK_API trek_module *trek_nn_multihead_attention_with(const trek_multihead_attention_opts *opts);
@@ -261,17 +213,6 @@ typedef struct trek_rnn_opts {
     trek_device device; /* of the parameters; default trek_device_default() */
     bool relu;          /* uses max(0, .) instead of tanh */
 } trek_rnn_opts;
-
-/* Returns an LSTM.
- * Shapes: x [T, N, in] -> [T, N, D hidden], where D is 2 if bidirectional and 1 otherwise. With batch_first both begin [N, T].
- * One sequence may be [T, in]. trek_forward_many takes x, lengths, h0 and c0; trek_forward_results gives output, hn and cn.
- * trek_nn_lstm_forward describes them.
- * Parameters of layer k: weight_ih_lk [4 hidden, in] ([4 hidden, D hidden] if k > 0), weight_hh_lk [4 hidden, hidden], bias_ih_lk
- * and bias_hh_lk [4 hidden]; the backward direction has the same with the suffix _reverse. All are U(-b, b) with b = 1 /
- * sqrt(hidden). With proj_size P there is also weight_hr_lk [P, hidden] (weight_hr of trek_recurrent_opts); results, h0 and hn
- * then have P features where they otherwise have hidden, and weight_hh_lk is [4 hidden, P].
- * Ranks: a forward that is split over ranks needs batch_first and no state as input or result. */
-TREK_API trek_module *trek_nn_lstm(int64_t in, int64_t hidden, trek_device device);
 
 /* Returns the layer of trek_nn_lstm with all options. */
 TREK_API trek_module *trek_nn_lstm_with(const trek_lstm_opts *opts);
@@ -375,11 +316,6 @@ typedef struct trek_embedding_opts {
     bool scale_grad_by_freq; /* divides a row's gradient by its number of occurrences, as in trek_lookup_opts */
 } trek_embedding_opts;
 
-/* Returns an embedding: a table of vectors that are looked up by number.
- * Shapes: indices [...] of any integer dtype -> [..., dim].
- * Parameter: weight [num, dim], N(0, 1). */
-TREK_API trek_module *trek_nn_embedding(int64_t num, int64_t dim, trek_device device);
-
 /* Returns the layer of trek_nn_embedding with all options. */
 TREK_API trek_module *trek_nn_embedding_with(const trek_embedding_opts *opts);
 
@@ -387,10 +323,6 @@ TREK_API trek_module *trek_nn_embedding_with(const trek_embedding_opts *opts);
 typedef struct trek_dropout_opts {
     double p; /* probability of dropping, in [0, 1]; default 0.5, TREK_ZERO for 0 */
 } trek_dropout_opts;
-
-/* Returns a dropout layer. In training it sets each element to zero with probability p and divides the others by 1 - p; in eval
- * mode it returns x. */
-TREK_API trek_module *trek_nn_dropout(double p);
 
 /* Returns the layer of trek_nn_dropout with all options. */
 TREK_API trek_module *trek_nn_dropout_with(const trek_dropout_opts *opts);
@@ -442,20 +374,11 @@ typedef struct trek_softmax_opts {
     int dim; /* the dimension that sums to 1; default -1, the last, TREK_ZERO for 0 */
 } trek_softmax_opts;
 
-/* Returns a layer that computes max(0, x). */
-TREK_API trek_module *trek_nn_relu(void);
-
-/* Returns a layer that computes x Phi(x), where Phi is the distribution function of N(0, 1). */
-TREK_API trek_module *trek_nn_gelu(void);
-
 /* Returns the layer of trek_nn_gelu with all options. */
 TREK_API trek_module *trek_nn_gelu_with(const trek_gelu_opts *opts);
 
 /* Returns a layer that computes x sigmoid(x), also called swish. */
 TREK_API trek_module *trek_nn_silu(void);
-
-/* Returns a layer that computes tanh(x). */
-TREK_API trek_module *trek_nn_tanh(void);
 
 /* Returns a layer that computes 1 / (1 + exp(-x)). */
 TREK_API trek_module *trek_nn_sigmoid(void);
@@ -480,11 +403,6 @@ TREK_API trek_module *trek_nn_log_softmax_with(const trek_softmax_opts *opts);
 
 /* --- pooling and shapes ----------------------------------------------------- */
 
-/* Returns a two-dimensional max pooling, whose stride is the kernel. The second result of trek_forward_results is the indices of
- * trek_max_pool2d_with_indices.
- * Shapes: x [N, C, H, W] -> [N, C, H', W']. */
-TREK_API trek_module *trek_nn_max_pool2d(int64_t kernel);
-
 /* Returns the layer of trek_nn_max_pool2d with all options. */
 TREK_API trek_module *trek_nn_max_pool2d_with(const trek_pool_opts *opts);
 
@@ -505,10 +423,6 @@ typedef struct trek_flatten_opts {
     int end_dim;   /* the last dimension that is flattened; default -1, the last, TREK_ZERO for 0 */
 } trek_flatten_opts;
 
-/* Returns a layer that makes all dimensions after the first one dimension.
- * Shapes: x [N, ...] -> [N, product]. */
-TREK_API trek_module *trek_nn_flatten(void);
-
 /* Returns the layer of trek_nn_flatten with all options. */
 TREK_API trek_module *trek_nn_flatten_with(const trek_flatten_opts *opts);
 
@@ -525,12 +439,6 @@ TREK_API trek_module *trek_nn_identity(void);
 TREK_API trek_module *trek_nn_channels_last(void);
 
 /* --- containers -------------------------------------------------------------- */
-
-/* Returns a module that runs n modules one after the other; its children are named "0", "1", and so on. Each value is dropped
- * after its last use. A linear layer directly followed by ReLU or exact GELU runs as one op, and so does a conv2d followed by
- * ReLU.
- * Ownership: all modules are taken over, also on failure. A NULL among them is a failure; the others are freed then. */
-TREK_API trek_module *trek_nn_sequential(trek_module *const *modules, int n);
 
 /* Appends a module, which is taken over, also on failure.
  * Errors: ARGUMENT if the first argument is not a Sequential. */

@@ -6,6 +6,7 @@
 
 #include "nn/init.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "tensor/option_internal.h"
 #include "tensor/status_internal.h"
 

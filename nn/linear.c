@@ -9,13 +9,14 @@
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
 #include "nn/watch.h"
+#include "tensor/creation.h"
 #include "tensor/memory_internal.h"
 
 /* Returns y plus the adapter's result for x. The factor is applied where there are the fewest numbers. */
 static trek_var *adapted(const trek_linear_layer *m, trek_var *x, trek_var *y)
 {
     const trek_lora_adapter *lora = m->lora;
-    if (m->base.training && lora->dropout > 0)
+    if (m->base.own->training && lora->dropout > 0)
         x = trek_dropout(x, lora->dropout, true);
     if (x && trek_var_dtype(x) != lora->dtype && trek_autocast_dtype() == TREK_F32)
         x = trek_cast(x, lora->dtype);
@@ -29,8 +30,8 @@ static trek_var *adapted(const trek_linear_layer *m, trek_var *x, trek_var *y)
 /* Runs the layer; its weights are in place. */
 static trek_var *run(trek_linear_layer *m, trek_var *x, trek_activation activation)
 {
-    bool plain = !m->lora || m->base.upkeep->merged;
-    if (plain && !m->base.upkeep->fp8)
+    bool plain = !m->lora || m->base.own->merged;
+    if (plain && !m->base.own->fp8)
         return trek_linear_activation(x, m->weight, m->bias, activation);
     trek_var *y = trek_module_linear(&m->base, x, m->weight, m->bias);
     y = y && !plain ? adapted(m, x, y) : y;
@@ -40,7 +41,7 @@ static trek_var *run(trek_linear_layer *m, trek_var *x, trek_activation activati
 static trek_var *linear_forward(trek_module *self, trek_var *x)
 {
     trek_linear_layer *m = (trek_linear_layer *)self;
-    return m->lora || self->upkeep->fp8 ? run(m, x, TREK_ACTIVATION_NONE) : trek_linear(x, m->weight, m->bias);
+    return m->lora || self->own->fp8 ? run(m, x, TREK_ACTIVATION_NONE) : trek_linear(x, m->weight, m->bias);
 }
 
 trek_var *trek_linear_layer_forward(trek_module *linear, trek_var *x, trek_activation activation)
@@ -58,7 +59,7 @@ static trek_status linear_reset(trek_module *self)
     trek_status status = trek_init_uniform(m->weight, -bound, bound);
     if (status == TREK_OK && m->bias)
         status = trek_init_uniform(m->bias, -bound, bound);
-    self->upkeep->merged = false;
+    self->own->merged = false;
     return status == TREK_OK && m->lora ? trek_init_zeros(((const trek_linear_layer *)m->lora->b)->weight) : status;
 }
 
@@ -70,7 +71,7 @@ static void linear_describe(const trek_module *self, char *text, size_t size)
     if (m->lora && n > 0 && (size_t)n < size)
         snprintf(text + n, size - (size_t)n, ", lora r %" PRId64 ", alpha %s, dropout %s%s", m->lora->r,
                  trek_layer_number(m->lora->alpha, alpha), trek_layer_number(m->lora->dropout, dropout),
-                 self->upkeep->merged ? ", merged" : "");
+                 self->own->merged ? ", merged" : "");
 }
 
 const trek_module_class trek_linear_class = {

@@ -12,7 +12,10 @@
 #include "autograd/var_internal.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
+#include "nn/module_values.h"
 #include "nn/parametrize.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
 #include "nn/text.h"
 #include "nn/walk.h"
 #include "tensor/debug.h"
@@ -49,7 +52,7 @@ static trek_status list_layer(const char *path, trek_module *module, void *arg)
 {
     layer_list *l = arg;
     trek_linear_layer *m = (trek_linear_layer *)module;
-    if (module->klass != &trek_linear_class || (l->adapted ? !m->lora : !is_target(path, l->targets)))
+    if (module->own->klass != &trek_linear_class || (l->adapted ? !m->lora : !is_target(path, l->targets)))
         return TREK_OK;
     trek_status status = trek_array_grow(&l->layers, &l->capacity, l->n + 1, sizeof(trek_linear_layer *));
     if (status == TREK_OK)
@@ -67,7 +70,7 @@ static trek_status list_adapted(const char *function, trek_module *module, layer
         return TREK_ERR_STATE;
     trek_status status = trek_walk_modules(module, 0, list_layer, l);
     if (status == TREK_OK && l->n == 0)
-        status = trek_fail(TREK_ERR_ARGUMENT, "%s: module: the %s has no adapters", function, module->klass->name);
+        status = trek_fail(TREK_ERR_ARGUMENT, "%s: module: the %s has no adapters", function, module->own->klass->name);
     return status;
 }
 
@@ -126,7 +129,7 @@ static void drop_adapter(trek_linear_layer *m)
     trek_module_drop_child(&m->base, m->lora->b);
     trek_free(m->lora);
     m->lora = NULL;
-    m->base.upkeep->merged = false;
+    m->base.own->merged = false;
 }
 
 static trek_status add_adapter(trek_linear_layer *m, const trek_lora_opts *o)
@@ -137,7 +140,7 @@ static trek_status add_adapter(trek_linear_layer *m, const trek_lora_opts *o)
     trek_lora_adapter *lora = status == TREK_OK ? adapter_new(m, o) : NULL;
     if (!lora)
         return trek_error_status();
-    lora->a->training = lora->b->training = m->base.training;
+    lora->a->own->training = lora->b->own->training = m->base.own->training;
     status = trek_module_try_add(&m->base, "lora_A", lora->a);
     if (status != TREK_OK) {
         trek_module_free(&lora->b);
@@ -187,8 +190,8 @@ trek_status trek_lora(trek_module *linear, const trek_lora_opts *opts)
         return trek_fail_missing("lora", "layer");
     if (trek_gone(linear, "lora", "the layer"))
         return TREK_ERR_STATE;
-    if (linear->klass != &trek_linear_class)
-        return trek_fail(TREK_ERR_ARGUMENT, "lora: linear: it is a %s; must be a linear layer", linear->klass->name);
+    if (linear->own->klass != &trek_linear_class)
+        return trek_fail(TREK_ERR_ARGUMENT, "lora: linear: it is a %s; must be a linear layer", linear->own->klass->name);
     trek_linear_layer *one[] = { (trek_linear_layer *)linear };
     trek_status status = check_options(&o);
     return status == TREK_OK ? add_all(linear, &(layer_list){ .layers = one, .n = 1 }, &o) : status;
@@ -206,7 +209,7 @@ trek_status trek_lora_apply(trek_module *module, const trek_lora_opts *opts)
     if (status == TREK_OK)
         status = trek_walk_modules(module, 0, list_layer, &l);
     if (status == TREK_OK && l.n == 0)
-        status = trek_fail(TREK_ERR_ARGUMENT, "lora_apply: the %s has no linear layer%s%s", module->klass->name,
+        status = trek_fail(TREK_ERR_ARGUMENT, "lora_apply: the %s has no linear layer%s%s", module->own->klass->name,
                            l.targets && *l.targets ? " whose name ends in " : l.targets ? " of no name" : "",
                            l.targets && *l.targets ? *l.targets : "");
     if (status == TREK_OK)
@@ -236,13 +239,13 @@ static trek_status add_product(trek_linear_layer *m, double factor)
 
 static trek_status set_merged(trek_linear_layer *m, bool merged)
 {
-    if (m->base.upkeep->merged == merged)
+    if (m->base.own->merged == merged)
         return TREK_OK;
-    if (trek_is_parametrized(&m->base, "weight") || m->lora->a->upkeep->parametrizations || m->lora->b->upkeep->parametrizations)
+    if (trek_is_parametrized(&m->base, "weight") || m->lora->a->own->parametrizations || m->lora->b->own->parametrizations)
         return trek_fail(TREK_ERR_STATE, "lora: a parametrised weight cannot be merged; fold it first");
     trek_status status = add_product(m, merged ? m->lora->scale : -m->lora->scale);
     if (status == TREK_OK)
-        m->base.upkeep->merged = merged;
+        m->base.own->merged = merged;
     return status;
 }
 
@@ -276,9 +279,9 @@ static trek_status visit(const char *path, trek_module *module, void *arg)
     const adapter_walk *w = arg;
     const trek_linear_layer *m = (const trek_linear_layer *)module;
     trek_status status = TREK_OK;
-    for (int k = 0; module->klass == &trek_linear_class && m->lora && k < 2 && status == TREK_OK; k++) {
+    for (int k = 0; module->own->klass == &trek_linear_class && m->lora && k < 2 && status == TREK_OK; k++) {
         const trek_linear_layer *part = (const trek_linear_layer *)(k ? m->lora->b : m->lora->a);
-        if (part->base.upkeep->parametrizations)
+        if (part->base.own->parametrizations)
             return trek_fail(TREK_ERR_STATE, "lora: \"%s\" has a parametrised weight; fold it first", path);
         char *name = trek_format("%s%s%s", path, *path ? "." : "", k ? "lora_B.weight" : "lora_A.weight");
         status = name ? w->each(name, part->weight, w->arg) : TREK_ERR_MEMORY;
@@ -342,7 +345,8 @@ static trek_status strip(const trek_state *state, trek_module *module, trek_stat
             name += sizeof prefix - 1;
         bool ours = (ends_in(name, "lora_A.weight") || ends_in(name, "lora_B.weight")) && trek_module_find(module, name);
         status = ours ? trek_state_add(to, name, trek_state_tensor(state, k))
-                      : trek_fail(TREK_ERR_ARGUMENT, "lora_state_apply: state: the %s has no adapter \"%s\"", module->klass->name,
+                      : trek_fail(TREK_ERR_ARGUMENT, "lora_state_apply: state: the %s has no adapter \"%s\"",
+                                  module->own->klass->name,
                                   name);
     }
     return status;
@@ -355,7 +359,7 @@ trek_status trek_lora_state_apply(const trek_state *state, trek_module *module)
         return trek_fail_missing("lora_state_apply", "state");
     trek_status status = list_adapted("lora_state_apply", module, &l);
     for (int k = 0; k < l.n && status == TREK_OK; k++)
-        if (l.layers[k]->base.upkeep->merged)
+        if (l.layers[k]->base.own->merged)
             status =
                 trek_fail(TREK_ERR_STATE, "lora_state_apply: a layer is merged with the adapter that it has; unmerge it first");
     trek_free(l.layers);

@@ -4,6 +4,7 @@
 
 #include "autograd/var_internal.h"
 #include "nn/module_internal.h"
+#include "nn/module_values.h"
 #include "nn/walk.h"
 #include "tensor/backend.h"
 #include "tensor/debug.h"
@@ -56,7 +57,7 @@ trek_status trek_module_each(trek_module *module, trek_module_fn fn, void *arg)
 static trek_status set_training(const char *name, trek_module *module, void *training)
 {
     (void)name;
-    module->training = *(bool *)training;
+    module->own->training = *(bool *)training;
     return TREK_OK;
 }
 
@@ -66,8 +67,8 @@ trek_status trek_module_train(trek_module *module, bool training)
         return trek_fail_missing("module_train", "module");
     if (trek_gone(module, "module_train", "the module"))
         return TREK_ERR_STATE;
-    if (module->n_children == 0) { /* most modules are leaves and need neither a walk nor memory */
-        module->training = training;
+    if (module->own->n_children == 0) { /* most modules are leaves and need neither a walk nor memory */
+        module->own->training = training;
         return TREK_OK;
     }
     return trek_walk_modules(module, 0, set_training, &training);
@@ -95,7 +96,7 @@ trek_status trek_module_thaw(trek_module *module) { return freeze("module_thaw",
 static trek_status reset_one(const char *name, trek_module *module, void *arg)
 {
     (void)name, (void)arg;
-    return module->klass->reset ? trek_weights_reset(module) : TREK_OK;
+    return module->own->klass->reset ? trek_weights_reset(module) : TREK_OK;
 }
 
 trek_status trek_module_reset(trek_module *module)
@@ -194,17 +195,17 @@ static trek_var *find_entry(const trek_module_entry *entries, int n, const char 
 /* A wrapper's only child has no name and stands for the wrapper (distributed/ddp.c). */
 static trek_module *see_through(trek_module *module)
 {
-    while (module && module->n_children == 1 && !*module->children[0].name)
-        module = module->children[0].module;
+    while (module && module->own->n_children == 1 && !*module->own->children[0].name)
+        module = module->own->children[0].module;
     return module;
 }
 
 static trek_module *find_child(const trek_module *module, const char *name, size_t length)
 {
-    for (int k = 0; k < module->n_children; k++) {
-        const char *child = module->children[k].name;
+    for (int k = 0; k < module->own->n_children; k++) {
+        const char *child = module->own->children[k].name;
         if (strncmp(child, name, length) == 0 && child[length] == 0)
-            return module->children[k].module;
+            return module->own->children[k].module;
     }
     return NULL;
 }
@@ -219,9 +220,9 @@ trek_var *trek_module_find(trek_module *module, const char *name)
     module = see_through(module);
     for (const char *dot; module && (dot = strchr(name, '.')); name = dot + 1)
         module = see_through(find_child(module, name, (size_t)(dot - name)));
-    trek_var *found = module ? find_entry(module->params, module->n_params, name) : NULL;
+    trek_var *found = module ? find_entry(module->own->params, module->own->n_params, name) : NULL;
     if (module && !found)
-        found = find_entry(module->buffers, module->n_buffers, name);
+        found = find_entry(module->own->buffers, module->own->n_buffers, name);
     trek_note_search("module_find", found ? NULL : whole);
     return found;
 }

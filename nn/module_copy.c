@@ -7,8 +7,14 @@
 #include "autograd/ops.h"
 #include "nn/batch_norm_internal.h"
 #include "nn/module.h"
+#include "nn/module_internal.h"
+#include "nn/module_values.h"
+#include "tensor/copies.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tensor/memory_internal.h"
 #include "tensor/scope.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 typedef struct blend {
@@ -97,7 +103,7 @@ trek_status trek_module_lerp(trek_module *to, trek_module *from, double weight)
 static trek_status recount(const char *name, trek_module *module, void *arg)
 {
     (void)name;
-    if (module->klass->reset != trek_batch_norm_layer_reset)
+    if (module->own->klass->reset != trek_batch_norm_layer_reset)
         return TREK_OK;
     trek_batch_norm_layer *m = (trek_batch_norm_layer *)module;
     m->recounts = *(bool *)arg;

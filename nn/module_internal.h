@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What trek keeps for each module besides its public struct. */
+/* What trek keeps for each module. */
 #ifndef TREK_NN_MODULE_INTERNAL_H
 #define TREK_NN_MODULE_INTERNAL_H
 
@@ -11,8 +11,28 @@ typedef struct trek_names {
 } trek_names;
 void trek_names_free(trek_names *names);
 
-/* Lies behind the module in the same allocation. */
-struct trek_module_upkeep {
+/* A parameter or buffer of a module. */
+typedef struct trek_module_entry {
+    char *name;       /* its name in this module */
+    trek_var *var;    /* a leaf; it stays the same object as long as the module lives */
+    trek_var **place; /* the field of the struct that forward reads; NULL if it has no field */
+    bool shared;      /* true for another module's parameter, which has its name there if that module is in the tree */
+} trek_module_entry;
+
+/* A child of a module. */
+typedef struct trek_module_link {
+    char *name;          /* its name in its parent */
+    trek_module *module; /* the child */
+} trek_module_link;
+
+/* Lies behind the module's struct in the same allocation. */
+struct trek_module_own {
+    const trek_module_class *klass; /* the kind of module */
+    bool training;                  /* true in training mode, false in eval mode */
+    int n_children, n_params, n_buffers;
+    trek_module_link *children; /* in order of their addition, as params and buffers */
+    trek_module_entry *params;
+    trek_module_entry *buffers;
     bool failed;             /* an add failed; trek_module_check reports it */
     int owners;              /* the number of parents and graphs that own the module */
     int cap_children, cap_params, cap_buffers;
@@ -43,12 +63,12 @@ void trek_weights_drop(trek_module *module);
 trek_status trek_weights_reset(trek_module *module);
 
 /* Gives a replica the modes of the first module. Fields are written only where they differ. */
-static inline void trek_module_follow(trek_module *own, const trek_module *first)
+static inline void trek_module_follow(trek_module *replica, const trek_module *first)
 {
-    if (own->training != first->training)
-        own->training = first->training;
-    if (own->upkeep->merged != first->upkeep->merged)
-        own->upkeep->merged = first->upkeep->merged;
+    if (replica->own->training != first->own->training)
+        replica->own->training = first->own->training;
+    if (replica->own->merged != first->own->merged)
+        replica->own->merged = first->own->merged;
 }
 
 /* While trek_trace_records(): begins the frame of a module's forward under its path in the enclosing module, and
@@ -57,12 +77,12 @@ int trek_module_trace(trek_module *module);
 
 static inline bool trek_module_takes_many(const trek_module *module)
 {
-    return module->klass->forward_many || module->klass->forward_results;
+    return module->own->klass->forward_many || module->own->klass->forward_results;
 }
 
 static inline bool trek_module_runs(const trek_module *module)
 {
-    return module->klass->forward || trek_module_takes_many(module);
+    return module->own->klass->forward || trek_module_takes_many(module);
 }
 
 /* Runs the class's own forward for this number of inputs. Several inputs require trek_module_takes_many. Results

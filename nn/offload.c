@@ -13,7 +13,7 @@ typedef struct offload_layer {
 static trek_var *offload_forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     const offload_layer *layer = (const offload_layer *)self;
-    if (!self->training)
+    if (!self->own->training)
         return trek_forward_many(layer->module, inputs, n);
     trek_offload_begin(&layer->opts);
     trek_var *y = trek_forward_many(layer->module, inputs, n);

@@ -76,31 +76,31 @@ static trek_module *container_new(void)
 static trek_var *make(made_weight *w)
 {
     trek_var *originals[TREK_MOST_ORIGINALS];
-    int n = w->base.n_params;
+    int n = w->base.own->n_params;
     for (int k = 0; k < n; k++)
-        originals[k] = w->base.params[k].var;
+        originals[k] = w->base.own->params[k].var;
     trek_autocast_begin(TREK_F32);
-    trek_module *first = w->base.children[0].module;
+    trek_module *first = w->base.own->children[0].module;
     trek_var *y = n == 1 ? trek_forward(first, originals[0]) : trek_forward_many(first, originals, n);
-    for (int k = 1; k < w->base.n_children && y; k++)
-        y = trek_forward(w->base.children[k].module, y);
+    for (int k = 1; k < w->base.own->n_children && y; k++)
+        y = trek_forward(w->base.own->children[k].module, y);
     trek_autocast_end();
     return y;
 }
 
-static trek_var *stand_in(const made_weight *w) { return w->base.params[w->base.n_params - 1].var; }
+static trek_var *stand_in(const made_weight *w) { return w->base.own->params[w->base.own->n_params - 1].var; }
 
 static void put_back(trek_module *container)
 {
-    for (int k = 0; k < container->n_children; k++) {
-        const made_weight *w = (const made_weight *)container->children[k].module;
+    for (int k = 0; k < container->own->n_children; k++) {
+        const made_weight *w = (const made_weight *)container->own->children[k].module;
         *w->place = stand_in(w);
     }
 }
 
 void trek_weights_drop(trek_module *module)
 {
-    trek_module *container = module->upkeep->parametrizations;
+    trek_module *container = module->own->parametrizations;
     if (!container)
         return;
     put_back(container);
@@ -109,11 +109,11 @@ void trek_weights_drop(trek_module *module)
 
 trek_status trek_weights_make(trek_module *module)
 {
-    trek_module *container = module->upkeep->parametrizations;
+    trek_module *container = module->own->parametrizations;
     if (container)
         pthread_mutex_lock(&((made_weights *)container)->lock);
-    for (int k = 0; container && k < container->n_children; k++) {
-        made_weight *w = (made_weight *)container->children[k].module;
+    for (int k = 0; container && k < container->own->n_children; k++) {
+        made_weight *w = (made_weight *)container->own->children[k].module;
         trek_var *weight = make(w);
         if (!weight)
             return trek_error_status();
@@ -126,17 +126,17 @@ trek_status trek_weights_make(trek_module *module)
 
 static made_weight *find_made(const trek_module *module, const char *name)
 {
-    const trek_module *container = module->upkeep->parametrizations;
-    for (int k = 0; container && k < container->n_children; k++)
-        if (strcmp(container->children[k].name, name) == 0)
-            return (made_weight *)container->children[k].module;
+    const trek_module *container = module->own->parametrizations;
+    for (int k = 0; container && k < container->own->n_children; k++)
+        if (strcmp(container->own->children[k].name, name) == 0)
+            return (made_weight *)container->own->children[k].module;
     return NULL;
 }
 
 static int find_param(const trek_module *module, const char *name)
 {
-    for (int k = 0; k < module->n_params; k++)
-        if (strcmp(module->params[k].name, name) == 0)
+    for (int k = 0; k < module->own->n_params; k++)
+        if (strcmp(module->own->params[k].name, name) == 0)
             return k;
     return -1;
 }
@@ -155,7 +155,8 @@ static made_weight *need_made(const char *function, const trek_module *module, c
         return NULL;
     made_weight *w = find_made(module, name);
     return w ? w
-             : trek_fail_null(TREK_ERR_ARGUMENT, "%s: name: the %s has no parametrised \"%s\"", function, module->klass->name,
+             : trek_fail_null(TREK_ERR_ARGUMENT, "%s: name: the %s has no parametrised \"%s\"", function,
+                              module->own->klass->name,
                               name);
 }
 
@@ -163,7 +164,7 @@ bool trek_is_parametrized(const trek_module *module, const char *name)
 {
     if (!module || trek_gone(module, "is_parametrized", "the module"))
         return false;
-    return name ? find_made(module, name) != NULL : module->upkeep->parametrizations != NULL;
+    return name ? find_made(module, name) != NULL : module->own->parametrizations != NULL;
 }
 
 trek_var *trek_parametrized_weight(trek_module *module, const char *name)
@@ -173,8 +174,9 @@ trek_var *trek_parametrized_weight(trek_module *module, const char *name)
     made_weight *w = find_made(module, name);
     int k = find_param(module, name);
     if (!w && k < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "parametrized_weight: name: the %s has no \"%s\"", module->klass->name, name);
-    return w ? make(w) : module->params[k].var;
+        return trek_fail_null(TREK_ERR_ARGUMENT, "parametrized_weight: name: the %s has no \"%s\"", module->own->klass->name,
+                              name);
+    return w ? make(w) : module->own->params[k].var;
 }
 
 /* --- from weight to originals ------------------------------------------------------------------ */
@@ -188,7 +190,7 @@ static trek_status invert(trek_right_inverse_fn inverse, trek_module *parametriz
     for (int k = 0; k < n && status == TREK_OK; k++)
         if (!originals[k])
             status = trek_fail_after(TREK_ERR_CALLBACK, "%s: right inverse: no original %d; it must return all",
-                                     parametrization->klass->name, k);
+                                     parametrization->own->klass->name, k);
     return status;
 }
 
@@ -196,16 +198,16 @@ static trek_status invert(trek_right_inverse_fn inverse, trek_module *parametriz
 static trek_status invert_all(made_weight *w, trek_var *weight, trek_var **originals, bool lenient)
 {
     trek_status status = TREK_OK;
-    for (int k = w->base.n_children - 1; k >= 0 && status == TREK_OK; k--) {
-        trek_module *part = w->base.children[k].module;
-        int n = k == 0 ? w->base.n_params : 1;
+    for (int k = w->base.own->n_children - 1; k >= 0 && status == TREK_OK; k--) {
+        trek_module *part = w->base.own->children[k].module;
+        int n = k == 0 ? w->base.own->n_params : 1;
         if (w->inverses[k]) {
             status = invert(w->inverses[k], part, weight, originals, n);
         } else {
             originals[0] = weight;
             if (!lenient)
                 status = trek_fail(TREK_ERR_UNSUPPORTED, "parametrized_assign: the %s has no right inverse, which it needs",
-                                   part->klass->name);
+                                   part->own->klass->name);
         }
         weight = originals[0];
     }
@@ -216,15 +218,15 @@ static trek_status assign(made_weight *w, trek_var *weight, bool lenient)
 {
     trek_var *originals[TREK_MOST_ORIGINALS];
     char text[TREK_SHAPE_TEXT], other[TREK_SHAPE_TEXT];
-    int n = w->base.n_params;
+    int n = w->base.own->n_params;
     trek_status status = invert_all(w, weight, originals, lenient);
     for (int k = 0; k < n && status == TREK_OK; k++)
-        if (!trek_shape_equal(trek_var_shape(originals[k]), trek_var_shape(w->base.params[k].var)))
+        if (!trek_shape_equal(trek_var_shape(originals[k]), trek_var_shape(w->base.own->params[k].var)))
             status = trek_fail(TREK_ERR_SHAPE, "parametrized_assign: right inverse: %s for an original of %s; must be equal",
                                trek_shape_text(trek_var_shape(originals[k]), text, sizeof text),
-                               trek_shape_text(trek_var_shape(w->base.params[k].var), other, sizeof other));
+                               trek_shape_text(trek_var_shape(w->base.own->params[k].var), other, sizeof other));
     for (int k = 0; k < n && status == TREK_OK; k++)
-        status = trek_tensor_copy_from(trek_var_data(w->base.params[k].var), trek_var_data(originals[k]));
+        status = trek_tensor_copy_from(trek_var_data(w->base.own->params[k].var), trek_var_data(originals[k]));
     return status;
 }
 
@@ -258,23 +260,23 @@ trek_status trek_parametrized_assign(trek_module *module, const char *name, trek
 /* The class writes plain weights, from which the originals are then computed. */
 trek_status trek_weights_reset(trek_module *module)
 {
-    trek_module *container = module->upkeep->parametrizations;
+    trek_module *container = module->own->parametrizations;
     if (!container)
-        return module->klass->reset(module);
+        return module->own->klass->reset(module);
     trek_scope scope = trek_scope_begin();
     trek_no_grad_begin();
     trek_status status = trek_error_status();
-    for (int k = 0; k < container->n_children && status == TREK_OK; k++) {
-        made_weight *w = (made_weight *)container->children[k].module;
+    for (int k = 0; k < container->own->n_children && status == TREK_OK; k++) {
+        made_weight *w = (made_weight *)container->own->children[k].module;
         trek_var *plain = trek_var_from(trek_tensor_zeros(w->shape, w->dtype, trek_var_device(stand_in(w))));
         if (plain)
             *w->place = plain;
         status = plain ? TREK_OK : trek_error_status();
     }
     if (status == TREK_OK)
-        status = module->klass->reset(module);
-    for (int k = 0; k < container->n_children && status == TREK_OK; k++) {
-        made_weight *w = (made_weight *)container->children[k].module;
+        status = module->own->klass->reset(module);
+    for (int k = 0; k < container->own->n_children && status == TREK_OK; k++) {
+        made_weight *w = (made_weight *)container->own->children[k].module;
         status = assign(w, *w->place, true);
     }
     put_back(container);
@@ -294,7 +296,7 @@ static trek_status is_module(const char *name, trek_module *module, void *wanted
 static trek_status set_training(const char *name, trek_module *module, void *training)
 {
     (void)name;
-    module->training = *(bool *)training;
+    module->own->training = *(bool *)training;
     return TREK_OK;
 }
 
@@ -317,8 +319,8 @@ static trek_status check_made(const trek_var *made, const char *name, trek_shape
 static trek_status append_part(made_weight *w, trek_module *part, trek_right_inverse_fn inverse)
 {
     char name[16];
-    snprintf(name, sizeof name, "%d", w->base.n_children);
-    int n = w->base.n_children + 1;
+    snprintf(name, sizeof name, "%d", w->base.own->n_children);
+    int n = w->base.own->n_children + 1;
     trek_status status = trek_array_grow(&w->inverses, &w->cap_inverses, n, sizeof *w->inverses);
     if (status == TREK_OK)
         status = trek_module_try_add(&w->base, name, part);
@@ -342,27 +344,27 @@ static trek_status add_originals(made_weight *w, trek_var *weight, bool shared, 
             : trek_module_param(&w->base, name, TREK_NO_FIELD, trek_tensor_clone(trek_var_data(originals[k])));
         status = added ? trek_var_set_requires_grad(added, trek_var_requires_grad(weight)) : trek_error_status();
         if (added == weight)
-            w->base.params[k].shared = shared; /* this module owns it to the same degree as the layer did */
+            w->base.own->params[k].shared = shared; /* this module owns it to the same degree as the layer did */
     }
     return status;
 }
 
 static made_weight *made_weight_new(trek_module *module, int k, trek_module *part, const trek_parametrize_opts *opts)
 {
-    trek_var *weight = module->params[k].var;
+    trek_var *weight = module->own->params[k].var;
     made_weight *w = (made_weight *)trek_module_new(&made_weight_class);
     if (!w)
         return NULL;
-    w->place = module->params[k].place;
+    w->place = module->own->params[k].place;
     w->index = k;
     w->shape = trek_var_shape(weight);
     w->dtype = trek_var_dtype(weight);
-    w->base.training = module->training;
+    w->base.own->training = module->own->training;
     trek_status status = append_part(w, part, opts->right_inverse);
     if (status == TREK_OK)
-        status = add_originals(w, weight, module->params[k].shared, part, opts);
+        status = add_originals(w, weight, module->own->params[k].shared, part, opts);
     if (status == TREK_OK)
-        status = check_made(make(w), module->params[k].name, w->shape, w->dtype);
+        status = check_made(make(w), module->own->params[k].name, w->shape, w->dtype);
     trek_module *base = &w->base;
     if (status != TREK_OK)
         trek_module_free(&base);
@@ -372,7 +374,7 @@ static made_weight *made_weight_new(trek_module *module, int k, trek_module *par
 /* Returns the container with room for the weight. It is made with the first weight. */
 static trek_status attach(trek_module *module, const char *name, made_weight *w)
 {
-    trek_module *container = module->upkeep->parametrizations, *base = &w->base;
+    trek_module *container = module->own->parametrizations, *base = &w->base;
     if (container)
         return trek_module_try_add(container, name, base);
     container = container_new();
@@ -380,7 +382,7 @@ static trek_status attach(trek_module *module, const char *name, made_weight *w)
         trek_module_free(&base);
         return trek_error_status();
     }
-    container->training = module->training;
+    container->own->training = module->own->training;
     trek_status status = trek_module_try_add(container, name, base);
     if (status != TREK_OK) {
         trek_module_free(&container);
@@ -388,16 +390,16 @@ static trek_status attach(trek_module *module, const char *name, made_weight *w)
     }
     status = trek_module_try_add(module, "parametrizations", container);
     if (status == TREK_OK)
-        module->upkeep->parametrizations = container;
+        module->own->parametrizations = container;
     return status;
 }
 
 static trek_status begin(trek_module *module, int k, trek_module *part, const trek_parametrize_opts *opts)
 {
-    const char *name = module->params[k].name;
-    if (!module->params[k].place)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "parametrize: the %s has no field for \"%s\"", module->klass->name, name);
-    if (module->params[k].var->data->storage->parent)
+    const char *name = module->own->params[k].name;
+    if (!module->own->params[k].place)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "parametrize: the %s has no field for \"%s\"", module->own->klass->name, name);
+    if (module->own->params[k].var->data->storage->parent)
         return trek_fail(TREK_ERR_STATE, "parametrize: \"%s\" lives in an optimizer's arena; make the optimizer afterwards",
                          name);
     made_weight *w = made_weight_new(module, k, part, opts);
@@ -427,12 +429,12 @@ static trek_status run(trek_module *module, const char *name, trek_module *part,
     made_weight *w = find_made(module, name);
     int k = find_param(module, name);
     if (!w && k < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "parametrize: name: the %s has no parameter \"%s\"", module->klass->name, name);
+        return trek_fail(TREK_ERR_ARGUMENT, "parametrize: name: the %s has no parameter \"%s\"", module->own->klass->name, name);
     if (opts->originals < 1 || opts->originals > TREK_MOST_ORIGINALS || (opts->originals > 1 && !opts->right_inverse))
         return trek_fail(TREK_ERR_ARGUMENT,
                          "parametrize: .originals: %d; must be 1 to %d, and with more than one there must be a right inverse",
                          opts->originals, TREK_MOST_ORIGINALS);
-    trek_status status = trek_walk_modules(part, 0, set_training, &module->training);
+    trek_status status = trek_walk_modules(part, 0, set_training, &module->own->training);
     trek_scope scope = trek_scope_begin();
     if (status == TREK_OK && scope.depth == 0)
         status = trek_error_status();
@@ -454,11 +456,11 @@ trek_status trek_parametrize(trek_module *module, const char *name, trek_module 
     if (!parametrization || trek_gone(parametrization, "parametrize", "the parametrization"))
         return trek_error_status();
     if (status == TREK_OK && trek_walk_modules(parametrization, 0, is_module, module) == TREK_ERR_CANCELLED)
-        return trek_fail(TREK_ERR_ARGUMENT, "parametrize: parametrization: it contains the %s itself", module->klass->name);
-    parametrization->upkeep->owners++; /* keeps it alive if a later step fails */
+        return trek_fail(TREK_ERR_ARGUMENT, "parametrize: parametrization: it contains the %s itself", module->own->klass->name);
+    parametrization->own->owners++; /* keeps it alive if a later step fails */
     if (status == TREK_OK)
         status = run(module, name, parametrization, &own);
-    if (--parametrization->upkeep->owners == 0)
+    if (--parametrization->own->owners == 0)
         trek_module_free(&parametrization);
     return status;
 }
@@ -468,13 +470,14 @@ trek_status trek_parametrize(trek_module *module, const char *name, trek_module 
 /* Returns what the parameter becomes. The caller releases it. */
 static trek_var *folded(made_weight *w, bool leave_parametrized)
 {
-    trek_var *original = w->base.params[0].var;
+    trek_var *original = w->base.own->params[0].var;
     if (!leave_parametrized)
         return trek_var_retain(original);
     trek_var *made = make(w);
     if (!made)
         return NULL;
-    if (w->base.n_params == 1 && trek_shape_equal(trek_var_shape(original), w->shape) && trek_var_dtype(original) == w->dtype)
+    if (w->base.own->n_params == 1 && trek_shape_equal(trek_var_shape(original), w->shape) &&
+        trek_var_dtype(original) == w->dtype)
         return trek_tensor_copy_from(trek_var_data(original), trek_var_data(made)) == TREK_OK ? trek_var_retain(original) : NULL;
     trek_tensor *copy = trek_tensor_clone(trek_var_data(made));
     trek_var *var = copy ? trek_var_new(copy, trek_var_requires_grad(original)) : NULL;
@@ -484,14 +487,15 @@ static trek_var *folded(made_weight *w, bool leave_parametrized)
 
 static trek_status detach(trek_module *module, const char *name, made_weight *w, trek_var *var)
 {
-    trek_module *container = module->upkeep->parametrizations;
+    trek_module *container = module->own->parametrizations;
     trek_status status =
-        trek_module_insert_param(module, w->index, name, var, w->place, var == w->base.params[0].var && w->base.params[0].shared);
+        trek_module_insert_param(module, w->index, name, var, w->place, var == w->base.own->params[0].var &&
+                                 w->base.own->params[0].shared);
     if (status != TREK_OK)
         return status;
     trek_module_drop_child(container, &w->base);
-    if (container->n_children == 0) {
-        module->upkeep->parametrizations = NULL;
+    if (container->own->n_children == 0) {
+        module->own->parametrizations = NULL;
         trek_module_drop_child(module, container);
     }
     return TREK_OK;
@@ -502,9 +506,9 @@ trek_status trek_parametrize_remove(trek_module *module, const char *name, bool 
     made_weight *w = need_made("parametrize_remove", module, name);
     if (!w)
         return trek_error_status();
-    if (!leave_parametrized && w->base.n_params > 1)
+    if (!leave_parametrized && w->base.own->n_params > 1)
         return trek_fail(TREK_ERR_ARGUMENT, "parametrize_remove: \"%s\" has %d originals, and none is the weight itself", name,
-                         w->base.n_params);
+                         w->base.own->n_params);
     trek_scope scope = trek_scope_begin();
     trek_no_grad_begin();
     trek_var *var = folded(w, leave_parametrized);

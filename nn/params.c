@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ordered lists of parameters. */
+#include "autograd/leaf.h"
 #include "nn/module.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 #include "nn/pointer_map.h"
 #include "tensor/debug.h"
 #include "tensor/memory_internal.h"

@@ -5,7 +5,11 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/module.h"
+#include "nn/params.h"
+#include "tensor/copies.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 trek_var *trek_parameters_to_vector(const trek_params *params)

@@ -7,6 +7,7 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
 #include "nn/spatial.h"
 
 typedef struct window_layer {
@@ -60,7 +61,7 @@ static trek_status check_windows(const char *layer, const int64_t *kernel, const
 
 static trek_status fail_inputs(const trek_module *self, int n)
 {
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes one", self->klass->name, n);
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes one", self->own->klass->name, n);
 }
 
 /* --- maxima and averages of windows ---------------------------------------------------------- */
@@ -237,7 +238,7 @@ static trek_var *unpool_forward(trek_module *self, trek_var *const *inputs, int 
                                                                                            trek_max_unpool3d };
     const window_layer *m = (const window_layer *)self;
     if (n != 2)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes x and indices", self->klass->name, n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; it takes x and indices", self->own->klass->name, n);
     return run[m->dims - 1](inputs[0], inputs[1], &m->undo);
 }
 

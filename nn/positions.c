@@ -7,6 +7,9 @@
 #include "autograd/ops.h"
 #include "nn/kv_cache_internal.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 
 typedef struct positions_layer {
     trek_module base;
@@ -25,7 +28,8 @@ static trek_var *rows_of(positions_layer *m, trek_var *x)
     int64_t offset = 0, steps = ndim < 2 ? 0 : trek_var_size(x, -2);
     bool caching = trek_caching(), even = trek_cached_offset(&offset);
     if (ndim < (caching ? 3 : 2) || (even && offset + steps > m->length))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; must be [%s..., T, D] with T up to %" PRId64, m->base.klass->name,
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; must be [%s..., T, D] with T up to %" PRId64,
+                              m->base.own->klass->name,
                               trek_shape_text(trek_var_shape(x), text, sizeof text), caching ? "B, " : "", m->length - offset);
     trek_var *positions = caching ? trek_cached_positions(trek_var_size(x, 0), steps, trek_var_device(m->table)) : NULL;
     if (caching && !positions)
@@ -58,7 +62,7 @@ static trek_var *sinusoidal_forward(trek_module *self, trek_var *x)
     if (trek_var_size(x, -1) != m->dim)
         return trek_fail_null(TREK_ERR_SHAPE, "sinusoidal_positions: input: %s; must be [..., T, %" PRId64 "]",
                               trek_shape_text(trek_var_shape(x), text, sizeof text), m->dim);
-    return trek_dropout(trek_add(x, rows), m->p, self->training);
+    return trek_dropout(trek_add(x, rows), m->p, self->own->training);
 }
 
 static void positions_describe(const trek_module *self, char *text, size_t size)

@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
+#include "nn/params.h"
 #include "nn/walk.h"
 #include "tensor/memory_internal.h"
 #include "tensor/row_map.h"
@@ -72,16 +73,16 @@ static void drop_kept(kept_buffers *k)
 static trek_status keep_vectors(const char *name, trek_module *module, void *kept)
 {
     trek_status status = TREK_OK;
-    for (int k = 0; module->klass == &trek_spectral_norm_class && k < module->n_buffers && status == TREK_OK; k++)
-        status = keep_buffer(name, module->buffers[k].var, kept);
+    for (int k = 0; module->own->klass == &trek_spectral_norm_class && k < module->own->n_buffers && status == TREK_OK; k++)
+        status = keep_buffer(name, module->own->buffers[k].var, kept);
     return status;
 }
 
 static trek_status set_iterating(const char *name, trek_module *module, void *on)
 {
     (void)name;
-    if (module->klass == &trek_spectral_norm_class)
-        module->training = *(const bool *)on;
+    if (module->own->klass == &trek_spectral_norm_class)
+        module->own->training = *(const bool *)on;
     return TREK_OK;
 }
 
@@ -104,7 +105,7 @@ static trek_status first_run(trek_function_context *context, trek_var *const *in
     outputs[0] = trek_module_run(r->module, inputs, r->n_inputs);
     trek_runs_again--;
     if (!outputs[0])
-        return trek_fail_after(TREK_ERR_CALLBACK, "%s: forward: no result; it must return one", r->module->klass->name);
+        return trek_fail_after(TREK_ERR_CALLBACK, "%s: forward: no result; it must return one", r->module->own->klass->name);
     trek_status status = r->training ? trek_module_each(r->module, keep_vectors, &r->vectors) : TREK_OK;
     return status != TREK_OK ? status : trek_save_for_backward(context, inputs, r->n_inputs);
 }
@@ -113,7 +114,7 @@ static trek_status first_run(trek_function_context *context, trek_var *const *in
 static trek_var *run_again(rerun *r, trek_var *const *leaves)
 {
     trek_rank_context here = trek_rank_here;
-    bool training = r->module->training;
+    bool training = r->module->own->training;
     kept_buffers buffers = { 0 };
     trek_status status = trek_module_each_buffer(r->module, keep_buffer, &buffers);
     trek_rank_here.rng_step = r->rank.rng_step;
@@ -125,7 +126,7 @@ static trek_var *run_again(rerun *r, trek_var *const *leaves)
     trek_autocast_begin(r->autocast);
     if (training != r->training)
         status = trek_fail(TREK_ERR_STATE, "%s: its mode (train or eval) has changed between forward and backward; it must stay",
-                           r->module->klass->name);
+                           r->module->own->klass->name);
     if (status == TREK_OK)
         status = write_kept(&r->vectors);
     bool off = false;
@@ -184,7 +185,7 @@ static trek_status second_run(trek_function_context *context, trek_var *const *c
     rerun *r = trek_function_data(context);
     if (trek_grad_enabled())
         return trek_fail(TREK_ERR_UNSUPPORTED, "forward_recomputed: %s: gradients of gradients are not possible",
-                         r->module->klass->name);
+                         r->module->own->klass->name);
     trek_params *params = trek_module_params(r->module);
     trek_var **leaves = params ? trek_calloc((size_t)n, sizeof *leaves) : NULL;
     bool *wanted = leaves ? trek_calloc((size_t)n, sizeof *wanted) : NULL;
@@ -212,10 +213,10 @@ static const trek_function recomputed = { .name = "recomputed", .forward = first
 static trek_status refuse_meeting(const char *name, trek_module *module, void *arg)
 {
     (void)arg;
-    if (!module->klass->meets_ranks)
+    if (!module->own->klass->meets_ranks)
         return TREK_OK;
     return trek_fail(TREK_ERR_UNSUPPORTED, "forward_recomputed: \"%s\" (%s) meets other ranks, which do not run it twice", name,
-                     module->klass->name);
+                     module->own->klass->name);
 }
 
 static trek_var *apply(trek_module *module, trek_var *const *inputs, int n, const trek_params *params)
@@ -227,7 +228,7 @@ static trek_var *apply(trek_module *module, trek_var *const *inputs, int n, cons
         trek_free(all);
         return NULL;
     }
-    *r = (rerun){ .module = module, .n_inputs = n, .training = module->training, .autocast = trek_autocast_dtype(),
+    *r = (rerun){ .module = module, .n_inputs = n, .training = module->own->training, .autocast = trek_autocast_dtype(),
                   .rank = trek_rank_here };
     trek_row_map_retain(r->rank.row_map);
     memcpy(all, inputs, (size_t)n * sizeof *all);
@@ -248,7 +249,7 @@ trek_var *trek_forward_recomputed(trek_module *module, trek_var *const *inputs, 
     if (n > 16)
         return trek_fail_null(TREK_ERR_ARGUMENT, "forward_recomputed: inputs: %d; must be at most 16", n);
     if (n > 1 && !trek_module_takes_many(module))
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: inputs: %d; it takes one", module->klass->name, n);
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: inputs: %d; it takes one", module->own->klass->name, n);
     if (trek_module_each(module, refuse_meeting, NULL) != TREK_OK)
         return NULL;
     trek_params *params = trek_module_params(module);
@@ -267,7 +268,7 @@ typedef struct recompute_layer {
 static trek_var *recompute_forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     trek_module *module = ((recompute_layer *)self)->module;
-    return self->training ? trek_forward_recomputed(module, inputs, n) : trek_forward_many(module, inputs, n);
+    return self->own->training ? trek_forward_recomputed(module, inputs, n) : trek_forward_many(module, inputs, n);
 }
 
 static trek_var *recompute_forward(trek_module *self, trek_var *x) { return recompute_forward_many(self, &x, 1); }

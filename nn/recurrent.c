@@ -29,9 +29,12 @@ static bool projected(const recurrent_layer *m) { return m->out != m->hidden; }
 static int weights_each(const recurrent_layer *m) { return (m->bias ? 4 : 2) + projected(m); }
 static int weight_count(const recurrent_layer *m) { return m->layers * m->directions * weights_each(m); }
 
-static bool has_c(const recurrent_layer *m) { return m->base.klass == &lstm_class || m->base.klass == &lstm_cell_class; }
+static bool has_c(const recurrent_layer *m)
+{
+    return m->base.own->klass == &lstm_class || m->base.own->klass == &lstm_cell_class;
+}
 
-static bool is_rnn(const recurrent_layer *m) { return m->base.klass == &rnn_class || m->base.klass == &rnn_cell_class; }
+static bool is_rnn(const recurrent_layer *m) { return m->base.own->klass == &rnn_class || m->base.own->klass == &rnn_cell_class; }
 
 /* --- an RNN: steps of ops ------------------------------------------------------------------- */
 
@@ -141,7 +144,7 @@ static trek_var *run_direction(const recurrent_call *c, int k, trek_var *x)
 /* The dropout mask is keyed by samples, so the batch has to be at the dimension where x had it. */
 static trek_var *drop(const recurrent_layer *m, trek_var *x)
 {
-    if (!m->base.training || m->dropout == 0)
+    if (!m->base.own->training || m->dropout == 0)
         return x;
     if (!m->batch_first)
         return trek_dropout(x, m->dropout, true);
@@ -262,7 +265,7 @@ static trek_var *run(recurrent_call *c, trek_var *h0, trek_var *c0, trek_var **h
 
 static recurrent_call call_of(trek_module *self, trek_var *x)
 {
-    return (recurrent_call){ .m = (recurrent_layer *)self, .name = self->klass->name, .x = x };
+    return (recurrent_call){ .m = (recurrent_layer *)self, .name = self->own->klass->name, .x = x };
 }
 
 static trek_var *recurrent_forward(trek_module *self, trek_var *x)
@@ -296,9 +299,9 @@ static trek_var *forward_of(trek_module *self, const trek_module_class *klass, t
         *hn = NULL;
     if (cn)
         *cn = NULL;
-    if (self && !trek_gone(self, klass->name, "the module") && self->klass != klass)
+    if (self && !trek_gone(self, klass->name, "the module") && self->own->klass != klass)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: module: it is a %s; must be of the kind that the function is named after",
-                              klass->name, self->klass->name);
+                              klass->name, self->own->klass->name);
     if (trek_forward_results(self, inputs, n, results, cn ? at_cn + 1 : hn ? at_hn + 1 : 1) != TREK_OK)
         return NULL;
     if (hn)
@@ -425,11 +428,11 @@ static void add_params(recurrent_layer *m, const trek_lstm_opts *opts, int64_t i
         snprintf(name, sizeof name, "%s%s", names[k], suffix);
         trek_shape shape = k == 0 ? trek_dims(gates, in) : k == 1 ? trek_dims(gates, m->out)
                          : k < 4 ? trek_dims(gates) : trek_dims(m->out, m->hidden);
-        int at = m->base.n_params;
+        int at = m->base.own->n_params;
         if (!trek_module_param(&m->base, name, TREK_NO_FIELD, trek_tensor_empty(shape, opts->dtype, opts->device)))
             return;
-        m->base.params[at].place = &m->weights[at];
-        m->weights[at] = m->base.params[at].var;
+        m->base.own->params[at].place = &m->weights[at];
+        m->weights[at] = m->base.own->params[at].var;
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "tensor/shapes.h"
 
 /* --- several dimensions as one -------------------------------------------------- */
 

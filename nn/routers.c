@@ -8,6 +8,7 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "tensor/creation.h"
 
 typedef struct router {
     trek_module base;

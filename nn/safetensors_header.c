@@ -6,6 +6,7 @@
 #include "nn/checksum.h"
 #include "nn/json.h"
 #include "nn/safetensors.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 

@@ -11,6 +11,9 @@
 #include "nn/checksum.h"
 #include "nn/replace_file.h"
 #include "nn/safetensors.h"
+#include "tensor/creation.h"
+#include "tensor/dlpack.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 

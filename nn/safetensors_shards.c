@@ -11,7 +11,9 @@
 
 #include "nn/replace_file.h"
 #include "nn/safetensors.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 #define SHARD_NAME "model-%05d-of-%05d.safetensors"

@@ -9,7 +9,11 @@
 #include "nn/checksum.h"
 #include "nn/replace_file.h"
 #include "nn/safetensors.h"
+#include "tensor/copies.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tensor/memory_internal.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 /* --- the header ---------------------------------------------------------------------- */

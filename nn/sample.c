@@ -7,9 +7,11 @@
 #include <string.h>
 
 #include "nn/generate.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
 #include "tensor/option_internal.h"
 #include "tensor/random_internal.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 #include "tensor/tensor.h"
 

@@ -12,7 +12,7 @@
 #include "tensor/trace.h"
 
 /* Runs children[k], together with the next child if the two fuse. *k moves past what ran. */
-static trek_var *run_next(const trek_module_child *children, int n, int *k, trek_var *x)
+static trek_var *run_next(const trek_module_link *children, int n, int *k, trek_var *x)
 {
     trek_module *first = children[(*k)++].module;
     trek_activation activation = TREK_ACTIVATION_NONE;
@@ -38,7 +38,7 @@ static trek_var *sequential_forward(trek_module *self, trek_var *x)
 {
     enum { INLINE_SCOPES = 16 };
     trek_scope scopes[INLINE_SCOPES];
-    int n = self->n_children;
+    int n = self->own->n_children;
     for (int k = 0; k < n && x;) {
         int opened = 0, closed = 0;
         while (opened < INLINE_SCOPES && opened < n - k) {
@@ -50,7 +50,7 @@ static trek_var *sequential_forward(trek_module *self, trek_var *x)
         if (opened == 0)
             return NULL;
         for (; closed < opened && k < n && x; closed++)
-            x = trek_scope_end_keep(scopes[opened - 1 - closed], run_next(self->children, n, &k, x));
+            x = trek_scope_end_keep(scopes[opened - 1 - closed], run_next(self->own->children, n, &k, x));
         if (closed < opened) /* fusing or failing took fewer steps than there are children: end the rest */
             x = trek_scope_end_keep(scopes[0], x);
     }
@@ -59,7 +59,7 @@ static trek_var *sequential_forward(trek_module *self, trek_var *x)
 
 static void sequential_describe(const trek_module *self, char *text, size_t size)
 {
-    snprintf(text, size, "%d", self->n_children);
+    snprintf(text, size, "%d", self->own->n_children);
 }
 
 const trek_module_class trek_sequential_class = {
@@ -72,7 +72,7 @@ const trek_module_class trek_sequential_class = {
 static trek_status append(trek_module *sequential, trek_module *module)
 {
     char name[16];
-    snprintf(name, sizeof name, "%d", sequential->n_children);
+    snprintf(name, sizeof name, "%d", sequential->own->n_children);
     return trek_module_add(sequential, name, TREK_NO_FIELD, module) ? TREK_OK : trek_error_status();
 }
 
@@ -86,13 +86,13 @@ trek_module *trek_nn_sequential(trek_module *const *modules, int n)
     trek_module *sequential = trek_module_new(&trek_sequential_class);
     for (int k = 0; k < n; k++)
         if (is_there(modules[k]))
-            modules[k]->upkeep->owners++;
+            modules[k]->own->owners++;
     for (int k = 0; k < n && sequential; k++)
         append(sequential, modules[k]);
     sequential = trek_module_check(sequential);
     for (int k = 0; k < n; k++) {
         trek_module *module = modules[k];
-        if (is_there(module) && --module->upkeep->owners == 0)
+        if (is_there(module) && --module->own->owners == 0)
             trek_module_free(&module);
     }
     return sequential;
@@ -100,10 +100,11 @@ trek_module *trek_nn_sequential(trek_module *const *modules, int n)
 
 trek_status trek_nn_sequential_add(trek_module *sequential, trek_module *module)
 {
-    if (sequential && sequential->klass != &trek_sequential_class) {
-        if (is_there(module) && module->upkeep->owners == 0 && module != sequential)
+    if (sequential && sequential->own->klass != &trek_sequential_class) {
+        if (is_there(module) && module->own->owners == 0 && module != sequential)
             trek_module_free(&module);
-        return trek_fail(TREK_ERR_ARGUMENT, "sequential_add: module: it is a %s; must be a sequential", sequential->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "sequential_add: module: it is a %s; must be a sequential",
+                         sequential->own->klass->name);
     }
     if (!sequential) {
         trek_module_add(NULL, NULL, TREK_NO_FIELD, module);

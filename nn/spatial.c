@@ -7,6 +7,7 @@
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
 #include "nn/spatial.h"
+#include "tensor/shapes.h"
 
 /* --- padding ------------------------------------------------------------------------ */
 

@@ -9,6 +9,10 @@
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
 #include "nn/parametrize.h"
+#include "tensor/copies.h"
+#include "tensor/dtypes.h"
+#include "tensor/creation.h"
+#include "nn/module_internal.h"
 
 enum { FIRST_ITERATIONS = 15 };
 
@@ -66,7 +70,7 @@ static trek_var *spectral_norm_forward(trek_module *self, trek_var *x)
     if (!m->u)
         return trek_normalize(x, 2, 0, m->eps);
     trek_var *weight = wide(x), *matrix = as_matrix(weight, m->dim);
-    if (!matrix || (self->training && iterate(m, matrix, m->iterations) != TREK_OK))
+    if (!matrix || (self->own->training && iterate(m, matrix, m->iterations) != TREK_OK))
         return NULL;
     trek_var *sigma = trek_dot(frozen(m->u), trek_matmul(matrix, frozen(m->v)));
     trek_var *y = trek_div(weight, sigma);
@@ -121,7 +125,7 @@ static trek_status begin(spectral_norm *m, trek_var *weight)
 static trek_status check_options(const trek_module *module, const trek_var *weight, const trek_spectral_norm_opts *o, int *dim)
 {
     int ndim = trek_var_ndim(weight);
-    bool transposed = strncmp(module->klass->name, "conv_transpose", strlen("conv_transpose")) == 0;
+    bool transposed = strncmp(module->own->klass->name, "conv_transpose", strlen("conv_transpose")) == 0;
     char number[32];
     *dim = (int)trek_option_integer(o->dim, transposed ? 1 : 0);
     if (*dim < 0)

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "nn/state.h"
+#include "nn/state_modules.h"
 
 /* The prefix of what a checkpoint keeps beside the model's state, and the text that marks a checkpoint
  * (distributed/checkpoint.h). */

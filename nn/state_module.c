@@ -25,7 +25,7 @@ typedef struct gathering {
 static trek_status note_stored(const char *path, trek_module *module, void *arg)
 {
     trek_names *to = &((gathering *)arg)->stored;
-    const trek_names *from = &module->upkeep->stored;
+    const trek_names *from = &module->own->stored;
     for (int k = 0; k < from->count; k++) {
         trek_status status = trek_array_grow(&to->list, &to->capacity, to->count + 1, sizeof *to->list);
         char *name = status == TREK_OK ? trek_format("%s%s%s", path, *path ? "." : "", from->list[k]) : NULL;
@@ -382,8 +382,8 @@ trek_status trek_state_loading_commit(trek_state_loading *m)
             status = trek_tensor_copy_from(trek_var_data(m->targets[k].var), m->targets[k].staged);
     }
     if (status == TREK_OK && m->several) {
-        trek_names before = m->module->upkeep->stored;
-        m->module->upkeep->stored = m->stored;
+        trek_names before = m->module->own->stored;
+        m->module->own->stored = m->stored;
         m->stored = before;
     }
     return status;
@@ -456,8 +456,8 @@ void trek_state_loading_free(trek_state_loading **loading)
 static bool has_part(const trek_module *module, const char *name, size_t length)
 {
     bool found = false;
-    for (int k = 0; k < module->n_children; k++)
-        found |= strncmp(module->children[k].name, name, length) == 0 && !module->children[k].name[length];
+    for (int k = 0; k < module->own->n_children; k++)
+        found |= strncmp(module->own->children[k].name, name, length) == 0 && !module->own->children[k].name[length];
     return found;
 }
 

@@ -4,7 +4,10 @@
 
 #include "nn/state_internal.h"
 #include "nn/text.h"
+#include "tensor/copies.h"
+#include "tensor/layout.h"
 #include "tensor/memory_internal.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 enum { WILDCARDS = 8 };

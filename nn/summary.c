@@ -4,9 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/leaf.h"
+#include "nn/module_internal.h"
 #include "nn/pointer_map.h"
 #include "nn/text.h"
 #include "nn/walk.h"
+#include "tensor/dtypes.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 #define MAX_COLUMN 48 /* longer names push the columns of their line to the right */
@@ -65,9 +69,9 @@ static trek_status note_owned(const char *path, trek_module *module, void *arg)
     summary *s = arg;
     trek_status status = TREK_OK;
     bool added;
-    for (int k = 0; k < module->n_params && status == TREK_OK; k++)
-        if (!module->params[k].shared)
-            status = trek_pointer_map_add(&s->owned, module->params[k].var, 0, &added);
+    for (int k = 0; k < module->own->n_params && status == TREK_OK; k++)
+        if (!module->own->params[k].shared)
+            status = trek_pointer_map_add(&s->owned, module->own->params[k].var, 0, &added);
     return status;
 }
 
@@ -75,15 +79,15 @@ static trek_status add_module(const char *path, trek_module *module, void *arg)
 {
     summary *s = arg;
     char detail[256] = "", type[384];
-    if (module->klass->describe)
-        module->klass->describe(module, detail, sizeof detail);
-    snprintf(type, sizeof type, "%s(%s)", module->klass->name, detail);
+    if (module->own->klass->describe)
+        module->own->klass->describe(module, detail, sizeof detail);
+    snprintf(type, sizeof type, "%s(%s)", module->own->klass->name, detail);
     add_line(s, *path ? path : "(model)", type, -1);
     trek_status status = TREK_OK;
-    for (int k = 0; k < module->n_params && status == TREK_OK; k++)
-        status = add_entry(s, path, &module->params[k], false);
-    for (int k = 0; k < module->n_buffers && status == TREK_OK; k++)
-        status = add_entry(s, path, &module->buffers[k], true);
+    for (int k = 0; k < module->own->n_params && status == TREK_OK; k++)
+        status = add_entry(s, path, &module->own->params[k], false);
+    for (int k = 0; k < module->own->n_buffers && status == TREK_OK; k++)
+        status = add_entry(s, path, &module->own->buffers[k], true);
     return status;
 }
 

@@ -9,6 +9,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "nn/batch_norm_internal.h"
+#include "nn/module_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/rank_context.h"
 
@@ -239,7 +240,7 @@ static trek_var *sync_batch_norm_forward(trek_module *self, trek_var *x)
         return trek_fail_null(TREK_ERR_SHAPE, "sync_batch_norm: input: %s; must be [N, %lld, ...]",
                               trek_shape_text(trek_var_shape(x), text, sizeof text), (long long)m->features);
     const trek_rank_collectives *own = trek_rank_here.collectives ? NULL : m->ranks;
-    if (!m->base.training || (!own && !trek_rank_here.collectives))
+    if (!m->base.own->training || (!own && !trek_rank_here.collectives))
         return trek_batch_norm_layer_normalize(m, x);
     sync_call *call = call_new(m);
     if (call)

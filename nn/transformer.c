@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Encoder and decoder layers, and stacks of them. */
+#include "nn/module_internal.h"
 #include "nn/transformer.h"
 
 #include <inttypes.h>
@@ -23,11 +24,11 @@ typedef struct transformer_layer {
 
 static const trek_module_class decoder_layer_class;
 
-static bool is_decoder(const transformer_layer *m) { return m->base.klass == &decoder_layer_class; }
+static bool is_decoder(const transformer_layer *m) { return m->base.own->klass == &decoder_layer_class; }
 
 static trek_var *dropped(const transformer_layer *m, trek_var *x)
 {
-    return m->base.training && m->dropout > 0 ? trek_dropout(x, m->dropout, true) : x;
+    return m->base.own->training && m->dropout > 0 ? trek_dropout(x, m->dropout, true) : x;
 }
 
 /* A NULL memory means self-attention. */
@@ -55,7 +56,7 @@ static trek_var *part(transformer_layer *m, int k, trek_var *x, trek_var *const 
 static trek_var *layer_forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     transformer_layer *m = (transformer_layer *)self;
-    const char *name = self->klass->name;
+    const char *name = self->own->klass->name;
     int most = is_decoder(m) ? 4 : 2, parts = is_decoder(m) ? 3 : 2;
     if (n > most)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; must be at most %d", name, n, most);
@@ -181,11 +182,11 @@ static trek_var *stack_forward_many(trek_module *self, trek_var *const *inputs, 
     stack *m = (stack *)self;
     trek_var *own[4] = { NULL };
     if (n > 4)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; must be at most 4", self->klass->name, n);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: inputs: %d; must be at most 4", self->own->klass->name, n);
     for (int k = 0; k < n; k++)
         own[k] = inputs[k];
-    for (int k = 0; k < m->layers->n_children && own[0]; k++)
-        own[0] = trek_forward_many(m->layers->children[k].module, own, n);
+    for (int k = 0; k < m->layers->own->n_children && own[0]; k++)
+        own[0] = trek_forward_many(m->layers->own->children[k].module, own, n);
     return m->norm && own[0] ? trek_forward(m->norm, own[0]) : own[0];
 }
 

@@ -2,6 +2,7 @@
 /* Walks through a tree of modules. They are iterative, so that deep trees need no deep stack. */
 #include "nn/walk.h"
 
+#include "nn/module_internal.h"
 #include "nn/pointer_map.h"
 #include "nn/text.h"
 #include "tensor/memory_internal.h"
@@ -40,7 +41,8 @@ static trek_status enter(walk *w, trek_module *module, const char *name)
         if (status != TREK_OK || !added)
             return status;
     } else if (++w->visits > MAX_VISITS) {
-        return trek_fail(TREK_ERR_STATE, "%s: too many paths: modules are shared too often", w->frames[0].module->klass->name);
+        return trek_fail(TREK_ERR_STATE, "%s: too many paths: modules are shared too often",
+                         w->frames[0].module->own->klass->name);
     }
     trek_status status = trek_array_grow(&w->frames, &w->capacity, w->depth + 1, sizeof *w->frames);
     if (status != TREK_OK)
@@ -59,8 +61,8 @@ static trek_status advance(walk *w)
 {
     walk_frame *frame = &w->frames[w->depth - 1];
     path_cut(&w->path, frame->path_length);
-    if (frame->next_child < frame->module->n_children) {
-        trek_module_child *child = &frame->module->children[frame->next_child++];
+    if (frame->next_child < frame->module->own->n_children) {
+        trek_module_link *child = &frame->module->own->children[frame->next_child++];
         return enter(w, child->module, child->name);
     }
     trek_module *module = frame->module;
@@ -134,9 +136,9 @@ static trek_status visit_module(const char *path, trek_module *module, void *arg
     entry_walk *w = arg;
     trek_status status = TREK_OK;
     if (w->flags & TREK_WALK_PARAMS)
-        status = visit_entries(w, path, module->params, module->n_params, false);
+        status = visit_entries(w, path, module->own->params, module->own->n_params, false);
     if (status == TREK_OK && (w->flags & TREK_WALK_BUFFERS))
-        status = visit_entries(w, path, module->buffers, module->n_buffers, true);
+        status = visit_entries(w, path, module->own->buffers, module->own->n_buffers, true);
     return status;
 }
 

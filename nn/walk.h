@@ -4,6 +4,7 @@
 #define TREK_NN_WALK_H
 
 #include "nn/module.h"
+#include "nn/module_tree.h"
 
 enum {
     TREK_WALK_EVERY_PATH = 1, /* visit a shared module (or variable) once for each path to it, not once in all */

@@ -4,6 +4,7 @@
 
 #include "autograd/ops.h"
 #include "nn/parametrize.h"
+#include "tensor/dtypes.h"
 #include "tensor/status_internal.h"
 
 typedef struct weight_norm {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The export: runs of the forward, what is the same in all of them, and the nodes that the results need. */
+#include "nn/module_internal.h"
 #include "onnx/export.h"
 
 #include <math.h>
@@ -104,7 +105,7 @@ static const char *nth(const char *const *names, int k)
 
 static trek_status name_ends(trek_onnx *x)
 {
-    const trek_module_class *klass = x->module->klass;
+    const trek_module_class *klass = x->module->own->klass;
     trek_graph *graph = trek_graph_from_module(x->module);
     for (int k = 0; k < x->n_inputs; k++) {
         const char *name = listed_name(x->opts->input_names, k);
@@ -154,7 +155,8 @@ static trek_status set_up(trek_onnx *x, trek_var *const *inputs)
     while (x->opts->tags && x->opts->tags[x->n_tags])
         x->n_tags++;
     if (x->n_tags > 0 && !graph)
-        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: .tags: given for a %s; only a graph has tags", x->module->klass->name);
+        return trek_fail(TREK_ERR_ARGUMENT, "onnx_export: .tags: given for a %s; only a graph has tags",
+                         x->module->own->klass->name);
     for (int k = 0; k < x->n_tags; k++) {
         bool found = false;
         for (int j = 0; j < trek_graph_tag_count(graph); j++)
@@ -586,7 +588,7 @@ static trek_status note_module(const char *name, trek_module *module, void *arg)
     if (trek_array_grow(&b->modules, &b->cap_modules, b->n_modules + 1, sizeof *b->modules) != TREK_OK)
         return TREK_ERR_MEMORY;
     b->modules[b->n_modules].module = module;
-    b->modules[b->n_modules++].training = module->training;
+    b->modules[b->n_modules++].training = module->own->training;
     trek_graph *graph = trek_graph_from_module(module);
     if (graph && graph->layout.n_states > 0)
         return trek_fail(TREK_ERR_UNSUPPORTED,
@@ -610,14 +612,14 @@ static trek_status begin(trek_onnx *x, before *b)
     trek_fp8_pause(true);
     trek_status status = trek_walk_modules(x->module, 0, note_module, b);
     for (int k = 0; k < b->n_modules && status == TREK_OK; k++)
-        b->modules[k].module->training = false;
+        b->modules[k].module->own->training = false;
     return status;
 }
 
 static void restore(before *b)
 {
     for (int k = 0; k < b->n_modules; k++)
-        b->modules[k].module->training = b->modules[k].training;
+        b->modules[k].module->own->training = b->modules[k].training;
     for (int k = 0; k < b->n_tags; k++) {
         trek_graph_put_tag(b->tags[k].graph, b->tags[k].tag, b->tags[k].value);
         trek_var_release(b->tags[k].value);
@@ -641,7 +643,7 @@ static trek_status tell(trek_onnx *x, trek_var *const *inputs)
         run_once(x, inputs, 0, &run);
         trek_onnx_run_clear(&run);
     }
-    return trek_fail_after(TREK_ERR_UNSUPPORTED, "onnx_export: %s: %s", x->module->klass->name, x->problem);
+    return trek_fail_after(TREK_ERR_UNSUPPORTED, "onnx_export: %s: %s", x->module->own->klass->name, x->problem);
 }
 
 static trek_status trace_and_write(trek_onnx *x, const char *path, trek_var *const *inputs)

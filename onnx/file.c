@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model's messages around its nodes, and the files. */
+#include "nn/module_internal.h"
 #include "onnx/onnx_internal.h"
 
 #include <errno.h>
@@ -173,7 +174,7 @@ static bool describe(trek_onnx *x, TrekOnnx__GraphProto *graph)
         out[graph->n_output++] = described(x, x->output_names[k], run->outputs[k]);
     graph->input = in;
     graph->output = out;
-    graph->name = trek_onnx_text(x, "%s", x->module->klass->name);
+    graph->name = trek_onnx_text(x, "%s", x->module->own->klass->name);
     graph->n_node = (size_t)x->n_nodes;
     graph->node = x->nodes;
     graph->n_initializer = (size_t)x->n_tensors;

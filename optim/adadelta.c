@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adadelta (Zeiler, 2012). The formulas and their order are PyTorch's. */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 
 enum { LR, RHO, EPS, WEIGHT_DECAY, MAXIMIZE };
 enum { SQUARE, DELTA }; /* states */

@@ -2,6 +2,7 @@
 /* Adafactor (Shazeer and Stern, 2018): Adam that keeps its squares only for rows and columns. The formulas are
  * torch.optim.Adafactor's. */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 #include "tensor/update.h"
 
 enum { LR, BETA2_DECAY, EPS1, EPS2, D, WEIGHT_DECAY, MAXIMIZE };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adagrad (Duchi, Hazan and Singer, 2011). The formulas and their order are PyTorch's. */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 
 enum { LR, LR_DECAY, WEIGHT_DECAY, INITIAL, EPS, MAXIMIZE };
 enum { N_STEP, N_DECAY, N_EPS, N_INITIAL, N_FIRST };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adamax (Kingma and Ba, 2015). The formulas and their order are PyTorch's. */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 
 enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE };
 enum { N_STEP, N_DECAY, N_WEIGHT, N_FAR, N_BETA2, N_EPS };

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "tensor/pool.h"
 
 enum { ZERO_GRAIN = 1 << 20 /* bytes */ };

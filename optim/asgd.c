@@ -2,6 +2,7 @@
 /* Averaged stochastic gradient descent (Polyak and Juditsky, "Acceleration of stochastic approximation by averaging",
  * 1992). The formulas and their order are PyTorch's, except that the rate is computed from the current learning rate. */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 
 enum { LR, LAMBD, ALPHA, T0, WEIGHT_DECAY, MAXIMIZE };
 enum { N_STEP, N_DECAY, N_KEEP, N_PART };

@@ -7,9 +7,15 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "nn/module_tree.h"
+#include "nn/state_tensors.h"
+#include "tensor/copies.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tensor/memory_internal.h"
 #include "tensor/option_internal.h"
 #include "tensor/scope.h"
+#include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
 typedef struct average_entry {

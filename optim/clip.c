@@ -4,6 +4,8 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
+#include "nn/params.h"
+#include "optim/clip.h"
 #include "optim/optimizer_internal.h"
 
 double trek_clip_factor(double norm, double max_norm)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "optim/optimizer_internal.h"
 
 int trek_optimizer_vectors(trek_optimizer *optimizer, trek_optimizer_spec spec)

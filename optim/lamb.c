@@ -2,6 +2,7 @@
 /* LAMB: Adam whose step is scaled to the norm of the parameter (You and others, "Large batch optimization for deep
  * learning: training BERT in 76 minutes", 2020). */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 #include "tensor/update.h"
 
 enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE };

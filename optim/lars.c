@@ -2,6 +2,7 @@
 /* LARS: SGD with momentum whose rate depends on the norms of each parameter and its gradient (You, Gitman and
  * Ginsburg, "Large batch training of convolutional networks", 2017). */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 #include "tensor/update.h"
 
 enum { LR, MOMENTUM, WEIGHT_DECAY, TRUST, EPS, MAXIMIZE };

@@ -3,8 +3,13 @@
 #include <math.h>
 
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "nn/params.h"
 #include "optim/lbfgs_internal.h"
+#include "tensor/copies.h"
+#include "tensor/devices.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
 #include "tensor/option_internal.h"
 #include "tensor/scope.h"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "nn/params.h"
 #include "nn/text.h"
 #include "optim/lbfgs_internal.h"
 #include "optim/optimizer_internal.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lion: the sign of a moving average (Chen and others, "Symbolic discovery of optimization algorithms", 2023). */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 
 enum { LR, BETA1, BETA2, WEIGHT_DECAY, MAXIMIZE };
 enum { N_STEP, N_KEEP, N_BETA1, N_REST1, N_BETA2, N_REST2 };

@@ -4,6 +4,7 @@
  * precision and not in bf16. Groups of parameters that are not hidden matrices use AdamW. */
 #include "optim/class_internal.h"
 #include "optim/optimizer.h"
+#include "optim/optimizers.h"
 
 enum { LR, WEIGHT_DECAY, MOMENTUM, PLAIN, A, B, C, EPS, STEPS, ADJUST, ADAM, BETA1, BETA2 };
 enum { BUFFER, SQUARE, WAY }; /* states; the direction is in scratch memory */

@@ -2,6 +2,7 @@
 /* NAdam: Adam with Nesterov's momentum (Dozat, 2016). The formulas and their order are PyTorch's, which keeps the
  * product of the momenta in f32. */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 
 enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MOMENTUM_DECAY, DECOUPLED, MAXIMIZE };
 enum { N_DECAY, N_KEEP, N_WEIGHT, N_FAR, N_BETA2, N_REST2, N_GRAD, N_MEAN, N_CORRECTION, N_EPS };

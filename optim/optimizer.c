@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "tensor/debug.h"
 #include "tensor/trace.h"
 

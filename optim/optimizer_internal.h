@@ -9,8 +9,11 @@
 
 #include <string.h>
 
+#include "nn/state_tensors.h"
 #include "optim/arena.h"
+#include "optim/groups.h"
 #include "optim/optimizer_class.h"
+#include "optim/optimizer_state.h"
 #include "optim/scaler_internal.h"
 
 /* A contiguous stretch of the arena that one kernel call updates: segments of one group with the same number of

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "nn/params.h"
 #include "optim/optimizer_internal.h"
 
 typedef struct member {

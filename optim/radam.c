@@ -2,6 +2,7 @@
 /* RAdam: Adam that accounts for the uncertainty of its first steps (Liu and others, 2020). The formulas and their
  * order are PyTorch's. */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 
 enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, DECOUPLED, MAXIMIZE };
 enum { N_DECAY, N_KEEP, N_WEIGHT, N_FAR, N_BETA2, N_REST2, N_STEP, N_ADAPTS, N_EPS };

@@ -3,6 +3,7 @@
  * order are PyTorch's, with one exception: a variance that rounding makes negative counts as 0, where PyTorch's
  * parameters become NaN. */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 
 enum { LR, ALPHA, EPS, WEIGHT_DECAY, MOMENTUM, CENTERED, MAXIMIZE };
 enum { SQUARE, BUFFER, MEAN }; /* states */

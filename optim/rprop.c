@@ -2,6 +2,7 @@
 /* Rprop: each element has its own step size and moves in the direction of the gradient's sign (Riedmiller and Braun,
  * 1993). The formulas and their order are PyTorch's. */
 #include "optim/class_internal.h"
+#include "optim/optimizers.h"
 
 enum { LR, LESS, MORE, LEAST, MOST, MAXIMIZE };
 enum { BEFORE, SIZE }; /* states */

@@ -10,6 +10,7 @@
 #ifndef TREK_OPTIM_SAM_H
 #define TREK_OPTIM_SAM_H
 
+#include "nn/state.h"
 #include "optim/optimizer.h"
 
 TREK_BEGIN

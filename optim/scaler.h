@@ -13,21 +13,12 @@
 #define TREK_OPTIM_SCALER_H
 
 #include "optim/optimizer.h"
+#include "optim/scaler_opts.h"
 
 TREK_BEGIN
 
 /* A loss scale with its history. */
 typedef struct trek_grad_scaler trek_grad_scaler;
-
-/* Options of trek_grad_scaler_new. */
-typedef struct trek_grad_scaler_opts {
-    double init_scale;       /* initial scale; default 65536 */
-    double growth_factor;    /* factor by which the scale grows, above 1; default 2 */
-    double backoff_factor;   /* factor by which the scale shrinks after an overflow, in (0, 1); default 0.5 */
-    int64_t growth_interval; /* number of steps without overflow after which the scale grows; default 2000 */
-    /* Turns scaling off: trek_grad_scaler_scale returns the loss, trek_grad_scaler_step is trek_optimizer_step. */
-    bool disabled;
-} trek_grad_scaler_opts;
 
 /* Returns a new scaler, or NULL on failure. opts may be NULL. The caller owns it.
  * Errors: ARGUMENT if an option is out of range, MEMORY. */

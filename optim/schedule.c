@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "optim/schedule_internal.h"
+#include "optim/schedules.h"
 #include "tensor/option_internal.h"
 
 static const double pi = 3.14159265358979323846;

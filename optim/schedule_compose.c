@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "optim/schedule_internal.h"
+#include "optim/schedules.h"
 #include "tensor/status_internal.h"
 
 static const trek_schedule none = { .kind = TREK_SCHEDULE_KIND_NONE };

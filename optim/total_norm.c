@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The norm of several tensors together. */
 #include "autograd/ops.h"
+#include "optim/clip.h"
 #include "optim/optimizer.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 

@@ -5,6 +5,7 @@
 #define TREK_TENSOR_COMPOUND_H
 
 #include "tensor/rank_context.h"
+#include "tensor/tensor.h"
 
 typedef enum trek_compound_kind {
     TREK_COMPOUND_CONV,           /* x, weight, bias or NULL */

@@ -13,6 +13,7 @@
 #define TREK_TENSOR_DEBUG_H
 
 #include "tensor/status.h"
+#include "tensor/tensor.h"
 
 struct trek_tensor;
 

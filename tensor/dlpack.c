@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* DLPack 1.x in both directions. The structures are those of the specification (dmlc.github.io/dlpack), defined here
  * so that no header is needed. */
+#include "tensor/dlpack.h"
 #include "tensor/tensor_internal.h"
 
 typedef struct dl_tensor {

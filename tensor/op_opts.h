@@ -7,6 +7,14 @@
 
 TREK_BEGIN
 
+/* The source of elements outside of x. */
+typedef enum trek_pad_mode {
+    TREK_PAD_MODE_CONSTANT,  /* a given value */
+    TREK_PAD_MODE_REFLECT,   /* x mirrored at its edge elements, without the edge elements themselves */
+    TREK_PAD_MODE_REPLICATE, /* the nearest edge element */
+    TREK_PAD_MODE_CIRCULAR,  /* x repeated */
+} trek_pad_mode;
+
 /* The activation that a fused linear op applies to its result. */
 typedef enum trek_activation { TREK_ACTIVATION_NONE, TREK_ACTIVATION_RELU, TREK_ACTIVATION_GELU } trek_activation;
 

@@ -6,6 +6,7 @@
 #define TREK_TENSOR_PLUGIN_H
 
 #include "tensor/backend.h"
+#include "tensor/log.h"
 #include "tensor/rank_context.h"
 
 TREK_BEGIN

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/print.h"
+
 #include "tensor/op.h"
 
 enum { WHOLE = 1000, EDGE = 3, DIGITS = 8, LINE = 75, NUMBER = 64 };

@@ -4,6 +4,7 @@
 #ifndef TREK_TENSOR_RANK_CONTEXT_H
 #define TREK_TENSOR_RANK_CONTEXT_H
 
+#include "tensor/tensor.h"
 #include "tensor/types.h"
 
 struct trek_pool;

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "tensor/log.h"
 #include "tensor/status.h"
 
 /* trek_fail for functions that return a pointer. */

@@ -6,6 +6,7 @@
 
 #include "tensor/backend.h"
 #include "tensor/debug.h"
+#include "tensor/dlpack.h"
 #include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
 

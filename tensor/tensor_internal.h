@@ -2,6 +2,12 @@
 #ifndef TREK_TENSOR_TENSOR_INTERNAL_H
 #define TREK_TENSOR_TENSOR_INTERNAL_H
 
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/devices.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 #include "tensor/tensor.h"
 
 /* Kernels written in C++ read headers of tensors; only C takes and drops references. */

@@ -28,17 +28,6 @@ typedef enum trek_dtype {
     TREK_DTYPE_COUNT
 } trek_dtype;
 
-/* Returns the size of an element in bytes, or 0 if `dtype` is not a dtype. */
-TREK_API size_t trek_dtype_size(trek_dtype dtype);
-/* Returns the name of a dtype, such as "f32", or "invalid" if `dtype` is not a dtype. The string is never freed. */
-TREK_API const char *trek_dtype_name(trek_dtype dtype);
-/* Returns true for the floating dtypes: f32, f64, bf16 and f16. */
-TREK_API bool trek_dtype_is_float(trek_dtype dtype);
-/* Returns true for the floating dtypes of 16 bits: bf16 and f16. */
-static inline bool trek_dtype_is_16bit(trek_dtype dtype) { return dtype == TREK_BF16 || dtype == TREK_F16; }
-/* Returns the dtype to which PyTorch promotes two tensors of dtypes `a` and `b`. */
-TREK_API trek_dtype trek_dtype_promote(trek_dtype a, trek_dtype b);
-
 /* The kind of a device. TREK_DEVICE_UNSET, 0, is the kind of a device that is left out. TREK_DEVICE_TYPE_COUNT is one more than
  * the last kind. */
 typedef enum trek_device_type { TREK_DEVICE_UNSET, TREK_CPU, TREK_CUDA, TREK_DEVICE_TYPE_COUNT } trek_device_type;
@@ -61,28 +50,6 @@ TREK_API trek_device trek_cuda(int index);
  * process to which its launcher (trek-run, torchrun, Open MPI, Slurm) gave local rank r gets cuda:(r modulo n). Without a
  * usable GPU it is cpu:0. */
 TREK_API trek_device trek_device_default(void);
-/* Reads a device from text such as "cpu", "cpu:1" or "cuda:0".
- * Errors: ARGUMENT if the text is not a device; *device is then unchanged. */
-TREK_API trek_status trek_device_parse(const char *text, trek_device *device);
-/* Returns how many devices of a kind can be used: for TREK_CPU the number of cores, for TREK_CUDA the number of GPUs, which
- * is 0 without a driver, and 0 for anything else. */
-TREK_API int trek_device_count(trek_device_type type);
-/* The number of bytes that holds the name of any device. */
-#define TREK_DEVICE_NAME 24
-/* Writes the name of a device, such as "cpu:0", to `text` and returns `text`. What does not fit into `capacity` bytes, the ending
- * zero included, is cut off; TREK_DEVICE_NAME bytes are enough. */
-TREK_API char *trek_device_name(trek_device device, char *text, size_t capacity);
-/* Waits until the device has finished all work it was given. Returns the error of that work, if there was one. */
-TREK_API trek_status trek_device_sync(trek_device device);
-/* Returns true if both are the same device. */
-TREK_API bool trek_device_equal(trek_device a, trek_device b);
-
-/* Allows or forbids that matrix products and convolutions of f32 on GPUs round their factors to TF32, which has 10 bits of
- * fraction and is several times faster; sums stay in f32. It is forbidden by default. The setting holds for the whole
- * process and for work that begins after the call. Any thread may call it. It is PyTorch's allow_tf32. */
-TREK_API void trek_allow_tf32(bool allow);
-/* Returns whether TF32 is allowed, as set by trek_allow_tf32. Any thread may call it. */
-TREK_API bool trek_tf32_allowed(void);
 
 /* The most dimensions that a tensor can have. */
 #define TREK_MAX_DIMS 8
@@ -100,15 +67,6 @@ typedef trek_shape trek_dims_list;
 /* Returns the shape with these `ndim` sizes. With more than TREK_MAX_DIMS sizes it returns a shape that every function
  * refuses. */
 TREK_API trek_shape trek_shape_make(const int64_t *sizes, int ndim);
-/* Returns the number of elements: the product of the sizes, or INT64_MAX if that is too large. */
-TREK_API int64_t trek_shape_numel(trek_shape shape);
-/* Returns true if both shapes have the same number of dimensions and the same sizes. */
-TREK_API bool trek_shape_equal(trek_shape a, trek_shape b);
-/* The number of bytes that holds the text of any shape. */
-#define TREK_SHAPE_TEXT 192
-/* Writes a shape, such as "[64, 784]", to `text` and returns `text`. What does not fit into `capacity` bytes, the ending zero
- * included, is cut off; TREK_SHAPE_TEXT bytes are enough. */
-TREK_API char *trek_shape_text(trek_shape shape, char *text, size_t capacity);
 
 #ifndef __cplusplus
 /* trek_dims(2, 3) is a shape with the sizes 2 and 3, or a list of the dimensions 2 and 3. With more than TREK_MAX_DIMS

@@ -6,6 +6,7 @@
 
 #include <poll.h>
 
+#include "distributed/run.h"
 #include "tools/run_hosts.h"
 #include "tools/run_wire.h"
 

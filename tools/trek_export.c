@@ -5,6 +5,7 @@
 
 #include "monitor/export.h"
 #include "monitor/report.h"
+#include "tensor/print.h"
 #include "tensor/tensor.h"
 
 enum { USAGE = 2 };

@@ -9,6 +9,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/outer/fragments.h"
 #include "distributed/step/average.h"
+#include "tensor/dlpack.h"
 
 /* --- the list ----------------------------------------------------------------------------------------- */
 

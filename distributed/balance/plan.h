@@ -56,7 +56,7 @@ TREK_API bool trek_plan_at(const trek_plan *plan, int64_t step, trek_decision *d
 /* Writes decision number k to *decision and returns true. Errors: ARGUMENT if k is not in 0 .. size - 1; false is returned. */
 TREK_API bool trek_plan_get(const trek_plan *plan, int64_t k, trek_decision *decision);
 
-/* Returns the plan as a text. The caller frees it with trek_string_free (tensor/tensor.h). The text does not depend on the
+/* Returns the plan as a text. The caller frees it with trek_string_free (tensor/print.h). The text does not depend on the
  * locale. Its first lines are "trek-plan 2" and "ranks N". Each decision has a line, "STEP shares S0 S1 ..." with hexadecimal
  * floats, which have all bits, or "STEP counts ANCHOR C0 C1 ...". The last line is "end SIZE xxh64 C", where C is the XXH64 of
  * the text before it in 16 hexadecimal digits.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Time that passes on the calling thread, by the monotonic clock. */
-#include "distributed/balance/slowdown.h"
+#include "distributed/balance/slowdown_internal.h"
 
 #include <math.h>
 

@@ -23,13 +23,6 @@ typedef struct trek_slowdown {
     bool sleep;                          /* frees the core, like a rank that waits for a device; default false: keeps it busy */
 } trek_slowdown;
 
-/* Returns the factor at a batch, at least 1. It is 1 if `slowdown` is NULL or the factor is not finite. */
-TREK_API double trek_slowdown_factor(const trek_slowdown *slowdown, int64_t batch);
-
-/* Waits for (factor - 1) * compute_ns nanoseconds, at most an hour, after a batch that took compute_ns. It does nothing if
- * `slowdown` is NULL or compute_ns <= 0. */
-TREK_API void trek_slowdown_apply(const trek_slowdown *slowdown, int64_t batch, int64_t compute_ns);
-
 TREK_END
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "distributed/comm/comm_internal.h"
+#include "tensor/dtypes.h"
 #include "tensor/half_internal.h"
 
 /* How many elements are combined at once. A block of this size stays in the first-level cache. */

@@ -7,6 +7,7 @@
 
 #include "distributed/comm/meeting.h"
 #include "tensor/backend.h"
+#include "tensor/dlpack.h"
 #include "tensor/memory_internal.h"
 #include "tensor/tensor_internal.h"
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "distributed/system/system.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory_internal.h"
 
 #define ENDED 0x80000000u

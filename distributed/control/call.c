@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "tensor/dtypes.h"
 #include "tensor/tensor.h"
 
 static const char *const kind_names[] = { "a call with wrong arguments", "all_reduce", "broadcast", "all_gather",

@@ -9,6 +9,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/comm/comm_internal.h"
 #include "distributed/replica/replica.h"
+#include "nn/module_internal.h"
 #include "tensor/half_internal.h"
 
 #define BLOCK 256
@@ -33,9 +34,9 @@ static int find_partner(char *const *names, trek_var *const *buffers, int n, int
 
 static int find_buffer(const trek_replica *replica, const trek_module *module, const char *name)
 {
-    for (int own = 0; own < module->n_buffers; own++)
+    for (int own = 0; own < module->own->n_buffers; own++)
         for (int k = 0; k < replica->n_buffers; k++)
-            if (replica->buffers[k] == module->buffers[own].var && strcmp(module->buffers[own].name, name) == 0)
+            if (replica->buffers[k] == module->own->buffers[own].var && strcmp(module->own->buffers[own].name, name) == 0)
                 return k;
     return -1;
 }
@@ -44,7 +45,7 @@ static int find_buffer(const trek_replica *replica, const trek_module *module, c
 static void plan_tracked(trek_replica *r)
 {
     for (int m = 0; m < r->n_modules; m++) {
-        if (!r->modules[m]->klass->meets_ranks)
+        if (!r->modules[m]->own->klass->meets_ranks)
             continue;
         int mean = find_buffer(r, r->modules[m], "running_mean"), tracked = find_buffer(r, r->modules[m], "num_batches_tracked");
         if (mean < 0 || tracked < 0 || r->plans[mean].merge != TREK_BUFFER_MEAN)

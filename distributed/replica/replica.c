@@ -4,6 +4,7 @@
 
 #include "autograd/var_internal.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/memory_internal.h"
 
 typedef struct listing {
@@ -18,7 +19,7 @@ static trek_status list_module(const char *name, trek_module *module, void *arg)
     if (!l->counting)
         l->replica->modules[l->replica->n_modules] = module;
     l->replica->n_modules++;
-    l->replica->meets |= module->klass->meets_ranks;
+    l->replica->meets |= module->own->klass->meets_ranks;
     return TREK_OK;
 }
 
@@ -152,6 +153,6 @@ void trek_replica_follow_flags(const trek_replica *own, const trek_replica *firs
 void trek_replica_bind(const trek_replica *r, const trek_rank_collectives *ranks)
 {
     for (int k = 0; k < r->n_modules; k++)
-        if (r->modules[k]->klass->meet)
-            r->modules[k]->klass->meet(r->modules[k], ranks);
+        if (r->modules[k]->own->klass->meet)
+            r->modules[k]->own->klass->meet(r->modules[k], ranks);
 }

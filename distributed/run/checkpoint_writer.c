@@ -5,6 +5,7 @@
 #include "distributed/checkpoint_internal.h"
 #include "distributed/run/writer.h"
 #include "distributed/step/sharded.h"
+#include "nn/state_modules.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 

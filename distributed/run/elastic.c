@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "autograd/var_internal.h"
+#include "data/loader_position.h"
 #include "distributed/checkpoint_internal.h"
 #include "distributed/comm/init_internal.h"
 #include "distributed/comm/regroup.h"

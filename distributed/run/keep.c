@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/loader_position.h"
 #include "distributed/checkpoint_internal.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/run/run_internal.h"
@@ -18,6 +19,7 @@
 #include "distributed/step/observations.h"
 #include "distributed/step/sharded.h"
 #include "nn/replace_file.h"
+#include "nn/state_modules.h"
 
 #define BEST "best.safetensors"
 

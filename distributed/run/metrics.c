@@ -8,8 +8,10 @@
 #include "distributed/run/run_internal.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/system/system.h"
+#include "distributed/trainer_ranks.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/memory_internal.h"
 
 run_epoch *trek_run_epoch_new(int64_t epoch)

@@ -9,6 +9,7 @@
 #include "distributed/control/call.h"
 #include "distributed/trainer_internal.h"
 #include "tensor/memory_internal.h"
+#include "data/dataset_class.h"
 
 #define FAIL(...) return trek_fail(TREK_ERR_ARGUMENT, "trainer_run: " __VA_ARGS__)
 

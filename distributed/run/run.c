@@ -8,6 +8,7 @@
 #include "distributed/system/system.h"
 #include "graph/watch.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/debug.h"
 #include "tensor/memory_internal.h"
 
@@ -88,11 +89,11 @@ trek_status trek_fit(trek_module *module, const trek_run_opts *opts)
     trek_run_opts o = *opts;
     o.trainer.ranks = 1;
     o.trainer.devices = &device;
-    bool training = module->training;
-    module->upkeep->owners++; /* the graph around it then leaves it to the caller */
+    bool training = module->own->training;
+    module->own->owners++; /* the graph around it then leaves it to the caller */
     trek_run *run = start(&o, module);
     trek_state *final = run ? trek_run_join(run) : NULL;
-    module->upkeep->owners--;
+    module->own->owners--;
     trek_module_train(module, training);
     trek_state_free(&final);
     return trek_error_status();

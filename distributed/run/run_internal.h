@@ -7,6 +7,7 @@
 
 #include "distributed/background/background.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
 #include "distributed/system/system.h"
 #include "tensor/status_internal.h"
 

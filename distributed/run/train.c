@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/loader_position.h"
 #include "distributed/background/background.h"
 #include "distributed/comm/init_internal.h"
 #include "distributed/replica/agreement.h"
@@ -15,8 +16,11 @@
 #include "distributed/system/system.h"
 #include "distributed/trainer_internal.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/watch.h"
+#include "nn/state_modules.h"
+#include "optim/schedules.h"
 #include "tensor/backend.h"
 
 enum { DEFAULT_MOST_ANCHOR = 200 };

@@ -14,6 +14,7 @@
 #include "distributed/step/load_state.h"
 #include "distributed/step/reduce.h"
 #include "graph/graph_internal.h"
+#include "optim/schedules.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 

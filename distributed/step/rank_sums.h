@@ -17,6 +17,7 @@
 #define TREK_DISTRIBUTED_STEP_RANK_SUMS_H
 
 #include "distributed/comm/comm_internal.h"
+#include "nn/module.h"
 #include "tensor/rank_context.h"
 
 typedef struct trek_rank_sums trek_rank_sums;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "distributed/replica/agreement.h"
+#include "nn/params.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 

@@ -11,6 +11,7 @@
 #include "distributed/trainer.h"
 #include "graph/graph_loader_internal.h"
 #include "optim/optimizer_move.h"
+#include "tensor/print.h"
 #include "tensor/random_internal.h"
 
 /* Describes what must be equal besides modules, parameters and buffers. Returns NULL on failure. */
@@ -22,7 +23,7 @@ char *trek_ranks_describe_graph(trek_graph *graph)
     if (!trek_graph_hash(graph, hash, sizeof hash))
         return NULL;
     for (int k = 0; k < l->n_nodes; k++)
-        trek_text_format(&text, "node %d\t%s\n", k, l->nodes[k].module ? l->nodes[k].module->klass->name : "merge");
+        trek_text_format(&text, "node %d\t%s\n", k, l->nodes[k].module ? l->nodes[k].module->own->klass->name : "merge");
     for (int k = 0; k < l->n_tags; k++)
         trek_text_format(&text, "tag %d\t\"%s\" of value %d\n", k, l->tags[k].name, l->tags[k].value);
     for (int k = 0; k < l->n_inputs; k++)

@@ -5,6 +5,7 @@
 #define TREK_DISTRIBUTED_STEP_SETTINGS_H
 
 #include "distributed/step/stepper_ranks.h"
+#include "distributed/trainer.h"
 #include "nn/text.h"
 
 struct trek_trainer_opts;

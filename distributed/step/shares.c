@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a process's samples are divided among its ranks, and what a step reports to the code that decides that. */
 #include "distributed/balance/apportion.h"
+#include "distributed/balance/slowdown_internal.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/system/system.h"

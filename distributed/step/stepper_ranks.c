@@ -21,6 +21,7 @@
 #include "distributed/step/sharded.h"
 #include "graph/graph_internal.h"
 #include "graph/tree.h"
+#include "nn/module_values.h"
 
 /* --- making ------------------------------------------------------------------------------- */
 

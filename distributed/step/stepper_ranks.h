@@ -15,6 +15,9 @@
 #include "distributed/balance/stopwatch.h"
 #include "graph/graph_internal.h"
 #include "optim/optimizer_internal.h"
+#include "data/loader.h"
+#include "graph/metric.h"
+#include "nn/module_internal.h"
 
 struct trek_loader;
 struct trek_reader;
@@ -157,7 +160,7 @@ static inline void trek_ranks_follow_flags(ranks_stepper *s)
     for (int r = 1; r < s->local_ranks; r++)
         trek_replica_follow_flags(s->replicas[r].model, s->replicas[0].model);
 }
-static inline bool trek_ranks_training(const ranks_stepper *s) { return s->replicas[0].model->modules[0]->training; }
+static inline bool trek_ranks_training(const ranks_stepper *s) { return s->replicas[0].model->modules[0]->own->training; }
 /* Returns whether its layers wait for those of other ranks (synchronised batch norm); then all ranks run them,
  * whatever their weight. */
 static inline bool trek_ranks_meet(const ranks_stepper *s) { return s->replicas[0].model->meets; }

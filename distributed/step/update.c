@@ -11,6 +11,7 @@
 #include "distributed/step/sharded.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
+#include "optim/schedules.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 

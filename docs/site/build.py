@@ -49,16 +49,17 @@ def need_programs():
 # --- the reference ----------------------------------------------------------
 
 def public_headers(root):
+    """Paths of the public headers; the functions of core.h and the headers that declare them."""
     sys.path.insert(0, str(root / "tests" / "checks"))
     import public  # noqa: PLC0415
-    return [str(path.relative_to(root)) for path in public.headers(root)]
+    return [str(path.relative_to(root)) for path in public.headers(root)], {name: str(path) for name, path in public.first(root).items()}
 
 
 def make_reference(root, work, stage):
     sys.path.insert(0, str(HERE))
     import doxygen_filter  # noqa: PLC0415
     import reference  # noqa: PLC0415
-    headers = public_headers(root)
+    headers, first = public_headers(root)
     for path in headers:
         copy = work / "headers" / path
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +70,7 @@ def make_reference(root, work, stage):
     if done.returncode or done.stderr.strip():
         sys.exit(f"docs: doxygen: {done.stderr[-3000:]}")
     (stage / "reference").mkdir()
-    return {path: "reference/" + path[:-2].replace("/", "-") for path in headers}, reference.write(work / "xml", headers, stage / "reference")
+    return {path: "reference/" + path[:-2].replace("/", "-") for path in headers}, reference.write(work / "xml", headers, first, stage / "reference")
 
 
 # --- drawings ---------------------------------------------------------------

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Doxygen's XML of the public headers as pages of Sphinx's C domain: one page a header, in the header's order."""
+"""Doxygen's XML of the public headers as pages of Sphinx's C domain: one page a header, in the header's order, one of the functions of
+core.h, one of all names."""
 import re
 import xml.etree.ElementTree as ET
 
@@ -133,8 +134,8 @@ class Reference:
         self.names.update({value.findtext("name"): self.names[name] for value in member.findall("enumvalue")})
         return lines
 
-    def page(self, path):
-        """A header's page."""
+    def page(self, path, core):
+        """A header's page; core: whether core.h includes it."""
         root = self.files[path]
         entries, structs = [], {}
         for inner in root.findall("innerclass"):
@@ -156,7 +157,8 @@ class Reference:
         entries.sort(key=lambda entry: entry[0])
         body = [line for _, lines in entries for line in [*lines, ""]]
         listed = [match[1] for line in body for match in [re.match(r"\.\. c:\w+:: .*?(\w+)(?:\)?\(|\[|$)", line)] if match]
-        return "\n".join([path, "=" * len(path), "", f"``#include <trek/{path}>``, or all of it: ``#include <trek/trek.h>``", "",
+        return "\n".join([path, "=" * len(path), "", f"``#include <trek/{path}>``, or " + ("with what most programs begin with: ``#include <trek/core.h>``, or " if core else "") +
+                          "all of it: ``#include <trek/trek.h>``", "",
                           *blocks(root.find("briefdescription")), *blocks(root.find("detaileddescription")),
                           ".. rst-class:: names", "", " ".join(f"``{name}``" for name in listed), "", *body]) + "\n"
 
@@ -177,21 +179,39 @@ def by_letter(names):
     return "\n".join([*lines, ".. |nbsp| unicode:: 0x20", ""])
 
 
-def write(xml, headers, folder):
-    """Pages of the headers in `folder`, with an index; every name, and whether it has a comment."""
+def first_page(first):
+    """A page of the functions of core.h, by the headers that declare them; each leads to its entry (conf.py)."""
+    lines = ["The first hundred functions", "===========================", "",
+             f"``#include <trek/core.h>`` declares the {len(first)} functions that most programs begin with. ``#include <trek/trek.h>`` declares "
+             "these and all others.", ""]
+    for part, title in FOLDERS.items():
+        if not any(path.startswith(part + "/") for path in first.values()):
+            continue
+        lines += [title, "-" * len(title), ""]
+        for path in sorted({path for path in first.values() if path.startswith(part + "/")}):
+            names = [name for name, where in first.items() if where == path]
+            lines += [f"* :doc:`{path} <{path[:-2].replace('/', '-')}>`: " + " |nbsp| ".join(f"``{name}``" for name in names)]
+        lines += [""]
+    return "\n".join([*lines, ".. |nbsp| unicode:: 0x20", ""])
+
+
+def write(xml, headers, first, folder):
+    """Pages of the headers in `folder`, with an index; every name, and whether it has a comment. first: the functions of core.h."""
     reference = Reference(xml)
     parts = {}
     for path in headers:
         name = path[:-2].replace("/", "-")
-        (folder / (name + ".rst")).write_text(reference.page(path))
+        (folder / (name + ".rst")).write_text(reference.page(path, path in first.values()))
         parts.setdefault(path.split("/")[0], []).append(name)
-    lines = ["Reference", "=========", "", "Every public name, a page for each header. All of it comes with ``#include <trek/trek.h>``.", ""]
+    lines = ["Reference", "=========", "", "Every public name, a page for each header. All of it comes with ``#include <trek/trek.h>``, and the functions to begin "
+             "with come with ``#include <trek/core.h>``.", "", ".. toctree::", "   :maxdepth: 1", "", "   core", ""]
     for part, title in FOLDERS.items():
         if part in parts:
             lines += [title, "-" * len(title), "", ".. toctree::", "   :maxdepth: 1", "", *["   " + name for name in sorted(parts.pop(part))], ""]
     for part, names in parts.items():
         lines += [part, "-" * len(part), "", ".. toctree::", "   :maxdepth: 1", "", *["   " + name for name in sorted(names)], ""]
     lines += ["All of them", "-----------", "", ".. toctree::", "   :maxdepth: 1", "", "   names", ""]
+    (folder / "core.rst").write_text(first_page(first))
     (folder / "names.rst").write_text(by_letter(reference.names))
     (folder / "index.rst").write_text("\n".join(lines))
     return reference.names

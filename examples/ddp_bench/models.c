@@ -95,7 +95,7 @@ static trek_var *cifar_input_forward(trek_module *self, trek_var *x)
 {
     cifar_input *m = (cifar_input *)self;
     x = trek_div(trek_sub(x, m->mean), m->deviation);
-    return self->training && trek_var_size(x, 0) > 0 ? shifted(x) : x;
+    return trek_module_is_training(self) && trek_var_size(x, 0) > 0 ? shifted(x) : x;
 }
 
 static const trek_module_class cifar_input_class = { .name = "cifar_input", .size = sizeof(cifar_input),

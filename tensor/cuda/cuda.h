@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "tensor/log.h"
 #include "tensor/plugin.h"
 
 TREK_BEGIN

@@ -2,7 +2,10 @@
 #include "tests/autograd/differences.h"
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/copies.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -2,7 +2,10 @@
 #include "tests/autograd/offloaded.h"
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
 #include "nn/layers.h"
+#include "nn/params.h"
 #include "tensor/memory.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"

@@ -5,6 +5,7 @@
 
 #include "autograd/offload.h"
 #include "nn/module.h"
+#include "tensor/log.h"
 #include "tensor/status.h"
 
 extern const trek_offload_opts everything; /* of one byte or more */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rounded quotients, functions of two numbers, differences along lines: numbers told by hand, gradients by differences. */
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"

@@ -7,6 +7,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tensor/backend.h"
 #include "tensor/rank_context.h"

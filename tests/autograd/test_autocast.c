@@ -7,8 +7,10 @@
 #include "autograd/tape_internal.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
+#include "graph/amp.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -3,10 +3,12 @@
  * through a block of a residual network and back; convolutions with their activation. */
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "graph/graph.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "tensor/channels_last.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"

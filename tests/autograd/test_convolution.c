@@ -2,7 +2,10 @@
 /* Convolutions large enough for a library's ways (Winograd's, and bf16 as it is): what they must not spread, that the threads
  * change no bit, and that bf16 is rounded once. The op suite compares the numbers of small ones. */
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/copies.h"
+#include "tensor/dtypes.h"
 #include "tensor/half_internal.h"
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CTC loss against PyTorch's numbers, against a sum over all alignments, and its gradient against differences. */
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"

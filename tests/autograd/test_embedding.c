@@ -3,7 +3,9 @@
  * refused. */
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
+#include "autograd/leaf.h"
 #include "tensor/rank_context.h"
+#include "tensor/shapes.h"
 #include "tensor/tensor.h"
 #include "tests/autograd/values.h"
 #include "tests/support/support.h"

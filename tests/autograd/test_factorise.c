@@ -2,8 +2,11 @@
 /* Linear algebra through LAPACK: factors multiply to what they are of, gradients are differences. Where none is installed (or, by
  * TREK_TEST_LAPACK=absent, none is to be found): what is said then. */
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/linalg.h"
 #include "autograd/ops.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"

@@ -4,6 +4,7 @@
 #include "autograd/backward.h"
 #include "autograd/fft.h"
 #include "autograd/ops.h"
+#include "tensor/shapes.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"

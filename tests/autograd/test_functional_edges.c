@@ -3,6 +3,7 @@
  * dimensions, missing lists, numbers that a dtype does not hold, memory that overlaps. */
 #include "autograd/backward.h"
 #include "autograd/function.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
@@ -652,7 +653,7 @@ static void errors_name_what_was_called(void **state)
     REFUSED(trek_addcdiv(x, x, y, 1), TREK_ERR_SHAPE, "addcdiv: ");
     REFUSED(trek_lerp(x, y, 0.5), TREK_ERR_SHAPE, "lerp: ");
     REFUSED(trek_dot(x, half), TREK_ERR_DTYPE, "dot: ");
-    REFUSED(trek_vdot(x, y), TREK_ERR_SHAPE, "vdot: ");
+    REFUSED(trek_dot(x, y), TREK_ERR_SHAPE, "dot: ");
     REFUSED(trek_conv1d(line, numbers(5, trek_dims(2, 3, 2), false), NULL, NULL), TREK_ERR_SHAPE, "conv1d: ");
     REFUSED(trek_conv3d(volume, numbers(5, trek_dims(2, 3, 2, 2, 2), false), NULL, NULL), TREK_ERR_SHAPE, "conv3d: ");
     REFUSED(trek_avg_pool1d(line, &padded), TREK_ERR_ARGUMENT, "avg_pool1d: ");

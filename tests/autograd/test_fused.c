@@ -4,9 +4,15 @@
  * out of attention, memory, dropout over ranks. */
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/devices.h"
 #include "tensor/rank_context.h"
+#include "tensor/shapes.h"
 #include "tests/autograd/values.h"
 #include "tests/support/support.h"
 

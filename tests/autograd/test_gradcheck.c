@@ -5,6 +5,8 @@
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "tensor/copies.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
@@ -201,7 +203,7 @@ static trek_var *run_module(trek_var *const *inputs, int n, void *arg)
 static void test_module(void **state)
 {
     trek_module *m = trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 2, .dtype = TREK_F64, .device = test_device() });
-    trek_var *x = leaf(trek_dims(4, 3), 7, true), *inputs[3] = { x, m->params[0].var, m->params[1].var };
+    trek_var *x = leaf(trek_dims(4, 3), 7, true), *inputs[3] = { x, m->own->params[0].var, m->own->params[1].var };
     assert_int_equal(trek_gradcheck(run_module, inputs, 3, m, &(trek_gradcheck_opts){ .second = true, .seed = 3 }), TREK_OK);
     assert_int_equal(trek_tape_size(), 0);
     trek_var_release(x);

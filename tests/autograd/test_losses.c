@@ -2,7 +2,9 @@
 /* What losses are the mean of: the weight that data parallelism reads, over full,
  * ignored and empty batches; sums of weight x loss over parts give the whole. */
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/dtypes.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 

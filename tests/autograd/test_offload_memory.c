@@ -3,8 +3,10 @@
 #include <pthread.h>
 
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "tensor/devices.h"
 #include "tensor/memory.h"
 #include "tests/autograd/offloaded.h"
 #include "tests/support/clean.h"

@@ -3,9 +3,11 @@
  * functions of one's own; and the calls themselves. */
 #include "autograd/backward.h"
 #include "autograd/function.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "nn/offload.h"
+#include "tensor/copies.h"
 #include "tests/autograd/offloaded.h"
 #include "tests/support/clean.h"
 #include "tests/support/refused.h"

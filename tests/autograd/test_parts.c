@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of tensors: numbers told by hand (each element is its own place), gradients by differences. */
 #include "autograd/ops.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"

@@ -2,7 +2,10 @@
 /* What the op suite and the comparison with PyTorch do not see of autograd/pointwise.h: known values, what is refused, what is
  * drawn, results on the host. */
 #include "autograd/gradcheck.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 

@@ -3,6 +3,8 @@
  * differences, what is refused. */
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 #include "tensor/tensor.h"
 #include "tests/autograd/values.h"
 #include "tests/support/support.h"

@@ -4,6 +4,8 @@
  * which tests the rows of ops.def that lie below. */
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "tensor/dtypes.h"
+#include "tensor/shapes.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"

@@ -2,6 +2,9 @@
 /* The gradient of slices, added in place, against the one that is recorded, which puts zeros around each: slices of every
  * kind, order and number, of nodes and leaves, beside other uses, with hooks, twice over, of whatever dtype. */
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
+#include "tensor/devices.h"
+#include "tensor/shapes.h"
 #include "tests/autograd/values.h"
 #include "tests/support/support.h"
 

@@ -3,6 +3,7 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"

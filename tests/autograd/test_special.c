@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rarer element-wise functions: against plain C in f64, at their edges, in 16 bits, gradients by differences. */
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"

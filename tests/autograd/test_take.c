@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Elements by their places, tensors made of others', statistics: numbers told by hand, gradients by differences. */
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
 #include "tests/autograd/values.h"

@@ -2,7 +2,11 @@
 /* Public functions that are several ops, or take options, against results and gradients stored from PyTorch (vectors/make.py): in
  * f64 to rounding, in f32 to a few units. The rows of ops.def are the op suite's. */
 #include "autograd/backward.h"
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/copies.h"
+#include "tensor/shapes.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 #include "tests/support/ways.h"

@@ -4,6 +4,8 @@
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "tensor/copies.h"
+#include "tensor/shapes.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 

@@ -2,6 +2,9 @@
 #include "tests/autograd/values.h"
 
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
+#include "tensor/copies.h"
+#include "tensor/shapes.h"
 #include "tests/support/support.h"
 
 trek_var *numbers(uint32_t stream, trek_shape shape, bool requires_grad)

@@ -8,9 +8,13 @@
 #include <string.h>
 
 #include "autograd/ops.h"
+#include "distributed/comm/comm.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
+#include "graph/passes.h"
 #include "nn/layers.h"
+#include "tensor/creation.h"
+#include "tensor/devices.h"
 #include "tensor/trace.h"
 
 static int width = 4096, layers = 8, rows = 4096, rounds = 10;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forward and backward of a recurrent layer over a whole sequence. */
 #include "bench.h"
+#include "nn/module_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -44,13 +45,13 @@ static void step(recurrent_state *s, bool check)
     trek_scope scope = trek_scope_begin();
     trek_var *y = trek_forward(s->layer, s->x);
     trek_var_zero_grad(s->x);
-    for (int k = 0; k < s->layer->n_params; k++)
-        trek_var_zero_grad(s->layer->params[k].var);
+    for (int k = 0; k < s->layer->own->n_params; k++)
+        trek_var_zero_grad(s->layer->own->params[k].var);
     if (trek_backward_with(y, s->grad, NULL) == TREK_OK && check) {
         bench_check(digest(y));
         bench_check(digest(trek_var_grad(s->x)));
-        for (int k = 0; k < s->layer->n_params; k++)
-            bench_check(digest(trek_var_grad(s->layer->params[k].var)));
+        for (int k = 0; k < s->layer->own->n_params; k++)
+            bench_check(digest(trek_var_grad(s->layer->own->params[k].var)));
     }
     trek_scope_end(scope);
 }
@@ -83,8 +84,8 @@ static void *recurrent_open(const bench_work *work)
         recurrent_close(s);
         return NULL;
     }
-    for (int k = 0; k < s->layer->n_params; k++) {
-        trek_var *param = s->layer->params[k].var;
+    for (int k = 0; k < s->layer->own->n_params; k++) {
+        trek_var *param = s->layer->own->params[k].var;
         bench_fill(trek_tensor_data(trek_var_data(param)), trek_var_numel(param), (uint32_t)k + 1, 0, 0.0625f);
     }
     step(s, true);

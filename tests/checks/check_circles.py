@@ -27,7 +27,7 @@ CIRCLES = {
     "onnx": [],
     "monitor": [],
     # the thread drives communicators, which give it work; what cannot be sent ends a group, and its end is sent
-    "distributed": ["comm_async_async comm_async_call comm_async_channel comm_async_thread", "control_end control_state control_wire"],
+    "distributed": ["comm_async_async comm_async_async_call comm_async_channel comm_async_thread", "control_end control_process_state control_wire"],
 }
 
 

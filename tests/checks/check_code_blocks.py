@@ -7,6 +7,8 @@ A block without main() is definitions (what begins at the margin with static, ty
 PRELUDE. What else it needs stands in a comment of the page before it: <!-- with: ... -->. One that begins with a dot is fields of
 trek_run_opts.
 
+The pages of CORE are those that people read first: their blocks see core.h alone, and their programs include nothing else of trek.
+
 Usage: check_code_blocks.py <source root> <libtrek.so> [<folder of headers>...]
 With folders (of an installed trek: check_install.sh) against what they hold, else against the tree's headers.
 """
@@ -33,11 +35,12 @@ def write_digits(folder, count=256):
     (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + bytes(labels))
 
 
+CORE = ("README.md", "first-model.md", "from-pytorch.md", "graph-or-modules.md", "scopes-and-errors.md")
 PRELUDE = """#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <trek/trek.h>
+#include <trek/{header}.h>
 """
 NAMES = """trek_graph *graph, trek_module *model, trek_module *module, trek_loader *loader, trek_dataset *dataset,
     trek_optimizer *optimizer, trek_batch *batch, trek_var *x, trek_var *y, trek_var *logits, trek_var *labels, trek_var *loss,
@@ -46,13 +49,13 @@ BLOCK = re.compile(r"(?:^<!-- with:\n(?P<with>.*?)-->\n+)?^```c\n(?P<code>.*?)^`
 DEFINITION = re.compile(r"^(?:static|typedef|struct|enum)\b(?:[^;{]*;[^\n]*$|[^;{]*\{[^\n]*\};?$|[^;]*?\{.*?^\}[^\n]*$)|^#[^\n]*$", re.S | re.M)
 
 
-def unit(code, extra):
+def unit(code, extra, header):
     """What a block without main() stands in."""
     if code.lstrip().startswith("."):
         code = "trek_run_opts opts = {\n" + code + "};\nprintf(\"%d\", (int)opts.epochs);\n"
     definitions = []
     statements = DEFINITION.sub(lambda m: definitions.append(m.group()) or "", code)
-    return PRELUDE + extra + "\n".join(definitions) + f"\nvoid block({NAMES});\nvoid block({NAMES})\n{{\n{{\n{statements}\n}}\n}}\n"
+    return PRELUDE.format(header=header) + extra + "\n".join(definitions) + f"\nvoid block({NAMES});\nvoid block({NAMES})\n{{\n{{\n{statements}\n}}\n}}\n"
 
 
 def header_folders(root, place, given):
@@ -95,9 +98,11 @@ def main():
         for page in [root / "README.md", *pages]:
             ways = [{}, {"TREK_DEVICES": "cpu:0,cpu:1"}, {"TREK_DEBUG": "1"}] if page.name == "README.md" else [{}]
             for found in BLOCK.finditer(page.read_text()):
-                code, whole = found["code"], "int main(" in found["code"]
+                code, whole, header = found["code"], "int main(" in found["code"], "core" if page.name in CORE else "trek"
+                if whole and f"#include <trek/{header}.h>" not in code and header == "core":
+                    failures.append(f"{page.name} is one of the first pages: its programs include <trek/core.h>")
                 programs, blocks = programs + whole, blocks + 1
-                said = try_program(code, folders, library, place, ways) if whole else compiled(unit(code, found["with"] or ""), folders, place,
+                said = try_program(code, folders, library, place, ways) if whole else compiled(unit(code, found["with"] or "", header), folders, place,
                                                                                                ["-fsyntax-only"], False)
                 if said:
                     failures.append(f"{page.name}, the block that begins {code[:60]!r}:\n{said}")

@@ -14,7 +14,7 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "differential"))
 from headers import Headers, Unknown
 
-headers = Headers("tensor/status.h", "tensor/types.h", "tensor/tensor.h", "data/dataset.h", "data/npy.h", "data/csv.h")
+headers = Headers("tensor/status.h", "tensor/types.h", "tensor/tensor.h", "tensor/layout.h", "data/dataset.h", "data/dataset_class.h", "data/npy.h", "data/csv.h")
 library = ctypes.CDLL(sys.argv[1])
 for function in headers.functions.values():
     try:

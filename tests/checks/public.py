@@ -4,7 +4,7 @@ import re
 
 
 def headers(root):
-    """Paths of the headers that are installed, trek.h aside."""
+    """Paths of the headers that are installed, core.h and trek.h aside."""
     found = []
     folders = re.findall(r"^ *subdir\('(\w+)'\)", (root / "meson.build").read_text(), re.M)  # not those where something is built
     for build in sorted(path for folder in folders for path in (root / folder).rglob("meson.build")):
@@ -23,3 +23,20 @@ def declared(root):
             if match:
                 found[match.group(1)] = header.relative_to(root)
     return found
+
+
+def reached(root, header):
+    """A header and all that it includes, by their paths from the root."""
+    found, waiting = set(), [header]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += re.findall(r'^#include "([^"]+)"', (root / name).read_text(), re.M)
+    return found
+
+
+def first(root):
+    """Each function of core.h: the header that declares it."""
+    headers_of_core = reached(root, "core.h")
+    return {name: header for name, header in declared(root).items() if str(header) in headers_of_core}

@@ -5,8 +5,12 @@
 #include "data/collate.h"
 #include "data/compose.h"
 #include "data/loader_internal.h"
+#include "data/loader_position.h"
 #include "data/stream.h"
 #include "data/told.h"
+#include "tensor/creation.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 #include "tests/support/unit.h"
 
 /* Sample i: "tokens" i64 [tokens_of(i)] = 100 i + place, "image" f32 [2, high, wide] = i + place / 100, "label" i64 = i. */

@@ -4,7 +4,11 @@
 #include <stdatomic.h>
 
 #include "data/compose.h"
+#include "data/dataset_class.h"
+#include "data/loader_position.h"
+#include "data/text_sets.h"
 #include "data/told.h"
+#include "tensor/creation.h"
 #include "tests/support/unit.h"
 
 enum { SEED = 11, EPOCH = 3 };

@@ -3,8 +3,16 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "data/compose.h"
 #include "data/dataset.h"
+#include "data/dataset_class.h"
 #include "data/image.h"
+#include "data/image_sets.h"
+#include "data/text_sets.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 #include "tests/support/scoped.h"
 
 static char folder[] = "/tmp/trek-data-XXXXXX";

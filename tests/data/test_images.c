@@ -3,8 +3,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/dataset_class.h"
 #include "data/image.h"
 #include "data/transform.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 #include "tests/support/scoped.h"
 
 static char folder[] = "/tmp/trek-images-XXXXXX";

@@ -6,7 +6,11 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/compose.h"
+#include "data/dataset_class.h"
 #include "data/loader.h"
+#include "data/loader_position.h"
+#include "data/sampler.h"
 #include "tests/support/scoped.h"
 
 /* -- a dataset for the loader: "value" f32 [n, 1] = index, may fail or be slow --- */

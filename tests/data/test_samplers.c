@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Samplers by weight, class and length: what they draw and how often, the same wherever one begins and on any number of
  * threads; and what loaders ask of samplers. */
+#include "data/loader_position.h"
+#include "data/sampler.h"
 #include "data/told.h"
 #include "tests/support/unit.h"
 

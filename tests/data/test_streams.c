@@ -3,8 +3,12 @@
 #include <stdatomic.h>
 
 #include "data/compose.h"
+#include "data/dataset_class.h"
+#include "data/loader_position.h"
+#include "data/sampler.h"
 #include "data/stream.h"
 #include "data/told.h"
+#include "tensor/creation.h"
 #include "tests/support/unit.h"
 
 /* Samples 0 .. n - 1, "index" and "draw" as of told.h, in pieces of 1, 2, 3, ... */

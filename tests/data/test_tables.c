@@ -4,8 +4,15 @@
 #include <locale.h>
 #include <unistd.h>
 
+#include "data/compose.h"
 #include "data/csv.h"
+#include "data/dataset_class.h"
 #include "data/npy.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 #include "tests/support/scoped.h"
 
 static char folder[] = "/tmp/trek-tables-XXXXXX";

@@ -6,6 +6,8 @@
 
 #include "data/tokenizer.h"
 #include "data/tokenizer_internal.h"
+#include "tensor/layout.h"
+#include "tensor/print.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 

@@ -4,8 +4,12 @@
 #include <pthread.h>
 
 #include "data/loader_internal.h"
+#include "data/loader_position.h"
 #include "data/stream.h"
 #include "data/transform.h"
+#include "tensor/creation.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 #include "tests/support/scoped.h"
 
 enum { N = 24, C = 3, H = 13, W = 17, OUT = 8 };

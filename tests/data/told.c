@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
 
+#include "data/dataset_class.h"
 #include "data/told.h"
+#include "tensor/creation.h"
 #include "tests/support/unit.h"
 
 typedef struct told {

@@ -12,7 +12,7 @@ from draw import Draw, each_said
 from headers import OFF, ZERO
 from trek import CPU, DTYPE_NUMBER, DTYPES, Refused, Wrong, headers, shape, vector
 
-FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/embedding.h", "nn/layers.h", "nn/norms.h", "nn/lora.h", "nn/parametrize.h", "nn/resample.h", "nn/routers.h", "nn/spatial.h", "nn/transformer.h")}
+FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/basic_layers.h", "nn/embedding.h", "nn/layers.h", "nn/norms.h", "nn/lora.h", "nn/parametrize.h", "nn/resample.h", "nn/routers.h", "nn/spatial.h", "nn/transformer.h")}
 HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{name: "calls the function, which is compared: autograd/resample.h" for name in ("nn_upsample", "nn_unfold", "nn_fold")},
            **{name: "its memory is a second input: tests/nn/test_transformer.c" for name in

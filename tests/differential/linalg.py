@@ -57,7 +57,7 @@ def draw_tensordot(d):
     return {"x": d.tensor(dtype, x, kinds=("normal", "grid")), "y": d.tensor(dtype, y, kinds=("normal", "grid")), "dims_x": dims_x, "dims_y": dims_y}
 
 
-@shaped("outer_product", "dot", "vdot", "inner", "kron")
+@shaped("outer_product", "dot", "inner", "kron")
 def draw_two(d):
     dtype, n = d.float_dtype(), d.size()
     if d.name == "kron":

@@ -27,7 +27,7 @@ FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in OP
 def pointwise_names():
     """Functions of the header's element-wise sections: number k of a result comes from number k of the inputs."""
     names, inside = set(), False
-    for line in (text_of("autograd/ops.h") + text_of("autograd/pointwise.h")).splitlines():
+    for line in "".join(text_of(f"autograd/{name}.h") for name in ("activations", "arithmetic", "ops", "pointwise")).splitlines():
         if line.startswith("/* -- "):
             inside = line.startswith(("/* -- element-wise", "/* -- with a number", "/* -- two inputs", "/* -- in place",
                                       "/* -- activations: one pass"))

@@ -10,7 +10,7 @@ import torch
 from headers import ZERO
 from trek import CPU, DTYPES, headers, shape
 
-OPTIMIZER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/optimizer.h"}
+OPTIMIZER = {f.name[5:]: f for f in headers.functions.values() if f.header in ("optim/clip.h", "optim/groups.h", "optim/optimizer.h", "optim/optimizer_state.h", "optim/optimizers.h")}
 SCALER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/scaler.h"}
 KINDS = ("sgd", "adam", "adamw", "rmsprop", "rprop", "adagrad", "adadelta", "adamax", "asgd", "nadam", "radam", "lion", "lamb", "lars", "adafactor", "muon")
 DRIVEN = {"optimizer_new", "optimizer_free", "optimizer_step", "optimizer_zero_grad", "optimizer_set_lr", "optimizer_set_group_lr", "optimizer_lr",

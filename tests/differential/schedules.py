@@ -9,7 +9,7 @@ from torch.optim import lr_scheduler as ls
 from headers import ZERO
 from trek import headers
 
-FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/schedule.h"}
+FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("optim/schedule.h", "optim/schedules.h")}
 HELPERS = {"schedule_lr": "read after each schedule", "plateau_observe": "called by plateau_lr's cases"}
 STEPS = 40
 

@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "data/loader.h"
+#include "distributed/comm/comm.h"
 #include "distributed/trainer.h"
 
 enum {

@@ -2,6 +2,7 @@
 /* What is expected of a job that has ended. */
 #include "distributed/checkpoint.h"
 #include "graph/graph.h"
+#include "graph/settings.h"
 #include "tests/distributed/failures.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"

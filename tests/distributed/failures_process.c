@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a process of a job does: it trains, and fails as it was told to. */
+#include "data/dataset_class.h"
+#include "data/loader_position.h"
+#include "graph/graph_loader.h"
+#include "graph/passes.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "optim/optimizers.h"
+#include "tensor/log.h"
 #include "tests/distributed/failures.h"
 
 #include <errno.h>

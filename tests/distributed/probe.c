@@ -57,7 +57,7 @@ static trek_var *probe_forward(trek_module *self, trek_var *x)
 {
     probe *m = (probe *)self;
     int rank = trek_rank_here.rank;
-    atomic_store(&seen.training[rank], self->training);
+    atomic_store(&seen.training[rank], trek_module_is_training(self));
     atomic_store(&seen.requires_grad[rank], trek_var_requires_grad(m->weight));
     atomic_store(&seen.rows[rank], (int)trek_rank_here.rows);
     atomic_fetch_add(&seen.runs[rank], 1);
@@ -65,7 +65,7 @@ static trek_var *probe_forward(trek_module *self, trek_var *x)
         trek_fail(TREK_ERR_CALLBACK, "the probe was told to fail");
         return NULL;
     }
-    if (self->training) { /* statistics of this rank's part, as they are */
+    if (trek_module_is_training(self)) { /* statistics of this rank's part, as they are */
         trek_no_grad_begin();
         trek_var *mean = trek_mean(x, trek_dims(0), false);
         trek_copy_(m->running_mean, mean);
@@ -109,7 +109,7 @@ trek_graph *build(trek_device device, void *arg)
     return trek_flow_build(trek_flow_from(probe_new(2, device)));
 }
 
-probe *probe_of(trek_graph *graph) { return (probe *)trek_graph_module(graph)->children[0].module; }
+probe *probe_of(trek_graph *graph) { return (probe *)trek_graph_module(graph)->own->children[0].module; }
 
 trek_graph *trained(int world, int share)
 {

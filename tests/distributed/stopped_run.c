@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "data/loader_position.h"
+#include "graph/amp.h"
+#include "graph/settings.h"
+#include "nn/module_tree.h"
+#include "optim/optimizer_state.h"
+#include "optim/scaler.h"
 #include "tests/distributed/stopped_run.h"
 
 #include <dirent.h>

@@ -16,6 +16,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "nn/state.h"
+#include "tensor/log.h"
 #include "tests/distributed/stopped_run.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/ddp.h"
+#include "nn/module_tree.h"
 #include "optim/optimizer.h"
 #include "tests/support/ddp_net.h"
 #include "tests/support/processes.h"

@@ -10,6 +10,7 @@
 #include "distributed/ddp.h"
 #include "nn/init.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "nn/state.h"
 #include "optim/optimizer.h"
 #include "tests/distributed/wrapped.h"

@@ -5,9 +5,13 @@
 #include <unistd.h>
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "tensor/log.h"
 #include "tensor/memory.h"
 #include "tests/support/ddp_net.h"
 #include "tests/support/unit.h"
@@ -74,7 +78,7 @@ static trek_status pass_of_rank(int rank, void *arg)
 static void drop_grads(trek_ddp *ddp)
 {
     for (int r = 0; r < 2; r++) {
-        ddp_net *m = (ddp_net *)trek_ddp_replica_module(ddp, r)->children[0].module;
+        ddp_net *m = (ddp_net *)trek_ddp_replica_module(ddp, r)->own->children[0].module;
         trek_var *params[] = { m->w1, m->b1, m->tied, m->frozen, m->unused, m->branch, m->w2, m->b2 };
         for (int k = 0; k < 8; k++)
             trek_var_zero_grad(params[k]);

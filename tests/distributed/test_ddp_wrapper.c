@@ -10,8 +10,14 @@
 #include "distributed/ddp.h"
 #include "nn/init.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
 #include "nn/state.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
 #include "optim/optimizer.h"
+#include "tensor/print.h"
 #include "tests/distributed/wrapped.h"
 #include "tests/support/ddp_net.h"
 #include "tests/support/refused.h"
@@ -36,10 +42,10 @@ static void wrapper_is_a_module(void **state)
     trek_state_free(&a);
     trek_state_free(&b);
     trek_module_train(m, false);
-    assert_false(models[0]->training);
-    assert_false(models[0]->children[1].module->training);
+    assert_false(models[0]->own->training);
+    assert_false(models[0]->own->children[1].module->own->training);
     trek_module_train(m, true);
-    assert_true(models[0]->training);
+    assert_true(models[0]->own->training);
     trek_module_freeze(m);
     assert_false(trek_var_requires_grad(trek_module_find(models[0], "0.bias")));
     trek_module_thaw(m);

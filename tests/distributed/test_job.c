@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include "distributed/comm/gloo/gloo.h"
+#include "distributed/trainer_ranks.h"
+#include "nn/module_tree.h"
+#include "optim/optimizers.h"
 #include "tensor/backend.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"

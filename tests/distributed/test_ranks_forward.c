@@ -4,6 +4,7 @@
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
 #include "tensor/memory.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/probe.h"

@@ -6,8 +6,13 @@
 #include "autograd/ops.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
+#include "graph/amp.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
+#include "optim/schedules.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "tests/support/ddp_net.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"

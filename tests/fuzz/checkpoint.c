@@ -4,9 +4,12 @@
 
 #include "autograd/ops.h"
 #include "data/loader.h"
+#include "data/loader_position.h"
 #include "distributed/checkpoint.h"
 #include "graph/flow.h"
+#include "graph/settings.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/small_run.h"
 

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "data/dataset.h"
+#include "data/dataset_class.h"
+#include "data/image_sets.h"
 #include "tests/fuzz/fuzz.h"
 
 static char folder[] = "/tmp/trek-fuzz-XXXXXX", name[64];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables: as they are taken for, and with their first column as words, and as numbers of which some are missing. */
 #include "data/csv.h"
+#include "data/dataset_class.h"
 #include "tests/fuzz/fuzz.h"
 
 static void read_table(const char *path, const trek_csv_opts *opts)

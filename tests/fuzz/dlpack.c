@@ -3,6 +3,8 @@
  * lead out of it nothing is read, as nobody can tell. */
 #include <string.h>
 
+#include "tensor/copies.h"
+#include "tensor/dlpack.h"
 #include "tensor/tensor.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -7,6 +7,8 @@
 #endif
 
 #include "data/dataset.h"
+#include "data/dataset_class.h"
+#include "data/image_sets.h"
 #include "tests/fuzz/fuzz.h"
 
 static void read_all(const char *path)

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tensor/log.h"
 #include "tensor/status.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "distributed/balance/plan_internal.h"
+#include "tensor/print.h"
 #include "tensor/tensor.h"
 #include "tests/fuzz/fuzz.h"
 

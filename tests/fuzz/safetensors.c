@@ -5,6 +5,11 @@
 #include <unistd.h>
 
 #include "nn/state.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
 #include "tests/fuzz/fuzz.h"
 
 static void expect_same(const trek_state *a, const trek_state *b)

@@ -11,6 +11,8 @@
 #include "nn/layers.h"
 #include "nn/state.h"
 #include "tests/fuzz/small_run.h"
+#include "nn/state_tensors.h"
+#include "nn/state_modules.h"
 
 static const char *in(const char *folder, const char *name)
 {

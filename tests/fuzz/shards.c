@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Token shards: the first byte is the window, the rest the file. */
 #include "data/dataset.h"
+#include "data/dataset_class.h"
+#include "data/text_sets.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

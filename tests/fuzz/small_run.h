@@ -3,6 +3,12 @@
 #ifndef TREK_TESTS_FUZZ_SMALL_RUN_H
 #define TREK_TESTS_FUZZ_SMALL_RUN_H
 
+#include "data/loader.h"
+#include "graph/flow.h"
+#include "graph/settings.h"
+#include "nn/basic_layers.h"
+#include "optim/optimizer.h"
+
 static inline trek_graph *small_graph(void)
 {
     trek_graph *graph = trek_flow_build(trek_flow_from(trek_nn_linear(2, 2, trek_cpu(0))));

@@ -9,6 +9,7 @@
 
 #include "data/tokenizer.h"
 #include "tensor/memory_internal.h"
+#include "tensor/print.h"
 #include "tests/fuzz/fuzz.h"
 
 static const char *in_memory(const char *text, size_t size)

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "nn/module_internal.h"
 #include "tests/gpu/agree.h"
 
 /* Attention: the norm of the difference to the other's result. Losses: relative. Losses of kept logits are of 16 bits. */

@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "nn/module_tree.h"
 #include "tests/support/unit.h"
 
 /* --- modules whose arithmetic is easy to follow ---------------------------------------------------------- */

@@ -2,9 +2,21 @@
 /* Loops, gates, switches and maps in a flow, routers and conditions, traces, and truncation. */
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "distributed/trainer.h"
+#include "graph/flow_branches.h"
+#include "graph/flow_control.h"
+#include "graph/inspect.h"
+#include "graph/passes.h"
+#include "graph/settings.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
 #include "nn/recompute.h"
+#include "tensor/creation.h"
+#include "tensor/print.h"
+#include "tensor/shapes.h"
 #include "tests/graph/modules.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -493,11 +505,11 @@ static void routers_decide(void **state)
     assert_all(trek_sum(weights, trek_dims(1), false), 1);
     assert_true(distance(weights, trek_forward(softmax, trek_add(x, more))) < 1e-6);
     weights = trek_forward(sigmoid, x);
-    trek_var *proj = trek_forward(sigmoid->children[0].module, x);
+    trek_var *proj = trek_forward(sigmoid->own->children[0].module, x);
     assert_true(distance(weights, trek_sigmoid(proj)) < 1e-6);
     trek_var *index = trek_forward(selector, x);
     assert_int_equal(trek_var_ndim(index), 1);
-    proj = trek_forward(selector->children[0].module, x);
+    proj = trek_forward(selector->own->children[0].module, x);
     assert_true(distance(trek_cast(index, TREK_F32), trek_cast(trek_argmax(proj, trek_dims(1), false), TREK_F32)) == 0);
     assert_all(trek_cast(trek_forward(fixed, x), TREK_F32), 2);
     trek_module *all[] = { softmax, sigmoid, selector, fixed };
@@ -643,7 +655,7 @@ static void modes_names_and_sharing_follow_from_children(void **state)
     assert_int_equal(trek_module_param_count(trek_graph_module(graph)), 1);
     assert_forward(graph, 1, 16);
     trek_graph_train(graph, false);
-    assert_false(trek_graph_at(graph, "1.body")->training);
+    assert_false(trek_graph_at(graph, "1.body")->own->training);
     assert_int_equal(trek_graph_freeze(graph, "1.body"), TREK_OK);
     assert_false(trek_var_requires_grad(trek_graph_forward(graph, filled(1))));
     trek_graph_free(&graph);

@@ -2,7 +2,11 @@
 /* graph/: the flow builder's verbs, the route against plain ops, states, tags, hash and DOT. */
 #include "autograd/ops.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
 #include "graph/graph_internal.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "tensor/print.h"
 #include "tensor/sha256.h"
 #include "tests/graph/modules.h"
 #include "tests/support/refused.h"
@@ -246,9 +250,9 @@ static void train_mode(void **state)
     trek_graph *graph = built(trek_flow_from(trek_nn_sequential(list, 2)));
     assert_int_equal(trek_graph_train(graph, false), TREK_OK);
     assert_forward(graph, 1, 1);
-    assert_false(list[0]->training);
+    assert_false(list[0]->own->training);
     assert_int_equal(trek_graph_train(graph, true), TREK_OK);
-    assert_true(list[0]->training);
+    assert_true(list[0]->own->training);
     trek_graph_free(&graph);
 }
 

@@ -3,8 +3,13 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/inspect.h"
 #include "graph/observe.h"
+#include "graph/settings.h"
+#include "optim/optimizer.h"
 #include "tensor/memory.h"
+#include "tensor/print.h"
 #include "tests/graph/modules.h"
 #include "tests/support/refused.h"
 

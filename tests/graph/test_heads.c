@@ -9,7 +9,12 @@
 #include "autograd/ops.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/passes.h"
+#include "graph/settings.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
 #include "tensor/rank_context.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -31,7 +36,7 @@ static trek_var *join_many(trek_module *self, trek_var *const *inputs, int n)
 {
     int rank = trek_rank_here.rank;
     atomic_fetch_add(&runs[rank], 1);
-    atomic_store(&training[rank], self->training);
+    atomic_store(&training[rank], trek_module_is_training(self));
     return trek_tanh(trek_add(inputs[0], trek_linear(inputs[1], ((join *)self)->weight, NULL)));
 }
 

@@ -4,13 +4,17 @@
 #include <pthread.h>
 
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/passes.h"
 #include "graph/tree.h"
 #include "nn/generate.h"
 #include "nn/layers.h"
 #include "nn/norms.h"
 #include "nn/parametrize.h"
+#include "tensor/devices.h"
 #include "tests/nn/decoder.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"

@@ -12,12 +12,16 @@
 #include "autograd/var_internal.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/settings.h"
 #include "graph/timeline.h"
 #include "graph/tree.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
 #include "tensor/op.h"
 #include "tensor/op_cost.h"
 #include "tensor/peak.h"
+#include "tensor/print.h"
 #include "tensor/rank_context.h"
 #include "tensor/scope.h"
 #include "tensor/trace.h"
@@ -341,7 +345,7 @@ static trek_var *odd_forward(trek_module *self, trek_var *x)
 {
     odd_module *m = (odd_module *)self;
     trek_var *y = trek_nn_lstm_forward(m->lstm, x, NULL, NULL, NULL, NULL, NULL);
-    return trek_forward(m->net->children[2].module, y);
+    return trek_forward(m->net->own->children[2].module, y);
 }
 
 static const trek_module_class odd_class = { .name = "odd", .size = sizeof(odd_module), .forward = odd_forward };

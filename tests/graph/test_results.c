@@ -2,10 +2,19 @@
 /* Modules with several results: run by themselves, and in flows, where results are tagged and states come back: against the
  * same layer in a written loop, on one rank and on several. */
 #include "autograd/backward.h"
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/inspect.h"
+#include "graph/passes.h"
+#include "graph/settings.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
+#include "tensor/print.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -14,6 +14,12 @@
 #include "tensor/rank_context.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
+#include "tensor/print.h"
+#include "graph/flow_branches.h"
+#include "nn/module_values.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
+#include "nn/module_internal.h"
 
 #define HERE trek_cpu(0)
 
@@ -122,7 +128,7 @@ static void totals_of_layers(void **state)
             fail_msg("%s: %lld params, %lld trained, %lld multiply-adds, %lld + %lld + %lld bytes", known[k].name,
                      (long long)got.params, (long long)got.trainable, (long long)got.mult_adds, (long long)got.input_bytes,
                      (long long)got.pass_bytes, (long long)got.param_bytes);
-        assert_true(m->training);
+        assert_true(trek_module_is_training(m));
         trek_module_free(&m);
     }
 }
@@ -152,9 +158,9 @@ static void expect_lines(char *text, const char *const *lines)
 /* Runs its grandchildren itself: the module between has no forward. */
 static trek_var *around_forward(trek_module *self, trek_var *x)
 {
-    const trek_module *list = self->children[0].module;
-    for (int k = 0; k < list->n_children; k++)
-        x = trek_forward(list->children[k].module, x);
+    const trek_module *list = self->own->children[0].module;
+    for (int k = 0; k < list->own->n_children; k++)
+        x = trek_forward(list->own->children[k].module, x);
     return x;
 }
 static const trek_module_class list_class = { .name = "module_list", .size = sizeof(trek_module) };
@@ -223,7 +229,7 @@ static void mistakes(void **state)
     FAILS(trek_module_measure(m, &opts, &totals), TREK_ERR_SHAPE, "");
     assert_null(trek_module_summary_with(m, &opts));
     trek_error_clear();
-    assert_true(totals.params == -7 && m->training);
+    assert_true(totals.params == -7 && trek_module_is_training(m));
     opts.shapes = NULL;
     FAILS(trek_module_measure(m, &opts, &totals), TREK_ERR_ARGUMENT, "1 inputs; exactly one of");
     FAILS(trek_module_measure(m, &(trek_summary_opts){ .depth = -3 }, &totals), TREK_ERR_ARGUMENT, ".depth: -3");
@@ -291,7 +297,8 @@ static void nothing_is_disturbed(void **state)
         assert_ptr_equal(trek_graph_tagged(graph, "memory"), memory);
         assert_ptr_equal(trek_graph_tagged_at(graph, "3.mid"), mid);
         assert_true(trek_rank_here.rng_step == step && trek_rank_here.rng_draw == draw);
-        assert_true(module->training && !trek_graph_at(graph, "3")->training && trek_graph_at(graph, "2")->training);
+        assert_true(trek_module_is_training(module) && !trek_module_is_training(trek_graph_at(graph, "3")) &&
+                    trek_module_is_training(trek_graph_at(graph, "2")));
         assert_true(trek_grad_enabled());
         trek_tensor **other = after;
         assert_int_equal(trek_module_each_buffer(module, note_entry, &other), TREK_OK);

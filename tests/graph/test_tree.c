@@ -13,10 +13,15 @@
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/graph_loader.h"
 #include "graph/tree.h"
 #include "monitor/progress.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 #include "nn/state.h"
+#include "tensor/print.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
@@ -218,8 +223,9 @@ static void freezing_and_modes(void **state)
         }
         for (int r = 0; r < ranks && ranks > 1; r++) {
             trek_graph *replica = trek_graph_replica(graph, r);
-            assert_false(trek_graph_at(replica, "encoder.core.1")->training);
-            assert_true(trek_graph_at(replica, "encoder.scan")->training && trek_graph_at(replica, "encoder")->training);
+            assert_false(trek_graph_at(replica, "encoder.core.1")->own->training);
+            assert_true(trek_module_is_training(trek_graph_at(replica, "encoder.scan")) &&
+                        trek_module_is_training(trek_graph_at(replica, "encoder")));
             assert_true(trek_graph_is_frozen(replica, "encoder.core"));
         }
         read_params(graph, now);

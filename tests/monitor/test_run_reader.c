@@ -9,6 +9,7 @@
 #include "monitor/mlflow_name.h"
 #include "monitor/run_reader.h"
 #include "tensor/memory_internal.h"
+#include "tensor/print.h"
 #include "tensor/tensor.h"
 #include "tests/support/refused.h"
 

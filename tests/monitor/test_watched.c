@@ -10,6 +10,8 @@
 
 #include "autograd/ops.h"
 #include "graph/flow.h"
+#include "graph/graph_loader.h"
+#include "graph/observe.h"
 #include "monitor/monitor_internal.h"
 #include "monitor/registry.h"
 #include "monitor/run_reader.h"

@@ -5,9 +5,13 @@
 
 #include "autograd/ops.h"
 #include "graph/graph.h"
+#include "graph/settings.h"
 #include "monitor/export.h"
 #include "monitor/monitor.h"
 #include "monitor/run_reader.h"
+#include "tensor/copies.h"
+#include "tensor/devices.h"
+#include "tensor/print.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"

@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "nn/kv_cache.h"
+#include "nn/module_tree.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 

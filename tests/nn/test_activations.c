@@ -3,6 +3,9 @@
  * modes, initial values and names. */
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -6,8 +6,11 @@
 #include "autograd/var_internal.h"
 #include "nn/fp8.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "nn/recompute.h"
 #include "nn/state.h"
+#include "nn/state_modules.h"
 #include "tensor/fp8.h"
 #include "tests/nn/values.h"
 #include "tests/support/fp8.h"
@@ -383,7 +386,7 @@ static void test_states(void **state)
     fine(trek_state_apply_with(plain, same, &(trek_state_load_opts){ .allow_missing = true }, NULL));
     expect_row(same, TREK_FP8_INPUT, (double[]){ 2, 3, 0, 0, 0 }, 5);
     fine(trek_fp8_disable(same));
-    assert_int_equal(same->n_buffers, 0);
+    assert_int_equal(same->own->n_buffers, 0);
     fine(trek_state_apply(plain, same));
     fine(trek_fp8_disable(same)); /* once more: nothing to do */
     trek_state_free(&saved);
@@ -404,7 +407,7 @@ static void test_refused(void **state)
     refuse(trek_fp8_enable(m, &(trek_fp8_opts){ .margin = 65 }), TREK_ERR_ARGUMENT, ".margin: 65");
     refuse(trek_fp8_enable(m, NULL), TREK_ERR_STATE, "already keeps 4 steps, not 16");
     fine(trek_fp8_enable(m, &(trek_fp8_opts){ .history = 4, .margin = 2 }));
-    assert_int_equal(m->n_buffers, 1);
+    assert_int_equal(m->own->n_buffers, 1);
     trek_scope scope = trek_scope_begin();
     trek_autocast_begin(TREK_BF16);
     trek_var *x = leaf(5, trek_dims(4, 16), TREK_F32), *y = trek_forward(m, x);

@@ -4,6 +4,7 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/generate.h"
+#include "tensor/copies.h"
 #include "tests/nn/decoder.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"

@@ -4,8 +4,12 @@
  * nothing. */
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "nn/kv_cache.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
+#include "tensor/shapes.h"
 #include "tests/nn/decoder.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"

@@ -7,7 +7,10 @@
 #include "autograd/var_internal.h"
 #include "nn/init.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/memory.h"
+#include "tensor/print.h"
 #include "tests/nn/values.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -173,7 +176,7 @@ static void test_bags(void **state)
     expect_near(at(weight, 2), 1.0 / 3, 1e-6); /* limited, as row 0 is not */
     expect_near(at(weight, 0), 9, 0);
     expect_near(at(trek_var_grad(weight), 2), 1, 1e-6);
-    assert_true(table->klass->couples_samples && !sum->klass->couples_samples);
+    assert_true(trek_module_class_of(table)->couples_samples && !trek_module_class_of(sum)->couples_samples);
     char *text = trek_module_summary(sum);
     assert_non_null(strstr(text, "4, 2, padding row 0, sum"));
     trek_string_free(&text);
@@ -353,7 +356,7 @@ static void test_conv_transpose(void **state)
     for (int k = 0; k < 180; k++)
         assert_true(fabs(at(trek_module_find(m, "weight"), k)) <= 1 / sqrt(45.0));
     char text[200];
-    m->klass->describe(m, text, sizeof text);
+    m->own->klass->describe(m, text, sizeof text);
     assert_string_equal(text, "4, 6, kernel 3x5, stride 2x1, padding 0x0, output padding 1x0, grouped, no bias");
     trek_module_free(&m);
     opts.output_padding[0] = 2;

@@ -6,12 +6,20 @@
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "nn/lora.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
 #include "nn/parametrize.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
 #include "optim/optimizer.h"
+#include "tensor/copies.h"
+#include "tensor/print.h"
 #include "tests/nn/values.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -314,7 +322,7 @@ static void test_run_as_one(void **state)
         expect_formula(first, x, run(first, x), 8.0 / R, 1e-13);
         fine(trek_lora_merge(m));
         fine(trek_lora_remove(m, false));
-        assert_int_equal(first->n_children, 0);
+        assert_int_equal(first->own->n_children, 0);
         assert_true(distance(run(m, x), before) < 1e-13);
         trek_scope_end(scope);
         if (graph)
@@ -393,7 +401,7 @@ static void test_after_the_optimizer(void **state)
     trek_params *params = trek_module_params(m);
     trek_optimizer *optimizer = trek_optimizer_new(trek_sgd(&(trek_sgd_opts){ .lr = 0.1 }), params);
     refuse(trek_lora(m, NULL), TREK_ERR_STATE, "arena");
-    assert_int_equal(m->n_children, 0);
+    assert_int_equal(m->own->n_children, 0);
     trek_optimizer_free(&optimizer);
     trek_params_free(&params);
     trek_module_free(&m);
@@ -500,12 +508,12 @@ static void test_refused(void **state)
     refuse(trek_lora_merge(NULL), TREK_ERR_ARGUMENT, "module");
     refuse(trek_lora_unmerge(m), TREK_ERR_ARGUMENT, "no adapters");
     refuse(trek_lora_remove(m, true), TREK_ERR_ARGUMENT, "no adapters");
-    assert_int_equal(m->n_children, 0);
+    assert_int_equal(m->own->n_children, 0);
     assert_true(trek_var_requires_grad(trek_module_find(m, "weight")));
     fine(trek_lora(m, NULL));
     refuse(trek_lora(m, NULL), TREK_ERR_ARGUMENT, "already");
     refuse(trek_lora_apply(m, NULL), TREK_ERR_ARGUMENT, "already");
-    assert_int_equal(m->n_children, 2);
+    assert_int_equal(m->own->n_children, 2);
     trek_module_free(&norm);
     trek_module_free(&m);
 }
@@ -525,7 +533,7 @@ static void test_without_memory(void **state)
         if (!done)
             expect_error(TREK_ERR_MEMORY, "");
         for (int k = 0; k < 2; k++)
-            assert_int_equal(m->children[k].module->n_children, done ? 2 : 0);
+            assert_int_equal(m->own->children[k].module->own->n_children, done ? 2 : 0);
         assert_true(distance(run(m, x), before) == 0);
         trek_scope_end(scope);
         trek_module_free(&m);

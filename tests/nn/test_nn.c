@@ -6,7 +6,11 @@
 #include "nn/init.h"
 #include "nn/layers.h"
 #include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
+#include "nn/params.h"
 #include "tensor/memory.h"
+#include "tensor/print.h"
 #include "tests/nn/values.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -133,7 +137,7 @@ static void test_add_errors(void **state)
     trek_module_free(&searched);
     m = trek_module_new(&bare_class);
     trek_module_add(m, "x", TREK_NO_FIELD, NULL);
-    assert_true(m->upkeep->failed);
+    assert_true(m->own->failed);
     trek_error_clear();
     assert_null(trek_module_check(m));
     trek_error_clear();
@@ -147,7 +151,7 @@ static void test_sharing(void **state)
     trek_module_add(a, "layer", TREK_NO_FIELD, shared);
     trek_module_add(b, "layer", TREK_NO_FIELD, shared);
     trek_module_share_param(b, "tied", TREK_NO_FIELD, trek_module_find(shared, "weight"));
-    assert_int_equal(shared->upkeep->owners, 2);
+    assert_int_equal(shared->own->owners, 2);
     trek_module_free(&shared);
     expect_error(TREK_ERR_STATE, "belongs to another");
     assert_non_null(shared);
@@ -239,13 +243,34 @@ static void test_forward(void **state)
         trek_module_free(&all[k]);
 }
 
+/* What a program may know of a module whose contents are trek's own. */
+static void test_known(void **state)
+{
+    trek_module *m = block_new(2);
+    assert_int_equal(sizeof(trek_module), sizeof(void *));
+    assert_ptr_equal(trek_module_class_of(m), &block_class);
+    assert_ptr_not_equal(trek_module_class_of(((block *)m)->up), &block_class);
+    assert_null(trek_module_class_of(NULL));
+    assert_true(trek_module_is_training(m) && !trek_module_is_training(NULL));
+    assert_int_equal(trek_module_child_count(m), 2);
+    assert_int_equal(trek_module_child_count(NULL), 0);
+    assert_ptr_equal(trek_module_child(m, 0), ((block *)m)->up);
+    assert_string_equal(trek_module_child_name(m, 1), "down");
+    assert_int_equal(trek_error_status(), TREK_OK);
+    REFUSED(trek_module_child(m, 2), TREK_ERR_ARGUMENT, "module_child: k: 2; the module has 2 children");
+    REFUSED(trek_module_child(m, -1), TREK_ERR_ARGUMENT, "module_child: k: -1; the module has 2 children");
+    REFUSED(trek_module_child_name(((block *)m)->up, 0), TREK_ERR_ARGUMENT, "module_child_name: k: 0; the module has 0 children");
+    REFUSED(trek_module_child(NULL, 0), TREK_ERR_ARGUMENT, "module");
+    trek_module_free(&m);
+}
+
 static void test_modes_and_moving(void **state)
 {
     trek_module *m = block_new(2);
     trek_module_train(m, false);
-    assert_false(m->training || ((block *)m)->up->training);
+    assert_false(trek_module_is_training(m) || trek_module_is_training(((block *)m)->up));
     trek_module_train(m, true);
-    assert_true(m->training && ((block *)m)->down->training);
+    assert_true(trek_module_is_training(m) && trek_module_is_training(((block *)m)->down));
     assert_int_equal(trek_module_freeze(((block *)m)->up), TREK_OK);
     assert_false(trek_var_requires_grad(trek_module_find(m, "up.weight")));
     assert_true(trek_var_requires_grad(trek_module_find(m, "down.weight")));
@@ -323,9 +348,9 @@ static void test_linear_and_sequential(void **state)
             expect_near(at(trek_var_grad(weight), k), plain[k], 1e-4);
         trek_var_zero_grad(weight);
         trek_scope_end(scope);
-        linear->upkeep->owners++; /* held for the second round */
+        linear->own->owners++; /* held for the second round */
         trek_module_free(&fused);
-        linear->upkeep->owners--;
+        linear->own->owners--;
     }
     trek_module_free(&linear);
     REFUSED(trek_nn_linear(0, 3, test_device()), TREK_ERR_ARGUMENT, "in: 0; must be at least 1");
@@ -376,7 +401,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_tree, teardown), cmocka_unit_test_teardown(test_add_errors, teardown),
         cmocka_unit_test_teardown(test_sharing, teardown), cmocka_unit_test_teardown(test_deep, teardown),
-        cmocka_unit_test_teardown(test_forward, teardown), cmocka_unit_test_teardown(test_modes_and_moving, teardown),
+        cmocka_unit_test_teardown(test_forward, teardown), cmocka_unit_test_teardown(test_known, teardown),
+        cmocka_unit_test_teardown(test_modes_and_moving, teardown),
         cmocka_unit_test_teardown(test_params, teardown), cmocka_unit_test_teardown(test_linear_and_sequential, teardown),
         cmocka_unit_test_teardown(test_no_memory, teardown),
     };

@@ -2,9 +2,13 @@
 /* Parameters as one vector and back, and the norm of several tensors together. */
 #include "autograd/backward.h"
 #include "autograd/gradcheck.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "nn/params.h"
+#include "optim/clip.h"
 #include "optim/optimizer.h"
+#include "tensor/copies.h"
 #include "tests/nn/values.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"

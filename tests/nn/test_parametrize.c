@@ -4,14 +4,26 @@
  * are run as one, recomputed, optimized; refused calls and memory that runs out. PyTorch's are compared in tests/differential. */
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/gradcheck.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
 #include "nn/parametrize.h"
+#include "nn/params.h"
 #include "nn/recompute.h"
 #include "nn/state.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
 #include "optim/optimizer.h"
+#include "tensor/copies.h"
+#include "tensor/dtypes.h"
+#include "tensor/print.h"
+#include "tensor/shapes.h"
 #include "tests/nn/values.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -75,9 +87,9 @@ static trek_module *drawn(const kind *k, trek_dtype dtype)
 {
     trek_module *m = layer(k, dtype);
     assert_non_null(m);
-    for (int i = 0; i < m->n_params; i++) {
-        trek_tensor *values = test_tensor(30 + (uint32_t)i, trek_var_shape(m->params[i].var), 0.5);
-        assert_int_equal(trek_tensor_copy_from(trek_var_data(m->params[i].var), values), TREK_OK);
+    for (int i = 0; i < m->own->n_params; i++) {
+        trek_tensor *values = test_tensor(30 + (uint32_t)i, trek_var_shape(m->own->params[i].var), 0.5);
+        assert_int_equal(trek_tensor_copy_from(trek_var_data(m->own->params[i].var), values), TREK_OK);
         trek_tensor_release(values);
     }
     return m;
@@ -169,9 +181,9 @@ static void test_weight_norm(void **state)
             trek_module *m = drawn(k, TREK_F64);
             trek_scope scope = trek_scope_begin();
             trek_var *x = input(k, TREK_F64), *before = run(m, x);
-            int n = m->n_params;
+            int n = m->own->n_params;
             fine(trek_weight_norm(m, k->weight, dim));
-            assert_int_equal(m->n_params, n - 1);
+            assert_int_equal(m->own->n_params, n - 1);
             assert_null(trek_module_find(m, k->weight));
             assert_true(distance(run(m, x), before) < 1e-14);
             expect_weight_norm(m, k, dim, shape);
@@ -488,7 +500,7 @@ static void test_own(void **state)
     fine(trek_parametrize_remove(m, "weight", true));
     assert_false(trek_is_parametrized(m, NULL));
     assert_true(distance(trek_module_find(m, "weight"), wanted) < 1e-13);
-    assert_int_equal(m->n_children, 0);
+    assert_int_equal(m->own->n_children, 0);
     trek_scope_end(scope);
     trek_module_free(&m);
 }
@@ -539,7 +551,7 @@ static trek_module *nested(void)
 {
     trek_module *lstm = trek_nn_lstm(4, 3, test_device());
     trek_module *m = trek_nn_sequential((trek_module *[]){ lstm, trek_nn_linear(3, 2, test_device()) }, 2);
-    trek_module *linear = m->children[1].module;
+    trek_module *linear = m->own->children[1].module;
     fine(trek_weight_norm(linear, "weight", 0));
     fine(trek_spectral_norm(linear, "bias", NULL));
     fine(trek_spectral_norm(lstm, "weight_hh_l0", NULL));
@@ -583,7 +595,7 @@ static void test_removing(void **state)
             trek_module *m = drawn(k, TREK_F64);
             trek_scope scope = trek_scope_begin();
             int at_first = 0;
-            while (strcmp(m->params[at_first].name, k->weight) != 0)
+            while (strcmp(m->own->params[at_first].name, k->weight) != 0)
                 at_first++;
             fine(spectral ? trek_spectral_norm(m, k->weight, NULL) : trek_weight_norm(m, k->weight, 0));
             assert_true(trek_is_parametrized(m, k->weight) && trek_is_parametrized(m, NULL));
@@ -591,11 +603,11 @@ static void test_removing(void **state)
             trek_var *x = input(k, TREK_F64), *before = run(m, x), *original = find(m, k->weight, "original");
             fine(trek_parametrize_remove(m, k->weight, true));
             assert_true(distance(run(m, x), before) == 0);
-            assert_string_equal(m->params[at_first].name, k->weight);
-            assert_true(!spectral || m->params[at_first].var == original);
-            assert_true(trek_var_requires_grad(m->params[at_first].var));
+            assert_string_equal(m->own->params[at_first].name, k->weight);
+            assert_true(!spectral || m->own->params[at_first].var == original);
+            assert_true(trek_var_requires_grad(m->own->params[at_first].var));
             assert_false(trek_is_parametrized(m, NULL));
-            assert_int_equal(m->n_children, 0);
+            assert_int_equal(m->own->n_children, 0);
             fine(spectral ? trek_weight_norm(m, k->weight, 0) : trek_spectral_norm(m, k->weight, NULL)); /* and again */
             run(m, x);
             trek_scope_end(scope);
@@ -668,9 +680,9 @@ static void test_run_as_one(void **state)
             m = trek_nn_transformer_encoder_layer_with(&(trek_transformer_opts){ .d_model = 4, .heads = 1, .dim_feedforward = 6,
                                                                                  .dropout = TREK_ZERO, .device = d });
         if (way == 2)
-            for (int k = 0; k < m->n_children; k++)
-                if (strcmp(m->children[k].name, "linear1") == 0)
-                    linear = m->children[k].module;
+            for (int k = 0; k < m->own->n_children; k++)
+                if (strcmp(m->own->children[k].name, "linear1") == 0)
+                    linear = m->own->children[k].module;
         fine(trek_weight_norm(linear, NULL, 0));
         trek_scope scope = trek_scope_begin();
         trek_var *g = find(linear, "weight", "original0"), *x = trek_var_from(test_tensor(2, trek_dims(3, 2, 4), 1));
@@ -784,7 +796,7 @@ static void test_refused(void **state)
     refuse(trek_parametrize_remove(m, "weight", true), TREK_ERR_ARGUMENT, "no parametrised");
     REFUSED(trek_parametrized_weight(m, "x"), TREK_ERR_ARGUMENT, "\"x\"");
     assert_ptr_equal(trek_parametrized_weight(m, "bias"), trek_module_find(m, "bias"));
-    assert_int_equal(m->n_children, 0);
+    assert_int_equal(m->own->n_children, 0);
     fine(trek_weight_norm(m, NULL, 0));
     refuse(trek_weight_norm(m, NULL, 0), TREK_ERR_ARGUMENT, "already");
     refuse(trek_parametrize(m, "weight", trek_nn_identity(),
@@ -828,7 +840,7 @@ static void test_without_memory(void **state)
                 expect_error(TREK_ERR_MEMORY, "");
                 assert_true(trek_is_parametrized(m, "weight") == (what > 1));
                 assert_true(distance(run(m, x), before) == 0);
-                assert_int_equal(m->n_children, what > 1);
+                assert_int_equal(m->own->n_children, what > 1);
             }
             run(m, x);
             trek_scope_end(scope);

@@ -9,6 +9,9 @@
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 #include "nn/recompute.h"
 #include "tensor/memory.h"
 #include "tests/support/refused.h"
@@ -134,14 +137,15 @@ static void test_inputs_and_sharing(void **state)
         trek_var *y = again ? trek_forward_recomputed(attention, inputs, 2) : trek_forward_many(attention, inputs, 2);
         trek_var *z = trek_forward(linear, y), *s = again ? trek_forward_recomputed(both, &z, 1) : trek_forward(both, z);
         assert_int_equal(trek_backward(trek_mean(trek_mul(s, trek_square(s)), trek_dims_all(), false)), TREK_OK);
-        trek_var *grads[] = { trek_var_grad(q), trek_var_grad(attention->params[0].var), trek_var_grad(linear->params[0].var),
-                              trek_var_grad(linear->params[1].var) };
+        trek_var *grads[] = { trek_var_grad(q), trek_var_grad(attention->own->params[0].var),
+                              trek_var_grad(linear->own->params[0].var),
+                              trek_var_grad(linear->own->params[1].var) };
         for (int g = 0; g < 4; g++)
             sums_of[again][g] = trek_var_item(trek_sum(trek_square(grads[g]), trek_dims_all(), false));
         assert_null(trek_var_grad(k)); /* it asked for none */
-        trek_var_set_grad(attention->params[0].var, NULL);
-        trek_var_set_grad(linear->params[0].var, NULL);
-        trek_var_set_grad(linear->params[1].var, NULL);
+        trek_var_set_grad(attention->own->params[0].var, NULL);
+        trek_var_set_grad(linear->own->params[0].var, NULL);
+        trek_var_set_grad(linear->own->params[1].var, NULL);
         trek_scope_end(scope);
     }
     for (int g = 0; g < 4; g++)
@@ -165,7 +169,7 @@ typedef struct watched {
 static trek_var *note(trek_var *var, trek_var *grad, void *arg)
 {
     watched *w = arg;
-    int k = var == w->shared->params[1].var;
+    int k = var == w->shared->own->params[1].var;
     w->calls[k]++;
     free(w->last[k]);
     w->last[k] = test_read(trek_var_data(grad));
@@ -176,7 +180,7 @@ static trek_var *note(trek_var *var, trek_var *grad, void *arg)
 static void send_one(int k, void *arg)
 {
     watched *w = arg;
-    trek_var *grad = trek_var_grad(w->shared->params[k].var);
+    trek_var *grad = trek_var_grad(w->shared->own->params[k].var);
     w->completed[k]++;
     free(w->sent[k]);
     w->sent[k] = grad ? test_read(trek_var_data(grad)) : NULL;
@@ -186,7 +190,7 @@ static trek_status pass(watched *w, trek_var *loss, bool sends, const trek_backw
 {
     memset(w->calls, 0, sizeof w->calls);
     memset(w->completed, 0, sizeof w->completed);
-    trek_var *leaves[2] = { w->shared->params[0].var, w->shared->params[1].var };
+    trek_var *leaves[2] = { w->shared->own->params[0].var, w->shared->own->params[1].var };
     return trek_backward_watched(&loss, NULL, 1, opts, &(trek_backward_watch){ .leaves = leaves, .n_leaves = sends ? 2 : 0,
                                                                                .only_these = sends, .arg = w,
                                                                                .complete = sends ? send_one : NULL });
@@ -212,10 +216,10 @@ static trek_var *chain_loss(const watched *w, const int *ways, int n, int step)
 static void expect_whole(watched *w, bool hooks, bool sends)
 {
     for (int k = 0; k < 2; k++) {
-        size_t bytes = (size_t)trek_var_numel(w->shared->params[k].var) * sizeof(double);
+        size_t bytes = (size_t)trek_var_numel(w->shared->own->params[k].var) * sizeof(double);
         assert_int_equal(w->calls[k], hooks);
         assert_int_equal(w->completed[k], sends);
-        double *grad = test_read(trek_var_data(trek_var_grad(w->shared->params[k].var)));
+        double *grad = test_read(trek_var_data(trek_var_grad(w->shared->own->params[k].var)));
         if (hooks)
             assert_memory_equal(grad, w->last[k], bytes);
         if (sends)
@@ -227,13 +231,13 @@ static void expect_whole(watched *w, bool hooks, bool sends)
 static void hook(watched *w, int *handles)
 {
     for (int k = 0; k < 2; k++)
-        handles[k] = trek_var_on_grad(w->shared->params[k].var, note, w);
+        handles[k] = trek_var_on_grad(w->shared->own->params[k].var, note, w);
 }
 
 static void unhook(watched *w, const int *handles)
 {
     for (int k = 0; k < 2; k++)
-        trek_var_remove_hook(w->shared->params[k].var, handles[k]);
+        trek_var_remove_hook(w->shared->own->params[k].var, handles[k]);
 }
 
 /* One or two passes over the same tape, or over one each, which add up. */
@@ -262,7 +266,7 @@ static void hooked_passes(watched *w, unsigned *seed, int round)
         trek_offload_end();
     trek_scope_end(scope);
     for (int k = 0; k < 2; k++)
-        trek_var_set_grad(w->shared->params[k].var, NULL);
+        trek_var_set_grad(w->shared->own->params[k].var, NULL);
 }
 
 /* A hook on a parameter is called once a pass, with its whole gradient, wherever the parameter is used; and nothing is sent

@@ -8,7 +8,10 @@
 #include "graph/flow.h"
 #include "graph/graph.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "nn/state.h"
+#include "tensor/print.h"
 #include "tests/nn/values.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -158,9 +161,9 @@ static void drawn_free(drawn *d)
 /* The layer's own initial values, for the reference. */
 static void read_params(drawn *d, trek_module *module)
 {
-    d->params = calloc((size_t)module->n_params, sizeof *d->params);
-    for (int k = 0; k < module->n_params; k++) {
-        trek_var *var = module->params[k].var;
+    d->params = calloc((size_t)module->own->n_params, sizeof *d->params);
+    for (int k = 0; k < module->own->n_params; k++) {
+        trek_var *var = module->own->params[k].var;
         d->params[k] = calloc((size_t)trek_var_numel(var), sizeof **d->params);
         for (int64_t i = 0; i < trek_var_numel(var); i++)
             d->params[k][i] = at(var, i);
@@ -330,16 +333,16 @@ static void test_random_gradients(void **state)
         draw_layer(&d);
         d.rows = d.rows > 0 ? d.rows : 0;
         trek_module *m = make_layer(&d);
-        for (int k = 0; k < m->n_params; k++) /* some are frozen */
-            assert_int_equal(trek_var_set_requires_grad(m->params[k].var, draw(5) > 0), TREK_OK);
+        for (int k = 0; k < m->own->n_params; k++) /* some are frozen */
+            assert_int_equal(trek_var_set_requires_grad(m->own->params[k].var, draw(5) > 0), TREK_OK);
         trek_scope scope = trek_scope_begin();
         trek_var *x = input_var(&d, true), *sum = objective(&d, m, x);
         assert_non_null(sum);
         bool create = draw(3) == 0; /* through the plain ops */
         assert_int_equal(trek_backward_with(sum, NULL, &(trek_backward_opts){ .create_graph = create }), TREK_OK);
         compare_differences(&d, m, x, x, trek_var_grad(x));
-        for (int k = 0; k < m->n_params; k++) {
-            trek_var *param = m->params[k].var, *grad = trek_var_grad(param);
+        for (int k = 0; k < m->own->n_params; k++) {
+            trek_var *param = m->own->params[k].var, *grad = trek_var_grad(param);
             if (trek_var_requires_grad(param))
                 compare_differences(&d, m, x, param, grad);
             else
@@ -404,10 +407,10 @@ static void test_cells(void **state)
                                                                         : trek_nn_gru(3, 4, test_device());
         trek_module *cell = lstm ? trek_nn_lstm_cell(3, 4, test_device()) : rnn ? trek_nn_rnn_cell(3, 4, test_device())
                                                                                 : trek_nn_gru_cell(3, 4, test_device());
-        assert_int_equal(cell->n_params, 4);
-        assert_string_equal(cell->params[1].name, "weight_hh");
+        assert_int_equal(cell->own->n_params, 4);
+        assert_string_equal(cell->own->params[1].name, "weight_hh");
         for (int k = 0; k < 4; k++)
-            trek_tensor_copy_from(trek_var_data(cell->params[k].var), trek_var_data(m->params[k].var));
+            trek_tensor_copy_from(trek_var_data(cell->own->params[k].var), trek_var_data(m->own->params[k].var));
         trek_scope scope = trek_scope_begin();
         trek_var *x = random_var(trek_dims(3, 2, 3), TREK_F32), *h = NULL, *c = NULL, *y = trek_forward(m, x);
         for (int t = 0; t < 3; t++) {
@@ -437,7 +440,7 @@ static void test_dtypes(void **state)
         double unit = d == 0 ? 1e-6 : d == 1 ? 0.02 : 0.003;
         trek_module *m = trek_nn_lstm_with(&(trek_lstm_opts){ .in = 5, .hidden = 6, .dtype = dtype, .device = test_device() });
         for (int k = 0; k < 4; k++)
-            trek_tensor_copy_from(trek_var_data(m->params[k].var), trek_var_data(wide->params[k].var));
+            trek_tensor_copy_from(trek_var_data(m->own->params[k].var), trek_var_data(wide->own->params[k].var));
         trek_scope scope = trek_scope_begin();
         trek_var *x = random_var(trek_dims(4, 3, 5), TREK_F64), *hn, *cn;
         trek_var *want = trek_forward(wide, x), *y = trek_nn_lstm_forward(m, trek_cast(x, dtype), NULL, NULL, NULL, &hn, &cn);
@@ -463,8 +466,8 @@ static void test_autocast(void **state)
     for (int64_t k = 0; k < trek_var_numel(y); k++)
         expect_near(at(y, k), at(want, k), 0.02);
     assert_int_equal(trek_backward(trek_sum(trek_cast(y, TREK_F32), trek_dims_all(), false)), TREK_OK);
-    for (int k = 0; k < m->n_params; k++)
-        assert_int_equal(trek_var_dtype(trek_var_grad(m->params[k].var)), TREK_F32);
+    for (int k = 0; k < m->own->n_params; k++)
+        assert_int_equal(trek_var_dtype(trek_var_grad(m->own->params[k].var)), TREK_F32);
     trek_scope_end(scope);
     trek_module_free(&m);
 }
@@ -478,12 +481,12 @@ static void test_module(void **state)
     static const char *const names[] = { "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "weight_ih_l0_reverse",
                                          "weight_hh_l0_reverse", "bias_ih_l0_reverse", "bias_hh_l0_reverse", "weight_ih_l1",
                                          "weight_hh_l1", "bias_ih_l1", "bias_hh_l1", "weight_ih_l1_reverse" };
-    assert_int_equal(m->n_params, 16);
+    assert_int_equal(m->own->n_params, 16);
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
-        assert_string_equal(m->params[k].name, names[k]);
+        assert_string_equal(m->own->params[k].name, names[k]);
     assert_int_equal(trek_module_param_count(m), 2 * (16 * 3 + 16 * 4 + 32) + 2 * (16 * 8 + 16 * 4 + 32));
-    for (int64_t k = 0; k < trek_var_numel(m->params[8].var); k++)
-        assert_true(fabs(at(m->params[8].var, k)) <= 0.5);
+    for (int64_t k = 0; k < trek_var_numel(m->own->params[8].var); k++)
+        assert_true(fabs(at(m->own->params[8].var, k)) <= 0.5);
     char *summary = trek_module_summary(m);
     assert_non_null(strstr(summary, "3, 4, layers 2, dropout 0.5, bidirectional"));
     trek_string_free(&summary);
@@ -494,8 +497,8 @@ static void test_module(void **state)
     assert_int_equal(trek_module_train(m, false), TREK_OK);
     double eval = sum_of(trek_forward(m, x));
     expect_near(sum_of(trek_forward(m, x)), eval, 0);
-    trek_tensor *zeros = trek_tensor_zeros(trek_var_shape(m->params[1].var), TREK_F32, test_device());
-    trek_tensor_copy_from(trek_var_data(m->params[1].var), zeros); /* weights are read at each forward */
+    trek_tensor *zeros = trek_tensor_zeros(trek_var_shape(m->own->params[1].var), TREK_F32, test_device());
+    trek_tensor_copy_from(trek_var_data(m->own->params[1].var), zeros); /* weights are read at each forward */
     trek_tensor_release(zeros);
     assert_true(fabs(sum_of(trek_forward(m, x)) - eval) > 1e-4);
     trek_scope_end(scope);

@@ -18,6 +18,13 @@
 #include "nn/state.h"
 #include "tensor/memory.h"
 #include "tests/support/scoped.h"
+#include "tensor/creation.h"
+#include "tensor/shapes.h"
+#include "tensor/layout.h"
+#include "nn/module_values.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
+#include "nn/module_internal.h"
 
 static char folder[64], path[96];
 
@@ -291,7 +298,7 @@ static void test_tied_as_loaded(void **state)
     static const trek_state_rule rules[] = { { .from = "**", .to = "model.**" } };
     for (size_t k = 0; k < 3 * sizeof cases / sizeof *cases; k++) {
         const char *const *names = cases[k / 3].names;
-        trek_module *m = tied_model(k % 3 > 0), *loaded = k % 3 == 1 ? m->children[0].module : m;
+        trek_module *m = tied_model(k % 3 > 0), *loaded = k % 3 == 1 ? m->own->children[0].module : m;
         trek_state *s = trek_state_new();
         trek_tensor *weight = trek_tensor_full(trek_dims(3, 2), 7, TREK_F32, trek_cpu(0)),
                     *bias = trek_tensor_zeros(trek_dims(3), TREK_F32, trek_cpu(0));

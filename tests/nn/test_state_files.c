@@ -11,10 +11,16 @@
 #include "nn/config.h"
 #include "nn/init.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "nn/state.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
 #include "optim/optimizer.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
 #include "tensor/memory.h"
 #include "tensor/scope.h"
+#include "tensor/shapes.h"
 #include "tests/support/scoped.h"
 
 static char folder[64], path[400];

@@ -2,11 +2,16 @@
 /* Transformer layers: against the same written with plain layers that share their parameters, masks, names, states, refused
  * options; that a stack learns. PyTorch's own are compared in tests/differential. */
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
 #include "nn/kv_cache.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
 #include "nn/state.h"
 #include "optim/optimizer.h"
+#include "tensor/copies.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -35,9 +40,9 @@ static trek_transformer_opts options(bool norm_first)
 
 static trek_module *child(trek_module *m, const char *name)
 {
-    for (int k = 0; k < m->n_children; k++)
-        if (strcmp(m->children[k].name, name) == 0)
-            return m->children[k].module;
+    for (int k = 0; k < m->own->n_children; k++)
+        if (strcmp(m->own->children[k].name, name) == 0)
+            return m->own->children[k].module;
     fail_msg("no %s", name);
     return NULL;
 }
@@ -178,7 +183,7 @@ static void test_stacks(void **state)
     assert_true(distance(trek_forward_many(causal, (trek_var *[]){ x, memory }, 2), masked) < 1e-12);
     trek_var *y = x;
     for (int k = 0; k < 3; k++)
-        y = trek_forward_many(child(plain, "layers")->children[k].module, (trek_var *[]){ y, memory, past }, 3);
+        y = trek_forward_many(child(plain, "layers")->own->children[k].module, (trek_var *[]){ y, memory, past }, 3);
     assert_true(distance(trek_forward(child(plain, "norm"), y), masked) < 1e-12);
     double *first = test_read(trek_var_data(trek_module_find(plain, "layers.0.linear1.weight"))),
            *second = test_read(trek_var_data(trek_module_find(plain, "layers.1.linear1.weight")));

@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/memory.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"

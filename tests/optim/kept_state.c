@@ -4,6 +4,8 @@
 #include "autograd/backward.h"
 #include "autograd/losses.h"
 #include "autograd/ops.h"
+#include "nn/params.h"
+#include "optim/optimizers.h"
 #include "tests/optim/vars.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"

@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "tests/support/optimizer_options.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"

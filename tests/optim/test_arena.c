@@ -3,6 +3,7 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
 #include "tests/optim/model.h"

@@ -6,6 +6,7 @@
 #include <float.h>
 
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "optim/scaler.h"
 #include "tensor/memory.h"
 #include "tensor/pool.h"

@@ -2,6 +2,7 @@
 /* Optimizers whose state is kept in bf16 (trek_with_state): against those with f32 state that is rounded here, plainly, between
  * steps, to the same bits; in slices; through files, in either dtype; in a training, against f32; and what is refused. */
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "tests/optim/kept_state.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"

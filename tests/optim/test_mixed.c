@@ -4,6 +4,8 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "nn/params.h"
+#include "optim/clip.h"
 #include "optim/optimizer_internal.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"

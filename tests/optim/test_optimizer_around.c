@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What stands around optimizers: averages of weights, SAM, copies of modules, groups by what parameters are. */
+#include "autograd/leaf.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
+#include "nn/params.h"
 #include "optim/averaged.h"
 #include "optim/lbfgs.h"
 #include "optim/optimizer_internal.h"
+#include "optim/optimizers.h"
 #include "optim/sam.h"
 #include "optim/schedule.h"
+#include "optim/schedules.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Classes of optimizers: one that the library does not have trains a graph on ranks as on one device, and what breaks the
  * rules of a class is refused by name. */
+#include "autograd/leaf.h"
+#include "nn/params.h"
+#include "optim/clip.h"
 #include "optim/optimizer_internal.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers beyond SGD and Adam: values that PyTorch's have, or their papers' formulas in f64, and state in mid-run. */
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "nn/params.h"
 #include "optim/lbfgs.h"
 #include "optim/optimizer_internal.h"
+#include "optim/optimizers.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

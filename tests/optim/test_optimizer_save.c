@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "nn/state.h"
+#include "nn/state_modules.h"
 #include "optim/optimizer_internal.h"
+#include "optim/optimizers.h"
 #include "tests/optim/vars.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"

@@ -2,7 +2,9 @@
 /* Whatever is done to an optimizer, in whatever order, of every class and in every dtype of state: one whose state goes to a new
  * optimizer now and then does as one that is never saved, to the bit. */
 #include "autograd/var_internal.h"
+#include "nn/params.h"
 #include "nn/state.h"
+#include "optim/optimizers.h"
 #include "tests/optim/kept_state.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"

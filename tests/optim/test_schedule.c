@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Schedules against numbers printed by torch.optim.lr_scheduler (version 2), base lr 0.1. */
 #include "optim/schedule.h"
+#include "optim/schedules.h"
 #include "tests/support/refused.h"
 
 typedef struct point {

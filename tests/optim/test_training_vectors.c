@@ -2,9 +2,13 @@
 /* Ten steps of small models from given weights: the losses are PyTorch's
  * (vectors/make.py), in f32 to 1e-5. */
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "nn/params.h"
 #include "optim/optimizer.h"
+#include "tensor/copies.h"
+#include "tensor/shapes.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 #include "tests/support/ways.h"

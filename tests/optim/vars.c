@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/optim/vars.h"
 
+#include "autograd/leaf.h"
+#include "nn/state_tensors.h"
+#include "tensor/copies.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 

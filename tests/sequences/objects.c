@@ -7,7 +7,22 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
+#include "nn/state_modules.h"
+#include "optim/clip.h"
+#include "optim/groups.h"
+#include "optim/schedules.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dlpack.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tensor/memory.h"
+#include "tensor/print.h"
 #include "tests/sequences/sequence.h"
 
 /* --- variables ---------------------------------------------------------------------------- */
@@ -383,8 +398,8 @@ static outcome module_made(pool *p)
     trek_module *module = a_module(p);
     if (!module)
         return OUTCOME_EITHER;
-    if (module->n_children > 0 && pool_chance(p, 50))
-        module = module->children[0].module;
+    if (module->own->n_children > 0 && pool_chance(p, 50))
+        module = module->own->children[0].module;
     const char *name = names[pool_below(p, 5)];
     switch (pool_below(p, 8)) {
     case 0: return sequence_status(trek_weight_norm(module, name, pool_dim(p)));

@@ -337,7 +337,7 @@ static const char *equation(pool *p)
 #define PRODUCTS(X)                                                                                                              \
     X(einsum, equation(p), (pool_list(p), p->list), pool_below(p, POOL_LIST + 1))                                                \
     X(tensordot, x, pool_like(p, x), pool_dims(p), pool_dims(p))                                                                 \
-    X(inner, x, pool_like(p, x)) X(outer_product, x, pool_row(p, x)) X(dot, x, pool_row(p, x)) X(vdot, x, pool_row(p, x))        \
+    X(inner, x, pool_like(p, x)) X(outer_product, x, pool_row(p, x)) X(dot, x, pool_row(p, x))                                   \
         X(kron, pool_row(p, x), pool_row(p, x)) X(addmm, pool_bias(p), x, pool_var(p), pool_number(p), pool_number(p))           \
             X(baddbmm, x, x, pool_var(p), pool_number(p), pool_number(p)) X(trace, x)                                            \
                 X(cdist, x, pool_like(p, x), pool_chance(p, 50) ? 2 : pool_number(p))                                            \

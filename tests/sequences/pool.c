@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the calls of a random sequence draw. */
+#include "autograd/leaf.h"
+#include "nn/module_tree.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
+#include "tensor/shapes.h"
 #include "tests/sequences/sequence.h"
 
 #include <math.h>

@@ -12,6 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
+#include "tensor/log.h"
 #include "tests/sequences/sequence.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"

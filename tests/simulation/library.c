@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "distributed/comm/async/async_table.h"
+#include "tensor/dtypes.h"
 #include "tests/simulation/simulation.h"
 
 enum { CONNECT, EXCHANGE, ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER };

@@ -8,6 +8,7 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/regroup.h"
 #include "distributed/control/control_internal.h"
+#include "nn/module_internal.h"
 #include "tests/simulation/scenario.h"
 
 enum { PROGRAM = 4711, EPOCH = 4 };

@@ -10,11 +10,16 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/loader_position.h"
+#include "data/sampler.h"
 #include "distributed/run.h"
 #include "graph/constants.h"
 #include "graph/flow.h"
+#include "graph/observe.h"
 #include "nn/module.h"
+#include "nn/module_internal.h"
 #include "nn/safetensors.h"
+#include "tensor/log.h"
 #include "tests/simulation/scenario.h"
 
 enum { IN = 3, MOST_SAMPLES = 48, MOST_EPOCHS = 4, PARAMS = IN + 1, SEED = 5 };

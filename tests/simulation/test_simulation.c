@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/log.h"
 #include "tensor/trace.h"
 #include "tests/simulation/scenario.h"
 

@@ -4,6 +4,7 @@
 #define TREK_TESTS_SUPPORT_CLEAN_H
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "tensor/status.h"
 #include "tests/support/unit.h"
 

@@ -3,7 +3,9 @@
 
 #include <stddef.h>
 
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/copies.h"
 #include "tests/support/support.h"
 
 static trek_tensor *numbers(uint32_t stream, trek_shape shape, trek_dtype dtype)

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "autograd/ops.h"
+#include "nn/module_tree.h"
 #include "tensor/memory_internal.h"
 
 typedef struct block_module {

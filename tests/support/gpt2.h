@@ -6,6 +6,7 @@
 #include "nn/config.h"
 #include "nn/layers.h"
 #include "nn/state.h"
+#include "nn/state_tensors.h"
 
 typedef struct gpt2_config {
     int64_t vocabulary, positions, width, layers, heads;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "optim/optimizer_class.h"
+#include "optim/optimizers.h"
 
 static inline bool test_is_class(const trek_optimizer_spec *spec, const char *name)
 {

@@ -3,6 +3,7 @@
 #ifndef TREK_TESTS_SUPPORT_REFUSED_H
 #define TREK_TESTS_SUPPORT_REFUSED_H
 
+#include "tensor/log.h"
 #include "tensor/status.h"
 #include "tests/support/unit.h"
 

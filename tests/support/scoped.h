@@ -5,6 +5,7 @@
 #define TREK_TESTS_SUPPORT_SCOPED_H
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "tensor/scope.h"
 #include "tests/support/refused.h"
 

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "nn/layers.h"
+#include "nn/params.h"
 #include "nn/state.h"
+#include "tensor/copies.h"
 #include "tests/support/support.h"
 
 static trek_module *make_model(void)

@@ -7,6 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tensor/copies.h"
+#include "tensor/devices.h"
+#include "tensor/dtypes.h"
+#include "tensor/layout.h"
+#include "tensor/shapes.h"
+
 float test_number(uint32_t stream, uint32_t k)
 {
     uint32_t x = stream * 0x9E3779B1u + k * 0x85EBCA77u + 0xC2B2AE3Du;

@@ -4,10 +4,15 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "data/dataset_class.h"
+#include "data/loader_position.h"
 #include "distributed/step/stepper_ranks.h"
+#include "distributed/trainer_ranks.h"
 #include "graph/constants.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
@@ -117,7 +122,7 @@ static trek_var *teacher_forward(trek_module *self, trek_var *x)
 {
     teacher *m = (teacher *)self;
     trek_var *y = trek_linear(x, m->weight, m->shift);
-    return self->training ? trek_mul_scalar(y, 2) : trek_forward(m->drop, y);
+    return trek_module_is_training(self) ? trek_mul_scalar(y, 2) : trek_forward(m->drop, y);
 }
 
 static const trek_module_class teacher_class = { .name = "teacher", .size = sizeof(teacher), .forward = teacher_forward };

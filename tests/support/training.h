@@ -7,6 +7,8 @@
 #ifndef TREK_TESTS_TRAINING_H
 #define TREK_TESTS_TRAINING_H
 
+#include "distributed/balance/plan.h"
+#include "distributed/balance/slowdown.h"
 #include "distributed/trainer.h"
 #include "graph/graph_loader.h"
 

@@ -4,9 +4,13 @@
  * are those before or after the step, and the next step works. TREK_CACHE=off
  * sends each block's allocation to the allocator. */
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/params.h"
 #include "optim/optimizer.h"
+#include "tensor/creation.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "data/loader.h"
+#include "data/sampler.h"
 #include "distributed/ddp.h"
 #include "graph/constants.h"
 #include "graph/flow.h"

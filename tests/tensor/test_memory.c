@@ -5,6 +5,7 @@
 
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tensor/memory_internal.h"
 #include "tests/support/refused.h"

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "autograd/var.h"
+#include "tensor/copies.h"
+#include "tensor/print.h"
 #include "tensor/tensor.h"
 #include "tests/support/refused.h"
 

@@ -2,7 +2,9 @@
 /* Tensors at the edges: made, viewed, copied, converted, printed, exchanged. */
 #include <locale.h>
 
+#include "tensor/dlpack.h"
 #include "tensor/op.h"
+#include "tensor/print.h"
 #include "tensor/tensor.h"
 #include "tensor/tensor_internal.h"
 #include "tests/support/refused.h"

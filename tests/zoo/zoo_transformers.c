@@ -2,6 +2,7 @@
 /* GPT-2, BERT, T5, ViT. */
 #include <math.h>
 
+#include "nn/module_internal.h"
 #include "tests/zoo/zoo.h"
 
 /* [N, T, D] -> [N, heads, T, D / heads] */
@@ -161,8 +162,8 @@ static trek_var *bert_loss(trek_module *model, int step, trek_var **output)
     trek_var *x = trek_add(trek_forward(b->m[0], ids), trek_forward(b->m[1], at));
     x = trek_forward(b->m[3], trek_add(x, trek_forward(b->m[2], trek_expand(kinds, trek_dims(BERT_ROWS, BERT_LENGTH)))));
     trek_var *mask = trek_reshape(seen, trek_dims(BERT_ROWS, 1, 1, BERT_LENGTH));
-    for (int k = 0; k < b->m[4]->n_children; k++)
-        x = trek_forward_many(b->m[4]->children[k].module, (trek_var *[]){ x, mask }, 2);
+    for (int k = 0; k < b->m[4]->own->n_children; k++)
+        x = trek_forward_many(b->m[4]->own->children[k].module, (trek_var *[]){ x, mask }, 2);
     trek_var *y = trek_forward(b->m[7], trek_gelu(trek_forward(b->m[6], x)));
     *output = trek_linear(y, trek_module_find(b->m[0], "weight"), b->p[0]);
     trek_var *chosen = trek_logical_and(trek_eq_scalar(trek_remainder(at, zoo_of_integers((int64_t[]){ 4 }, trek_dims(1))), 1),

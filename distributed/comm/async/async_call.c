@@ -7,6 +7,7 @@
 
 #include "distributed/comm/async/async_internal.h"
 #include "distributed/system/system.h"
+#include "tensor/dtypes.h"
 #include "tensor/half_internal.h"
 #include "tensor/memory_internal.h"
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "distributed/comm/shared/shared_internal.h"
+#include "tensor/dtypes.h"
 #include "tensor/pool.h"
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -74,12 +74,12 @@ typedef struct gpt2_module {
 static trek_var *gpt2_forward(trek_module *self, trek_var *tokens)
 {
     gpt2_module *m = (gpt2_module *)self;
-    int n = m->blocks->n_children;
+    int n = trek_module_child_count(m->blocks);
     trek_var *places = trek_narrow(own(m->positions, "weight"), 0, 0, trek_var_size(tokens, 1));
     trek_var *stream = trek_add(trek_forward(m->tokens, tokens), places), *x = NULL;
     for (int k = 0; k < n; k++) {
-        block_module *block = (block_module *)m->blocks->children[k].module;
-        block_module *next = k + 1 < n ? (block_module *)m->blocks->children[k + 1].module : NULL;
+        block_module *block = (block_module *)trek_module_child(m->blocks, k);
+        block_module *next = k + 1 < n ? (block_module *)trek_module_child(m->blocks, k + 1) : NULL;
         x = k ? x : trek_forward(block->first, stream);
         x = norm_of_sum(block->second, &stream, block_attention(block, x));
         x = norm_of_sum(next ? next->first : m->last, &stream, block_feed(block, x));
@@ -110,7 +110,7 @@ trek_var *gpu_gpt2_loss(trek_graph *graph, trek_var *tokens, trek_var *targets, 
     trek_var *h = trek_graph_forward(graph, tokens);
     if (!h)
         return NULL;
-    gpt2_module *m = (gpt2_module *)trek_graph_module(graph)->children[0].module;
+    gpt2_module *m = (gpt2_module *)trek_module_child(trek_graph_module(graph), 0);
     trek_var *flat = trek_reshape(h, trek_dims(-1, trek_var_size(h, 2))), *table = own(m->tokens, "weight");
     targets = trek_reshape(targets, trek_dims(-1));
     return kept ? trek_cross_entropy(trek_linear(flat, table, NULL), targets)

@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 #include "distributed/balance/plan.h"
-#include "distributed/balance/slowdown.h"
+#include "distributed/balance/slowdown_internal.h"
+#include "tensor/print.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -12,10 +12,18 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "data/dataset.h"
+#include "data/dataset_class.h"
+#include "data/loader.h"
+#include "data/loader_position.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/trainer.h"
+#include "distributed/trainer_ranks.h"
 #include "graph/flow.h"
+#include "graph/graph_loader.h"
+#include "graph/settings.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 

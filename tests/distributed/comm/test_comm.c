@@ -6,6 +6,9 @@
 #include <time.h>
 
 #include "distributed/comm/comm_internal.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/dtypes.h"
 #include "tensor/memory.h"
 #include "tests/distributed/comm/groups.h"
 #include "tests/distributed/comm/reductions.h"

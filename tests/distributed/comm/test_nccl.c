@@ -21,6 +21,7 @@
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "tensor/device_comm.h"
 #include "tensor/rank_context.h"
 #include "tests/support/processes.h"

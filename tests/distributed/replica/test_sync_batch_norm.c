@@ -5,6 +5,7 @@
 #include "autograd/ops.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/flow.h"
+#include "nn/module_tree.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/refused.h"
@@ -104,7 +105,7 @@ typedef struct centre {
 
 static trek_var *centre_forward(trek_module *self, trek_var *x)
 {
-    return self->training ? trek_sub(x, trek_mean(x, trek_dims(0), true)) : trek_mul_scalar(x, 1);
+    return trek_module_is_training(self) ? trek_sub(x, trek_mean(x, trek_dims(0), true)) : trek_mul_scalar(x, 1);
 }
 
 static trek_graph *build_centred(trek_device device, void *arg)
@@ -240,7 +241,7 @@ static void one_value_is_an_error(void **state)
 
 static net *net_of(trek_graph *graph, int rank)
 {
-    return (net *)trek_graph_module(trek_graph_replica(graph, rank))->children[0].module;
+    return (net *)trek_graph_module(trek_graph_replica(graph, rank))->own->children[0].module;
 }
 
 static void a_rank_that_fails(void **state)
@@ -253,7 +254,7 @@ static void a_rank_that_fails(void **state)
         char who[16];
         snprintf(who, sizeof who, "rank %d:", rank);
         net *victim = net_of(graph, rank);
-        assert_ptr_equal(victim->base.klass, &net_class);
+        assert_ptr_equal(victim->base.own->klass, &net_class);
         before.n = after.n = 0;
         assert_int_equal(trek_module_each_param(trek_graph_module(graph), note_param, &before), TREK_OK);
         victim->fails = round < 3 ? IN_FORWARD : IN_BACKWARD;

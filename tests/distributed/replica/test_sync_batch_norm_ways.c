@@ -13,6 +13,8 @@
 #include "distributed/step/rank_sums.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/refused.h"
@@ -359,10 +361,10 @@ static void after_the_wrapper(void **state)
     const trek_rank_collectives *sums = trek_comm_sums_new(comms[0]);
     trek_module *layer = norm_new(&o, test_device(), false, true);
     trek_scope scope = trek_scope_begin();
-    layer->klass->meet(layer, sums);
+    layer->own->klass->meet(layer, sums);
     trek_comm_sums_end(sums);
     REFUSED(trek_forward(layer, typed(3, trek_dims(4, CHANNELS), TREK_F64)), TREK_ERR_STATE, "ddp wrapper that was freed");
-    layer->klass->meet(layer, NULL);
+    layer->own->klass->meet(layer, NULL);
     assert_non_null(trek_forward(layer, typed(3, trek_dims(4, CHANNELS), TREK_F64)));
     trek_scope_end(scope);
     trek_module_free(&layer);

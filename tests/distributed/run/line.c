@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "graph/flow.h"
+#include "tensor/copies.h"
 #include "tests/support/support.h"
 
 typedef struct line {

@@ -5,6 +5,9 @@
 #include "graph/flow.h"
 #include "graph/observe.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 

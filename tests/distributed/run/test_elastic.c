@@ -18,11 +18,17 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/loader_position.h"
 #include "distributed/checkpoint.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
 #include "graph/flow.h"
+#include "graph/observe.h"
+#include "graph/settings.h"
 #include "nn/layers.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
 #include "tensor/trace.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"

@@ -4,11 +4,18 @@
 #include <unistd.h>
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
 #include "monitor/progress.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
+#include "nn/state_tensors.h"
+#include "tensor/copies.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -167,10 +174,11 @@ static void test_afterwards(void **state)
     o.epochs = 2;
     trek_module *m = model(test_device()), *around = trek_nn_sequential(&m, 1);
     well(trek_fit(around, &o));
-    assert_true(around->training && m->training && m->children[0].module->training);
+    assert_true(trek_module_is_training(around) && trek_module_is_training(m) &&
+                trek_module_is_training(trek_module_child(m, 0)));
     well(trek_module_train(around, false));
     well(trek_fit(around, &o)); /* it goes on where it was */
-    assert_false(around->training || m->training);
+    assert_false(trek_module_is_training(around) || trek_module_is_training(m));
     assert_true(s.losses[2] < s.losses[0]);
     well(trek_module_train(around, true));
     trek_params *params = trek_module_params(around);

@@ -4,10 +4,19 @@
 #include <unistd.h>
 
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
+#include "data/compose.h"
+#include "data/loader_position.h"
 #include "distributed/checkpoint.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
 #include "distributed/stop.h"
+#include "graph/observe.h"
+#include "graph/record.h"
+#include "graph/settings.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
@@ -280,7 +289,7 @@ static void test_recorded_in_setup_mode(void **state)
 
 static trek_var *judge(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    assert_false(trek_grad_enabled() && trek_graph_module(graph)->training);
+    assert_false(trek_grad_enabled() && trek_module_is_training(trek_graph_module(graph)));
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
     trek_record_mean("first", (double)trek_batch_indices(batch)[0], 1);
     return trek_mean(trek_abs(error), trek_dims_all(), false);

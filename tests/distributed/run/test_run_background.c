@@ -7,7 +7,14 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/compose.h"
+#include "data/loader_position.h"
 #include "distributed/balance/elche.h"
+#include "distributed/balance/plan.h"
+#include "distributed/run_progress.h"
+#include "nn/state_tensors.h"
+#include "optim/optimizer_state.h"
+#include "optim/schedules.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"

@@ -6,9 +6,19 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/compose.h"
+#include "data/loader_position.h"
+#include "distributed/balance/plan.h"
+#include "distributed/balance/slowdown.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
 #include "graph/flow.h"
+#include "graph/observe.h"
+#include "graph/settings.h"
 #include "nn/layers.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
+#include "optim/schedules.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 

@@ -2,9 +2,13 @@
 /* Metrics that ranks record, in loops and in runs, against those of the whole set: sets and batches that do not divide, ranks
  * without rows, unequal shares, windows, ranks that train by themselves. */
 #include "autograd/ops.h"
+#include "data/compose.h"
+#include "data/loader_position.h"
 #include "distributed/ddp.h"
 #include "distributed/ranks.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
+#include "graph/observe.h"
 #include "tests/distributed/run/measured.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"

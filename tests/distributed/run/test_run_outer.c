@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs with an outer optimizer over real processes: all have the same parameters in the end, which are the optimum's, however
  * few bits travel, in however many fragments; and what is sent is counted. */
+#include "distributed/comm/comm.h"
+#include "nn/state_tensors.h"
+#include "tensor/log.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"

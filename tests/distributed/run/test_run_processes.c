@@ -4,7 +4,17 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/loader_position.h"
+#include "distributed/comm/comm.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
+#include "graph/observe.h"
+#include "graph/record.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
+#include "nn/state_tensors.h"
+#include "tensor/log.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
@@ -20,7 +30,7 @@ static const part *mine;
 
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    bool training = trek_graph_module(graph)->training;
+    bool training = trek_module_is_training(trek_graph_module(graph));
     for (int64_t k = 0; k < trek_batch_size(batch) && mine; k++)
         if (training ? trek_batch_indices(batch)[k] == 50 && has(mine, "bad-loss") : has(mine, "bad-evaluation"))
             return NULL;

@@ -8,9 +8,16 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/dataset_class.h"
+#include "data/loader_position.h"
 #include "distributed/run.h"
+#include "distributed/run_progress.h"
 #include "graph/flow.h"
+#include "graph/observe.h"
 #include "nn/layers.h"
+#include "nn/state_tensors.h"
+#include "optim/optimizers.h"
+#include "tensor/log.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
@@ -133,7 +140,7 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
     }
     if (c.delay_us && mix(c.seed + (uint64_t)call) % 16 == 0)
         usleep((useconds_t)(mix(c.seed - (uint64_t)call) % (uint64_t)c.delay_us));
-    for (int64_t k = 0; k < trek_batch_size(batch) && trek_graph_module(graph)->training; k++)
+    for (int64_t k = 0; k < trek_batch_size(batch) && trek_module_is_training(trek_graph_module(graph)); k++)
         atomic_fetch_add(&c.seen[trek_batch_indices(batch)[k]], 1);
     trek_record_sum("rows", (double)trek_batch_size(batch));
     return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "y"))), trek_dims_all(), false);

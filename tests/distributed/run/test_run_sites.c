@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "data/loader_position.h"
+#include "distributed/run_progress.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "optim/schedules.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/processes.h"
 #include "tests/support/refused.h"
@@ -68,12 +71,13 @@ static trek_graph *build(trek_device device, void *arg)
 static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     static atomic_int calls;
-    if (fails_at >= 0 && trek_var_device(output).index == 1 && trek_graph_module(graph)->training &&
+    if (fails_at >= 0 && trek_var_device(output).index == 1 && trek_module_is_training(trek_graph_module(graph)) &&
         atomic_fetch_add(&calls, 1) >= fails_at)
         return (trek_fail(TREK_ERR_IO, "tired"), NULL);
     while (stops && !atomic_load(&to_stop)) /* trek_trainer_run has not returned yet */
         usleep(100);
-    if (trek_graph_module(graph)->training && atomic_fetch_add(&rows, (int)trek_batch_size(batch)) >= STOP_AFTER && stops)
+    if (trek_module_is_training(trek_graph_module(graph)) && atomic_fetch_add(&rows, (int)trek_batch_size(batch)) >= STOP_AFTER &&
+        stops)
         trek_run_stop(atomic_load(&to_stop));
     if (!present || !present->masked)
         return line_squares(graph, output, batch, arg);

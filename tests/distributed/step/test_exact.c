@@ -15,8 +15,11 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "nn/lora.h"
+#include "nn/module_tree.h"
+#include "nn/module_values.h"
 #include "nn/parametrize.h"
 #include "optim/averaged.h"
+#include "optim/optimizers.h"
 #include "optim/sam.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -91,8 +94,8 @@ static trek_module *linear_new(uint32_t stream, trek_dtype dtype, trek_device de
 {
     trek_module *m = trek_nn_linear_with(&(trek_linear_opts){ .in = IN, .out = IN, .dtype = dtype, .device = device });
     for (int k = 0; k < 2; k++) {
-        trek_tensor *values = numbers(stream + (uint32_t)k, 0.6, trek_var_shape(m->params[k].var), dtype, device);
-        trek_tensor_copy_from(trek_var_data(m->params[k].var), values);
+        trek_tensor *values = numbers(stream + (uint32_t)k, 0.6, trek_var_shape(m->own->params[k].var), dtype, device);
+        trek_tensor_copy_from(trek_var_data(m->own->params[k].var), values);
         trek_tensor_release(values);
     }
     return m;
@@ -230,8 +233,8 @@ static trek_graph *set_up(run_case *c)
     assert_int_equal(status, TREK_OK);
     assert_int_equal(trek_graph_world_size(graph), c->world);
     /* frozen through the child, after set-up: replicas must follow */
-    net *model = (net *)trek_graph_module(graph)->children[0].module;
-    assert_ptr_equal(model->base.klass, &net_class);
+    net *model = (net *)trek_graph_module(graph)->own->children[0].module;
+    assert_ptr_equal(model->base.own->klass, &net_class);
     assert_int_equal(trek_module_freeze(model->fixed), TREK_OK);
     return graph;
 }
@@ -667,7 +670,7 @@ static void test_bits_among_ranks(void **state)
 /* What the net gives in eval, after the adapter was merged where `merge` says so: on rank 0's net, which the others follow. */
 static double *evaluated(trek_graph *graph, const run_case *c, bool merge)
 {
-    net *model = (net *)trek_graph_module(graph)->children[0].module;
+    net *model = (net *)trek_graph_module(graph)->own->children[0].module;
     assert_int_equal(trek_graph_train(graph, false), TREK_OK);
     assert_int_equal(merge ? trek_lora_merge(model->adapted) : trek_lora_unmerge(model->adapted), TREK_OK);
     assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);

@@ -2,11 +2,19 @@
 /* Loops that halt by rows, switches and maps, with draws of every kind inside: training on ranks with unequal parts of the batch
  * is that on one device, whichever rank makes fewer passes or has no row for a branch. */
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/flow_control.h"
 #include "graph/graph_loader.h"
+#include "graph/inspect.h"
+#include "graph/passes.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -18,7 +26,10 @@ typedef struct plain_module {
     trek_module base;
     trek_var *(*run)(trek_var *x, bool training);
 } plain_module;
-static trek_var *plain_forward(trek_module *self, trek_var *x) { return ((plain_module *)self)->run(x, self->training); }
+static trek_var *plain_forward(trek_module *self, trek_var *x)
+{
+    return ((plain_module *)self)->run(x, trek_module_is_training(self));
+}
 static const trek_module_class plain_class = { .name = "plain", .size = sizeof(plain_module), .forward = plain_forward };
 static trek_module *plain(trek_var *(*run)(trek_var *x, bool training))
 {

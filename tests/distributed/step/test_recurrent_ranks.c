@@ -2,10 +2,15 @@
 /* Recurrent layers, and tables of rows with bags and positions, whose batch is split over ranks: with lengths and masks between
  * the layers, the parameters after some steps are one rank's; what cannot be split says so. */
 #include "autograd/backward.h"
+#include "autograd/grad.h"
 #include "autograd/ops.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/passes.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

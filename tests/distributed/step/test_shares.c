@@ -2,10 +2,13 @@
 /* Fixed shares: that each rank has what was asked for, of batches and of windows, whatever its speed; that the result is one
  * device's; what contradicts them. */
 #include "autograd/ops.h"
+#include "data/dataset_class.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/workload.h"
 #include "distributed/checkpoint.h"
 #include "distributed/run.h"
+#include "distributed/trainer_ranks.h"
+#include "graph/settings.h"
 #include "tensor/rank_context.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"

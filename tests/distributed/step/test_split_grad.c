@@ -3,11 +3,18 @@
  * third order, against one rank: for rows that are divided, for inputs that every rank has as a whole, and for
  * parameters. */
 #include "autograd/backward.h"
+#include "autograd/grad.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
+#include "graph/flow_branches.h"
+#include "graph/passes.h"
+#include "graph/settings.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "tensor/copies.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"

@@ -6,8 +6,10 @@
 
 #include "autograd/ops.h"
 #include "data/loader_internal.h"
+#include "data/loader_position.h"
 #include "data/stream.h"
 #include "distributed/checkpoint.h"
+#include "distributed/comm/comm.h"
 #include "distributed/run.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"

@@ -8,7 +8,11 @@
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
+#include "graph/passes.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "tensor/shapes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -288,7 +292,7 @@ static void said_to_weigh_nothing(void **state)
         trek_var *y = trek_graph_forward(graph, trek_var_from(test_values(x, trek_dims(4, FIELDS), TREK_F64)));
         SUCCEEDS(trek_graph_backward_weighted(graph, trek_mean(trek_square(y), trek_dims_all(), false), 0));
         SUCCEEDS(trek_graph_reduce(graph));
-        net *m = (net *)trek_graph_module(graph)->children[0].module;
+        net *m = (net *)trek_graph_module(graph)->own->children[0].module;
         trek_var *params[] = { m->table, m->extra, m->weight, m->bias };
         for (int k = 0; k < 4; k++) {
             assert_non_null(trek_var_grad(params[k]));

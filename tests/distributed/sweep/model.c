@@ -8,7 +8,11 @@
 #include "graph/flow.h"
 #include "graph/observe.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
+#include "nn/module_values.h"
 #include "nn/recompute.h"
+#include "tensor/copies.h"
+#include "tensor/shapes.h"
 #include "tests/distributed/sweep/sweep.h"
 #include "tests/support/support.h"
 
@@ -65,8 +69,8 @@ static trek_module *block_new(const sweep *s, trek_device device)
 {
     trek_module *m = trek_nn_linear_with(&(trek_linear_opts){ .in = HIDDEN, .out = HIDDEN, .dtype = TREK_F64, .device = device });
     for (int k = 0; m && k < 2; k++) {
-        trek_tensor *values = numbers(s, 20 + (uint64_t)k, trek_var_shape(m->params[k].var), device);
-        trek_tensor_copy_from(trek_var_data(m->params[k].var), values);
+        trek_tensor *values = numbers(s, 20 + (uint64_t)k, trek_var_shape(m->own->params[k].var), device);
+        trek_tensor_copy_from(trek_var_data(m->own->params[k].var), values);
         trek_tensor_release(values);
     }
     return m;
@@ -111,7 +115,7 @@ trek_graph *sweep_build(trek_device device, void *arg)
 
 trek_status sweep_freeze(trek_graph *graph, bool freezes)
 {
-    return (freezes ? trek_module_freeze : trek_module_thaw)(((net *)trek_graph_module(graph)->children[0].module)->block);
+    return (freezes ? trek_module_freeze : trek_module_thaw)(((net *)trek_graph_module(graph)->own->children[0].module)->block);
 }
 
 /* --- the data -------------------------------------------------------------------------------------- */

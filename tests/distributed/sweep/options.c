@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "optim/optimizer_class.h"
+#include "optim/optimizers.h"
+#include "optim/schedules.h"
 #include "tests/distributed/sweep/sweep.h"
 #include "tests/support/support.h"
 

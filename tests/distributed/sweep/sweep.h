@@ -4,6 +4,7 @@
 #ifndef TREK_TESTS_SWEEP_H
 #define TREK_TESTS_SWEEP_H
 
+#include "distributed/balance/slowdown.h"
 #include "distributed/run.h"
 
 enum { SWEEP_MOST_RANKS = 6, SWEEP_MOST_OPTIONS = 128, SWEEP_WIDTH = 20, SWEEP_CLASSES = 4 };

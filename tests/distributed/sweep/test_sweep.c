@@ -7,6 +7,9 @@
 #include <unistd.h>
 
 #include "nn/state.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
+#include "tensor/log.h"
 #include "tests/distributed/sweep/sweep.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"

@@ -6,8 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/loader_position.h"
+#include "distributed/balance/plan.h"
 #include "distributed/checkpoint.h"
 #include "graph/graph_loader.h"
+#include "graph/timeline.h"
+#include "nn/state_modules.h"
+#include "nn/state_tensors.h"
 #include "optim/averaged.h"
 #include "tests/distributed/sweep/sweep.h"
 #include "tests/support/support.h"

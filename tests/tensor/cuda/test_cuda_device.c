@@ -7,6 +7,7 @@
 
 #include "autograd/ops.h"
 #include "data/loader_internal.h"
+#include "data/loader_position.h"
 #include "tensor/backend.h"
 #include "tensor/rank_context.h"
 #include "tests/support/refused.h"

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include "autograd/backward.h"
+#include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tensor/backend.h"
 #include "tensor/device_paths.h"
+#include "tensor/print.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 

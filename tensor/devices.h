@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of devices, waiting for them, and how GPUs multiply f32. */
+#ifndef TREK_TENSOR_DEVICES_H
+#define TREK_TENSOR_DEVICES_H
+
+#include "tensor/types.h"
+
+TREK_BEGIN
+
+/* Reads a device from text such as "cpu", "cpu:1" or "cuda:0".
+ * Errors: ARGUMENT if the text is not a device; *device is then unchanged. */
+TREK_API trek_status trek_device_parse(const char *text, trek_device *device);
+/* The number of bytes that holds the name of any device. */
+#define TREK_DEVICE_NAME 24
+
+/* Writes the name of a device, such as "cpu:0", to `text` and returns `text`. What does not fit into `capacity` bytes, the ending
+ * zero included, is cut off; TREK_DEVICE_NAME bytes are enough. */
+TREK_API char *trek_device_name(trek_device device, char *text, size_t capacity);
+/* Waits until the device has finished all work it was given. Returns the error of that work, if there was one. */
+TREK_API trek_status trek_device_sync(trek_device device);
+/* Returns true if both are the same device. */
+TREK_API bool trek_device_equal(trek_device a, trek_device b);
+/* Returns how many devices of a kind can be used: for TREK_CPU the number of cores, for TREK_CUDA the number of GPUs, which
+ * is 0 without a driver, and 0 for anything else. */
+TREK_API int trek_device_count(trek_device_type type);
+/* Allows or forbids that matrix products and convolutions of f32 on GPUs round their factors to TF32, which has 10 bits of
+ * fraction and is several times faster; sums stay in f32. It is forbidden by default. The setting holds for the whole
+ * process and for work that begins after the call. Any thread may call it. It is PyTorch's allow_tf32. */
+TREK_API void trek_allow_tf32(bool allow);
+/* Returns whether TF32 is allowed, as set by trek_allow_tf32. Any thread may call it. */
+TREK_API bool trek_tf32_allowed(void);
+
+TREK_END
+
+#endif

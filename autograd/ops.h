@@ -26,12 +26,12 @@
 #include "autograd/losses.h"
 #include "autograd/norms.h"
 #include "autograd/parts.h"
+#include "autograd/pointwise.h"
 #include "autograd/resample.h"
 #include "autograd/spatial.h"
 #include "autograd/special.h"
 #include "autograd/statistics.h"
 #include "autograd/take.h"
-#include "autograd/pointwise.h"
 #include "autograd/var.h"
 #include "tensor/op_opts.h"
 
@@ -162,9 +162,9 @@ TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_mul(trek_var *x, trek_var *y);
 /* Computes x / y. Integers give f32. */
 TREK_API trek_var *trek_div(trek_var *x, trek_var *y);
-/* Computes x^y. Dtypes: numbers; two bools fail with DTYPE. The derivative by x is 0 where y is 0, and the derivative by y is 0
- * where x is 0 and y >= 0. An f32 beyond 2^24 is always even, so with such exponents the derivative of a negative x may have the
- * other sign than PyTorch's. */
+/* Computes x^y. Dtypes: numbers; two bools fail with DTYPE. The derivative with respect to x is 0 where y is 0, and the one with
+ * respect to y is 0 where x is 0 and y >= 0. An f32 beyond 2^24 is always even, so with such exponents the derivative of a
+ * negative x may have the other sign than PyTorch's. */
 TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);
 /* Computes the larger of x and y. A NaN wins over a number. Where x equals y, each gets half of the gradient; where the result is
  * NaN, both get the whole gradient. */
@@ -345,44 +345,44 @@ TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);
 /* -- sorting and choosing. A NaN is larger than all numbers, and -0 equals 0. Indices are i64; functions write them to *indices,
  *    which may be NULL, and set it to NULL on failure. keepdim is as in reductions. Gradients go to the elements that were
  *    chosen. -- */
-/* Returns the maximum along dim, and through *indices its index. Of equal elements the first counts, and a NaN wins. Fails with
- * SHAPE if the dimension has no elements. */
+/* Returns the maximum along dim and writes its index to *indices. If elements are equal, the first one counts; a NaN counts as
+ * the maximum. Fails with SHAPE if the dimension has no elements. */
 TREK_API trek_var *trek_max_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices);
-/* Returns the minimum along dim, and through *indices its index. Of equal elements the first counts, and a NaN wins. Fails with
- * SHAPE if the dimension has no elements. */
+/* Returns the minimum along dim and writes its index to *indices. If elements are equal, the first one counts; a NaN counts as
+ * the minimum. Fails with SHAPE if the dimension has no elements. */
 TREK_API trek_var *trek_min_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices);
-/* Returns the elements sorted along dim, and through *indices where each was. It is always stable: equal elements keep their
- * order, also if `descending` is true. Fails with UNSUPPORTED if dim has 2^32 elements or more. */
+/* Returns the elements sorted along dim and writes to *indices where each of them was. It is always stable: equal elements keep
+ * their order, also if `descending` is true. Fails with UNSUPPORTED if dim has 2^32 elements or more. */
 TREK_API trek_var *trek_sort(trek_var *x, int dim, bool descending, trek_var **indices);
 /* Returns the indices that sort x along dim, as trek_sort writes them. */
 TREK_API trek_var *trek_argsort(trek_var *x, int dim, bool descending);
-/* Returns the k largest (or smallest) elements along dim, in the order of trek_sort, and through *indices where they were. Fails
+/* Returns the k largest (or smallest) elements along dim in the order of trek_sort, and writes to *indices where they were. Fails
  * with ARGUMENT if k is larger than the dimension, or if k is 0 and x has no dimensions. */
 TREK_API trek_var *trek_topk(trek_var *x, int64_t k, int dim, bool largest, trek_var **indices);
-/* Returns the k-th smallest element along dim, counted from 1, and through *indices where it was. Equal elements are ordered as
+/* Returns the k-th smallest element along dim, counted from 1, and writes to *indices where it was. Equal elements are ordered as
  * by trek_sort. Dtypes: numbers, not bool. Fails with ARGUMENT if k is outside [1, size of the dimension]. */
 TREK_API trek_var *trek_kthvalue(trek_var *x, int64_t k, int dim, bool keepdim, trek_var **indices);
-/* Returns the median along dim, and through *indices where it was. For an even number of elements it is the lower of the two
- * middle values, and a row with a NaN yields its first NaN. Dtypes: numbers, not bool. Fails with SHAPE if the dimension has no
- * elements. */
+/* Returns the median along dim and writes to *indices where it was. For an even number of elements it is the lower of the two
+ * middle values, and for a row with a NaN the result is its first NaN. Dtypes: numbers, not bool. Fails with SHAPE if the
+ * dimension has no elements. */
 TREK_API trek_var *trek_median(trek_var *x, int dim, bool keepdim, trek_var **indices);
-/* Returns the median along dim of the elements that are not NaN, and through *indices where it was. A row of NaNs alone yields
- * NaN. Details and errors are those of trek_median. */
+/* Returns the median along dim of the elements that are not NaN, and writes to *indices where it was. A row that has only NaNs
+ * gives NaN. Details and errors are those of trek_median. */
 TREK_API trek_var *trek_nanmedian(trek_var *x, int dim, bool keepdim, trek_var **indices);
 /* Returns the q-quantiles along dim. q has x's dtype, f32 or f64, and is a scalar or 1-D; a 1-D q adds its dimension in front. A
- * row with a NaN yields NaN. The call synchronises with the GPU to check q. Fails with ARGUMENT if q is outside [0, 1]. */
+ * row with a NaN gives NaN. The call synchronises with the GPU to check q. Fails with ARGUMENT if q is outside [0, 1]. */
 TREK_API trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
-/* Returns the q-quantiles along dim of the elements that are not NaN. A row of NaNs alone yields NaN. q and errors are those of
- * trek_quantile. */
+/* Returns the q-quantiles along dim of the elements that are not NaN. A row that has only NaNs gives NaN. q and errors are those
+ * of trek_quantile. */
 TREK_API trek_var *trek_nanquantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
-/* Returns running maxima along dim, and through *indices where they are. Of equal elements the last one's index is reported. From
- * the first NaN on all results are NaN. */
+/* Returns running maxima along dim and writes their indices to *indices. If elements are equal, the index is that of the last
+ * one. From the first NaN on all results are NaN. */
 TREK_API trek_var *trek_cummax(trek_var *x, int dim, trek_var **indices);
-/* Returns running minima along dim, and through *indices where they are. Of equal elements the last one's index is reported. From
- * the first NaN on all results are NaN. */
+/* Returns running minima along dim and writes their indices to *indices. If elements are equal, the index is that of the last
+ * one. From the first NaN on all results are NaN. */
 TREK_API trek_var *trek_cummin(trek_var *x, int dim, trek_var **indices);
 /* Computes running products along dim. Integers and bool give i64. Gradients are right also where x is 0. Where x is not finite,
- * derivatives may be NaN elsewhere than PyTorch's. */
+ * the derivatives may be NaN at other elements than in PyTorch. */
 TREK_API trek_var *trek_cumprod(trek_var *x, int dim);
 /* Returns for each element of x the index, i64, at which it would be inserted into `sorted` to keep the order: the index of the
  * first element that is not smaller or, if `right` is true, of the first element that is larger. sorted is 1-D, or has x's

@@ -208,7 +208,7 @@ typedef struct trek_params trek_params;
 /* Returns a list of all parameters of the module, in the order of trek_module_each_param. NULL on failure. */
 TREK_API trek_params *trek_module_params(trek_module *module);
 
-/* Returns an empty list. NULL on failure. */
+/* Returns an empty list, or NULL on failure. */
 TREK_API trek_params *trek_params_new(void);
 
 /* Adds a parameter, which is retained, to the end of the list. The name is copied; NULL gives a name made from its number

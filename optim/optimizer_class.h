@@ -46,7 +46,7 @@ typedef enum trek_option_range {
 typedef struct trek_optimizer_option {
     const char *name;        /* its name, for example "momentum" */
     double otherwise;        /* the default, which 0 in a spec stands for */
-    trek_option_range range; /* the values it may have; others are refused with ARGUMENT and the name */
+    trek_option_range range; /* the values it may have; another value fails with ARGUMENT */
     bool corrected;          /* gives kernels 1 - value^step as well: in correction[0] for the first such option, and so on */
 } trek_optimizer_option;
 

@@ -69,7 +69,7 @@ typedef struct trek_rotary_opts {
     double base;    /* base of the angles; default 10000 */
     /* Pairs are (0, 1), (2, 3) and so on (GPT-J, RoFormer); default (0, R / 2), (1, R / 2 + 1) and so on (Llama, NeoX). */
     bool interleaved;
-    /* [..., R] from trek_rotary_table for the positions; then only `interleaved` is used of the other options. */
+    /* [..., R] from trek_rotary_table for the positions; of the other options only `interleaved` is then used. */
     trek_var *table;
 } trek_rotary_opts;
 

@@ -45,7 +45,7 @@ typedef enum trek_average {
  * since the last step counts; k only says which pass is the last, so that its gradients can be reduced while backward
  * continues. Until trek_graph_step, gradients are means multiplied by an internal factor, which trek_graph_reduce removes. It
  * can be combined with clipping, loss scaling, balancing and windows, each of which is a pass. Captured steps then run call by
- * call. On a GPU the host waits until the labels are counted. With 0 and 1 passes add up, as in PyTorch.
+ * call. On a GPU the host waits until the labels are counted. If it is 0 or 1, passes add up, as in PyTorch.
  *
  * shard_optimizer: ranks with their own parameters (GPU ranks, or CPU ranks with .share_params TREK_OFF) keep and update a
  * part of the optimizer's state and of the f32 copies of 16-bit parameters each. That needs 1/N of this memory if all

@@ -129,7 +129,7 @@ TREK_API trek_status trek_metric_merge(trek_metric *metric, trek_metric *from);
 /* Returns the state of the metric, with a description of what it measures, as a tensor [n] of f64 on the CPU. It can be stored
  * with a checkpoint (trek_state_add) or sent to another process. The caller releases it. */
 TREK_API trek_tensor *trek_metric_state(trek_metric *metric);
-/* Replaces the state of the metric by one of trek_metric_state.
+/* Replaces the state of the metric by a state that trek_metric_state has returned.
  * Errors: FORMAT if the tensor is not such a state. ARGUMENT if it is the state of another metric. The metric does not change
  * then. */
 TREK_API trek_status trek_metric_set_state(trek_metric *metric, const trek_tensor *state);

@@ -233,7 +233,7 @@ static trek_status make(trek_door *door, const char *address, const char *token)
     door->has_condition = trek_condition_init(&door->changed);
     door->bell = trek_bell_new();
     if (!door->has_lock || !door->has_condition || door->bell < 0)
-        return trek_fail(TREK_ERR_STATE, "comm_init: the socket at which newcomers are admitted cannot be made: %s",
+        return trek_fail(TREK_ERR_STATE, "comm_init: the socket at which processes rejoin cannot be opened: %s",
                          trek_process_why(errno, why, sizeof why));
     trek_status status = trek_array_grow(&door->polled, &door->cap_polled, 3, sizeof *door->polled);
     int port = 0;

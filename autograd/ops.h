@@ -13,8 +13,8 @@
  * several steps, and gradients are rounded to an input's own dtype at the end.
  *
  * Devices: inputs on different CPUs (cpu:0 and cpu:1) are used as if they were on one. The result is on the calling rank's CPU
- * (cpu:0 outside ranks) if an input is on it, and on the first input's CPU otherwise. The gradient of a leaf is where the leaf
- * is. Other devices do not mix.
+ * (cpu:0 outside ranks) if an input is on it, and on the first input's CPU otherwise. The gradient of a leaf is on the leaf's
+ * device. Inputs on other different devices are an error.
  *
  * Errors: SHAPE stands for the status TREK_ERR_SHAPE, and so on. Every function fails with SHAPE if shapes do not fit, with DTYPE
  * if it does not support a dtype, with DEVICE if devices do not mix, with SCOPE if no scope is open, and with MEMORY. Comments
@@ -38,7 +38,7 @@
 TREK_BEGIN
 
 /* -- element-wise, any shape. The result has x's shape and, on the CPU, x's layout in memory. Where a comment says that integers
- *    give f32, bool does so, too. -- */
+ *    give f32, so does bool. -- */
 /* Computes -x. Dtypes: numbers, not bool. */
 TREK_API trek_var *trek_neg(trek_var *x);
 /* Computes |x|. Dtypes: numbers, not bool. The derivative at 0 is 0. */
@@ -403,17 +403,17 @@ TREK_API trek_var *trek_nonzero(trek_var *x);
 /* Returns the elements of x at which mask is true, 1-D, in row-major order. Both broadcast. Fails with DTYPE if mask is not
  * bool. */
 TREK_API trek_var *trek_masked_select(trek_var *x, trek_var *mask);
-/* Returns the different values of x, 1-D and sorted. Each NaN counts as a value of its own. Through *inverse, of x's shape, it
- * writes where each element of x is among them, and through *counts how often each occurs; either pointer may be NULL. It has no
- * gradient. */
+/* Returns the distinct values of x, 1-D and sorted. Each NaN counts as a value of its own. Writes to *inverse, which has x's
+ * shape, the index in the result of each element's value, and to *counts how often each value occurs; either pointer may be NULL.
+ * It has no gradient. */
 TREK_API trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts);
 /* Returns the values of the flattened x with runs of equal neighbours reduced to one element, in x's order. *inverse and *counts
  * are those of trek_unique. It has no gradient. */
 TREK_API trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **counts);
-/* Returns the different slices of x along dim, sorted by their elements, as torch.unique with a dimension. Through *inverse [n]
- * it writes where each slice is among them, and through *counts how often each occurs; either pointer may be NULL. A slice with a
- * NaN differs from all others. Slices are sorted on the host. It has no gradient. Fails with SHAPE if x has no dimensions, or if
- * the slices have no elements. */
+/* Returns the distinct slices of x along dim, sorted by their elements, as torch.unique with a dimension. Writes to *inverse [n]
+ * the index in the result of each slice, and to *counts how often each occurs; either pointer may be NULL. A slice with a NaN
+ * differs from all others. Slices are sorted on the host. It has no gradient. Fails with SHAPE if x has no dimensions, or if the
+ * slices have no elements. */
 TREK_API trek_var *trek_unique_dim(trek_var *x, int dim, trek_var **inverse, trek_var **counts);
 /* Counts how often each of 0, 1, ... occurs in x, which is 1-D and has an integer dtype. The result is i64 or, with weights,
  * their sum for each number: f32 if weights are f32, and f64 otherwise. weights may be NULL. The result has at least minlength
@@ -457,8 +457,8 @@ TREK_API trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list 
 /* Returns a view of x in which the dimensions of `source` stand at the positions of `destination`; the others keep their
  * order. */
 TREK_API trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destination);
-/* Returns a view of the diagonal of dimensions dim1 and dim2, `offset` above the main one. It replaces both dimensions and comes
- * last. */
+/* Returns a view of the diagonal of dimensions dim1 and dim2, `offset` above the main one. The diagonal's dimension replaces both
+ * dimensions and comes last. */
 TREK_API trek_var *trek_diagonal(trek_var *x, int64_t offset, int dim1, int dim2);
 /* Returns a matrix with the elements of a 1-D x on its diagonal number `diagonal`, or that diagonal of a 2-D x, as a copy. */
 TREK_API trek_var *trek_diag(trek_var *x, int64_t diagonal);
@@ -549,8 +549,8 @@ TREK_API trek_var *trek_rms_norm(trek_var *x, int normalized_dims, trek_var *wei
 /* Computes (x - mean) / sqrt(variance + eps) weight + bias for each channel of x [N, C, ...]. weight, bias, running_mean and
  * running_var are [C] or NULL and have any floating dtypes (torch wants x's, or f32 if x has 16 bits). The result has x's dtype,
  * and each gradient has its input's. In training the statistics are the batch's, and the running ones become (1 - momentum) old +
- * momentum new; otherwise the running ones are used. A bias without a weight has second derivatives (PyTorch's drops them). Where
- * inputs are not finite, gradients are NaN or infinite in the order in which the formula is evaluated. */
+ * momentum new; otherwise the running ones are used. A bias without a weight has second derivatives (PyTorch's drops them). If
+ * inputs are not finite, the order in which the formula is evaluated decides which gradients are NaN and which are infinite. */
 TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *running_mean, trek_var *running_var, trek_var *weight, trek_var *bias,
                                    bool training, double momentum, double eps);
 /* Returns the rows of weight [n, d] at the given indices: indices [...] of any integer dtype give [..., d]. The row at
@@ -580,8 +580,8 @@ typedef struct trek_attention_opts {
  * matrix of scores is then made. A mask must fit even if there are no elements (torch then ignores it). Gradients use the
  * log-sum-exp of the scores in f32 (f64 for f64), as FlashAttention does: scores near 1000 leave them four digits. */
 TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts);
-/* Returns the matrix that trek_attention never makes: the weights [B, H, T, S] with which each query takes the values, of q's
- * dtype, after dropout. A query that sees no key has weights of 0. opts may be NULL. */
+/* Returns the matrix that trek_attention never makes: the weights [B, H, T, S] of the values for each query, in q's dtype, after
+ * dropout. A query that sees no key has weights of 0. opts may be NULL. */
 TREK_API trek_var *trek_attention_weights(trek_var *q, trek_var *k, const trek_attention_opts *opts);
 
 /* -- recurrent layers -- */
@@ -596,9 +596,9 @@ typedef struct trek_recurrent_opts {
 
 /* Computes one layer of an LSTM in one direction, over all steps. Returns its outputs [T, N, H].
  *
- * Shapes: x is [T, N, in] (of [N, T, in], a transposed view), weight_ih [4 H, in], weight_hh [4 H, H], biases [4 H] or NULL. The
- * gates are in PyTorch's order i, f, g, o. hn and cn, which may be NULL, get the state [N, H] after each row's last step, which
- * is step 0 if reverse is true. If T is 0 they are h0 and c0 (torch refuses T = 0). opts may be NULL.
+ * Shapes: x is [T, N, in] (pass a transposed view of data [N, T, in]), weight_ih [4 H, in], weight_hh [4 H, H], biases [4 H] or
+ * NULL. The gates are in PyTorch's order i, f, g, o. hn and cn, which may be NULL, get the state [N, H] after each row's last
+ * step, which is step 0 if reverse is true. If T is 0 they are h0 and c0 (torch refuses T = 0). opts may be NULL.
  *
  * Lengths: elements beyond a row's length are ignored and get a gradient of 0, and the result is 0 there. hn and cn are those of
  * the row's own last step, as with torch's packed sequences; here a row may have no step and keeps h0 and c0. reverse begins at

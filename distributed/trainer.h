@@ -69,9 +69,8 @@ typedef enum trek_average {
  *
  * shares: fixed numbers instead of measured speeds, one above 0 for each rank of the job (0 with allow_idle), with any sum.
  * Each rank gets its part of every batch, and of the batches of every window, rounded to whole ones. For windows set
- * max_anchor or global_batch; the anchor is then the count of the rank with the least, and only the guard
- * (divergence_threshold) changes it. shares exclude balance = 1, plan, speed_hint, min_share, overhead_target and
- * max_batch_diff. */
+ * max_anchor or global_batch; the anchor is then the count of the rank with the least, and only the guard (divergence_threshold)
+ * changes it. shares cannot be combined with balance = 1, plan, speed_hint, min_share, overhead_target and max_batch_diff. */
 typedef struct trek_trainer_opts {
     trek_build_fn build_replica;   /* builds the graph of a further rank; required for more than one rank */
     void *arg;                     /* passed to build_replica */
@@ -109,11 +108,11 @@ typedef struct trek_trainer_opts {
      * loader must be set first. Default 0: windows grow with the anchor. */
     int64_t global_batch;
     /* What the ranks average. Parameters: passes are those of trek_graph_train_batch, steps and schedule count batches of all
-     * ranks, and accumulate, scaled losses and layers that use other ranks are excluded. Default: gradients. */
+     * ranks, and accumulate, scaled losses and layers that use other ranks cannot be used. Default: gradients. */
     trek_average average;
     /* For averaged parameters: the anchor does not grow while the drift (the largest distance of a replica from the mean, over
-     * the mean's norm) is above this or has risen in the last three windows. If both, it is halved. TREK_OFF: no guard.
-     * Default 0.05. */
+     * the mean's norm) is above this or has risen in the last three windows. If both are true, the anchor is halved. TREK_OFF: no
+     * guard. Default 0.05. */
     double divergence_threshold;
     /* Decisions of an earlier run that are used instead of measured ones; copied. Counts need windows: a pass of another loop
      * is then an error ARGUMENT. Default NULL. */

@@ -42,10 +42,11 @@ TREK_API trek_balancer *trek_balancer_new(int ranks, const trek_balancer_opts *o
  * of samples. A rank with 0 in either keeps its throughput. `communication_ms` is that of the step, or 0.
  *
  * The throughput of a rank is samples / compute_ms: at first the measured value, then smoothed. A decision makes shares
- * proportional to throughput, but not below min_share. Ranks that were never measured keep their shares. New shares are used
- * if they shorten the predicted compute time by min_gain and, by the means since the last decision or change of pace, by more
- * than the means scatter: 2 + sqrt(2 ln ranks) times their standard errors. So jitter changes nothing. A fixed cost of a step
- * needs no model: throughput is measured at the current share, and shares only stay constant when all ranks take equally long.
+ * proportional to throughput, but not below min_share. Ranks that were never measured keep their shares. New shares are used if
+ * they shorten the predicted compute time by min_gain. The gain, by the means since the last decision or change of pace, must
+ * also exceed the scatter of these means: 2 + sqrt(2 ln ranks) times their standard errors. So jitter changes nothing. A fixed
+ * cost of a step needs no model: throughput is measured at the current share, and shares only stay constant when all ranks take
+ * equally long.
  * A step costs O(ranks), a decision O(ranks log ranks).
  *
  * Errors: ARGUMENT if a time is negative, not finite or above 1e15 ms, or if a number of samples is negative. Nothing changes

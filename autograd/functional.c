@@ -22,18 +22,19 @@
     trek_var *trek_##name(trek_var *x, int dim) { return trek_apply_##name(x, dim); }
 
 UNARY(neg)
-UNARY(abs) UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(log2) UNARY(log10) UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal)
-    UNARY(sin) UNARY(cos) UNARY(tan) UNARY(asin) UNARY(acos) UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(tanh) UNARY(sigmoid)
-        UNARY(erf) UNARY(relu) UNARY(silu) UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(isnan) UNARY(isinf)
-            UNARY(isfinite) UNARY(logical_not) UNARY(bitwise_not) SCALAR(add_scalar) SCALAR(mul_scalar) SCALAR(eq_scalar)
-                SCALAR(ne_scalar) SCALAR(lt_scalar) SCALAR(le_scalar) SCALAR(gt_scalar) SCALAR(ge_scalar) BINARY(add) BINARY(mul)
-                    BINARY(div) BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(atan2) BINARY(remainder) BINARY(gcd)
-                        BINARY(nextafter) BINARY(fmod) BINARY(hypot) BINARY(copysign) BINARY(bitwise_and) BINARY(bitwise_or)
-                            BINARY(bitwise_xor) BINARY(bitwise_left_shift) BINARY(bitwise_right_shift) BINARY(eq) BINARY(ne)
-                                BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(logical_and) BINARY(logical_or)
-                                    BINARY(logical_xor) REDUCE(sum) REDUCE(mean) REDUCE(prod) REDUCE(max) REDUCE(min)
-                                        REDUCE(argmax) REDUCE(argmin) REDUCE(any) REDUCE(all) REDUCE(logsumexp) DIM(cumsum)
-                                            DIM(logcumsumexp) DIM(softmax) DIM(log_softmax) DIM(squeeze) DIM(unsqueeze)
+UNARY(abs)
+UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(log2) UNARY(log10) UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(sin)
+    UNARY(cos) UNARY(tan) UNARY(asin) UNARY(acos) UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(tanh) UNARY(sigmoid) UNARY(erf)
+        UNARY(relu) UNARY(silu) UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(isnan) UNARY(isinf) UNARY(isfinite)
+            UNARY(logical_not) UNARY(bitwise_not) SCALAR(add_scalar) SCALAR(mul_scalar) SCALAR(eq_scalar) SCALAR(ne_scalar)
+                SCALAR(lt_scalar) SCALAR(le_scalar) SCALAR(gt_scalar) SCALAR(ge_scalar) BINARY(add) BINARY(mul) BINARY(div)
+                    BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(atan2) BINARY(remainder) BINARY(gcd) BINARY(nextafter)
+                        BINARY(fmod) BINARY(hypot) BINARY(copysign) BINARY(bitwise_and) BINARY(bitwise_or) BINARY(bitwise_xor)
+                            BINARY(bitwise_left_shift) BINARY(bitwise_right_shift) BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le)
+                                BINARY(gt) BINARY(ge) BINARY(logical_and) BINARY(logical_or) BINARY(logical_xor) REDUCE(sum)
+                                    REDUCE(mean) REDUCE(prod) REDUCE(max) REDUCE(min) REDUCE(argmax) REDUCE(argmin) REDUCE(any)
+                                        REDUCE(all) REDUCE(logsumexp) DIM(cumsum) DIM(logcumsumexp) DIM(softmax) DIM(log_softmax)
+                                            DIM(squeeze) DIM(unsqueeze)
 
                                                 trek_var *trek_gelu(trek_var *x)
 {
@@ -389,7 +390,7 @@ static int cut(trek_var *x, int at, int64_t length, int64_t size, int n, trek_va
 int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacity)
 {
     if (!x || !parts)
-        return trek_fail_missing("split", x ? "place for the parts" : "variable"), -1;
+        return trek_fail_missing("split", x ? "parts" : "x"), -1;
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "split");
     if (at < 0)
         return -1;
@@ -407,7 +408,7 @@ int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacit
 int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity)
 {
     if (!x || !parts)
-        return trek_fail_missing("chunk", x ? "place for the parts" : "variable"), -1;
+        return trek_fail_missing("chunk", x ? "parts" : "x"), -1;
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "chunk");
     if (at < 0)
         return -1;
@@ -425,7 +426,7 @@ int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity)
 int trek_unbind(trek_var *x, int dim, trek_var **parts, int capacity)
 {
     if (!x || !parts)
-        return trek_fail_missing("unbind", x ? "place for the parts" : "variable"), -1;
+        return trek_fail_missing("unbind", x ? "parts" : "x"), -1;
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "unbind");
     if (at < 0)
         return -1;

@@ -14,7 +14,7 @@ static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
 static int cut_dim(const char *name, trek_var *x, trek_var **parts, int64_t n, int dim, int capacity)
 {
     if (!x || !parts)
-        return trek_fail_missing(name, x ? "place for the parts" : "variable"), -1;
+        return trek_fail_missing(name, x ? "parts" : "x"), -1;
     int at = trek_normalize_dim(dim, trek_var_ndim(x), name);
     if (at < 0)
         return -1;

@@ -47,8 +47,8 @@ def check_file(path):
 
 def quickstart(work):
     out, err = run(folder / "quickstart", work / "nothing", devices=",".join(f"cpu:{r}" for r in range(ranks)))
-    if "Training on drawn digits instead." not in err:
-        sys.exit(f"it does not say that digits are drawn:\n{err}")
+    if "Training on generated digits instead." not in err:
+        sys.exit(f"it does not say that digits are generated:\n{err}")
     failed = subprocess.run([folder / "quickstart", work / "nothing"], capture_output=True, text=True, timeout=240,
                             env={**os.environ, "TREK_DEVICES": "cpu:0,none:7"})
     if failed.returncode == 0 or failed.stdout or "none:7" not in failed.stderr:
@@ -108,7 +108,7 @@ def interrupted(command):
     process.send_signal(signal.SIGINT)
     rest = process.communicate(timeout=240)
     launched = "trek-run" in command[0]  # of processes beside others trek-run knows that they are to end
-    told = launched or f"stopped; the same call goes on from {command[-1]}\n" in rest[1]
+    told = launched or f"stopped; the same command continues from {command[-1]}\n" in rest[1]
     if process.returncode != (0 if launched else 130) or not told or not seen.startswith("epoch 1/") or rest[0]:
         sys.exit(f"it should have stopped in good order, not ended with {process.returncode}:\n{seen}{rest[1]}{rest[0]}")
     return run(*command)

@@ -70,8 +70,8 @@ TREK_API trek_var *trek_fftfreq(int64_t n, double d, trek_dtype dtype, trek_devi
  * are those of trek_fftfreq. */
 TREK_API trek_var *trek_rfftfreq(int64_t n, double d, trek_dtype dtype, trek_device device);
 
-/* -- windows and frames of a signal. Windows are constants [n] over one turn of n steps if `periodic` is true, which transforms
- *    want, and of n - 1 steps otherwise. Window functions fail with ARGUMENT if n is negative, and with DTYPE if dtype is not
+/* -- windows and frames of a signal. Windows are constants [n]. Their period is n steps if `periodic` is true, as transforms need
+ *    it, and n - 1 steps otherwise. Window functions fail with ARGUMENT if n is negative, and with DTYPE if dtype is not
  *    floating. -- */
 /* Returns Hann's window 0.5 - 0.5 cos(a), where a goes from 0 to 2 pi. */
 TREK_API trek_var *trek_hann_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);

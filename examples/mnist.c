@@ -84,7 +84,7 @@ static void predict_one(trek_graph *model, trek_dataset *test)
     trek_var *digit = trek_argmax(logits, trek_dims(1), false);
     trek_var *label = trek_dataset_sample(test, 0, "label", trek_device_default());
     if (digit && label)
-        printf("the first test image shows a %g; the model says %g\n", trek_var_item(label), trek_var_item(digit));
+        printf("the first test image shows digit %g; the model says %g\n", trek_var_item(label), trek_var_item(digit));
     trek_no_grad_end();
     trek_scope_end(scope);
 }

@@ -18,7 +18,7 @@ typedef struct trek_onnx_dim {
     int input;        /* the index of the input, from 0 */
     int dim;          /* the dimension; negative: from the last */
     const char *name; /* its name, such as "batch" or "sequence"; dimensions of one name have one size */
-    /* Another size than that of the example that the model supports; default: one more. The first one given for a name is
+    /* A second size that the model supports, other than that of the example; default: one more. The first one given for a name is
      * used. A size of 1 is not tried if there is a larger one. */
     int64_t other;
 } trek_onnx_dim;

@@ -92,7 +92,9 @@ SHOWN = re.compile(r'\b(?:trek_var_print|printf)\((?:[^;"]|"[^"]*")*;[^\n]*?/\*(
 def try_snippets(page, folders, library, place):
     """Compiles the blocks of a page to one program and runs it; what is wrong."""
     blocks = [found["code"] for found in BLOCK.finditer(page.read_text())]
-    text = PRELUDE + "".join(f"""
+    definitions = []
+    bodies = [DEFINITION.sub(lambda m: definitions.append(m.group()) or "" if "(" in m.group().split("{")[0] else m.group(), code) for code in blocks]
+    text = PRELUDE + "\n".join(definitions) + "".join(f"""
 static void block_{k}(void)
 {{
     trek_scope scope = trek_scope_begin();
@@ -101,7 +103,7 @@ static void block_{k}(void)
     }}
     trek_scope_end(scope);
 }}
-""" for k, code in enumerate(blocks))
+""" for k, code in enumerate(bodies))
     runs = "".join(f"    block_{k}();\n    printf(\"%s\\n--\\n\", trek_error());\n    trek_error_clear();\n" for k in range(len(blocks)))
     source, program = place / "snippets.c", place / "snippets"
     source.write_text(text + "\nint main(void)\n{\n" + runs + "    return 0;\n}\n")

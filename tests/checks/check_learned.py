@@ -109,7 +109,7 @@ def dcgan():
 def distill():
     start = ["--labels", 0, "--teacher", "teacher", "--teacher-epochs", 2]
     first = run(*start, "--epochs", 8)
-    if "the teacher, of 80202 numbers" not in first or "the teacher" in run(*start, "--epochs", 1):
+    if "the teacher, 80202 parameters" not in first or "the teacher" in run(*start, "--epochs", 1):
         sys.exit(f"a teacher that is there should be taken:\n{first}")
     check_resume(["--epochs", 3], ["--epochs", 1], *start)
     two = number(r"student.* accuracy ([\d.]+)", run(*start, "--epochs", 8, "--ranks", 2))
@@ -166,7 +166,7 @@ def unequal():
 def vae():
     check_resume(["--epochs", 3], ["--epochs", 1])
     start = ["--epochs", 8, "--images", "images", "--samples", 24]
-    one, two = (number(r"test bound ([\d.]+)", run(*start, "--ranks", ranks)) for ranks in (1, 2))
+    one, two = (number(r"test bound: ([\d.]+)", run(*start, "--ranks", ranks)) for ranks in (1, 2))
     if (picture("images/drawn.png"), picture("images/reconstructed.png")) != ((224, 84), (224, 224)):
         sys.exit("the pictures are of other sizes")
     return within(one, 150, 250), within(two, one - 8, one + 8)  # a decoder that sees nothing: 263

@@ -475,7 +475,7 @@ static void switches_refuse_what_does_not_fit(void **state)
     trek_module *differing[] = { scale(2), plain(two_rows_less) };
     trek_graph *graph = built(trek_flow_switch(trek_flow_new(), plain(first_column), differing, 2));
     assert_null(trek_graph_forward(graph, values_of((double[]){ 0, 1, 1, 1 }, trek_dims(2, 2))));
-    expect_error(TREK_ERR_SHAPE, "differ in the number of rows alone");
+    expect_error(TREK_ERR_SHAPE, "differ in the number of rows only");
     trek_graph_free(&graph);
     assert_mistake(trek_flow_switch(trek_flow_new(), NULL, NULL, 0), "module: NULL");
     assert_mistake(trek_flow_switch(trek_flow_new(), scale(1), (trek_module *[]){ trek_nn_sync_batch_norm(3, trek_cpu(0)) }, 1),

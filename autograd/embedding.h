@@ -33,8 +33,8 @@ TREK_API trek_var *trek_embedding_with(trek_var *indices, trek_var *weight, cons
 
 /* Options of trek_embedding_bag. */
 typedef struct trek_bag_opts {
-    /* For indices [m]: the begin of each bag, [bags] of i64 or i32, from 0 on, never decreasing. NULL for indices [bags, m],
-     * whose rows are the bags. */
+    /* For indices [m]: the index at which each bag begins, [bags] of i64 or i32; the first is 0, and they never decrease. NULL
+     * for indices [bags, m], whose rows are the bags. */
     trek_var *offsets;
     /* Factors of the rows, for sums only, with the shape of the indices and the dtype of the weight. May be NULL. */
     trek_var *per_sample_weights;
@@ -48,8 +48,8 @@ typedef struct trek_bag_opts {
 } trek_bag_opts;
 
 /* Computes the mean, sum or maximum of the rows of each bag without storing the rows in between
- * (torch.nn.functional.embedding_bag). opts may be NULL. An empty bag gives 0. Of equal maxima the first gets the gradient. A NaN
- * is a maximum only if it is the first of its bag, as in PyTorch. per_sample_weights get a gradient.
+ * (torch.nn.functional.embedding_bag). opts may be NULL. An empty bag gives 0. If maxima are equal, the first one gets the
+ * gradient. A NaN is a maximum only if it is the first of its bag, as in PyTorch. per_sample_weights get a gradient.
  * Shapes: weight [n, d], indices -> [bags, d].
  * Dtypes: indices of any integer dtype. 16-bit rows are summed in f32 and rounded once.
  * Errors: ARGUMENT if an index is outside of the weight, if offsets do not increase from 0 to at most m or the indices are not
@@ -69,7 +69,7 @@ typedef struct trek_rotary_opts {
     double base;    /* base of the angles; default 10000 */
     /* Pairs are (0, 1), (2, 3) and so on (GPT-J, RoFormer); default (0, R / 2), (1, R / 2 + 1) and so on (Llama, NeoX). */
     bool interleaved;
-    /* [..., R] from trek_rotary_table for the positions; then only `interleaved` is used of the other options. */
+    /* [..., R] from trek_rotary_table for the positions; of the other options only `interleaved` is then used. */
     trek_var *table;
 } trek_rotary_opts;
 

@@ -38,8 +38,9 @@ static trek_status forward(trek_function_context *context, trek_var *const *in, 
     if (!x)
         return trek_error_status();
     trek_shape shape = trek_var_shape(x);
-    int64_t half = s->n / 2 + 1, each = s->kind == TREK_DFT_REAL ? s->n : s->kind == TREK_DFT_TO_REAL ? 2 * half
-        : 2 * (int64_t)s->n;
+    int64_t half = s->n / 2 + 1, each = s->kind == TREK_DFT_REAL      ? s->n
+                                        : s->kind == TREK_DFT_TO_REAL ? 2 * half
+                                                                      : 2 * (int64_t)s->n;
     if (s->kind == TREK_DFT_REAL) {
         shape.sizes[shape.ndim - 1] = half;
         shape.sizes[shape.ndim++] = 2;
@@ -191,7 +192,7 @@ static trek_var *several(const char *name, trek_var *x, trek_dft kind, trek_shap
     int last = dims.ndim - 1;
     trek_dft others = kind == TREK_DFT_FORWARD || real ? TREK_DFT_FORWARD : TREK_DFT_BACKWARD;
     if (last < 0)
-        return real || to_real ? trek_fail_null(TREK_ERR_ARGUMENT, "%s: dims: there are none; must be at least one", name)
+        return real || to_real ? trek_fail_null(TREK_ERR_ARGUMENT, "%s: dims: 0 dimensions; must be at least 1", name)
                                : trek_clone(taken(name, x, true, norm));
     if (real)
         x = along(name, x, kind, sizes.sizes[last], (int)dims.sizes[last], norm);

@@ -70,16 +70,16 @@ TREK_API trek_var *trek_fftfreq(int64_t n, double d, trek_dtype dtype, trek_devi
  * are those of trek_fftfreq. */
 TREK_API trek_var *trek_rfftfreq(int64_t n, double d, trek_dtype dtype, trek_device device);
 
-/* -- windows and frames of a signal. Windows are constants [n] over one turn of n steps if `periodic` is true, which transforms
- *    want, and of n - 1 steps otherwise. Window functions fail with ARGUMENT if n is negative, and with DTYPE if dtype is not
+/* -- windows and frames of a signal. Windows are constants [n]. Their period is n steps if `periodic` is true, as transforms need
+ *    it, and n - 1 steps otherwise. Window functions fail with ARGUMENT if n is negative, and with DTYPE if dtype is not
  *    floating. -- */
-/* Returns Hann's window 0.5 - 0.5 cos(a), for a over one turn. */
+/* Returns Hann's window 0.5 - 0.5 cos(a), where a goes from 0 to 2 pi. */
 TREK_API trek_var *trek_hann_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
-/* Returns Hamming's window 0.54 - 0.46 cos(a), for a over one turn. */
+/* Returns Hamming's window 0.54 - 0.46 cos(a), where a goes from 0 to 2 pi. */
 TREK_API trek_var *trek_hamming_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
-/* Returns Blackman's window 0.42 - 0.5 cos(a) + 0.08 cos(2 a), for a over one turn. */
+/* Returns Blackman's window 0.42 - 0.5 cos(a) + 0.08 cos(2 a), where a goes from 0 to 2 pi. */
 TREK_API trek_var *trek_blackman_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
-/* Returns Bartlett's window, a triangle. */
+/* Returns Bartlett's window, which rises from 0 to 1 and falls to 0 linearly. */
 TREK_API trek_var *trek_bartlett_window(int64_t n, bool periodic, trek_dtype dtype, trek_device device);
 /* Returns Kaiser's window I0(beta sqrt(1 - t^2)) / I0(beta), for t from -1 to 1. Fails with ARGUMENT if |beta| is above
  * 100,000. */

@@ -124,8 +124,8 @@ typedef enum trek_matrix_order {
     TREK_MATRIX_ORDER_MINUS_INF
 } trek_matrix_order;
 /* Computes the norm of the matrices in the last two dimensions, as torch.linalg.matrix_norm. Dtypes: floating; f32 and f64 if
- * singular values are needed. The largest of no values is 0, and the smallest fails with SHAPE. Where singular values are 0 and
- * summed, or equal, the gradient is one of several subgradients. */
+ * singular values are needed. For an empty matrix, norms that are a largest value are 0, and norms that are a smallest value fail
+ * with SHAPE. Where singular values are equal, or are 0 and summed, the gradient is one of several subgradients. */
 TREK_API trek_var *trek_matrix_norm(trek_var *a, trek_matrix_order order, bool keepdim);
 /* Computes the pseudoinverse. Singular values count as 0 if they are at most the largest one times max(m, n) times the dtype's
  * precision. */

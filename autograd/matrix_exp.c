@@ -54,7 +54,7 @@ trek_var *trek_matrix_exp(trek_var *a)
     trek_var *norm = trek_max(columns, trek_dims_all(), false);
     double size = norm ? trek_var_item(norm) : NAN;
     if (!norm || !isfinite(size))
-        return norm ? trek_fail_null(TREK_ERR_ARGUMENT, "matrix_exp: a: a matrix is not finite; must be") : NULL;
+        return norm ? trek_fail_null(TREK_ERR_ARGUMENT, "matrix_exp: a: a matrix is not finite; must be finite") : NULL;
     double limit = largest_norm(trek_var_dtype(a));
     int squares = size > limit ? (int)ceil(log2(size / limit)) : 0;
     trek_var *y = polynomial(squares > 0 ? trek_mul_scalar(a, ldexp(1, -squares)) : a);

@@ -13,8 +13,8 @@
  * several steps, and gradients are rounded to an input's own dtype at the end.
  *
  * Devices: inputs on different CPUs (cpu:0 and cpu:1) are used as if they were on one. The result is on the calling rank's CPU
- * (cpu:0 outside ranks) if an input is on it, and on the first input's CPU otherwise. The gradient of a leaf is where the leaf
- * is. Other devices do not mix.
+ * (cpu:0 outside ranks) if an input is on it, and on the first input's CPU otherwise. The gradient of a leaf is on the leaf's
+ * device. Inputs on other different devices are an error.
  *
  * Errors: SHAPE stands for the status TREK_ERR_SHAPE, and so on. Every function fails with SHAPE if shapes do not fit, with DTYPE
  * if it does not support a dtype, with DEVICE if devices do not mix, with SCOPE if no scope is open, and with MEMORY. Comments
@@ -42,7 +42,7 @@
 TREK_BEGIN
 
 /* -- element-wise, any shape. The result has x's shape and, on the CPU, x's layout in memory. Where a comment says that integers
- *    give f32, bool does so, too. -- */
+ *    give f32, so does bool. -- */
 /* Returns -1, 0 or 1 for elements that are negative, zero or positive. A NaN gives 0. A bool is copied. */
 TREK_API trek_var *trek_sign(trek_var *x);
 /* Computes e^x - 1, precisely also where x is near 0. Integers give f32. */
@@ -130,9 +130,9 @@ TREK_API trek_var *trek_gt_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_ge_scalar(trek_var *x, double value);
 
 /* -- two inputs, which broadcast and are promoted by PyTorch's table -- */
-/* Computes x^y. Dtypes: numbers; two bools fail with DTYPE. The derivative by x is 0 where y is 0, and the derivative by y is 0
- * where x is 0 and y >= 0. An f32 beyond 2^24 is always even, so with such exponents the derivative of a negative x may have the
- * other sign than PyTorch's. */
+/* Computes x^y. Dtypes: numbers; two bools fail with DTYPE. The derivative with respect to x is 0 where y is 0, and the one with
+ * respect to y is 0 where x is 0 and y >= 0. An f32 beyond 2^24 is always even, so with such exponents the derivative of a
+ * negative x may have the other sign than PyTorch's. */
 TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);
 /* Computes the larger of x and y. A NaN wins over a number. Where x equals y, each gets half of the gradient; where the result is
  * NaN, both get the whole gradient. */
@@ -282,44 +282,44 @@ TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);
 /* -- sorting and choosing. A NaN is larger than all numbers, and -0 equals 0. Indices are i64; functions write them to *indices,
  *    which may be NULL, and set it to NULL on failure. keepdim is as in reductions. Gradients go to the elements that were
  *    chosen. -- */
-/* Returns the maximum along dim, and through *indices its index. Of equal elements the first counts, and a NaN wins. Fails with
- * SHAPE if the dimension has no elements. */
+/* Returns the maximum along dim and writes its index to *indices. If elements are equal, the first one counts; a NaN counts as
+ * the maximum. Fails with SHAPE if the dimension has no elements. */
 TREK_API trek_var *trek_max_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices);
-/* Returns the minimum along dim, and through *indices its index. Of equal elements the first counts, and a NaN wins. Fails with
- * SHAPE if the dimension has no elements. */
+/* Returns the minimum along dim and writes its index to *indices. If elements are equal, the first one counts; a NaN counts as
+ * the minimum. Fails with SHAPE if the dimension has no elements. */
 TREK_API trek_var *trek_min_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices);
-/* Returns the elements sorted along dim, and through *indices where each was. It is always stable: equal elements keep their
- * order, also if `descending` is true. Fails with UNSUPPORTED if dim has 2^32 elements or more. */
+/* Returns the elements sorted along dim and writes to *indices where each of them was. It is always stable: equal elements keep
+ * their order, also if `descending` is true. Fails with UNSUPPORTED if dim has 2^32 elements or more. */
 TREK_API trek_var *trek_sort(trek_var *x, int dim, bool descending, trek_var **indices);
 /* Returns the indices that sort x along dim, as trek_sort writes them. */
 TREK_API trek_var *trek_argsort(trek_var *x, int dim, bool descending);
-/* Returns the k largest (or smallest) elements along dim, in the order of trek_sort, and through *indices where they were. Fails
+/* Returns the k largest (or smallest) elements along dim in the order of trek_sort, and writes to *indices where they were. Fails
  * with ARGUMENT if k is larger than the dimension, or if k is 0 and x has no dimensions. */
 TREK_API trek_var *trek_topk(trek_var *x, int64_t k, int dim, bool largest, trek_var **indices);
-/* Returns the k-th smallest element along dim, counted from 1, and through *indices where it was. Equal elements are ordered as
+/* Returns the k-th smallest element along dim, counted from 1, and writes to *indices where it was. Equal elements are ordered as
  * by trek_sort. Dtypes: numbers, not bool. Fails with ARGUMENT if k is outside [1, size of the dimension]. */
 TREK_API trek_var *trek_kthvalue(trek_var *x, int64_t k, int dim, bool keepdim, trek_var **indices);
-/* Returns the median along dim, and through *indices where it was. For an even number of elements it is the lower of the two
- * middle values, and a row with a NaN yields its first NaN. Dtypes: numbers, not bool. Fails with SHAPE if the dimension has no
- * elements. */
+/* Returns the median along dim and writes to *indices where it was. For an even number of elements it is the lower of the two
+ * middle values, and for a row with a NaN the result is its first NaN. Dtypes: numbers, not bool. Fails with SHAPE if the
+ * dimension has no elements. */
 TREK_API trek_var *trek_median(trek_var *x, int dim, bool keepdim, trek_var **indices);
-/* Returns the median along dim of the elements that are not NaN, and through *indices where it was. A row of NaNs alone yields
- * NaN. Details and errors are those of trek_median. */
+/* Returns the median along dim of the elements that are not NaN, and writes to *indices where it was. A row that has only NaNs
+ * gives NaN. Details and errors are those of trek_median. */
 TREK_API trek_var *trek_nanmedian(trek_var *x, int dim, bool keepdim, trek_var **indices);
 /* Returns the q-quantiles along dim. q has x's dtype, f32 or f64, and is a scalar or 1-D; a 1-D q adds its dimension in front. A
- * row with a NaN yields NaN. The call synchronises with the GPU to check q. Fails with ARGUMENT if q is outside [0, 1]. */
+ * row with a NaN gives NaN. The call synchronises with the GPU to check q. Fails with ARGUMENT if q is outside [0, 1]. */
 TREK_API trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
-/* Returns the q-quantiles along dim of the elements that are not NaN. A row of NaNs alone yields NaN. q and errors are those of
- * trek_quantile. */
+/* Returns the q-quantiles along dim of the elements that are not NaN. A row that has only NaNs gives NaN. q and errors are those
+ * of trek_quantile. */
 TREK_API trek_var *trek_nanquantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
-/* Returns running maxima along dim, and through *indices where they are. Of equal elements the last one's index is reported. From
- * the first NaN on all results are NaN. */
+/* Returns running maxima along dim and writes their indices to *indices. If elements are equal, the index is that of the last
+ * one. From the first NaN on all results are NaN. */
 TREK_API trek_var *trek_cummax(trek_var *x, int dim, trek_var **indices);
-/* Returns running minima along dim, and through *indices where they are. Of equal elements the last one's index is reported. From
- * the first NaN on all results are NaN. */
+/* Returns running minima along dim and writes their indices to *indices. If elements are equal, the index is that of the last
+ * one. From the first NaN on all results are NaN. */
 TREK_API trek_var *trek_cummin(trek_var *x, int dim, trek_var **indices);
 /* Computes running products along dim. Integers and bool give i64. Gradients are right also where x is 0. Where x is not finite,
- * derivatives may be NaN elsewhere than PyTorch's. */
+ * the derivatives may be NaN at other elements than in PyTorch. */
 TREK_API trek_var *trek_cumprod(trek_var *x, int dim);
 /* Returns for each element of x the index, i64, at which it would be inserted into `sorted` to keep the order: the index of the
  * first element that is not smaller or, if `right` is true, of the first element that is larger. sorted is 1-D, or has x's
@@ -340,17 +340,17 @@ TREK_API trek_var *trek_nonzero(trek_var *x);
 /* Returns the elements of x at which mask is true, 1-D, in row-major order. Both broadcast. Fails with DTYPE if mask is not
  * bool. */
 TREK_API trek_var *trek_masked_select(trek_var *x, trek_var *mask);
-/* Returns the different values of x, 1-D and sorted. Each NaN counts as a value of its own. Through *inverse, of x's shape, it
- * writes where each element of x is among them, and through *counts how often each occurs; either pointer may be NULL. It has no
- * gradient. */
+/* Returns the distinct values of x, 1-D and sorted. Each NaN counts as a value of its own. Writes to *inverse, which has x's
+ * shape, the index in the result of each element's value, and to *counts how often each value occurs; either pointer may be NULL.
+ * It has no gradient. */
 TREK_API trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts);
 /* Returns the values of the flattened x with runs of equal neighbours reduced to one element, in x's order. *inverse and *counts
  * are those of trek_unique. It has no gradient. */
 TREK_API trek_var *trek_unique_consecutive(trek_var *x, trek_var **inverse, trek_var **counts);
-/* Returns the different slices of x along dim, sorted by their elements, as torch.unique with a dimension. Through *inverse [n]
- * it writes where each slice is among them, and through *counts how often each occurs; either pointer may be NULL. A slice with a
- * NaN differs from all others. Slices are sorted on the host. It has no gradient. Fails with SHAPE if x has no dimensions, or if
- * the slices have no elements. */
+/* Returns the distinct slices of x along dim, sorted by their elements, as torch.unique with a dimension. Writes to *inverse [n]
+ * the index in the result of each slice, and to *counts how often each occurs; either pointer may be NULL. A slice with a NaN
+ * differs from all others. Slices are sorted on the host. It has no gradient. Fails with SHAPE if x has no dimensions, or if the
+ * slices have no elements. */
 TREK_API trek_var *trek_unique_dim(trek_var *x, int dim, trek_var **inverse, trek_var **counts);
 /* Counts how often each of 0, 1, ... occurs in x, which is 1-D and has an integer dtype. The result is i64 or, with weights,
  * their sum for each number: f32 if weights are f32, and f64 otherwise. weights may be NULL. The result has at least minlength
@@ -394,8 +394,8 @@ TREK_API trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list 
 /* Returns a view of x in which the dimensions of `source` stand at the positions of `destination`; the others keep their
  * order. */
 TREK_API trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destination);
-/* Returns a view of the diagonal of dimensions dim1 and dim2, `offset` above the main one. It replaces both dimensions and comes
- * last. */
+/* Returns a view of the diagonal of dimensions dim1 and dim2, `offset` above the main one. The diagonal's dimension replaces both
+ * dimensions and comes last. */
 TREK_API trek_var *trek_diagonal(trek_var *x, int64_t offset, int dim1, int dim2);
 /* Returns a matrix with the elements of a 1-D x on its diagonal number `diagonal`, or that diagonal of a 2-D x, as a copy. */
 TREK_API trek_var *trek_diag(trek_var *x, int64_t diagonal);
@@ -483,8 +483,8 @@ TREK_API trek_var *trek_rms_norm(trek_var *x, int normalized_dims, trek_var *wei
 /* Computes (x - mean) / sqrt(variance + eps) weight + bias for each channel of x [N, C, ...]. weight, bias, running_mean and
  * running_var are [C] or NULL and have any floating dtypes (torch wants x's, or f32 if x has 16 bits). The result has x's dtype,
  * and each gradient has its input's. In training the statistics are the batch's, and the running ones become (1 - momentum) old +
- * momentum new; otherwise the running ones are used. A bias without a weight has second derivatives (PyTorch's drops them). Where
- * inputs are not finite, gradients are NaN or infinite in the order in which the formula is evaluated. */
+ * momentum new; otherwise the running ones are used. A bias without a weight has second derivatives (PyTorch's drops them). If
+ * inputs are not finite, the order in which the formula is evaluated decides which gradients are NaN and which are infinite. */
 TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *running_mean, trek_var *running_var, trek_var *weight, trek_var *bias,
                                    bool training, double momentum, double eps);
 /* Returns the rows of weight [n, d] at the given indices: indices [...] of any integer dtype give [..., d]. The row at
@@ -514,8 +514,8 @@ typedef struct trek_attention_opts {
  * matrix of scores is then made. A mask must fit even if there are no elements (torch then ignores it). Gradients use the
  * log-sum-exp of the scores in f32 (f64 for f64), as FlashAttention does: scores near 1000 leave them four digits. */
 TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts);
-/* Returns the matrix that trek_attention never makes: the weights [B, H, T, S] with which each query takes the values, of q's
- * dtype, after dropout. A query that sees no key has weights of 0. opts may be NULL. */
+/* Returns the matrix that trek_attention never makes: the weights [B, H, T, S] of the values for each query, in q's dtype, after
+ * dropout. A query that sees no key has weights of 0. opts may be NULL. */
 TREK_API trek_var *trek_attention_weights(trek_var *q, trek_var *k, const trek_attention_opts *opts);
 
 /* -- recurrent layers -- */
@@ -530,9 +530,9 @@ typedef struct trek_recurrent_opts {
 
 /* Computes one layer of an LSTM in one direction, over all steps. Returns its outputs [T, N, H].
  *
- * Shapes: x is [T, N, in] (of [N, T, in], a transposed view), weight_ih [4 H, in], weight_hh [4 H, H], biases [4 H] or NULL. The
- * gates are in PyTorch's order i, f, g, o. hn and cn, which may be NULL, get the state [N, H] after each row's last step, which
- * is step 0 if reverse is true. If T is 0 they are h0 and c0 (torch refuses T = 0). opts may be NULL.
+ * Shapes: x is [T, N, in] (pass a transposed view of data [N, T, in]), weight_ih [4 H, in], weight_hh [4 H, H], biases [4 H] or
+ * NULL. The gates are in PyTorch's order i, f, g, o. hn and cn, which may be NULL, get the state [N, H] after each row's last
+ * step, which is step 0 if reverse is true. If T is 0 they are h0 and c0 (torch refuses T = 0). opts may be NULL.
  *
  * Lengths: elements beyond a row's length are ignored and get a gradient of 0, and the result is 0 there. hn and cn are those of
  * the row's own last step, as with torch's packed sequences; here a row may have no step and keeps h0 and c0. reverse begins at

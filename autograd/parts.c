@@ -14,7 +14,7 @@ static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
 static int cut_dim(const char *name, trek_var *x, trek_var **parts, int64_t n, int dim, int capacity)
 {
     if (!x || !parts)
-        return trek_fail_missing(name, x ? "place for the parts" : "variable"), -1;
+        return trek_fail_missing(name, x ? "parts" : "x"), -1;
     int at = trek_normalize_dim(dim, trek_var_ndim(x), name);
     if (at < 0)
         return -1;
@@ -70,7 +70,7 @@ int trek_split_sections(trek_var *x, int sections, int dim, trek_var **parts, in
 int trek_split_indices(trek_var *x, const int64_t *indices, int count, int dim, trek_var **parts, int capacity)
 {
     if (count < 0 || (!indices && count > 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "split_indices: count: %d places; must be 0 or more", count), -1;
+        return trek_fail(TREK_ERR_ARGUMENT, "split_indices: count: %d indices; must be 0 or more", count), -1;
     int at = cut_dim("split_indices", x, parts, (int64_t)count + 1, dim, capacity);
     if (at < 0)
         return -1;
@@ -250,7 +250,7 @@ trek_var *trek_index_reduce(trek_var *x, int dim, trek_var *index, trek_var *sou
     }
     if (!fits)
         return trek_fail_null(TREK_ERR_SHAPE,
-                              "index_reduce: source: wrong shape; must be x's, with as many slices as the index has places");
+                              "index_reduce: source: wrong shape; must be x's, with as many slices as the index has elements");
     return trek_scatter_reduce(x, at, trek_expand(trek_reshape(trek_cast(index, TREK_I64), line), own), source, reduction,
                                include_self);
 }

@@ -114,14 +114,15 @@ typedef enum trek_rounding { TREK_ROUNDING_NONE, TREK_ROUNDING_TRUNC, TREK_ROUND
 TREK_API trek_var *trek_div_mode(trek_var *x, trek_var *y, trek_rounding rounding);
 /* Computes x / y rounded down. Details and errors are those of trek_div_mode. */
 TREK_API trek_var *trek_floor_divide(trek_var *x, trek_var *y);
-/* Computes the remainder of x / y with x's sign, as C's fmod. Dtypes: numbers, not bool. A y of 0 gives NaN. The derivative by y
- * is the exact quotient (PyTorch rounds it before it is cut off). Fails with ARGUMENT if y has an integer dtype and holds a 0. */
+/* Computes the remainder of x / y with x's sign, as C's fmod. Dtypes: numbers, not bool. A y of 0 gives NaN. The derivative with
+ * respect to y is the exact quotient (PyTorch rounds it before it is cut off). Fails with ARGUMENT if y has an integer dtype and
+ * holds a 0. */
 TREK_API trek_var *trek_fmod(trek_var *x, trek_var *y);
 /* Computes sqrt(x^2 + y^2) without intermediate overflow. An infinity wins over a NaN. One input may have an integer dtype; two
  * fail with DTYPE. */
 TREK_API trek_var *trek_hypot(trek_var *x, trek_var *y);
-/* Returns |x| with y's sign, also that of a zero or of a NaN. Integers give f32. The derivative by x is 0 where x is 0 or NaN,
- * and a number where x is infinite (PyTorch: NaN). The derivative by y is 0. */
+/* Returns |x| with y's sign, also that of a zero or of a NaN. Integers give f32. The derivative with respect to x is 0 where x is
+ * 0 or NaN, and a number where x is infinite (PyTorch: NaN). The derivative with respect to y is 0. */
 TREK_API trek_var *trek_copysign(trek_var *x, trek_var *y);
 /* Returns the larger of x and y. A NaN counts only if both are NaN. Where both are equal each gets half of the gradient. Dtypes:
  * all. */

@@ -64,7 +64,8 @@ TREK_API trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, co
  * Errors: those of trek_conv_transpose2d. */
 TREK_API trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts);
 
-/* Computes the maximum of each window in one dimension. Of equal elements the first is taken, of several NaNs the last.
+/* Computes the maximum of each window in one dimension. If elements are equal, the first one is taken; if a window has several
+ * NaNs, the last one is.
  * Shapes: x [N, C, L] -> [N, C, L']. */
 TREK_API trek_var *trek_max_pool1d(trek_var *x, const trek_pool_opts *opts);
 
@@ -76,7 +77,8 @@ TREK_API trek_var *trek_avg_pool1d(trek_var *x, const trek_pool_opts *opts);
  * Shapes: x [N, C, L] -> [N, C, length]. */
 TREK_API trek_var *trek_adaptive_avg_pool1d(trek_var *x, int64_t length);
 
-/* Computes the maximum of each window in three dimensions. Of equal elements the first is taken, of several NaNs the last.
+/* Computes the maximum of each window in three dimensions. If elements are equal, the first one is taken; if a window has several
+ * NaNs, the last one is.
  * Shapes: x [N, C, D, H, W] -> [N, C, D', H', W']. */
 TREK_API trek_var *trek_max_pool3d(trek_var *x, const trek_pool_opts *opts);
 
@@ -162,8 +164,8 @@ TREK_API trek_var *trek_lp_pool3d(trek_var *x, double norm, const trek_pool_opts
 
 /* Options of trek_fractional_max_pool2d and trek_fractional_max_pool3d. */
 typedef struct trek_fractional_pool_opts {
-    int64_t kernel[3];        /* size of a window, required; a later one left 0 takes the value before it */
-    int64_t output_size[3];   /* sizes of the result; set either these or output_ratio */
+    int64_t kernel[3];      /* size of a window, required; a later one left 0 takes the value before it */
+    int64_t output_size[3]; /* sizes of the result; set either these or output_ratio */
     /* Sizes of the result as parts of the input's, in (0, 1), rounded down; a later one left 0 takes the value before it. */
     double output_ratio[3];
     /* [N, C, 2 or 3] in [0, 1), of x's dtype: where windows begin, width first for images and depth first for volumes.
@@ -173,9 +175,9 @@ typedef struct trek_fractional_pool_opts {
 
 /* Computes the maximum of each window of x [N, C, H, W], with windows at random positions (Graham, "Fractional Max-Pooling",
  * 2014), as torch's fractional_max_pool2d, and writes to *indices, which may be NULL, its index in the plane, i64 (NULL on
- * failure). Of equal elements the first counts, and the first NaN wins (PyTorch: the last NaN). The call makes a table of all
- * windows. Errors: ARGUMENT if both or neither of output_size and output_ratio are set, or if the windows do not fit into x
- * (PyTorch also refuses those of three dimensions that just fit). */
+ * failure). If elements are equal, the first one counts. If a window has NaNs, the first one is the result (PyTorch: the last
+ * one). The call makes a table of all windows. Errors: ARGUMENT if both or neither of output_size and output_ratio are set, or if
+ * the windows do not fit into x (PyTorch also refuses those of three dimensions that just fit). */
 TREK_API trek_var *trek_fractional_max_pool2d(trek_var *x, const trek_fractional_pool_opts *opts, trek_var **indices);
 /* Computes the maximum of each window of x [N, C, D, H, W]. Details and errors are those of trek_fractional_max_pool2d. */
 TREK_API trek_var *trek_fractional_max_pool3d(trek_var *x, const trek_fractional_pool_opts *opts, trek_var **indices);

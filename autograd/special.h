@@ -44,8 +44,8 @@ TREK_API trek_var *trek_i0e(trek_var *x);
 TREK_API trek_var *trek_i1(trek_var *x);
 /* Computes trek_i1 times e^-|x|. Integers give f32. */
 TREK_API trek_var *trek_i1e(trek_var *x);
-/* Computes the regularised lower incomplete gamma function P(a, x). It is NaN where a or x is negative. The derivative by x
- * exists; one by a fails with UNSUPPORTED in backward. */
+/* Computes the regularised lower incomplete gamma function P(a, x). It is NaN where a or x is negative. The derivative with
+ * respect to x exists; the one with respect to a fails with UNSUPPORTED in backward. */
 TREK_API trek_var *trek_igamma(trek_var *a, trek_var *x);
 /* Computes the regularised upper incomplete gamma function 1 - P(a, x). Details are those of trek_igamma. */
 TREK_API trek_var *trek_igammac(trek_var *a, trek_var *x);

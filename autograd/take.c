@@ -22,8 +22,7 @@ trek_var *trek_isin(trek_var *x, trek_var *of, bool invert)
     TREK_NEEDED("isin", of);
     if (trek_var_dtype(x) != trek_var_dtype(of) || trek_var_dtype(x) == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "isin: inputs: dtypes %s and %s; must be one dtype of numbers",
-                              trek_dtype_name(trek_var_dtype(x)),
-                              trek_dtype_name(trek_var_dtype(of)));
+                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(of)));
     if (trek_dtype_is_float(trek_var_dtype(of))) /* a search cannot find a NaN's position */
         of = trek_masked_select(trek_var_detach(of), trek_logical_not(trek_isnan(of)));
     if (!of)
@@ -66,7 +65,7 @@ trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool accumula
     if (!is_i64("put", index))
         return NULL;
     if (trek_var_numel(index) != trek_var_numel(source))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "put: %lld places for %lld elements; must be equal",
+        return trek_fail_null(TREK_ERR_ARGUMENT, "put: %lld indices for %lld elements; must be equal",
                               (long long)trek_var_numel(index), (long long)trek_var_numel(source));
     if (trek_var_dtype(x) != trek_var_dtype(source))
         return trek_fail_null(TREK_ERR_DTYPE, "put: source: dtype %s; x has %s", trek_dtype_name(trek_var_dtype(source)),
@@ -113,7 +112,7 @@ trek_var *trek_index_copy(trek_var *x, int dim, trek_var *index, trek_var *sourc
         return NULL;
     if (trek_var_ndim(index) > 1 || shape.ndim != own.ndim || (own.ndim > 0 && own.sizes[at] != trek_var_numel(index)))
         return trek_fail_null(TREK_ERR_SHAPE,
-                              "index_copy: source: wrong shape; must be x's, with as many slices as the index has places");
+                              "index_copy: source: wrong shape; must be x's, with as many slices as the index has elements");
     for (int d = 0; d < own.ndim; d++) {
         if (d != at && own.sizes[d] != shape.sizes[d])
             return trek_fail_null(TREK_ERR_SHAPE, "index_copy: x and source: sizes of dimension %d differ; must be equal", d);
@@ -143,8 +142,10 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
     if (places < 0)
         return NULL;
     if (places > n)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "masked_scatter: source: %lld elements for %lld places; must be as many",
-                              (long long)n, (long long)places);
+        return trek_fail_null(
+            TREK_ERR_ARGUMENT,
+            "masked_scatter: source: %lld elements for %lld true elements of the mask; must be at least as many", (long long)n,
+            (long long)places);
     if (n == 0) /* recorded of nothing, too */
         return trek_dtype_is_float(trek_var_dtype(x)) ? trek_sub(x, trek_sum(source, trek_dims_all(), false)) : trek_clone(x);
     trek_var *at = trek_clamp(trek_sub_scalar(trek_cumsum(flat(mask), 0), 1), 0, (double)(n - 1));
@@ -166,10 +167,14 @@ trek_var *trek_rot90(trek_var *x, int64_t k, trek_dims_list dims)
     if (first == second || trek_var_ndim(x) < 2)
         return trek_fail_null(TREK_ERR_ARGUMENT, "rot90: dims: they are equal; must be two different ones");
     switch ((k % 4 + 4) % 4) {
-    case 1: return trek_transpose(trek_flip(x, trek_dims(second)), first, second);
-    case 2: return trek_flip(x, trek_dims(first, second));
-    case 3: return trek_transpose(trek_flip(x, trek_dims(first)), first, second);
-    default: return trek_clone(x);
+    case 1:
+        return trek_transpose(trek_flip(x, trek_dims(second)), first, second);
+    case 2:
+        return trek_flip(x, trek_dims(first, second));
+    case 3:
+        return trek_transpose(trek_flip(x, trek_dims(first)), first, second);
+    default:
+        return trek_clone(x);
     }
 }
 

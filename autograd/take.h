@@ -40,8 +40,8 @@ TREK_API trek_var *trek_block_diag(trek_var *const *list, int count);
 /* Returns all tuples of elements of `count` 1-D tensors, [n, count]; the last element changes first. A single tensor is returned
  * itself. */
 TREK_API trek_var *trek_cartesian_prod(trek_var *const *list, int count);
-/* Returns a matrix of powers of x [n]: from columns - 1 down to 0 or, if increasing is true, from 0 up. columns is -1 for n. A
- * bool or an integer x gives i64. */
+/* Returns a matrix of powers of x [n]: from columns - 1 down to 0 or, if increasing is true, from 0 up. If columns is -1, the
+ * matrix has n columns. A bool or an integer x gives i64. */
 TREK_API trek_var *trek_vander(trek_var *x, int64_t columns, bool increasing);
 /* Returns the rows and the columns, i64 [2, n], of the elements on and below the diagonal `offset` above the main one, in
  * row-major order. Fails with ARGUMENT if rows or columns is negative. */

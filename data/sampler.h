@@ -52,7 +52,7 @@ TREK_API trek_sampler *trek_sampler_sequential(int64_t n);
 TREK_API trek_sampler *trek_sampler_random(int64_t n, uint64_t seed);
 
 /* Returns a sampler that draws `samples` of 0, ..., n - 1 in an epoch with probabilities proportional to `weights`, [n], as
- * PyTorch's WeightedRandomSampler does. The weights are copied and their sum may be any. With replacement the draws are
+ * PyTorch's WeightedRandomSampler does. The weights are copied; they need not add up to 1. With replacement the draws are
  * independent, and one draw costs O(log n). Without replacement each sample comes at most once, in the order of successive
  * draws (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006), and the first use of an epoch sorts all
  * samples.

@@ -28,7 +28,7 @@ typedef struct trek_stream_class {
 /* Returns true if the dataset is a stream. Returns false for NULL. */
 TREK_API bool trek_dataset_is_stream(const trek_dataset *dataset);
 
-/* A reading of a stream. */
+/* A stream that has been opened for reading. */
 typedef struct trek_stream trek_stream;
 
 /* Begins a reading of a stream and returns it. It retains the dataset. The caller ends it with trek_stream_close.

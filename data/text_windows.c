@@ -40,8 +40,13 @@ static trek_status text_get(trek_dataset *self, const trek_fetch *fetch, trek_te
 static void text_free(trek_dataset *self) { trek_free(((text_windows *)self)->text); }
 
 static const trek_dataset_class text_class = {
-    .name = "text_windows", .size = sizeof(text_windows), .length = text_length, .get = text_get, .free = text_free,
-    .n_fields = 2, .fields = window_fields,
+    .name = "text_windows",
+    .size = sizeof(text_windows),
+    .length = text_length,
+    .get = text_get,
+    .free = text_free,
+    .n_fields = 2,
+    .fields = window_fields,
 };
 
 static void number_characters(text_windows *set)
@@ -117,7 +122,7 @@ trek_status trek_text_encode(const trek_dataset *dataset, const char *text, int6
         ids[i] = set->numbers[(unsigned char)text[i]];
         if (ids[i] < 0)
             return trek_fail(TREK_ERR_ARGUMENT,
-                             "text_encode: text: the character 0x%02x at place %" PRId64 " does not occur in the file",
+                             "text_encode: text: the character 0x%02x at position %" PRId64 " does not occur in the file",
                              (unsigned char)text[i], i);
     }
     return TREK_OK;

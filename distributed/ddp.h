@@ -51,7 +51,7 @@ typedef struct trek_ddp trek_ddp;
 /* Options of a wrapper, which must be equal on all ranks. */
 typedef struct trek_ddp_opts {
     int64_t bucket_bytes; /* bytes of gradients that are sent at once; the first bucket has at most 1 MiB; default 25 MiB */
-    /* trek_ddp_backward sends buckets while backward continues: 1 always, TREK_OFF never. Default: if the communicator makes
+    /* trek_ddp_backward sends buckets while backward continues: 1 always, TREK_OFF never. Default: only if the communicator makes
      * progress without calls (MPI, NCCL). */
     int overlap;
     bool shard_optimizer; /* trek_ddp_optimizer divides the optimizer's state among the ranks; default false */

@@ -33,7 +33,8 @@ typedef struct trek_run trek_run;
 /* When the ranks combine their gradients or parameters. */
 typedef enum trek_policy {
     TREK_POLICY_SYNC,    /* after every batch, which the ranks divide: exact, with the bits of trek_trainer_setup */
-    TREK_POLICY_CADENCE, /* after a window of whole batches, which each rank runs at its own pace (El Che): exact for it */
+    TREK_POLICY_CADENCE, /* after a window of whole batches, which each rank runs at its own pace (El Che): exact if the window is
+                            taken as the batch */
     TREK_POLICY_ASYNC    /* each rank at its own pace, which needs TREK_TRANSPORT_HOST: averages are used when they arrive */
 } trek_policy;
 
@@ -61,7 +62,7 @@ typedef enum trek_transport {
  * copy of the parameters, and buffers are merged in each step. Only the results of processes are averaged or given to .outer.
  * It is meant for one process on each machine, with all its devices; several processes on one machine are several sites.
  * - What the options of a run say about ranks then holds for processes: they have batches, snapshots, counts (also those of a
- *   plan), times and .lr_scale, and a rank that fails makes its process be left out.
+ *   plan), times and .lr_scale, and if a rank fails, its process is left out.
  * - A batch is divided by times that are measured in its process, or by .trainer.shares, of which a process has the sum of its
  *   ranks'.
  * - A process of one rank trains as with TREK_SITE_RANK. In a job of one process nothing is averaged: with every policy its
@@ -188,7 +189,7 @@ typedef struct trek_run_opts {
     int prefetch;            /* as in trek_loader_opts */
     int workers;             /* as in trek_loader_opts */
     trek_policy policy;      /* when ranks combine gradients or parameters; default TREK_POLICY_SYNC */
-    trek_transport transport; /* HOST excludes .trainer.accumulate, scaled losses and layers that use other ranks */
+    trek_transport transport; /* not HOST with .trainer.accumulate, scaled losses or layers that use other ranks */
     trek_site site;          /* with TREK_TRANSPORT_HOST: who trains independently; default TREK_SITE_RANK */
     /* With TREK_TRANSPORT_HOST: the most batches of a round that a rank trains before it takes over the average of the round
      * before (with TREK_POLICY_ASYNC it takes an average that has arrived earlier). Default 0: all. TREK_OFF: none, ranks
@@ -214,9 +215,9 @@ typedef struct trek_run_opts {
 
     /* -- saving and stopping -- */
 
-    /* The metric (trek_metrics_get) that is best when it is smallest; copied. Default: evaluation_loss, or loss without an
-     * evaluation. If it is not one number in the first epoch with an evaluation (or the first epoch), the run ends with
-     * ARGUMENT. */
+    /* The name of the metric (trek_metrics_get) by which epochs are compared; the smallest value is the best. Copied. Default:
+     * evaluation_loss, or loss without an evaluation. If it is not one number in the first epoch that should have it, the run
+     * ends with ARGUMENT. */
     const char *best_metric;
     bool best_is_largest;          /* the metric is best when it is largest; default false */
     int64_t patience;              /* stops, with a warning, after this number of epochs without a best; default 0: never */

@@ -21,10 +21,10 @@ TREK_BEGIN
  * Ranks in the entries are numbered through: first those of rank 0's process, then those of the next process. Entries that a
  * timeline has dropped are counted in the joined one. It has no sums: trek_timeline_averages of it fails with STATE.
  *
- * Clocks of machines differ, and twenty barriers bound by how much. *error_ns, which may be NULL, gets the same number on all
- * ranks: the largest error of an entry's time against rank 0's clock, as of the call. It is 0 for processes of one machine, and
- * between machines about half the duration of a barrier, some tens of microseconds on a local network. Clocks that follow a time
- * server drift by a few microseconds a second before the call; that is not corrected.
+ * The clocks of machines differ; twenty barriers give a bound for the difference. *error_ns, which may be NULL, gets the same
+ * number on all ranks: the largest error of an entry's time against rank 0's clock, as of the call. It is 0 for processes of one
+ * machine, and between machines about half the duration of a barrier, some tens of microseconds on a local network. Clocks that
+ * follow a time server drift by a few microseconds a second before the call; that is not corrected.
  *
  * Ownership: the caller frees the result with trek_timeline_free.
  * Errors: ARGUMENT if comm is NULL, those of the communicator, PEER, MEMORY. NULL is returned.

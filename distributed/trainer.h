@@ -41,7 +41,7 @@ typedef enum trek_average {
  * since the last step counts; k only says which pass is the last, so that its gradients can be reduced while backward
  * continues. Until trek_graph_step, gradients are means multiplied by an internal factor, which trek_graph_reduce removes. It
  * can be combined with clipping, loss scaling, balancing and windows, each of which is a pass. Captured steps then run call by
- * call. On a GPU the host waits until the labels are counted. With 0 and 1 passes add up, as in PyTorch.
+ * call. On a GPU the host waits until the labels are counted. If it is 0 or 1, passes add up, as in PyTorch.
  *
  * shard_optimizer: ranks with their own parameters (GPU ranks, or CPU ranks with .share_params TREK_OFF) keep and update a
  * part of the optimizer's state and of the f32 copies of 16-bit parameters each. That needs 1/N of this memory if all
@@ -65,9 +65,8 @@ typedef enum trek_average {
  *
  * shares: fixed numbers instead of measured speeds, one above 0 for each rank of the job (0 with allow_idle), with any sum.
  * Each rank gets its part of every batch, and of the batches of every window, rounded to whole ones. For windows set
- * max_anchor or global_batch; the anchor is then the count of the rank with the least, and only the guard
- * (divergence_threshold) changes it. shares exclude balance = 1, plan, speed_hint, min_share, overhead_target and
- * max_batch_diff. */
+ * max_anchor or global_batch; the anchor is then the count of the rank with the least, and only the guard (divergence_threshold)
+ * changes it. shares cannot be combined with balance = 1, plan, speed_hint, min_share, overhead_target and max_batch_diff. */
 typedef struct trek_trainer_opts {
     trek_build_fn build_replica;   /* builds the graph of a further rank; required for more than one rank */
     void *arg;                     /* passed to build_replica */
@@ -82,34 +81,34 @@ typedef struct trek_trainer_opts {
     /* By default CPU ranks share one copy of the parameters. With TREK_OFF every rank has its own parameters and optimizer
      * state, and gradients are reduced in buckets, as for GPU ranks always. */
     int share_params;
-    bool shard_optimizer;          /* divides the optimizer's state among the ranks (see above); default false */
-    int64_t bucket_bytes;          /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
-    /* Whether gradients are sent in buckets while backward goes on (see above). 1: also over shared memory. TREK_OFF: never.
-     * Default 0: if the communicator makes progress by itself (MPI, Gloo, NCCL). */
+    bool shard_optimizer; /* divides the optimizer's state among the ranks (see above); default false */
+    int64_t bucket_bytes; /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
+    /* Whether gradients are sent in buckets while backward goes on (see above). 1: always, also over shared memory. TREK_OFF:
+     * never. Default: only if the communicator makes progress by itself (MPI, Gloo, NCCL). */
     int overlap;
-    trek_speed_hint speed_hint;    /* a hint about a slow rank; default: no hint */
+    trek_speed_hint speed_hint; /* a hint about a slow rank; default: no hint */
     /* Balancing: 1 always, TREK_OFF never. Default 0: if the devices of the job's ranks differ or a hint is given. Otherwise
      * shares stay equal, so that a run repeats its bits, and the log says if that costs much time. */
     int balance;
-    const double *shares;          /* fixed shares instead of measured speeds (see above); copied; default NULL */
-    int n_shares;                  /* number of `shares`: the number of ranks of the job */
-    double min_share;              /* smallest share of a rank; TREK_ZERO: no limit; default min(0.05, 0.5 / ranks) */
-    bool allow_idle;               /* a rank that costs more time than it saves gets no samples; default false */
+    const double *shares; /* fixed shares instead of measured speeds (see above); copied; default NULL */
+    int n_shares;         /* number of `shares`: the number of ranks of the job */
+    double min_share;     /* smallest share of a rank; TREK_ZERO: no limit; default min(0.05, 0.5 / ranks) */
+    bool allow_idle;      /* a rank that costs more time than it saves gets no samples; default false */
     /* Windows: a number > 0 turns them on and is the most batches that the slowest rank runs between two steps. TREK_OFF turns
      * them off. Default 0: 200 if the devices of the job's ranks differ or a hint is given, otherwise off. */
     int64_t max_anchor;
-    int64_t anchor;                /* batches of the slowest rank in the first window; default 10 */
-    double overhead_target;        /* the anchor grows if reduction / compute is above it; 0.01 to 0.50; default 0.10 */
-    int64_t max_batch_diff;        /* the most by which a rank's count changes at once; default 0: no limit */
+    int64_t anchor;         /* batches of the slowest rank in the first window; default 10 */
+    double overhead_target; /* the anchor grows if reduction / compute is above it; 0.01 to 0.50; default 0.10 */
+    int64_t max_batch_diff; /* the most by which a rank's count changes at once; default 0: no limit */
     /* Samples of a step's window, rounded to whole batches: they are constant, and only their division follows the speeds. The
      * loader must be set first. Default 0: windows grow with the anchor. */
     int64_t global_batch;
     /* What the ranks average. Parameters: passes are those of trek_graph_train_batch, steps and schedule count batches of all
-     * ranks, and accumulate, scaled losses and layers that use other ranks are excluded. Default: gradients. */
+     * ranks, and accumulate, scaled losses and layers that use other ranks cannot be used. Default: gradients. */
     trek_average average;
     /* For averaged parameters: the anchor does not grow while the drift (the largest distance of a replica from the mean, over
-     * the mean's norm) is above this or has risen in the last three windows. If both, it is halved. TREK_OFF: no guard.
-     * Default 0.05. */
+     * the mean's norm) is above this or has risen in the last three windows. If both are true, the anchor is halved. TREK_OFF: no
+     * guard. Default 0.05. */
     double divergence_threshold;
     /* Decisions of an earlier run that are used instead of measured ones; copied. Counts need windows: a pass of another loop
      * is then an error ARGUMENT. Default NULL. */

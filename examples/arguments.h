@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the examples do with their arguments: "--name value" and "--flag", read strictly; --help. */
+/* Reads the arguments of the examples, "--name value" and "--flag", strictly, and prints --help. */
 #ifndef TREK_EXAMPLES_ARGUMENTS_H
 #define TREK_EXAMPLES_ARGUMENTS_H
 
@@ -11,8 +11,8 @@
 #include <string.h>
 
 typedef struct argument {
-    const char *name, *value, *help; /* "--epochs", "N", "times through the data": as --help says it; of a choice "a|b|c" */
-    int *whole;                /* where it goes: one of these, which holds its default before (0, NULL: none that is told) */
+    const char *name, *value, *help; /* "--epochs", "N", "number of epochs": as --help says it; of a choice "a|b|c" */
+    int *whole;                /* where it goes: one of these, which holds its default before (0, NULL: no default is printed) */
     uint64_t *seed;
     double *number;
     const char **text;
@@ -30,7 +30,7 @@ static inline bool argument_is_choice(const argument *a, const char *value)
     return false;
 }
 
-/* False: `value` is no such number or word. */
+/* False: `value` is not such a number or word. */
 static inline bool argument_read(const argument *a, const char *value)
 {
     char *end;
@@ -137,7 +137,7 @@ static inline void arguments_read(int argc, char **argv, const char *about, cons
     }
 }
 
-/* Whether a file can be made there; what is there stays as it is. Says why not. */
+/* Returns whether a file can be made there; an existing file is not changed. Prints the reason if not. */
 static inline bool argument_can_be_written(const char *path)
 {
     char trial[4200];

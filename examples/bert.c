@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An encoder of BERT's form (Devlin and others, 2019) is trained to sort the texts of a table into classes.
+/* Trains an encoder of BERT's form (Devlin and others, 2019) that assigns the texts of a table to classes.
  *
  *   bert --data reviews.csv --text review --label opinion
- *   bert --data reviews.csv --model FOLDER        from RoBERTa's weights (Liu and others, 2019), in Hugging Face's files:
+ *   bert --data reviews.csv --model FOLDER        begins with RoBERTa's weights (Liu and others, 2019), in Hugging Face's files:
  *                                                 config.json, model.safetensors, vocab.json and merges.txt
  *
- * The first row of the table names its columns; labels are words or numbers. Every tenth row tests. Without --model a small
- * encoder is begun, whose tokens are bytes; without --data a table bert.csv of sentences is made here, of which some
- * complain. */
+ * The first row of the table names its columns; labels are words or numbers. Every tenth row is for testing. Without --model the
+ * encoder is a small new one whose tokens are bytes. Without --data the program writes a table bert.csv of sentences, some of
+ * which are complaints. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,15 +174,15 @@ int main(int argc, char **argv)
                   .label = "label",
                   .shape = { .vocabulary = BYTES + 256, .width = 48, .wide = 128, .layers = 2, .heads = 4 } };
     const argument own[] = {
-        { "--text", "COLUMN", "of the table, with the texts", .text = &o.text },
-        { "--label", "COLUMN", "of the table, with the classes", .text = &o.label },
-        { "--model", "FOLDER", "RoBERTa's weights and tokenizer (default: a small model is begun)", .text = &o.model },
-        { "--window", "N", "tokens of a text that are read", .whole = &o.window, .least = 3, .most = 4096 },
+        { "--text", "COLUMN", "name of the column of texts", .text = &o.text },
+        { "--label", "COLUMN", "name of the column of classes", .text = &o.label },
+        { "--model", "FOLDER", "folder with RoBERTa's weights and tokenizer (default: a small new model)", .text = &o.model },
+        { "--window", "N", "number of tokens that are read of each text", .whole = &o.window, .least = 3, .most = 4096 },
     };
-    training_read(argc, argv, "An encoder is trained to sort the texts of a table into classes.", &o.common, own, 4);
+    training_read(argc, argv, "Trains an encoder that assigns the texts of a table to classes.", &o.common, own, 4);
     training_stop_by_signals();
     o.shape.positions = o.window + PAD + 1;
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     if (job && (!o.model || (bert_config_read(&o.shape, o.model) == TREK_OK && (o.tokenizer = trek_tokenizer_read(o.model))))) {
         if (o.window > o.shape.positions - PAD - 1)
             trek_fail(TREK_ERR_ARGUMENT, "--window is at most %d, the model's positions", (int)o.shape.positions - PAD - 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* BERT's encoder and a classifier of trek's layers, with the names and the files of Hugging Face's RoBERTa. */
+/* BERT's encoder and a classifier, made of trek's layers, with the names and the files of Hugging Face's RoBERTa. */
 #ifndef TREK_EXAMPLES_BERT_MODEL_H
 #define TREK_EXAMPLES_BERT_MODEL_H
 
@@ -58,7 +58,7 @@ static const trek_state_rule names[] = {
 };
 enum { NAMES = sizeof names / sizeof *names };
 
-/* What the file has of the encoder; the head begins anew where it has none. */
+/* The parts of the encoder that the file has; the head keeps its initial values if the file has none. */
 static inline void load_weights(trek_module *m, const char *folder)
 {
     trek_state *file = trek_state_read(folder);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What balancer and El Che make of up to thousands of uneven ranks: their real
- * code, on simulated ranks and a simulated network.
+/* Shows what the balancer and El Che do with up to thousands of uneven ranks. Their code is the real one; the ranks and the
+ * network are simulated.
  *
  *   cadence_sim --help
  *
- * A rank takes so many milliseconds a sample and a fixed cost a batch, with jitter.
- * Throughput is set against the ideal, the sum of what the ranks do each by itself. */
+ * A rank takes a given time for each sample and a fixed time for each batch, with jitter. The throughput is compared with the
+ * ideal, which is the sum of what the ranks reach alone. */
 #include <math.h>
 
 #include "arguments.h"
@@ -73,7 +73,7 @@ static double normal(uint64_t *state) /* Box and Muller */
 static double slowness(simulation *s, const char *speeds, int rank)
 {
     const options *o = s->o;
-    if (strcmp(speeds, "two") == 0) /* every so many'th is slow */
+    if (strcmp(speeds, "two") == 0) /* the distance of slow ranks */
         return floor((rank + 1) * o->slow_share) > floor(rank * o->slow_share) ? o->ratio : 1;
     if (strcmp(speeds, "lognormal") == 0)
         return exp(o->sigma * normal(&s->random));
@@ -206,7 +206,7 @@ static void print_head(const options *o, const char *speeds)
 {
     printf("\nspeeds: %s; network: %s, %g MiB; jitter %g", speeds, o->network, o->gradient_mib, o->jitter);
     if (o->slow_factor != 1)
-        printf("; in mid-run %g of the ranks become %g times as slow", o->slow_ranks, o->slow_factor);
+        printf("; in the middle of the run %g of the ranks become %g times as slow", o->slow_ranks, o->slow_factor);
     printf("\n%6s %8s %12s |%27s  samples/s and %% of ideal%26s| %6s %10s", "ranks", "reduce", "ideal", "", "", "anchor",
            "samples");
     if (o->slow_factor != 1)
@@ -316,32 +316,37 @@ static void parse(int argc, char **argv, options *o)
 {
     const argument list[] = {
         { "--speeds", "equal|two|lognormal|uniform|all", "of the ranks", .choice = &o->speeds },
-        { "--network", "ring|tree|hierarchical", "by which they reduce", .choice = &o->network },
+        { "--network", "ring|tree|hierarchical", "network over which the ranks reduce", .choice = &o->network },
         { "--from", "N", "smallest number of ranks", .whole = &o->from, .least = 2, .most = MOST_RANKS },
-        { "--to", "N", "largest number of ranks: --from doubled, and so on", .whole = &o->to, .least = 2, .most = MOST_RANKS },
-        { "--ranks", "N", "one number of ranks instead", .whole = &o->ranks, .least = 2, .most = MOST_RANKS },
-        { "--ratio", "X", "slowest to fastest, for two and uniform", .number = &o->ratio, .least = 1, .most = 1e4 },
-        { "--slow-share", "X", "part of the ranks that is slow, for two", .number = &o->slow_share, .least = 0, .most = 1 },
-        { "--sigma", "X", "of the logarithm, for lognormal", .number = &o->sigma, .least = 0, .most = 4 },
+        { "--to", "N", "largest number of ranks; --from is doubled up to it", .whole = &o->to, .least = 2, .most = MOST_RANKS },
+        { "--ranks", "N", "simulates only this number of ranks", .whole = &o->ranks, .least = 2, .most = MOST_RANKS },
+        { "--ratio", "X", "speed of the slowest rank divided by that of the fastest, for two and uniform", .number = &o->ratio,
+          .least = 1, .most = 1e4 },
+        { "--slow-share", "X", "fraction of slow ranks, for two", .number = &o->slow_share, .least = 0, .most = 1 },
+        { "--sigma", "X", "standard deviation of the logarithm of the speed, for lognormal", .number = &o->sigma, .least = 0,
+          .most = 4 },
         { "--jitter", "X", "standard deviation of a batch's time", .number = &o->jitter, .least = 0, .most = 1 },
-        { "--slow-ranks", "X", "part of the ranks that slows down in mid-run", .number = &o->slow_ranks, .least = 0, .most = 1 },
-        { "--slow-factor", "X", "by which they do; 1: no slow-down", .number = &o->slow_factor, .least = 0.01, .most = 1e4 },
-        { "--batch", "N", "samples in a rank's batch", .whole = &o->batch, .least = 1, .most = 1e6 },
-        { "--batch-ms", "X", "what it takes at speed 1", .number = &o->batch_ms, .least = 1e-3, .most = 1e6 },
-        { "--fixed-ms", "X", "beside that, for each batch", .number = &o->fixed_ms, .least = 0, .most = 1e6 },
+        { "--slow-ranks", "X", "fraction of the ranks that become slower in the middle of the run", .number = &o->slow_ranks,
+          .least = 0, .most = 1 },
+        { "--slow-factor", "X", "factor by which these ranks become slower; 1: no change", .number = &o->slow_factor,
+          .least = 0.01, .most = 1e4 },
+        { "--batch", "N", "number of samples in a rank's batch", .whole = &o->batch, .least = 1, .most = 1e6 },
+        { "--batch-ms", "X", "time of a sample at speed 1", .number = &o->batch_ms, .least = 1e-3, .most = 1e6 },
+        { "--fixed-ms", "X", "fixed time of each batch, in addition", .number = &o->fixed_ms, .least = 0, .most = 1e6 },
         { "--gradient", "MIB", "to be reduced", .number = &o->gradient_mib, .least = 0, .most = 1e6 },
         { "--latency", "US", "of the network, microseconds", .number = &o->latency_us, .least = 0, .most = 1e6 },
         { "--bandwidth", "X", "of a link, GB/s", .number = &o->bandwidth_gb, .least = 1e-3, .most = 1e6 },
-        { "--machine", "N", "ranks in a machine, for hierarchical", .whole = &o->machine, .least = 1, .most = MOST_RANKS },
+        { "--machine", "N", "ranks on each machine, for hierarchical", .whole = &o->machine, .least = 1, .most = MOST_RANKS },
         { "--local-latency", "US", "inside of one", .number = &o->local_latency_us, .least = 0, .most = 1e6 },
         { "--local-bandwidth", "X", "inside of one", .number = &o->local_bandwidth_gb, .least = 1e-3, .most = 1e6 },
-        { "--windows", "N", "simulated; a split has ten steps for each", .whole = &o->windows, .least = 12, .most = 1e5 },
-        { "--anchor", "N", "El Che's, at first", .whole = &o->anchor, .least = 1, .most = 200 },
+        { "--windows", "N", "number of simulated windows; for a split, ten steps each", .whole = &o->windows, .least = 12,
+          .most = 1e5 },
+        { "--anchor", "N", "El Che's anchor at the beginning", .whole = &o->anchor, .least = 1, .most = 200 },
         { "--overhead", "X", "El Che's target", .number = &o->overhead, .least = 0.01, .most = 0.5 },
-        { "--global", "X", "batches a rank on average, with a constant global batch", .number = &o->global, .least = 1,
+        { "--global", "X", "mean number of batches of a rank, with a constant global batch", .number = &o->global, .least = 1,
           .most = 1e4 },
         { "--seed", "N", "of speeds and jitter", .seed = &o->seed },
-        { "--plot", "", "draws what the table says", .flag = &o->plot },
+        { "--plot", "", "also draws the table", .flag = &o->plot },
     };
     arguments_read(argc, argv, "What balancer and El Che make of uneven ranks, simulated. equal: each rank the same number of\n"
                    "samples. balancer: shares by measured throughput. El Che: whole batches at each rank's own\n"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pole on a cart that is pushed left or right (Barto, Sutton and Anderson, 1983), as reinforce.c and dqn.c learn to do it. */
+/* A pole on a cart that is pushed left or right (Barto, Sutton and Anderson, 1983), which reinforce.c and dqn.c balance. */
 #ifndef TREK_EXAMPLES_CARTPOLE_H
 #define TREK_EXAMPLES_CARTPOLE_H
 

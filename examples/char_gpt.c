@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small GPT learns to write, character by character: the library owns the loop, on any number of ranks; the result
- * writes by trek_generate, with a cache of keys and values.
+/* Trains a small GPT that generates text character by character. The library owns the loop, on any number of ranks. The result
+ * generates text by trek_generate, with a cache of keys and values.
  *
  *   char_gpt --help                 its options
- *   trek-run -n 2 ./char_gpt ...      the same on two processes
+ *   trek-run -n 2 ./char_gpt ...    the same on two processes
  *
- * --data: a text, such as tinyshakespeare's input.txt (default: tinyshakespeare/input.txt in TREK_DATA, where that is; else
- * sentences are made up). In the end it writes --length characters that go on from --prompt. */
+ * --data: a text, such as tinyshakespeare's input.txt (default: tinyshakespeare/input.txt in TREK_DATA if it exists; otherwise
+ * generated sentences). At the end the program prints --length characters that continue --prompt. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -86,7 +86,7 @@ static trek_state *train(options *o, bool first, double *test_loss)
     trek_progress *progress = first && !k->quiet ? trek_progress_new(k->epochs, steps / k->epochs) : NULL;
     trek_run_progress at = { .running = run != NULL };
     for (trek_epoch_metrics m; run && trek_run_look(run, &at) == TREK_OK; ) {
-        bool ended = !at.running; /* looked at first: what it has told by then is all there is */
+        bool ended = !at.running; /* read first: then everything that it has reported is in the queue */
         for (; trek_run_poll(run, &m); *test_loss = m.evaluation_loss)
             trek_progress_epoch(progress, m.epoch, "test loss", m.evaluation_loss);
         if (ended)
@@ -140,16 +140,16 @@ int main(int argc, char **argv)
                   .layers = 2, .length = 200, .temperature = 0.7, .prompt = "the " };
     const argument own[] = {
         { "--window", "N", "characters of a sample", .whole = &o.window, .least = 2, .most = 65536 },
-        { "--width", "N", "of the model; a multiple of --heads", .whole = &o.width, .least = 1, .most = 65536 },
+        { "--width", "N", "width of the model; a multiple of --heads", .whole = &o.width, .least = 1, .most = 65536 },
         { "--heads", "N", "of attention", .whole = &o.heads, .least = 1, .most = 1024 },
-        { "--layers", "N", "one behind the other", .whole = &o.layers, .least = 1, .most = 1024 },
-        { "--prompt", "TEXT", "what is written begins with it", .text = &o.prompt },
+        { "--layers", "N", "number of layers", .whole = &o.layers, .least = 1, .most = 1024 },
+        { "--prompt", "TEXT", "beginning of the generated text", .text = &o.prompt },
         { "--length", "N", "characters to write", .whole = &o.length, .least = 0 },
         { "--temperature", "X", "of drawing them", .number = &o.temperature, .least = 1e-3, .most = 1e3 },
     };
-    training_read(argc, argv, "A small GPT learns to write, character by character.", &o.common, own, 7);
+    training_read(argc, argv, "Trains a small GPT that generates text character by character.", &o.common, own, 7);
     training_stop_by_signals();
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     bool first = trek_comm_rank(job) == 0;
     double test_loss = NAN;
     trek_seed(o.common.seed);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An LSTM learns to write, character by character: a module of one's own, trained where it is by trek_fit.
+/* Trains an LSTM that generates text character by character: a module of your own, which trek_fit trains in place.
  *
  *   char_rnn --help                 its options
- *   trek-run -n 2 ./char_rnn ...      the same on two processes
+ *   trek-run -n 2 ./char_rnn ...    the same on two processes
  *
- * --data: a text, such as tinyshakespeare's input.txt (default: tinyshakespeare/input.txt in TREK_DATA, where that is; else
- * sentences are made up). In the end it writes --length characters that go on from --prompt. */
+ * --data: a text, such as tinyshakespeare's input.txt (default: tinyshakespeare/input.txt in TREK_DATA if it exists; otherwise
+ * generated sentences). At the end the program prints --length characters that continue --prompt. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -152,7 +152,7 @@ static void run(const options *o, trek_comm *job)
     trek_progress_free(&w.progress);
     if (status == TREK_OK && first && !trek_stop_requested()) {
         write_text(model, &t, o, device);
-        if (!isnan(w.test_loss)) /* else nothing was left to train */
+        if (!isnan(w.test_loss)) /* otherwise nothing was left to train */
             printf("test loss %.4f\n", w.test_loss);
         if (k->save)
             trek_state_save(model, k->save);
@@ -168,12 +168,12 @@ int main(int argc, char **argv)
                   .window = 64, .width = 128, .length = 200, .temperature = 0.7, .prompt = "the " };
     const argument own[] = {
         { "--window", "N", "characters of a sample", .whole = &o.window, .least = 1, .most = 65536 },
-        { "--width", "N", "of the LSTM's state", .whole = &o.width, .least = 2, .most = 65536 },
-        { "--prompt", "TEXT", "what is written begins with it", .text = &o.prompt },
+        { "--width", "N", "size of the LSTM's state", .whole = &o.width, .least = 2, .most = 65536 },
+        { "--prompt", "TEXT", "beginning of the generated text", .text = &o.prompt },
         { "--length", "N", "characters to write", .whole = &o.length, .least = 0 },
         { "--temperature", "X", "of drawing them", .number = &o.temperature, .least = 1e-3, .most = 1e3 },
     };
-    training_read(argc, argv, "An LSTM learns to write, character by character.", &o.common, own, 5);
+    training_read(argc, argv, "Trains an LSTM that generates text character by character.", &o.common, own, 5);
     training_stop_by_signals();
     trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several */
     if (job)

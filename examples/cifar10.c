@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A residual network (He and others, 2016) learns CIFAR-10 from images that are cropped, mirrored and normalised anew in each
- * epoch: a graph with its own loader and loss, which its ranks run by themselves.
+/* Trains a residual network (He and others, 2016) on CIFAR-10. In each epoch the images are cropped, mirrored and normalised in
+ * new random ways. The graph has its own loader and loss, so that its ranks read and compute independently.
  *
  *   cifar10 --help                 its options
- *   trek-run -n 2 ./cifar10 ...      the same on two processes
+ *   trek-run -n 2 ./cifar10 ...    the same on two processes
  *
- * --data: a folder with CIFAR-10's binary version (data_batch_1.bin ..., test_batch.bin); default: cifar10 in TREK_DATA, where
- * that is, else images of ten patterns are made. --depth 6 n + 2: 20 is the paper's smallest, 91 to 92 % after
- * --epochs 200 --lr 0.1. */
+ * --data: a folder with CIFAR-10's binary version (data_batch_1.bin ..., test_batch.bin); default: cifar10 in TREK_DATA if it
+ * exists, otherwise generated images of ten patterns. --depth 6 n + 2: 20 is the paper's smallest, with 91 to 92 % after --epochs
+ * 200 --lr 0.1. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -129,7 +129,7 @@ static double evaluate(trek_graph *model, trek_loader *test)
     trek_no_grad_begin();
     trek_loader_start(test, 0);
     for (trek_batch *batch; (batch = trek_loader_next(test)); )
-        if (trek_batch_size(batch) > 0) /* else this process has no part of it */
+        if (trek_batch_size(batch) > 0) /* otherwise this process has no part of it */
             trek_metric_update(accuracy, trek_graph_forward(model, trek_batch_get(batch, "image")),
                                trek_batch_get(batch, "label"));
     trek_no_grad_end();
@@ -206,15 +206,15 @@ int main(int argc, char **argv)
                   .workers = 1 };
     const argument own[] = {
         { "--depth", "N", "layers, 6 n + 2", .whole = &o.depth, .least = 8, .most = 1202 },
-        { "--width", "N", "channels of the first stage; the paper has 16", .whole = &o.width, .least = 1, .most = 4096 },
-        { "--samples", "N", "images that are made where there is no --data", .whole = &o.samples, .least = 100, .most = 1e6 },
+        { "--width", "N", "channels of the first stage; 16 in the paper", .whole = &o.width, .least = 1, .most = 4096 },
+        { "--samples", "N", "number of generated images, if there is no --data", .whole = &o.samples, .least = 100, .most = 1e6 },
         { "--workers", "N", "threads that prepare images", .whole = &o.workers, .least = 1, .most = 64 },
     };
-    training_read(argc, argv, "A residual network learns CIFAR-10.", &o.common, own, 4);
+    training_read(argc, argv, "Trains a residual network on CIFAR-10.", &o.common, own, 4);
     if (o.depth % 6 != 2)
         return fprintf(stderr, "--depth takes 8, 14, 20, ..., not %d\n", o.depth), 2;
     training_stop_by_signals();
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     if (job)
         run(&o, job);
     trek_comm_free(&job);

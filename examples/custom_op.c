@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An op of one's own, y = x sigmoid(beta x) with a beta that is learnt (Ramachandran et al., 2017): plain C for the values and
- * for the gradients, the check that they are right, and a module that uses it in a model that learns two spirals.
+/* Defines an op, y = x sigmoid(beta x) with a trained beta (Ramachandran et al., 2017): plain C for the values and for the
+ * gradients, a check of the gradients, and a module that uses the op in a model that learns two spirals.
  *
  *   custom_op [--steps N] [--seed N] [--wrong]
  *
- * --wrong: with a mistake in the gradient, to see the check find it. */
+ * --wrong makes a mistake in the gradient, to show that the check finds it. */
 #include <math.h>
 
 #include "training.h"
@@ -19,7 +19,7 @@ static double *elements(trek_var *x)
     int64_t n = trek_var_numel(x);
     double *values = malloc((size_t)(n + 1) * sizeof *values);
     if (!values)
-        trek_fail(TREK_ERR_MEMORY, "no memory for %lld elements", (long long)n);
+        trek_fail(TREK_ERR_MEMORY, "out of memory for %lld elements", (long long)n);
     else if (trek_tensor_to_host(trek_var_data(x), TREK_F64, values, (size_t)n * sizeof *values) == TREK_OK)
         return values;
     free(values);
@@ -42,7 +42,7 @@ static trek_status swish_forward(trek_function_context *context, trek_var *const
 {
     (void)n_outputs;
     if (n != 2 || trek_var_numel(inputs[1]) != 1)
-        return trek_fail(TREK_ERR_SHAPE, "swish: it takes x, and a beta of one element");
+        return trek_fail(TREK_ERR_SHAPE, "swish: inputs: wrong number or shape; must be x and a beta of one element");
     double beta = trek_var_item(inputs[1]), *v = elements(inputs[0]);
     if (!v)
         return trek_error_status();
@@ -182,12 +182,12 @@ int main(int argc, char **argv)
     const argument list[] = {
         { "--steps", "N", "of training", .whole = &steps, .least = 1 },
         { "--seed", "N", "of initial values", .seed = &seed },
-        { "--wrong", "", "with a mistake in the gradient, to see it found", .flag = &wrong },
+        { "--wrong", "", "makes a mistake in the gradient, to show that the check finds it", .flag = &wrong },
     };
-    arguments_read(argc, argv, "An op of one's own, its gradient check, and a model that uses it.", list, 3);
+    arguments_read(argc, argv, "Defines an op, checks its gradient, and trains a model that uses it.", list, 3);
     trek_seed(seed);
     if (check(&wrong) == TREK_OK) {
-        printf("the gradient is right\n");
+        printf("the gradient is correct\n");
         learn(steps);
     }
     return training_end();

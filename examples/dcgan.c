@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A convolutional GAN (Radford, Metz and Chintala, 2015) draws digits: two graphs, two optimizers, alternating steps, on one
- * rank or several.
+/* Trains a convolutional GAN (Radford, Metz and Chintala, 2015) that draws digits: two graphs, two optimizers, alternating steps,
+ * on one rank or several.
  *
  *   dcgan [--epochs N] [--batch-size N] [--lr X] [--ranks N] [--images FOLDER] [--checkpoint FILE] [--expect X] ...
  *   trek-run -n 2 ./dcgan ...        the same on two processes
  *
- * FOLDER gets drawn-EPOCH.png after each epoch, of the same noise each time. The run is kept in FILE (the discriminator) and
- * FILE.generator. --expect: fails unless drawn digits, in the end, have that score: about the number of classes among them. */
+ * After each epoch the program writes drawn-EPOCH.png to FOLDER, always of the same noise. It saves the run in FILE (the
+ * discriminator) and FILE.generator. --expect: fails if the score of the generated digits at the end, about the number of
+ * distinct digits among them, is lower. */
 #include <math.h>
 #include <sys/stat.h>
 
@@ -146,7 +147,7 @@ static int64_t go_on(const options *o, gan *g, trek_loader *loader, bool *resume
     snprintf(path, sizeof path, "%s.generator", o->common.checkpoint ? o->common.checkpoint : "");
     if (file_is_there(o->common.checkpoint) && trek_checkpoint_load(g->generator, NULL, path) == TREK_OK &&
         trek_graph_steps(g->generator) != trek_graph_steps(g->discriminator))
-        trek_fail(TREK_ERR_FORMAT, "%s and %s are not of one moment", o->common.checkpoint, path);
+        trek_fail(TREK_ERR_FORMAT, "%s and %s were not saved at the same time", o->common.checkpoint, path);
     return epoch;
 }
 
@@ -183,7 +184,7 @@ static double train(const options *o, gan *g, trek_loader *loader, trek_comm *jo
 static void run(const options *o)
 {
     trek_seed(o->common.seed);
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     digits data = digits_open(o->common.data, o->digits, 1000);
     trek_loader *loader = trek_loader_new(data.train, &(trek_loader_opts){
         .batch_size = o->common.batch_size, .shuffle = true, .seed = o->common.seed, .drop_last = true });
@@ -200,7 +201,7 @@ static void run(const options *o)
     if (trek_error_status() == TREK_OK && trek_comm_rank(job) == 0 && isfinite(reached) && !trek_stop_requested()) {
         if (o->common.save)
             trek_state_save(trek_graph_module(g.generator), o->common.save);
-        printf("drawn digits score %.2f of 10\n", reached);
+        printf("generated digits score %.2f of 10\n", reached);
         if (reached < o->expect)
             trek_fail(TREK_ERR_STATE, "that is less than %.2f", o->expect);
     }
@@ -217,12 +218,13 @@ int main(int argc, char **argv)
 {
     options o = { .common = { .epochs = 10, .batch_size = 32, .lr = 1e-3, .seed = 1 }, .digits = 4000 };
     const argument own[] = {
-        { "--images", "FOLDER", "where drawn-EPOCH.png go", .text = &o.images },
-        { "--digits", "N", "that are drawn to learn from, without --data", .whole = &o.digits, .least = 64 },
-        { "--expect", "X", "fails unless drawn digits score so much: about as many classes as are drawn", .number = &o.expect,
+        { "--images", "FOLDER", "folder for drawn-EPOCH.png", .text = &o.images },
+        { "--digits", "N", "number of generated digits for training, without --data", .whole = &o.digits, .least = 64 },
+        { "--expect", "X", "fails if the score of the generated digits, about the number of distinct digits, is lower",
+          .number = &o.expect,
           .least = 0, .most = 10 },
     };
-    training_read(argc, argv, "A convolutional GAN learns to draw digits.", &o.common, own, 3);
+    training_read(argc, argv, "Trains a convolutional GAN that draws digits.", &o.common, own, 3);
     if (o.images)
         mkdir(o.images, 0777); /* if it cannot be made the write says so */
     training_stop_by_signals();

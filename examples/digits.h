@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The images that examples learn: MNIST's files, or digits that the library draws. */
+/* The images that examples learn: MNIST's files, or digits that the library generates. */
 #ifndef TREK_EXAMPLES_DIGITS_H
 #define TREK_EXAMPLES_DIGITS_H
 
@@ -35,8 +35,8 @@ static inline bool digits_are_in(const char *folder)
            digits_find(folder, "t10k-images-idx3-ubyte", path, sizeof path);
 }
 
-/* Of the folder's files, where there is only the published test set its first 8000 images train and the last 2000 test; with
- * NULL so many digits are drawn. */
+/* Opens the folder's files. If only the published test set exists, its first 8000 images are for training and the last 2000 for
+ * testing. With NULL this number of digits is generated. */
 static inline digits digits_open(const char *folder, int64_t n_train, int64_t n_test)
 {
     char images[4096], labels[4096], path[4096];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Knowledge distillation (Hinton, Vinyals and Dean, 2015): a small model learns what a large one, which is frozen, makes of
- * digits, on one rank or several.
+/* Knowledge distillation (Hinton, Vinyals and Dean, 2015): trains a small model of digits with the help of a large one, which is
+ * frozen, on one rank or several.
  *
  *   distill [--teacher FILE] [--labels X] [--temperature X] [--epochs N] [--ranks N] ...
  *   trek-run -n 2 ./distill ...        the same on two processes
  *
- * FILE holds the teacher; where there is none it is trained first and written there. */
+ * FILE contains the teacher. If it does not exist, the teacher is trained and written first. */
 #include <math.h>
 
 #include "digits.h"
@@ -126,7 +126,7 @@ static trek_trainer_opts trainer(const options *o, trek_build_fn build)
                                 .optimizer = trek_adam(&(trek_adam_opts){ .lr = o->common.lr }) };
 }
 
-/* The teacher in its file, which is made where it is not there. */
+/* Returns the teacher from its file, which is written first if it does not exist. */
 static void find_teacher(const task *k)
 {
     if (file_is_there(k->o->teacher))
@@ -138,7 +138,7 @@ static void find_teacher(const task *k)
     double accuracy = fit(k, teacher, k->o->teacher_epochs, NULL);
     if (k->first && !trek_stop_requested() && trek_error_status() == TREK_OK &&
         trek_state_save(trek_graph_at(teacher, "0"), k->o->teacher) == TREK_OK)
-        printf("the teacher, of %d numbers: test accuracy %.4f\n", (int)trek_module_param_count(trek_graph_module(teacher)),
+        printf("the teacher, %d parameters: test accuracy %.4f\n", (int)trek_module_param_count(trek_graph_module(teacher)),
                accuracy);
     trek_graph_free(&teacher);
 }
@@ -156,7 +156,7 @@ static void learn_from_it(const task *k)
     if (k->first && trek_error_status() == TREK_OK && isfinite(accuracy)) {
         if (k->o->common.save)
             trek_state_save(trek_graph_module(student), k->o->common.save);
-        printf("the student, of %d numbers: test accuracy %.4f\n", (int)trek_module_param_count(trek_graph_module(student)),
+        printf("the student, %d parameters: test accuracy %.4f\n", (int)trek_module_param_count(trek_graph_module(student)),
                accuracy);
     }
     trek_graph_free(&student);
@@ -167,25 +167,28 @@ int main(int argc, char **argv)
     options o = { .common = { .epochs = 40, .batch_size = 64, .lr = 5e-3, .seed = 1 }, .teacher = "teacher.safetensors",
                   .teacher_epochs = 5, .labels = 0.1, .temperature = 4 };
     const argument own[] = {
-        { "--teacher", "FILE", "its state; trained first and written there if there is none", .text = &o.teacher },
-        { "--teacher-epochs", "N", "how long it is trained then", .whole = &o.teacher_epochs, .least = 1 },
-        { "--labels", "X", "weight of the labels beside the teacher: 0 none, 1 they alone", .number = &o.labels, .least = 0,
+        { "--teacher", "FILE", "file of the teacher's state; trained and written first if it does not exist",
+          .text = &o.teacher },
+        { "--teacher-epochs", "N", "number of epochs in which the teacher is trained", .whole = &o.teacher_epochs, .least = 1 },
+        { "--labels", "X", "weight of the labels, from 0 (only the teacher counts) to 1 (only the labels count)",
+          .number = &o.labels, .least = 0,
           .most = 1 },
-        { "--temperature", "X", "softens what both say", .number = &o.temperature, .least = 1e-3, .most = 1e3 },
+        { "--temperature", "X", "temperature of both models' probabilities", .number = &o.temperature, .least = 1e-3,
+          .most = 1e3 },
     };
-    training_read(argc, argv, "A small model learns digits from a large one, which is frozen.", &o.common, own, 4);
+    training_read(argc, argv, "Trains a small model of digits with the help of a large one, which is frozen.", &o.common, own, 4);
     if (!argument_can_be_written(o.teacher))
         return 1;
     training_stop_by_signals();
     trek_seed(o.common.seed);
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     digits data = digits_open(o.common.data, 4000, 1000);
     task k = { .o = &o, .first = trek_comm_rank(job) == 0 };
     k.train = trek_loader_new(data.train, &(trek_loader_opts){ .batch_size = o.common.batch_size, .shuffle = true,
                                                                .seed = o.common.seed });
     k.test = trek_loader_new(data.test, &(trek_loader_opts){ .batch_size = 500, .whole = true });
     find_teacher(&k);
-    trek_comm_barrier(job); /* its file is there for all */
+    trek_comm_barrier(job); /* all processes can read its file now */
     if (!trek_stop_requested()) {
         trek_seed(o.common.seed); /* the student is the same whether the teacher had to be trained or not */
         learn_from_it(&k);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deep Q-learning (Mnih et al., 2015; double: van Hasselt et al., 2016) learns to balance a pole on a cart: a memory of what
- * was seen, steps on random parts of it, a second network that follows slowly and says what the future is worth.
+/* Balances a pole on a cart by deep Q-learning (Mnih et al., 2015; double: van Hasselt et al., 2016): a memory of past steps,
+ * updates with random parts of it, and a second network that follows the first one slowly and estimates future rewards.
  *
  *   dqn [--updates N] [--batch-size N] [--lr X] [--ranks N] [--seed N] [--checkpoint FILE] [--expect STEPS] ...
  *   trek-run -n 2 ./dqn ...        the same on two processes
  *
- * After a round of 250 updates the network is tried. The carts are the same on every process, and so is what is remembered: each
- * takes its part of every batch. The run is kept in FILE (the network and its optimizer) and FILE.memory (all else). --expect:
- * fails unless a cart stays up so long in the end.
- */
+ * After each round of 250 updates the network is tested. The carts and the memory are the same on every process; each process
+ * takes its part of every batch. The run is saved in FILE (the network and its optimizer) and FILE.memory (everything else).
+ * --expect: fails if carts stay up for fewer steps than this at the end. */
 #include "cartpole.h"
 #include "training.h"
 
@@ -20,7 +19,7 @@ typedef struct options {
     double discount, follow, expect;
 } options;
 
-/* All that a run is, but for the two networks. Kept as it lies here, as numbers of one kind for each part. */
+/* The state of a run except the two networks. Kept as it lies here, as numbers of one kind for each part. */
 typedef struct player {
     float seen[MEMORY][CART_STATE], after[MEMORY][CART_STATE], alive[MEMORY];
     int64_t done[MEMORY];
@@ -191,7 +190,7 @@ static void go_on(const options *o, player *p, trek_graph *model, trek_graph *ta
         trek_state_apply_with(state, trek_graph_module(target), &(trek_state_load_opts){ .allow_unexpected = true }, NULL);
     trek_state_free(&state);
     if (trek_checkpoint_load(model, NULL, o->common.checkpoint) == TREK_OK && trek_graph_steps(model) != p->counts[2])
-        trek_fail(TREK_ERR_FORMAT, "%s and %s are not of one moment", o->common.checkpoint, path);
+        trek_fail(TREK_ERR_FORMAT, "%s and %s were not saved at the same time", o->common.checkpoint, path);
 }
 
 /* --- the program -------------------------------------------------------------------------------- */
@@ -225,20 +224,22 @@ int main(int argc, char **argv)
     options o = { .common = { .batch_size = 128, .lr = 1e-3, .seed = 1, .without = "--epochs --data" }, .updates = 5000,
                   .explore = 1000, .discount = 0.99, .follow = 0.01 };
     const argument own[] = {
-        { "--updates", "N", "steps of the network; each is preceded by a step of eight carts", .whole = &o.updates, .least = 1 },
-        { "--explore", "N", "updates until chance takes no more than 5 % of the steps", .whole = &o.explore, .least = 1 },
+        { "--updates", "N", "number of updates of the network; eight carts make a step before each", .whole = &o.updates,
+          .least = 1 },
+        { "--explore", "N", "number of updates until only 5 % of the steps are random", .whole = &o.explore, .least = 1 },
         { "--discount", "X", "of a step later", .number = &o.discount, .least = 0, .most = 1 },
-        { "--follow", "X", "of the way that the slow network goes in each update", .number = &o.follow, .least = 1e-6,
+        { "--follow", "X", "fraction by which the target network moves towards the trained one in each update",
+          .number = &o.follow, .least = 1e-6,
           .most = 1 },
-        { "--expect", "STEPS", "fails unless a cart stays up so long in the end", .number = &o.expect, .least = 0,
+        { "--expect", "STEPS", "fails if carts stay up for fewer steps than this at the end", .number = &o.expect, .least = 0,
           .most = LIMIT },
     };
-    training_read(argc, argv, "Deep Q-learning balances a pole on a cart.", &o.common, own, 5);
+    training_read(argc, argv, "Balances a pole on a cart by deep Q-learning.", &o.common, own, 5);
     if (o.common.batch_size > 4096)
-        return fprintf(stderr, "--batch-size takes at most 4096 here\n"), 2;
+        return fprintf(stderr, "--batch-size must be at most 4096\n"), 2;
     training_stop_by_signals();
     trek_seed(o.common.seed);
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     bool first = trek_comm_rank(job) == 0;
     trek_graph *model = build_model(trek_device_default(), NULL), *target = build_model(trek_device_default(), NULL);
     trek_trainer_setup(model, &(trek_trainer_opts){
@@ -256,7 +257,7 @@ int main(int argc, char **argv)
     if (trek_error_status() == TREK_OK && first && isfinite(steps) && !trek_stop_requested()) {
         if (o.common.save)
             trek_state_save(trek_graph_module(model), o.common.save);
-        printf("a cart stays up for %.1f of %d steps\n", steps, LIMIT);
+        printf("carts stay up for %.1f of %d steps\n", steps, LIMIT);
         if (steps < o.expect)
             trek_fail(TREK_ERR_STATE, "that is less than %.1f", o.expect);
     }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPT-2 (Radford and others, 2019) with the published weights: writes, and is trained further.
+/* GPT-2 (Radford and others, 2019) with the published weights: generates text, and can be trained further.
  *
- *   gpt2 --model FOLDER --prompt "Once upon a time"              writes
- *   gpt2 --model FOLDER --data text.txt --export NEW             is trained further with a text, and kept
- *   gpt2 --model FOLDER --data tokens.bin --batch-size 4         the same with numbers of tokens, 16 bits each
+ *   gpt2 --model FOLDER --prompt "Once upon a time"              generates text
+ *   gpt2 --model FOLDER --data text.txt --export NEW             trains further with a text, and writes the result to NEW
+ *   gpt2 --model FOLDER --data tokens.bin --batch-size 4         trains further with token numbers of 16 bits each
  *
- * FOLDER is one of Hugging Face's: config.json, model.safetensors (in parts or not), and vocab.json with merges.txt or
- * tokenizer.json. The smallest GPT-2 has 124 million parameters; all that have its form can be read. Without --model a small
- * one is begun, whose tokens are bytes, and trained with --data or with sentences that are made up. */
+ * FOLDER has Hugging Face's files: config.json, model.safetensors (in parts or not), and vocab.json with merges.txt or
+ * tokenizer.json. The smallest GPT-2 has 124 million parameters; all models of its form can be read. Without --model the model is
+ * a small new one whose tokens are bytes; it is trained with --data or with generated sentences. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,20 +159,22 @@ int main(int argc, char **argv)
                   .length = 60, .top_k = 50, .temperature = 0.7, .prompt = "the ",
                   .shape = { .vocabulary = 256, .positions = 256, .width = 64, .layers = 2, .heads = 4 } };
     const argument own[] = {
-        { "--model", "FOLDER", "weights, configuration and tokenizer (default: a small model is begun)", .text = &o.model },
-        { "--export", "FOLDER", "writes the trained model into this folder, which is there, for transformers",
+        { "--model", "FOLDER", "folder with weights, configuration and tokenizer (default: a small new model)",
+          .text = &o.model },
+        { "--export", "FOLDER", "writes the trained model to this existing folder, for transformers",
           .text = &o.folder },
         { "--window", "N", "tokens of a sample", .whole = &o.window, .least = 1, .most = 65536 },
-        { "--prompt", "TEXT", "what is written begins with it", .text = &o.prompt },
+        { "--prompt", "TEXT", "beginning of the generated text", .text = &o.prompt },
         { "--length", "N", "tokens to write", .whole = &o.length, .least = 0 },
-        { "--temperature", "X", "of drawing them; 0: always the likeliest", .number = &o.temperature, .least = 0, .most = 1e3 },
-        { "--top-k", "N", "of so many; 0: of all", .whole = &o.top_k, .least = 0 },
+        { "--temperature", "X", "temperature; 0: always the most probable token", .number = &o.temperature, .least = 0,
+          .most = 1e3 },
+        { "--top-k", "N", "number of most probable tokens to draw from; 0: all", .whole = &o.top_k, .least = 0 },
     };
-    training_read(argc, argv, "GPT-2 writes, and is trained further. With --model it is trained only with --data.", &o.common,
-                  own,
-                  sizeof own / sizeof *own);
+    training_read(argc, argv,
+                  "Generates text with GPT-2, and trains it further. With --model it is trained only if --data is given.",
+                  &o.common, own, sizeof own / sizeof *own);
     training_stop_by_signals();
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     bool first = trek_comm_rank(job) == 0, trains = !o.model || o.common.data;
     trek_seed(o.common.seed);
     bool ready = job && (!o.model || (gpt2_config_read(&o.shape, o.model) == TREK_OK &&

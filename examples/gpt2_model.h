@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPT-2 of trek's layers, with the names and the files of Hugging Face's. */
+/* GPT-2, made of trek's layers, with the names and the files of Hugging Face's model. */
 #ifndef TREK_EXAMPLES_GPT2_MODEL_H
 #define TREK_EXAMPLES_GPT2_MODEL_H
 

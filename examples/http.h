@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The HTTP/1.1 that serve.c needs: one request of bounded size from a socket, one answer to it, then the connection ends. */
+/* The part of HTTP/1.1 that serve.c needs: one request of bounded size from a socket, one answer to it, then the connection
+ * ends. */
 #ifndef TREK_EXAMPLES_HTTP_H
 #define TREK_EXAMPLES_HTTP_H
 
@@ -41,7 +42,7 @@ static inline void http_answer(int socket, int status, const char *body)
         }
 }
 
-/* The value of Content-Length: -1 where there is none, -2 where it is no number. The head ends with a 0. */
+/* Returns the value of Content-Length: -1 if it is missing, -2 if it is not a number. The head ends with a 0. */
 static inline long http_length(const char *head)
 {
     const char name[] = "\nContent-Length:";
@@ -57,8 +58,8 @@ static inline long http_length(const char *head)
     return -1;
 }
 
-/* Reads until `enough` bytes are there or, with enough 0, until the head's end is; whoever is slower than HTTP_SECONDS in all
- * is given up. The number of bytes; -1. */
+/* Reads until `enough` bytes have arrived or, with enough 0, the end of the head. It gives up after HTTP_SECONDS. Returns the
+ * number of bytes, or -1. */
 static inline long http_fill(int socket, http_request *r, size_t have, size_t enough, size_t most, time_t until)
 {
     while (enough ? have < enough : !strstr(r->bytes, "\r\n\r\n")) {
@@ -75,7 +76,7 @@ static inline long http_fill(int socket, http_request *r, size_t have, size_t en
     return (long)have;
 }
 
-/* 200: it is there. Else the status to answer with; 0: nobody is there to answer. */
+/* Returns 200 if a request has arrived, otherwise the status of the answer, or 0 if the client has gone. */
 static inline int http_read(int socket, http_request *r)
 {
     struct timeval patience = { .tv_sec = HTTP_SECONDS };
@@ -105,7 +106,8 @@ static inline int http_read(int socket, http_request *r)
     return 200;
 }
 
-/* Closes it. What the client still sends is read away, up to a bound: else it might see a reset in place of the answer. */
+/* Closes the connection. It first reads what the client still sends, up to a bound; otherwise the client might see a reset
+ * instead of the answer. */
 static inline void http_end(int socket)
 {
     char away[4096];

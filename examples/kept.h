@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A checkpoint for loops of one's own: a module and its optimizer in one file, so that both are of one moment. */
+/* A checkpoint for loops of your own: a module and its optimizer in one file, so that both are saved at the same time. */
 #ifndef TREK_EXAMPLES_KEPT_H
 #define TREK_EXAMPLES_KEPT_H
 
@@ -27,7 +27,8 @@ static inline trek_state *kept_part(const trek_state *all, const char *prefix)
     return part;
 }
 
-/* All that a run is after so many updates whose samples follow from their numbers, in one file; mean: of what it has come to. */
+/* Saves the whole state of a run after a number of updates, whose samples follow from their numbers, in one file; mean: its mean
+ * result. */
 static inline void kept_write(const char *path, trek_module *module, trek_optimizer *optimizer, int updates, double mean)
 {
     char text[64];
@@ -48,7 +49,7 @@ static inline int kept_read(const char *path, trek_module *module, trek_optimize
     trek_state *weights = kept_part(all, "module."), *moments = kept_part(all, "optimizer.");
     const char *text = trek_state_metadata(all, "updates");
     if (all && (!text || sscanf(text, "%d %lf", &updates, mean) != 2))
-        trek_fail(TREK_ERR_FORMAT, "%s: no run of this program", path);
+        trek_fail(TREK_ERR_FORMAT, "%s was not written by this program", path);
     if (trek_error_status() == TREK_OK && trek_state_apply(weights, module) == TREK_OK)
         trek_optimizer_load(optimizer, moments);
     trek_state_free(&moments);

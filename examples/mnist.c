@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LeNet learns MNIST on one rank or several, with the exact gradients of one: a loop of one's own over a graph.
+/* Trains LeNet on MNIST on one rank or several, with the exact gradients of one rank: a loop of your own over a graph.
  *
  *   mnist --help                 its options
- *   trek-run -n 2 ./mnist ...      the same on two processes; torchrun, srun, mpirun likewise
+ *   trek-run -n 2 ./mnist ...    the same on two processes; torchrun, srun and mpirun work as well
  *
- * --data: a folder of MNIST's IDX files, gzip'd or plain. With the test files alone, images 0..7999 train and
- * 8000..9999 test. Without --data digits are drawn. Ctrl-C stops it after its step; with --checkpoint the same call
- * goes on from there. */
+ * --data: a folder of MNIST's IDX files, packed by gzip or not. If only the test files exist, images 0..7999 are for training and
+ * 8000..9999 for testing. Without --data the program generates digits. Ctrl-C stops it after its current step; with --checkpoint
+ * the same command continues from there. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,7 +84,7 @@ static void predict_one(trek_graph *model, trek_dataset *test)
     trek_var *digit = trek_argmax(logits, trek_dims(1), false);
     trek_var *label = trek_dataset_sample(test, 0, "label", trek_device_default());
     if (digit && label)
-        printf("the first test image, a %g, is taken for a %g\n", trek_var_item(label), trek_var_item(digit));
+        printf("the first test image shows digit %g; the model says %g\n", trek_var_item(label), trek_var_item(digit));
     trek_no_grad_end();
     trek_scope_end(scope);
 }
@@ -127,7 +127,7 @@ static void run(const options *o)
 {
     const training *t = &o->common;
     trek_seed(t->seed);
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     bool first = trek_comm_rank(job) == 0;
     digits data = digits_open(t->data, 8000, 2000);
     trek_loader *train_set = trek_loader_new(data.train, &(trek_loader_opts){ .batch_size = t->batch_size, .shuffle = true,
@@ -166,7 +166,7 @@ int main(int argc, char **argv)
 {
     options o = { .common = { .epochs = 10, .batch_size = 64, .lr = 1e-3, .seed = 1, .save = "mnist.safetensors" } };
     const argument own[] = {
-        { "--trace", "FILE", "writes what ran when there, for chrome://tracing", .text = &o.trace },
+        { "--trace", "FILE", "writes a timeline to this file, for chrome://tracing", .text = &o.trace },
     };
     training_read(argc, argv, "LeNet learns MNIST.", &o.common, own, 1);
     if (o.trace && !argument_can_be_written(o.trace))

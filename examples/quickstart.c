@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The quick start: a multi-layer perceptron learns MNIST.
+/* The quick start: trains a multi-layer perceptron on MNIST.
  *
- *   quickstart [FOLDER]     FOLDER holds MNIST's IDX files (default data/mnist);
- *                           where they are missing, drawn digits take their place
+ *   quickstart [FOLDER]     FOLDER contains MNIST's IDX files (default data/mnist);
+ *                           if they are missing, the program generates digits
  *
- * The same text runs on one CPU, on TREK_DEVICES=cpu:0,cpu:1, on a GPU. */
+ * This program runs on one CPU, on TREK_DEVICES=cpu:0,cpu:1, and on a GPU. */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ static trek_dataset *training_data(const char *folder)
     trek_dataset *mnist = trek_dataset_mnist(folder, TREK_DATA_SPLIT_TRAIN);
     if (mnist)
         return mnist;
-    fprintf(stderr, "%s\nTraining on drawn digits instead.\n", trek_error());
+    fprintf(stderr, "%s\nTraining on generated digits instead.\n", trek_error());
     trek_error_clear();
     return trek_dataset_digits(4000, 1);
 }
@@ -35,7 +35,8 @@ static trek_dataset *training_data(const char *folder)
 int main(int argc, char **argv)
 {
     if (argc > 2 || (argc > 1 && argv[1][0] == '-')) {
-        printf("usage: %s [FOLDER]   FOLDER holds MNIST's files (default data/mnist; without them digits are drawn)\n", argv[0]);
+        printf("usage: %s [FOLDER]   FOLDER holds MNIST's files (default data/mnist; without them digits are generated)\n",
+               argv[0]);
         return strcmp(argv[1], "--help") != 0 ? 2 : 0;
     }
     trek_graph *model = build_model(trek_device_default(), NULL);
@@ -57,7 +58,7 @@ int main(int argc, char **argv)
             trek_graph_step(model);
             loss_of_last = trek_var_item(loss);
         }
-        if (trek_error_status() == TREK_OK) /* else the loop ends here, and what follows says why */
+        if (trek_error_status() == TREK_OK) /* on an error the loop ends here, and the code below prints it */
             printf("epoch %d  loss %.4f\n", epoch + 1, loss_of_last);
     }
 

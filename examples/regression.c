@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Regression on a table, with a dataset of one's own: columns of a CSV file, each brought to mean 0 and deviation 1.
+/* Predicts one column of a CSV file from the others, with a dataset of your own that scales each column to mean 0 and standard
+ * deviation 1.
  *
  *   regression [--data FILE] [--target COLUMN] [--epochs N] [--batch-size N] [--lr X] [--checkpoint FOLDER] [--save FILE] ...
  *   trek-run -n 2 ./regression ...     the same on two processes
  *
- * Without --data: 2000 rows of Friedman's first function (1991), whose noise has deviation 1, so that no model comes below an
- * error of 1; a straight line comes to 2.6. */
+ * Without --data: 2000 rows of Friedman's first function (1991). Their noise has standard deviation 1, so that no model reaches
+ * an error below 1; a linear model reaches 2.6. */
 #include <math.h>
 #include <unistd.h>
 
@@ -41,7 +42,7 @@ static trek_status as_matrix(trek_tensor **field, int64_t n)
 static trek_status table_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
     table *t = (table *)self;
-    trek_status status = trek_dataset_fetch(t->rows, fetch, out); /* new tensors, which nobody else has */
+    trek_status status = trek_dataset_fetch(t->rows, fetch, out); /* new tensors, which have no other owner */
     if (status != TREK_OK)
         return status;
     float *x = trek_tensor_data(out[0]), *y = trek_tensor_data(out[1]);
@@ -82,7 +83,7 @@ static trek_status table_measure(table *t, int64_t n)
     for (int c = 0; c <= t->columns; c++) {
         double mean = sum[c] / (double)n, variance = squares[c] / (double)n - mean * mean;
         if (!isfinite(variance))
-            return trek_fail(TREK_ERR_FORMAT, "column %d lacks a value in some row", c);
+            return trek_fail(TREK_ERR_FORMAT, "column %d has a missing value", c);
         t->mean[c] = (float)mean;
         t->deviation[c] = variance > 1e-12 ? (float)sqrt(variance) : 1;
     }
@@ -104,7 +105,7 @@ static trek_dataset *table_new(const char *path, const char *target, int64_t *n_
         t->rows = trek_dataset_csv(path, &(trek_csv_opts){ .fields = fields, .n_fields = 2 });
         *n_train = trek_dataset_length(columns) * 4 / 5;
         if (t->rows && (t->columns == 0 || *n_train == 0))
-            trek_fail(TREK_ERR_FORMAT, "%s: there must be a column beside %s, and five rows", path, target);
+            trek_fail(TREK_ERR_FORMAT, "%s: it must have another column than %s, and at least five rows", path, target);
         else if (t->rows)
             table_measure(t, *n_train);
     }
@@ -184,7 +185,7 @@ static void train(const training *t, trek_dataset *data, int64_t n_train, bool f
     if (trek_error_status() == TREK_OK && first && t->save)
         trek_state_save(model, t->save);
     if (trek_error_status() == TREK_OK && first && isfinite(w.error))
-        printf("test error %.3f, of targets with deviation %.3f\n", w.error, w.scale);
+        printf("test error %.3f; the targets have a standard deviation of %.3f\n", w.error, w.scale);
     trek_module_free(&model);
     trek_dataset_free(&train);
     trek_dataset_free(&test);
@@ -194,11 +195,12 @@ int main(int argc, char **argv)
 {
     training t = { .epochs = 60, .batch_size = 64, .lr = 3e-3, .seed = 1, .without = "--ranks" };
     const char *target = "y";
-    const argument own[] = { { "--target", "COLUMN", "what is learnt; all others are what it is learnt from", .text = &target } };
-    training_read(argc, argv, "Regression on the columns of a CSV file.", &t, own, 1);
+    const argument own[] = { { "--target", "COLUMN", "name of the column to predict; all other columns are inputs",
+                               .text = &target } };
+    training_read(argc, argv, "Predicts one column of a CSV file from the others.", &t, own, 1);
     training_stop_by_signals();
     trek_seed(t.seed);
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     char made[64] = "";
     if (!t.data) {
         snprintf(made, sizeof made, "friedman-%ld.csv", (long)getpid());

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policy gradients (REINFORCE; Williams, 1992): a policy learns to balance a pole on a cart
- * (Barto, Sutton and Anderson, 1983). Ranks play episodes of their own, which differ in
- * length, so that each has another number of steps to learn from; trek_ddp weighs the
- * ranks' gradients by them, which gives the gradient of the mean over all steps.
+/* Policy gradients (REINFORCE; Williams, 1992): trains a policy that balances a pole on a cart (Barto, Sutton and Anderson,
+ * 1983). Each rank plays its own episodes. They differ in length, so that each rank has another number of steps to learn from;
+ * trek_ddp weights the ranks' gradients by these numbers, which gives the gradient of the mean over all steps.
  *
  *   reinforce [--updates N] [--episodes N] [--lr X] [--ranks N] [--seed N] [--checkpoint FILE] [--save FILE] ...
  *
- * --ranks: rank threads of this process. Under a launcher (trek-run -n 2 ./reinforce) every
- * process is a rank instead. --episodes: played by all ranks together before an update.
- * Ten updates are a round. --expect: fails unless the mean return of the last ten is that much. */
+ * --ranks: number of rank threads of this process. Under a launcher (trek-run -n 2 ./reinforce) every process is one rank
+ * instead. --episodes: number of episodes that all ranks together play before an update. Ten updates are a round. --expect: fails
+ * if the mean return of the last ten updates is lower. */
 #include <math.h>
 
 #include "cartpole.h"
@@ -168,7 +167,7 @@ static int go_on(const char *path, trek_comm *comm, trek_module *policy, trek_op
     int updates = file_is_there(path) ? kept_read(path, policy, optimizer, mean) : 0;
     double most = updates;
     if (trek_comm_all_reduce_scalar(comm, &most, TREK_REDUCTION_MAX) == TREK_OK && most != updates)
-        trek_fail(TREK_ERR_STATE, "%s: rank %d sees %d updates, another one %.0f", path ? path : "--checkpoint",
+        trek_fail(TREK_ERR_STATE, "%s: rank %d has %d updates, another rank %.0f", path ? path : "--checkpoint",
                   trek_comm_rank(comm),
                   updates, most);
     return updates;
@@ -232,15 +231,16 @@ static trek_status rank_thread(int rank, void *arg)
 static void parse(options *o, int argc, char **argv)
 {
     const argument own[] = {
-        { "--updates", "N", "steps of the policy", .whole = &o->updates, .least = EVERY },
-        { "--ranks", "N", "rank threads of this process, where no launcher makes it one", .whole = &o->common.ranks, .least = 1,
+        { "--updates", "N", "number of updates of the policy", .whole = &o->updates, .least = EVERY },
+        { "--ranks", "N", "number of rank threads of this process, if no launcher started it", .whole = &o->common.ranks,
+          .least = 1,
           .most = 1024 },
-        { "--episodes", "N", "played by all ranks together before each", .whole = &o->episodes, .least = 1,
+        { "--episodes", "N", "number of games that all ranks together play before each update", .whole = &o->episodes, .least = 1,
           .most = MAX_EPISODES },
-        { "--expect", "RETURN", "fails unless the mean return of the last ten updates is that much", .number = &o->expect,
+        { "--expect", "RETURN", "fails if the mean return of the last ten updates is lower", .number = &o->expect,
           .least = 0 },
     };
-    training_read(argc, argv, "A policy learns to balance a pole on a cart (REINFORCE).", &o->common, own, 4);
+    training_read(argc, argv, "Trains a policy that balances a pole on a cart (REINFORCE).", &o->common, own, 4);
 }
 
 int main(int argc, char **argv)

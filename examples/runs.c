@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library owns the loop: a run that learns digits, tells of each epoch, keeps checkpoints, and goes on after it was stopped.
+/* The library owns the loop: a run that learns digits, reports each epoch, saves checkpoints, and continues after a stop.
  *
  *   runs [--policy sync|cadence|async] [--ranks N] [--epochs N] [--batch-size N] [--lr X] [--patience N] [--data FOLDER]
  *        [--seed N] [--folder FOLDER]
  *   trek-run -n 2 ./runs ...      the same on two processes
  *
- * sync: the ranks divide each batch and make one step, that of one device. cadence: each makes steps of its own, at its own
- * pace, and after a window of batches they average. async: the same, averaged in the background: nobody waits.
- * Ctrl-C stops it after its present step. Called again with the same folder it goes on from there (sync: bit for bit).
- * --folder: where checkpoints are kept and looked for. --data: MNIST's IDX files; default: the folder mnist/ of TREK_DATA
- * where they are, else digits are drawn. --patience: stop after so many epochs that were not the best. */
+ * sync: the ranks divide each batch and make one common step, that of one device. cadence: each rank makes its own steps at its
+ * own pace, and after a window of batches the ranks average their parameters. async: the same, averaged in the background, so
+ * that no rank waits. Ctrl-C stops the run after its current step; the same command continues (sync: bit for bit). --folder:
+ * folder of checkpoints, which are written and resumed from. --data: MNIST's IDX files; default: the folder mnist/ of TREK_DATA
+ * if it exists, otherwise generated digits. --patience: stops after this number of epochs without a new best. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +92,7 @@ static void train(const options *o, const digits *data, bool first)
         .best_is_largest   = true,
         .patience          = o->patience,
         .checkpoint_folder = o->folder,
-        .keep_best         = true, /* best.safetensors, beside the last one */
+        .keep_best         = true, /* best.safetensors, in addition to the last checkpoint */
         .resume_from       = o->folder,
     });
     if (!run) /* an option is missing, or contradicts another */
@@ -103,26 +103,27 @@ static void train(const options *o, const digits *data, bool first)
     bool stopped = trek_stop_requested();
     trek_state *trained = trek_run_join(run); /* NULL and an error if it failed */
     if (trained && first)
-        printf(stopped ? "stopped; the same call goes on from %s\n" : "trained; its state is in %s\n", o->folder);
+        printf(stopped ? "stopped; the same command continues from %s\n" : "trained; the state is in %s\n", o->folder);
     trek_state_free(&trained);
 }
 
 static void parse(int argc, char **argv, options *o)
 {
     const argument list[] = {
-        { "--policy", "sync|cadence|async", "how ranks learn from each other", .choice = &o->policy },
-        { "--ranks", "N", "rank threads (default: the devices of TREK_DEVICES, or one)", .whole = &o->ranks, .least = 1,
+        { "--policy", "sync|cadence|async", "how ranks combine what they learn", .choice = &o->policy },
+        { "--ranks", "N", "number of rank threads (default: the devices of TREK_DEVICES, or one)", .whole = &o->ranks, .least = 1,
           .most = 1024 },
-        { "--epochs", "N", "times through the data", .whole = &o->epochs, .least = 1 },
-        { "--batch-size", "N", "samples of a step, of all ranks together", .whole = &o->batch_size, .least = 1 },
+        { "--epochs", "N", "number of epochs", .whole = &o->epochs, .least = 1 },
+        { "--batch-size", "N", "number of samples of a step, of all ranks together", .whole = &o->batch_size, .least = 1 },
         { "--lr", "X", "learning rate", .number = &o->lr, .least = 1e-12, .most = 1e6 },
-        { "--patience", "N", "stop after so many epochs that were not the best (default: never)", .whole = &o->patience,
+        { "--patience", "N", "stops after this number of epochs without a new best (default: never)", .whole = &o->patience,
           .least = 0 },
-        { "--data", "FOLDER", "MNIST's IDX files (default: TREK_DATA/mnist, else digits are drawn)", .text = &o->data },
-        { "--seed", "N", "of initial values, order and noise", .seed = &o->seed },
-        { "--folder", "FOLDER", "where checkpoints are kept and looked for", .text = &o->folder },
+        { "--data", "FOLDER", "folder of MNIST's IDX files (default: TREK_DATA/mnist; otherwise generated digits)",
+          .text = &o->data },
+        { "--seed", "N", "seed of initial values, order and noise", .seed = &o->seed },
+        { "--folder", "FOLDER", "folder of checkpoints, which are written and resumed from", .text = &o->folder },
     };
-    arguments_read(argc, argv, "The library owns the loop: a run that keeps checkpoints and goes on from them.", list,
+    arguments_read(argc, argv, "Lets the library run the loop, save checkpoints and resume from them.", list,
                    sizeof list / sizeof *list);
 }
 
@@ -136,7 +137,7 @@ int main(int argc, char **argv)
         o.data = place;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     digits data = digits_open(o.data, 8000, 2000);
     train(&o, &data, trek_comm_rank(job) == 0);
     trek_dataset_free(&data.train);

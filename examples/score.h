@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How good drawn digits are (the inception score of Salimans and others, 2016): whether each can be read, and whether all
- * classes are drawn. A small network that has learnt real digits reads them. */
+/* How good generated digits are (the inception score of Salimans and others, 2016): whether each can be recognised, and whether
+ * all classes occur. A small network that has been trained on real digits recognises them. */
 #ifndef TREK_EXAMPLES_SCORE_H
 #define TREK_EXAMPLES_SCORE_H
 

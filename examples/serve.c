@@ -5,9 +5,10 @@
  *   curl http://127.0.0.1:8080/health
  *   curl -d '{"images": [[0, 0.5, ...]]}' http://127.0.0.1:8080/predict
  *
- * POST /predict: {"images": [[784 numbers in 0 .. 1, row by row], ...]}, 64 images at most, gives {"digits": [7, ...],
- * "probabilities": [[of 0, ... of 9], ...]}. What is not understood gets status 400 and {"error": "..."}. It listens on
- * this machine alone, prints its port, and ends in good order by Ctrl-C or SIGTERM: what was begun is answered. */
+ * POST /predict: {"images": [[784 numbers in 0 .. 1, row by row], ...]} with at most 64 images is answered by {"digits": [7,
+ * ...], "probabilities": [[of 0, ... of 9], ...]}. A request that the server does not understand is answered by status 400 and
+ * {"error": "..."}. The server can be reached from this machine only and prints its port. After Ctrl-C or SIGTERM it answers the
+ * requests that it has begun, and ends. */
 #define _POSIX_C_SOURCE 200809L /* NOLINT(bugprone-reserved-identifier): it is for this */
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -74,7 +75,7 @@ static bool read_pixel(const char **at, float *pixel)
 static int read_images(const char *json, float *pixels, const char **wrong)
 {
     const char *at = json, key[] = "\"images\"";
-    *wrong = "the body is an object of a list of images";
+    *wrong = "the body must be an object with a list of images";
     if (!next_is(&at, '{') || (at += strspn(at, " \t\r\n"), strncmp(at, key, sizeof key - 1) != 0))
         return 0;
     at += sizeof key - 1;
@@ -82,7 +83,7 @@ static int read_images(const char *json, float *pixels, const char **wrong)
         return 0;
     int n = 0;
     do {
-        *wrong = n == MOST_IMAGES ? "at most 64 images at once" : "an image is a list of 784 numbers from 0 to 1";
+        *wrong = n == MOST_IMAGES ? "at most 64 images at once" : "an image must be a list of 784 numbers from 0 to 1";
         if (n == MOST_IMAGES || !next_is(&at, '['))
             return 0;
         for (int k = 0; k < PIXELS; k++)
@@ -92,7 +93,7 @@ static int read_images(const char *json, float *pixels, const char **wrong)
             return 0;
         n++;
     } while (next_is(&at, ','));
-    *wrong = "nothing comes behind the list of images";
+    *wrong = "nothing may follow the list of images";
     return next_is(&at, ']') && next_is(&at, '}') && at[strspn(at, " \t\r\n")] == '\0' ? n : 0;
 }
 
@@ -132,7 +133,7 @@ static int answer_predict(trek_graph *model, const char *body, char *answer)
     }
     if (!predict(model, pixels, n, chances)) {
         fprintf(stderr, "%s\n", trek_error());
-        trek_error_clear(); /* the next request begins anew */
+        trek_error_clear(); /* the next request starts without an error */
         snprintf(answer, MOST_ANSWER, "{\"error\": \"the model failed\"}\n");
         return 500;
     }
@@ -153,14 +154,14 @@ static void serve_one(server *s, int socket, http_request *request, char *answer
 {
     int status = http_read(socket, request);
     snprintf(answer, MOST_ANSWER, "{\"error\": \"%s\"}\n",
-             status == 413 ? "the body is too long" : "no request that is understood");
+             status == 413 ? "the body is too long" : "the request cannot be understood");
     if (status == 0)
         return;
     if (status == 200 && strcmp(request->path, "/health") == 0) {
         snprintf(answer, MOST_ANSWER, "{\"status\": \"ok\"}\n");
     } else if (status == 200 && strcmp(request->path, "/predict") != 0) {
         status = 404;
-        snprintf(answer, MOST_ANSWER, "{\"error\": \"there are /health and /predict\"}\n");
+        snprintf(answer, MOST_ANSWER, "{\"error\": \"the paths are /health and /predict\"}\n");
     } else if (status == 200 && strcmp(request->method, "POST") != 0) {
         status = 405;
         snprintf(answer, MOST_ANSWER, "{\"error\": \"/predict takes POST\"}\n");
@@ -216,10 +217,10 @@ int main(int argc, char **argv)
     int port = 8080, threads = 4, started = 0, number, stop[2];
     const argument list[] = {
         { "--model", "FILE", "what mnist.c saved", .text = &file },
-        { "--port", "N", "0: one that is free", .whole = &port, .least = 0, .most = 65535 },
+        { "--port", "N", "0: any free port", .whole = &port, .least = 0, .most = 65535 },
         { "--threads", "N", "that answer", .whole = &threads, .least = 1, .most = MOST_THREADS },
     };
-    arguments_read(argc, argv, "Answers HTTP requests with a model of digits.", list, 3);
+    arguments_read(argc, argv, "Answers HTTP requests with a model that recognises digits.", list, 3);
     server s = { .model = build_model(trek_device_default()) };
     pthread_t workers[MOST_THREADS];
     sigset_t ends;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The characters that examples learn: of a text file, or of sentences that are made up here. */
+/* The characters that examples learn: those of a text file, or of generated sentences. */
 #ifndef TREK_EXAMPLES_TEXT_H
 #define TREK_EXAMPLES_TEXT_H
 

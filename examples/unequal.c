@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks of unequal speed: some are made slower than others, and the library divides the work. Shows who waits how long, who gets
- * which share, and how the windows grow.
+/* Ranks of unequal speed: some ranks are made slower than others, and the library divides the work. The program shows how long
+ * each rank waits, which share it gets, and how the windows grow.
  *
  *   unequal [--mode equal|shares|windows] [--slow X,X,...] [--epochs N] [--batch-size N] [--checkpoint FOLDER] ...
- *   trek-run -n 2 ./unequal ...        with so many ranks in each of two processes
+ *   trek-run -n 2 ./unequal ...        with this number of ranks in each of two processes
  *
- * equal: each rank gets the same part of each batch, and the fast wait for the slow. shares: parts of each batch that follow
- * measured times. windows (El Che): each makes steps with whole batches at its own pace, and all average after a window.
- * --slow: a batch takes each rank so many times as long; there are as many ranks as factors. */
+ * equal: each rank gets the same part of each batch, and the fast ranks wait for the slow ones. shares: the parts of each batch
+ * follow measured times. windows (El Che): each rank makes steps with whole batches at its own pace, and all ranks average after
+ * a window. --slow: for each rank the factor by which a batch takes longer; there are as many ranks as factors. */
 #include <math.h>
 
 #include "digits.h"
@@ -51,12 +51,12 @@ static void tell(const options *o, const trek_epoch_metrics *m)
     printf("epoch %d  loss %.4f  accuracy %.4f  test accuracy %.4f  %d steps", (int)m->epoch + 1, m->loss,
            trek_metrics_get(m, "accuracy"), trek_metrics_get(m, "evaluation.accuracy"), (int)m->steps);
     if (m->anchor > 0)
-        printf("  window: the slowest runs %d batches", (int)m->anchor);
+        printf("  window: the slowest rank runs %d batches", (int)m->anchor);
     printf("\n");
     for (int r = 0; r < m->ranks && m->ranks > 1; r++) {
         const trek_rank_metrics *rank = &m->per_rank[r];
         double all = rank->compute_s + rank->waiting_s;
-        printf("  rank %d, %g x slow: %5.1f%% of the samples, %5.1f%% of its time at work\n", r,
+        printf("  rank %d, slowed by %g: %5.1f%% of the samples, computes %5.1f%% of the time\n", r,
                o->slowdowns[r % o->ranks].factor,
                100 * rank->share, all > 0 ? 100 * rank->compute_s / all : 0);
     }
@@ -101,13 +101,13 @@ static void train(const options *o, trek_dataset *digits, trek_dataset *test, bo
     if (trained && first && o->common.save)
         trek_state_write(trained, o->common.save);
     if (trained && first && seconds > 0)
-        printf("%.2f s; ranks were at work %.0f%% of it\n", seconds, 100 * compute / all);
+        printf("%.2f s; ranks computed %.0f%% of this time\n", seconds, 100 * compute / all);
     trek_state_free(&trained);
 }
 
 /* --- the program -------------------------------------------------------------------------------- */
 
-/* "1,1,3": a factor for each rank. False: it is none. */
+/* Reads "1,1,3", a factor for each rank. Returns false if the text is not such a list. */
 static bool read_factors(options *o)
 {
     const char *at = o->slow;
@@ -130,13 +130,13 @@ int main(int argc, char **argv)
                   .mode = "windows", .slow = "4,4,12" };
     const argument own[] = {
         { "--mode", "equal|shares|windows", "how the work is divided", .choice = &o.mode },
-        { "--slow", "X,X,...", "how many times as long a batch takes each rank", .text = &o.slow },
+        { "--slow", "X,X,...", "factor by which a batch takes longer on each rank", .text = &o.slow },
     };
-    training_read(argc, argv, "Ranks of unequal speed learn digits.", &o.common, own, 2);
+    training_read(argc, argv, "Trains a model of digits on ranks of unequal speed.", &o.common, own, 2);
     if (!read_factors(&o))
         return fprintf(stderr, "--slow takes at most %d factors from 1 to 1000, not %s\n", MOST_RANKS, o.slow), 2;
     training_stop_by_signals();
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     digits data = digits_open(o.common.data, 4000, 1000);
     train(&o, data.train, data.test, trek_comm_rank(job) == 0);
     trek_dataset_free(&data.train);

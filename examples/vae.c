@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A variational autoencoder (Kingma and Welling, 2013) learns digits and draws new ones, on one rank or several.
+/* Trains a variational autoencoder (Kingma and Welling, 2013) on digits and draws new ones, on one rank or several.
  *
  *   vae [--epochs N] [--batch-size N] [--lr X] [--ranks N] [--latent N] [--samples N] [--images FOLDER] ...
  *   trek-run -n 2 ./vae ...        the same on two processes
  *
- * The images' folder gets reconstructed.png (pairs of rows: what went in, what came out) and drawn.png (from noise). A run that
- * is watched (--runs FOLDER, docs/watching.md) gets what was drawn after each epoch, too. */
+ * The program writes reconstructed.png (pairs of rows: inputs and their reconstructions) and drawn.png (drawn from noise) to the
+ * folder of images. A watched run (--runs FOLDER, docs/watching.md) also gets the images that are drawn after each epoch. */
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ typedef struct options {
 
 /* --- the model ------------------------------------------------------------------------ */
 
-/* z = mean + e^(log_variance / 2) noise in training, else the mean. A module of one's own without parameters. */
+/* z = mean + e^(log_variance / 2) noise in training, otherwise the mean. A module of your own without parameters. */
 static trek_var *sample_forward(trek_module *self, trek_var *const *inputs, int n)
 {
     trek_var *log_variance = inputs[0], *mean = inputs[1];
@@ -45,7 +45,7 @@ static trek_graph *build_model(trek_device device, void *arg)
     trek_flow *flow = trek_flow_from(trek_nn_sequential((trek_module *[]){
         trek_nn_flatten(), trek_nn_linear(PIXELS, HIDDEN, device), trek_nn_relu() }, 3));
     trek_flow_label(flow, "encoder");
-    trek_flow_fork(flow, trek_nn_linear(HIDDEN, o->latent, device));     /* beside the stream */
+    trek_flow_fork(flow, trek_nn_linear(HIDDEN, o->latent, device));     /* in addition to the stream */
     trek_flow_label(flow, "mean_head");
     trek_flow_tag(flow, "mean");
     trek_flow_through(flow, trek_nn_linear(HIDDEN, o->latent, device));
@@ -182,7 +182,7 @@ static void draw(const options *o, trek_graph *model, trek_dataset *test)
 static void run(const options *o)
 {
     trek_seed(o->common.seed);
-    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    trek_comm *job = trek_comm_init(NULL); /* of the processes of the job; alone a world of one */
     bool first = trek_comm_rank(job) == 0;
     digits data = digits_open(o->common.data, 4000, 1000);
     trek_loader *loader = trek_loader_new(data.train, &(trek_loader_opts){ .batch_size = o->common.batch_size, .shuffle = true,
@@ -207,8 +207,8 @@ static void run(const options *o)
             trek_state_save(trek_graph_module(model), o->common.save);
         if (o->images)
             draw(o, model, data.test);
-        if (isfinite(loss)) /* else nothing was left to train */
-            printf("test bound %.2f nats an image\n", loss);
+        if (isfinite(loss)) /* otherwise nothing was left to train */
+            printf("test bound: %.2f nats per image\n", loss);
     }
     trek_loader_free(&test);
     trek_loader_free(&loader);
@@ -220,12 +220,12 @@ int main(int argc, char **argv)
 {
     options o = { .common = { .epochs = 20, .batch_size = 64, .lr = 1e-3, .seed = 1 }, .latent = 16, .samples = 64 };
     const argument own[] = {
-        { "--latent", "N", "numbers that an image becomes", .whole = &o.latent, .least = 1, .most = 4096 },
-        { "--samples", "N", "digits to draw, in rows of 8", .whole = &o.samples, .least = COLUMNS, .most = 1024 },
-        { "--images", "FOLDER", "where reconstructed.png and drawn.png go", .text = &o.images },
-        { "--runs", "FOLDER", "where the run is written that trek-top and the live page show", .text = &o.runs },
+        { "--latent", "N", "number of latent variables of an image", .whole = &o.latent, .least = 1, .most = 4096 },
+        { "--samples", "N", "number of digits to draw, in rows of 8", .whole = &o.samples, .least = COLUMNS, .most = 1024 },
+        { "--images", "FOLDER", "folder for reconstructed.png and drawn.png", .text = &o.images },
+        { "--runs", "FOLDER", "folder of the run for trek-top and the live page", .text = &o.runs },
     };
-    training_read(argc, argv, "A variational autoencoder learns digits and draws new ones.", &o.common, own, 4);
+    training_read(argc, argv, "Trains a variational autoencoder on digits and draws new ones.", &o.common, own, 4);
     o.samples -= o.samples % COLUMNS;
     if (o.images)
         mkdir(o.images, 0777); /* if it cannot be made the write says so */

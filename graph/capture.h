@@ -42,8 +42,8 @@ typedef trek_status (*trek_step_fn)(trek_graph *graph, void *arg);
 /* Runs one step: it calls, records or replays `step`. It does not wait for the device. With several ranks it waits until running
  * statistics are merged. With several processes it waits for the other processes.
  * Threads: if a call comes from another thread than the one before, the step is recorded again.
- * Errors: STATE if it is called inside such a function. Otherwise the status of `step` or of the replay. With several processes
- * also PEER, TIMEOUT, COMM and ARGUMENT, as for a step. */
+ * Errors: STATE if `step` itself calls it. Otherwise the status of `step` or of the replay. With several processes also PEER,
+ * TIMEOUT, COMM and ARGUMENT, as for a step. */
 TREK_API trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg);
 
 /* Sets input k (0 to 63) of the next steps. The value is retained until the next one is set, and is copied to a tensor of the

@@ -114,7 +114,11 @@ static void free_parts(trek_module *self)
 }
 
 const trek_module_class trek_graph_class = {
-    .name = "graph", .size = sizeof(trek_graph), .forward = forward_one, .forward_many = forward_many, .free = free_parts,
+    .name = "graph",
+    .size = sizeof(trek_graph),
+    .forward = forward_one,
+    .forward_many = forward_many,
+    .free = free_parts,
 };
 
 trek_module *trek_graph_module(trek_graph *graph) { return (trek_module *)graph; }
@@ -350,10 +354,7 @@ static trek_var *forward_by_stepper(const char *function, trek_graph *graph, tre
     return s ? s->klass->forward(s, inputs, n) : NULL;
 }
 
-trek_var *trek_graph_forward(trek_graph *graph, trek_var *x)
-{
-    return forward_by_stepper("graph_forward", graph, &x, 1);
-}
+trek_var *trek_graph_forward(trek_graph *graph, trek_var *x) { return forward_by_stepper("graph_forward", graph, &x, 1); }
 
 trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, int n)
 {
@@ -469,16 +470,13 @@ trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, double max_v
     if (!graph)
         return trek_fail_missing("graph_set_clip", "graph");
     if (isnan(max_norm) || isnan(max_value))
-        return trek_fail(TREK_ERR_ARGUMENT, "graph_set_clip: a limit: NaN; must be a number");
+        return trek_fail(TREK_ERR_ARGUMENT, "graph_set_clip: limit: NaN; must be a number");
     graph->settings.max_norm = max_norm;
     graph->settings.max_value = max_value;
     return TREK_OK;
 }
 
-trek_status trek_graph_train(trek_graph *graph, bool training)
-{
-    return trek_graph_train_at(graph, NULL, training);
-}
+trek_status trek_graph_train(trek_graph *graph, bool training) { return trek_graph_train_at(graph, NULL, training); }
 
 trek_status trek_graph_train_at(trek_graph *graph, const char *path, bool training)
 {

@@ -14,7 +14,7 @@ typedef struct map_module {
     trek_module base;
     trek_module *body;
     int dim;
-    int64_t slices;           /* 0: elements of dim */
+    int64_t slices; /* 0: elements of dim */
     bool batched;
 } map_module;
 
@@ -37,7 +37,7 @@ static trek_var *run_folded(const map_module *m, trek_var *const *inputs, int n,
     trek_shape shape = trek_var_shape(y), apart = { .ndim = shape.ndim + 1, .sizes = { rows, count } };
     if (shape.ndim < 1 || shape.sizes[0] != rows * count || shape.ndim >= TREK_MAX_DIMS) {
         char text[TREK_SHAPE_TEXT];
-        return trek_fail_null(TREK_ERR_SHAPE, "map: body: result of shape %s for %lld rows; the number of rows must stay",
+        return trek_fail_null(TREK_ERR_SHAPE, "map: body: result of shape %s for %lld rows; the number of rows must not change",
                               trek_shape_text(shape, text, sizeof text), (long long)(rows * count));
     }
     for (int d = 1; d < shape.ndim; d++)
@@ -61,7 +61,7 @@ static trek_var *run_folded_slices(const map_module *m, trek_var *const *inputs,
         return NULL;
     if (trek_var_ndim(y) != shape.ndim)
         return trek_fail_null(TREK_ERR_SHAPE,
-                              "map: body: result of %d dimensions for a slice of %d; the number of dimensions must stay",
+                              "map: body: result of %d dimensions for a slice of %d; the number of dimensions must not change",
                               trek_var_ndim(y), shape.ndim);
     return trek_flatten(y, -2, -1);
 }
@@ -122,8 +122,10 @@ static trek_var *run_each(const map_module *m, trek_var *const *inputs, int n, i
     }
     if (rows)
         trek_rng_part_end(&part);
-    trek_var *y = !fine ? NULL : rows ? trek_cat(parts, (int)count, 0)
-        : m->slices ? trek_cat(parts, (int)count, -1) : trek_stack(parts, (int)count, dim);
+    trek_var *y = !fine       ? NULL
+                  : rows      ? trek_cat(parts, (int)count, 0)
+                  : m->slices ? trek_cat(parts, (int)count, -1)
+                              : trek_stack(parts, (int)count, dim);
     trek_free(parts);
     return y;
 }
@@ -168,8 +170,11 @@ static void map_describe(const trek_module *self, char *text, size_t size)
         snprintf(text, size, "dim %d%s", m->dim, batched);
 }
 
-static const trek_module_class map_class = { .name = "map", .size = sizeof(map_module), .forward = map_forward,
-                                             .forward_many = map_forward_many, .describe = map_describe,
+static const trek_module_class map_class = { .name = "map",
+                                             .size = sizeof(map_module),
+                                             .forward = map_forward,
+                                             .forward_many = map_forward_many,
+                                             .describe = map_describe,
                                              .hands_inputs_on = true };
 
 trek_module *trek_map_new(trek_module *body, const trek_map_opts *opts)

@@ -39,9 +39,9 @@ typedef enum trek_metric_kind {
     TREK_METRIC_KIND_AUROC,             /* area under the ROC curve, by trapezoids; with several classes one against the rest */
     TREK_METRIC_KIND_AVERAGE_PRECISION, /* sum of (step of recall) * precision, not interpolated; 0 without positive targets */
     /* Metrics of numbers. NaN and infinity in the numbers give NaN or infinity. */
-    TREK_METRIC_KIND_MSE,       /* mean squared error */
-    TREK_METRIC_KIND_RMSE,      /* square root of the mean squared error */
-    TREK_METRIC_KIND_MAE,       /* mean absolute error */
+    TREK_METRIC_KIND_MSE,  /* mean squared error */
+    TREK_METRIC_KIND_RMSE, /* square root of the mean squared error */
+    TREK_METRIC_KIND_MAE,  /* mean absolute error */
     /* 1 - (residual sum of squares) / (total sum of squares). For a constant target it is 1 if all residuals are 0, otherwise 0.
      * For fewer than two samples it is NaN. */
     TREK_METRIC_KIND_R2,
@@ -68,16 +68,16 @@ typedef struct trek_metric_spec {
     /* For accuracy of several classes: a prediction is correct if the target is among the k largest scores, of equal scores the
      * first. Default 1. */
     int64_t top_k;
-    double threshold;            /* binary and multilabel: a score above it is positive; default 0.5 (TREK_ZERO for 0) */
+    double threshold; /* binary and multilabel: a score above it is positive; default 0.5 (TREK_ZERO for 0) */
     /* Predictions are logits: the scores are their sigmoid, or their softmax over classes. Default false. trek does not guess it
      * from the values, because each batch could give another answer. */
     bool logits;
-    /* Class targets of this value are not counted; with multilabel only this label of this sample is not. TREK_ZERO stands for
-     * 0. Default: all targets count. */
+    /* Class targets of this value are not counted. With multilabel the other labels of the sample are counted. TREK_ZERO stands
+     * for 0. Default: all targets count. */
     int64_t ignore_index;
-    double beta;                 /* for F1: the weight of the recall; default 1 */
-    double zero_division;        /* the value of precision, recall and F1 if their denominator is 0; default 0 */
-    int64_t outputs;             /* for numbers: size of the last dimension, with one value each; default 1: one value */
+    double beta;          /* for F1: the weight of the recall; default 1 */
+    double zero_division; /* the value of precision, recall and F1 if their denominator is 0; default 0 */
+    int64_t outputs;      /* for numbers: size of the last dimension, with one value each; default 1: one value */
 } trek_metric_spec;
 
 /* A metric with the state of what it has counted. Only one thread at a time may use it. */
@@ -129,7 +129,7 @@ TREK_API trek_status trek_metric_merge(trek_metric *metric, trek_metric *from);
 /* Returns the state of the metric, with a description of what it measures, as a tensor [n] of f64 on the CPU. It can be stored
  * with a checkpoint (trek_state_add) or sent to another process. The caller releases it. */
 TREK_API trek_tensor *trek_metric_state(trek_metric *metric);
-/* Replaces the state of the metric by one of trek_metric_state.
+/* Replaces the state of the metric by a state that trek_metric_state has returned.
  * Errors: FORMAT if the tensor is not such a state. ARGUMENT if it is the state of another metric. The metric does not change
  * then. */
 TREK_API trek_status trek_metric_set_state(trek_metric *metric, const trek_tensor *state);

@@ -33,7 +33,7 @@ static const char *wrong_classes(const trek_metric_spec *s)
         return ".classes: too many; must be less than 2^31";
     bool of_several = s->kind == TREK_METRIC_KIND_ACCURACY && s->classes > 0 && !s->multilabel;
     if (s->top_k != 0 && (!of_several || s->top_k < 1 || s->top_k > s->classes))
-        return ".top_k: out of place or range; only an accuracy of several classes has it, 1 to .classes";
+        return ".top_k: not allowed here, or out of range; only an accuracy of several classes has it, 1 to .classes";
     if (s->top_k > 1 && s->logits)
         return ".logits: set together with .top_k, which does not need it: scores and logits have one order";
     return NULL;
@@ -46,8 +46,8 @@ static const char *wrong_average(const trek_metric_spec *s)
     bool has_parts = is_of_classes(s->kind) ? s->classes > 0 && s->kind != TREK_METRIC_KIND_CONFUSION : is_of_numbers(s->kind);
     if (s->average != TREK_METRIC_AVERAGE_DEFAULT && !has_parts)
         return ".average: set; only metrics of several classes, labels or outputs have it";
-    if (is_of_numbers(s->kind) && (s->average == TREK_METRIC_AVERAGE_MICRO ||
-                                   (s->average == TREK_METRIC_AVERAGE_WEIGHTED && s->kind != TREK_METRIC_KIND_R2)))
+    if (is_of_numbers(s->kind) &&
+        (s->average == TREK_METRIC_AVERAGE_MICRO || (s->average == TREK_METRIC_AVERAGE_WEIGHTED && s->kind != TREK_METRIC_KIND_R2)))
         return ".average: not possible for errors of outputs; must be the mean of all, or each (for R2 also by variance)";
     return NULL;
 }
@@ -55,13 +55,13 @@ static const char *wrong_average(const trek_metric_spec *s)
 static const char *wrong_numbers(const trek_metric_spec *s)
 {
     if (s->outputs != 0 && (!is_of_numbers(s->kind) || s->outputs < 1 || s->outputs > INT32_MAX))
-        return ".outputs: out of place or range; only metrics of numbers have it, and it must be at least 1";
+        return ".outputs: not allowed here, or out of range; only metrics of numbers have it, and it must be at least 1";
     if (s->ignore_index != 0 && is_of_numbers(s->kind))
         return ".ignore_index: set; only metrics of class targets have it";
     if (s->beta != 0 && (s->kind != TREK_METRIC_KIND_F1 || !(s->beta > 0) || isinf(s->beta)))
-        return ".beta: out of place or range; only F1 has it, and it must be above 0";
+        return ".beta: not allowed here, or out of range; only F1 has it, and it must be above 0";
     if (isnan(s->threshold) || (s->threshold != 0 && s->classes > 0 && !s->multilabel))
-        return ".threshold: out of place or NaN; only binary and multilabel metrics have it";
+        return ".threshold: not allowed here, or NaN; only binary and multilabel metrics have it";
     return NULL;
 }
 
@@ -77,11 +77,17 @@ trek_status trek_metric_form(const char *function, const trek_metric_spec *s, me
     if (wrong)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: %s", function, wrong);
     trek_metric_average otherwise = s->kind == TREK_METRIC_KIND_ACCURACY ? TREK_METRIC_AVERAGE_MICRO : TREK_METRIC_AVERAGE_MACRO;
-    *form = (metric_form){ .kind = s->kind, .classes = s->classes, .multilabel = s->multilabel, .logits = s->logits,
+    *form = (metric_form){ .kind = s->kind,
+                           .classes = s->classes,
+                           .multilabel = s->multilabel,
+                           .logits = s->logits,
                            .average = s->average == TREK_METRIC_AVERAGE_DEFAULT ? otherwise : s->average,
-                           .top_k = trek_option_integer(s->top_k, 1), .outputs = trek_option_integer(s->outputs, 1),
-                           .ignores = s->ignore_index != 0, .ignore_index = trek_option_integer(s->ignore_index, 0),
-                           .threshold = trek_option(s->threshold, 0.5), .beta = trek_option(s->beta, 1),
+                           .top_k = trek_option_integer(s->top_k, 1),
+                           .outputs = trek_option_integer(s->outputs, 1),
+                           .ignores = s->ignore_index != 0,
+                           .ignore_index = trek_option_integer(s->ignore_index, 0),
+                           .threshold = trek_option(s->threshold, 0.5),
+                           .beta = trek_option(s->beta, 1),
                            .zero_division = trek_option(s->zero_division, 0) };
     return TREK_OK;
 }

@@ -9,7 +9,8 @@
 
 TREK_BEGIN
 
-/* Adds a value to the current point of `name`. */
+/* Adds a value to the current point of `name`, which trek_graph_flush ends. The point is the mean of the values that were added
+ * to it. */
 TREK_API trek_status trek_graph_record(trek_graph *graph, const char *name, double value);
 /* Records the tagged value of the last forward under the tag's name. It waits for the device.
  * Errors: SHAPE if the value is not a scalar. STATE before the first forward. */

@@ -52,11 +52,11 @@ TREK_API trek_module *trek_nn_bilinear_with(const trek_bilinear_opts *opts);
 
 /* Options of trek_nn_conv_transpose2d_with. Lists are [height, width]. */
 typedef struct trek_conv_transpose2d_opts {
-    int64_t in;         /* channels of the input; required */
-    int64_t out;        /* channels of the result; required */
-    int64_t kernel[2];  /* size of the window; required */
-    int64_t stride[2];  /* elements from window to window in the result; default 1 */
-    int64_t padding[2]; /* elements removed on each side; default 0. Both or none, TREK_ZERO for 0 */
+    int64_t in;                /* channels of the input; required */
+    int64_t out;               /* channels of the result; required */
+    int64_t kernel[2];         /* size of the window; required */
+    int64_t stride[2];         /* elements from window to window in the result; default 1 */
+    int64_t padding[2];        /* elements removed on each side, two numbers; default 0, TREK_ZERO for 0 */
     int64_t output_padding[2]; /* elements added at the end, fewer than stride or dilation; default 0, as in padding */
     int64_t dilation[2];       /* elements from one element of the window to the next; default 1 */
     int64_t groups;            /* must divide in and out; default 1 */
@@ -128,7 +128,7 @@ typedef struct trek_layer_norm_opts {
     trek_shape shape;   /* sizes of the last dimensions, which are normalised; required */
     double eps;         /* added to the variance; default 1e-5, TREK_ZERO for 0 */
     bool no_affine;     /* leaves out weight and bias */
-    bool no_bias;       /* leaves out the bias alone */
+    bool no_bias;       /* leaves out the bias, but not the weight */
     trek_dtype dtype;   /* of the parameters; default f32 */
     trek_device device; /* of the parameters; default trek_device_default() */
 } trek_layer_norm_opts;
@@ -217,16 +217,16 @@ typedef struct trek_rnn_opts {
 /* Returns the layer of trek_nn_lstm with all options. */
 TREK_API trek_module *trek_nn_lstm_with(const trek_lstm_opts *opts);
 
-/* Returns a GRU. It is as trek_nn_lstm, but has no c0 and cn, no projection, and 3 hidden rows in its parameters instead of 4
- * hidden. */
+/* Returns a GRU. It is as trek_nn_lstm, but has no c0, no cn and no projection, and its parameters have 3 hidden rows instead of
+ * 4 hidden. */
 TREK_API trek_module *trek_nn_gru(int64_t in, int64_t hidden, trek_device device);
 
 /* Returns the layer of trek_nn_gru with all options. */
 TREK_API trek_module *trek_nn_gru_with(const trek_gru_opts *opts);
 
 /* Returns an Elman RNN, which computes h = tanh(weight_ih x + bias_ih + weight_hh h + bias_hh) at each step. It is as
- * trek_nn_lstm, but has no c0 and cn, no projection, and hidden rows in its parameters. It runs a few ops for each step, in x's
- * dtype. */
+ * trek_nn_lstm, but has no c0, no cn and no projection, and its parameters have `hidden` rows instead of 4 hidden. It runs a few
+ * ops for each step, in x's dtype. */
 TREK_API trek_module *trek_nn_rnn(int64_t in, int64_t hidden, trek_device device);
 
 /* Returns the layer of trek_nn_rnn with all options. */
@@ -277,13 +277,15 @@ TREK_API trek_module *trek_nn_lstm_cell(int64_t in, int64_t hidden, trek_device 
 /* Returns the layer of trek_nn_lstm_cell with all options. */
 TREK_API trek_module *trek_nn_lstm_cell_with(const trek_lstm_cell_opts *opts);
 
-/* Returns a GRU cell. It is as trek_nn_lstm_cell, but has no c, and 3 hidden rows in its parameters. */
+/* Returns a GRU cell. It is as trek_nn_lstm_cell, but has no cell state c, and its parameters have 3 hidden rows instead of 4
+ * hidden. */
 TREK_API trek_module *trek_nn_gru_cell(int64_t in, int64_t hidden, trek_device device);
 
 /* Returns the layer of trek_nn_gru_cell with all options. */
 TREK_API trek_module *trek_nn_gru_cell_with(const trek_gru_cell_opts *opts);
 
-/* Returns the cell of an Elman RNN. It is as trek_nn_lstm_cell, but has no c, and hidden rows in its parameters. */
+/* Returns the cell of an Elman RNN. It is as trek_nn_lstm_cell, but has no cell state c, and its parameters have `hidden` rows
+ * instead of 4 hidden. */
 TREK_API trek_module *trek_nn_rnn_cell(int64_t in, int64_t hidden, trek_device device);
 
 /* Returns the layer of trek_nn_rnn_cell with all options. */

@@ -7,7 +7,7 @@
 
 TREK_BEGIN
 
-/* Returns an empty list. NULL on failure. */
+/* Returns an empty list, or NULL on failure. */
 TREK_API trek_params *trek_params_new(void);
 
 /* Adds a parameter, which is retained, to the end of the list. The name is copied; NULL gives a name made from its number

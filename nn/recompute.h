@@ -7,8 +7,8 @@
 
 TREK_BEGIN
 
-/* Runs the module, as trek_forward_many, without keeping the values that backward needs; backward runs the module once more. Only
- * its inputs and its result stay in memory in between. Where nothing is recorded it is trek_forward_many.
+/* Runs the module, as trek_forward_many, without keeping the values that backward needs; backward runs the module again. Only its
+ * inputs and its result stay in memory in between. Where nothing is recorded it is trek_forward_many.
  *
  * Results and gradients have the same bits as without it, except that under autocast the gradient of a parameter is rounded to 16
  * bits in between. Random numbers (dropout), autocast and mode are those of the first run, and running statistics are updated

@@ -36,8 +36,8 @@ TREK_API trek_module *trek_nn_fixed_selector(int64_t index);
  * Errors: ARGUMENT if the threshold is NaN. */
 TREK_API trek_module *trek_nn_threshold_halt(double threshold);
 
-/* Returns a condition that is a linear layer to one number, its child "proj"; a row halts where the number is above 0. In a loop
- * it gets a gradient only with .adaptive (trek_flow_loop).
+/* Returns a condition that computes one number for each row by a linear layer, its child "proj". A row halts if its number is
+ * above 0. In a loop it gets a gradient only with .adaptive (trek_flow_loop).
  * Shapes: x [rows, in] -> [rows, 1].
  * Errors: ARGUMENT if in is below 1. */
 TREK_API trek_module *trek_nn_learned_halt(int64_t in, trek_device device);

@@ -72,8 +72,8 @@ typedef struct trek_state_read_opts {
 } trek_state_read_opts;
 
 /* Reads a state from a safetensors file, from an index of several files (NAME.json, whose files are in its folder), or from a
- * folder that holds model.safetensors or, if that is missing, model.safetensors.index.json. Returns NULL on failure. A file with
- * checksums is compared with them; a file without checksums, as other programs write it, is read as it is. Tensors whose dtype
+ * folder that holds model.safetensors or, if that is missing, model.safetensors.index.json. Returns NULL on failure. If the file
+ * has checksums they are checked; a file without checksums, as other programs write it, is read as it is. Tensors whose dtype
  * trek does not have are skipped.
  * Errors: FORMAT if a file is not well formed, if it lacks a tensor of the index, or if two files have the same tensor. IO. */
 TREK_API trek_state *trek_state_read(const char *path);

@@ -129,7 +129,7 @@ static trek_status check_state_dtype(const trek_optimizer_spec *spec)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: state dtype: %s; must be f32, bf16 or u8", spec->klass->name,
                          trek_dtype_name(spec->state_dtype));
     if (spec->klass->whole)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: state dtype: it updates whole parameters, and keeps state in f32 alone",
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: state dtype: it updates whole parameters, and keeps its state in f32 only",
                          spec->klass->name);
     return TREK_OK;
 }

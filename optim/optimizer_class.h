@@ -46,7 +46,7 @@ typedef enum trek_option_range {
 typedef struct trek_optimizer_option {
     const char *name;        /* its name, for example "momentum" */
     double otherwise;        /* the default, which 0 in a spec stands for */
-    trek_option_range range; /* the values it may have; others are refused with ARGUMENT and the name */
+    trek_option_range range; /* the values it may have; another value fails with ARGUMENT */
     bool corrected;          /* gives kernels 1 - value^step as well: in correction[0] for the first such option, and so on */
 } trek_optimizer_option;
 
@@ -75,7 +75,8 @@ typedef struct trek_optimizer_state {
 /* A whole parameter, for classes whose update of an element depends on the other elements, for example on a norm or on a product
  * of matrices. */
 typedef struct trek_update_whole {
-    /* All elements of the parameter; states without extent here are NULL, and zero_grad and low are not used. */
+    /* All elements of the parameter. Pointers of states that the parameter does not have are NULL; zero_grad and low are not
+     * used. */
     const trek_update_slice *slice;
     trek_shape shape; /* shape of the parameter */
     /* Scratch memory of the size that the class requested, 64-byte aligned and uninitialised. */

@@ -62,9 +62,9 @@ TREK_API trek_state *trek_optimizer_save(trek_optimizer *optimizer);
  * part (.shard_optimizer). In a job of several processes the call is collective: all processes call it with the same state, each
  * with its own copy. All of them load it or none does.
  *
- * Errors: FORMAT, with a message that names the entry, if an entry is of no parameter or has another shape, if the state of a
- * parameter is incomplete, if the number of groups differs or if a learning rate is invalid. PEER if another process has failed,
- * ARGUMENT if the processes' states differ, MEMORY. On errors nothing has changed. */
+ * Errors: FORMAT, with a message that names the entry, if an entry belongs to no parameter or has another shape, if the state of
+ * a parameter is incomplete, if the number of groups differs or if a learning rate is invalid. PEER if another process has
+ * failed, ARGUMENT if the processes' states differ, MEMORY. On errors nothing has changed. */
 TREK_API trek_status trek_optimizer_load(trek_optimizer *optimizer, const trek_state *state);
 
 TREK_END

@@ -32,7 +32,8 @@ static trek_status check_grid(const trek_op_call *call, const trek_tensor *x, co
     if (x->ndim != 4 && x->ndim != 5)
         return trek_op_fail(call, TREK_ERR_SHAPE, "input: %s; must have 4 or 5 dimensions", trek_tensor_shape_text(x, first));
     if (grid->ndim != x->ndim || grid->sizes[0] != x->sizes[0] || grid->sizes[grid->ndim - 1] != x->ndim - 2)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "grid: %s does not fit input %s: its samples, %d numbers for each place",
+        return trek_op_fail(call, TREK_ERR_SHAPE,
+                            "grid: %s does not fit input %s: it must have its samples, and %d numbers for each position",
                             trek_tensor_shape_text(grid, second), trek_tensor_shape_text(x, first), x->ndim - 2);
     if (a[0] < 0 || a[0] > TREK_GRID_MODE_BICUBIC || a[1] < 0 || a[1] > TREK_GRID_PADDING_REFLECTION)
         return trek_op_fail(call, TREK_ERR_ARGUMENT,

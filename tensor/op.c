@@ -179,7 +179,7 @@ static inline trek_status check_inputs(trek_op_call *call, unsigned *adapt)
     if (mixed && (op->flags & TREK_OP_ALIKE))
         return fail_mixed(call);
     if (call->n_inputs == 0 && !(op->flags & TREK_OP_FILL))
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "inputs: there are none; must be at least one");
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "inputs: 0 inputs; must be at least 1");
     if ((op->flags & TREK_OP_FILL) && !call->outputs[0])
         return trek_fail_missing(op->name, "tensor to fill");
     bool promote = mixed || (first >= 0 && (op->flags & (TREK_OP_INT_TO_FLOAT | TREK_OP_SCALAR)) && !(TREK_FLOATS >> first & 1));

@@ -74,8 +74,9 @@ bool trek_device_equal(trek_device a, trek_device b)
     return a.type == b.type && a.index == b.index;
 }
 
-static const char *const device_names[TREK_DEVICE_TYPE_COUNT] = { [TREK_DEVICE_UNSET] = "?", [TREK_CPU] = "cpu",
-                                                                  [TREK_CUDA] = "cuda" };
+static const char *const device_names[TREK_DEVICE_TYPE_COUNT] = {
+    [TREK_DEVICE_UNSET] = "?", [TREK_CPU] = "cpu", [TREK_CUDA] = "cuda"
+};
 
 static bool parse_device(const char *text, size_t length, trek_device *device)
 {
@@ -133,7 +134,7 @@ int trek_device_count(trek_device_type type)
 trek_status trek_device_info_get(trek_device device, trek_device_info *info)
 {
     if (!info)
-        return trek_fail_missing("device_info_get", "place for the result");
+        return trek_fail_missing("device_info_get", "info");
     memset(info, 0, sizeof *info);
     device = trek_device_resolve(device);
     char why[256];

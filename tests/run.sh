@@ -592,6 +592,7 @@ check_transformers() {
     local python needs='import torch, transformers, tokenizers, safetensors'
     if python=$(bash tests/differential/run.sh --python 2>>"$work/pip.log") && { "$python" -c "$needs" >/dev/null 2>&1 ||
         { "$python" -m pip -q install transformers tokenizers safetensors >>"$work/pip.log" 2>&1 && "$python" -c "$needs" >/dev/null 2>&1; }; }; then
+        check "names of PyTorch in the reference" "$python" docs/site/counterparts.py "$root"
         check "GPT-2, transformers and tokenizers" "$python" tests/checks/check_transformers.py "$work/plain/tests/gpt2_tool" \
             "$work/plain/examples"
         check "sampling and transformers" "$python" tests/checks/check_generate.py "$work/plain/libtrek.so"

@@ -126,8 +126,8 @@ bool hosts_read_file(hosts *h, const char *path)
     bool good = file || wrong("--hostfile", path, strerror(errno));
     for (int number = 1; good && fgets(line, sizeof line, file); number++) {
         snprintf(what, sizeof what, "%.1000s, line %d", path, number);
-        good = (strchr(line, '\n') || feof(file)) ? read_line(h, what, line)
-            : wrong(what, "it is too long", "more than 1023 bytes");
+        good =
+            (strchr(line, '\n') || feof(file)) ? read_line(h, what, line) : wrong(what, "it is too long", "more than 1023 bytes");
     }
     if (file)
         fclose(file);
@@ -154,7 +154,7 @@ int hosts_place(hosts *h, int processes)
     }
     int all = processes ? processes : slots + sharing;
     if (all > MOST || (sharing == 0 && all > slots)) {
-        fprintf(stderr, "trek-run: -n %d: the hosts have places for %d\n", all, all > MOST ? MOST : slots);
+        fprintf(stderr, "trek-run: -n %d: the hosts have %d slots\n", all, all > MOST ? MOST : slots);
         return 0;
     }
     int left = all;

@@ -14,15 +14,18 @@
 
 typedef struct view {
     top *t;
-    char chosen[4096];       /* the path of the selected run, so that it stays selected however runs are sorted */
-    int first, scroll;       /* the first run shown, and the number of detail lines scrolled past */
+    char chosen[4096]; /* the path of the selected run, so that it stays selected however runs are sorted */
+    int first, scroll; /* the first run shown, and the number of detail lines scrolled past */
     bool alone, help, colours;
 } view;
 
-static const char *const help_lines[] = {
-    "q        ends",          "up, k    the run above",        "down, j  the run below",
-        "Enter    only the chosen run, or all again",
-    "PgDn, PgUp  what is below, above", "s        sorts by the next of: newest, name, status, loss", "?        this page" };
+static const char *const help_lines[] = { "q        ends",
+                                          "up, k    the run above",
+                                          "down, j  the run below",
+                                          "Enter    only the chosen run, or all again",
+                                          "PgDn, PgUp  the next page, the page before",
+                                          "s        sorts by the next of: newest, name, status, loss",
+                                          "?        this page" };
 
 static int chosen_of(view *v)
 {
@@ -200,7 +203,7 @@ int top_screen(top *t, double interval)
     SCREEN *screen = v ? newterm(NULL, stdout, stdin) : NULL;
     if (!screen) {
         free(v);
-        fprintf(stderr, "trek-top: this terminal (TERM) is not known; --once needs none\n");
+        fprintf(stderr, "trek-top: this terminal (TERM) is not known; use --once\n");
         return 1;
     }
     char why[256];
@@ -228,7 +231,7 @@ int top_screen(top *t, double interval)
 {
     (void)t;
     (void)interval;
-    fprintf(stderr, "trek-top: it was built without ncurses (libncurses-dev): only --once and --json work\n");
+    fprintf(stderr, "trek-top: it was built without ncurses (libncurses-dev); only --once and --json work\n");
     return 1;
 }
 #endif

@@ -16,31 +16,32 @@ enum { USAGE = 2 };
 static const char help[] =
     "usage: trek-top [options] [folder ...]\n"
     "\n"
-    "Shows watched runs: progress, loss, speed, ranks, memory, messages. A folder is one of runs, as TREK_LOG_DIR names it, or\n"
-    "that of one run. Without one: those of TREK_LOG_DIR, and those that run on this machine.\n"
+    "Shows watched runs: progress, loss, speed, ranks, memory, messages. A folder contains runs, as TREK_LOG_DIR does, or is\n"
+    "the folder of one run. Without a folder: the runs of TREK_LOG_DIR, and those of running programs of this machine.\n"
     "\n"
-    "      --once               prints what is known as text, and ends; so it does where there is no terminal\n"
-    "      --json               the same as JSON\n"
-    "      --serve[=PORT]       serves the page of the folder to browsers of this machine, until it is ended; PORT 0: any that\n"
-    "                           is free; 6006 unless given, or any if that is taken\n"
-    "      --token              with --serve: other users of this machine do not see the page; its address has a secret\n"
-    "  -i, --interval SECONDS   how often it looks; 1 unless given\n"
-    "  -s, --sort ORDER         newest, name, status or loss; newest unless given\n"
-    "  -h, --help\n"
+    "      --once               prints the runs as text and ends; this is the default if there is no terminal\n"
+    "      --json               prints the runs as JSON and ends\n"
+    "      --serve[=PORT]       serves a page with the runs of the folder to browsers of this machine, until a signal ends\n"
+    "                           it. Default port 6006, or a free one if that is in use; 0: any free port\n"
+    "      --token              with --serve: puts a secret into the address, so that other users cannot open the page\n"
+    "  -i, --interval SECONDS   time between updates; default 1\n"
+    "  -s, --sort ORDER         newest, name, status or loss; default newest\n"
+    "  -h, --help               prints this text\n"
     "\n"
-    "Keys: up, down choose a run; Enter shows it alone; PgUp, PgDn; s sorts; ? help; q ends.\n"
+    "Keys: up and down choose a run, Enter shows only that run, PgUp and PgDn scroll, s changes the order, ? shows help,\n"
+    "q quits.\n"
     "Exit status: 0; 1 if a folder cannot be read; 2 for a wrong call.\n";
 
 typedef struct options {
     bool once, json, serve, token;
-    int port;               /* -1 if not given */
+    int port; /* -1 if not given */
     double interval;
     top_order order;
 } options;
 
 static int wrong_call(const char *what, const char *which)
 {
-    fprintf(stderr, "trek-top: %s%s%s\ntrek-top --help tells how it is called\n", what, which ? ": " : "", which ? which : "");
+    fprintf(stderr, "trek-top: %s%s%s\ntrek-top --help shows how to call it\n", what, which ? ": " : "", which ? which : "");
     return USAGE;
 }
 
@@ -119,8 +120,7 @@ static int serve(const char *folder, int port, bool token)
     sigaddset(&ends, SIGTERM);
     sigaddset(&ends, SIGHUP);
     sigprocmask(SIG_BLOCK, &ends, NULL); /* also for the server's threads */
-    trek_page_opts opts = { .folder = folder, .port = port == 0 ? TREK_OFF : port > 0 ? port : 0,
-                            .token = token ? "" : NULL };
+    trek_page_opts opts = { .folder = folder, .port = port == 0 ? TREK_OFF : port > 0 ? port : 0, .token = token ? "" : NULL };
     trek_page *page = trek_page_serve(&opts);
     if (!page && port < 0 && trek_error_status() == TREK_ERR_IO) { /* the usual port is in use */
         trek_error_clear();
@@ -178,8 +178,8 @@ int main(int argc, char **argv)
     if (!well)
         fprintf(stderr, "trek-top: %s\n", why);
     else
-        status = o.once || o.json || !isatty(STDIN_FILENO) ||
-        !isatty(STDOUT_FILENO) ? print(&t, o.json) : top_screen(&t, o.interval);
+        status =
+            o.once || o.json || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) ? print(&t, o.json) : top_screen(&t, o.interval);
     top_clear(&t);
     trek_charset_free(&t.charset);
     return status;

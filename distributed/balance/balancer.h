@@ -14,9 +14,9 @@ typedef struct trek_balancer trek_balancer;
 
 /* Options of a balancer. */
 typedef struct trek_balancer_opts {
-    int64_t first;       /* steps before the first decision; default 10 */
-    int64_t every;       /* steps between decisions; default 50 */
-    double smoothing;    /* weight of a new throughput in the average, above 0 and at most 1; default 0.3 */
+    int64_t first;    /* steps before the first decision; default 10 */
+    int64_t every;    /* steps between decisions; default 50 */
+    double smoothing; /* weight of a new throughput in the average, above 0 and at most 1; default 0.3 */
     /* The smallest share of a rank, at most 1 / ranks; TREK_ZERO: no limit. Default min(0.05, 0.5 / ranks). A rank whose share
      * is below half a sample gets none and is not measured. */
     double min_share;
@@ -42,10 +42,11 @@ TREK_API trek_balancer *trek_balancer_new(int ranks, const trek_balancer_opts *o
  * of samples. A rank with 0 in either keeps its throughput. `communication_ms` is that of the step, or 0.
  *
  * The throughput of a rank is samples / compute_ms: at first the measured value, then smoothed. A decision makes shares
- * proportional to throughput, but not below min_share. Ranks that were never measured keep their shares. New shares are used
- * if they shorten the predicted compute time by min_gain and, by the means since the last decision or change of pace, by more
- * than the means scatter: 2 + sqrt(2 ln ranks) times their standard errors. So jitter changes nothing. A fixed cost of a step
- * needs no model: throughput is measured at the current share, and shares only stay constant when all ranks take equally long.
+ * proportional to throughput, but not below min_share. Ranks that were never measured keep their shares. New shares are used if
+ * they shorten the predicted compute time by min_gain. The gain, by the means since the last decision or change of pace, must
+ * also exceed the scatter of these means: 2 + sqrt(2 ln ranks) times their standard errors. So jitter changes nothing. A fixed
+ * cost of a step needs no model: throughput is measured at the current share, and shares only stay constant when all ranks take
+ * equally long.
  * A step costs O(ranks), a decision O(ranks log ranks).
  *
  * Errors: ARGUMENT if a time is negative, not finite or above 1e15 ms, or if a number of samples is negative. Nothing changes
@@ -61,10 +62,10 @@ TREK_API trek_status trek_balancer_shares(const trek_balancer *balancer, double 
 /* Returns the smoothed throughput of a rank in samples per millisecond, or 0 before its first measurement. */
 TREK_API double trek_balancer_throughput(const trek_balancer *balancer, int rank);
 
-/* Returns the rank that cost more time than it saved at the last decision, or -1. Without this rank the predicted step would
- * be shorter by more than min_gain. For two ranks the communication would end with it, so even a rank that computes in time
- * can be costly. For more ranks the communication is assumed to stay. With allow_idle the rank has no share from then on. Each
- * decision finds at most one rank. */
+/* Returns the rank that cost more time than it saved at the last decision, or -1. Without this rank the predicted step would be
+ * shorter by more than min_gain. If there are two ranks, a step without this rank needs no communication, so that a rank which
+ * computes in time can be costly, too. With more ranks the communication is assumed to take as long as before. With allow_idle
+ * the rank has no share from then on. Each decision finds at most one rank. */
 TREK_API int trek_balancer_costly(const trek_balancer *balancer);
 
 /* Starts with the shares of an earlier run (trek_plan), as with a hint: ranks are measured again, and steps are counted from

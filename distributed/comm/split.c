@@ -210,7 +210,7 @@ static trek_comm *split_processes(const part *p, bool has_color)
     trek_status failed = has_color && p->rank == 0 && p->n > 1 ? listen_here(parent, &own, &fd) : TREK_OK;
     own.status = (int32_t)failed;
     if (!all) {
-        trek_comm_abort(parent, "a process has no memory for the places of groups");
+        trek_comm_abort(parent, "a process is out of memory for the positions of groups");
         trek_socket_close(fd);
         return NULL;
     }

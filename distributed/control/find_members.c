@@ -45,7 +45,7 @@ static trek_status fail_too_few(int left, int of, int least)
 
 static trek_status fail_still(void)
 {
-    return trek_fail(TREK_ERR_PEER, "rejoin: this process was suspended, and so were all that are left: the others may have "
+    return trek_fail(TREK_ERR_PEER, "rejoin: this process and all remaining processes were suspended: the others may have "
                                     "continued without them, and have ended");
 }
 
@@ -177,7 +177,7 @@ trek_status trek_rendezvous_visit(trek_rendezvous *rendezvous, const trek_member
 
 typedef struct probe {
     trek_rendezvous_line line; /* not connected: the member is not asked, or has answered */
-    bool asked, lost; /* lost: it has not answered */
+    bool asked, lost;    /* lost: it has not answered */
 } probe;
 
 /* What the host knows of a member. */

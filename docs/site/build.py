@@ -70,7 +70,9 @@ def make_reference(root, work, stage):
     if done.returncode or done.stderr.strip():
         sys.exit(f"docs: doxygen: {done.stderr[-3000:]}")
     (stage / "reference").mkdir()
-    return {path: "reference/" + path[:-2].replace("/", "-") for path in headers}, reference.write(work / "xml", headers, first, stage / "reference")
+    snippets = (root / "docs" / "snippets.md").read_text()
+    return ({path: "reference/" + path[:-2].replace("/", "-") for path in headers},
+            reference.write(work / "xml", headers, first, stage / "reference", snippets))
 
 
 # --- drawings ---------------------------------------------------------------

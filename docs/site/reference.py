@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Doxygen's XML of the public headers as pages of Sphinx's C domain: one page a header, in the header's order, one of the functions of
-core.h, one of all names."""
+"""Doxygen's XML of the public headers as pages of Sphinx's C domain: one page for each header, in the header's order, one of the
+functions of core.h, one of all names. A function is shown with its comment, its counterpart in PyTorch (counterparts.py), and its
+example in docs/snippets.md if it has one."""
 import re
 import xml.etree.ElementTree as ET
+
+import counterparts
 
 FOLDERS = {"tensor": "Tensors, devices, errors, scopes", "autograd": "Variables and differentiable ops", "nn": "Modules, layers, state",
            "data": "Datasets, transforms, loaders", "optim": "Optimizers and schedules", "graph": "Flows, graphs, metrics, the timeline",
@@ -93,9 +96,17 @@ def declaration(member):
     return re.sub(r"\b\w+::", "", re.sub(r"^(?:(?:typedef|static|extern|inline) )+", "", shown))
 
 
+def examples_of(page):
+    """The code of docs/snippets.md for each function that a heading names."""
+    found = {}
+    for heading, code in re.findall(r"^### ([^\n]*)\n(?:(?!#|```)[^\n]*\n)*```c\n(.*?)^```", page, re.S | re.M):
+        found.update({name: code.splitlines() for name in heading.split(", ")})
+    return found
+
+
 class Reference:
-    def __init__(self, xml):
-        self.xml = xml
+    def __init__(self, xml, examples):
+        self.xml, self.examples = xml, examples
         index = ET.parse(xml / "index.xml").getroot()
         self.files = {}
         for compound in index.iter("compound"):
@@ -121,6 +132,9 @@ class Reference:
         if kind == "typedef" and not text and re.fullmatch(rf"struct {name} {name}", declaration(member)):
             text = ["Known by pointers only.", ""]
         self.names[name] = bool(text)
+        if kind == "function":
+            path = member.find("location").get("file")
+            text = text + self.more(name, path)
         if kind in DIRECTIVES:
             return [f".. c:{DIRECTIVES[kind]}:: {declaration(member)}", "", *indented(text)]
         if kind == "define":
@@ -133,6 +147,12 @@ class Reference:
             lines += ["", *indented([f".. c:enumerator:: {value.findtext('name')}", "", *indented(told(value))])]
         self.names.update({value.findtext("name"): self.names[name] for value in member.findall("enumvalue")})
         return lines
+
+    def more(self, name, path):
+        """What a function has besides its comment."""
+        sentence, code = counterparts.shown(name, path), self.examples.get(name)
+        lines = [tidy(sentence), ""] if sentence else []
+        return lines + (["*Example:*", "", ".. code-block:: c", "", *["   " + line for line in code], ""] if code else [])
 
     def page(self, path, core):
         """A header's page; core: whether core.h includes it."""
@@ -195,9 +215,10 @@ def first_page(first):
     return "\n".join([*lines, ".. |nbsp| unicode:: 0x20", ""])
 
 
-def write(xml, headers, first, folder):
-    """Pages of the headers in `folder`, with an index; every name, and whether it has a comment. first: the functions of core.h."""
-    reference = Reference(xml)
+def write(xml, headers, first, folder, snippets):
+    """Pages of the headers in `folder`, with an index; every name, and whether it has a comment. first: the functions of core.h;
+    snippets: the text of the examples."""
+    reference = Reference(xml, examples_of(snippets))
     parts = {}
     for path in headers:
         name = path[:-2].replace("/", "-")

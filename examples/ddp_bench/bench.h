@@ -14,14 +14,14 @@ typedef struct bench {
     int ranks, windows, epochs, samples, batch_size, seeds; /* ranks: of each process */
     int processes;                   /* of the job */
     double lr, lr_scale;
-    double factors[MOST_RANKS];      /* of the ranks: a batch takes so many times as long */
+    double factors[MOST_RANKS];      /* of the ranks: factors by which a batch takes longer */
 } bench;
 
 /* A way to train. */
 typedef struct mode {
     const char *name, *about;
     bool one_rank;
-    bool by_hand;                    /* the loop is written out, over trek_trainer_setup; else trek_trainer_run has it */
+    bool by_hand;                    /* the program has the loop, over trek_trainer_setup; otherwise trek_trainer_run has it */
     trek_run_opts opts;              /* what makes it this way; the rest is alike in all */
 } mode;
 
@@ -47,7 +47,7 @@ bool bench_train(const bench *b, const workload *w, const mode *m, int seed, out
 
 void report_head(FILE *to, const bench *b);
 void report_workload(FILE *to, const bench *b, const workload *w, const char *source);
-/* Of b->seeds runs. solo_rate: samples per second of one rank alone; 0: not known. */
+/* The mean of b->seeds runs. solo_rate: samples per second of one rank alone; 0: not known. */
 void report_row(FILE *to, const bench *b, const mode *m, const outcome *runs, double solo_rate);
 double report_rate(const bench *b, const outcome *runs);
 

@@ -62,7 +62,7 @@ int main(void)
             if (ranks == 1 && workloads[k].data == DATA_CIFAR && resnet == 0)
                 resnet = loss[1];
             else if (ranks == 1 && workloads[k].data == DATA_CIFAR && !(fabs(loss[1] - resnet) < 1e-3))
-                failed++, printf("both ways of writing ResNet-20 should learn the same\n");
+                failed++, printf("both versions of ResNet-20 should learn the same\n");
         }
     return failed > 0;
 }

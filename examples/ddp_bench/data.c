@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The workloads' data: files where they are there, else made here, so that every machine
- * runs the same program. What is made has the shapes of the real data, and is learnable. */
+/* The workloads' data: files if they exist, otherwise generated data, so that the program runs on every machine. Generated data
+ * have the shapes of the real ones and can be learnt. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trains the workloads of workload.h alone and on ranks of uneven speed, in several ways, and writes what came of it as a
- * report in Markdown.
+/* Trains the workloads of workload.h alone and on ranks of uneven speed, in several ways, and writes the results as a report in
+ * Markdown.
  *
  *   ddp_bench [--model NAME,...] [--mode NAME,...] [--ranks N] [--slow F,F,...] [--windows N] [--epochs N] [--samples N]
  *             [--batch-size N] [--lr X] [--lr-scale X] [--seeds N] [--data FOLDER] [--report FILE]
@@ -58,7 +58,7 @@ static bool run_workload(FILE *to, const bench *b, const workload *w)
 
 /* --- arguments -------------------------------------------------------------------------------- */
 
-/* "1,2.5": the ranks' factors. False: it is no such list of at most b->ranks. */
+/* "1,2.5": the ranks' factors. Returns false if it is not such a list of at most b->ranks. */
 static bool read_factors(bench *b)
 {
     const char *at = b->slow;
@@ -78,7 +78,7 @@ static bool read_factors(bench *b)
 static const char *model_name(int k) { return k < n_workloads ? workloads[k].name : NULL; }
 static const char *mode_name(int k) { return k < n_modes ? modes[k].name : NULL; }
 
-/* Whether a list names only what there is; else says what there is. */
+/* Returns whether a list has known names only; otherwise prints the known names. */
 static bool check_names(const char *kind, const char *list, const char *(*name)(int k))
 {
     for (const char *at = list, *end; at; at = *end ? end + 1 : NULL) {
@@ -88,7 +88,7 @@ static bool check_names(const char *kind, const char *list, const char *(*name)(
             k++;
         if (name(k))
             continue;
-        fprintf(stderr, "there is no %s %.*s; there are", kind, (int)(end - at), at);
+        fprintf(stderr, "unknown %s %.*s; known are", kind, (int)(end - at), at);
         for (k = 0; name(k); k++)
             fprintf(stderr, " %s", name(k));
         return fprintf(stderr, "\n"), false;
@@ -99,26 +99,29 @@ static bool check_names(const char *kind, const char *list, const char *(*name)(
 static bool parse(int argc, char **argv, bench *b)
 {
     const argument list[] = {
-        { "--model", "NAME,...", "of the workloads: logistic, mlp, lenet, conv_ae, char_rnn, ... (default: all)",
+        { "--model", "NAME,...", "workloads: logistic, mlp, lenet, conv_ae, char_rnn, ... (default: all)",
           .text = &b->models },
-        { "--mode", "NAME,...", "how they are trained: solo, setup, windows, sync, cadence, ... (default: all)",
+        { "--mode", "NAME,...", "modes: solo, setup, windows, sync, cadence, ... (default: all)",
           .text = &b->modes },
         { "--ranks", "N", "rank threads of this process", .whole = &b->ranks, .least = 1, .most = MOST_RANKS },
         { "--slow", "F,F,...", "rank k is slower by the k-th factor", .text = &b->slow },
-        { "--windows", "N", "batches of the slowest rank between two meetings", .whole = &b->windows, .least = 1,
+        { "--windows", "N", "batches of the slowest rank between two reductions", .whole = &b->windows, .least = 1,
           .most = 100000 },
-        { "--epochs", "N", "times through the data; 0: the workload's own number", .whole = &b->epochs, .least = 0 },
-        { "--samples", "N", "the first of each set; 0: all", .whole = &b->samples, .least = 0 },
-        { "--batch-size", "N", "of all ranks together, with windows of each (default: the workload's)", .whole = &b->batch_size,
+        { "--epochs", "N", "number of epochs; 0: the workload's own number", .whole = &b->epochs, .least = 0 },
+        { "--samples", "N", "number of samples that are used of each set; 0: all", .whole = &b->samples, .least = 0 },
+        { "--batch-size", "N", "batch size of all ranks together; with windows, of each rank (default: the workload's)",
+          .whole = &b->batch_size,
           .least = 1 },
         { "--lr", "X", "learning rate (default: the workload's)", .number = &b->lr, .least = 1e-12, .most = 1e6 },
-        { "--lr-scale", "X", "where ranks average, the rate is times 1 + (ranks - 1) X", .number = &b->lr_scale, .least = 0,
+        { "--lr-scale", "X", "multiplies the rate of modes that average by 1 + (ranks - 1) X", .number = &b->lr_scale, .least = 0,
           .most = 1e3 },
-        { "--seeds", "N", "runs of each, with their mean and deviation", .whole = &b->seeds, .least = 1, .most = 1000 },
-        { "--data", "FOLDER", "MNIST, CIFAR-10, texts; without it they are made by the program", .text = &b->data },
-        { "--report", "FILE", "where it is written (default: standard output)", .text = &b->report },
+        { "--seeds", "N", "number of runs of each mode; mean and deviation are reported", .whole = &b->seeds, .least = 1,
+          .most = 1000 },
+        { "--data", "FOLDER", "folder of MNIST, CIFAR-10, texts; without it the program generates data", .text = &b->data },
+        { "--report", "FILE", "file of the report (default: standard output)", .text = &b->report },
     };
-    arguments_read(argc, argv, "Trains models alone and on ranks of uneven speed, in several ways, and compares.", list,
+    arguments_read(argc, argv,
+                   "Trains models on one rank and, in several modes, on ranks of unequal speed, and compares the modes.", list,
                    sizeof list / sizeof *list);
     if (!read_factors(b))
         return fprintf(stderr, "--slow takes at most %d factors from 1 to 1000, not %s\n", b->ranks, b->slow), false;

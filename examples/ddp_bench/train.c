@@ -79,7 +79,7 @@ static trek_var *evaluate_batch(trek_graph *graph, trek_var *output, const trek_
     return w->loss(graph, output, batch, NULL);
 }
 
-/* All of a training. Both ways to write it take it from here. slowdowns: room for one for each rank. */
+/* The options of a training, for both forms of the loop. slowdowns: an array with an element for each rank. */
 static trek_run_opts options_of(const bench *b, const workload *w, const mode *m, const workload_data *data, int seed,
                                 trek_slowdown *slowdowns)
 {

@@ -19,7 +19,7 @@ typedef struct workload {
     const char *field;          /* of the loader, that feeds the graph */
     trek_build_fn build;        /* arg: not used */
     trek_loss_fn loss;          /* mean over a batch; arg: not used */
-    bool accuracy;              /* the share of right labels is measured, too, and published; else the loss */
+    bool accuracy;              /* the accuracy is measured, too, and was published; otherwise the loss was */
     int epochs, batch_size;
     double lr;
     trek_optimizer_spec (*optimizer)(double lr);
@@ -31,12 +31,12 @@ typedef struct workload {
 extern const workload workloads[];
 extern const int n_workloads;
 
-/* NULL if there is none of that name. */
+/* NULL if no workload has this name. */
 const workload *workload_find(const char *name);
 
-/* Real data from `folder` where it is (mnist/, cifar-10/ or cifar-10-batches-bin/, tinyshakespeare/; NULL: none), else data that
- * are made here. At most `limit` training samples, and a quarter of that to test with; 0: no limit, some thousands of what is
- * made. */
+/* Opens real data from `folder` if it exists (mnist/, cifar-10/ or cifar-10-batches-bin/, tinyshakespeare/; NULL: none),
+ * otherwise generated data. At most `limit` training samples, and a quarter of that to test with; 0: no limit, some thousands of
+ * what is made. */
 workload_data workload_open(data_kind kind, const char *folder, int64_t limit);
 
 enum { CLASSES = 10, CHARACTERS = 65, CONTEXT = 128 };

@@ -3,6 +3,8 @@
 """The C of the README and of docs/ compiles as printed, without warnings; whole programs run, the README's on files in the
 format of MNIST.
 
+The examples of docs/snippets.md run, too, and print what a comment behind each call that prints says.
+
 A block without main() is definitions (what begins at the margin with static, typedef or #) and statements, which see the names of
 PRELUDE. What else it needs stands in a comment of the page before it: <!-- with: ... -->. One that begins with a dot is fields of
 trek_run_opts.
@@ -87,6 +89,41 @@ def try_program(text, folders, library, place, environments):
     return said
 
 
+SHOWN = re.compile(r'\b(?:trek_var_print|printf)\((?:[^;"]|"[^"]*")*;[^\n]*?/\*(.*?)\*/')
+
+
+def try_snippets(page, folders, library, place):
+    """Compiles the blocks of a page to one program and runs it; what is wrong."""
+    blocks = [found["code"] for found in BLOCK.finditer(page.read_text())]
+    definitions = []
+    bodies = [DEFINITION.sub(lambda m: definitions.append(m.group()) or "" if "(" in m.group().split("{")[0] else m.group(), code) for code in blocks]
+    text = PRELUDE + "\n".join(definitions) + "".join(f"""
+static void block_{k}(void)
+{{
+    trek_scope scope = trek_scope_begin();
+    {{
+{code}
+    }}
+    trek_scope_end(scope);
+}}
+""" for k, code in enumerate(bodies))
+    runs = "".join(f"    block_{k}();\n    printf(\"%s\\n--\\n\", trek_error());\n    trek_error_clear();\n" for k in range(len(blocks)))
+    source, program = place / "snippets.c", place / "snippets"
+    source.write_text(text + "\nint main(void)\n{\n" + runs + "    return 0;\n}\n")
+    done = subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Werror", "-Wno-unused", *folders, str(source), "-o",
+                           str(program), str(library), f"-Wl,-rpath,{library.parent}", "-lm"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return [f"{page.name}: {done.stderr}"]
+    done = subprocess.run([str(program)], capture_output=True, text=True, cwd=place, timeout=120, check=False)
+    printed = done.stdout.split("\n--\n")[:-1]
+    failures = [] if not done.returncode and len(printed) == len(blocks) else [f"{page.name}: {done.stdout[-300:]}{done.stderr[-300:]}"]
+    for code, have in zip(blocks, printed):
+        want = "".join(SHOWN.findall(code))
+        if "".join(want.split()) != "".join(have.split()):
+            failures.append(f"{page.name}, the block that begins {code[:60]!r}: prints {have!r}, its comments say {want!r}")
+    return failures
+
+
 def main():
     root, library = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
     failures, programs, blocks = [], 0, 0
@@ -106,6 +143,7 @@ def main():
                                                                                                ["-fsyntax-only"], False)
                 if said:
                     failures.append(f"{page.name}, the block that begins {code[:60]!r}:\n{said}")
+        failures += try_snippets(root / "docs" / "snippets.md", folders, library, place)
     if not programs:
         failures.append("no C program was found")
     print("\n".join(failures) or f"{blocks} blocks of C, {programs} of them programs that run")

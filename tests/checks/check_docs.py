@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What the pages name is there: paths and links, and functions, types and variables that begin with trek_ or TREK_. The changelog may
-name what is gone. And loops that train, in pages and examples, end at an error: what they would print after it is no result.
+name what is gone. Loops that train, in pages and examples, end at an error: what they would print after it is no result. A page of docs/
+begins with whom it is for, and the words of pages are those of comments (check_declarations.py).
 
 Usage: check_docs.py <source root>
 """
 import pathlib
 import re
 import sys
+
+import check_declarations
 
 root = pathlib.Path(sys.argv[1])
 skipped = re.compile(r"^(build|\.)")
@@ -52,8 +55,24 @@ def training(page):
             yield text[:loop.start()].count("\n") + 1, "a loop that trains goes on after an error"
 
 
+NOT_OF_PAGES = ("The same", "else", "places", "present", "ARGUMENT", "is no", r" $", "{2,}")  # parts of patterns that serve comments only
+DIALECT = [(pattern, hint) for pattern, hint in check_declarations.DIALECT if not any(part in pattern.pattern for part in NOT_OF_PAGES)]
+
+
+def prose(page):
+    """(line, what is wrong) of its words; pages of the lab keep theirs."""
+    place = page.relative_to(root).parts
+    if place[0] == "docs" and "lab" not in place and page.name not in ("index.md", "README.md") and "This page is for" not in page.read_text()[:400]:
+        yield 1, "it does not begin with whom it is for ('This page is for ...')"
+    text = re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.S | re.M) if "lab" not in place else ""
+    text = re.sub(r"`[^`\n]*`", lambda m: "`" + "·" * (len(m[0]) - 2) + "`", text)
+    for pattern, hint in DIALECT:
+        for match in pattern.finditer(text):
+            yield text.count("\n", 0, match.start()) + 1, f"'{match[0]}': {hint}"
+
+
 pages = sorted(p for p in files.values() if p.suffix == ".md" and p.name != "CHANGELOG.md")
-failures = [f"{page.relative_to(root)}:{number}: {what}" for page in pages for number, what in named(page)]
+failures = [f"{page.relative_to(root)}:{number}: {what}" for page in pages for look in (named, prose) for number, what in look(page)]
 programs = sorted((root / "examples").glob("*.[ch]")) + pages
 failures += [f"{program.relative_to(root)}:{number}: {what}" for program in programs for number, what in training(program)]
 if len(pages) < 20:

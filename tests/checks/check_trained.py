@@ -47,8 +47,8 @@ def check_file(path):
 
 def quickstart(work):
     out, err = run(folder / "quickstart", work / "nothing", devices=",".join(f"cpu:{r}" for r in range(ranks)))
-    if "Training on drawn digits instead." not in err:
-        sys.exit(f"it does not say that digits are drawn:\n{err}")
+    if "Training on generated digits instead." not in err:
+        sys.exit(f"it does not say that digits are generated:\n{err}")
     failed = subprocess.run([folder / "quickstart", work / "nothing"], capture_output=True, text=True, timeout=240,
                             env={**os.environ, "TREK_DEVICES": "cpu:0,none:7"})
     if failed.returncode == 0 or failed.stdout or "none:7" not in failed.stderr:
@@ -61,7 +61,7 @@ def mnist(work):
     out, err = run(folder / "mnist", "--epochs", "2", "--ranks", str(ranks), "--save", saved)  # which loads it again, too
     found = losses(err, 2)
     accuracy = float(re.search(r"^test accuracy ([\d.]+)$", out, re.M).group(1))
-    if accuracy < 0.7 or "the first test image, a " not in out:
+    if accuracy < 0.7 or "the first test image shows digit " not in out:
         sys.exit(f"an accuracy of {accuracy}:\n{out}{err}")
     check_file(saved)
     if [path.name for path in work.iterdir()] != [saved.name]:
@@ -92,7 +92,7 @@ def runs(work):
     again = run(*start, work / "parts")[0]
     if results(again) != results(whole):
         sys.exit(f"stopped in between it came to another result:\n{again}instead of\n{whole}")
-    if run(*start, work / "parts")[0] != f"trained; its state is in {work / 'parts'}\n":
+    if run(*start, work / "parts")[0] != f"trained; the state is in {work / 'parts'}\n":
         sys.exit("there was nothing left to train")
     kept = sorted(path.name for path in (work / "whole").iterdir())
     if kept != ["best.safetensors", "step-000000000375.safetensors"]:
@@ -108,7 +108,7 @@ def interrupted(command):
     process.send_signal(signal.SIGINT)
     rest = process.communicate(timeout=240)
     launched = "trek-run" in command[0]  # of processes beside others trek-run knows that they are to end
-    told = launched or f"stopped; the same call goes on from {command[-1]}\n" in rest[1]
+    told = launched or f"stopped; the same command continues from {command[-1]}\n" in rest[1]
     if process.returncode != (0 if launched else 130) or not told or not seen.startswith("epoch 1/") or rest[0]:
         sys.exit(f"it should have stopped in good order, not ended with {process.returncode}:\n{seen}{rest[1]}{rest[0]}")
     return run(*command)

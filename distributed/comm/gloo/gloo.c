@@ -146,7 +146,7 @@ static trek_status meet(trek_control *control, trek_async_comm *comm, trek_statu
 trek_status trek_comm_gloo_new(trek_control *control, trek_comm **result)
 {
     if (!control || !result)
-        return trek_fail_missing("comm_gloo_new", control ? "place for the handle" : "control channel");
+        return trek_fail_missing("comm_gloo_new", control ? "handle" : "control channel");
     trek_status status = trek_async_thread_use(service(), TREK_ASYNC_JOIN_NS);
     int world = trek_control_processes(control);
     const trek_async_opts opts = {

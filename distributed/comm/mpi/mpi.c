@@ -78,7 +78,7 @@ static trek_status make(trek_control *control, const int *ranks, trek_status sta
 trek_status trek_comm_mpi_new(trek_control *control, trek_comm **result)
 {
     if (!result)
-        return trek_fail_missing("comm_mpi_new", "place for the handle");
+        return trek_fail_missing("comm_mpi_new", "handle");
     trek_status status = trek_async_thread_use(service(), TREK_ASYNC_JOIN_NS);
     if (status == TREK_OK)
         status = check_world(&service()->table, control);

@@ -9,14 +9,14 @@ TREK_BEGIN
 
 /* Lists the dtypes: X(NAME, name, size in bytes, kind). The kind decides about promotion: 'b' (bool) is below 'u' and 'i'
  * (integers), and these are below 'f' (floating point). */
-#define TREK_DTYPE_LIST(X)                                                     \
-    X(F32, f32, 4, 'f')                                                        \
-    X(F64, f64, 8, 'f')                                                        \
-    X(BF16, bf16, 2, 'f')                                                      \
-    X(F16, f16, 2, 'f')                                                        \
-    X(I64, i64, 8, 'i')                                                        \
-    X(I32, i32, 4, 'i')                                                        \
-    X(U8, u8, 1, 'u')                                                          \
+#define TREK_DTYPE_LIST(X)                                                                                                       \
+    X(F32, f32, 4, 'f')                                                                                                          \
+    X(F64, f64, 8, 'f')                                                                                                          \
+    X(BF16, bf16, 2, 'f')                                                                                                        \
+    X(F16, f16, 2, 'f')                                                                                                          \
+    X(I64, i64, 8, 'i')                                                                                                          \
+    X(I32, i32, 4, 'i')                                                                                                          \
+    X(U8, u8, 1, 'u')                                                                                                            \
     X(BOOL, bool, 1, 'b')
 
 /* The type of a tensor's elements: TREK_F32, TREK_F64 and so on, one for each row of TREK_DTYPE_LIST. TREK_DTYPE_COUNT is
@@ -25,7 +25,7 @@ typedef enum trek_dtype {
 #define TREK_DTYPE_ENUM(NAME, name, size, kind) TREK_##NAME,
     TREK_DTYPE_LIST(TREK_DTYPE_ENUM)
 #undef TREK_DTYPE_ENUM
-    TREK_DTYPE_COUNT
+        TREK_DTYPE_COUNT
 } trek_dtype;
 
 /* Returns the size of an element in bytes, or 0 if `dtype` is not a dtype. */
@@ -77,12 +77,19 @@ TREK_API trek_status trek_device_sync(trek_device device);
 /* Returns true if both are the same device. */
 TREK_API bool trek_device_equal(trek_device a, trek_device b);
 
-/* Allows or forbids that matrix products and convolutions of f32 on GPUs round their factors to TF32, which has 10 bits of
- * fraction and is several times faster; sums stay in f32. It is forbidden by default. The setting holds for the whole
- * process and for work that begins after the call. Any thread may call it. It is PyTorch's allow_tf32. */
-TREK_API void trek_allow_tf32(bool allow);
-/* Returns whether TF32 is allowed, as set by trek_allow_tf32. Any thread may call it. */
-TREK_API bool trek_tf32_allowed(void);
+/* How exactly matrix products and convolutions of f32 are computed; sums are in f32 in each case. The lower settings allow what
+ * is faster, where the device has it; elsewhere they change nothing. */
+typedef enum trek_matmul_precision {
+    TREK_MATMUL_PRECISION_HIGHEST, /* the errors of f32; the default */
+    TREK_MATMUL_PRECISION_HIGH,    /* factors of some 16 bits on CPUs with tiles (AMX), and TF32, of 11 bits, on GPUs */
+    TREK_MATMUL_PRECISION_MEDIUM,  /* factors in bf16, of 8 bits; on GPUs convolutions stay in TF32 */
+} trek_matmul_precision;
+/* Sets the precision for the whole process and for work that begins after the call. Any thread may call it. All processes of a
+ * job must set the same. It is PyTorch's set_float32_matmul_precision, except that it also holds for convolutions.
+ * Errors: ARGUMENT if it is not one of these three; the setting is then unchanged. */
+TREK_API trek_status trek_matmul_precision_set(trek_matmul_precision precision);
+/* Returns the precision that was set last. Any thread may call it. */
+TREK_API trek_matmul_precision trek_matmul_precision_get(void);
 
 /* The most dimensions that a tensor can have. */
 #define TREK_MAX_DIMS 8
@@ -113,20 +120,14 @@ TREK_API char *trek_shape_text(trek_shape shape, char *text, size_t capacity);
 #ifndef __cplusplus
 /* trek_dims(2, 3) is a shape with the sizes 2 and 3, or a list of the dimensions 2 and 3. With more than TREK_MAX_DIMS
  * entries it is a shape that every function refuses. In C++ it is a function, which is defined below. */
-#define trek_dims(...)                                                         \
+#define trek_dims(...)                                                                                                           \
     trek_shape_make((const int64_t[]){ __VA_ARGS__ }, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)))
 #endif
 /* Returns the shape of a scalar, which is also the empty list of dimensions. */
-static inline trek_shape trek_dims_none(void)
-{
-    return trek_shape_make(NULL, 0);
-}
+static inline trek_shape trek_dims_none(void) { return trek_shape_make(NULL, 0); }
 /* Returns the list that stands for all dimensions, for functions that say so: reductions such as trek_sum, and transforms such as
  * trek_fftn. It is the empty list, which these functions take as PyTorch takes dim=() or None. */
-static inline trek_dims_list trek_dims_all(void)
-{
-    return trek_shape_make(NULL, 0);
-}
+static inline trek_dims_list trek_dims_all(void) { return trek_shape_make(NULL, 0); }
 
 TREK_END
 

@@ -256,6 +256,33 @@ static void check_threads(void)
 
 static void threads_change_no_bit(void **state) { with_each_set(check_threads); }
 
+/* -- operands that are not packed at once -- */
+
+static void check_slabs(const int64_t *shape)
+{
+    trek_scope scope = trek_scope_begin();
+    operands o = random_operands(shape[0], shape[1], shape[2], false, true);
+    const float *c = multiply(&o, TREK_PRODUCTS_WAY_TILES, 2);
+    for (int64_t place = 0; place < o.m * o.n; place += 37) {
+        double sum = 0, size = 0;
+        for (int64_t p = 0; p < o.k; p++) {
+            double term = (double)*at_a(&o, place / o.n, p) * (double)*at_b(&o, p, place % o.n);
+            sum += term;
+            size += fabs(term);
+        }
+        assert_true(fabs((double)c[place] - sum) <= 0x1p-22 * size);
+    }
+    trek_scope_end(scope);
+}
+
+/* More columns, more rows, and more of both than fit into what is packed at a time. */
+static void large_operands_are_packed_in_slabs(void **state)
+{
+    static const int64_t shapes[][3] = { { 2, 4000, 4200 }, { 4000, 2, 4200 }, { 208, 208, 40000 } };
+    for (int s = 0; s < (test_short() ? 2 : 3); s++)
+        check_slabs(shapes[s]);
+}
+
 /* -- bf16 -- */
 
 static void check_bf16(void)
@@ -298,6 +325,7 @@ int main(void)
         cmocka_unit_test(special_values_have_their_places),
         cmocka_unit_test(sizes_at_the_ends_of_the_range_are_right),
         cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(large_operands_are_packed_in_slabs),
         cmocka_unit_test(bf16_is_right),
     };
     return cmocka_run_group_tests_name("tiles", tests, NULL, NULL);

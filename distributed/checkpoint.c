@@ -10,6 +10,7 @@
 #include "data/loader_position.h"
 #include "distributed/balance/plan.h"
 #include "distributed/balance/workload.h"
+#include "distributed/step/job_products.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/load_state.h"
 #include "distributed/step/sharded.h"
@@ -31,6 +32,7 @@
 #define VERSION "2"
 #define VERSION_UNCHECKED "1" /* the same format without checksums */
 #define PLAN_KEY "trek.plan"
+#define PRODUCTS_KEY "trek.products" /* how products of f32 are computed */
 
 enum { RUN_STEPS, RUN_SEED, RUN_RNG_STEP, RUN_RNG_DRAW, RUN_NUMBERS };
 enum { LOADER_EPOCH, LOADER_BATCH, LOADER_SAMPLES, LOADER_BATCH_SIZE, LOADER_NUMBERS };
@@ -108,6 +110,8 @@ static trek_state *gather(trek_graph *graph, trek_loader *loader, const double *
     trek_status status = state ? check_names(state) : trek_error_status();
     if (status == TREK_OK)
         status = trek_state_set_metadata(state, VERSION_KEY, VERSION);
+    if (status == TREK_OK)
+        status = trek_state_set_metadata(state, PRODUCTS_KEY, trek_job_products_name());
     if (status == TREK_OK)
         status = add_run(state, graph, loader);
     if (status == TREK_OK)
@@ -441,6 +445,8 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
     if (status == TREK_OK && n > 0)
         status = read_numbers(&r, MORE, TREK_F64, n, more, found);
     status = trek_replica_agree(comm, status, "checkpoint_load");
+    if (status == TREK_OK)
+        status = trek_job_products_resume(comm, trek_state_metadata(r.file, PRODUCTS_KEY));
     if (status == TREK_OK)
         status = commit(&r);
     if (read && status == TREK_OK) {

@@ -18,6 +18,7 @@
 #include "data/stream.h"
 #include "distributed/balance/plan_internal.h"
 #include "distributed/replica/agreement.h"
+#include "distributed/step/job_products.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/rank_devices.h"
 #include "distributed/step/settings.h"
@@ -471,7 +472,8 @@ static trek_status apply_options(setup *s)
     return status;
 }
 
-/* Checks that the processes of the job have the same options. A process that has failed before tells the others. */
+/* Checks that the processes of the job have the same options, and chooses what they are to have in common. A process that has
+ * failed before tells the others. */
 static trek_status agree_on_options(setup *s, trek_status own)
 {
     trek_text text = { 0 };
@@ -480,7 +482,7 @@ static trek_status agree_on_options(setup *s, trek_status own)
         trek_settings_describe_setup(stepper, &s->opts, &text);
     own = trek_agree(stepper->comm, own, "trainer_setup: the options of the processes differ", &text);
     trek_text_clear(&text);
-    return own;
+    return own == TREK_OK ? trek_job_products_choose(stepper->comm) : own;
 }
 
 /* --- the line in the log ----------------------------------------------------------------------------- */

@@ -228,7 +228,7 @@ static uint64_t signature_of(trek_graph *graph, const struct trek_captures *c)
         key = trek_mix(key, c->modules[k]->own->training);
     key = trek_mix(key, trek_rng_seed());
     key = trek_mix(key, (uint64_t)trek_grad_mode_here.autocast << 8 | graph->autocast);
-    return trek_mix(key, (uint64_t)trek_grad_mode_here.no_grad_depth << 1 | trek_tf32_allowed());
+    return trek_mix(key, (uint64_t)trek_grad_mode_here.no_grad_depth << 2 | trek_matmul_precision_get());
 }
 
 /* --- inputs --------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 TREK_BEGIN
 
 /* The version and the size of the table below and of that in device_comm.h. The size depends on the number of ops. */
-#define TREK_BACKEND_ABI (14 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (15 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work that is done in order. Every thread has its own compute stream on each device that it uses; NULL stands for it
  * wherever a stream is an argument. */
@@ -155,6 +155,9 @@ const trek_backend *trek_backend_find(trek_device_type type, char *why, size_t s
 
 /* Returns the CPU's table, filled for the best instruction set (TREK_ISA overrides it: "baseline", "avx2", "avx512"). */
 const trek_backend *trek_cpu_backend(void);
+/* Returns whether the CPU has tiles (AMX) that its present instruction set uses; *faster: whether products of f32 are faster by
+ * them, as a measurement at first need says. */
+bool trek_cpu_has_tiles(bool *faster);
 
 TREK_END
 

@@ -23,12 +23,19 @@ TREK_API bool trek_device_equal(trek_device a, trek_device b);
 /* Returns how many devices of a kind can be used: for TREK_CPU the number of cores, for TREK_CUDA the number of GPUs, which
  * is 0 without a driver, and 0 for anything else. */
 TREK_API int trek_device_count(trek_device_type type);
-/* Allows or forbids that matrix products and convolutions of f32 on GPUs round their factors to TF32, which has 10 bits of
- * fraction and is several times faster; sums stay in f32. It is forbidden by default. The setting holds for the whole
- * process and for work that begins after the call. Any thread may call it. It is PyTorch's allow_tf32. */
-TREK_API void trek_allow_tf32(bool allow);
-/* Returns whether TF32 is allowed, as set by trek_allow_tf32. Any thread may call it. */
-TREK_API bool trek_tf32_allowed(void);
+/* How exactly matrix products and convolutions of f32 are computed; sums are in f32 in each case. The lower settings allow what
+ * is faster, where the device has it; elsewhere they change nothing. */
+typedef enum trek_matmul_precision {
+    TREK_MATMUL_PRECISION_HIGHEST, /* the errors of f32; the default */
+    TREK_MATMUL_PRECISION_HIGH,    /* factors of some 16 bits on CPUs with tiles (AMX), and TF32, of 11 bits, on GPUs */
+    TREK_MATMUL_PRECISION_MEDIUM,  /* factors in bf16, of 8 bits; on GPUs convolutions stay in TF32 */
+} trek_matmul_precision;
+/* Sets the precision for the whole process and for work that begins after the call. Any thread may call it. All processes of a
+ * job must set the same. It is PyTorch's set_float32_matmul_precision, except that it also holds for convolutions.
+ * Errors: ARGUMENT if it is not one of these three; the setting is then unchanged. */
+TREK_API trek_status trek_matmul_precision_set(trek_matmul_precision precision);
+/* Returns the precision that was set last. Any thread may call it. */
+TREK_API trek_matmul_precision trek_matmul_precision_get(void);
 
 TREK_END
 

@@ -107,7 +107,8 @@ static const rule rules[] = {
     { "TREK_JOIN_SECONDS", 1, 1000000, { NULL } },
     { "TREK_CUDA_SYNC", 0, 1, { NULL } },
     { "TREK_CUDA_TUNE", 0, 1, { NULL } },
-    { "TREK_BF16_DOT", 0, 1, { NULL } },
+    { "TREK_F32_PRODUCTS", 0, 0, { "fma", "tiles" } },
+    { "TREK_BF16_PRODUCTS", 0, 0, { "fma", "tiles", "dots" } },
 };
 
 static trek_status check(const rule *r)

@@ -30,7 +30,7 @@ const trek_host trek_host_table = {
     .alloc = trek_alloc,
     .free = trek_free,
     .rank_context = host_rank_context,
-    .tf32_allowed = trek_tf32_allowed,
+    .matmul_precision = trek_matmul_precision_get,
 };
 
 /* --- finding ------------------------------------------------------------------- */

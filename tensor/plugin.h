@@ -22,7 +22,7 @@ typedef struct trek_host {
     void *(*alloc)(size_t bytes); /* as trek_alloc: sets MEMORY on failure */
     void (*free)(void *memory);
     trek_rank_context *(*rank_context)(void); /* of the calling thread */
-    bool (*tf32_allowed)(void);   /* trek_tf32_allowed */
+    trek_matmul_precision (*matmul_precision)(void); /* trek_matmul_precision_get */
 } trek_host;
 
 /* The function that a plug-in exports under this name. It fills *backend (zeroed before) and returns OK, or a status

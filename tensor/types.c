@@ -163,10 +163,22 @@ trek_status trek_device_sync(trek_device device)
     return backend->sync ? backend->sync(device) : TREK_OK;
 }
 
-static atomic_bool tf32_allowed;
+static atomic_int matmul_precision = TREK_MATMUL_PRECISION_HIGHEST;
 
-void trek_allow_tf32(bool allow) { atomic_store_explicit(&tf32_allowed, allow, memory_order_relaxed); }
-bool trek_tf32_allowed(void) { return atomic_load_explicit(&tf32_allowed, memory_order_relaxed); }
+trek_status trek_matmul_precision_set(trek_matmul_precision precision)
+{
+    if ((unsigned)precision > TREK_MATMUL_PRECISION_MEDIUM)
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "matmul_precision_set: precision: %d; must be TREK_MATMUL_PRECISION_HIGHEST, _HIGH or _MEDIUM",
+                         (int)precision);
+    atomic_store_explicit(&matmul_precision, (int)precision, memory_order_relaxed);
+    return TREK_OK;
+}
+
+trek_matmul_precision trek_matmul_precision_get(void)
+{
+    return (trek_matmul_precision)atomic_load_explicit(&matmul_precision, memory_order_relaxed);
+}
 
 /* --- shapes ------------------------------------------------------------------ */
 

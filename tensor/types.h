@@ -9,14 +9,14 @@ TREK_BEGIN
 
 /* Lists the dtypes: X(NAME, name, size in bytes, kind). The kind decides about promotion: 'b' (bool) is below 'u' and 'i'
  * (integers), and these are below 'f' (floating point). */
-#define TREK_DTYPE_LIST(X)                                                     \
-    X(F32, f32, 4, 'f')                                                        \
-    X(F64, f64, 8, 'f')                                                        \
-    X(BF16, bf16, 2, 'f')                                                      \
-    X(F16, f16, 2, 'f')                                                        \
-    X(I64, i64, 8, 'i')                                                        \
-    X(I32, i32, 4, 'i')                                                        \
-    X(U8, u8, 1, 'u')                                                          \
+#define TREK_DTYPE_LIST(X)                                                                                                       \
+    X(F32, f32, 4, 'f')                                                                                                          \
+    X(F64, f64, 8, 'f')                                                                                                          \
+    X(BF16, bf16, 2, 'f')                                                                                                        \
+    X(F16, f16, 2, 'f')                                                                                                          \
+    X(I64, i64, 8, 'i')                                                                                                          \
+    X(I32, i32, 4, 'i')                                                                                                          \
+    X(U8, u8, 1, 'u')                                                                                                            \
     X(BOOL, bool, 1, 'b')
 
 /* The type of a tensor's elements: TREK_F32, TREK_F64 and so on, one for each row of TREK_DTYPE_LIST. TREK_DTYPE_COUNT is
@@ -25,7 +25,7 @@ typedef enum trek_dtype {
 #define TREK_DTYPE_ENUM(NAME, name, size, kind) TREK_##NAME,
     TREK_DTYPE_LIST(TREK_DTYPE_ENUM)
 #undef TREK_DTYPE_ENUM
-    TREK_DTYPE_COUNT
+        TREK_DTYPE_COUNT
 } trek_dtype;
 
 /* The kind of a device. TREK_DEVICE_UNSET, 0, is the kind of a device that is left out. TREK_DEVICE_TYPE_COUNT is one more than
@@ -71,7 +71,7 @@ TREK_API trek_shape trek_shape_make(const int64_t *sizes, int ndim);
 #ifndef __cplusplus
 /* trek_dims(2, 3) is a shape with the sizes 2 and 3, or a list of the dimensions 2 and 3. With more than TREK_MAX_DIMS
  * entries it is a shape that every function refuses. In C++ it is a function, which is defined below. */
-#define trek_dims(...)                                                         \
+#define trek_dims(...)                                                                                                           \
     trek_shape_make((const int64_t[]){ __VA_ARGS__ }, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)))
 #endif
 /* Returns the shape of a scalar, which is also the empty list of dimensions. Reductions, Fourier transforms and

@@ -236,7 +236,7 @@ static trek_status make(trek_rendezvous *rendezvous, const char *address, const 
     rendezvous->has_condition = trek_condition_init(&rendezvous->changed);
     rendezvous->bell = trek_bell_new();
     if (!rendezvous->has_lock || !rendezvous->has_condition || rendezvous->bell < 0)
-        return trek_fail(TREK_ERR_STATE, "comm_init: the socket at which joiners are admitted cannot be made: %s",
+        return trek_fail(TREK_ERR_STATE, "comm_init: the socket at which processes rejoin cannot be opened: %s",
                          trek_process_why(errno, why, sizeof why));
     trek_status status = trek_array_grow(&rendezvous->polled, &rendezvous->cap_polled, 3, sizeof *rendezvous->polled);
     int port = 0;

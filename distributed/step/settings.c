@@ -139,8 +139,10 @@ static void schedule(walk *w, const trek_schedule *s)
 
 static void precision(walk *w, const trek_graph *graph)
 {
+    static const char *const precisions[] = { "highest", "high", "medium" };
     const trek_grad_scaler *scaler = graph->scaler;
     word(w, "autocast", (int)graph->autocast, trek_dtype_name(graph->autocast));
+    word(w, "the precision of products of f32", (int)trek_matmul_precision_get(), precisions[trek_matmul_precision_get()]);
     word(w, "8-bit products", graph->fp8, graph->fp8 ? "on" : "off");
     count(w, "the margin of 8-bit products", (uint64_t)(graph->fp8_opts.margin + 64));
     word(w, "loss scaling", scaler != NULL, scaler ? "on" : "off");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU's backend: memory, trivial streams, and the kernels of the best instruction set that the machine has. */
 #include "tensor/cpu/optim/update.h"
+#include "tensor/cpu/products/amx.h"
 #include "tensor/cpu/use.h"
 
 #include <pthread.h>
@@ -18,7 +19,7 @@
 void trek_cpu_kernels_baseline(trek_backend *b);
 void trek_cpu_kernels_avx2(trek_backend *b);
 void trek_cpu_kernels_avx512(trek_backend *b);
-bool trek_gemm_use_dots_avx512(int way); /* products/gemm_half.h */
+bool trek_gemm_amx_faster_avx512(trek_dtype dtype); /* products/gemm_amx.h */
 
 /* The stream of a device on which no work is ever pending. */
 struct trek_device_stream {
@@ -281,12 +282,24 @@ bool trek_cpu_use(const char *isa)
     return false;
 }
 
-bool trek_cpu_use_dots(int way)
+bool trek_cpu_has_tiles(bool *faster)
+{
+    *faster = false;
+#if defined(__x86_64__) && defined(TREK_WITH_AVX512)
+    if (trek_cpu_backend()->isa == 2 && trek_amx_hardware()) {
+        *faster = trek_gemm_amx_faster_avx512(TREK_F32);
+        return true;
+    }
+#endif
+    return false;
+}
+
+bool trek_cpu_has_dots(void)
 {
 #if defined(__x86_64__) && defined(TREK_WITH_AVX512)
-    return trek_gemm_use_dots_avx512(way);
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512bf16");
 #else
-    (void)way;
     return false;
 #endif
 }

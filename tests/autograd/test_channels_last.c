@@ -510,12 +510,12 @@ static void cudnn_rounds_as_allowed(void **state)
     trek_var *x = trek_channels_last(VALUES(trek_dims(1, 2, 1, 2), TREK_F32, 1 + 0x1p-14, 1, 1, 1));
     trek_var *w = VALUES(trek_dims(2, 2, 1, 1), TREK_F32, 1, 0, 0, 1);
     for (int allowed = 0; allowed < 2; allowed++) {
-        trek_allow_tf32(allowed);
+        trek_matmul_precision_set(allowed ? TREK_MATMUL_PRECISION_HIGH : TREK_MATMUL_PRECISION_HIGHEST);
         double *y = test_read(trek_var_data(trek_conv2d(x, w, NULL, NULL)));
         assert_true(y[0] == (allowed ? 1 : 1 + 0x1p-14));
         free(y);
     }
-    trek_allow_tf32(false);
+    trek_matmul_precision_set(TREK_MATMUL_PRECISION_HIGHEST);
     fake_fails(NULL);
 }
 

@@ -21,7 +21,9 @@
 #include "nn/state.h"
 #include "nn/state_modules.h"
 #include "nn/state_tensors.h"
+#include "tensor/backend.h"
 #include "tensor/copies.h"
+#include "tensor/products_way.h"
 #include "tests/distributed/stopped_run.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -288,6 +290,40 @@ static void wrong_numbers(void **state)
     end_run(&graph, &loader);
 }
 
+/* --- how products are computed ----------------------------------------------------------------------------- */
+
+static int warnings;
+
+static void count_warnings(trek_log_level level, const char *message, void *arg)
+{
+    warnings += level == TREK_LOG_LEVEL_WARNING && strstr(message, "tiles") != NULL;
+}
+
+/* A run that goes on computes products of f32 as it did before, whatever is faster now. Tiles in plain C are not resumed. */
+static void products_stay_as_they_were(void **state)
+{
+    run_opts o = { .dtype = TREK_F32, .ranks = 1 };
+    trek_graph *graph = begin(&o);
+    bool faster;
+    trek_log_set(TREK_LOG_LEVEL_WARNING, count_warnings, NULL);
+    warnings = 0;
+    trek_products_choose(TREK_F32, TREK_PRODUCTS_WAY_TILES);
+    SUCCEEDS(trek_checkpoint_save(graph, NULL, path_of("tiles")));
+    trek_products_choose(TREK_F32, TREK_PRODUCTS_WAY_FMA);
+    SUCCEEDS(trek_checkpoint_save(graph, NULL, path_of("fma")));
+    trek_products_choose(TREK_F32, TREK_PRODUCTS_WAY_TILES);
+    SUCCEEDS(trek_checkpoint_load(graph, NULL, path_of("fma")));
+    assert_int_equal(trek_products_in_use(), TREK_PRODUCTS_WAY_FMA);
+    assert_int_equal(warnings, 0);
+    const bool has_tiles = trek_cpu_has_tiles(&faster);
+    SUCCEEDS(trek_checkpoint_load(graph, NULL, path_of("tiles")));
+    assert_int_equal(trek_products_in_use(), has_tiles ? TREK_PRODUCTS_WAY_TILES : TREK_PRODUCTS_WAY_FMA);
+    assert_int_equal(warnings, !has_tiles);
+    trek_products_choose(TREK_F32, TREK_PRODUCTS_WAY_MEASURED);
+    trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
+    trek_graph_free(&graph);
+}
+
 /* --- many processes, started by trek-run ----------------------------------------------------------------- */
 
 static const char *self;
@@ -409,7 +445,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(same_bits_of_replayed_shares, begin_test),
         cmocka_unit_test_setup(other_numbers_of_ranks, begin_test), cmocka_unit_test_setup(any_number_of_parts, begin_test),
         cmocka_unit_test_setup(readable_as_a_state, begin_test), cmocka_unit_test_setup(refused, begin_test),
-        cmocka_unit_test_setup(wrong_numbers, begin_test), cmocka_unit_test_setup(many_processes, begin_test),
+        cmocka_unit_test_setup(wrong_numbers, begin_test), cmocka_unit_test_setup(products_stay_as_they_were, begin_test),
+        cmocka_unit_test_setup(many_processes, begin_test),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

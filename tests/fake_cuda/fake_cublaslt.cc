@@ -221,14 +221,18 @@ struct Product {
 };
 
 /* op(X) as numbers, column by column */
-static std::vector<double> unpack(const void *X, const Layout &l, bool transposed, int64_t batch, bool tf32)
+static std::vector<double> unpack(const void *X, const Layout &l, bool transposed, int64_t batch, int compute)
 {
     int64_t rows = (int64_t)(transposed ? l.cols : l.rows), cols = (int64_t)(transposed ? l.rows : l.cols);
     std::vector<double> out((size_t)(rows * cols));
     for (int64_t j = 0; j < cols; j++)
         for (int64_t i = 0; i < rows; i++) {
             double v = load(X, batch * l.batch_stride + (transposed ? at(l, j, i) : at(l, i, j)), l.type);
-            out[(size_t)(i + j * rows)] = tf32 ? round_tf32((float)v) : v;
+            if (compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+                v = round_tf32((float)v);
+            else if (compute == CUBLAS_COMPUTE_32F_FAST_16BF)
+                v = bf16_to_float(float_to_bf16((float)v));
+            out[(size_t)(i + j * rows)] = v;
         }
     return out;
 }
@@ -282,8 +286,9 @@ static void bias_gradient(const Product &p, const std::vector<double> &X, int64_
 static void multiply_batch(const Product &p, int64_t batch)
 {
     const Sizes &s = p.sizes;
-    bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32, wide = p.desc.scale == CUDA_R_64F;
-    std::vector<double> A = unpack(p.A, p.a, p.desc.transa, batch, tf32), B = unpack(p.B, p.b, p.desc.transb, batch, tf32);
+    int compute = p.desc.compute;
+    bool wide = p.desc.scale == CUDA_R_64F;
+    std::vector<double> A = unpack(p.A, p.a, p.desc.transa, batch, compute), B = unpack(p.B, p.b, p.desc.transb, batch, compute);
     std::vector<double> R((size_t)(s.m * s.n));
     double scale = (p.desc.a_scale ? load(p.desc.a_scale, 0, CUDA_R_32F)
                     : 1) * (p.desc.b_scale ? load(p.desc.b_scale, 0, CUDA_R_32F) : 1);

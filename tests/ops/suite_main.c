@@ -37,13 +37,26 @@ static bool in_shard(int id)
     return !text || sscanf(text, "%d/%d", &k, &n) != 2 || n < 1 || id % n == k;
 }
 
+/* TREK_TEST_OPS=products: only the rows whose kernels multiply matrices. */
+static bool is_asked_for(int id)
+{
+    static const char *const beginnings[] = { "matmul", "linear", "conv", "attention", "fp8", "lstm", "gru" };
+    const char *text = getenv("TREK_TEST_OPS"), *name = trek_ops[id].name;
+    if (!text || strcmp(text, "products") != 0)
+        return true;
+    for (size_t k = 0; k < sizeof beginnings / sizeof *beginnings; k++)
+        if (strncmp(name, beginnings[k], strlen(beginnings[k])) == 0)
+            return true;
+    return false;
+}
+
 int suite_main(const char *group, void (*check)(const op_row *row, op_report *r), bool (*applies)(const op_row *row))
 {
     static struct CMUnitTest tests[TREK_OP_COUNT];
     size_t n = 0;
     present_check = check;
     for (int id = 0; id < TREK_OP_COUNT; id++) {
-        if (!in_shard(id) || (applies && !applies(&op_rows[id])))
+        if (!in_shard(id) || !is_asked_for(id) || (applies && !applies(&op_rows[id])))
             continue;
         tests[n++] = (struct CMUnitTest){ .name = trek_ops[id].name, .test_func = run_row,
                                           .initial_state = (void *)&op_rows[id] };

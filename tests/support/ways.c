@@ -7,6 +7,7 @@
 #include "tensor/backend.h"
 #include "tensor/cpu/use.h"
 #include "tensor/pool.h"
+#include "tensor/products_way.h"
 #include "tensor/rank_context.h"
 #include "tests/support/support.h"
 
@@ -14,8 +15,8 @@ enum { MOST_WAYS = 8 };
 
 typedef struct way {
     const char *isa;
-    int place;   /* of the instruction set */
-    int dots;    /* 1: bf16's products by the dot product of pairs */
+    int place;              /* of the instruction set */
+    trek_products_way bf16; /* how products of bf16 are computed */
     int threads;
     char name[64];
 } way;
@@ -31,27 +32,27 @@ static void free_pools(void)
         trek_pool_free(&pools[k]);
 }
 
-static void add(const char *isa, int place, int dots)
+static void add(const char *isa, int place, trek_products_way bf16)
 {
+    static const char *const kinds[] = { "", " with tiles", " with dot products of bf16" };
     for (int threads = 1; threads <= 2; threads++) {
         way *w = &list[count++];
-        *w = (way){ .isa = isa, .place = place, .dots = dots, .threads = threads };
-        snprintf(w->name, sizeof w->name, "%s%s, %d thread%s", isa, dots ? " with dot products of bf16" : "", threads,
-                 threads > 1 ? "s" : "");
+        *w = (way){ .isa = isa, .place = place, .bf16 = bf16, .threads = threads };
+        snprintf(w->name, sizeof w->name, "%s%s, %d thread%s", isa, kinds[bf16], threads, threads > 1 ? "s" : "");
     }
 }
 
 static void find_ways(void)
 {
     static const char *const isas[] = { "baseline", "avx2", "avx512" };
+    const bool tiles = trek_products_chosen(TREK_BF16) == TREK_PRODUCTS_WAY_TILES; /* the variable says so */
     for (int k = 0; k < 3; k++) {
         if (!trek_cpu_use(isas[k]))
             continue;
-        add(isas[k], k, 0);
-        if (k == 2 && trek_cpu_use_dots(1))
-            add(isas[k], k, 1);
+        add(isas[k], k, tiles ? TREK_PRODUCTS_WAY_TILES : TREK_PRODUCTS_WAY_FMA);
+        if (k == 2 && !tiles && trek_cpu_has_dots())
+            add(isas[k], k, TREK_PRODUCTS_WAY_DOTS);
     }
-    trek_cpu_use_dots(-1);
     trek_cpu_use(NULL);
     for (int k = 0; k < 2; k++)
         if (!(pools[k] = trek_pool_new(k + 1, 0))) {
@@ -74,7 +75,7 @@ bool way_taken(int k, trek_dtype dtype, bool threads, int turn)
 {
     if (ways() == 1)
         return k == 0;
-    if (list[k].dots && dtype != TREK_BF16)
+    if (list[k].bf16 == TREK_PRODUCTS_WAY_DOTS && dtype != TREK_BF16)
         return false;
     return threads || list[k].threads == 1 + (int)((unsigned)(turn + list[k].place) % 2);
 }
@@ -84,7 +85,7 @@ void way_use(int k)
     if (ways() == 1)
         return;
     trek_cpu_use(k < 0 ? NULL : list[k].isa);
-    trek_cpu_use_dots(k < 0 ? -1 : list[k].dots);
+    trek_products_choose(TREK_BF16, k < 0 ? TREK_PRODUCTS_WAY_MEASURED : list[k].bf16);
     trek_rank_here.pool = k < 0 ? NULL : pools[list[k].threads - 1];
 }
 

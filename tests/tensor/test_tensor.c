@@ -253,13 +253,17 @@ static void strides(void **state)
 }
 
 /* A setting of the process; on CPUs it changes nothing. */
-static void tf32(void **state)
+static void matmul_precision(void **state)
 {
-    assert_false(trek_tf32_allowed());
-    trek_allow_tf32(true);
-    assert_true(trek_tf32_allowed());
-    trek_allow_tf32(false);
-    assert_false(trek_tf32_allowed());
+    assert_int_equal(trek_matmul_precision_get(), TREK_MATMUL_PRECISION_HIGHEST);
+    for (int k = TREK_MATMUL_PRECISION_MEDIUM; k >= TREK_MATMUL_PRECISION_HIGHEST; k--) {
+        assert_int_equal(trek_matmul_precision_set((trek_matmul_precision)k), TREK_OK);
+        assert_int_equal(trek_matmul_precision_get(), k);
+    }
+    assert_int_equal(trek_matmul_precision_set((trek_matmul_precision)3), TREK_ERR_ARGUMENT);
+    assert_non_null(strstr(trek_error(), "matmul_precision_set: precision: 3;"));
+    trek_error_clear();
+    assert_int_equal(trek_matmul_precision_get(), TREK_MATMUL_PRECISION_HIGHEST);
 }
 
 static void text(void **state)
@@ -567,7 +571,7 @@ int main(void)
         cmocka_unit_test(dtypes), cmocka_unit_test(devices), cmocka_unit_test(making), cmocka_unit_test(bad_making),
         cmocka_unit_test(wrapping), cmocka_unit_test(copies), cmocka_unit_test(copies_between_layouts),
         cmocka_unit_test(views_of_strided), cmocka_unit_test(strides), cmocka_unit_test(layouts_of_results),
-        cmocka_unit_test(repeated_inputs), cmocka_unit_test(text), cmocka_unit_test(tf32), cmocka_unit_test(dlpack),
+        cmocka_unit_test(repeated_inputs), cmocka_unit_test(text), cmocka_unit_test(matmul_precision), cmocka_unit_test(dlpack),
         cmocka_unit_test(uniform_tensors), cmocka_unit_test(random_tensors),
     };
     return cmocka_run_group_tests_name("tensor", tests, NULL, NULL);

@@ -185,11 +185,20 @@ static bool computes(trek_dtype dtype)
     return true;
 }
 
-static void open_blas(void)
+/* Returns NULL if none is asked for. */
+static const char *name_of_library(void)
 {
     const char *name = trek_environment_library("TREK_BLAS");
     name = name ? name : TREK_BLAS_DEFAULT;
-    if (!*name || strcmp(name, "off") == 0)
+    return *name && strcmp(name, "off") != 0 ? name : NULL;
+}
+
+bool trek_blas_asked_for(void) { return name_of_library() != NULL; }
+
+static void open_blas(void)
+{
+    const char *name = name_of_library();
+    if (!name)
         return;
     char why[300] = "";
     void *library = trek_blas_open_library(name, why, sizeof why);

@@ -15,6 +15,9 @@ typedef void (*trek_blas_finish)(const trek_gemm *g, int64_t row, int64_t col, i
  * products, other layouts. */
 bool trek_blas_gemm(const trek_gemm *g, trek_dtype dtype, trek_blas_finish finish);
 
+/* Returns whether a library is requested, usable or not. */
+bool trek_blas_asked_for(void);
+
 /* Opens a library by its name (openblas, mkl, blis) or file. Returns NULL, and why, on failure. */
 void *trek_blas_open_library(const char *name, char *why, size_t size);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products in f32 and f64. */
+#include "tensor/cpu/products/gemm_amx.h"
 #include "tensor/cpu/products/gemm_half.h"
 
 #include <math.h>
@@ -22,13 +23,15 @@
 
 trek_status TREK_ISA_NAME(trek_gemm_f32)(const trek_gemm *g)
 {
-    return trek_gemm_has_half(g) ? TREK_ISA_NAME(trek_gemm_half)(g) : gemm_f32(g);
+    const trek_amx *amx = TREK_ISA_NAME(trek_gemm_amx_serving)(g);
+    if (amx)
+        return TREK_ISA_NAME(trek_gemm_amx)(g, amx);
+    return trek_gemm_has_half(g) ? TREK_ISA_NAME(trek_gemm_half_vectors)(g) : gemm_f32(g);
 }
 
-trek_status TREK_ISA_NAME(trek_gemm_f64)(const trek_gemm *g)
-{
-    return gemm_f64(g);
-}
+trek_status TREK_ISA_NAME(trek_gemm_fma)(const trek_gemm *g) { return gemm_f32(g); }
+
+trek_status TREK_ISA_NAME(trek_gemm_f64)(const trek_gemm *g) { return gemm_f64(g); }
 
 size_t TREK_ISA_NAME(trek_gemm_packed_size)(int64_t n, int64_t k)
 {

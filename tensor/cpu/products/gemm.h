@@ -14,23 +14,37 @@
 typedef struct trek_gemm {
     int64_t m, n, k;
     const void *a, *b;
-    trek_dtype a_dtype, b_dtype;      /* that of the product; for f32 also BF16 or F16 */
+    trek_dtype a_dtype, b_dtype; /* that of the product; for f32 also BF16 or F16 */
     int64_t a_row, a_col, b_row, b_col;
     void *c;
-    trek_dtype c_dtype;               /* of C and pre, as a_dtype; zero means f32, and f64 products do not read it */
+    trek_dtype c_dtype; /* of C and pre, as a_dtype; zero means f32, and f64 products do not read it */
     int64_t c_row, c_col;
-    bool accumulate;                  /* adds to the values of C */
-    const void *bias;                 /* bias[i * bias_row + j * bias_col] is added to C[i][j]; NULL: none */
-    trek_dtype bias_dtype;            /* as c_dtype */
-    int64_t bias_row, bias_col;       /* 0 or 1 each */
-    trek_activation activation;       /* applied last */
-    void *pre;                        /* the values before the activation, with C's strides; NULL: not stored */
-    bool alone;                       /* called from inside trek_parallel: not divided among threads */
+    bool accumulate;            /* adds to the values of C */
+    const void *bias;           /* bias[i * bias_row + j * bias_col] is added to C[i][j]; NULL: none */
+    trek_dtype bias_dtype;      /* as c_dtype */
+    int64_t bias_row, bias_col; /* 0 or 1 each */
+    trek_activation activation; /* applied last */
+    void *pre;                  /* the values before the activation, with C's strides; NULL: not stored */
+    bool alone;                 /* called from inside trek_parallel: not divided among threads */
 } trek_gemm;
+
+/* C^T = B^T A^T */
+static inline trek_gemm trek_gemm_swapped(const trek_gemm *g)
+{
+    trek_gemm s = *g;
+    s.m = g->n, s.n = g->m;
+    s.a = g->b, s.a_dtype = g->b_dtype, s.a_row = g->b_col, s.a_col = g->b_row;
+    s.b = g->a, s.b_dtype = g->a_dtype, s.b_row = g->a_col, s.b_col = g->a_row;
+    s.c_row = g->c_col, s.c_col = g->c_row;
+    s.bias_row = g->bias_col, s.bias_col = g->bias_row;
+    return s;
+}
 
 /* Compute on the threads of the caller's pool; inside trek_parallel on the caller only. They fail only with MEMORY. */
 trek_status TREK_ISA_NAME(trek_gemm_f32)(const trek_gemm *g);
 trek_status TREK_ISA_NAME(trek_gemm_f64)(const trek_gemm *g);
+/* Computes a product of f32 by multiply-add, whatever is chosen. */
+trek_status TREK_ISA_NAME(trek_gemm_fma)(const trek_gemm *g);
 
 /* Pack B once for many products with few rows each, such as those of a recurrent layer. Of g they read B, n, k and
  * the dtypes; both operands have the product's own dtype. */

@@ -5,9 +5,8 @@
 
 #if defined(__AVX512F__) && (defined(__clang__) || __GNUC__ >= 10)
 #include <pthread.h>
-#include <stdatomic.h>
 
-#include "tensor/environment.h"
+#include "tensor/products_way.h"
 #include "tensor/trace.h"
 
 #define DOT_TARGET __attribute__((target("avx512bf16"), noinline))
@@ -42,7 +41,7 @@ static void time_tiles(int64_t *number, int64_t *pair)
     }
 }
 
-static bool dot_is_fast;
+static bool dot_is_there, dot_is_fast;
 
 static void decide_dot(void)
 {
@@ -51,35 +50,18 @@ static void decide_dot(void)
         return;
     int64_t number, pair;
     time_tiles(&number, &pair);
-    long wanted = trek_environment_number("TREK_BF16_DOT", 0, 1, -1);
-    dot_is_fast = wanted >= 0 ? wanted : 4 * pair < 6 * number; /* a pair does the work of two numbers */
+    dot_is_fast = 4 * pair < 6 * number; /* a pair does the work of two numbers */
+    dot_is_there = true;
 }
 
-static atomic_int dot_way = -1; /* for tests: 0, 1; -1: as measured */
-
-/* Measured when it is first needed (30 microseconds); TREK_BF16_DOT overrides it. */
+/* Measured when it is first needed (30 microseconds); a choice overrides it. */
 static const tile_fn (*dot_tiles_if_fast(void))[TILE_ROWS]
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int way = atomic_load_explicit(&dot_way, memory_order_relaxed);
+    const trek_products_way way = trek_products_chosen(TREK_BF16);
     pthread_once(&once, decide_dot);
-    return (way < 0 ? dot_is_fast : way) ? dot_tiles : NULL;
-}
-
-bool TREK_ISA_NAME(trek_gemm_use_dots)(int way)
-{
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx512bf16"))
-        return false;
-    atomic_store_explicit(&dot_way, way, memory_order_relaxed);
-    return true;
+    return dot_is_there && (way == TREK_PRODUCTS_WAY_MEASURED ? dot_is_fast : way == TREK_PRODUCTS_WAY_DOTS) ? dot_tiles : NULL;
 }
 #else
 static const tile_fn (*dot_tiles_if_fast(void))[TILE_ROWS] { return NULL; }
-
-bool TREK_ISA_NAME(trek_gemm_use_dots)(int way)
-{
-    (void)way;
-    return false;
-}
 #endif

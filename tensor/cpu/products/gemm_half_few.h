@@ -5,9 +5,6 @@
 #define FEW_ROWS 6
 #define FEW_COLS (TREK_VECTOR_BYTES == 64 ? 4 : 2)
 
-/* Writes a tile of C whose sums are complete, with everything that follows. Defined in gemm_half.c. */
-static void finish(const trek_gemm *g, int64_t row, int64_t col, int rows, int cols, const float *sums, int64_t sum_row);
-
 typedef struct few_call {
     const trek_gemm *g;
     const float *a;        /* [m][pitch]: widened, in groups of 2 W numbers in the order in which those of B come */

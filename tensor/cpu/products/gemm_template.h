@@ -189,18 +189,6 @@ static void TREK_R(gemm_parts)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* C^T = B^T A^T */
-static trek_gemm TREK_R(swapped)(const trek_gemm *g)
-{
-    trek_gemm s = *g;
-    s.m = g->n, s.n = g->m;
-    s.a = g->b, s.a_dtype = g->b_dtype, s.a_row = g->b_col, s.a_col = g->b_row;
-    s.b = g->a, s.b_dtype = g->a_dtype, s.b_row = g->a_col, s.b_col = g->a_row;
-    s.c_row = g->c_col, s.c_col = g->c_row;
-    s.bias_row = g->bias_col, s.bias_col = g->bias_row;
-    return s;
-}
-
 /* Returns whether rows map to few sets of the caches, as at multiples of 1 KiB, or to one set, as at multiples of 4
  * KiB. */
 static bool TREK_R(crowded)(int64_t stride, int64_t bytes)
@@ -331,7 +319,7 @@ static trek_status TREK_R(gemm)(const trek_gemm *g)
         TREK_R(block)(&plan, 0, g->m, 0, g->n, 0, g->k, NULL, NULL, false);
         return TREK_OK;
     }
-    trek_gemm s = TREK_R(swapped)(g);
+    trek_gemm s = trek_gemm_swapped(g);
     bool finish = g->bias || g->activation || g->pre;
     if (trek_blas_gemm(g->c_col == 1 ? g : &s, sizeof(T) == 4 ? TREK_F32 : TREK_F64, finish ? TREK_R(finish) : NULL))
         return TREK_OK;

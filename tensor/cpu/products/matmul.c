@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 
 #include "tensor/cpu/dense.h"
-#include "tensor/cpu/products/gemm.h"
+#include "tensor/cpu/products/gemm_amx.h"
 
 static trek_status run_gemm(const trek_gemm *g, trek_dtype dtype)
 {
@@ -173,6 +173,9 @@ static void matmul_join_rows(matmul_batch *batch)
 static void matmul_run(void *arg, int64_t begin, int64_t end)
 {
     matmul_batch *batch = arg;
+    const trek_amx *amx = end - begin > 1 ? TREK_ISA_NAME(trek_gemm_amx_serving)(&batch->gemm) : NULL;
+    if (amx)
+        amx->begin(); /* once for all */
     for (int64_t i = begin; i < end; i++) {
         int64_t x = 0, y = 0, c = 0, rest = i;
         for (int d = batch->ndim - 1; d >= 0; d--) {
@@ -189,6 +192,8 @@ static void matmul_run(void *arg, int64_t begin, int64_t end)
         if (run_gemm(&g, batch->dtype) != TREK_OK)
             batch->failed = true;
     }
+    if (amx)
+        amx->end();
 }
 
 /* The output may have any floating dtype and any strides. */

@@ -487,6 +487,20 @@ static bool takes_dtypes(const trek_cuda_gemm *g)
                 : (g->dtype == TREK_F32 || g->dtype == TREK_F64) && g->c_dtype == g->dtype;
 }
 
+/* How products of a dtype are computed; those of f32 as exactly as is set. */
+static cublasComputeType_t compute_type(trek_dtype dtype)
+{
+    if (dtype == TREK_F64)
+        return CUBLAS_COMPUTE_64F;
+    if (dtype != TREK_F32)
+        return CUBLAS_COMPUTE_32F;
+    switch (trek_cuda_host->matmul_precision()) {
+    case TREK_MATMUL_PRECISION_HIGH: return CUBLAS_COMPUTE_32F_FAST_TF32;
+    case TREK_MATMUL_PRECISION_MEDIUM: return CUBLAS_COMPUTE_32F_FAST_16BF;
+    default: return CUBLAS_COMPUTE_32F;
+    }
+}
+
 /* cuBLASLt's matrices have contiguous columns: it is asked for C^T = B^T A^T. */
 static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas_key *key)
 {
@@ -518,9 +532,7 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     key->device = queue->device->index;
     key->dtype = (int32_t)g->dtype;
     key->c_dtype = (int32_t)g->c_dtype;
-    key->compute = g->dtype == TREK_F64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
-    if (g->dtype == TREK_F32 && trek_cuda_host->tf32_allowed())
-        key->compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+    key->compute = compute_type(g->dtype);
     bool relu = g->activation == TREK_ACTIVATION_RELU;
     key->epilogue = g->bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
                             : (relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);

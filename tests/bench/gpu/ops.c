@@ -96,12 +96,12 @@ static void matmul_one(const char *name, trek_dtype dtype, bool tf32)
 {
     int64_t n = gpu_size(8192, 64);
     op_state s = { .op = op_matmul };
-    trek_allow_tf32(tf32);
+    trek_matmul_precision_set(tf32 ? TREK_MATMUL_PRECISION_HIGH : TREK_MATMUL_PRECISION_HIGHEST);
     s.in[0] = gpu_randn(trek_dims(n, n), dtype, 1, false);
     s.in[1] = gpu_randn(trek_dims(n, n), dtype, 1, false);
     gpu_report(name, gpu_time(forward_only, &s), 1, 0, 2.0 * (double)n * (double)n * (double)n);
     op_close(&s);
-    trek_allow_tf32(false);
+    trek_matmul_precision_set(TREK_MATMUL_PRECISION_HIGHEST);
 }
 
 static void matmul(void)

@@ -10,6 +10,7 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "distributed/comm/comm.h"
+#include "distributed/step/job_products.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/passes.h"
@@ -228,9 +229,13 @@ static trek_trainer_opts options_of(const part *me, trek_comm *comm)
 
 static int play_differ(const part *me)
 {
+    if (has(me, "opt-tiles"))
+        setenv("TREK_F32_PRODUCTS", "tiles", 1);
     trek_comm *comm = join(me);
     if (has(me, "opt-seed"))
         trek_seed(99);
+    if (has(me, "opt-precision"))
+        trek_matmul_precision_set(TREK_MATMUL_PRECISION_HIGH);
     trek_graph *graph = build(me);
     if (has(me, "opt-frozen"))
         trek_module_freeze(trek_graph_at(graph, "0"));
@@ -239,6 +244,8 @@ static int play_differ(const part *me)
     int code = 0;
     if (!comm || trek_trainer_setup(graph, &opts) != TREK_OK)
         code = fail_part("setup");
+    if (has(me, "say-products"))
+        printf("products %s\n", trek_job_products_name());
     if (!code && loader)
         trek_loader_start(loader, 0);
     for (int step = 0; step < 3 && !code; step++) {
@@ -281,6 +288,7 @@ static void test_options(void **state)
         { "", "opt-accumulate", "accumulate is 2 in process 2, 1 in all others" },
         { "", "opt-balance", ".balance is -1 in process 2, 0 in all others" },
         { "", "opt-bucket", ".bucket_bytes is 1024 in process 2, 0 in all others" },
+        { "", "opt-precision", "the precision of products of f32 is high in process 2, highest in all others" },
         { "", "opt-amp", "autocast is bf16 in process 2, f32 in all others" },
         { "", "opt-seed", "the seed is 99 in process 2, " },
         { "", "opt-frozen", "parameter \"0.weight\" is frozen in process 2, trained in all others" },
@@ -288,6 +296,19 @@ static void test_options(void **state)
     check_differences(list, sizeof list / sizeof *list, 3, 2);
     check_differences(&(difference){ "", "opt-lr", "lr of the optimizer is 0.1 in process 0, 0.05 in all others" }, 1, 3, 0);
     check_differences(&(difference){ "", "opt-lr", "lr of the optimizer is 0.1 in process 1, 0.05 in process 0" }, 1, 2, 1);
+}
+
+/* All compute products of f32 in one way, whatever each of them would do alone. */
+static void test_products(void **state)
+{
+    static world w;
+    for (int all = 0; all < 2; all++) {
+        processes_start_all(&w, 3, "differ", all ? "say-products,opt-tiles" : "say-products", 1, "say-products,opt-tiles");
+        processes_finish(&w, 30, -1);
+        for (int p = 0; p < 3; p++)
+            WANT(&w, w.code[p] == 0 && strcmp(w.text[p], w.text[0]) == 0 &&
+                     strstr(w.text[p], all ? "products tiles" : "products fma"));
+    }
 }
 
 static void test_setters(void **state)
@@ -470,7 +491,8 @@ int main(void)
     alarm(280);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_join_deadline), cmocka_unit_test(test_recovery), cmocka_unit_test(test_models),
-        cmocka_unit_test(test_options), cmocka_unit_test(test_setters), cmocka_unit_test(test_data), cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_options), cmocka_unit_test(test_products), cmocka_unit_test(test_setters),
+        cmocka_unit_test(test_data), cmocka_unit_test(test_alike),
         cmocka_unit_test(test_death_before_join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,6 +97,24 @@ static void slow_candidates_are_dropped(void **state)
     fake.fail_at(NULL);
 }
 
+/* 1 + 2^-14 and 1 + 2^-9 times 1: f32 keeps both, TF32's 11 bits the second one, bf16's 8 bits none. */
+static void products_of_f32_are_as_exact_as_is_set(void **state)
+{
+    static const float kept[][2] = { { 1 + 0x1p-14f, 1 + 0x1p-9f }, { 1, 1 + 0x1p-9f }, { 1, 1 } };
+    if (!find_fakes())
+        skip();
+    for (int precision = TREK_MATMUL_PRECISION_HIGHEST; precision <= TREK_MATMUL_PRECISION_MEDIUM; precision++)
+        for (int q = 0; q < 2; q++) {
+            trek_tensor *x = trek_tensor_full(trek_dims(32, 1), (double)kept[0][q], TREK_F32, gpu), *y = ones(1, 48);
+            assert_int_equal(trek_matmul_precision_set((trek_matmul_precision)precision), TREK_OK);
+            trek_tensor *c = trek_tensor_matmul(x, y);
+            assert_int_equal(trek_matmul_precision_set(TREK_MATMUL_PRECISION_HIGHEST), TREK_OK);
+            assert_non_null(c);
+            assert_all(c, kept[precision][q]);
+            trek_tensor_release(c), trek_tensor_release(x), trek_tensor_release(y);
+        }
+}
+
 static int set_up(void **state)
 {
     gpu = test_device();
@@ -110,7 +128,9 @@ int main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alignments_are_those_of_the_addresses), cmocka_unit_test(slow_candidates_are_dropped),
+        cmocka_unit_test(alignments_are_those_of_the_addresses),
+        cmocka_unit_test(slow_candidates_are_dropped),
+        cmocka_unit_test(products_of_f32_are_as_exact_as_is_set),
     };
     return cmocka_run_group_tests_name("products of a GPU", tests, set_up, NULL);
 }

@@ -9,7 +9,7 @@
 static trek_status choose(trek_comm *comm, bool tiles)
 {
     double all = tiles;
-    trek_status status = comm ? trek_comm_all_reduce_scalar(comm, &all, TREK_MIN) : TREK_OK;
+    trek_status status = comm ? trek_comm_all_reduce_scalar(comm, &all, TREK_REDUCTION_MIN) : TREK_OK;
     if (status == TREK_OK)
         trek_products_choose(TREK_F32, all > 0 ? TREK_PRODUCTS_WAY_TILES : TREK_PRODUCTS_WAY_FMA);
     return status;
@@ -32,7 +32,7 @@ trek_status trek_job_products_resume(trek_comm *comm, const char *name)
     if (asked != TREK_PRODUCTS_WAY_MEASURED)
         return choose(comm, asked == TREK_PRODUCTS_WAY_TILES);
     if (tiles && !trek_cpu_has_tiles(&faster)) {
-        trek_log_message(TREK_LOG_WARNING,
+        trek_log_message(TREK_LOG_LEVEL_WARNING,
                          "checkpoint_load: the run computed products of f32 by tiles (AMX), which this machine does "
                          "not have; it goes on by multiply-add, with other bits");
         tiles = false;

@@ -97,7 +97,7 @@ static trek_status enter(trek_regroup *regroup, int64_t generation, int n)
 }
 
 /* Announces to all others where this process's rendezvous is. A process without a rendezvous announces port 0. */
-static trek_status exchange_rendezvous points(trek_regroup *regroup, trek_comm *comm, trek_status own)
+static trek_status exchange_rendezvous(trek_regroup *regroup, trek_comm *comm, trek_status own)
 {
     trek_member member = own == TREK_OK ? trek_rendezvous_member(regroup->rendezvous) : (trek_member){ .port = 0 };
     trek_status status = trek_comm_gather_bytes(comm, &member, sizeof member, regroup->members);
@@ -125,7 +125,7 @@ static trek_status await_entered(trek_comm *comm, trek_status own)
 
 static trek_status begin(trek_regroup *regroup, trek_comm *comm)
 {
-    trek_status status = exchange_rendezvous points(regroup, comm, open_rendezvous(regroup, comm));
+    trek_status status = exchange_rendezvous(regroup, comm, open_rendezvous(regroup, comm));
     if (status == TREK_OK || !trek_comm_ended(comm)) {
         if (status == TREK_OK)
             status = enter(regroup, 0, comm->world);

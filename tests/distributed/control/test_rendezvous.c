@@ -228,13 +228,13 @@ static void test_later(void **state)
     trek_hmac_key_of("secret", 6, &token.secret);
     trek_rendezvous_note join = join_of(&token, 1);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    control->joiners[0] = (trek_control_link){ .fd = ends[0], .process = -1 };
+    control->arrivals[0] = (trek_control_link){ .fd = ends[0], .process = -1 };
     trek_rendezvous_line line = { .fd = ends[1] };
     trek_rendezvous_note note;
     assert_true(trek_rendezvous_send(&token, &line, &join));
-    trek_control_serve_arrival(control, &control->joiners[0]);
+    trek_control_serve_arrival(control, &control->arrivals[0]);
     assert_int_equal(trek_rendezvous_receive(&token, &line, &note), 0); /* it answers, and is answered */
-    trek_control_serve_arrival(control, &control->joiners[0]);
+    trek_control_serve_arrival(control, &control->arrivals[0]);
     assert_int_equal(hear(&token, &line), TREK_RENDEZVOUS_LATER);
     close(ends[1]);
     trek_rendezvous *rendezvous = open_group(&port);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A new group of the processes that are left and of those that were started again. They find each other by their
- * doors and join as the first group did. */
+ * rendezvous points and join as the first group did. */
 #include "distributed/comm/regroup.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "distributed/comm/init_internal.h"
-#include "distributed/control/door.h"
+#include "distributed/control/rendezvous.h"
 #include "distributed/system/system.h"
 #include "tensor/environment.h"
 #include "tensor/memory_internal.h"
@@ -15,20 +15,20 @@
 
 /* How long processes that were found alive may take to come. */
 #define JOIN_S 30
-/* How long a newcomer looks for the job, unless TREK_JOIN_SECONDS sets it; and how many times in a row it may be
+/* How long a joiner looks for the job, unless TREK_JOIN_SECONDS sets it; and how many times in a row it may be
  * ignored. */
 #define FIND_S 60
 #define MOST_IGNORED 5
 
 struct trek_regroup {
-    trek_door *door;
+    trek_rendezvous *rendezvous;
     char token[256], lost[256], come[256];
     char address[256];       /* of the job */
     int port, flat, world;   /* world: the number of processes with which the job began */
     uint64_t program;
     char engine[16];
     bool nobody_admits;      /* as the group last knew */
-    int n;                   /* of the group that the door has entered */
+    int n;                   /* of the group that the rendezvous has entered */
     trek_member members[TREK_MAX_RANKS];
 };
 
@@ -38,7 +38,7 @@ void trek_regroup_free(trek_regroup **place)
     if (!regroup)
         return;
     *place = NULL;
-    trek_door_free(&regroup->door);
+    trek_rendezvous_free(&regroup->rendezvous);
     trek_free(regroup);
 }
 
@@ -61,8 +61,8 @@ static trek_status check_engine(const trek_comm *comm)
     return TREK_OK;
 }
 
-/* Opens the door at which the others reach this process. */
-static trek_status open_door(trek_regroup *regroup, const trek_comm *comm)
+/* Opens the rendezvous at which the others reach this process. */
+static trek_status open_rendezvous(trek_regroup *regroup, const trek_comm *comm)
 {
     char address[64];
     const trek_control_opts like = trek_control_like(comm->control);
@@ -75,15 +75,16 @@ static trek_status open_door(trek_regroup *regroup, const trek_comm *comm)
         return trek_control_ended(comm->control)
                    ? trek_control_fail(comm->control) /* by whom, too */
                    : trek_fail(TREK_ERR_COMM, "comm_regroup: the control connection of process %d is lost", comm->rank);
-    regroup->door = trek_door_open(address, regroup->token, trek_comm_init_number(&regroup->world));
-    return regroup->door ? TREK_OK : trek_error_status();
+    regroup->rendezvous = trek_rendezvous_open(address, regroup->token, trek_comm_init_number(&regroup->world));
+    return regroup->rendezvous ? TREK_OK : trek_error_status();
 }
 
-/* Lets newcomers in at the job's address, if this process can. It need not. */
+/* Lets joiners in at the job's address, if this process can. It need not. */
 static void admit(trek_regroup *regroup, int listening)
 {
-    if (trek_door_admits(regroup->door) ||
-        trek_door_admit(regroup->door, regroup->address, regroup->port, listening, regroup->program, regroup->world) == TREK_OK)
+    if (trek_rendezvous_admits(regroup->rendezvous) ||
+        trek_rendezvous_admit(regroup->rendezvous, regroup->address, regroup->port, listening, regroup->program,
+                              regroup->world) == TREK_OK)
         return;
     trek_log_message(TREK_LOG_LEVEL_DEBUG, "regroup: %s", trek_error());
     trek_error_clear();
@@ -92,13 +93,13 @@ static void admit(trek_regroup *regroup, int listening)
 static trek_status enter(trek_regroup *regroup, int64_t generation, int n)
 {
     regroup->n = n;
-    return trek_door_enter(regroup->door, generation, regroup->members, n);
+    return trek_rendezvous_enter(regroup->rendezvous, generation, regroup->members, n);
 }
 
-/* Announces to all others where this process's door is. A process without a door announces port 0. */
-static trek_status exchange_doors(trek_regroup *regroup, trek_comm *comm, trek_status own)
+/* Announces to all others where this process's rendezvous is. A process without a rendezvous announces port 0. */
+static trek_status exchange_rendezvous(trek_regroup *regroup, trek_comm *comm, trek_status own)
 {
-    trek_member member = own == TREK_OK ? trek_door_member(regroup->door) : (trek_member){ .port = 0 };
+    trek_member member = own == TREK_OK ? trek_rendezvous_member(regroup->rendezvous) : (trek_member){ .port = 0 };
     trek_status status = trek_comm_gather_bytes(comm, &member, sizeof member, regroup->members);
     for (int p = 0; p < comm->world && status == TREK_OK && own == TREK_OK; p++)
         if (regroup->members[p].port == 0)
@@ -124,7 +125,7 @@ static trek_status await_entered(trek_comm *comm, trek_status own)
 
 static trek_status begin(trek_regroup *regroup, trek_comm *comm)
 {
-    trek_status status = exchange_doors(regroup, comm, open_door(regroup, comm));
+    trek_status status = exchange_rendezvous(regroup, comm, open_rendezvous(regroup, comm));
     if (status == TREK_OK || !trek_comm_ended(comm)) {
         if (status == TREK_OK)
             status = enter(regroup, 0, comm->world);
@@ -145,7 +146,7 @@ trek_regroup *trek_regroup_new(trek_comm *comm, uint64_t program)
         return NULL;
     trek_regroup *regroup = trek_calloc(1, sizeof *regroup);
     if (!regroup) {
-        trek_comm_abort(comm, "a process has no memory for its door"); /* the others wait for its place */
+        trek_comm_abort(comm, "a process has no memory for its rendezvous"); /* the others wait for its place */
         return NULL;
     }
     regroup->program = program;
@@ -170,13 +171,13 @@ bool trek_regroup_may(const trek_comm *comm)
     return why == TREK_ERR_PEER || why == TREK_ERR_TIMEOUT;
 }
 
-static trek_control *join(trek_regroup *regroup, const trek_door_place *place)
+static trek_control *join(trek_regroup *regroup, const trek_rendezvous_place *place)
 {
     return trek_control_join(&(trek_control_opts){ .process = place->process, .processes = place->processes,
                                                    .address = place->address, .port = place->port, .token = regroup->token,
                                                    .join_s = JOIN_S, .flat = regroup->flat, .generation = place->generation,
-                                                   .listening = place->listening, .died = trek_door_died,
-                                                   .arg = regroup->door });
+                                                   .listening = place->listening, .died = trek_rendezvous_died,
+                                                   .arg = regroup->rendezvous });
 }
 
 static bool is_among(const trek_member *members, int n, int number)
@@ -209,17 +210,17 @@ typedef struct card {
     int32_t admits;
 } card;
 
-/* Admits newcomers if no process does: the one that did has just died, and the system may not have released its port
+/* Admits joiners if no process does: the one that did has just died, and the system may not have released its port
  * yet. */
 static void admit_soon(trek_regroup *regroup)
 {
-    for (int k = 0; k < 20 && !trek_door_admits(regroup->door); k++) {
+    for (int k = 0; k < 20 && !trek_rendezvous_admits(regroup->rendezvous); k++) {
         trek_sleep_ns(25000000);
         admit(regroup, 0);
     }
 }
 
-static trek_status take_cards(trek_regroup *regroup, const trek_door_place *place, const card *cards)
+static trek_status take_cards(trek_regroup *regroup, const trek_rendezvous_place *place, const card *cards)
 {
     trek_member *members = trek_calloc((size_t)place->processes, sizeof *members);
     if (!members)
@@ -239,10 +240,10 @@ static trek_status take_cards(trek_regroup *regroup, const trek_door_place *plac
 }
 
 /* All have joined. They announce who they are, and the group is complete. */
-static trek_status settle(trek_regroup *regroup, trek_control *control, const trek_door_place *place)
+static trek_status settle(trek_regroup *regroup, trek_control *control, const trek_rendezvous_place *place)
 {
     admit(regroup, 0);
-    card own = { .member = trek_door_member(regroup->door), .admits = trek_door_admits(regroup->door) };
+    card own = { .member = trek_rendezvous_member(regroup->rendezvous), .admits = trek_rendezvous_admits(regroup->rendezvous) };
     card *cards = trek_calloc((size_t)place->processes, sizeof own);
     trek_status status = cards ? TREK_OK : TREK_ERR_MEMORY;
     if (!cards && control)
@@ -251,7 +252,7 @@ static trek_status settle(trek_regroup *regroup, trek_control *control, const tr
         status = trek_control_gather(control, &own, sizeof own, cards, (int64_t)JOIN_S * 1000000000);
     else if (status == TREK_OK)
         cards[0] = own;
-    trek_door_settled(regroup->door);
+    trek_rendezvous_settled(regroup->rendezvous);
     if (status == TREK_OK)
         status = take_cards(regroup, place, cards);
     trek_free(cards);
@@ -259,11 +260,11 @@ static trek_status settle(trek_regroup *regroup, trek_control *control, const tr
 }
 
 /* ended NULL: this process was in no group. *again: a process has died meanwhile. */
-static trek_comm *form(trek_regroup *regroup, const trek_comm *ended, const trek_door_place *place, bool *again)
+static trek_comm *form(trek_regroup *regroup, const trek_comm *ended, const trek_rendezvous_place *place, bool *again)
 {
     trek_control *control = place->processes > 1 ? join(regroup, place) : NULL;
     if (place->processes > 1 && !control) {
-        trek_door_settled(regroup->door);
+        trek_rendezvous_settled(regroup->rendezvous);
         *again = trek_error_status() != TREK_ERR_MEMORY && trek_error_status() != TREK_ERR_STATE;
         return NULL;
     }
@@ -280,52 +281,54 @@ static trek_comm *form(trek_regroup *regroup, const trek_comm *ended, const trek
 
 trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *ended, int least)
 {
-    trek_door_place place;
+    trek_rendezvous_place place;
     trek_comm *comm = NULL;
     bool again = true;
-    for (int round = trek_door_members(regroup->door); again && round >= 0; round--) { /* each round except the last loses a
+    for (int round = trek_rendezvous_members(regroup->rendezvous); again && round >= 0;
+         round--) { /* each round except the last loses a
                                                                                         * process */
         trek_error_clear();
         again = false;
-        if (trek_door_meet(regroup->door, least, ended->deadline_ns, &place) == TREK_OK)
+        if (trek_rendezvous_meet(regroup->rendezvous, least, ended->deadline_ns, &place) == TREK_OK)
             comm = form(regroup, ended, &place, &again);
     }
     return comm;
 }
 
-/* --- newcomers ------------------------------------------------------------------------------------------------------- */
+/* --- joiners ------------------------------------------------------------------------------------------------------- */
 
-/* What each process knows about newcomers. */
-typedef struct lobby {
+/* What each process knows about joiners. */
+typedef struct join_queue {
     int32_t admits, waiting, closed;
-} lobby;
+} join_queue;
 
 /* Broadcasts the list of the process that has it. */
-static trek_status share_newcomers(trek_comm *comm, trek_member *newcomers, int n, int source)
+static trek_status share_joiners(trek_comm *comm, trek_member *joiners, int n, int source)
 {
     return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .root = source,
-                                                 .count = (int64_t)n * (int64_t)sizeof *newcomers, .in = newcomers,
-                                                 .out = newcomers });
+                                                 .count = (int64_t)n * (int64_t)sizeof *joiners, .in = joiners,
+                                                 .out = joiners });
 }
 
-/* Newcomers go to the process that hosts, so all must know them by then. */
-static trek_status meet_informed(trek_comm *comm, trek_status own, lobby *all)
+/* Joiners go to the process that hosts, so all must know them by then. */
+static trek_status meet_informed(trek_comm *comm, trek_status own, join_queue *all)
 {
-    lobby informed = { .admits = own == TREK_OK };
+    join_queue informed = { .admits = own == TREK_OK };
     if (own == TREK_ERR_PEER || own == TREK_ERR_TIMEOUT) /* the group has ended */
         return own;
     trek_status status = trek_comm_gather_bytes(comm, &informed, sizeof informed, all);
     for (int p = 0; p < comm->world && status == TREK_OK && own == TREK_OK; p++)
         if (!all[p].admits)
-            status = trek_fail(TREK_ERR_MEMORY, "comm_regroup: process %d has no memory for the list of newcomers", p);
+            status = trek_fail(TREK_ERR_MEMORY, "comm_regroup: process %d has no memory for the list of joiners", p);
     return own != TREK_OK ? own : status;
 }
 
-static trek_status find_newcomers(trek_regroup *regroup, trek_comm *comm, bool closed, trek_member *newcomers, lobby *all, int *n)
+static trek_status find_joiners(trek_regroup *regroup, trek_comm *comm, bool closed, trek_member *joiners, join_queue *all,
+                                int *n)
 {
     int world = comm->world, source = 0;
-    lobby own = { .admits = trek_door_admits(regroup->door),
-                  .waiting = trek_door_waiting(regroup->door, newcomers, TREK_MAX_RANKS - world),
+    join_queue own = { .admits = trek_rendezvous_admits(regroup->rendezvous),
+                  .waiting = trek_rendezvous_waiting(regroup->rendezvous, joiners, TREK_MAX_RANKS - world),
                   .closed = closed };
     trek_status status = trek_comm_gather_bytes(comm, &own, sizeof own, all);
     regroup->nobody_admits = status == TREK_OK;
@@ -336,23 +339,23 @@ static trek_status find_newcomers(trek_regroup *regroup, trek_comm *comm, bool c
     }
     *n = status == TREK_OK && !closed ? all[source].waiting : 0;
     if (*n > 0)
-        status = share_newcomers(comm, newcomers, *n, source);
+        status = share_joiners(comm, joiners, *n, source);
     if (status == TREK_OK)
-        status = trek_door_invite(regroup->door, newcomers, *n);
+        status = trek_rendezvous_invite(regroup->rendezvous, joiners, *n);
     return *n > 0 ? meet_informed(comm, status, all) : status;
 }
 
 trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool closed, int *n)
 {
-    trek_member *newcomers = trek_calloc(TREK_MAX_RANKS, sizeof *newcomers);
-    lobby *all = trek_calloc((size_t)comm->world, sizeof *all);
+    trek_member *joiners = trek_calloc(TREK_MAX_RANKS, sizeof *joiners);
+    join_queue *all = trek_calloc((size_t)comm->world, sizeof *all);
     *n = 0;
-    if (!newcomers || !all)
-        trek_comm_abort(comm, "a process has no memory for the list of newcomers"); /* the others wait for its part */
+    if (!joiners || !all)
+        trek_comm_abort(comm, "a process has no memory for the list of joiners"); /* the others wait for its part */
     else if (regroup->nobody_admits)
         admit(regroup, 0);
-    trek_status status = newcomers && all ? find_newcomers(regroup, comm, closed, newcomers, all, n) : TREK_ERR_MEMORY;
-    trek_free(newcomers);
+    trek_status status = joiners && all ? find_joiners(regroup, comm, closed, joiners, all, n) : TREK_ERR_MEMORY;
+    trek_free(joiners);
     trek_free(all);
     return status;
 }
@@ -367,10 +370,10 @@ static bool is_over(void *arg)
 }
 
 /* Makes one attempt to join. *came says whether another attempt makes sense. */
-static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until_ns, trek_door_came *came)
+static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until_ns, trek_rendezvous_came *came)
 {
-    trek_door_place place = { .process = 0 };
-    trek_door_call call = { .address = regroup->address,
+    trek_rendezvous_place place = { .process = 0 };
+    trek_rendezvous_call call = { .address = regroup->address,
                             .token = regroup->token,
                             .port = regroup->port,
                             .number = launch->process,
@@ -380,12 +383,12 @@ static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until
                             .over = launch->deaths >= 0 ? is_over : NULL,
                             .arg = launch };
     bool again = false;
-    regroup->door = trek_door_join(&call, &place, came);
-    trek_comm *comm = regroup->door ? form(regroup, NULL, &place, &again) : NULL;
+    regroup->rendezvous = trek_rendezvous_join(&call, &place, came);
+    trek_comm *comm = regroup->rendezvous ? form(regroup, NULL, &place, &again) : NULL;
     if (!comm)
-        trek_door_free(&regroup->door);
+        trek_rendezvous_free(&regroup->rendezvous);
     if (!comm && again) {
-        *came = TREK_DOOR_LEFT_ALONE;
+        *came = TREK_RENDEZVOUS_LEFT_ALONE;
         trek_error_clear();
     }
     return comm;
@@ -394,10 +397,10 @@ static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until
 static trek_status keep_coming(trek_regroup *regroup, trek_launch *launch, trek_comm **comm)
 {
     int64_t patience = (int64_t)trek_process_number("TREK_JOIN_SECONDS", 1, 1000000, FIND_S) * 1000000000;
-    trek_door_came came;
+    trek_rendezvous_came came;
     for (int ignored = 0; !*comm && trek_error_status() == TREK_OK && ignored < MOST_IGNORED;) {
         *comm = come(regroup, launch, trek_now_ns() + patience, &came);
-        ignored = came == TREK_DOOR_IGNORED ? ignored + 1 : 0;
+        ignored = came == TREK_RENDEZVOUS_IGNORED ? ignored + 1 : 0;
         if (!*comm && trek_error_status() == TREK_OK)
             trek_sleep_ns(100000000);
     }

@@ -5,24 +5,24 @@
 
 #include "distributed/comm/comm_internal.h"
 
-/* The part of one process in it: its door (control/door.h). */
+/* The part of one process in it: its rendezvous (control/rendezvous.h). */
 typedef struct trek_regroup trek_regroup;
 
 /* Prepares the processes of comm to find each other later, before anything can fail; all of them must call it. From
  * here on a process that is started again can join them at the job's address, if it runs the same `program`. Returns
  * NULL with UNSUPPORTED (MPI, which ends with the first process that dies; NCCL between processes), with the errors
- * of trek_door_open, with PEER (a process that dies within this call ends it for those that do not know all doors
- * yet), or with ARGUMENT (comm is NULL or of threads). When a process has returned from this call, all others know
- * its door, so that it may die. */
+ * of trek_rendezvous_open, with PEER (a process that dies within this call ends it for those that do not know all rendezvous
+ * points yet), or with ARGUMENT (comm is NULL or of threads). When a process has returned from this call, all others know its
+ * rendezvous, so that it may die. */
 trek_regroup *trek_regroup_new(trek_comm *comm, uint64_t program);
 void trek_regroup_free(trek_regroup **regroup);
 
 /* Returns whether the group has ended because a process died or was not heard of, and not because of anything that a
  * program did. */
 bool trek_regroup_may(const trek_comm *comm);
-/* Returns a communicator of the processes that are left, in the old order, followed by newcomers; it may have one
+/* Returns a communicator of the processes that are left, in the old order, followed by joiners; it may have one
  * process only. It is called after comm, the last group, has ended in this way, or after trek_regroup_invite found
- * newcomers. All living processes come here, each as soon as it knows. They are waited for as long as in a call; a
+ * joiners. All living processes come here, each as soon as it knows. They are waited for as long as in a call; a
  * process that dies meanwhile is left out, too. Returns NULL with PEER (fewer than `least` are left, or the others
  * have gone on without this process), TIMEOUT, COMM or MEMORY. comm stays the caller's. */
 trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int least);
@@ -31,11 +31,11 @@ trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int l
 const char *trek_regroup_lost(const trek_regroup *regroup);
 const char *trek_regroup_come(const trek_regroup *regroup);
 
-/* Asks, as a collective of the current group, whether newcomers wait; *n gets their number. If there are some, all
- * must leave comm behind and meet. If one process says `closed`, newcomers go on waiting, and *n is 0. */
+/* Asks, as a collective of the current group, whether joiners wait; *n gets their number. If there are some, all
+ * must leave comm behind and meet. If one process says `closed`, joiners go on waiting, and *n is 0. */
 trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool closed, int *n);
-/* Joins a job as a newcomer (TREK_JOIN): waits until the others invite it, and then is in a group with them. *comm
- * belongs to the caller. Returns NULL with the errors of trek_door_join, with STATE (there is no job, or the process
+/* Joins a job that runs (TREK_JOIN): waits until the others invite it, and then is in a group with them. *comm
+ * belongs to the caller. Returns NULL with the errors of trek_rendezvous_join, with STATE (there is no job, or the process
  * has been in a group already), or with ARGUMENT. */
 trek_regroup *trek_regroup_join(uint64_t program, trek_comm **comm);
 

@@ -94,8 +94,8 @@ void trek_control_destroy(trek_control *control)
 {
     for (int i = 0; control->links && i < control->links_count; i++)
         trek_control_link_close(&control->links[i]);
-    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
-        trek_control_link_close(&control->newcomers[i]);
+    for (int i = 0; i < TREK_CONTROL_ARRIVALS; i++)
+        trek_control_link_close(&control->arrivals[i]);
     trek_control_link_close(&control->up);
     for (int k = 0; k < TREK_TREE_FAN; k++)
         trek_control_link_close(&control->below[k]);
@@ -143,8 +143,8 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
     control->bell = control->listen_fd = -1;
     control->same_machine = true;
     control->links_count = control->process == 0 ? control->processes : 1;
-    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
-        control->newcomers[i] = (trek_control_link){ .fd = -1, .process = -1 };
+    for (int i = 0; i < TREK_CONTROL_ARRIVALS; i++)
+        control->arrivals[i] = (trek_control_link){ .fd = -1, .process = -1 };
     control->up = (trek_control_link){ .fd = -1 };
     for (int k = 0; k < TREK_TREE_FAN; k++)
         control->below[k] = (trek_control_link){ .fd = -1 };
@@ -164,7 +164,7 @@ trek_control *trek_control_make(const trek_control_opts *opts)
     size_t n = (size_t)opts->processes, links = (size_t)control->links_count;
     control->peers = trek_calloc(n, sizeof *control->peers);
     control->links = trek_calloc(links, sizeof *control->links);
-    control->polled = trek_calloc(3 + links + TREK_TREE_FAN + TREK_CONTROL_NEWCOMERS, sizeof *control->polled);
+    control->polled = trek_calloc(3 + links + TREK_TREE_FAN + TREK_CONTROL_ARRIVALS, sizeof *control->polled);
     control->slots[0].has = trek_calloc(n, sizeof(bool));
     control->slots[1].has = trek_calloc(n, sizeof(bool));
     bool good = control->peers && control->links && control->polled && control->slots[0].has && control->slots[1].has;

@@ -26,7 +26,7 @@ typedef struct trek_control_opts {
     int deaths;               /* from trek_launch, plus 1; 0: none */
     int flat;                 /* the largest job whose gathers all go to process 0 directly; 0: 16. The value of process 0
                                * counts */
-    int64_t generation;       /* of a group that follows another one (door.h); all processes have the same */
+    int64_t generation;       /* of a group that follows another one (rendezvous.h); all processes have the same */
     int listening; /* process 0: a socket that listens at that address and port, plus 1; the channel owns it. 0: none */
     bool patient;  /* a process that was lost before all have come, or was noted as ended and started again, may come again */
     bool (*died)(void *arg, char *text, size_t size); /* used instead of deaths: returns whether an expected process has ended,

@@ -13,7 +13,7 @@
 /* How long the star may take to say why a connection of the tree has ended. */
 #define TREK_CONTROL_TORN_NS 2000000000
 #define TREK_CONTROL_TOKEN 256
-#define TREK_CONTROL_NEWCOMERS 256
+#define TREK_CONTROL_ARRIVALS 256
 #define TREK_CONTROL_HOOKS 8
 #define TREK_CONTROL_PAYLOAD (64u << 20)
 /* The words for the loss of a process whose message does not fit its seal. */
@@ -128,12 +128,12 @@ struct trek_control {
     trek_status status; /* why the group has ended */
     char message[TREK_ERROR_SIZE];
     int64_t ended_ns, join_until_ns, beat_ns, loop_ns;
-    int64_t crowded_ns; /* since when newcomers have waited for a place among those that have sent nothing; 0: none waits */
+    int64_t crowded_ns; /* since when arrivals have waited for a place among those that have sent nothing; 0: none waits */
     bool warned;        /* a wrong secret has been logged */
     bool table_logged, zero_logs, beat_now;
     int links_count; /* process 0: one for each process, of which its own is not used; other processes: one */
-    trek_control_link *links, newcomers[TREK_CONTROL_NEWCOMERS];
-    int newcomers_top, newcomers_polled; /* top: entries from here on are not used */
+    trek_control_link *links, arrivals[TREK_CONTROL_ARRIVALS];
+    int arrivals_top, arrivals_polled; /* top: entries from here on are not used */
     trek_tree_node node;                 /* the position of this process, known from the start on */
     bool has_tree;
     char up_address[64]; /* of a parent other than process 0; up_port 0: the parent is process 0 */
@@ -188,7 +188,7 @@ void trek_control_wake(trek_control *control);
 void *trek_control_serve(void *control);
 /* Read what has come on a connection and act on each message: of a process of the job, and of a stranger. */
 void trek_control_serve_link(trek_control *control, trek_control_link *link);
-void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer);
+void trek_control_serve_arrival(trek_control *control, trek_control_link *arrival);
 /* Returns whether the process that was called has proved itself. If false, link->forged says whether it has failed for good. */
 bool trek_control_has_proof(trek_control *control, trek_control_link *link);
 /* Serves a connection of the tree in the same way. */

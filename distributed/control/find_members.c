@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the processes that are left find each other: by the doors of the members, in their order. */
+/* How the processes that are left find each other: by the rendezvous points of the members, in their order. */
 #include <stdio.h>
 #include <string.h>
 
-#include "distributed/control/door_internal.h"
+#include "distributed/control/rendezvous_internal.h"
 #include "distributed/system/socket.h"
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
@@ -11,7 +11,7 @@
 /* How often a process looks whether another one has come. */
 #define LOOK_NS 20000000
 
-/* --- at another one's door -------------------------------------------------------------------------- */
+/* --- at another one's rendezvous -------------------------------------------------------------------------- */
 
 typedef enum outcome {
     OUTCOME_PLACE,   /* the place of the next group is known */
@@ -29,7 +29,8 @@ static bool once(void *arg)
 static int go_to(const trek_member *member)
 {
     char why[256];
-    return trek_socket_connect(member->address, member->port, trek_now_ns() + TREK_DOOR_SILENCE_NS, once, NULL, why, sizeof why);
+    return trek_socket_connect(member->address, member->port, trek_now_ns() + TREK_RENDEZVOUS_SILENCE_NS, once, NULL, why,
+                               sizeof why);
 }
 
 static trek_status fail_without(int number)
@@ -48,112 +49,114 @@ static trek_status fail_still(void)
                                     "continued without them, and have ended");
 }
 
-static outcome take_answer(trek_door *door, const trek_door_line *line, const trek_door_note *note, trek_door_place *place)
+static outcome take_answer(trek_rendezvous *rendezvous, const trek_rendezvous_line *line, const trek_rendezvous_note *note,
+                           trek_rendezvous_place *place)
 {
-    if (note->kind == TREK_DOOR_GROUP) {
-        *place = (trek_door_place){
+    if (note->kind == TREK_RENDEZVOUS_GROUP) {
+        *place = (trek_rendezvous_place){
             .process = note->process, .processes = note->processes, .generation = note->generation, .port = note->port
         };
         memcpy(place->address, note->address, sizeof place->address);
-        door->host_line = *line;
+        rendezvous->host_line = *line;
         return OUTCOME_PLACE;
     }
-    if (note->kind == TREK_DOOR_FEW)
-        fail_too_few(note->processes, door->n_members, note->least);
-    else if (note->kind == TREK_DOOR_STILL)
+    if (note->kind == TREK_RENDEZVOUS_FEW)
+        fail_too_few(note->processes, rendezvous->n_members, note->least);
+    else if (note->kind == TREK_RENDEZVOUS_STILL)
         fail_still();
     else
         fail_without(note->number);
     return OUTCOME_FAILED;
 }
 
-/* Processes that considered the host dead, as it may have seemed, wait at this process's door. They must meet it
+/* Processes that considered the host dead, as it may have seemed, wait at this process's rendezvous. They must meet it
  * nevertheless. */
-static void become_guest(trek_door *door, const trek_member *host)
+static void become_guest(trek_rendezvous *rendezvous, const trek_member *host)
 {
-    trek_lock_acquire(&door->lock);
-    door->is_guest = true;
-    door->host = *host;
-    for (int k = 0; k < door->n_visitors; k++)
-        if (door->visitors[k].line.fd >= 0 && door->visitors[k].number >= 0 && !door->visitors[k].answered)
-            trek_door_send_visitor_on(door, &door->visitors[k]);
-    trek_lock_release(&door->lock);
+    trek_lock_acquire(&rendezvous->lock);
+    rendezvous->is_guest = true;
+    rendezvous->host = *host;
+    for (int k = 0; k < rendezvous->n_visitors; k++)
+        if (rendezvous->visitors[k].line.fd >= 0 && rendezvous->visitors[k].number >= 0 && !rendezvous->visitors[k].answered)
+            trek_rendezvous_send_visitor_on(rendezvous, &rendezvous->visitors[k]);
+    trek_lock_release(&rendezvous->lock);
 }
 
-static void end_guest(trek_door *door)
+static void end_guest(trek_rendezvous *rendezvous)
 {
-    trek_lock_acquire(&door->lock);
-    door->is_guest = false;
-    trek_lock_release(&door->lock);
+    trek_lock_acquire(&rendezvous->lock);
+    rendezvous->is_guest = false;
+    trek_lock_release(&rendezvous->lock);
 }
 
-bool trek_door_wait(trek_door *door, trek_door_line *line, const trek_member *host, int64_t until_ns, trek_door_note *note,
+bool trek_rendezvous_wait(trek_rendezvous *rendezvous, trek_rendezvous_line *line, const trek_member *host, int64_t until_ns,
+                          trek_rendezvous_note *note,
                     bool *heard_any)
 {
-    trek_door_note beat = trek_door_note_of(door, TREK_DOOR_BEAT);
+    trek_rendezvous_note beat = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_BEAT);
     int64_t heard = trek_now_ns(), beaten = heard;
     for (;;) {
         struct pollfd wait = { .fd = line->fd, .events = POLLIN };
-        trek_socket_poll(&wait, 1, TREK_DOOR_BEAT_NS / 1000000);
+        trek_socket_poll(&wait, 1, TREK_RENDEZVOUS_BEAT_NS / 1000000);
         int got = 1, shaken = line->seal.state;
-        while (got == 1 && (got = trek_door_receive(door, line, note)) == 1) {
+        while (got == 1 && (got = trek_rendezvous_receive(rendezvous, line, note)) == 1) {
             heard = trek_now_ns();
             if (host && !*heard_any)
-                become_guest(door, host);
+                become_guest(rendezvous, host);
             *heard_any = true;
-            if (note->kind != TREK_DOOR_BEAT)
+            if (note->kind != TREK_RENDEZVOUS_BEAT)
                 return true;
         }
         int64_t now = trek_now_ns();
         heard = line->seal.state == shaken ? heard : now; /* the handshake goes on */
-        if (got < 0 || now - heard > TREK_DOOR_SILENCE_NS || (until_ns && now > until_ns))
+        if (got < 0 || now - heard > TREK_RENDEZVOUS_SILENCE_NS || (until_ns && now > until_ns))
             return false;
-        if (now - beaten >= TREK_DOOR_BEAT_NS && !trek_door_send(door, line, &beat))
+        if (now - beaten >= TREK_RENDEZVOUS_BEAT_NS && !trek_rendezvous_send(rendezvous, line, &beat))
             return false;
-        beaten = now - beaten >= TREK_DOOR_BEAT_NS ? now : beaten;
+        beaten = now - beaten >= TREK_RENDEZVOUS_BEAT_NS ? now : beaten;
     }
 }
 
-static void send_on(trek_door *door, const trek_member *host)
+static void send_on(trek_rendezvous *rendezvous, const trek_member *host)
 {
-    trek_lock_acquire(&door->lock);
-    trek_door_send_on(door, host);
-    trek_lock_release(&door->lock);
+    trek_lock_acquire(&rendezvous->lock);
+    trek_rendezvous_send_on(rendezvous, host);
+    trek_lock_release(&rendezvous->lock);
 }
 
 /* Visits one process. If that sends this process on, *member gets where to try next. */
-static outcome visit_one(trek_door *door, trek_member *member, int64_t until_ns, trek_door_place *place)
+static outcome visit_one(trek_rendezvous *rendezvous, trek_member *member, int64_t until_ns, trek_rendezvous_place *place)
 {
-    trek_door_note note = trek_door_note_of(door, TREK_DOOR_VISIT);
-    trek_lock_acquire(&door->lock);
-    note.awake = !door->joins && !trek_door_stood_still(door);
-    trek_lock_release(&door->lock);
-    trek_door_line line = { .fd = go_to(member) };
+    trek_rendezvous_note note = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_VISIT);
+    trek_lock_acquire(&rendezvous->lock);
+    note.awake = !rendezvous->joins && !trek_rendezvous_stood_still(rendezvous);
+    trek_lock_release(&rendezvous->lock);
+    trek_rendezvous_line line = { .fd = go_to(member) };
     outcome how = OUTCOME_LOST;
-    bool there = trek_door_send(door, &line, &note), heard = false;
+    bool there = trek_rendezvous_send(rendezvous, &line, &note), heard = false;
     if (there)
-        send_on(door, member);
-    bool answered = there && trek_door_wait(door, &line, member, until_ns, &note, &heard);
-    if (answered && note.kind == TREK_DOOR_GO) {
+        send_on(rendezvous, member);
+    bool answered = there && trek_rendezvous_wait(rendezvous, &line, member, until_ns, &note, &heard);
+    if (answered && note.kind == TREK_RENDEZVOUS_GO) {
         *member = (trek_member){ .number = -1, .port = note.port };
         memcpy(member->address, note.address, sizeof member->address);
         how = OUTCOME_SENT_ON;
     } else if (answered) {
-        how = take_answer(door, &line, &note, place);
+        how = take_answer(rendezvous, &line, &note, place);
     }
-    end_guest(door);
+    end_guest(rendezvous);
     if (how != OUTCOME_PLACE)
         trek_socket_close(line.fd);
     return how;
 }
 
 /* Visits a process. If it sends this process on to a process that is not there, this process comes back. */
-static outcome visit(trek_door *door, const trek_member *member, int64_t until_ns, trek_door_place *place)
+static outcome visit(trek_rendezvous *rendezvous, const trek_member *member, int64_t until_ns, trek_rendezvous_place *place)
 {
     trek_member at = *member;
-    outcome how = visit_one(door, &at, until_ns, place);
-    for (int hops = 0; how == OUTCOME_SENT_ON && hops <= door->n_members; hops++) {
-        how = visit_one(door, &at, until_ns, place);
+    outcome how = visit_one(rendezvous, &at, until_ns, place);
+    for (int hops = 0; how == OUTCOME_SENT_ON && hops <= rendezvous->n_members; hops++) {
+        how = visit_one(rendezvous, &at, until_ns, place);
         if (how != OUTCOME_LOST)
             continue;
         at = *member;
@@ -162,9 +165,10 @@ static outcome visit(trek_door *door, const trek_member *member, int64_t until_n
     return how == OUTCOME_SENT_ON ? OUTCOME_LOST : how;
 }
 
-trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t until_ns, trek_door_place *place, bool *lost)
+trek_status trek_rendezvous_visit(trek_rendezvous *rendezvous, const trek_member *host, int64_t until_ns,
+                                  trek_rendezvous_place *place, bool *lost)
 {
-    outcome how = visit(door, host, until_ns, place);
+    outcome how = visit(rendezvous, host, until_ns, place);
     *lost = how == OUTCOME_LOST;
     return how == OUTCOME_FAILED ? trek_error_status() : TREK_OK;
 }
@@ -172,7 +176,7 @@ trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t un
 /* --- whether missing processes are alive --------------------------------------------------------------- */
 
 typedef struct probe {
-    trek_door_line line; /* not connected: the member is not asked, or has answered */
+    trek_rendezvous_line line; /* not connected: the member is not asked, or has answered */
     bool asked, lost; /* lost: it has not answered */
 } probe;
 
@@ -194,49 +198,49 @@ static bool stood_still_since(int64_t *looked)
 {
     int64_t before = *looked;
     *looked = trek_now_ns();
-    return *looked - before > TREK_DOOR_STILL_NS;
+    return *looked - before > TREK_RENDEZVOUS_STILL_NS;
 }
 
 /* Returns whether that process is in a group without this process. */
-static bool follow_probe(const trek_door *door, guest *g)
+static bool follow_probe(const trek_rendezvous *rendezvous, guest *g)
 {
-    trek_door_note note = trek_door_note_of(door, TREK_DOOR_PROBE);
+    trek_rendezvous_note note = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_PROBE);
     if (!g->probe.asked) {
         g->probe.asked = true;
-        if (!trek_socket_begun(g->probe.line.fd) || !trek_door_send(door, &g->probe.line, &note))
+        if (!trek_socket_begun(g->probe.line.fd) || !trek_rendezvous_send(rendezvous, &g->probe.line, &note))
             end_probe(g, true);
         return false;
     }
-    int got = trek_door_receive(door, &g->probe.line, &note);
+    int got = trek_rendezvous_receive(rendezvous, &g->probe.line, &note);
     if (got != 0)
         end_probe(g, got < 0);
-    return got == 1 && note.kind == TREK_DOOR_RUNNING;
+    return got == 1 && note.kind == TREK_RENDEZVOUS_RUNNING;
 }
 
 /* Asks all who are missing at once. Returns the number of a process that is in a group without this process, or -1.
  * If this process stood still meanwhile, others may have given it up, and no process counts as dead because of that. */
-static int probe_missing(const trek_door *door, guest *guests, struct pollfd *polled)
+static int probe_missing(const trek_rendezvous *rendezvous, guest *guests, struct pollfd *polled)
 {
-    int64_t looked = trek_now_ns(), until = looked + TREK_DOOR_SILENCE_NS;
-    int n = door->n_members, open = 0, elsewhere = -1;
+    int64_t looked = trek_now_ns(), until = looked + TREK_RENDEZVOUS_SILENCE_NS;
+    int n = rendezvous->n_members, open = 0, elsewhere = -1;
     bool still = false;
     for (int k = 0; k < n; k++) {
         guest *g = &guests[k];
         g->probe = (probe){ .line.fd = -1 };
         if (g->dead || g->came)
             continue;
-        g->probe.line.fd = trek_socket_begin(door->members[k].address, door->members[k].port);
+        g->probe.line.fd = trek_socket_begin(rendezvous->members[k].address, rendezvous->members[k].port);
         g->probe.lost = g->probe.line.fd < 0;
         open += !g->probe.lost;
     }
     while (open > 0 && trek_now_ns() < until) {
         for (int k = 0; k < n; k++)
             polled[k] = (struct pollfd){ .fd = guests[k].probe.line.fd, .events = guests[k].probe.asked ? POLLIN : POLLOUT };
-        trek_socket_poll(polled, n, TREK_DOOR_BEAT_NS / 1000000);
+        trek_socket_poll(polled, n, TREK_RENDEZVOUS_BEAT_NS / 1000000);
         open = 0;
         for (int k = 0; k < n; k++) {
-            if (guests[k].probe.line.fd >= 0 && polled[k].revents && follow_probe(door, &guests[k]))
-                elsewhere = door->members[k].number;
+            if (guests[k].probe.line.fd >= 0 && polled[k].revents && follow_probe(rendezvous, &guests[k]))
+                elsewhere = rendezvous->members[k].number;
             open += guests[k].probe.line.fd >= 0;
         }
         still |= stood_still_since(&looked);
@@ -250,162 +254,164 @@ static int probe_missing(const trek_door *door, guest *guests, struct pollfd *po
     return elsewhere;
 }
 
-/* --- at this one's own door --------------------------------------------------------------------------------- */
+/* --- at this one's own rendezvous --------------------------------------------------------------------------------- */
 
 /* Returns NULL if it is not here. Called with the lock held. */
-static trek_door_visitor *visitor_of(trek_door *door, int number)
+static trek_rendezvous_visitor *visitor_of(trek_rendezvous *rendezvous, int number)
 {
-    for (int k = 0; k < door->n_visitors; k++)
-        if (door->visitors[k].line.fd >= 0 && !door->visitors[k].answered && door->visitors[k].number == number)
-            return &door->visitors[k];
+    for (int k = 0; k < rendezvous->n_visitors; k++)
+        if (rendezvous->visitors[k].line.fd >= 0 && !rendezvous->visitors[k].answered && rendezvous->visitors[k].number == number)
+            return &rendezvous->visitors[k];
     return NULL;
 }
 
 /* Returns whether all have come who are not dead. */
-static bool look_around(trek_door *door, guest *guests)
+static bool look_around(trek_rendezvous *rendezvous, guest *guests)
 {
     bool all = true;
-    trek_lock_acquire(&door->lock);
-    for (int k = 0; k < door->n_members; k++) {
-        guests[k].came = door->members[k].number == door->own.number || visitor_of(door, door->members[k].number);
+    trek_lock_acquire(&rendezvous->lock);
+    for (int k = 0; k < rendezvous->n_members; k++) {
+        guests[k].came = rendezvous->members[k].number == rendezvous->own.number ||
+            visitor_of(rendezvous, rendezvous->members[k].number);
         all = all && (guests[k].came || guests[k].dead);
     }
-    trek_lock_release(&door->lock);
+    trek_lock_release(&rendezvous->lock);
     return all;
 }
 
-static void wait_a_while(trek_door *door)
+static void wait_a_while(trek_rendezvous *rendezvous)
 {
     int64_t until = trek_now_ns() + LOOK_NS;
-    trek_lock_acquire(&door->lock);
-    trek_condition_wait_until(&door->changed, &door->lock, until);
-    trek_lock_release(&door->lock);
+    trek_lock_acquire(&rendezvous->lock);
+    trek_condition_wait_until(&rendezvous->changed, &rendezvous->lock, until);
+    trek_lock_release(&rendezvous->lock);
 }
 
 /* Sends the same note to all who are here. Called with the lock held. */
-static void send_away(trek_door *door, trek_door_note *note)
+static void send_away(trek_rendezvous *rendezvous, trek_rendezvous_note *note)
 {
-    for (int k = 0; k < door->n_visitors; k++) {
-        trek_door_visitor *visitor = &door->visitors[k];
+    for (int k = 0; k < rendezvous->n_visitors; k++) {
+        trek_rendezvous_visitor *visitor = &rendezvous->visitors[k];
         if (visitor->line.fd < 0 || visitor->number < 0)
             continue;
-        trek_door_send(door, &visitor->line, note);
-        trek_door_drop(visitor);
+        trek_rendezvous_send(rendezvous, &visitor->line, note);
+        trek_rendezvous_drop(visitor);
     }
 }
 
 /* Called with the lock held. */
-static void invite(trek_door *door, trek_door_place *place)
+static void invite(trek_rendezvous *rendezvous, trek_rendezvous_place *place)
 {
-    trek_door_note note = trek_door_note_of(door, TREK_DOOR_GROUP);
+    trek_rendezvous_note note = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_GROUP);
     note.processes = place->processes;
     note.port = place->port;
     note.generation = place->generation;
     memcpy(note.address, place->address, sizeof note.address);
-    for (int k = 0; k < door->n_members; k++) {
-        trek_door_visitor *visitor = visitor_of(door, door->members[k].number);
+    for (int k = 0; k < rendezvous->n_members; k++) {
+        trek_rendezvous_visitor *visitor = visitor_of(rendezvous, rendezvous->members[k].number);
         if (!visitor)
             continue;
         note.process++;
         visitor->answered = true;
-        if (!trek_door_send(door, &visitor->line, &note))
-            trek_door_drop(visitor);
+        if (!trek_rendezvous_send(rendezvous, &visitor->line, &note))
+            trek_rendezvous_drop(visitor);
     }
 }
 
 /* Makes those who are here the next group. Called with the lock held. */
-static trek_status choose(trek_door *door, int least, trek_door_place *place)
+static trek_status choose(trek_rendezvous *rendezvous, int least, trek_rendezvous_place *place)
 {
-    bool awake = !trek_door_stood_still(door);
-    *place = (trek_door_place){ .processes = 1, .generation = door->generation };
-    for (int k = 0; k < door->n_members; k++) {
-        const trek_door_visitor *visitor = visitor_of(door, door->members[k].number);
+    bool awake = !trek_rendezvous_stood_still(rendezvous);
+    *place = (trek_rendezvous_place){ .processes = 1, .generation = rendezvous->generation };
+    for (int k = 0; k < rendezvous->n_members; k++) {
+        const trek_rendezvous_visitor *visitor = visitor_of(rendezvous, rendezvous->members[k].number);
         place->processes += visitor != NULL;
         awake |= visitor && visitor->awake;
         if (visitor && visitor->generation > place->generation)
             place->generation = visitor->generation;
     }
     place->generation++;
-    memcpy(place->address, door->own.address, sizeof place->address);
+    memcpy(place->address, rendezvous->own.address, sizeof place->address);
     if (place->processes < least) {
-        trek_door_note few = trek_door_note_of(door, TREK_DOOR_FEW);
+        trek_rendezvous_note few = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_FEW);
         few.processes = place->processes;
         few.least = least;
-        send_away(door, &few);
-        return fail_too_few(place->processes, door->n_members, least);
+        send_away(rendezvous, &few);
+        return fail_too_few(place->processes, rendezvous->n_members, least);
     }
-    if (!awake && place->processes < door->n_members) {
-        trek_door_note still = trek_door_note_of(door, TREK_DOOR_STILL);
-        send_away(door, &still);
+    if (!awake && place->processes < rendezvous->n_members) {
+        trek_rendezvous_note still = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_STILL);
+        send_away(rendezvous, &still);
         return fail_still();
     }
     int fd = -1;
     trek_status status = place->processes > 1 ? trek_socket_listen(place->address, 0, &fd, &place->port) : TREK_OK;
     place->listening = fd + 1;
     if (status == TREK_OK)
-        invite(door, place);
+        invite(rendezvous, place);
     return status;
 }
 
 /* Begins or ends to be the process to which the others come. */
-static void set_hosts(trek_door *door, bool hosts)
+static void set_hosts(trek_rendezvous *rendezvous, bool hosts)
 {
-    trek_lock_acquire(&door->lock);
-    door->hosts = hosts;
-    door->elder = 0;
-    trek_lock_release(&door->lock);
+    trek_lock_acquire(&rendezvous->lock);
+    rendezvous->hosts = hosts;
+    rendezvous->elder = 0;
+    trek_lock_release(&rendezvous->lock);
 }
 
-static bool has_elder(trek_door *door)
+static bool has_elder(trek_rendezvous *rendezvous)
 {
-    trek_lock_acquire(&door->lock);
-    bool has = door->elder > 0;
-    trek_lock_release(&door->lock);
+    trek_lock_acquire(&rendezvous->lock);
+    bool has = rendezvous->elder > 0;
+    trek_lock_release(&rendezvous->lock);
     return has;
 }
 
 /* Receives the others until all living ones are here, or until a process has appeared to which they and this process
  * must go. */
-static trek_status receive(trek_door *door, guest *guests, struct pollfd *polled, int64_t until_ns)
+static trek_status receive(trek_rendezvous *rendezvous, guest *guests, struct pollfd *polled, int64_t until_ns)
 {
-    for (int k = 0; k < door->n_members && door->members[k].number != door->own.number; k++)
+    for (int k = 0; k < rendezvous->n_members && rendezvous->members[k].number != rendezvous->own.number; k++)
         guests[k].dead = true; /* it was tried */
-    send_on(door, &door->own);
-    while (!look_around(door, guests) && !has_elder(door) && (until_ns == 0 || trek_now_ns() < until_ns)) {
-        int elsewhere = probe_missing(door, guests, polled);
+    send_on(rendezvous, &rendezvous->own);
+    while (!look_around(rendezvous, guests) && !has_elder(rendezvous) && (until_ns == 0 || trek_now_ns() < until_ns)) {
+        int elsewhere = probe_missing(rendezvous, guests, polled);
         if (elsewhere >= 0) {
-            trek_lock_acquire(&door->lock);
-            trek_door_note gone = trek_door_note_of(door, TREK_DOOR_GONE);
-            send_away(door, &gone);
-            trek_lock_release(&door->lock);
+            trek_lock_acquire(&rendezvous->lock);
+            trek_rendezvous_note gone = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_GONE);
+            send_away(rendezvous, &gone);
+            trek_lock_release(&rendezvous->lock);
             return fail_without(elsewhere);
         }
-        if (!look_around(door, guests))
-            wait_a_while(door);
+        if (!look_around(rendezvous, guests))
+            wait_a_while(rendezvous);
     }
     return TREK_OK;
 }
 
-/* Hosts the next group. *elder gets the process to visit instead if its door is set; then nothing was chosen. */
-static trek_status host(trek_door *door, int least, int64_t settle_ns, trek_door_place *place, trek_member *elder)
+/* Hosts the next group. *elder gets the process to visit instead if its rendezvous is set; then nothing was chosen. */
+static trek_status host(trek_rendezvous *rendezvous, int least, int64_t settle_ns, trek_rendezvous_place *place,
+                        trek_member *elder)
 {
-    size_t n = (size_t)door->n_members;
+    size_t n = (size_t)rendezvous->n_members;
     guest *guests = trek_calloc(n, sizeof *guests);
     struct pollfd *polled = trek_calloc(n, sizeof *polled);
     trek_status status = guests && polled ? TREK_OK : TREK_ERR_MEMORY;
     *elder = (trek_member){ .port = 0 };
-    set_hosts(door, true);
+    set_hosts(rendezvous, true);
     if (status == TREK_OK)
-        status = receive(door, guests, polled, settle_ns ? trek_now_ns() + settle_ns : 0);
+        status = receive(rendezvous, guests, polled, settle_ns ? trek_now_ns() + settle_ns : 0);
     if (status == TREK_OK) {
-        trek_lock_acquire(&door->lock);
-        if (door->elder)
-            *elder = door->members[door->elder - 1];
+        trek_lock_acquire(&rendezvous->lock);
+        if (rendezvous->elder)
+            *elder = rendezvous->members[rendezvous->elder - 1];
         else
-            status = choose(door, least, place);
-        trek_lock_release(&door->lock);
+            status = choose(rendezvous, least, place);
+        trek_lock_release(&rendezvous->lock);
     }
-    set_hosts(door, false);
+    set_hosts(rendezvous, false);
     trek_free(guests);
     trek_free(polled);
     return status;
@@ -413,70 +419,70 @@ static trek_status host(trek_door *door, int least, int64_t settle_ns, trek_door
 
 /* --- both --------------------------------------------------------------------------------------------------------- */
 
-trek_status trek_door_meet(trek_door *door, int least, int64_t settle_ns, trek_door_place *place)
+trek_status trek_rendezvous_meet(trek_rendezvous *rendezvous, int least, int64_t settle_ns, trek_rendezvous_place *place)
 {
     /* the host waits settle_ns, and may have waited for the end of its own group before */
-    int64_t until = settle_ns ? trek_now_ns() + 2 * settle_ns + 2 * TREK_DOOR_SILENCE_NS : 0;
+    int64_t until = settle_ns ? trek_now_ns() + 2 * settle_ns + 2 * TREK_RENDEZVOUS_SILENCE_NS : 0;
     if (trek_forked)
         return trek_fail_forked();
-    trek_door_settled(door);
-    trek_lock_acquire(&door->lock);
-    door->lost_ns = door->running ? trek_now_ns() : door->lost_ns;
-    door->running = false;
-    trek_lock_release(&door->lock);
-    for (int k = 0; k < door->n_members && door->members[k].number != door->own.number; k++) {
-        outcome how = visit(door, &door->members[k], until, place);
+    trek_rendezvous_settled(rendezvous);
+    trek_lock_acquire(&rendezvous->lock);
+    rendezvous->lost_ns = rendezvous->running ? trek_now_ns() : rendezvous->lost_ns;
+    rendezvous->running = false;
+    trek_lock_release(&rendezvous->lock);
+    for (int k = 0; k < rendezvous->n_members && rendezvous->members[k].number != rendezvous->own.number; k++) {
+        outcome how = visit(rendezvous, &rendezvous->members[k], until, place);
         if (how != OUTCOME_LOST)
             return how == OUTCOME_PLACE ? TREK_OK : trek_error_status();
     }
     trek_status status = TREK_OK;
     outcome how = OUTCOME_LOST;
-    for (int times = 0; status == TREK_OK && how == OUTCOME_LOST && times <= door->n_members; times++) {
+    for (int times = 0; status == TREK_OK && how == OUTCOME_LOST && times <= rendezvous->n_members; times++) {
         trek_member elder;
-        status = host(door, least, settle_ns, place, &elder);
+        status = host(rendezvous, least, settle_ns, place, &elder);
         if (status != TREK_OK || elder.port == 0)
             return status;
-        how = visit(door, &elder, until, place);
+        how = visit(rendezvous, &elder, until, place);
     }
     if (how == OUTCOME_LOST)
         return trek_fail(TREK_ERR_PEER, "rejoin: the remaining processes keep changing: no group has been formed");
     return how == OUTCOME_PLACE ? TREK_OK : trek_error_status();
 }
 
-static bool host_died(trek_door *door)
+static bool host_died(trek_rendezvous *rendezvous)
 {
-    trek_door_note note;
+    trek_rendezvous_note note;
     int got = 1;
-    while (door->host_line.fd >= 0 && got == 1)
-        got = trek_door_receive(door, &door->host_line, &note);
+    while (rendezvous->host_line.fd >= 0 && got == 1)
+        got = trek_rendezvous_receive(rendezvous, &rendezvous->host_line, &note);
     return got < 0;
 }
 
-bool trek_door_died(void *arg, char *text, size_t size)
+bool trek_rendezvous_died(void *arg, char *text, size_t size)
 {
-    trek_door *door = arg;
-    bool died = host_died(door);
+    trek_rendezvous *rendezvous = arg;
+    bool died = host_died(rendezvous);
     snprintf(text, size, "the process that formed the group ended");
-    trek_lock_acquire(&door->lock);
-    for (int k = 0; k < door->n_visitors && !died; k++)
-        if (door->visitors[k].answered && door->visitors[k].line.fd < 0) {
-            snprintf(text, size, "process %d of the job ended", door->visitors[k].number);
+    trek_lock_acquire(&rendezvous->lock);
+    for (int k = 0; k < rendezvous->n_visitors && !died; k++)
+        if (rendezvous->visitors[k].answered && rendezvous->visitors[k].line.fd < 0) {
+            snprintf(text, size, "process %d of the job ended", rendezvous->visitors[k].number);
             died = true;
         }
-    trek_lock_release(&door->lock);
+    trek_lock_release(&rendezvous->lock);
     return died;
 }
 
-void trek_door_settled(trek_door *door)
+void trek_rendezvous_settled(trek_rendezvous *rendezvous)
 {
-    trek_lock_acquire(&door->lock);
-    for (int k = 0; k < door->n_visitors; k++) {
-        if (!door->visitors[k].answered)
+    trek_lock_acquire(&rendezvous->lock);
+    for (int k = 0; k < rendezvous->n_visitors; k++) {
+        if (!rendezvous->visitors[k].answered)
             continue;
-        trek_door_drop(&door->visitors[k]);
-        door->visitors[k].answered = false;
+        trek_rendezvous_drop(&rendezvous->visitors[k]);
+        rendezvous->visitors[k].answered = false;
     }
-    trek_lock_release(&door->lock);
-    trek_socket_close(door->host_line.fd);
-    door->host_line.fd = -1;
+    trek_lock_release(&rendezvous->lock);
+    trek_socket_close(rendezvous->host_line.fd);
+    rendezvous->host_line.fd = -1;
 }

@@ -27,7 +27,7 @@
 /* What a connection is used for. */
 typedef enum trek_role {
     TREK_ROLE_CHANNEL = 1, /* the control channel */
-    TREK_ROLE_DOOR,        /* a door, or the place where processes wait to join */
+    TREK_ROLE_RENDEZVOUS,        /* a rendezvous, or the place where processes wait to join */
     TREK_ROLE_DATA,        /* the data of collectives */
 } trek_role;
 

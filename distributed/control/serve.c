@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread of the control channel: lets newcomers in, reads what the others say, sends heartbeats, and notices who
+/* The thread of the control channel: lets arrivals in, reads what the others say, sends heartbeats, and notices who
  * is silent. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "distributed/control/control_internal.h"
-#include "distributed/control/door_internal.h"
+#include "distributed/control/rendezvous_internal.h"
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
@@ -21,7 +21,7 @@
 /* How long to wait for the last states of the others before the table is logged. */
 #define TABLE_NS 250000000
 
-/* --- newcomers, on process 0 -------------------------------------------------------------------------------------- */
+/* --- arrivals, on process 0 -------------------------------------------------------------------------------------- */
 
 static const char *why_refused(const trek_control *control, const trek_control_hello *hello, char *text, size_t size)
 {
@@ -82,12 +82,12 @@ static void start_group(trek_control *control)
     trek_condition_wake_all(&control->changed);
 }
 
-static void admit(trek_control *control, trek_control_link *newcomer, const trek_control_hello *hello)
+static void admit(trek_control *control, trek_control_link *arrival, const trek_control_hello *hello)
 {
     trek_control_link *link = &control->links[hello->process];
     trek_control_peer_state *peer = &control->peers[hello->process];
-    *link = *newcomer;
-    *newcomer = (trek_control_link){ .fd = -1, .process = -1 };
+    *link = *arrival;
+    *arrival = (trek_control_link){ .fd = -1, .process = -1 };
     link->process = hello->process;
     peer->joined = true;
     peer->pid = hello->pid;
@@ -109,12 +109,12 @@ static void admit(trek_control *control, trek_control_link *newcomer, const trek
 }
 
 /* Admits a child of this process, which may have come to a gather already. */
-static void admit_child(trek_control *control, trek_control_link *newcomer, int process)
+static void admit_child(trek_control *control, trek_control_link *arrival, int process)
 {
     trek_control_link *link = &control->below[trek_tree_which(&control->node, process)];
     bool all = true;
-    *link = *newcomer;
-    *newcomer = (trek_control_link){ .fd = -1, .process = -1 };
+    *link = *arrival;
+    *arrival = (trek_control_link){ .fd = -1, .process = -1 };
     link->process = process;
     for (int k = 0; k < control->node.children; k++)
         all = all && control->below[k].fd >= 0;
@@ -125,122 +125,122 @@ static void admit_child(trek_control *control, trek_control_link *newcomer, int 
     trek_control_serve_branch(control, link);
 }
 
-/* The newcomer has its answer, and goes when it has read that. */
-static void finish_with(trek_control_link *newcomer)
+/* The arrival has its answer, and goes when it has read that. */
+static void finish_with(trek_control_link *arrival)
 {
-    trek_socket_finish(newcomer->fd);
-    newcomer->closing = true;
+    trek_socket_finish(arrival->fd);
+    arrival->closing = true;
 }
 
-static void turn_away(trek_control *control, trek_control_link *newcomer, const char *why)
+static void turn_away(trek_control *control, trek_control_link *arrival, const char *why)
 {
     trek_log_message(TREK_LOG_LEVEL_INFO, "control: a process was rejected: %s", why);
-    trek_control_send(control, newcomer, TREK_CONTROL_REFUSED, 0, why, strlen(why));
-    finish_with(newcomer);
+    trek_control_send(control, arrival, TREK_CONTROL_REFUSED, 0, why, strlen(why));
+    finish_with(arrival);
 }
 
 /* A process that was started again looks for a group that lets it join; this group does not yet. */
-static void serve_note(trek_control *control, trek_control_link *newcomer)
+static void serve_note(trek_control *control, trek_control_link *arrival)
 {
-    if (newcomer->in_used < sizeof(trek_door_note))
+    if (arrival->in_used < sizeof(trek_rendezvous_note))
         return;
-    if (trek_door_answer_early(newcomer->in, control->process, &newcomer->seal, newcomer->fd))
-        finish_with(newcomer);
+    if (trek_rendezvous_answer_early(arrival->in, control->process, &arrival->seal, arrival->fd))
+        finish_with(arrival);
     else
-        trek_control_link_close(newcomer);
+        trek_control_link_close(arrival);
 }
 
 /* Before version 5 a process began with a message of that version, and it understands this refusal. */
-static void refuse_version_4(const trek_control *control, trek_control_link *newcomer)
+static void refuse_version_4(const trek_control *control, trek_control_link *arrival)
 {
     char why[160];
     snprintf(why, sizeof why, "it speaks version 4 of the control channel, or an earlier one, and process %d version %d",
              control->process, TREK_HANDSHAKE_VERSION);
     trek_control_head head = { .magic = TREK_CONTROL_MAGIC_OF_4, .type = TREK_CONTROL_REFUSED, .bytes = (uint32_t)strlen(why) };
     struct iovec parts[2] = { { &head, sizeof head }, { why, strlen(why) } };
-    trek_socket_send(newcomer->fd, parts, 2);
+    trek_socket_send(arrival->fd, parts, 2);
     trek_log_message(TREK_LOG_LEVEL_INFO, "control: a process was rejected: %s", why);
-    finish_with(newcomer);
+    finish_with(arrival);
 }
 
 /* Refuses a process that has not proved that it belongs to the job. */
-static void fail_handshake(trek_control *control, trek_control_link *newcomer, trek_shake how)
+static void fail_handshake(trek_control *control, trek_control_link *arrival, trek_shake how)
 {
     const uint64_t before = TREK_CONTROL_MAGIC_OF_4;
     char why[TREK_WHERE + 128];
-    if (how == TREK_SHAKE_STRANGER && newcomer->in_used >= sizeof before && memcmp(newcomer->in, &before, sizeof before) == 0) {
-        refuse_version_4(control, newcomer);
+    if (how == TREK_SHAKE_STRANGER && arrival->in_used >= sizeof before && memcmp(arrival->in, &before, sizeof before) == 0) {
+        refuse_version_4(control, arrival);
         return;
     }
     if (how == TREK_SHAKE_STRANGER) {
-        trek_control_link_close(newcomer);
+        trek_control_link_close(arrival);
         return;
     }
     if (how == TREK_SHAKE_VERSION)
         snprintf(why, sizeof why, "it speaks version %d of the control channel, process %d version %d",
-                 newcomer->seal.other.version, control->process, TREK_HANDSHAKE_VERSION);
+                 arrival->seal.other.version, control->process, TREK_HANDSHAKE_VERSION);
     else
-        trek_seal_why(&newcomer->seal, how, control->where, why, sizeof why);
+        trek_seal_why(&arrival->seal, how, control->where, why, sizeof why);
     trek_log_message(control->warned ? TREK_LOG_LEVEL_INFO : TREK_LOG_LEVEL_WARNING, /* strangers must not fill a log */
-                     "control: a process that claims to be process %d was rejected: %s", newcomer->seal.other.process, why);
+                     "control: a process that claims to be process %d was rejected: %s", arrival->seal.other.process, why);
     control->warned = true;
-    finish_with(newcomer);
+    finish_with(arrival);
 }
 
-void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer)
+void trek_control_serve_arrival(trek_control *control, trek_control_link *arrival)
 {
     trek_control_head head;
     trek_control_hello hello;
     const char *data;
     char why[512];
-    bool bad = false, open = trek_control_receive(control, newcomer);
-    trek_shake how = newcomer->closing ? TREK_SHAKE_DONE : trek_control_shake(control, newcomer);
+    bool bad = false, open = trek_control_receive(control, arrival);
+    trek_shake how = arrival->closing ? TREK_SHAKE_DONE : trek_control_shake(control, arrival);
     if (how != TREK_SHAKE_DONE) {
         if (how != TREK_SHAKE_MORE)
-            fail_handshake(control, newcomer, how);
+            fail_handshake(control, arrival, how);
         if (!open)
-            trek_control_link_close(newcomer);
+            trek_control_link_close(arrival);
         return;
     }
-    if (!newcomer->closing && open && newcomer->seal.other.role == TREK_ROLE_DOOR) {
-        serve_note(control, newcomer);
+    if (!arrival->closing && open && arrival->seal.other.role == TREK_ROLE_RENDEZVOUS) {
+        serve_note(control, arrival);
         return;
     }
-    if (newcomer->closing || !trek_control_message(newcomer, &head, &data, &bad)) {
-        if (newcomer->closing)
-            newcomer->in_used = 0;
-        if (!open || (bad && !newcomer->closing))
-            trek_control_link_close(newcomer);
+    if (arrival->closing || !trek_control_message(arrival, &head, &data, &bad)) {
+        if (arrival->closing)
+            arrival->in_used = 0;
+        if (!open || (bad && !arrival->closing))
+            trek_control_link_close(arrival);
         return;
     }
     if (head.type != TREK_CONTROL_HELLO || head.bytes != sizeof hello) {
-        trek_control_link_close(newcomer);
+        trek_control_link_close(arrival);
         return;
     }
     memcpy(&hello, data, sizeof hello);
-    trek_control_consume(newcomer, &head);
+    trek_control_consume(arrival, &head);
     if (comes_early(control, &hello)) {
-        trek_control_send(control, newcomer, TREK_CONTROL_LATER, 0, NULL, 0);
-        finish_with(newcomer);
+        trek_control_send(control, arrival, TREK_CONTROL_LATER, 0, NULL, 0);
+        finish_with(arrival);
     } else if (why_refused(control, &hello, why, sizeof why)) {
         if (atomic_load(&control->ended) && hello.process > 0 && hello.process < control->processes)
             control->peers[hello.process].joined = true; /* it has come, and knows the group */
-        turn_away(control, newcomer, why);
+        turn_away(control, arrival, why);
         trek_condition_wake_all(&control->changed);
     } else if (control->process == 0) {
-        admit(control, newcomer, &hello);
+        admit(control, arrival, &hello);
     } else {
-        admit_child(control, newcomer, hello.process);
+        admit_child(control, arrival, hello.process);
     }
 }
 
 /* Returns a free place, or NULL if there is none yet. A silent stranger makes room for others; a process of the job
  * speaks as soon as it has connected. */
-static trek_control_link *place_of_newcomer(trek_control *control, int64_t now)
+static trek_control_link *place_of_arrival(trek_control *control, int64_t now)
 {
-    trek_control_link *oldest = &control->newcomers[0];
-    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++) {
-        trek_control_link *place = &control->newcomers[i];
+    trek_control_link *oldest = &control->arrivals[0];
+    for (int i = 0; i < TREK_CONTROL_ARRIVALS; i++) {
+        trek_control_link *place = &control->arrivals[i];
         if (place->fd < 0)
             return place;
         if (place->since_ns < oldest->since_ns)
@@ -252,7 +252,7 @@ static trek_control_link *place_of_newcomer(trek_control *control, int64_t now)
     return oldest;
 }
 
-/* Ends the group because newcomers cannot be accepted. */
+/* Ends the group because arrivals cannot be accepted. */
 static void end_by_limit(trek_control *control, int error)
 {
     char why[160], message[TREK_ERROR_SIZE];
@@ -261,11 +261,11 @@ static void end_by_limit(trek_control *control, int error)
     trek_control_end_locked(control, TREK_ERR_COMM, message);
 }
 
-static void accept_newcomers(trek_control *control)
+static void accept_arrivals(trek_control *control)
 {
     trek_control_link *place;
     control->crowded_ns = 0;
-    while ((place = place_of_newcomer(control, trek_now_ns()))) {
+    while ((place = place_of_arrival(control, trek_now_ns()))) {
         bool full;
         int fd = trek_socket_accept(control->listen_fd, NULL, &full);
         if (fd < 0 && !control->started && trek_process_is_limit(errno))
@@ -275,9 +275,9 @@ static void accept_newcomers(trek_control *control)
         if (fd < 0)
             return;
         *place = (trek_control_link){ .fd = fd, .process = -1, .since_ns = trek_now_ns() };
-        int top = (int)(place - control->newcomers) + 1;
-        control->newcomers_top = top > control->newcomers_top ? top : control->newcomers_top;
-        trek_control_serve_newcomer(control, place); /* what it has already sent */
+        int top = (int)(place - control->arrivals) + 1;
+        control->arrivals_top = top > control->arrivals_top ? top : control->arrivals_top;
+        trek_control_serve_arrival(control, place); /* what it has already sent */
     }
     control->crowded_ns = trek_now_ns();
 }
@@ -499,9 +499,9 @@ static void notice_silence(trek_control *control, int64_t now)
                  (double)silent * 1e-9);
         lose_link(control, link, how);
     }
-    for (int i = 0; i < control->newcomers_top; i++)
-        if (control->newcomers[i].fd >= 0 && now - control->newcomers[i].since_ns > HANDSHAKE_NS)
-            trek_control_link_close(&control->newcomers[i]);
+    for (int i = 0; i < control->arrivals_top; i++)
+        if (control->arrivals[i].fd >= 0 && now - control->arrivals[i].since_ns > HANDSHAKE_NS)
+            trek_control_link_close(&control->arrivals[i]);
 }
 
 /* A connection of the tree has ended, and the star has not said why. */
@@ -613,11 +613,11 @@ static int watch(trek_control *control)
     polled[n++] = watched(&control->up);
     for (int k = 0; k < TREK_TREE_FAN; k++)
         polled[n++] = watched(&control->below[k]);
-    while (control->newcomers_top > 0 && control->newcomers[control->newcomers_top - 1].fd < 0)
-        control->newcomers_top--;
-    control->newcomers_polled = control->newcomers_top;
-    for (int i = 0; i < control->newcomers_polled; i++)
-        polled[n++] = (struct pollfd){ .fd = control->newcomers[i].fd, .events = POLLIN };
+    while (control->arrivals_top > 0 && control->arrivals[control->arrivals_top - 1].fd < 0)
+        control->arrivals_top--;
+    control->arrivals_polled = control->arrivals_top;
+    for (int i = 0; i < control->arrivals_polled; i++)
+        polled[n++] = (struct pollfd){ .fd = control->arrivals[i].fd, .events = POLLIN };
     return n;
 }
 
@@ -660,11 +660,11 @@ static void serve_sockets(trek_control *control)
     for (int k = 0; k < TREK_TREE_FAN; k++, at++)
         if (may_read(&control->below[k], at))
             trek_control_serve_branch(control, &control->below[k]);
-    for (int i = 0; i < control->newcomers_polled; i++, at++)
-        if (control->newcomers[i].fd >= 0 && at->fd == control->newcomers[i].fd && at->revents)
-            trek_control_serve_newcomer(control, &control->newcomers[i]);
+    for (int i = 0; i < control->arrivals_polled; i++, at++)
+        if (control->arrivals[i].fd >= 0 && at->fd == control->arrivals[i].fd && at->revents)
+            trek_control_serve_arrival(control, &control->arrivals[i]);
     if (polled[1].revents || (control->crowded_ns && trek_now_ns() - control->crowded_ns >= HURRIED_NS))
-        accept_newcomers(control);
+        accept_arrivals(control);
 }
 
 static bool has_links(const trek_control *control)

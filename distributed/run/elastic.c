@@ -3,7 +3,7 @@
  * the others form a new group (comm/regroup.h). They take the newest complete step that one of them has, and from
  * there on the run is a resumed run: the state is that of a checkpoint, in memory, which that process writes and all
  * load. Restarted processes join where an epoch begins: all leave their group, as if a process had died, and form the
- * next one with the newcomers, which have no state of their own.
+ * next one with the joiners, which have no state of their own.
  *
  * Until its last meeting of the processes a step changes buffers only, and each process does the rest by itself. So
  * parameters and optimizer are those of the last complete step, and processes that had passed the last meeting are
@@ -60,7 +60,7 @@ typedef struct run_elastic {
     trek_comm *comm;         /* the current group */
     trek_status status;      /* OK, or why the state could not be kept */
     place at;
-    int64_t admitted;        /* the last epoch in which newcomers were admitted, from 1 on */
+    int64_t admitted;        /* the last epoch in which joiners were admitted, from 1 on */
     uint64_t rng_step, rng_draw;
     double numbers[TREK_RUN_NUMBERS];
     int64_t epoch_steps, epoch_ns; /* since the epoch began */
@@ -650,7 +650,7 @@ static trek_status admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *ru
     return status == TREK_OK ? take_up(run, drop, build) : status;
 }
 
-/* When a meeting with newcomers has lost a process, no further newcomers are admitted in the same epoch: a group with
+/* When a meeting with joiners has lost a process, no further joiners are admitted in the same epoch: a group with
  * a process that cannot reach all others ends at once, and the run would never get past the epoch's beginning. */
 trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
 {
@@ -662,9 +662,9 @@ trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(tr
         return TREK_OK;
     trek_status status = TREK_OK;
     bool closed = e->admitted == epoch + 1;
-    for (int newcomers = 1; status == TREK_OK && newcomers > 0;) { /* newcomers ask, too */
-        status = trek_regroup_invite(e->regroup, e->comm, closed, &newcomers);
-        if (status != TREK_OK || newcomers == 0)
+    for (int joiners = 1; status == TREK_OK && joiners > 0;) { /* joiners ask, too */
+        status = trek_regroup_invite(e->regroup, e->comm, closed, &joiners);
+        if (status != TREK_OK || joiners == 0)
             continue;
         e->admitted = epoch + 1;
         status = admit(run, epoch, drop, build);

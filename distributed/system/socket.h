@@ -28,7 +28,7 @@ static inline char *trek_socket_where(const char *address, int port, char *text,
  * resolves to its loopback, other than "localhost", stands for all its addresses. Fails with COMM, which names the
  * address. */
 trek_status trek_socket_listen(const char *address, int port, int *fd, int *bound);
-/* Returns a newcomer's socket, or -1. *from gets a number for the address that it comes from (of IPv6, for its
+/* Returns the socket of a new connection, or -1. *from gets a number for the address that it comes from (of IPv6, for its
  * network). *full: the system has no descriptor for it, and it keeps waiting. Both may be NULL. */
 int trek_socket_accept(int listening, uint64_t *from, bool *full);
 /* Tries again and again until it is connected, trek_now_ns() reaches until_ns, or stop(arg) returns true; stop may be NULL.

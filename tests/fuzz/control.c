@@ -34,7 +34,7 @@ static void shake(peer *p)
         trek_seal_shake(&p->seal, &own, p->ours, in, sizeof in, &taken);
 }
 
-/* Another connection, to be that of a newcomer, or process 0's. */
+/* Another connection, to be that of an arrival, or process 0's. */
 static bool connect_anew(peer *p)
 {
     int ends[2];
@@ -43,7 +43,7 @@ static bool connect_anew(peer *p)
         close(p->ours);
     p->ours = -1;
     bool from_child = control->process != 0 && control->node.children > 0 && p->connections % 2 == 1;
-    trek_control_link *place = control->process == 0 ? &control->newcomers[0] : from_child ? &control->below[0]
+    trek_control_link *place = control->process == 0 ? &control->arrivals[0] : from_child ? &control->below[0]
         : &control->links[0];
     int size, process = control->process == 0 ? -1 : from_child ? trek_tree_child(&control->node, 0, &size) : 0;
     if (p->connections++ >= 4 || place->fd >= 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
@@ -70,10 +70,10 @@ static bool connect_anew(peer *p)
 static void serve(peer *p)
 {
     trek_control *control = p->control;
-    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
-        if (control->newcomers[i].fd >= 0)
-            trek_control_serve_newcomer(control, &control->newcomers[i]);
-    bool open = control->newcomers[0].fd >= 0;
+    for (int i = 0; i < TREK_CONTROL_ARRIVALS; i++)
+        if (control->arrivals[i].fd >= 0)
+            trek_control_serve_arrival(control, &control->arrivals[i]);
+    bool open = control->arrivals[0].fd >= 0;
     for (int i = 0; i < control->links_count; i++) {
         trek_control_link *link = &control->links[i];
         if (link->fd >= 0)

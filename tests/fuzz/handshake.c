@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t used = 0, taken;
     trek_hmac_key secret;
     trek_seal seal = { .state = 0 };
-    trek_identity own = { .secret = &secret, .role = TREK_ROLE_DOOR, .process = 1 };
+    trek_identity own = { .secret = &secret, .role = TREK_ROLE_RENDEZVOUS, .process = 1 };
     if (size == 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
         return 0;
     trek_hmac_key_of("a token of a job", 16, &secret);

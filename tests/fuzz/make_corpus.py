@@ -113,9 +113,9 @@ def noted(which, kind, number=0, generation=0, program=0, port=0, address=b"", m
     return bytes([which | kind << 2 | more, len(data)]) + data
 
 
-put("door", "visits", b"\6" + noted(0, 1, number=1) + noted(1, 2, number=1) + noted(2, 1, number=9) + noted(0, 5))
-put("door", "joins", b"\7" + noted(0, 10, 5, port=4000, address=b"10.0.0.5") + noted(1, 10, 2, port=70000) + noted(2, 10, 5, port=4001, address=b"a" * 64, more=128))
-put("door", "between", b"\1" + noted(0, 1, number=1) + noted(1, 10, 3, port=1, address=b"x"))
+put("rendezvous", "visits", b"\6" + noted(0, 1, number=1) + noted(1, 2, number=1) + noted(2, 1, number=9) + noted(0, 5))
+put("rendezvous", "joins", b"\7" + noted(0, 10, 5, port=4000, address=b"10.0.0.5") + noted(1, 10, 2, port=70000) + noted(2, 10, 5, port=4001, address=b"a" * 64, more=128))
+put("rendezvous", "between", b"\1" + noted(0, 1, number=1) + noted(1, 10, 3, port=1, address=b"x"))
 
 
 def shaken(step, version=5, role=2, process=1, proof=b""):
@@ -139,7 +139,7 @@ put("cards", "two", b"\1" + card(b"127.0.0.1", 40000) + card(b"::1", 1))
 put("cards", "refused", b"\1" + card(b"127.0.0.1", 40000) + card(b"", 0, 7))
 put("cards", "endless", b"\0" + card(b"1" * 64, 65535) + b"more")
 put("cards", "status", b"\0" + card(b"1", 65536, -5))
-put("door", "raw", b"\7" + bytes([64, 20]) + b"GET / HTTP/1.1\r\n\r\n\0\0" + noted(1, 15, number=-1))
+put("rendezvous", "raw", b"\7" + bytes([64, 20]) + b"GET / HTTP/1.1\r\n\r\n\0\0" + noted(1, 15, number=-1))
 
 for name, text in (("index", "GET\n/\n"), ("runs", "GET\n/api/runs\n"), ("processes", "GET\n/api/runs/a/processes\n"), ("lines", "GET\n/api/runs/a/process-0.jsonl\n5\n"),
                    ("link", "GET\n/api/runs/a/process-1.jsonl\n0\n"), ("metrics", "GET\n/api/runs/a/metrics\n"), ("outside", "GET\n/api/runs/../hidden\n"),

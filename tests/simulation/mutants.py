@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether simulated schedules notice a defect that the job's control channel, doors, communicators or runs once had, or might have. Each mutant
+"""Whether simulated schedules notice a defect that the job's control channel, rendezvous points, communicators or runs once had, or might have. Each mutant
 takes one mend back; it is compiled, and the simulation must fail within its schedules.
 
 First those schedules are run that are known to find it, by found.txt: without the mutant they must go well. As a seed is a schedule
@@ -40,7 +40,7 @@ MUTANTS = [
      "    trek_control_link_close(link);\n"
      "    if (!forgets(control, process) && !atomic_load(&control->stopping) && !control->peers[process].left)\n"
      "        end_without(control, process, how);\n"),
-    ("no_door_without_a_reason", "distributed/comm/regroup.c",
+    ("no_rendezvous_without_a_reason", "distributed/comm/regroup.c",
      "return trek_control_ended(comm->control)\n                   ? trek_control_fail(comm->control)", "return false ? TREK_OK"),
     ("begins_before_all_have_entered", "distributed/comm/regroup.c", "        status = await_entered(comm, status);\n", ""),
     ("admits_who_cannot_reach_all_again", "distributed/run/elastic.c",
@@ -52,7 +52,7 @@ MUTANTS = [
      "    trek_control_check_left(control);\n    trek_control_gather_left(control);\n", "    trek_control_check_left(control);\n"),
     ("blames_others_after_a_stop", "distributed/control/serve.c", "    if (slept)\n", "    if (slept && false)\n"),
     ("join_waits_for_who_died", "distributed/control/find_members.c",
-     "    bool died = host_died(door);\n", "    bool died = false && host_died(door);\n"),
+     "    bool died = host_died(rendezvous);\n", "    bool died = false && host_died(rendezvous);\n"),
     ("orphaned_lock_in_a_join", "distributed/control/control.c",
      "    bool started = control->started; /* the group may have ended again; the first call reports that */\n"
      "    trek_lock_release(&control->lock);\n",
@@ -61,13 +61,13 @@ MUTANTS = [
      "        while (control->hooks[h].calling && !trek_thread_equal(trek_thread_self(), control->thread))\n"
      "            trek_condition_wait(&control->changed, &control->lock);\n", ""),
     ("guest_that_died_is_waited_for", "distributed/control/find_members.c",
-     "        if (door->visitors[k].answered && door->visitors[k].line.fd < 0) {", "        if (false) {"),
+     "        if (rendezvous->visitors[k].answered && rendezvous->visitors[k].line.fd < 0) {", "        if (false) {"),
     ("epoch_on_averages_is_left_out", "distributed/run/elastic.c",
      "    if (status == TREK_OK && s->averages && batch == 0)\n        status = trek_loader_seek(run->train, epoch, 0); "
      "/* it is at the end of the epoch before */\n", ""),
-    ("guest_keeps_its_visitors", "distributed/control/lobby.c",
-     "    tell(door, visitor, TREK_DOOR_GO, &door->host);\n    visitor->number = -1; /* it does not wait here */\n", ""),
-    ("host_does_not_hear_its_elder", "distributed/control/door.c", "    note_elder(door, number);\n", ""),
+    ("guest_keeps_its_visitors", "distributed/control/join_queue.c",
+     "    tell(rendezvous, visitor, TREK_RENDEZVOUS_GO, &rendezvous->host);\n    visitor->number = -1; /* it does not wait here */\n", ""),
+    ("host_does_not_hear_its_elder", "distributed/control/rendezvous.c", "    note_elder(rendezvous, number);\n", ""),
     ("nobody_begins_anew", "distributed/run/elastic.c", "        *anew = places[source].epoch < 0 && !late;\n", "        *anew = false;\n"),
     ("errors_of_the_old_group", "distributed/run/elastic.c", "    trek_error_clear(); /* errors of the old group's calls */\n", ""),
     ("new_process_0_writes_nothing", "distributed/run/train.c", "    return status == TREK_OK ? agree(run, trek_run_save_begin(run)) : status;\n",
@@ -79,16 +79,16 @@ MUTANTS = [
      "    while (false) {\n        status = is_over"),
     ("next_group_is_turned_away", "distributed/control/serve.c",
      "if (comes_early(control, &hello)) {", "if (false) {"),
-    ("old_group_closes_its_door", "distributed/control/serve.c", "(waited || control->patient)", "control->patient"),
+    ("old_group_closes_its_rendezvous", "distributed/control/serve.c", "(waited || control->patient)", "control->patient"),
     ("lost_while_joining_for_good", "distributed/control/serve.c", "    if (forgets(control, process))\n", "    if (false)\n"),
     ("goes_on_alone_after_a_stop", "distributed/control/find_members.c",
-     "if (!awake && place->processes < door->n_members) {", "if (false) {"),
+     "if (!awake && place->processes < rendezvous->n_members) {", "if (false) {"),
     ("branch_below_process_0_that_left", "distributed/control/end.c", "    if (process == 0)\n        watch_branch(control);\n", ""),
-    ("newcomer_too_late_is_not_told", "distributed/control/door.c",
-     "    if (!trek_forked)\n        trek_door_close_lobby(door);\n", ""),
-    ("door_asked_between_groups", "distributed/control/door.c",
-     "static bool is_between(const trek_door *door) { return door->n_members == 0 && !door->joins; }",
-     "static bool is_between(const trek_door *door) { return door == NULL; }"),
+    ("joiner_too_late_is_not_told", "distributed/control/rendezvous.c",
+     "    if (!trek_forked)\n        trek_rendezvous_close_join_queue(rendezvous);\n", ""),
+    ("rendezvous_asked_between_groups", "distributed/control/rendezvous.c",
+     "static bool is_between(const trek_rendezvous *rendezvous) { return rendezvous->n_members == 0 && !rendezvous->joins; }",
+     "static bool is_between(const trek_rendezvous *rendezvous) { return rendezvous == NULL; }"),
 ]
 # These no schedule finds: they are run if they are named, and told. One or two schedules of 20,000 found the first two until
 # connections began with a handshake, which made them other schedules. For the third, a process must have come to a group that the next host did not

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes of one machine that go on without those who die, and take in those who were started again: comm/init.c, the shared
- * engine, comm/regroup.c and the doors. A step is a sum over all and is complete when it has come back; whoever is behind takes
- * the newest state, as run/elastic.c does it. */
+ * engine, comm/regroup.c and the rendezvous points. A step is a sum over all and is complete when it has come back; whoever is
+ * behind takes the newest state, as run/elastic.c does it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ typedef struct member {
     int number;
     bool again, done, alone; /* started again; it has got to the end; it did not find the others any more */
     int64_t wait_ns, works_ns;
-    int64_t admitted; /* the step before which newcomers were admitted last, from 1 on */
+    int64_t admitted; /* the step before which joiners were admitted last, from 1 on */
     int groups; /* that it was in */
     int32_t generation; /* of the last one */
     int64_t stepped_ns; /* when its last complete step began */
@@ -35,7 +35,7 @@ static struct {
     int n, least, n_members, restarts, runs; /* runs: one after the other, in groups of their own */
     int64_t steps;
     double deadline_s;
-    sim_fault *at_door; /* comes when its process is about to open its door; NULL: none */
+    sim_fault *at_rendezvous; /* comes when its process is about to open its rendezvous; NULL: none */
     sim_fault *at_meet; /* when it looks for the others */
     member members[SIM_PROCESSES];
 } job;
@@ -147,9 +147,9 @@ static trek_status admit(trek_regroup *regroup, trek_comm **comm, member *own)
 {
     trek_status status = TREK_OK;
     bool closed = own->admitted == own->state.step + 1;
-    for (int newcomers = 1; status == TREK_OK && newcomers > 0;) { /* those who have come ask, too */
-        status = trek_regroup_invite(regroup, *comm, closed, &newcomers);
-        if (status != TREK_OK || newcomers == 0)
+    for (int joiners = 1; status == TREK_OK && joiners > 0;) { /* those who have come ask, too */
+        status = trek_regroup_invite(regroup, *comm, closed, &joiners);
+        if (status != TREK_OK || joiners == 0)
             continue;
         own->admitted = own->state.step + 1;
         status = meet(regroup, comm, own);
@@ -207,8 +207,8 @@ static void run(member *own)
             trek_comm_set_deadline(comm, job.deadline_s);
     } else {
         comm = trek_comm_init(&(trek_comm_opts){ .engine = "shared", .deadline_s = job.deadline_s });
-        if (job.at_door && own->number == job.at_door->process)
-            sim_faults_let(job.at_door);
+        if (job.at_rendezvous && own->number == job.at_rendezvous->process)
+            sim_faults_let(job.at_rendezvous);
         regroup = comm ? trek_regroup_new(comm, PROGRAM) : NULL;
     }
     own->groups += regroup != NULL;
@@ -268,18 +268,18 @@ static void look_for_dead(void *arg, uint64_t number)
         sim_at(sim.now_ns + 300 * SIM_MS, look_for_dead, NULL, 0);
 }
 
-/* One stands still where the others know of its door already, and another one dies: they come to it. */
-static void draw_at_door(sim_random *random)
+/* One stands still where the others know of its rendezvous already, and another one dies: they come to it. */
+static void draw_at_rendezvous(sim_random *random)
 {
-    job.at_door = &sim.faults[sim.n_faults];
+    job.at_rendezvous = &sim.faults[sim.n_faults];
     sim.n_faults += 2;
     int process = (int)sim_below(random, job.n);
-    job.at_door[0] = (sim_fault){ .kind = SIM_STOP,
+    job.at_rendezvous[0] = (sim_fault){ .kind = SIM_STOP,
                                   .process = process,
                                   .follows = true,
                                   .at_step = (uint64_t)sim_span(random, 10, 120),
                                   .for_ns = sim_span(random, 300, 4000) * SIM_MS };
-    job.at_door[1] = (sim_fault){ .kind = SIM_KILL,
+    job.at_rendezvous[1] = (sim_fault){ .kind = SIM_KILL,
                                   .process = (process + 1 + (int)sim_below(random, job.n - 1)) % job.n,
                                   .follows = true,
                                   .at_step = (uint64_t)sim_span(random, 1, 60) };
@@ -307,7 +307,7 @@ static void begin(sim_random *random)
                           .longest_ns = 20 * SIM_S };
     sim_faults_draw(random, &mix);
     if (job.n > 2 && sim_chance(random, 150))
-        draw_at_door(random);
+        draw_at_rendezvous(random);
     if (job.n > 2 && sim_chance(random, 250)) {
         job.at_meet = &sim.faults[sim.n_faults++];
         *job.at_meet = (sim_fault){ .kind = SIM_KILL, .follows = true, .process = (int)sim_below(random, job.n) };
@@ -352,7 +352,7 @@ static void check_told(const member *m, const sim_process *process)
         sim_fail("process %d, started again, was not told that the job has ended, but %s", m->number, m->failed.message);
 }
 
-/* All that died had a door that everybody knew. */
+/* All that died had a rendezvous that everybody knew. */
 static bool died_later(void)
 {
     bool later = only_deaths();

@@ -548,7 +548,7 @@ static bool came_too_late(const member *m)
     return m->again && !m->begun && (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !has_begun());
 }
 
-/* All that died had told their doors to all others; nothing else has happened. */
+/* All that died had told their rendezvous points to all others; nothing else has happened. */
 static bool died_built(void)
 {
     bool built = job.least > 0;
@@ -570,7 +570,7 @@ static bool may_fail(const member *m)
     if (was_full())
         return m->failed.status == TREK_ERR_IO || m->failed.status == TREK_ERR_MEMORY || names_one(said) ||
                strstr(said, "process") || strstr(said, "rank");
-    if (!m->built || job.least == 0) /* it looked for the others' doors, or needs all of them */
+    if (!m->built || job.least == 0) /* it looked for the others' rendezvous points, or needs all of them */
         return !died_built() &&
                (scenario_names_culprit(said) || strstr(said, "a job that has just ended") ||
                 (strstr(said, "did not reach process 0") && scenario_process(0)->tainted));

@@ -8,7 +8,7 @@
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
-/* Limits of strangers, as at a door: how many may be connected that have not proved anything, and how long one is
+/* Limits of strangers, as at a rendezvous: how many may be connected that have not proved anything, and how long one is
  * kept when others wait. */
 enum { STRANGERS = 64, PATIENCE_NS = 250000000, LOOK_MS = 50 };
 /* A connection often ends because the other process has ended. The channel gets this long to say so. */

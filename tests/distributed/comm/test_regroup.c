@@ -204,7 +204,7 @@ static void assert_left(const world *w, int expected, double within)
     assert_int_equal(left, expected);
 }
 
-/* Whoever it is, before, within and after a call: after the first, by which all have their doors. */
+/* Whoever it is, before, within and after a call: after the first, by which all have their rendezvous points. */
 static void test_one(void **state)
 {
     (void)state;
@@ -310,8 +310,8 @@ static void test_stopped(void **state)
         processes_init(&w, 3);
         for (int p = 0; p < 3; p++)
             processes_start(&w, p, "regroup", details[p]);
-        pause_us(
-            13000000); /* 5 s until its group calls it silent, 5 s of the door where it is the host, and 270 calls after that */
+        pause_us(13000000); /* 5 s until its group calls it silent, 5 s of the rendezvous where it is the host, and 270 calls
+                               after that */
         kill(w.pid[stopped], SIGCONT);
         processes_finish(&w, 40, -1);
         for (int p = 0; p < 3; p++) {

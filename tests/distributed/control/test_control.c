@@ -398,7 +398,7 @@ static void test_strangers(void **state)
     WANT(&w, elsewhere < 0);    /* process 0 listens at its address alone */
 }
 
-/* More connections that say nothing than there are places for newcomers: those who speak come in at once. */
+/* More connections that say nothing than there are places for arrivals: those who speak come in at once. */
 static void test_crowd(void **state)
 {
     (void)state;

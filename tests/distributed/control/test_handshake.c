@@ -305,15 +305,15 @@ static pair join_pair(char *kept, size_t *n)
     opts.process = 1;
     p.one = trek_control_make(&opts);
     assert_true(p.zero && p.one);
-    p.zero->newcomers[0] = (trek_control_link){ .fd = a[0], .process = -1 };
+    p.zero->arrivals[0] = (trek_control_link){ .fd = a[0], .process = -1 };
     p.one->links[0] = (trek_control_link){ .fd = b[0], .process = 0 };
     p.at_zero = a[1];
     p.at_one = b[1];
     trek_control_say_hello(p.one, &p.one->links[0], "", 0);
     for (int k = 0; k < 3; k++) {
         move_bytes(p.at_one, p.at_zero, kept, n, 0);
-        if (p.zero->newcomers[0].fd >= 0)
-            trek_control_serve_newcomer(p.zero, &p.zero->newcomers[0]);
+        if (p.zero->arrivals[0].fd >= 0)
+            trek_control_serve_arrival(p.zero, &p.zero->arrivals[0]);
         move_bytes(p.at_zero, p.at_one, NULL, NULL, 0);
         trek_control_serve_link(p.one, &p.one->links[0]);
     }
@@ -341,10 +341,10 @@ static void test_replayed_join(void **state)
     trek_control_opts opts = { .processes = 2, .port = 1, .token = SECRET };
     trek_control *zero = trek_control_make(&opts);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    zero->newcomers[0] = (trek_control_link){ .fd = ends[0], .process = -1 };
+    zero->arrivals[0] = (trek_control_link){ .fd = ends[0], .process = -1 };
     assert_int_equal(send(ends[1], said, n, MSG_NOSIGNAL), (ssize_t)n);
-    for (int k = 0; k < 3 && zero->newcomers[0].fd >= 0; k++)
-        trek_control_serve_newcomer(zero, &zero->newcomers[0]);
+    for (int k = 0; k < 3 && zero->arrivals[0].fd >= 0; k++)
+        trek_control_serve_arrival(zero, &zero->arrivals[0]);
     assert_true(!zero->started && !zero->peers[1].joined && zero->links[1].fd < 0);
     close(ends[1]);
     trek_control_destroy(zero);
@@ -384,9 +384,9 @@ static void test_before_the_handshake(void **state)
     trek_control *zero = trek_control_make(&opts);
     trek_control_head head = { .magic = TREK_CONTROL_MAGIC_OF_4, .type = TREK_CONTROL_HELLO, .bytes = 4 };
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    zero->newcomers[0] = (trek_control_link){ .fd = ends[0], .process = -1 };
+    zero->arrivals[0] = (trek_control_link){ .fd = ends[0], .process = -1 };
     assert_int_equal(send(ends[1], &head, sizeof head, 0), sizeof head);
-    trek_control_serve_newcomer(zero, &zero->newcomers[0]);
+    trek_control_serve_arrival(zero, &zero->arrivals[0]);
     assert_true(recv(ends[1], answer, sizeof answer - 1, 0) > (ssize_t)sizeof head);
     memcpy(&head, answer, sizeof head);
     assert_true(head.magic == TREK_CONTROL_MAGIC_OF_4 && head.type == TREK_CONTROL_REFUSED);

@@ -308,7 +308,7 @@ static int count_sockets(void)
     return n;
 }
 
-/* It waits for the others: it has a door, and a connection to them. */
+/* It waits for the others: it has a rendezvous, and a connection to them. */
 static void say_here(const part *me, trek_run *run)
 {
     trek_run_progress now = { .running = true };
@@ -412,7 +412,7 @@ static void take_line(history *own, const char *line, int built, int *last)
 }
 
 /* What a process saw of a step, into what all saw. More ranks than the fewest: that try was dropped. A process that wrote nothing
- * later may have died in the step: it is unsure whether that was tried again, by as many where a newcomer has come. Then others
+ * later may have died in the step: it is unsure whether that was tried again, by as many where a joiner has come. Then others
  * have seen its samples. */
 static void merge_step(history *all, const history *own, int step, bool sure)
 {
@@ -451,7 +451,7 @@ static history read_history(const world *w)
     return all;
 }
 
-/* A step that as many tried again, a newcomer in the place of one that had died, is read once, whoever had which samples; a line
+/* A step that as many tried again, a joiner in the place of one that had died, is read once, whoever had which samples; a line
  * that was cut is not. */
 static void test_tries(void **state)
 {
@@ -530,12 +530,12 @@ static double number_of(const history *h, bool averages)
 
 static bool has_died(const world *w, int p) { return w->code[p] == -SIGKILL && !strstr(w->text[p], "final "); }
 
-/* From this one on processes are newcomers, which lack some epochs, or were not let in. */
-static int newcomers_from = PROCESSES;
+/* From this one on processes are joiners, which lack some epochs, or were not let in. */
+static int arrivals_from = PROCESSES;
 
 static bool has_gone(const world *w, int p)
 {
-    return has_died(w, p) || (p >= newcomers_from && w->code[p] == 1 && strstr(w->text[p], "TREK_ERR_"));
+    return has_died(w, p) || (p >= arrivals_from && w->code[p] == 1 && strstr(w->text[p], "TREK_ERR_"));
 }
 
 /* details[p] NULL: nothing happens to it. */
@@ -554,7 +554,7 @@ static double result_of(const world *w, int p)
     int epochs;
     double number;
     bool good = final && sscanf(final, "final %d epochs number %lf", &epochs, &number) == 2 &&
-                (p < newcomers_from ? epochs == EPOCHS : epochs > 0 && epochs <= EPOCHS);
+                (p < arrivals_from ? epochs == EPOCHS : epochs > 0 && epochs <= EPOCHS);
     return good ? number : NAN;
 }
 
@@ -790,18 +790,18 @@ static void test_ends(void **state)
 
 /* --- coming again ------------------------------------------------------------------------------------------------------ */
 
-/* Of n processes and newcomers behind them, in a folder of their own; details[p] NULL: an ordinary one. */
-static void run_again(world *w, int n, int newcomers, const char *common, const char *const *details)
+/* Of n processes and joiners behind them, in a folder of their own; details[p] NULL: an ordinary one. */
+static void run_again(world *w, int n, int joiners, const char *common, const char *const *details)
 {
     char folder[] = "/tmp/trek-elastic-XXXXXX", text[PROCESSES][200], command[64];
     assert_non_null(mkdtemp(folder));
-    processes_init(w, n + newcomers);
-    for (int p = 0; p < n + newcomers; p++) {
+    processes_init(w, n + joiners);
+    for (int p = 0; p < n + joiners; p++) {
         snprintf(text[p], sizeof text[p], "%s%s%sof=%d,in=%s", details[p] ? details[p] : "", details[p] ? "," : "", common, n,
                  folder);
     }
-    newcomers_from = n;
-    for (int p = 0; p < n + newcomers; p++) {
+    arrivals_from = n;
+    for (int p = 0; p < n + joiners; p++) {
         int all = w->n;
         w->n = p < n ? n : all; /* what a process is told */
         processes_start(w, p, "elastic", text[p]);
@@ -812,14 +812,14 @@ static void run_again(world *w, int n, int newcomers, const char *common, const 
     assert_int_equal(system(command), 0);
 }
 
-static void assert_again(world *w, int n, int newcomers, const char *common, const char *const *details, int left, bool averages)
+static void assert_again(world *w, int n, int joiners, const char *common, const char *const *details, int left, bool averages)
 {
-    run_again(w, n, newcomers, common, details);
+    run_again(w, n, joiners, common, details);
     bool good = is_good(w, left, 25, averages);
     if (!good)
         processes_print(w);
     assert_true(good);
-    newcomers_from = PROCESSES;
+    arrivals_from = PROCESSES;
 }
 
 /* Whoever it is that died, and comes again two epochs later. */
@@ -855,7 +855,7 @@ static void test_again_averages(void **state)
     assert_again(&w, 3, 1, "average,hold=3,", details, 3, true);
 }
 
-/* A newcomer that dies while it waits, or as soon as it is in the group; others that die when one comes. */
+/* A joiner that dies while it waits, or as soon as it is in the group; others that die when one comes. */
 static void test_again_deaths(void **state)
 {
     (void)state;
@@ -878,18 +878,18 @@ static void test_again_refused(void **state)
     (void)state;
     static world w;
     static const struct {
-        const char *common, *newcomer, *text;
+        const char *common, *joiner, *text;
     } rows[] = {
         { "until=3,", "join,wrong-token,as=1", "TREK_TOKEN" },
         { "until=3,", "join,least=2,as=1", "other options" },
         { "until=3,", "join,least=0,as=1", ".min_processes is 0" },
         { "until=3,", "join,of=4,as=1", "process 1 of 4 cannot join the job, which has 3" },
-        { "", "join,late,as=1", "no process of the job admits newcomers" },
+        { "", "join,late,as=1", "no process of the job admits joiners" },
         { "hold=3,", "join,alive=1,as=0", "is alive" },
         { "until=3,", "join,own-comm,as=1", "TREK_JOIN is set" },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
-        const char *details[] = { NULL, "at=loss:5", NULL, rows[k].newcomer };
+        const char *details[] = { NULL, "at=loss:5", NULL, rows[k].joiner };
         run_again(&w, 3, 1, rows[k].common, details);
         bool good = w.code[3] == 1 && strstr(w.text[3], rows[k].text) && !strstr(w.text[3], "are left\n");
         w.n = 3;
@@ -899,10 +899,10 @@ static void test_again_refused(void **state)
             processes_print(&w);
         assert_true(good);
     }
-    newcomers_from = PROCESSES;
+    arrivals_from = PROCESSES;
 }
 
-/* Averages in the background, also an outer optimizer's, whose momentum a newcomer is to have: all have the same in the end, of
+/* Averages in the background, also an outer optimizer's, whose momentum a joiner is to have: all have the same in the end, of
  * as many ranks as in the beginning. */
 static void test_again_host(void **state)
 {
@@ -919,7 +919,7 @@ static void test_again_host(void **state)
             assert_true(good);
         }
     }
-    newcomers_from = PROCESSES;
+    arrivals_from = PROCESSES;
 }
 
 /* One that dies under trek-run, by its own doing, at `at`. */
@@ -1010,7 +1010,7 @@ static void test_again_random(void **state)
         if (begun)
             assert_good(&w, left, 25);
     }
-    newcomers_from = PROCESSES;
+    arrivals_from = PROCESSES;
 }
 
 static void test_random(void **state)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a process that was started again comes to those who are at work. It asks and waits at the job's address, and
- * then goes to the door that it is sent to. */
+ * then goes to the rendezvous that it is sent to. */
 #include <string.h>
 
-#include "distributed/control/door_internal.h"
+#include "distributed/control/rendezvous_internal.h"
 #include "distributed/system/socket.h"
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
@@ -13,7 +13,7 @@ static trek_status fail_over(int number)
     return trek_fail(TREK_ERR_STATE, "comm_init: the job has ended: process %d came too late to join it", number);
 }
 
-static int connect_to_job(const trek_door_call *call)
+static int connect_to_job(const trek_rendezvous_call *call)
 {
     char why[256], where[TREK_WHERE];
     int fd = trek_socket_connect(call->address, call->port, call->until_ns, call->over, call->arg, why, sizeof why);
@@ -21,47 +21,47 @@ static int connect_to_job(const trek_door_call *call)
         fail_over(call->number);
     else if (fd < 0)
         trek_fail(TREK_ERR_TIMEOUT,
-                  "comm_init: no process of the job admits newcomers at %s: the job has ended, or none of the remaining "
+                  "comm_init: no process of the job admits joiners at %s: the job has ended, or none of the remaining "
                   "processes runs on the machine of that address: %s",
                   trek_socket_where(call->address, call->port, where, sizeof where), why);
     return fd;
 }
 
-static trek_door *open_door(const trek_door_call *call, int fd)
+static trek_rendezvous *open_rendezvous(const trek_rendezvous_call *call, int fd)
 {
     char address[64];
     if (!trek_socket_own_address(fd, address, sizeof address)) {
         trek_fail(TREK_ERR_COMM, "comm_init: the connection to the job is lost");
         return NULL;
     }
-    trek_door *door = trek_door_open(address, call->token, call->number);
-    if (!door)
+    trek_rendezvous *rendezvous = trek_rendezvous_open(address, call->token, call->number);
+    if (!rendezvous)
         return NULL;
-    trek_lock_acquire(&door->lock);
-    door->joins = true;
-    trek_lock_release(&door->lock);
-    return door;
+    trek_lock_acquire(&rendezvous->lock);
+    rendezvous->joins = true;
+    trek_lock_release(&rendezvous->lock);
+    return rendezvous;
 }
 
-static trek_status take_refusal(const trek_door_call *call, const trek_door_note *note)
+static trek_status take_refusal(const trek_rendezvous_call *call, const trek_rendezvous_note *note)
 {
-    if (note->kind == TREK_DOOR_OVER)
+    if (note->kind == TREK_RENDEZVOUS_OVER)
         return fail_over(call->number);
-    if (note->kind == TREK_DOOR_TAKEN)
+    if (note->kind == TREK_RENDEZVOUS_TAKEN)
         return trek_fail(
             TREK_ERR_STATE,
             "comm_init: process %d of the job is alive, or was started once more: this one cannot join instead of it",
             call->number);
-    if (note->kind == TREK_DOOR_OTHER_WORLD)
+    if (note->kind == TREK_RENDEZVOUS_OTHER_WORLD)
         return trek_fail(TREK_ERR_ARGUMENT, "comm_init: process %d of %d cannot join the job, which has %d processes",
                          call->number, call->world, note->processes);
-    if (note->kind == TREK_DOOR_DIFFERS)
+    if (note->kind == TREK_RENDEZVOUS_DIFFERS)
         return trek_fail(TREK_ERR_ARGUMENT, "comm_init: process %d cannot join the job: its run has other options, or other data",
                          call->number);
     return trek_fail(TREK_ERR_COMM, "comm_init: process %d was answered by a program that is not its job", call->number);
 }
 
-static trek_status fail_handshake(const trek_door_call *call, const trek_door_line *line)
+static trek_status fail_handshake(const trek_rendezvous_call *call, const trek_rendezvous_line *line)
 {
     char why[TREK_WHERE + 128], where[TREK_WHERE];
     trek_socket_where(call->address, call->port, where, sizeof where);
@@ -71,30 +71,31 @@ static trek_status fail_handshake(const trek_door_call *call, const trek_door_li
 }
 
 /* Asks, waits, and goes to where it is sent. */
-static trek_status ask(trek_door *door, const trek_door_call *call, trek_door_line *line, trek_door_place *place,
-                       trek_door_came *came)
+static trek_status ask(trek_rendezvous *rendezvous, const trek_rendezvous_call *call, trek_rendezvous_line *line,
+                       trek_rendezvous_place *place,
+                       trek_rendezvous_came *came)
 {
-    trek_door_note note = trek_door_note_of(door, TREK_DOOR_JOIN);
+    trek_rendezvous_note note = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_JOIN);
     bool heard = false, lost = false;
-    note.port = door->own.port;
+    note.port = rendezvous->own.port;
     note.program = call->program;
     note.processes = call->world;
-    memcpy(note.address, door->own.address, sizeof note.address);
-    if (!trek_door_send(door, line, &note) || !trek_door_wait(door, line, NULL, 0, &note, &heard)) {
+    memcpy(note.address, rendezvous->own.address, sizeof note.address);
+    if (!trek_rendezvous_send(rendezvous, line, &note) || !trek_rendezvous_wait(rendezvous, line, NULL, 0, &note, &heard)) {
         if (line->fault == TREK_SHAKE_SECRET || line->fault == TREK_SHAKE_VERSION)
             return fail_handshake(call, line);
         bool ours = heard || trek_seal_is_open(&line->seal); /* the listener has proved that it belongs to the job */
-        *came = ours ? TREK_DOOR_LEFT_ALONE : TREK_DOOR_IGNORED;
+        *came = ours ? TREK_RENDEZVOUS_LEFT_ALONE : TREK_RENDEZVOUS_IGNORED;
         return TREK_OK;
     }
-    if (note.kind == TREK_DOOR_LATER)
+    if (note.kind == TREK_RENDEZVOUS_LATER)
         return TREK_OK;
-    if (note.kind != TREK_DOOR_GO)
+    if (note.kind != TREK_RENDEZVOUS_GO)
         return take_refusal(call, &note);
     trek_member host = { .number = -1, .port = note.port };
     memcpy(host.address, note.address, sizeof host.address);
-    trek_status status = trek_door_visit(door, &host, 0, place, &lost);
-    *came = status == TREK_OK && !lost ? TREK_DOOR_CAME : TREK_DOOR_LEFT_ALONE;
+    trek_status status = trek_rendezvous_visit(rendezvous, &host, 0, place, &lost);
+    *came = status == TREK_OK && !lost ? TREK_RENDEZVOUS_CAME : TREK_RENDEZVOUS_LEFT_ALONE;
     if (status == TREK_ERR_PEER) { /* the meeting took place without it */
         trek_error_clear();
         status = TREK_OK;
@@ -102,18 +103,18 @@ static trek_status ask(trek_door *door, const trek_door_call *call, trek_door_li
     return status;
 }
 
-trek_door *trek_door_join(const trek_door_call *call, trek_door_place *place, trek_door_came *came)
+trek_rendezvous *trek_rendezvous_join(const trek_rendezvous_call *call, trek_rendezvous_place *place, trek_rendezvous_came *came)
 {
-    *came = TREK_DOOR_LEFT_ALONE;
+    *came = TREK_RENDEZVOUS_LEFT_ALONE;
     if (trek_forked) {
         trek_fail_forked();
         return NULL;
     }
-    trek_door_line line = { .fd = connect_to_job(call) };
-    trek_door *door = line.fd >= 0 ? open_door(call, line.fd) : NULL;
-    trek_status status = door ? ask(door, call, &line, place, came) : trek_error_status();
+    trek_rendezvous_line line = { .fd = connect_to_job(call) };
+    trek_rendezvous *rendezvous = line.fd >= 0 ? open_rendezvous(call, line.fd) : NULL;
+    trek_status status = rendezvous ? ask(rendezvous, call, &line, place, came) : trek_error_status();
     trek_socket_close(line.fd);
-    if (door && (status != TREK_OK || *came != TREK_DOOR_CAME))
-        trek_door_free(&door); /* processes that still look for it see that it has gone */
-    return door;
+    if (rendezvous && (status != TREK_OK || *came != TREK_RENDEZVOUS_CAME))
+        trek_rendezvous_free(&rendezvous); /* processes that still look for it see that it has gone */
+    return rendezvous;
 }

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where joiners wait for the next meeting: at the job's address, in one of the processes that are at work. */
+#include <string.h>
+
+#include "distributed/control/rendezvous_internal.h"
+#include "distributed/system/socket.h"
+#include "distributed/system/system.h"
+#include "tensor/memory_internal.h"
+
+/* --- with the lock held ------------------------------------------------------------------------------- */
+
+static void tell(const trek_rendezvous *rendezvous, trek_rendezvous_visitor *visitor, trek_rendezvous_kind kind,
+                 const trek_member *host)
+{
+    trek_rendezvous_note note = trek_rendezvous_note_of(rendezvous, kind);
+    note.processes = rendezvous->world;
+    if (host) {
+        note.port = host->port;
+        memcpy(note.address, host->address, sizeof note.address);
+    }
+    trek_rendezvous_send(rendezvous, &visitor->line, &note);
+    visitor->waits = visitor->invited = false;
+    visitor->told = true; /* the visitor closes the connection, because closing it here would reset it if the visitor still
+                           * sends */
+}
+
+static bool is_sound(const trek_rendezvous_note *note)
+{
+    return note->number >= 0 && note->number < TREK_MAX_RANKS && note->port > 0 && note->port < 65536 && note->address[0];
+}
+
+void trek_rendezvous_take_joiner(trek_rendezvous *rendezvous, trek_rendezvous_visitor *visitor, const trek_rendezvous_note *note)
+{
+    if (!is_sound(note) || rendezvous->join_fd < 0) {
+        trek_rendezvous_drop(visitor);
+        return;
+    }
+    if (note->processes != rendezvous->world || note->number >= rendezvous->world) {
+        tell(rendezvous, visitor, TREK_RENDEZVOUS_OTHER_WORLD, NULL);
+        return;
+    }
+    if (note->program != rendezvous->program) {
+        tell(rendezvous, visitor, TREK_RENDEZVOUS_DIFFERS, NULL);
+        return;
+    }
+    for (int k = 0; k < rendezvous->n_visitors; k++) /* it has come again */
+        if (rendezvous->visitors[k].waits && rendezvous->visitors[k].joiner.number == note->number)
+            tell(rendezvous, &rendezvous->visitors[k], TREK_RENDEZVOUS_TAKEN, NULL);
+    visitor->waits = true;
+    visitor->joiner = (trek_member){ .number = note->number, .port = note->port };
+    memcpy(visitor->joiner.address, note->address, sizeof visitor->joiner.address);
+    trek_rendezvous_note beat = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_BEAT); /* it may stay */
+    if (!trek_rendezvous_send(rendezvous, &visitor->line, &beat))
+        trek_rendezvous_drop(visitor);
+}
+
+void trek_rendezvous_send_on(trek_rendezvous *rendezvous, const trek_member *host)
+{
+    for (int k = 0; k < rendezvous->n_visitors; k++)
+        if (rendezvous->visitors[k].line.fd >= 0 && rendezvous->visitors[k].invited)
+            tell(rendezvous, &rendezvous->visitors[k], TREK_RENDEZVOUS_GO, host);
+}
+
+void trek_rendezvous_send_visitor_on(const trek_rendezvous *rendezvous, trek_rendezvous_visitor *visitor)
+{
+    tell(rendezvous, visitor, TREK_RENDEZVOUS_GO, &rendezvous->host);
+    visitor->number = -1; /* it does not wait here */
+}
+
+void trek_rendezvous_close_join_queue(trek_rendezvous *rendezvous)
+{
+    for (int k = 0; k < rendezvous->n_visitors; k++) {
+        trek_rendezvous_visitor *visitor = &rendezvous->visitors[k];
+        if (visitor->line.fd < 0 || !visitor->waits)
+            continue;
+        tell(rendezvous, visitor, TREK_RENDEZVOUS_OVER, NULL);
+        trek_socket_finish(visitor->line.fd);
+    }
+}
+
+/* --- for the group ---------------------------------------------------------------------------------------- */
+
+trek_status trek_rendezvous_admit(trek_rendezvous *rendezvous, const char *address, int port, int listening, uint64_t program,
+                                  int world)
+{
+    int fd = listening - 1, bound = port;
+    trek_status status = fd >= 0 ? TREK_OK : trek_socket_listen(address, port, &fd, &bound);
+    if (status != TREK_OK)
+        return status;
+    trek_lock_acquire(&rendezvous->lock);
+    rendezvous->join_fd = fd;
+    rendezvous->program = program;
+    rendezvous->world = world;
+    trek_lock_release(&rendezvous->lock);
+    trek_rendezvous_wake(rendezvous);
+    return TREK_OK;
+}
+
+bool trek_rendezvous_admits(trek_rendezvous *rendezvous)
+{
+    trek_lock_acquire(&rendezvous->lock);
+    bool admits = rendezvous->join_fd >= 0;
+    trek_lock_release(&rendezvous->lock);
+    return admits;
+}
+
+int trek_rendezvous_waiting(trek_rendezvous *rendezvous, trek_member *joiners, int most)
+{
+    int n = 0;
+    trek_lock_acquire(&rendezvous->lock);
+    for (int k = 0; k < rendezvous->n_visitors; k++) {
+        trek_rendezvous_visitor *visitor = &rendezvous->visitors[k];
+        if (visitor->line.fd < 0 || !visitor->waits)
+            continue;
+        if (trek_rendezvous_is_member(rendezvous, visitor->joiner.number)) {
+            visitor->met++;
+            continue;
+        }
+        int at = n < most ? n++ : n;
+        for (; at > 0 && at < n && joiners[at - 1].number > visitor->joiner.number; at--)
+            joiners[at] = joiners[at - 1];
+        if (at < n)
+            joiners[at] = visitor->joiner;
+    }
+    trek_lock_release(&rendezvous->lock);
+    return n;
+}
+
+/* Answers the joiners that wait. Called with the lock held. */
+static void answer_waiting(trek_rendezvous *rendezvous, trek_rendezvous_visitor *visitor, const trek_member *joiners, int n)
+{
+    const trek_member *own = &visitor->joiner;
+    for (int k = 0; k < n; k++)
+        if (joiners[k].number == own->number && joiners[k].port == own->port &&
+            strcmp(joiners[k].address, own->address) == 0)
+            visitor->invited = true;
+    if (!visitor->invited && visitor->met >= 2)
+        tell(rendezvous, visitor, TREK_RENDEZVOUS_TAKEN, NULL);
+}
+
+trek_status trek_rendezvous_invite(trek_rendezvous *rendezvous, const trek_member *joiners, int n)
+{
+    trek_member *all = n > 0 ? trek_calloc((size_t)(rendezvous->n_members + n), sizeof *all) : NULL;
+    if (n > 0 && !all)
+        return TREK_ERR_MEMORY;
+    trek_lock_acquire(&rendezvous->lock);
+    for (int k = 0; k < rendezvous->n_visitors; k++)
+        if (rendezvous->visitors[k].line.fd >= 0 && rendezvous->visitors[k].waits)
+            answer_waiting(rendezvous, &rendezvous->visitors[k], joiners, n);
+    if (all) {
+        memcpy(all, rendezvous->members, (size_t)rendezvous->n_members * sizeof *all);
+        memcpy(all + rendezvous->n_members, joiners, (size_t)n * sizeof *all);
+        trek_free(rendezvous->members);
+        rendezvous->members = all;
+        rendezvous->n_members += n;
+        rendezvous->running = false; /* from here on visitors are told that it will come */
+        rendezvous->lost_ns = trek_now_ns();
+    }
+    trek_lock_release(&rendezvous->lock);
+    return TREK_OK;
+}

@@ -48,10 +48,9 @@ static trek_status take_refusal(const trek_door_call *call, const trek_door_note
     if (note->kind == TREK_DOOR_OVER)
         return fail_over(call->number);
     if (note->kind == TREK_DOOR_TAKEN)
-        return trek_fail(
-            TREK_ERR_STATE,
-            "comm_init: process %d of the job is alive, or was started once more: this one cannot join instead of it",
-            call->number);
+        return trek_fail(TREK_ERR_STATE,
+                         "comm_init: process %d of the job is alive, or was started again; this one cannot take its rank",
+                         call->number);
     if (note->kind == TREK_DOOR_OTHER_WORLD)
         return trek_fail(TREK_ERR_ARGUMENT, "comm_init: process %d of %d cannot join the job, which has %d processes",
                          call->number, call->world, note->processes);

@@ -26,12 +26,12 @@
 #include "autograd/losses.h"
 #include "autograd/norms.h"
 #include "autograd/parts.h"
-#include "autograd/pointwise.h"
 #include "autograd/resample.h"
 #include "autograd/spatial.h"
 #include "autograd/special.h"
 #include "autograd/statistics.h"
 #include "autograd/take.h"
+#include "autograd/pointwise.h"
 #include "autograd/var.h"
 #include "tensor/op_opts.h"
 

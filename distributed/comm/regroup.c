@@ -317,7 +317,7 @@ static trek_status meet_informed(trek_comm *comm, trek_status own, lobby *all)
     trek_status status = trek_comm_gather_bytes(comm, &informed, sizeof informed, all);
     for (int p = 0; p < comm->world && status == TREK_OK && own == TREK_OK; p++)
         if (!all[p].admits)
-            status = trek_fail(TREK_ERR_MEMORY, "comm_regroup: process %d has no memory for the list of newcomers", p);
+            status = trek_fail(TREK_ERR_MEMORY, "comm_regroup: process %d has no memory for the list of joining processes", p);
     return own != TREK_OK ? own : status;
 }
 
@@ -348,7 +348,7 @@ trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool clo
     lobby *all = trek_calloc((size_t)comm->world, sizeof *all);
     *n = 0;
     if (!newcomers || !all)
-        trek_comm_abort(comm, "a process has no memory for the list of newcomers"); /* the others wait for its part */
+        trek_comm_abort(comm, "a process has no memory for the list of joining processes"); /* the others wait for its part */
     else if (regroup->nobody_admits)
         admit(regroup, 0);
     trek_status status = newcomers && all ? find_newcomers(regroup, comm, closed, newcomers, all, n) : TREK_ERR_MEMORY;

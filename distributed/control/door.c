@@ -241,7 +241,7 @@ static trek_status make(trek_door *door, const char *address, const char *token)
         status = trek_socket_listen(address, 0, &door->listen_fd, &port);
     door->own.port = port;
     if (status == TREK_OK && !(door->has_thread = trek_thread_begin(&door->thread, serve, door) == 0))
-        status = trek_fail(TREK_ERR_STATE, "comm_init: the thread that admits newcomers cannot start");
+        status = trek_fail(TREK_ERR_STATE, "comm_init: the thread that lets processes join cannot start");
     return status;
 }
 

@@ -173,7 +173,7 @@ trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t un
 
 typedef struct probe {
     trek_door_line line; /* not connected: the member is not asked, or has answered */
-    bool asked, lost;    /* lost: it has not answered */
+    bool asked, lost; /* lost: it has not answered */
 } probe;
 
 /* What the host knows of a member. */

@@ -22,13 +22,9 @@
 enum { DEFAULT_PIECE = 4 << 20 };
 
 TREK_PER_PROCESS(trek_async_service, service,
-                 { .name = "Gloo",
-                   .engine_name = "gloo",
-                   .plugin = "trek-gloo",
-                   .open_name = TREK_GLOO_OPEN,
+                 { .name = "Gloo", .engine_name = "gloo", .plugin = "trek-gloo", .open_name = TREK_GLOO_OPEN,
                    .packages = "libgloo-dev g++",
-                   .lock = TREK_LOCK_INIT,
-                   .calling = TREK_LOCK_INIT });
+                   .lock = TREK_LOCK_INIT, .calling = TREK_LOCK_INIT });
 
 void trek_comm_gloo_set_sizes(size_t piece, int direct)
 {
@@ -44,13 +40,10 @@ static trek_async_comm *new_comm(trek_control *control)
     if (!piece)
         piece = (size_t)trek_process_number("TREK_GLOO_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
     int world = trek_control_processes(control);
-    return trek_async_comm_new(service(), &(trek_async_opts){ .rank = trek_control_process(control),
-                                                              .world = world,
-                                                              .local_world = world,
-                                                              .piece = piece,
-                                                              .direct = atomic_load(&service()->direct),
-                                                              .control = control,
-                                                              .by_channel = true });
+    return trek_async_comm_new(service(), &(trek_async_opts){ .rank = trek_control_process(control), .world = world,
+                                                             .local_world = world,
+                                                             .piece = piece, .direct = atomic_load(&service()->direct),
+                                                             .control = control, .by_channel = true });
 }
 
 /* --- connections ------------------------------------------------------------------------------------ */

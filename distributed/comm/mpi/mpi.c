@@ -13,13 +13,9 @@
 enum { DEFAULT_PIECE = 256 << 10 };
 
 TREK_PER_PROCESS(trek_async_service, service,
-                 { .name = "MPI",
-                   .engine_name = "mpi",
-                   .plugin = "trek-mpi",
-                   .open_name = TREK_MPI_OPEN,
+                 { .name = "MPI", .engine_name = "mpi", .plugin = "trek-mpi", .open_name = TREK_MPI_OPEN,
                    .packages = "libopenmpi-dev openmpi-bin",
-                   .lock = TREK_LOCK_INIT,
-                   .calling = TREK_LOCK_INIT });
+                   .lock = TREK_LOCK_INIT, .calling = TREK_LOCK_INIT });
 
 void trek_comm_mpi_set_sizes(size_t piece, int direct)
 {
@@ -57,13 +53,8 @@ static trek_async_comm *new_comm(trek_control *control, const int *ranks)
     size_t piece = atomic_load(&service()->piece);
     if (!piece)
         piece = (size_t)trek_process_number("TREK_MPI_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
-    trek_async_opts opts = { .rank = table->rank,
-                             .world = table->world,
-                             .local_world = table->local_world,
-                             .piece = piece,
-                             .direct = atomic_load(&service()->direct),
-                             .control = control,
-                             .ranks = ranks };
+    trek_async_opts opts = { .rank = table->rank, .world = table->world, .local_world = table->local_world, .piece = piece,
+                             .direct = atomic_load(&service()->direct), .control = control, .ranks = ranks };
     if (ranks) {
         opts.rank = trek_control_process(control);
         opts.world = trek_control_processes(control);

@@ -19,21 +19,21 @@ enum { FEW_COMPOSITE = 8 };
 
 typedef struct walk {
     uint32_t id;
-    const struct walk *outer; /* the walk in whose node it runs, or NULL */
+    const struct walk *outer;   /* the walk in whose node it runs, or NULL */
     bool create_graph, retain;
-    bool counting; /* uses of leaves were counted */
-    bool fresh;    /* leaves got gradients that settle_leaves has to check */
-    bool zeros;    /* from trek_backward_watch, or from the walk in whose node this one runs */
-    int64_t live;  /* nodes of the walk that are not done */
+    bool counting;              /* uses of leaves were counted */
+    bool fresh;                 /* leaves got gradients that settle_leaves has to check */
+    bool zeros;                 /* from trek_backward_watch, or from the walk in whose node this one runs */
+    int64_t live;               /* nodes of the walk that are not done */
     trek_node *newest;
     const trek_backward_watch *watch;
-    trek_var *const *inputs; /* for trek_grad: gradients go to captured[] and nowhere else */
-    trek_var **captured;     /* owned references */
-    const trek_node *of;     /* the walk serves this node's rule through its composite: it ends at older nodes, whose gradients
-                              * belong to the outer walk; captured[] is passed on and need not be memory of its own */
+    trek_var *const *inputs;    /* for trek_grad: gradients go to captured[] and nowhere else */
+    trek_var **captured;        /* owned references */
+    const trek_node *of; /* the walk serves this node's rule through its composite: it ends at older nodes, whose gradients
+                          * belong to the outer walk; captured[] is passed on and need not be memory of its own */
     int n_inputs;
-    int made; /* results made from here on in the scope belong to the current gradient's node, and nobody
-               * else uses them; INT_MAX if others may */
+    int made;                   /* results made from here on in the scope belong to the current gradient's node, and nobody
+                                 * else uses them; INT_MAX if others may */
 } walk;
 
 static _Atomic(uint32_t) last_walk; /* across all threads, since threads may share leaves */
@@ -85,8 +85,7 @@ static trek_status give_zeros(trek_var *var, trek_leaf *leaf)
     trek_tensor *zeros = trek_tensor_zeros(trek_tensor_shape(x), (trek_dtype)x->dtype, x->device);
     trek_var *grad = zeros && !leaf->grad_in_arena ? trek_var_new(zeros, false) : NULL;
     trek_status status = !zeros || (!grad && !leaf->grad_in_arena) ? trek_error_status()
-                         : leaf->grad_in_arena                     ? trek_tensor_copy_from(leaf->grad->data, zeros)
-                                                                   : TREK_OK;
+        : leaf->grad_in_arena ? trek_tensor_copy_from(leaf->grad->data, zeros) : TREK_OK;
     trek_tensor_release(zeros);
     if (grad) {
         trek_var_release(leaf->grad);
@@ -447,9 +446,8 @@ trek_status trek_rule_composite(trek_backward_call *b)
         if (outputs[n_outputs]->requires_grad) /* otherwise it is a constant, as with no steps */
             seeds[n_outputs++] = seeds[k];
     }
-    trek_status status = n_outputs == 0 ? TREK_OK
-                                        : captured_grads(outputs, n_outputs, wanted, n_wanted, seeds,
-                                                         &(trek_backward_opts){ .create_graph = true }, node, grads);
+    trek_status status = n_outputs == 0 ? TREK_OK : captured_grads(outputs, n_outputs, wanted, n_wanted, seeds,
+                                                                   &(trek_backward_opts){ .create_graph = true }, node, grads);
     for (int k = 0; status == TREK_OK && k < n_wanted; k++)
         b->grads[places[k]] = grads[k];
     return status;
@@ -459,16 +457,9 @@ trek_status trek_rule_composite(trek_backward_call *b)
 static inline trek_status run_rule(walk *w, trek_node *node, uint32_t needs, trek_var **grads)
 {
     trek_var saved[TREK_SAVED_VARS];
-    trek_backward_call b = { .node = node,
-                             .op = node->op,
-                             .attrs = node->attrs,
-                             .grad = node->grad,
-                             .n_inputs = node->n_inputs,
-                             .more_grads = node->more_grads,
-                             .create_graph = w->create_graph,
-                             .needs = needs,
-                             .grads = grads,
-                             .saved = saved };
+    trek_backward_call b = { .node = node, .op = node->op, .attrs = node->attrs, .grad = node->grad, .n_inputs = node->n_inputs,
+                             .more_grads = node->more_grads, .create_graph = w->create_graph, .needs = needs,
+                             .grads = grads, .saved = saved };
     if (needs == 0)
         return TREK_OK;
     trek_status status = trek_backward_rules[node->op->id](&b);
@@ -603,8 +594,8 @@ static trek_status visit(walk *w, trek_node *node, trek_status status)
 static trek_status run_walk(walk *w)
 {
     bool looks_ahead = trek_tape_here && trek_offload_has(trek_tape_here);
-    bool counts =
-        (w->watch && w->watch->complete) || looks_ahead || atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0;
+    bool counts = (w->watch && w->watch->complete) || looks_ahead ||
+        atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0;
     /* a composite's walk ends at its node: the outer walk counts what lies behind it, and the leaves */
     trek_status status = counts && !w->of ? count_uses(w) : TREK_OK;
     trek_node *node = w->newest;
@@ -613,7 +604,7 @@ static trek_status run_walk(walk *w)
         bool taken = node->walk == w->id;
         if (taken)
             status = visit(w, node, status);
-        trek_node *prev = node->prev;          /* read only now, because older nodes may have been freed */
+        trek_node *prev = node->prev; /* read only now, because older nodes may have been freed */
         bool hold = prev && status != TREK_OK; /* a node that keeps its edges may free older nodes with it */
         if (hold)
             trek_ref_take(&prev->refs);
@@ -770,7 +761,8 @@ static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_
     if (n_inputs < 0 || n_outputs < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "grad: %d outputs and %d inputs; must be at least 1 of each", n_outputs, n_inputs);
     if ((n_outputs > 0 && !outputs) || (n_inputs > 0 && (!inputs || !grads)))
-        return trek_fail_missing("grad", !grads ? "grads" : !inputs ? "inputs" : "list of outputs");
+        return trek_fail_missing("grad", !grads ? "grads" : !inputs ? "inputs"
+                                 : "list of outputs");
     for (int k = 0; k < n_inputs; k++) {
         if (!inputs[k])
             return trek_fail_missing("grad", "input");
@@ -820,10 +812,8 @@ static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
     if (b->create_graph && !s->is_output && node->edges[s->index].leaf)
         return node->edges[s->index].leaf;
     trek_var *var = trek_var_constant(s->tensor);
-    trek_node *from = !b->create_graph             ? NULL
-                      : !s->is_output              ? node->edges[s->index].node
-                      : s->index < node->n_outputs ? node
-                                                   : NULL;
+    trek_node *from = !b->create_graph ? NULL : !s->is_output ? node->edges[s->index].node : s->index < node->n_outputs ? node
+        : NULL;
     if (!var || !from)
         return var;
     trek_ref_take(&from->refs);
@@ -895,7 +885,8 @@ static trek_var *leaf_of_cast(const trek_backward_call *b, int k)
 trek_tensor *trek_rule_sink_wide(trek_backward_call *b, int k, bool *overwrite)
 {
     trek_var *leaf = b->node->edges[k].leaf, *var = leaf ? leaf : leaf_of_cast(b, k);
-    bool fits = var && !b->create_graph && trek_device_equal(var->data->device, b->grad->data->device);
+    bool fits = var && !b->create_graph &&
+                trek_device_equal(var->data->device, b->grad->data->device);
     return fits ? sink_of(var, TREK_F32, overwrite) : NULL;
 }
 

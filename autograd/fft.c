@@ -38,9 +38,8 @@ static trek_status forward(trek_function_context *context, trek_var *const *in, 
     if (!x)
         return trek_error_status();
     trek_shape shape = trek_var_shape(x);
-    int64_t half = s->n / 2 + 1, each = s->kind == TREK_DFT_REAL      ? s->n
-                                        : s->kind == TREK_DFT_TO_REAL ? 2 * half
-                                                                      : 2 * (int64_t)s->n;
+    int64_t half = s->n / 2 + 1, each = s->kind == TREK_DFT_REAL ? s->n : s->kind == TREK_DFT_TO_REAL ? 2 * half
+        : 2 * (int64_t)s->n;
     if (s->kind == TREK_DFT_REAL) {
         shape.sizes[shape.ndim - 1] = half;
         shape.sizes[shape.ndim++] = 2;

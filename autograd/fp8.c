@@ -14,10 +14,10 @@ enum { KEPT_X, KEPT_X_SCALES, KEPT_WEIGHT, KEPT_WEIGHT_SCALES, KEPT };
 
 /* The properties of a layer's call, kept by the tape. */
 typedef struct product {
-    trek_var *record; /* retained; may be NULL */
+    trek_var *record;         /* retained; may be NULL */
     int margin;
     bool training, roll, recording;
-    bool calibrates; /* uses bf16 operands, whose magnitudes enter the record */
+    bool calibrates;          /* uses bf16 operands, whose magnitudes enter the record */
     bool x_needs, weight_needs;
     trek_dtype x_dtype, weight_dtype;
     trek_shape x_shape;
@@ -91,8 +91,8 @@ static trek_status product_forward(trek_function_context *context, trek_var *con
     (void)n_outputs;
     if (p->calibrates)
         return calibrating_forward(context, inputs, n, outputs);
-    trek_status status =
-        quantise(p, inputs[0], p->record, TREK_E4M3, TREK_FP8_INPUT, of_x | (p->weight_needs ? TREK_FP8_TURNED : 0), x);
+    trek_status status = quantise(p, inputs[0], p->record, TREK_E4M3, TREK_FP8_INPUT,
+                                  of_x | (p->weight_needs ? TREK_FP8_TURNED : 0), x);
     if (status == TREK_OK)
         status = quantise(p, inputs[1], p->training ? p->record : NULL, TREK_E4M3, TREK_FP8_WEIGHT,
                           TREK_FP8_OBSERVE | (p->x_needs ? TREK_FP8_TURNED : 0), weight);
@@ -106,10 +106,8 @@ static trek_status product_forward(trek_function_context *context, trek_var *con
         return trek_error_status();
     if (!p->recording)
         return TREK_OK;
-    trek_var *kept[KEPT] = { [KEPT_X] = p->weight_needs ? x[1] : x[2],
-                             [KEPT_X_SCALES] = x[2],
-                             [KEPT_WEIGHT] = p->x_needs ? weight[1] : weight[2],
-                             [KEPT_WEIGHT_SCALES] = weight[2] };
+    trek_var *kept[KEPT] = { [KEPT_X] = p->weight_needs ? x[1] : x[2], [KEPT_X_SCALES] = x[2],
+                             [KEPT_WEIGHT] = p->x_needs ? weight[1] : weight[2], [KEPT_WEIGHT_SCALES] = weight[2] };
     return trek_save_for_backward(context, kept, KEPT);
 }
 
@@ -149,7 +147,7 @@ static trek_status product_backward(trek_function_context *context, trek_var *co
     if (!g)
         return trek_error_status();
     trek_status status = !of_x && !of_weight ? TREK_OK
-                         : p->calibrates     ? calibrating_backward(context, g, of_x, of_weight, input_grads)
+        : p->calibrates                      ? calibrating_backward(context, g, of_x, of_weight, input_grads)
                                              : codes_backward(context, g, of_x, of_weight, input_grads);
     if (status == TREK_OK && n > 2 && trek_needs_grad(context, 2))
         input_grads[2] = trek_sum(trek_cast(g, TREK_F32), trek_dims(0), false);
@@ -157,10 +155,7 @@ static trek_status product_backward(trek_function_context *context, trek_var *co
 }
 
 static const trek_function linear_function = {
-    .name = "fp8_linear",
-    .forward = product_forward,
-    .backward = product_backward,
-    .free = product_free,
+    .name = "fp8_linear", .forward = product_forward, .backward = product_backward, .free = product_free,
 };
 
 trek_var *trek_fp8_linear(trek_var *x, trek_var *weight, trek_var *bias, const trek_fp8_scaling *scaling)
@@ -170,15 +165,10 @@ trek_var *trek_fp8_linear(trek_var *x, trek_var *weight, trek_var *bias, const t
     product *p = trek_calloc(1, sizeof *p);
     if (!p)
         return NULL;
-    *p = (product){ .record = scaling->record ? trek_var_retain(scaling->record) : NULL,
-                    .margin = scaling->margin,
-                    .training = scaling->training,
-                    .roll = scaling->roll,
-                    .calibrates = scaling->calibrates,
+    *p = (product){ .record = scaling->record ? trek_var_retain(scaling->record) : NULL, .margin = scaling->margin,
+                    .training = scaling->training, .roll = scaling->roll, .calibrates = scaling->calibrates,
                     .recording = trek_recording(),
-                    .x_dtype = trek_var_dtype(x),
-                    .weight_dtype = trek_var_dtype(weight),
-                    .x_shape = trek_var_shape(x) };
+                    .x_dtype = trek_var_dtype(x), .weight_dtype = trek_var_dtype(weight), .x_shape = trek_var_shape(x) };
     p->x_needs = p->recording && trek_var_requires_grad(x);
     p->weight_needs = p->recording && trek_var_requires_grad(weight);
     trek_var *inputs[] = { x, weight, bias };

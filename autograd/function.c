@@ -34,9 +34,9 @@ trek_status trek_save_for_backward(trek_function_context *context, trek_var *con
         int s = context->n_saved++;
         context->pending[s] = vars[k];
         bool is_leaf = !vars[k]->node && vars[k]->requires_grad;
-        context->saved[s].offloads =
-            trek_offloads() && !is_leaf && context->tape &&
-            trek_offload_note(context->tape, vars[k]->data, context->tape->next_serial + 1, &trek_grad_mode_here.offload);
+        context->saved[s].offloads = trek_offloads() && !is_leaf && context->tape &&
+                                     trek_offload_note(context->tape, vars[k]->data, context->tape->next_serial + 1,
+                                                       &trek_grad_mode_here.offload);
         context->saved[s].tensor = trek_tensor_retain(vars[k]->data);
         context->saved[s].version = vars[k]->data->storage->version;
         context->saved[s].input = context->saved[s].output = -1;
@@ -173,7 +173,8 @@ static trek_status leave_scope(trek_scope scope, trek_status status, trek_var **
 }
 
 trek_status trek_function_apply(const trek_function *function, void *data, trek_var *const *inputs, int n_inputs,
-                                trek_var **outputs, int n_outputs)
+                                trek_var **outputs,
+                                int n_outputs)
 {
     if (!function || !function->forward) {
         if (function && function->free && data)

@@ -10,36 +10,32 @@
 #include "tensor/pointwise.h"
 #include "tensor/random_internal.h"
 
-#define UNARY(name)                                                                                                              \
+#define UNARY(name) \
     trek_var *trek_##name(trek_var *x) { return trek_apply_##name(x); }
-#define BINARY(name)                                                                                                             \
+#define BINARY(name) \
     trek_var *trek_##name(trek_var *x, trek_var *y) { return trek_apply_##name(x, y); }
-#define SCALAR(name)                                                                                                             \
+#define SCALAR(name) \
     trek_var *trek_##name(trek_var *x, double value) { return trek_apply_##name(x, value); }
-#define REDUCE(name)                                                                                                             \
+#define REDUCE(name) \
     trek_var *trek_##name(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_##name(x, dims, keepdim); }
-#define DIM(name)                                                                                                                \
+#define DIM(name) \
     trek_var *trek_##name(trek_var *x, int dim) { return trek_apply_##name(x, dim); }
 
-UNARY(neg)
-UNARY(abs)
-UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(log2) UNARY(log10) UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(sin)
-    UNARY(cos) UNARY(tan) UNARY(asin) UNARY(acos) UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(tanh) UNARY(sigmoid) UNARY(erf)
-        UNARY(relu) UNARY(silu) UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(isnan) UNARY(isinf) UNARY(isfinite)
-            UNARY(logical_not) UNARY(bitwise_not) SCALAR(add_scalar) SCALAR(mul_scalar) SCALAR(eq_scalar) SCALAR(ne_scalar)
-                SCALAR(lt_scalar) SCALAR(le_scalar) SCALAR(gt_scalar) SCALAR(ge_scalar) BINARY(add) BINARY(mul) BINARY(div)
-                    BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(atan2) BINARY(remainder) BINARY(gcd) BINARY(nextafter)
-                        BINARY(fmod) BINARY(hypot) BINARY(copysign) BINARY(bitwise_and) BINARY(bitwise_or) BINARY(bitwise_xor)
-                            BINARY(bitwise_left_shift) BINARY(bitwise_right_shift) BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le)
-                                BINARY(gt) BINARY(ge) BINARY(logical_and) BINARY(logical_or) BINARY(logical_xor) REDUCE(sum)
-                                    REDUCE(mean) REDUCE(prod) REDUCE(max) REDUCE(min) REDUCE(argmax) REDUCE(argmin) REDUCE(any)
-                                        REDUCE(all) REDUCE(logsumexp) DIM(cumsum) DIM(logcumsumexp) DIM(softmax) DIM(log_softmax)
-                                            DIM(squeeze) DIM(unsqueeze)
+UNARY(neg) UNARY(abs) UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(log2) UNARY(log10)
+UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(sin) UNARY(cos) UNARY(tan) UNARY(asin) UNARY(acos)
+UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(tanh) UNARY(sigmoid) UNARY(erf) UNARY(relu) UNARY(silu)
+UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(isnan) UNARY(isinf) UNARY(isfinite) UNARY(logical_not) UNARY(bitwise_not)
+SCALAR(add_scalar) SCALAR(mul_scalar)
+SCALAR(eq_scalar) SCALAR(ne_scalar) SCALAR(lt_scalar) SCALAR(le_scalar) SCALAR(gt_scalar) SCALAR(ge_scalar)
+BINARY(add) BINARY(mul) BINARY(div) BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(atan2) BINARY(remainder)
+BINARY(gcd) BINARY(nextafter) BINARY(fmod) BINARY(hypot) BINARY(copysign)
+BINARY(bitwise_and) BINARY(bitwise_or) BINARY(bitwise_xor) BINARY(bitwise_left_shift) BINARY(bitwise_right_shift)
+BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(logical_and) BINARY(logical_or) BINARY(logical_xor)
+REDUCE(sum) REDUCE(mean) REDUCE(prod) REDUCE(max) REDUCE(min) REDUCE(argmax) REDUCE(argmin) REDUCE(any) REDUCE(all)
+REDUCE(logsumexp)
+DIM(cumsum) DIM(logcumsumexp) DIM(softmax) DIM(log_softmax) DIM(squeeze) DIM(unsqueeze)
 
-                                                trek_var *trek_gelu(trek_var *x)
-{
-    return trek_apply_gelu(x, false);
-}
+trek_var *trek_gelu(trek_var *x) { return trek_apply_gelu(x, false); }
 trek_var *trek_gelu_tanh(trek_var *x) { return trek_apply_gelu(x, true); }
 trek_var *trek_leaky_relu(trek_var *x, double slope) { return trek_apply_pointwise(x, TREK_POINTWISE_leaky_relu, slope, 0); }
 trek_var *trek_elu(trek_var *x, double alpha) { return trek_apply_pointwise(x, TREK_POINTWISE_elu, alpha, 0); }
@@ -213,7 +209,10 @@ static trek_var *powers_of(trek_var *x, double p)
 }
 
 /* Counts the elements that are not 0; the gradient is 0. */
-static trek_var *nonzeros(trek_var *x) { return trek_masked_fill(trek_apply_abs(trek_apply_sign(x)), trek_apply_isnan(x), 1); }
+static trek_var *nonzeros(trek_var *x)
+{
+    return trek_masked_fill(trek_apply_abs(trek_apply_sign(x)), trek_apply_isnan(x), 1);
+}
 
 static trek_var *norm_of(trek_var *x, double p, trek_dims_list dims, bool keepdim)
 {
@@ -276,7 +275,8 @@ trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
         return NULL;
     if (shape.ndim == 0 || sizes.ndim < 1 || sizes.ndim + shape.ndim - 1 > TREK_MAX_DIMS)
         return trek_fail_null(TREK_ERR_SHAPE, "unflatten: a dimension of %s cannot become %d",
-                              trek_shape_text(shape, text, sizeof text), sizes.ndim);
+                              trek_shape_text(shape, text, sizeof text),
+                              sizes.ndim);
     int64_t known = 1, open = -1;
     for (int d = 0; d < sizes.ndim && known >= 0; d++) {
         int64_t size = sizes.sizes[d];
@@ -289,7 +289,8 @@ trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
         sizes.sizes[open] = shape.sizes[at] / known;
     else if (known != shape.sizes[at] || open >= 0)
         return trek_fail_null(TREK_ERR_SHAPE, "unflatten: sizes: %s; must have %lld elements",
-                              trek_shape_text(sizes, text, sizeof text), (long long)shape.sizes[at]);
+                              trek_shape_text(sizes, text, sizeof text),
+                              (long long)shape.sizes[at]);
     for (int d = 0; d < shape.ndim; d++)
         for (int k = 0; k < (d == at ? sizes.ndim : 1); k++)
             whole.sizes[whole.ndim++] = d == at ? sizes.sizes[k] : shape.sizes[d];
@@ -299,7 +300,10 @@ trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
 trek_var *trek_contiguous(trek_var *x) { return x && x->data->contiguous ? x : trek_apply_copy(x); }
 trek_var *trek_clone(trek_var *x) { return trek_apply_copy(x); }
 
-trek_var *trek_cast(trek_var *x, trek_dtype dtype) { return x && trek_var_dtype(x) == dtype ? x : trek_apply_convert(x, dtype); }
+trek_var *trek_cast(trek_var *x, trek_dtype dtype)
+{
+    return x && trek_var_dtype(x) == dtype ? x : trek_apply_convert(x, dtype);
+}
 
 static trek_status to_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)
 {

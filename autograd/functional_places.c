@@ -87,8 +87,8 @@ trek_var *trek_bernoulli(trek_var *x)
         return NULL;
     trek_dtype dtype = trek_var_dtype(x), work = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
     trek_var *p = trek_var_detach(x);
-    if (!p ||
-        !holds("bernoulli", trek_logical_and(trek_ge_scalar(p, 0), trek_le_scalar(p, 1)), "p: outside [0, 1]; must be inside"))
+    if (!p || !holds("bernoulli", trek_logical_and(trek_ge_scalar(p, 0), trek_le_scalar(p, 1)),
+                     "p: outside [0, 1]; must be inside"))
         return NULL;
     trek_var *drawn = made(trek_tensor_rand(trek_var_shape(x), work, trek_var_device(x)));
     return trek_cast(trek_lt(drawn, trek_cast(p, work)), dtype);
@@ -129,9 +129,8 @@ trek_var *trek_multinomial(trek_var *x, int64_t samples, bool replacement)
                               (long long)samples, (long long)trek_var_size(x, -1));
     trek_var *p = trek_cast(trek_var_detach(x), TREK_F64), *several = trek_gt_scalar(p, 0);
     int64_t least = replacement ? 1 : samples;
-    if (!p ||
-        !holds("multinomial", trek_logical_and(trek_isfinite(p), trek_ge_scalar(p, 0)),
-               "a weight that is negative or not finite") ||
+    if (!p || !holds("multinomial", trek_logical_and(trek_isfinite(p), trek_ge_scalar(p, 0)),
+                     "a weight that is negative or not finite") ||
         !holds("multinomial", trek_ge_scalar(trek_sum(several, trek_dims(-1), false), (double)least),
                replacement ? "a line without weight" : "a line with fewer weights than samples"))
         return NULL;
@@ -250,8 +249,8 @@ trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength)
     if (largest && (int64_t)trek_var_item(largest) >= size)
         size = (int64_t)trek_var_item(largest) + 1;
     trek_var *zeros = made(trek_tensor_zeros(trek_dims(size), of, trek_var_device(x)));
-    trek_var *ones =
-        weights ? trek_cast(trek_var_detach(weights), of) : made(trek_tensor_ones(trek_dims(1), of, trek_var_device(x)));
+    trek_var *ones = weights ? trek_cast(trek_var_detach(weights), of)
+        : made(trek_tensor_ones(trek_dims(1), of, trek_var_device(x)));
     return trek_index_add(zeros, 0, x, trek_expand(ones, trek_dims(n)));
 }
 
@@ -283,7 +282,7 @@ trek_var *trek_repeat_interleave(trek_var *x, int64_t repeats, int dim)
     if (at < ndim - 1)
         return repeated_along(x, at, 1, repeats);
     trek_var *index = repeated_along(places(x, trek_var_size(x, at), 1), 0, 1, repeats);
-    /* of single elements: found one by one */
+        /* of single elements: found one by one */
     return trek_index_select(x, at, index);
 }
 
@@ -487,4 +486,7 @@ trek_var *trek_rows_spread(const trek_row_map *map, trek_var *x)
     return y;
 }
 
-trek_var *trek_rows_pick(const trek_row_map *map, trek_var *y) { return y ? taken(y, map->rows, map->total, map->n) : NULL; }
+trek_var *trek_rows_pick(const trek_row_map *map, trek_var *y)
+{
+    return y ? taken(y, map->rows, map->total, map->n) : NULL;
+}

@@ -164,8 +164,8 @@ TREK_API trek_var *trek_lp_pool3d(trek_var *x, double norm, const trek_pool_opts
 
 /* Options of trek_fractional_max_pool2d and trek_fractional_max_pool3d. */
 typedef struct trek_fractional_pool_opts {
-    int64_t kernel[3];      /* size of a window, required; a later one left 0 takes the value before it */
-    int64_t output_size[3]; /* sizes of the result; set either these or output_ratio */
+    int64_t kernel[3];        /* size of a window, required; a later one left 0 takes the value before it */
+    int64_t output_size[3];   /* sizes of the result; set either these or output_ratio */
     /* Sizes of the result as parts of the input's, in (0, 1), rounded down; a later one left 0 takes the value before it. */
     double output_ratio[3];
     /* [N, C, 2 or 3] in [0, 1), of x's dtype: where windows begin, width first for images and depth first for volumes.

@@ -22,7 +22,8 @@ trek_var *trek_isin(trek_var *x, trek_var *of, bool invert)
     TREK_NEEDED("isin", of);
     if (trek_var_dtype(x) != trek_var_dtype(of) || trek_var_dtype(x) == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "isin: inputs: dtypes %s and %s; must be one dtype of numbers",
-                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(of)));
+                              trek_dtype_name(trek_var_dtype(x)),
+                              trek_dtype_name(trek_var_dtype(of)));
     if (trek_dtype_is_float(trek_var_dtype(of))) /* a search cannot find a NaN's position */
         of = trek_masked_select(trek_var_detach(of), trek_logical_not(trek_isnan(of)));
     if (!of)
@@ -167,14 +168,10 @@ trek_var *trek_rot90(trek_var *x, int64_t k, trek_dims_list dims)
     if (first == second || trek_var_ndim(x) < 2)
         return trek_fail_null(TREK_ERR_ARGUMENT, "rot90: dims: they are equal; must be two different ones");
     switch ((k % 4 + 4) % 4) {
-    case 1:
-        return trek_transpose(trek_flip(x, trek_dims(second)), first, second);
-    case 2:
-        return trek_flip(x, trek_dims(first, second));
-    case 3:
-        return trek_transpose(trek_flip(x, trek_dims(first)), first, second);
-    default:
-        return trek_clone(x);
+    case 1: return trek_transpose(trek_flip(x, trek_dims(second)), first, second);
+    case 2: return trek_flip(x, trek_dims(first, second));
+    case 3: return trek_transpose(trek_flip(x, trek_dims(first)), first, second);
+    default: return trek_clone(x);
     }
 }
 

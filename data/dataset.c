@@ -17,7 +17,7 @@
 struct trek_dataset_hidden {
     atomic_int refs;
     atomic_int held; /* the references held by loaders and subsets */
-    char **names;    /* set by trek_dataset_set_fields; head.fields points to it */
+    char **names; /* set by trek_dataset_set_fields; head.fields points to it */
     int n_names;
     bool needs_batch; /* otherwise the class decides */
     bool stream;
@@ -65,7 +65,8 @@ static trek_status names_check(const trek_dataset *dataset, const char *const *n
             return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: fields: field %d has no name; each must have one", set, k);
         for (int j = 0; j < k; j++)
             if (strcmp(names[j], names[k]) == 0)
-                return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: fields: \"%s\" occurs twice; names must differ", set, names[k]);
+                return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: fields: \"%s\" occurs twice; names must differ", set,
+                                 names[k]);
     }
     return TREK_OK;
 }
@@ -215,7 +216,8 @@ trek_status trek_batch_check(const trek_dataset *dataset, int64_t n, trek_tensor
             return trek_fail(TREK_ERR_SHAPE,
                              "dataset %s: get: \"%s\" of shape %s for %" PRId64
                              " samples; the first dimension must be the number of samples",
-                             dataset->klass->name, field, trek_shape_text(shape, text, sizeof text), n);
+                             dataset->klass->name,
+                             field, trek_shape_text(shape, text, sizeof text), n);
     }
     return TREK_OK;
 }
@@ -256,7 +258,7 @@ trek_status trek_dataset_get(trek_dataset *dataset, const int64_t *indices, int6
 trek_status trek_dataset_fetch(trek_dataset *dataset, const trek_fetch *fetch, trek_tensor **out)
 {
     if (!dataset || !fetch || !fetch->indices || !out)
-        return trek_fail_missing("dataset_get", !dataset                  ? "dataset"
+        return trek_fail_missing("dataset_get", !dataset                   ? "dataset"
                                                 : fetch && fetch->indices ? "room for the tensors"
                                                                           : "indices");
     if (trek_gone(dataset, "dataset_get", "the dataset"))
@@ -315,7 +317,10 @@ trek_tensor *trek_dataset_tensor(int64_t n, trek_shape sample, trek_dtype dtype)
 
 /* -- made of others -------------------------------------------------------------- */
 
-bool trek_dataset_needs_batch(const trek_dataset *dataset) { return dataset->klass->needs_batch || dataset->hidden->needs_batch; }
+bool trek_dataset_needs_batch(const trek_dataset *dataset)
+{
+    return dataset->klass->needs_batch || dataset->hidden->needs_batch;
+}
 
 void trek_dataset_set_needs_batch(trek_dataset *dataset) { dataset->hidden->needs_batch = true; }
 

@@ -60,7 +60,7 @@ TREK_API trek_sampler *trek_sampler_random(int64_t n, uint64_t seed);
  * without replacement are more than the samples with a positive weight. */
 TREK_API trek_sampler *trek_sampler_weighted(const double *weights, int64_t n, int64_t samples, bool replacement, uint64_t seed);
 
-/* Returns a sampler that gives each class equally often. The classes are the different values of `labels`, [n]. If K is their
+/* Returns a sampler that gives each class equally often. The classes are the distinct values of `labels`, [n]. If K is their
  * number, each block of K positions has every class once, in a random order. Each sample of a class comes once, in a random
  * order, before any of them comes again. An epoch has `samples` positions, or n if `samples` is 0. One draw costs O(log n).
  * Errors: ARGUMENT if n < 1 or `samples` < 0. */

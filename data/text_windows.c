@@ -40,13 +40,8 @@ static trek_status text_get(trek_dataset *self, const trek_fetch *fetch, trek_te
 static void text_free(trek_dataset *self) { trek_free(((text_windows *)self)->text); }
 
 static const trek_dataset_class text_class = {
-    .name = "text_windows",
-    .size = sizeof(text_windows),
-    .length = text_length,
-    .get = text_get,
-    .free = text_free,
-    .n_fields = 2,
-    .fields = window_fields,
+    .name = "text_windows", .size = sizeof(text_windows), .length = text_length, .get = text_get, .free = text_free,
+    .n_fields = 2, .fields = window_fields,
 };
 
 static void number_characters(text_windows *set)

@@ -61,18 +61,13 @@ static trek_status change(trek_canvas *canvas, colour what, double factor)
         return TREK_ERR_MEMORY;
     float ratio = (float)factor, rest = (float)(1 - factor);
     switch (what) {
-    case BRIGHTNESS:
-        kernels->scale(x->data, all, ratio, 0);
-        break;
-    case CONTRAST:
-        kernels->scale(x->data, all, ratio, rest * (float)mean_of(gray, plane, x->is_float));
-        break;
+    case BRIGHTNESS: kernels->scale(x->data, all, ratio, 0); break;
+    case CONTRAST: kernels->scale(x->data, all, ratio, rest * (float)mean_of(gray, plane, x->is_float)); break;
     case SATURATION:
         for (int c = 0; c < 3; c++)
             kernels->towards(trek_image_at(x, c), gray, plane, ratio, rest);
         break;
-    default:
-        kernels->hue(x->data, trek_image_at(x, 1), trek_image_at(x, 2), plane, ratio);
+    default: kernels->hue(x->data, trek_image_at(x, 1), trek_image_at(x, 2), plane, ratio);
     }
     return TREK_OK;
 }
@@ -92,10 +87,8 @@ static trek_status jitter_apply(const trek_transform *self, trek_canvas *canvas)
     }
     for (int k = 0; k < COLOURS; k++) {
         double a = t->amount[k];
-        factor[k] = t->fixed   ? a
-                    : k == HUE ? trek_random_between(&canvas->random, -a, a)
-                    : a == 0   ? 1
-                               : trek_random_between(&canvas->random, a < 1 ? 1 - a : 0, 1 + a);
+        factor[k] = t->fixed ? a : k == HUE ? trek_random_between(&canvas->random, -a, a)
+            : a == 0 ? 1 : trek_random_between(&canvas->random, a < 1 ? 1 - a : 0, 1 + a);
     }
     for (int k = 0; k < COLOURS && status == TREK_OK; k++)
         status = change(canvas, (colour)order[k], factor[order[k]]);
@@ -364,8 +357,8 @@ static trek_status normalize_apply(const trek_transform *self, trek_canvas *canv
     trek_status status = trek_canvas_room(canvas, &out);
     for (int c = 0; c < in.channels && status == TREK_OK; c++) {
         int k = t->n > 1 ? c : 0;
-        trek_pixels(in.is_float)
-            ->normalize(trek_image_at(&in, c), trek_image_at(&out, c), trek_image_plane(&in), t->mean[k], t->std[k]);
+        trek_pixels(in.is_float)->normalize(trek_image_at(&in, c), trek_image_at(&out, c), trek_image_plane(&in), t->mean[k],
+                                            t->std[k]);
     }
     if (status == TREK_OK)
         trek_canvas_take(canvas, &out);

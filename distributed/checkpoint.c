@@ -171,16 +171,16 @@ trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const c
 
 typedef struct restoring {
     trek_graph *graph;
-    ranks_stepper *s;    /* NULL: one device */
-    trek_loader *loader; /* NULL: no loader */
+    ranks_stepper *s;           /* NULL: one device */
+    trek_loader *loader;        /* NULL: no loader */
     const char *path;
-    trek_state *file, *model; /* everything in the file; its parameters and buffers */
+    trek_state *file, *model;   /* everything in the file; its parameters and buffers */
     trek_state_loading *loading;
     trek_optimizer_entry *entries; /* their names and tensors are borrowed from the file */
     int n_entries, n_rates;
     double *rates;
     trek_ranks_loading optimizer; /* their number */
-    trek_plan *plan;              /* NULL if the file has no plan, or a plan for another number of ranks */
+    trek_plan *plan;            /* NULL if the file has no plan, or a plan for another number of ranks */
     int64_t run[RUN_NUMBERS], place[LOADER_NUMBERS];
     bool has_optimizer, has_loader, has_scaler;
     trek_grad_scaler_state scaler;
@@ -271,9 +271,8 @@ static trek_status read_header(restoring *r)
 /* Separates parameters and buffers from the optimizer's state. */
 static trek_status divide(restoring *r)
 {
-    static const char *const known[] = {
-        OWN "run", OWN "loader", OWN "lr", OWN "scaler", MORE, TREK_CHECKPOINT_MOMENTUM, TREK_CHECKPOINT_EPOCH
-    };
+    static const char *const known[] = { OWN "run", OWN "loader", OWN "lr", OWN "scaler", MORE, TREK_CHECKPOINT_MOMENTUM,
+                                         TREK_CHECKPOINT_EPOCH };
     r->model = trek_state_new();
     r->entries = trek_calloc((size_t)r->file->n_entries + 1, sizeof *r->entries);
     trek_status status = r->model && r->entries ? TREK_OK : trek_error_status();
@@ -351,8 +350,7 @@ static trek_status prepare(restoring *r)
         status = check_optimizer(r);
     if (status == TREK_OK && !(r->loading = trek_state_loading_new(r->model, trek_graph_module(r->graph), NULL, &report)))
         status = trek_error_status();
-    r->optimizer = (trek_ranks_loading){ .s = r->s,
-                                         .optimizer = trek_graph_optimizer(r->graph),
+    r->optimizer = (trek_ranks_loading){ .s = r->s, .optimizer = trek_graph_optimizer(r->graph),
                                          .state = { r->entries, r->n_entries, r->n_rates, r->rates } };
     return status == TREK_OK ? trek_ranks_load_begin(&r->optimizer) : status;
 }

@@ -37,9 +37,9 @@ typedef struct setup {
     int local_ranks;
     trek_device devices[TREK_MAX_RANKS];
     trek_graph *graphs[TREK_MAX_RANKS];
-    trek_comm *comm;                    /* among processes; NULL: one process */
+    trek_comm *comm;         /* among processes; NULL: one process */
     trek_optimizer_snapshot *optimizer; /* state of the optimizer that the graph had; NULL: it had none, or kept its stepper */
-    bool moved;                         /* the graph has another stepper */
+    bool moved;              /* the graph has another stepper */
     bool sites;
     trek_lock building;
 } setup;
@@ -133,8 +133,8 @@ static trek_status find_gpus(setup *s, trek_device own)
 static trek_status find_devices(setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
-    trek_device own =
-        graph_device(s->graph, trek_device_resolve(o->devices && o->ranks > 0 ? o->devices[0] : (trek_device){ 0 }));
+    trek_device own = graph_device(s->graph, trek_device_resolve(o->devices &&
+                                                                 o->ranks > 0 ? o->devices[0] : (trek_device){ 0 }));
     const char *listed = trek_process_variable("TREK_DEVICES");
     if (o->ranks < 0 || o->ranks > TREK_MAX_RANKS)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .ranks: %d; must be 1 to %d (0: not stated)", o->ranks,
@@ -162,7 +162,8 @@ static trek_status check_devices(setup *s)
     trek_device own = graph_device(s->graph, s->devices[0]);
     if (!trek_device_equal(own, s->devices[0]))
         return trek_fail(TREK_ERR_DEVICE, "trainer_setup: graph: it is on %s, but rank 0's device is %s; they must be the same",
-                         trek_device_name(own, a, sizeof a), trek_device_name(s->devices[0], b, sizeof b));
+                         trek_device_name(own, a, sizeof a),
+                         trek_device_name(s->devices[0], b, sizeof b));
     for (int r = 0; r < s->local_ranks && s->local_ranks > 1; r++)
         if (s->devices[r].index < 0)
             return trek_fail(TREK_ERR_DEVICE, "trainer_setup: .devices: that of rank %d has index %d; must be 0 or more", r,
@@ -232,13 +233,9 @@ static trek_status check_shares(const trek_trainer_opts *o)
     if (!o->shares || o->n_shares < 1 || o->n_shares > TREK_MAX_RANKS)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .n_shares: %d; must be %s", o->n_shares,
                          o->shares ? "1 to 1024" : "0 without .shares");
-    const char *beside = o->balance == 1            ? "balance"
-                         : o->plan                  ? "plan"
-                         : o->speed_hint.ratio != 0 ? "speed_hint"
-                         : o->min_share != 0        ? "min_share"
-                         : o->overhead_target != 0  ? "overhead_target"
-                         : o->max_batch_diff != 0   ? "max_batch_diff"
-                                                    : NULL;
+    const char *beside = o->balance == 1 ? "balance" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint"
+        : o->min_share != 0 ? "min_share" : o->overhead_target != 0 ? "overhead_target"
+        : o->max_batch_diff != 0 ? "max_batch_diff" : NULL;
     if (beside)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .%s: set together with .shares, which are fixed", beside);
     return trek_workload_check_shares(o->shares, o->n_shares, o->allow_idle);
@@ -373,23 +370,16 @@ static trek_workload_opts workload_opts(const setup *s)
     const trek_trainer_opts *o = &s->opts;
     bool unequal = o->speed_hint.ratio > 1, meets = false, may = o->max_anchor == 0 && !has_stream(s);
     trek_module_each(trek_graph_module(s->graph), note_meeting, &meets);
-    /* if layers meet, shares are exact but windows are not */
-    trek_workload_opts workload = { .unequal = unequal,
-                                    .balance = o->balance,
+        /* if layers meet, shares are exact but windows are not */
+    trek_workload_opts workload = { .unequal = unequal, .balance = o->balance,
                                     .windows = o->max_anchor > 0 || (may && o->global_batch > 0),
                                     .windows_if_unequal = may && !meets && !o->shares,
-                                    .replay = o->plan,
-                                    .shares = o->shares,
-                                    .n_shares = o->n_shares };
-    workload.balancer = (trek_balancer_opts){ .min_share = o->min_share,
-                                              .allow_idle = o->allow_idle,
-                                              .speed_ratio = o->speed_hint.ratio,
-                                              .slow_rank = o->speed_hint.slow_rank };
-    workload.elche = (trek_elche_opts){ .anchor = o->anchor,
-                                        .max_anchor = o->max_anchor > 0 ? o->max_anchor : 0,
+                                    .replay = o->plan, .shares = o->shares, .n_shares = o->n_shares };
+    workload.balancer = (trek_balancer_opts){ .min_share = o->min_share, .allow_idle = o->allow_idle,
+                                              .speed_ratio = o->speed_hint.ratio, .slow_rank = o->speed_hint.slow_rank };
+    workload.elche = (trek_elche_opts){ .anchor = o->anchor, .max_anchor = o->max_anchor > 0 ? o->max_anchor : 0,
                                         .overhead_target = o->overhead_target,
-                                        .max_batch_diff = o->max_batch_diff,
-                                        .speed_ratio = o->speed_hint.ratio,
+                                        .max_batch_diff = o->max_batch_diff, .speed_ratio = o->speed_hint.ratio,
                                         .slow_rank = o->speed_hint.slow_rank };
     const trek_graph_loader *graph_loader = s->graph->graph_loader;
     if (o->global_batch > 0 && graph_loader && graph_loader->loader) {
@@ -429,15 +419,12 @@ static trek_status make_ranks(setup *s)
         status = make_products(s);
     trek_workload_opts workload = workload_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
-                             .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20,
-                             .workload = &workload,
-                             .slowdowns = s->opts.slowdowns,
-                             .comm = s->comm,
-                             .overlap = s->opts.overlap,
-                             .shards = s->opts.shard_optimizer,
-                             .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
+                             .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
+                             .slowdowns = s->opts.slowdowns, .comm = s->comm, .overlap = s->opts.overlap,
+                             .shards = s->opts.shard_optimizer, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites,
-                             .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05 : s->opts.divergence_threshold };
+                             .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
+                                 : s->opts.divergence_threshold };
     if (status != TREK_OK) {
         for (int r = 1; r < s->local_ranks; r++)
             trek_graph_free(&s->graphs[r]);
@@ -489,7 +476,7 @@ static trek_status agree_on_options(setup *s, trek_status own)
 
 typedef struct inexact {
     trek_text text;
-    bool windows; /* ranks run their own batches, so that layers cannot meet */
+    bool windows;            /* ranks run their own batches, so that layers cannot meet */
 } inexact;
 
 static trek_status note_inexact(const char *name, trek_module *module, void *arg)
@@ -511,8 +498,8 @@ static void describe_ranks(const setup *s, trek_text *text)
         trek_text_format(text, "%d CPU rank%s with %d thread%s%s", on_cpu, on_cpu > 1 ? "s" : "", threads, threads > 1 ? "s" : "",
                          on_cpu > 1 ? " each" : "");
         if (on_gpu == 0)
-            trek_text_format(text, ", %s",
-                             s->opts.share_params == TREK_OFF ? "parameters of their own" : "one copy of the parameters");
+            trek_text_format(text, ", %s", s->opts.share_params == TREK_OFF ? "parameters of their own"
+                             : "one copy of the parameters");
     }
     if (on_gpu > 0)
         trek_text_format(text, "%s%d GPU rank%s on ", on_cpu > 0 ? " and " : "", on_gpu, on_gpu > 1 ? "s" : "");
@@ -660,9 +647,9 @@ double trek_trainer_mean(trek_graph *graph, trek_var *loss)
         return status == TREK_OK && part[1] > 0 ? trek_var_item(loss) : status == TREK_OK ? 0 : (double)NAN;
     status = trek_replica_agree(comm, status, "trainer_mean");
     if (status == TREK_OK)
-        status = trek_comm_run(
-            comm, (trek_comm_call){
-                      .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F64, .count = 2, .in = part, .out = part });
+        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F64,
+                                                       .count = 2,
+                                                       .in = part, .out = part });
     return status != TREK_OK ? (double)NAN : part[1] > 0 ? part[0] / part[1] : 0;
 }
 

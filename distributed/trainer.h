@@ -81,25 +81,25 @@ typedef struct trek_trainer_opts {
     /* By default CPU ranks share one copy of the parameters. With TREK_OFF every rank has its own parameters and optimizer
      * state, and gradients are reduced in buckets, as for GPU ranks always. */
     int share_params;
-    bool shard_optimizer; /* divides the optimizer's state among the ranks (see above); default false */
-    int64_t bucket_bytes; /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
+    bool shard_optimizer;          /* divides the optimizer's state among the ranks (see above); default false */
+    int64_t bucket_bytes;          /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
     /* Whether gradients are sent in buckets while backward goes on (see above). 1: always, also over shared memory. TREK_OFF:
      * never. Default: only if the communicator makes progress by itself (MPI, Gloo, NCCL). */
     int overlap;
-    trek_speed_hint speed_hint; /* a hint about a slow rank; default: no hint */
+    trek_speed_hint speed_hint;    /* a hint about a slow rank; default: no hint */
     /* Balancing: 1 always, TREK_OFF never. Default 0: if the devices of the job's ranks differ or a hint is given. Otherwise
      * shares stay equal, so that a run repeats its bits, and the log says if that costs much time. */
     int balance;
-    const double *shares; /* fixed shares instead of measured speeds (see above); copied; default NULL */
-    int n_shares;         /* number of `shares`: the number of ranks of the job */
-    double min_share;     /* smallest share of a rank; TREK_ZERO: no limit; default min(0.05, 0.5 / ranks) */
-    bool allow_idle;      /* a rank that costs more time than it saves gets no samples; default false */
+    const double *shares;          /* fixed shares instead of measured speeds (see above); copied; default NULL */
+    int n_shares;                  /* number of `shares`: the number of ranks of the job */
+    double min_share;              /* smallest share of a rank; TREK_ZERO: no limit; default min(0.05, 0.5 / ranks) */
+    bool allow_idle;               /* a rank that costs more time than it saves gets no samples; default false */
     /* Windows: a number > 0 turns them on and is the most batches that the slowest rank runs between two steps. TREK_OFF turns
      * them off. Default 0: 200 if the devices of the job's ranks differ or a hint is given, otherwise off. */
     int64_t max_anchor;
-    int64_t anchor;         /* batches of the slowest rank in the first window; default 10 */
-    double overhead_target; /* the anchor grows if reduction / compute is above it; 0.01 to 0.50; default 0.10 */
-    int64_t max_batch_diff; /* the most by which a rank's count changes at once; default 0: no limit */
+    int64_t anchor;                /* batches of the slowest rank in the first window; default 10 */
+    double overhead_target;        /* the anchor grows if reduction / compute is above it; 0.01 to 0.50; default 0.10 */
+    int64_t max_batch_diff;        /* the most by which a rank's count changes at once; default 0: no limit */
     /* Samples of a step's window, rounded to whole batches: they are constant, and only their division follows the speeds. The
      * loader must be set first. Default 0: windows grow with the anchor. */
     int64_t global_batch;

@@ -13,7 +13,7 @@
 #include "tensor/status_internal.h"
 
 typedef struct routed {
-    trek_module base; /* children: the router, followed by the parts in order */
+    trek_module base;         /* children: the router, followed by the parts in order */
     trek_module *router;
 } routed;
 
@@ -91,11 +91,8 @@ static trek_var *gate_forward_many(trek_module *self, trek_var *const *inputs, i
 
 static trek_var *gate_forward(trek_module *self, trek_var *x) { return gate_forward_many(self, &x, 1); }
 
-static const trek_module_class gate_class = { .name = "gate",
-                                              .size = sizeof(routed),
-                                              .forward = gate_forward,
-                                              .forward_many = gate_forward_many,
-                                              .describe = routed_describe,
+static const trek_module_class gate_class = { .name = "gate", .size = sizeof(routed), .forward = gate_forward,
+                                              .forward_many = gate_forward_many, .describe = routed_describe,
                                               .hands_inputs_on = true };
 
 trek_module *trek_gate_new(trek_module *router, trek_module *const *experts, int n)
@@ -233,8 +230,8 @@ static int64_t choice_of_all(const trek_module *self, trek_var *index)
     if (n == 0)
         return 0;
     double *numbers = trek_alloc((size_t)n * sizeof *numbers);
-    trek_status status =
-        numbers ? trek_tensor_to_host(trek_var_data(index), TREK_F64, numbers, (size_t)n * sizeof *numbers) : trek_error_status();
+    trek_status status = numbers ? trek_tensor_to_host(trek_var_data(index), TREK_F64, numbers, (size_t)n * sizeof *numbers)
+                                 : trek_error_status();
     if (status == TREK_OK)
         status = read_choices(self, numbers, 1, &choice);
     for (int64_t k = 1; k < n && status == TREK_OK; k++)
@@ -256,20 +253,12 @@ static trek_var *switch_batch_forward_many(trek_module *self, trek_var *const *i
 
 static trek_var *switch_batch_forward(trek_module *self, trek_var *x) { return switch_batch_forward_many(self, &x, 1); }
 
-static const trek_module_class switch_class = { .name = "switch",
-                                                .size = sizeof(routed),
-                                                .forward = switch_forward,
-                                                .forward_many = switch_forward_many,
-                                                .describe = routed_describe,
+static const trek_module_class switch_class = { .name = "switch", .size = sizeof(routed), .forward = switch_forward,
+                                                .forward_many = switch_forward_many, .describe = routed_describe,
                                                 .hands_inputs_on = true };
 static const trek_module_class switch_batch_class = {
-    .name = "switch_batch",
-    .size = sizeof(routed),
-    .forward = switch_batch_forward,
-    .forward_many = switch_batch_forward_many,
-    .describe = routed_describe,
-    .couples_samples = true,
-    .hands_inputs_on = true,
+    .name = "switch_batch", .size = sizeof(routed), .forward = switch_batch_forward, .forward_many = switch_batch_forward_many,
+    .describe = routed_describe, .couples_samples = true, .hands_inputs_on = true,
 };
 
 static trek_status refuse_states(const char *path, trek_module *module, void *arg)

@@ -140,9 +140,10 @@ static trek_var *merged(const loop_run *r, trek_var *y)
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!trek_shape_equal(trek_var_shape(y), trek_var_shape(r->x)))
-        return trek_fail_null(
-            TREK_ERR_SHAPE, "loop: body: result of shape %s for input of shape %s; with a condition the shape must not change",
-            trek_shape_text(trek_var_shape(y), b, sizeof b), trek_shape_text(trek_var_shape(r->x), a, sizeof a));
+        return trek_fail_null(TREK_ERR_SHAPE,
+                              "loop: body: result of shape %s for input of shape %s; with a condition the shape must not change",
+                              trek_shape_text(trek_var_shape(y), b, sizeof b),
+                              trek_shape_text(trek_var_shape(r->x), a, sizeof a));
     if (trek_var_dtype(y) != trek_var_dtype(r->x))
         y = trek_cast(y, trek_var_dtype(r->x));
     return y && r->mask ? trek_where(trek_verb_by_rows(r->mask, y), r->x, y) : y;
@@ -322,14 +323,8 @@ static void loop_describe(const trek_module *self, char *text, size_t size)
 static const char *const loop_result_names[] = { "output", "passes", NULL };
 
 static const trek_module_class loop_class = {
-    .name = "loop",
-    .size = sizeof(trek_loop),
-    .forward = loop_forward,
-    .forward_many = loop_forward_many,
-    .free = loop_free,
-    .describe = loop_describe,
-    .forward_results = loop_results,
-    .result_names = loop_result_names,
+    .name = "loop", .size = sizeof(trek_loop), .forward = loop_forward, .forward_many = loop_forward_many, .free = loop_free,
+    .describe = loop_describe, .forward_results = loop_results, .result_names = loop_result_names,
     .hands_inputs_on = true,
 };
 

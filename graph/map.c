@@ -14,7 +14,7 @@ typedef struct map_module {
     trek_module base;
     trek_module *body;
     int dim;
-    int64_t slices; /* 0: elements of dim */
+    int64_t slices;           /* 0: elements of dim */
     bool batched;
 } map_module;
 
@@ -122,10 +122,8 @@ static trek_var *run_each(const map_module *m, trek_var *const *inputs, int n, i
     }
     if (rows)
         trek_rng_part_end(&part);
-    trek_var *y = !fine       ? NULL
-                  : rows      ? trek_cat(parts, (int)count, 0)
-                  : m->slices ? trek_cat(parts, (int)count, -1)
-                              : trek_stack(parts, (int)count, dim);
+    trek_var *y = !fine ? NULL : rows ? trek_cat(parts, (int)count, 0)
+        : m->slices ? trek_cat(parts, (int)count, -1) : trek_stack(parts, (int)count, dim);
     trek_free(parts);
     return y;
 }
@@ -170,11 +168,8 @@ static void map_describe(const trek_module *self, char *text, size_t size)
         snprintf(text, size, "dim %d%s", m->dim, batched);
 }
 
-static const trek_module_class map_class = { .name = "map",
-                                             .size = sizeof(map_module),
-                                             .forward = map_forward,
-                                             .forward_many = map_forward_many,
-                                             .describe = map_describe,
+static const trek_module_class map_class = { .name = "map", .size = sizeof(map_module), .forward = map_forward,
+                                             .forward_many = map_forward_many, .describe = map_describe,
                                              .hands_inputs_on = true };
 
 trek_module *trek_map_new(trek_module *body, const trek_map_opts *opts)

@@ -39,9 +39,9 @@ typedef enum trek_metric_kind {
     TREK_METRIC_KIND_AUROC,             /* area under the ROC curve, by trapezoids; with several classes one against the rest */
     TREK_METRIC_KIND_AVERAGE_PRECISION, /* sum of (step of recall) * precision, not interpolated; 0 without positive targets */
     /* Metrics of numbers. NaN and infinity in the numbers give NaN or infinity. */
-    TREK_METRIC_KIND_MSE,  /* mean squared error */
-    TREK_METRIC_KIND_RMSE, /* square root of the mean squared error */
-    TREK_METRIC_KIND_MAE,  /* mean absolute error */
+    TREK_METRIC_KIND_MSE,       /* mean squared error */
+    TREK_METRIC_KIND_RMSE,      /* square root of the mean squared error */
+    TREK_METRIC_KIND_MAE,       /* mean absolute error */
     /* 1 - (residual sum of squares) / (total sum of squares). For a constant target it is 1 if all residuals are 0, otherwise 0.
      * For fewer than two samples it is NaN. */
     TREK_METRIC_KIND_R2,
@@ -55,8 +55,8 @@ typedef enum trek_metric_average {
     /* The mean. For precision, recall, F1 and accuracy of several classes it is over the classes that occur as a target or as a
      * prediction. */
     TREK_METRIC_AVERAGE_MACRO,
-    TREK_METRIC_AVERAGE_WEIGHTED, /* the mean weighted by how often a class is a target, for R2 by the variance */
-    TREK_METRIC_AVERAGE_EACH      /* one value for each; zero_division for classes that never occur */
+    TREK_METRIC_AVERAGE_WEIGHTED,            /* the mean weighted by how often a class is a target, for R2 by the variance */
+    TREK_METRIC_AVERAGE_EACH                 /* one value for each; zero_division for classes that never occur */
 } trek_metric_average;
 
 /* What a metric measures and how. Fields that are 0 have their defaults. */
@@ -68,16 +68,16 @@ typedef struct trek_metric_spec {
     /* For accuracy of several classes: a prediction is correct if the target is among the k largest scores, of equal scores the
      * first. Default 1. */
     int64_t top_k;
-    double threshold; /* binary and multilabel: a score above it is positive; default 0.5 (TREK_ZERO for 0) */
+    double threshold;            /* binary and multilabel: a score above it is positive; default 0.5 (TREK_ZERO for 0) */
     /* Predictions are logits: the scores are their sigmoid, or their softmax over classes. Default false. trek does not guess it
      * from the values, because each batch could give another answer. */
     bool logits;
     /* Class targets of this value are not counted. With multilabel the other labels of the sample are counted. TREK_ZERO stands
      * for 0. Default: all targets count. */
     int64_t ignore_index;
-    double beta;          /* for F1: the weight of the recall; default 1 */
-    double zero_division; /* the value of precision, recall and F1 if their denominator is 0; default 0 */
-    int64_t outputs;      /* for numbers: size of the last dimension, with one value each; default 1: one value */
+    double beta;                 /* for F1: the weight of the recall; default 1 */
+    double zero_division;        /* the value of precision, recall and F1 if their denominator is 0; default 0 */
+    int64_t outputs;             /* for numbers: size of the last dimension, with one value each; default 1: one value */
 } trek_metric_spec;
 
 /* A metric with the state of what it has counted. Only one thread at a time may use it. */

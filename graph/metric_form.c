@@ -46,8 +46,8 @@ static const char *wrong_average(const trek_metric_spec *s)
     bool has_parts = is_of_classes(s->kind) ? s->classes > 0 && s->kind != TREK_METRIC_KIND_CONFUSION : is_of_numbers(s->kind);
     if (s->average != TREK_METRIC_AVERAGE_DEFAULT && !has_parts)
         return ".average: set; only metrics of several classes, labels or outputs have it";
-    if (is_of_numbers(s->kind) &&
-        (s->average == TREK_METRIC_AVERAGE_MICRO || (s->average == TREK_METRIC_AVERAGE_WEIGHTED && s->kind != TREK_METRIC_KIND_R2)))
+    if (is_of_numbers(s->kind) && (s->average == TREK_METRIC_AVERAGE_MICRO ||
+                                   (s->average == TREK_METRIC_AVERAGE_WEIGHTED && s->kind != TREK_METRIC_KIND_R2)))
         return ".average: not possible for errors of outputs; must be the mean of all, or each (for R2 also by variance)";
     return NULL;
 }
@@ -77,17 +77,11 @@ trek_status trek_metric_form(const char *function, const trek_metric_spec *s, me
     if (wrong)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: %s", function, wrong);
     trek_metric_average otherwise = s->kind == TREK_METRIC_KIND_ACCURACY ? TREK_METRIC_AVERAGE_MICRO : TREK_METRIC_AVERAGE_MACRO;
-    *form = (metric_form){ .kind = s->kind,
-                           .classes = s->classes,
-                           .multilabel = s->multilabel,
-                           .logits = s->logits,
+    *form = (metric_form){ .kind = s->kind, .classes = s->classes, .multilabel = s->multilabel, .logits = s->logits,
                            .average = s->average == TREK_METRIC_AVERAGE_DEFAULT ? otherwise : s->average,
-                           .top_k = trek_option_integer(s->top_k, 1),
-                           .outputs = trek_option_integer(s->outputs, 1),
-                           .ignores = s->ignore_index != 0,
-                           .ignore_index = trek_option_integer(s->ignore_index, 0),
-                           .threshold = trek_option(s->threshold, 0.5),
-                           .beta = trek_option(s->beta, 1),
+                           .top_k = trek_option_integer(s->top_k, 1), .outputs = trek_option_integer(s->outputs, 1),
+                           .ignores = s->ignore_index != 0, .ignore_index = trek_option_integer(s->ignore_index, 0),
+                           .threshold = trek_option(s->threshold, 0.5), .beta = trek_option(s->beta, 1),
                            .zero_division = trek_option(s->zero_division, 0) };
     return TREK_OK;
 }

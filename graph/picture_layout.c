@@ -12,9 +12,9 @@ enum { COLUMN_TENTHS = 73, GAP_X = 28, GAP_Y = 44, LOOP = 30, EDGE_W = 10, SWEEP
 
 /* A node, or an edge where it passes a layer. */
 typedef struct slot {
-    int node;                               /* -1: it belongs to an edge */
-    int layer, place;                       /* index in the order of the layer */
-    double w, x, key;                       /* x: the middle */
+    int node;                 /* -1: it belongs to an edge */
+    int layer, place;         /* index in the order of the layer */
+    double w, x, key;         /* x: the middle */
     int first_up, n_up, first_down, n_down; /* in the lists of neighbours */
 } slot;
 
@@ -22,10 +22,10 @@ typedef struct layout {
     trek_picture *p;
     slot *slots;
     int n_slots, n_layers, n_segments;
-    int *segments;                     /* [n_segments][2] upper and lower slot */
-    int *ups, *downs;                  /* neighbours */
-    int *order, *best, *starts;        /* slots, layer by layer; starts: [n_layers + 1] */
-    int *tree;                         /* for counting */
+    int *segments;            /* [n_segments][2] upper and lower slot */
+    int *ups, *downs;         /* neighbours */
+    int *order, *best, *starts; /* slots, layer by layer; starts: [n_layers + 1] */
+    int *tree;                /* for counting */
     double *wanted, *weights, *values; /* of a layer's slots */
     int *blocks;
 } layout;
@@ -122,7 +122,7 @@ static trek_status make_slots(layout *l)
     l->values = trek_calloc(slots + 1, sizeof *l->values);
     l->blocks = trek_calloc(slots + 2, sizeof *l->blocks);
     bool made = l->slots && l->segments && l->ups && l->downs && l->order && l->best && l->starts && l->tree && l->wanted &&
-                l->weights && l->values && l->blocks;
+        l->weights && l->values && l->blocks;
     return made ? TREK_OK : TREK_ERR_MEMORY;
 }
 
@@ -155,8 +155,8 @@ static trek_status fill_slots(layout *l)
 {
     trek_picture *p = l->p;
     for (int k = 0; k < p->n_nodes; k++)
-        l->slots[l->n_slots++] =
-            (slot){ .node = k, .layer = p->nodes[k].layer, .w = p->nodes[k].w + (p->nodes[k].loops ? LOOP : 0) + GAP_X };
+        l->slots[l->n_slots++] = (slot){ .node = k, .layer = p->nodes[k].layer,
+                                         .w = p->nodes[k].w + (p->nodes[k].loops ? LOOP : 0) + GAP_X };
     for (int k = 0; k < p->n_edges; k++) {
         trek_picture_edge *edge = &p->edges[k];
         int last = trek_picture_upper(edge), s = span(p, edge);
@@ -166,8 +166,8 @@ static trek_status fill_slots(layout *l)
         if (!edge->bends)
             return TREK_ERR_MEMORY;
         for (int j = 1; j < s; j++) {
-            l->slots[l->n_slots] =
-                (slot){ .node = -1, .layer = p->nodes[trek_picture_upper(edge)].layer + j, .w = EDGE_W + GAP_X / 2 };
+            l->slots[l->n_slots] = (slot){ .node = -1, .layer = p->nodes[trek_picture_upper(edge)].layer + j,
+                                           .w = EDGE_W + GAP_X / 2 };
             add_segment(l, last, l->n_slots);
             edge->bends[edge->n_bends++] = last = l->n_slots++;
         }
@@ -406,8 +406,7 @@ static void give_places(layout *l)
         trek_picture_node *node = &p->nodes[k];
         node->x = (int)(l->slots[k].x - l->slots[k].w / 2 - left + GAP_X / 2);
         node->y = p->tops[node->layer] + (node->layer == 0 || node->kind == TREK_PICTURE_NESTED
-                                              ? 0
-                                              : (p->bottoms[node->layer] - p->tops[node->layer] - node->h) / 2);
+                                          ? 0 : (p->bottoms[node->layer] - p->tops[node->layer] - node->h) / 2);
     }
     for (int k = 0; k < p->n_edges; k++)
         for (int j = 0; j < p->edges[k].n_bends; j++)

@@ -85,10 +85,10 @@ typedef struct trek_timeline_entry {
     /* The names of the modules around it, joined by dots, where the outermost has the name of its class. It is "" outside of
      * modules, and also after 32768 different paths. The string is never freed. */
     const char *path;
-    const char *shapes; /* for an op: "f32[64, 784] f32[10, 784] -> f32[64, 10]"; the string is never freed */
-    int64_t self_ns;    /* the time without the ops, modules, backwards and spans inside it */
-    double flops;       /* for an op: its floating-point operations, see trek_timeline_row */
-    double bytes;       /* for an op: the bytes of its inputs and outputs, see trek_timeline_row */
+    const char *shapes;            /* for an op: "f32[64, 784] f32[10, 784] -> f32[64, 10]"; the string is never freed */
+    int64_t self_ns;               /* the time without the ops, modules, backwards and spans inside it */
+    double flops;                  /* for an op: its floating-point operations, see trek_timeline_row */
+    double bytes;                  /* for an op: the bytes of its inputs and outputs, see trek_timeline_row */
 } trek_timeline_entry;
 
 /* Returns how many entries the timeline holds now. */
@@ -113,12 +113,8 @@ typedef enum trek_timeline_group {
 
 /* The column by which the rows of a profile are sorted: largest first, names in alphabetical order. */
 typedef enum trek_timeline_sort {
-    TREK_TIMELINE_SORT_SELF,
-    TREK_TIMELINE_SORT_TOTAL,
-    TREK_TIMELINE_SORT_AVERAGE,
-    TREK_TIMELINE_SORT_CALLS,
-    TREK_TIMELINE_SORT_FLOPS,
-    TREK_TIMELINE_SORT_BYTES,
+    TREK_TIMELINE_SORT_SELF, TREK_TIMELINE_SORT_TOTAL, TREK_TIMELINE_SORT_AVERAGE, TREK_TIMELINE_SORT_CALLS,
+    TREK_TIMELINE_SORT_FLOPS, TREK_TIMELINE_SORT_BYTES,
     TREK_TIMELINE_SORT_NAME,
     TREK_TIMELINE_SORT_DEVICE,
 } trek_timeline_sort;
@@ -160,16 +156,16 @@ typedef struct trek_timeline_row {
     /* Bytes of the tensors that ops created, everything inside included. Views, tensors written in place and tensors inside one
      * op do not count. For the forward of a module it is the most that its activations can hold. */
     double made_bytes;
-    const char *result;  /* by module, for forward: the first result of the last call, "f32[64, 10]"; otherwise "" */
-    double result_bytes; /* bytes of those results over all calls; a view counts as its elements */
+    const char *result;      /* by module, for forward: the first result of the last call, "f32[64, 10]"; otherwise "" */
+    double result_bytes;     /* bytes of those results over all calls; a view counts as its elements */
 } trek_timeline_row;
 
 /* Writes the first rows of the sorted profile to `rows`, at most `capacity` of them, and returns how many rows the profile has.
  * It covers the time since the timeline was created or cleared. `opts` may be NULL; opts->rows and opts->peak are ignored. `rows`
  * may be NULL if `capacity` is 0. It may be called while the timeline records.
  * Errors: ARGUMENT, MEMORY. STATE if the timeline does not record ops. -1 is returned. */
-TREK_API int64_t trek_timeline_averages(trek_timeline *timeline, const trek_timeline_summary_opts *opts, trek_timeline_row *rows,
-                                        int64_t capacity);
+TREK_API int64_t trek_timeline_averages(trek_timeline *timeline, const trek_timeline_summary_opts *opts,
+                                        trek_timeline_row *rows, int64_t capacity);
 /* Returns the profile as a table: calls, total time, self time and average time, the share of the self time, GFLOP/s and GB/s of
  * the total time, and their shares of the peak. The sums follow below. The caller frees the string with trek_string_free.
  * Errors: as trek_timeline_averages; NULL is returned. */

@@ -25,15 +25,15 @@ struct trek_kv_cache {
     int64_t *lengths;         /* [rows] */
     cached_layer *layers;
     int n_layers, cap_layers;
-    bool complete; /* a forward has succeeded, so the set of layers is final */
-    bool busy;     /* inside a forward */
+    bool complete;            /* a forward has succeeded, so the set of layers is final */
+    bool busy;                /* inside a forward */
 };
 
 /* A cached forward while it runs. */
 typedef struct pass {
     trek_kv_cache *cache;
-    const int64_t *counts; /* NULL if every row takes all steps */
-    int64_t steps;         /* -1 if not known yet */
+    const int64_t *counts;    /* NULL if every row takes all steps */
+    int64_t steps;            /* -1 if not known yet */
     int next_layer;
     bool last;
     trek_var *positions, *mask; /* made when first needed, in the pass's scope */
@@ -424,7 +424,8 @@ static trek_status check_layer(const cached_layer *layer, const trek_tensor *k, 
     trek_shape was = trek_tensor_shape(layer->keys), is = trek_tensor_shape(k);
     if (is.sizes[1] != was.sizes[1] || is.sizes[3] != was.sizes[3])
         return trek_fail(TREK_ERR_SHAPE, "attention_cached: keys: %s; layer %d of the cache has %s",
-                         trek_shape_text(is, text, sizeof text), number, trek_shape_text(was, other, sizeof other));
+                         trek_shape_text(is, text, sizeof text),
+                         number, trek_shape_text(was, other, sizeof other));
     if (trek_tensor_dtype(k) != trek_tensor_dtype(layer->keys))
         return trek_fail(TREK_ERR_DTYPE, "attention_cached: keys: dtype %s; layer %d of the cache has %s",
                          trek_dtype_name(trek_tensor_dtype(k)), number, trek_dtype_name(trek_tensor_dtype(layer->keys)));
@@ -441,7 +442,8 @@ static trek_status grow(trek_kv_cache *cache, cached_layer *layer, int64_t neede
         return TREK_OK;
     if (cache->max_length)
         return trek_fail(TREK_ERR_ARGUMENT, "attention_cached: positions: %" PRId64 "; the cache has capacity for %" PRId64,
-                         needed, cache->max_length);
+                         needed,
+                         cache->max_length);
     while (capacity < needed)
         capacity *= 2;
     int64_t filled = longest(cache);
@@ -541,13 +543,15 @@ static trek_status check_attention(const trek_var *q, const trek_var *k, const t
                          opts->mask ? "a mask" : "dropout");
     if (trek_var_ndim(q) != 4 || trek_var_ndim(k) != 4 || !trek_shape_equal(trek_var_shape(k), trek_var_shape(v)) ||
         trek_var_size(q, 2) != trek_var_size(k, 2))
-        return trek_fail(
-            TREK_ERR_SHAPE, "attention_cached: q and k: %s and %s; must be [B, H, T, D] and [B, G, T, D], and v like k",
-            trek_shape_text(trek_var_shape(q), text, sizeof text), trek_shape_text(trek_var_shape(k), other, sizeof other));
-    return trek_var_dtype(k) == trek_var_dtype(v)
-               ? TREK_OK
-               : trek_fail(TREK_ERR_DTYPE, "attention_cached: k and v: dtypes %s and %s; must be equal",
-                           trek_dtype_name(trek_var_dtype(k)), trek_dtype_name(trek_var_dtype(v)));
+        return trek_fail(TREK_ERR_SHAPE,
+                         "attention_cached: q and k: %s and %s; must be [B, H, T, D] and [B, G, T, D], and v like k",
+                         trek_shape_text(trek_var_shape(q), text, sizeof text),
+                         trek_shape_text(trek_var_shape(k), other, sizeof other));
+    return trek_var_dtype(k) == trek_var_dtype(v) ? TREK_OK
+                                                  : trek_fail(TREK_ERR_DTYPE,
+                                                              "attention_cached: k and v: dtypes %s and %s; must be equal",
+                                                              trek_dtype_name(trek_var_dtype(k)),
+                                                              trek_dtype_name(trek_var_dtype(v)));
 }
 
 trek_var *trek_attention_cached(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts)

@@ -52,11 +52,11 @@ TREK_API trek_module *trek_nn_bilinear_with(const trek_bilinear_opts *opts);
 
 /* Options of trek_nn_conv_transpose2d_with. Lists are [height, width]. */
 typedef struct trek_conv_transpose2d_opts {
-    int64_t in;                /* channels of the input; required */
-    int64_t out;               /* channels of the result; required */
-    int64_t kernel[2];         /* size of the window; required */
-    int64_t stride[2];         /* elements from window to window in the result; default 1 */
-    int64_t padding[2];        /* elements removed on each side, two numbers; default 0, TREK_ZERO for 0 */
+    int64_t in;         /* channels of the input; required */
+    int64_t out;        /* channels of the result; required */
+    int64_t kernel[2];  /* size of the window; required */
+    int64_t stride[2];  /* elements from window to window in the result; default 1 */
+    int64_t padding[2]; /* elements removed on each side, two numbers; default 0, TREK_ZERO for 0 */
     int64_t output_padding[2]; /* elements added at the end, fewer than stride or dilation; default 0, as in padding */
     int64_t dilation[2];       /* elements from one element of the window to the next; default 1 */
     int64_t groups;            /* must divide in and out; default 1 */

@@ -26,11 +26,11 @@ typedef struct kept_buffers {
 /* What the second run needs. */
 typedef struct rerun {
     trek_module *module;
-    int n_inputs; /* the module's inputs only; its parameters follow them */
+    int n_inputs;            /* the module's inputs only; its parameters follow them */
     bool training;
     trek_dtype autocast;
-    trek_rank_context rank; /* the draws, and the position of the rows in the batch */
-    kept_buffers vectors;   /* of spectral norms, as the first run used them */
+    trek_rank_context rank;  /* the draws, and the position of the rows in the batch */
+    kept_buffers vectors;    /* of spectral norms, as the first run used them */
 } rerun;
 
 static trek_status keep_buffer(const char *name, trek_var *buffer, void *arg)
@@ -142,8 +142,8 @@ static trek_var *run_again(rerun *r, trek_var *const *leaves)
     return status == TREK_OK ? y : NULL;
 }
 
-static trek_status differentiate(trek_var *y, trek_var *cotangent, trek_var *const *leaves, const bool *wanted, trek_var **grads,
-                                 int n)
+static trek_status differentiate(trek_var *y, trek_var *cotangent, trek_var *const *leaves, const bool *wanted,
+                                 trek_var **grads, int n)
 {
     trek_var **list = trek_calloc((size_t)(2 * n), sizeof *list), **found = list + n;
     if (!list)
@@ -205,9 +205,8 @@ static trek_status second_run(trek_function_context *context, trek_var *const *c
     return status;
 }
 
-static const trek_function recomputed = {
-    .name = "recomputed", .forward = first_run, .backward = second_run, .free = free_rerun
-};
+static const trek_function recomputed = { .name = "recomputed", .forward = first_run, .backward = second_run,
+                                          .free = free_rerun };
 
 /* --- the call --------------------------------------------------------------------------------------- */
 
@@ -274,9 +273,8 @@ static trek_var *recompute_forward_many(trek_module *self, trek_var *const *inpu
 
 static trek_var *recompute_forward(trek_module *self, trek_var *x) { return recompute_forward_many(self, &x, 1); }
 
-static const trek_module_class recompute_class = {
-    .name = "recompute", .size = sizeof(recompute_layer), .forward = recompute_forward, .forward_many = recompute_forward_many
-};
+static const trek_module_class recompute_class = { .name = "recompute", .size = sizeof(recompute_layer),
+                                                   .forward = recompute_forward, .forward_many = recompute_forward_many };
 
 trek_module *trek_nn_recompute(trek_module *module)
 {

@@ -16,8 +16,8 @@
  * layer. */
 typedef struct recurrent_layer {
     trek_module base;
-    trek_var **weights;      /* [layers directions each]; owned */
-    int64_t in, hidden, out; /* out: the features of h, which are the hidden ones or their projection */
+    trek_var **weights;              /* [layers directions each]; owned */
+    int64_t in, hidden, out;         /* out: the features of h, which are the hidden ones or their projection */
     int layers, directions;
     bool batch_first, bias, cell, relu;
     double dropout;
@@ -86,9 +86,7 @@ static trek_tensor *data_of(const trek_var *var) { return var ? var->data : NULL
 static trek_var *rnn(const recurrent_layer *m, trek_var *x, trek_var *const *p, const trek_recurrent_opts *opts, trek_var **hn)
 {
     trek_compound_enter();
-    trek_compound told = { .kind = TREK_COMPOUND_RNN,
-                           .reverse = opts->reverse,
-                           .relu = m->relu,
+    trek_compound told = { .kind = TREK_COMPOUND_RNN, .reverse = opts->reverse, .relu = m->relu,
                            .inputs = { data_of(x), data_of(p[0]), data_of(p[1]), data_of(p[2]), data_of(p[3]), data_of(opts->h0),
                                        data_of(opts->lengths) } };
     trek_var *past = opts->lengths ? ended(x, opts->lengths) : NULL;
@@ -97,8 +95,8 @@ static trek_var *rnn(const recurrent_layer *m, trek_var *x, trek_var *const *p, 
     x = past ? trek_masked_fill(x, past, 0) : x; /* the values there may not be finite */
     trek_var *inputs = x ? trek_linear(x, p[0], p[2]) : NULL, *h = opts->h0;
     if (inputs && !h)
-        h = trek_var_from(
-            trek_tensor_zeros(trek_dims(trek_var_size(x, 1), m->hidden), trek_var_dtype(inputs), trek_var_device(x)));
+        h = trek_var_from(trek_tensor_zeros(trek_dims(trek_var_size(x, 1), m->hidden), trek_var_dtype(inputs),
+                                            trek_var_device(x)));
     if (!inputs || !h)
         return NULL;
     trek_var **parts = trek_calloc((size_t)trek_var_size(x, 0) + 1, sizeof *parts);
@@ -117,11 +115,11 @@ static trek_var *rnn(const recurrent_layer *m, trek_var *x, trek_var *const *p, 
 typedef struct recurrent_call {
     recurrent_layer *m;
     const char *name;
-    bool single; /* x came without a batch dimension */
+    bool single;                     /* x came without a batch dimension */
     int64_t rows;
-    trek_var *x;                 /* [T, N, features], what the next layer reads */
-    trek_var *lengths, *h0, *c0; /* each may be NULL; states are [layers directions, N, H] */
-    trek_var **hn, **cn;         /* [layers directions], each [N, H]; NULL if not asked for */
+    trek_var *x;                     /* [T, N, features], what the next layer reads */
+    trek_var *lengths, *h0, *c0;     /* each may be NULL; states are [layers directions, N, H] */
+    trek_var **hn, **cn;             /* [layers directions], each [N, H]; NULL if not asked for */
 } recurrent_call;
 
 /* Runs the direction with index k = layer directions + direction. */
@@ -132,10 +130,8 @@ static trek_var *run_direction(const recurrent_call *c, int k, trek_var *x)
     trek_var *p[4] = { NULL }, **own = m->weights + (size_t)k * (size_t)each;
     for (int i = 0; i < (m->bias ? 4 : 2); i++)
         p[i] = own[i];
-    trek_recurrent_opts opts = { .lengths = c->lengths,
-                                 .reverse = k % m->directions == 1,
-                                 .h0 = c->h0 ? trek_select(c->h0, 0, k) : NULL,
-                                 .c0 = c->c0 ? trek_select(c->c0, 0, k) : NULL,
+    trek_recurrent_opts opts = { .lengths = c->lengths, .reverse = k % m->directions == 1,
+                                 .h0 = c->h0 ? trek_select(c->h0, 0, k) : NULL, .c0 = c->c0 ? trek_select(c->c0, 0, k) : NULL,
                                  .weight_hr = projected(m) ? own[each - 1] : NULL };
     if ((c->h0 && !opts.h0) || (c->c0 && !opts.c0))
         return NULL;
@@ -372,8 +368,8 @@ static void recurrent_describe(const trek_module *self, char *text, size_t size)
     if (m->dropout > 0)
         snprintf(dropout, sizeof dropout, ", dropout %s", trek_layer_number(m->dropout, number));
     snprintf(text, size, "%" PRId64 ", %" PRId64 "%s%s%s%s%s%s%s", m->in, m->hidden, projection, layers,
-             m->bias ? "" : ", no bias", m->batch_first ? ", batch first" : "", dropout,
-             m->directions > 1 ? ", bidirectional" : "", m->relu ? ", relu" : "");
+             m->bias ? "" : ", no bias",
+             m->batch_first ? ", batch first" : "", dropout, m->directions > 1 ? ", bidirectional" : "", m->relu ? ", relu" : "");
 }
 
 static const char *const lstm_inputs[] = { "lengths", "h0", "c0", NULL }, *const gru_inputs[] = { "lengths", "h0", NULL };
@@ -383,18 +379,12 @@ static const char *const lstm_results[] = { "output", "hn", "cn", NULL }, *const
 static const char *const rnn_results[] = { "output", "hn", NULL }, *const rnn_cell_results[] = { "h", NULL };
 static const char *const lstm_cell_results[] = { "h", "c", NULL }, *const gru_cell_results[] = { "h", NULL };
 
-#define RECURRENT_CLASS(kind)                                                                                                    \
-    static const trek_module_class kind##_class = {                                                                              \
-        .name = #kind,                                                                                                           \
-        .size = sizeof(recurrent_layer),                                                                                         \
-        .forward = recurrent_forward,                                                                                            \
-        .forward_results = recurrent_results,                                                                                    \
-        .free = recurrent_free,                                                                                                  \
-        .reset = recurrent_reset,                                                                                                \
-        .describe = recurrent_describe,                                                                                          \
-        .input_names = kind##_inputs,                                                                                            \
-        .result_names = kind##_results,                                                                                          \
-        .optional_inputs = true,                                                                                                 \
+#define RECURRENT_CLASS(kind)                                                                                       \
+    static const trek_module_class kind##_class = {                                                                 \
+        .name = #kind, .size = sizeof(recurrent_layer), .forward = recurrent_forward,                               \
+        .forward_results = recurrent_results, .free = recurrent_free, .reset = recurrent_reset,                     \
+        .describe = recurrent_describe,                                                                             \
+        .input_names = kind##_inputs, .result_names = kind##_results, .optional_inputs = true,                      \
     }
 RECURRENT_CLASS(lstm);
 RECURRENT_CLASS(gru);
@@ -413,8 +403,8 @@ static trek_status check_options(const char *name, const trek_lstm_opts *opts)
     if (trek_layer_positive(name, "in", opts->in) != TREK_OK || trek_layer_positive(name, "hidden", opts->hidden) != TREK_OK)
         return trek_error_status();
     if (opts->proj_size != 0 && (opts->proj_size < 0 || opts->proj_size >= opts->hidden || strcmp(name, "lstm") != 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: .proj_size: %" PRId64 "; must be inside [1, hidden), and for an LSTM only", name,
-                         opts->proj_size);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: .proj_size: %" PRId64 "; must be inside [1, hidden), and for an LSTM only",
+                         name, opts->proj_size);
     if (opts->layers < 0 || opts->layers > 1 << 16)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: .layers: %" PRId64 "; must be inside [1, 65536]", name, opts->layers);
     if (!(opts->dropout >= 0 && opts->dropout <= 1)) {
@@ -491,15 +481,9 @@ trek_module *trek_nn_rnn_with(const trek_rnn_opts *o)
 {
     if (!o)
         return trek_fail_null(TREK_ERR_ARGUMENT, "rnn: options: NULL; they must be given");
-    trek_lstm_opts opts = { .in = o->in,
-                            .hidden = o->hidden,
-                            .layers = o->layers,
-                            .no_bias = o->no_bias,
-                            .batch_first = o->batch_first,
-                            .dropout = o->dropout,
-                            .bidirectional = o->bidirectional,
-                            .dtype = o->dtype,
-                            .device = o->device };
+    trek_lstm_opts opts = { .in = o->in, .hidden = o->hidden, .layers = o->layers, .no_bias = o->no_bias,
+                            .batch_first = o->batch_first, .dropout = o->dropout, .bidirectional = o->bidirectional,
+                            .dtype = o->dtype, .device = o->device };
     return with_relu(make(&rnn_class, &opts, false), o->relu);
 }
 
@@ -522,11 +506,8 @@ static trek_module *make_cell(const trek_module_class *klass, const trek_lstm_ce
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", klass->name);
-    return make(
-        klass,
-        &(trek_lstm_opts){
-            .in = opts->in, .hidden = opts->hidden, .no_bias = opts->no_bias, .dtype = opts->dtype, .device = opts->device },
-        true);
+    return make(klass, &(trek_lstm_opts){ .in = opts->in, .hidden = opts->hidden, .no_bias = opts->no_bias, .dtype = opts->dtype,
+                                          .device = opts->device }, true);
 }
 
 trek_module *trek_nn_lstm_cell_with(const trek_lstm_cell_opts *opts) { return make_cell(&lstm_cell_class, opts); }

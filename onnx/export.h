@@ -25,20 +25,20 @@ typedef struct trek_onnx_dim {
 
 /* Options of the export. */
 typedef struct trek_onnx_opts {
-    int opset; /* the version of ONNX's operators, 17 to 21; default 17 */
+    int opset;                       /* the version of ONNX's operators, 17 to 21; default 17 */
     /* Default: dimension 0 of each input that has one is open as "batch", whatever `dims` says about its other dimensions. If
      * `dims` gives an input a "batch", the input has it only there. TREK_OFF: only `dims` are open. */
     int batch;
-    const trek_onnx_dim *dims; /* further open dimensions, [n_dims], with at most 8 names in all */
-    int n_dims;                /* number of `dims` */
+    const trek_onnx_dim *dims;       /* further open dimensions, [n_dims], with at most 8 names in all */
+    int n_dims;                      /* number of `dims` */
     /* Names of the inputs, [inputs]; an entry may be NULL. Default: those of a graph or of the module's class ("h0" of an LSTM),
      * otherwise "input", "input_1", ... */
     const char *const *input_names;
-    int n_results; /* how many results the module has, as in trek_forward_results; default 1 */
+    int n_results;                   /* how many results the module has, as in trek_forward_results; default 1 */
     /* Names of the results, [results]; an entry may be NULL. Default: "output" and the names of the class for further results,
      * otherwise "output_1", ... */
     const char *const *output_names;
-    const char *const *tags; /* for a graph: tags whose values are outputs, too, ended by NULL; default NULL */
+    const char *const *tags;         /* for a graph: tags whose values are outputs, too, ended by NULL; default NULL */
     /* Whether parameters are written to a separate file, path + ".data": 1: always; TREK_OFF: never; default: only if the model's
      * file would be larger than 1.8 GB (the limit of ONNX is 2 GB). */
     int external_data;

@@ -74,9 +74,9 @@ trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *s
         return TREK_OK;
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     return trek_op_fail(call, given->dtype == dtype ? TREK_ERR_SHAPE : TREK_ERR_DTYPE,
-                        "output: the result, %s %s, does not fit into %s %s", trek_dtype_name(dtype),
-                        trek_shape_text(trek_shape_make(sizes, ndim), a, sizeof a), trek_dtype_name((trek_dtype)given->dtype),
-                        trek_tensor_shape_text(given, b));
+                        "output: the result, %s %s, does not fit into %s %s",
+                        trek_dtype_name(dtype), trek_shape_text(trek_shape_make(sizes, ndim), a, sizeof a),
+                        trek_dtype_name((trek_dtype)given->dtype), trek_tensor_shape_text(given, b));
 }
 
 /* --- promotion ------------------------------------------------------------------ */
@@ -85,7 +85,7 @@ static int scalars_of(const trek_op *op) { return op->id == TREK_OP_clamp ? 2 : 
 
 trek_dtype trek_op_common_dtype(trek_tensor *const *inputs, int count)
 {
-    static const int kind[TREK_DTYPE_COUNT] = { [TREK_BOOL] = 0, [TREK_U8] = 1,   [TREK_I32] = 1, [TREK_I64] = 1,
+    static const int kind[TREK_DTYPE_COUNT] = { [TREK_BOOL] = 0, [TREK_U8] = 1,  [TREK_I32] = 1,  [TREK_I64] = 1,
                                                 [TREK_F16] = 2,  [TREK_BF16] = 2, [TREK_F32] = 2, [TREK_F64] = 2 };
     trek_dtype among[2] = { TREK_DTYPE_COUNT, TREK_DTYPE_COUNT }; /* of inputs without dimensions, and of inputs with
                                                                    * dimensions */

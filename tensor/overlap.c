@@ -134,8 +134,9 @@ trek_status trek_check_overwrite(const char *what, const trek_tensor *to, const 
 {
     char text[TREK_SHAPE_TEXT];
     if (trek_overlaps_itself(to))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: output: several elements of %s share memory (an expanded view?); clone it first",
-                         what, trek_tensor_shape_text(to, text));
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "%s: output: several elements of %s share memory (an expanded view?); clone it first", what,
+                         trek_tensor_shape_text(to, text));
     if (from && trek_overlaps_partly(to, from))
         return trek_fail(TREK_ERR_ARGUMENT, "%s: output: %s lies in part where the other input is read; clone that first", what,
                          trek_tensor_shape_text(to, text));

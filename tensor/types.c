@@ -74,9 +74,8 @@ bool trek_device_equal(trek_device a, trek_device b)
     return a.type == b.type && a.index == b.index;
 }
 
-static const char *const device_names[TREK_DEVICE_TYPE_COUNT] = {
-    [TREK_DEVICE_UNSET] = "?", [TREK_CPU] = "cpu", [TREK_CUDA] = "cuda"
-};
+static const char *const device_names[TREK_DEVICE_TYPE_COUNT] = { [TREK_DEVICE_UNSET] = "?", [TREK_CPU] = "cpu",
+                                                                  [TREK_CUDA] = "cuda" };
 
 static bool parse_device(const char *text, size_t length, trek_device *device)
 {

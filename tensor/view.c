@@ -45,7 +45,8 @@ trek_status trek_resolve_shape(trek_shape *shape, int64_t numel, const char *op)
     if (!bad)
         return TREK_OK;
     return trek_fail(TREK_ERR_SHAPE, "%s: shape: %s; must have the same number of elements as the tensor, %lld", op,
-                     trek_shape_text(*shape, text, sizeof text), (long long)numel);
+                     trek_shape_text(*shape, text, sizeof text),
+                     (long long)numel);
 }
 
 bool trek_view_strides(const trek_tensor *t, int ndim, const int64_t *sizes, int64_t *strides)

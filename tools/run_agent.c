@@ -17,7 +17,7 @@
 enum { PIECE = 16384, ENOUGH_QUEUED = 1 << 20, BEAT_S = 5 };
 
 typedef struct child {
-    int streams[2]; /* -1 if closed */
+    int streams[2];        /* -1 if closed */
     int generation;
 } child;
 
@@ -25,13 +25,13 @@ static child children[MOST];
 static wire launcher;
 static job task;
 static struct {
-    int rank, fd; /* the rank that reads, and the pipe to it; fd is -1 if it reads nothing */
+    int rank, fd;          /* the rank that reads, and the pipe to it; fd is -1 if it reads nothing */
     char *data;
     size_t used, size;
-    bool ends; /* nothing more will come */
+    bool ends;             /* nothing more will come */
 } input = { .fd = -1 };
-static bool quits, lost; /* all have ended; the launcher has gone */
-static double spoken;    /* when something was last sent */
+static bool quits, lost;   /* all have ended; the launcher has gone */
+static double spoken;      /* when something was last sent */
 
 static void say(int type, int rank, const void *data, size_t bytes)
 {
@@ -222,11 +222,8 @@ static bool take_texts(const frame *f)
     int arguments = 0;
     for (const char *t = NULL; (t = wire_texts_next(f, t));) {
         int *number = *t == 'n' ? &task.processes : *t == 'l' ? &task.locals : *t == 'c' ? &task.cores : NULL;
-        const char **word = *t == 'f'   ? &task.folder
-                            : *t == 'h' ? &task.address
-                            : *t == 'p' ? &task.port
-                            : *t == 't' ? &task.token
-                                        : NULL;
+        const char **word = *t == 'f' ? &task.folder : *t == 'h' ? &task.address : *t == 'p' ? &task.port
+            : *t == 't' ? &task.token : NULL;
         char *value = number ? NULL : strdup(t + 1);
         if (!number && !value)
             return false;

@@ -126,8 +126,8 @@ bool hosts_read_file(hosts *h, const char *path)
     bool good = file || wrong("--hostfile", path, strerror(errno));
     for (int number = 1; good && fgets(line, sizeof line, file); number++) {
         snprintf(what, sizeof what, "%.1000s, line %d", path, number);
-        good =
-            (strchr(line, '\n') || feof(file)) ? read_line(h, what, line) : wrong(what, "it is too long", "more than 1023 bytes");
+        good = (strchr(line, '\n') || feof(file)) ? read_line(h, what, line)
+            : wrong(what, "it is too long", "more than 1023 bytes");
     }
     if (file)
         fclose(file);

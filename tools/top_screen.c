@@ -14,18 +14,16 @@
 
 typedef struct view {
     top *t;
-    char chosen[4096]; /* the path of the selected run, so that it stays selected however runs are sorted */
-    int first, scroll; /* the first run shown, and the number of detail lines scrolled past */
+    char chosen[4096];       /* the path of the selected run, so that it stays selected however runs are sorted */
+    int first, scroll;       /* the first run shown, and the number of detail lines scrolled past */
     bool alone, help, colours;
 } view;
 
-static const char *const help_lines[] = { "q        ends",
-                                          "up, k    the run above",
-                                          "down, j  the run below",
-                                          "Enter    only the chosen run, or all again",
-                                          "PgDn, PgUp  the next page, the page before",
-                                          "s        sorts by the next of: newest, name, status, loss",
-                                          "?        this page" };
+static const char *const help_lines[] = {
+    "q        ends",          "up, k    the run above",        "down, j  the run below",
+        "Enter    only the chosen run, or all again",
+    "PgDn, PgUp  the next page, the page before", "s        sorts by the next of: newest, name, status, loss",
+    "?        this page" };
 
 static int chosen_of(view *v)
 {

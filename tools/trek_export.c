@@ -52,13 +52,8 @@ static int done(trek_status status)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        trek_status (*write)(const char *run, const char *to);
-    } kinds[] = {
-        { "csv", trek_export_csv },
-        { "tensorboard", trek_export_tensorboard },
-        { "mlflow", trek_export_mlflow },
+    static const struct { const char *name; trek_status (*write)(const char *run, const char *to); } kinds[] = {
+        { "csv", trek_export_csv }, { "tensorboard", trek_export_tensorboard }, { "mlflow", trek_export_mlflow },
     };
     if (argc == 2 && (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0))
         return fputs(help, stdout) < 0;
@@ -68,10 +63,10 @@ int main(int argc, char **argv)
         return argc == 3 ? done(print_metrics(argv[2])) : wrong_call("metrics needs exactly one run", NULL);
     if (strcmp(argv[1], "report") == 0)
         return argc >= 4 ? done(trek_report_write(argv[argc - 1], (const char *const *)(argv + 2), argc - 3))
-                         : wrong_call("report needs runs and the file to write", NULL);
+            : wrong_call("report needs runs and the file to write", NULL);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         if (strcmp(argv[1], kinds[k].name) == 0)
             return argc == 4 ? done(kinds[k].write(argv[2], argv[3]))
-                             : wrong_call("a run and the file to write are needed", argv[1]);
+                : wrong_call("a run and the file to write are needed", argv[1]);
     return wrong_call("unknown kind", argv[1]);
 }

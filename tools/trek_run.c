@@ -28,23 +28,23 @@
 
 typedef struct process {
     bool runs;
-    const host *host; /* NULL for this machine */
-    int generation;   /* how often it was restarted */
-    output *streams;  /* two, if its output comes through here */
+    const host *host;      /* NULL for this machine */
+    int generation;        /* how often it was restarted */
+    output *streams;       /* two, if its output comes through here */
 } process;
 
 static options o = { .grace = 10 };
 static process processes[MOST];
 static int running, first_failure; /* status of the latter; 0 for none */
 static int ended_well, restarted;
-static bool begun;         /* the processes have been started */
-static bool hopeless;      /* one cannot be started at all, so no one continues */
-static bool stopping;      /* a signal has requested the end */
-static double interrupted; /* when SIGINT first came; 0 for never */
+static bool begun;             /* the processes have been started */
+static bool hopeless;          /* one cannot be started at all, so no one continues */
+static bool stopping;          /* a signal has requested the end */
+static double interrupted;     /* when SIGINT first came; 0 for never */
 static char address[256], port[16], token[65];
 static job all;
-static int first_failed = -1; /* the rank */
-static double first_at;       /* when, by now() */
+static int first_failed = -1;  /* the rank */
+static double first_at;        /* when, by now() */
 
 /* --- what all processes share ------------------------------------------------------ */
 
@@ -76,8 +76,8 @@ static bool name_folder(char path[PATH_MAX])
     const char *called = getenv("PWD");
     if (o.folder && o.folder[0] == '/')
         return snprintf(path, PATH_MAX, "%s", o.folder) < PATH_MAX;
-    bool known =
-        called && called[0] == '/' && stat(called, &a) == 0 && stat(".", &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    bool known = called && called[0] == '/' && stat(called, &a) == 0 && stat(".", &b) == 0 && a.st_dev == b.st_dev &&
+                 a.st_ino == b.st_ino;
     if (!known && !getcwd(here, sizeof here))
         return false;
     return snprintf(path, PATH_MAX, "%s%s%s", known ? called : here, o.folder ? "/" : "", o.folder ? o.folder : "") < PATH_MAX;
@@ -284,9 +284,7 @@ static bool begin_remote(char folder[PATH_MAX])
     const char *ssh = getenv("TREK_RUN_SSH");
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
     own[length > 0 ? length : 0] = '\0';
-    const remote_opts opts = { .ssh = o.ssh         ? o.ssh
-                                      : ssh && *ssh ? ssh
-                                                    : USUAL_SSH,
+    const remote_opts opts = { .ssh = o.ssh ? o.ssh : ssh && *ssh ? ssh : USUAL_SSH,
                                .trek_run = strdup(o.remote_trek_run ? o.remote_trek_run : own),
                                .folder = folder,
                                .travels = o.travels,
@@ -505,7 +503,7 @@ static int prepare(char folder[PATH_MAX])
         return USAGE;
     }
     bool named = name_folder(folder) || (o.hosts.n == 0 && !o.folder);
-    /* a folder that has gone is acceptable unless someone needs its name */
+        /* a folder that has gone is acceptable unless someone needs its name */
     if (!named || (here && o.folder && (stat(folder, &there) != 0 || access(folder, X_OK) != 0))) {
         fprintf(stderr, "trek-run: the folder %s: %s\n", folder, strerror(errno));
         return USAGE;
@@ -524,14 +522,8 @@ static int prepare(char folder[PATH_MAX])
         fprintf(stderr, "trek-run: no free port or no random numbers: %s\n", strerror(errno));
         return 1;
     }
-    all = (job){ .processes = o.processes,
-                 .locals = locals,
-                 .cores = o.cores,
-                 .address = address,
-                 .port = port,
-                 .token = token,
-                 .folder = o.folder ? folder : NULL,
-                 .program = o.program };
+    all = (job){ .processes = o.processes, .locals = locals, .cores = o.cores, .address = address, .port = port, .token = token,
+                 .folder = o.folder ? folder : NULL, .program = o.program };
     return 0;
 }
 

@@ -34,7 +34,7 @@ static const char help[] =
 
 typedef struct options {
     bool once, json, serve, token;
-    int port; /* -1 if not given */
+    int port;               /* -1 if not given */
     double interval;
     top_order order;
 } options;
@@ -120,7 +120,8 @@ static int serve(const char *folder, int port, bool token)
     sigaddset(&ends, SIGTERM);
     sigaddset(&ends, SIGHUP);
     sigprocmask(SIG_BLOCK, &ends, NULL); /* also for the server's threads */
-    trek_page_opts opts = { .folder = folder, .port = port == 0 ? TREK_OFF : port > 0 ? port : 0, .token = token ? "" : NULL };
+    trek_page_opts opts = { .folder = folder, .port = port == 0 ? TREK_OFF : port > 0 ? port : 0,
+                            .token = token ? "" : NULL };
     trek_page *page = trek_page_serve(&opts);
     if (!page && port < 0 && trek_error_status() == TREK_ERR_IO) { /* the usual port is in use */
         trek_error_clear();
@@ -178,8 +179,8 @@ int main(int argc, char **argv)
     if (!well)
         fprintf(stderr, "trek-top: %s\n", why);
     else
-        status =
-            o.once || o.json || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) ? print(&t, o.json) : top_screen(&t, o.interval);
+        status = o.once || o.json || !isatty(STDIN_FILENO) ||
+        !isatty(STDOUT_FILENO) ? print(&t, o.json) : top_screen(&t, o.interval);
     top_clear(&t);
     trek_charset_free(&t.charset);
     return status;

@@ -14,9 +14,9 @@ typedef struct trek_balancer trek_balancer;
 
 /* Options of a balancer. */
 typedef struct trek_balancer_opts {
-    int64_t first;    /* steps before the first decision; default 10 */
-    int64_t every;    /* steps between decisions; default 50 */
-    double smoothing; /* weight of a new throughput in the average, above 0 and at most 1; default 0.3 */
+    int64_t first;       /* steps before the first decision; default 10 */
+    int64_t every;       /* steps between decisions; default 50 */
+    double smoothing;    /* weight of a new throughput in the average, above 0 and at most 1; default 0.3 */
     /* The smallest share of a rank, at most 1 / ranks; TREK_ZERO: no limit. Default min(0.05, 0.5 / ranks). A rank whose share
      * is below half a sample gets none and is not measured. */
     double min_share;

@@ -49,10 +49,7 @@ static void name_origins(const trek_comm *comm)
     size_t used = 0;
     trek_status status;
     for (int r = 0; r < comm->world && used + 16 < sizeof list; r++)
-        used += (size_t)snprintf(list + used, sizeof list - used,
-                                 r == 0                    ? "%d"
-                                 : used + 32 < sizeof list ? ", %d"
-                                                           : ", ...",
+        used += (size_t)snprintf(list + used, sizeof list - used, r == 0 ? "%d" : used + 32 < sizeof list ? ", %d" : ", ...",
                                  comm->origins[r]);
     trek_error_take(&status, message);
     trek_fail(status, "%.800s; ranks of this group from 0 on are ranks %s of the communicator that was split", message, list);
@@ -84,9 +81,8 @@ trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
 
 trek_status trek_comm_gather_bytes(trek_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    return trek_comm_run(
-        comm,
-        (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes, .in = mine, .out = all });
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes,
+                                                 .in = mine, .out = all });
 }
 
 bool trek_comm_overlaps(const trek_comm *comm) { return comm->engine->start != NULL; }
@@ -128,8 +124,9 @@ static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, cons
     char own[16];
     if (tensor->device.type != TREK_CPU && !trek_device_equal(tensor->device, comm->device))
         return trek_fail(TREK_ERR_DEVICE, "%s: tensor: rank %d's is on %s; must be in host memory or on %s",
-                         trek_call_kind_name(kind), comm->rank, trek_device_name(tensor->device, text, sizeof text),
-                         trek_device_name(comm->device, own, sizeof own));
+                         trek_call_kind_name(kind),
+                         comm->rank,
+                         trek_device_name(tensor->device, text, sizeof text), trek_device_name(comm->device, own, sizeof own));
     if (!tensor->contiguous)
         return trek_fail(TREK_ERR_SHAPE, "%s: tensor: rank %d's %s is not contiguous; must be", trek_call_kind_name(kind),
                          comm->rank, trek_tensor_shape_text(tensor, text));
@@ -141,8 +138,8 @@ static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const tr
     if ((int)op < 0 || op > TREK_REDUCTION_PROD)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: op: rank %d gave %d; must be TREK_REDUCTION_MEAN, _SUM, _MAX, _MIN or _PROD",
                          trek_call_kind_name(kind), comm->rank, (int)op);
-    bool fits =
-        tensor->dtype == TREK_BOOL ? op == TREK_REDUCTION_MAX || op == TREK_REDUCTION_MIN : op != TREK_REDUCTION_MEAN || trek_dtype_is_float(tensor->dtype);
+    bool fits = tensor->dtype == TREK_BOOL ? op == TREK_REDUCTION_MAX || op == TREK_REDUCTION_MIN : op != TREK_REDUCTION_MEAN ||
+        trek_dtype_is_float(tensor->dtype);
     return fits ? TREK_OK
                 : trek_fail(TREK_ERR_DTYPE, "%s: op: rank %d asked for the %s of %s, which is not possible",
                             trek_call_kind_name(kind), comm->rank, trek_call_op_name(op), trek_dtype_name(tensor->dtype));
@@ -173,12 +170,8 @@ trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_redu
         status = check_op(comm, TREK_COMM_ALL_REDUCE, tensor, op);
     if (status != TREK_OK)
         return run_invalid(comm, status);
-    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE,
-                                                   .op = op,
-                                                   .dtype = tensor->dtype,
-                                                   .count = tensor->numel,
-                                                   .in = tensor->data,
-                                                   .out = tensor->data,
+    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = tensor->dtype,
+                                                   .count = tensor->numel, .in = tensor->data, .out = tensor->data,
                                                    .on_device = tensor->device.type != TREK_CPU });
     if (status == TREK_OK)
         trek_tensor_bump(tensor);
@@ -194,12 +187,8 @@ trek_status trek_comm_broadcast(trek_comm *comm, trek_tensor *tensor, int root)
         status = trek_fail(TREK_ERR_ARGUMENT, "broadcast: root: rank %d; must be 0 to %d", root, comm->world - 1);
     if (status != TREK_OK)
         return run_invalid(comm, status);
-    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST,
-                                                   .root = root,
-                                                   .dtype = tensor->dtype,
-                                                   .count = tensor->numel,
-                                                   .in = tensor->data,
-                                                   .out = tensor->data,
+    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .root = root, .dtype = tensor->dtype,
+                                                   .count = tensor->numel, .in = tensor->data, .out = tensor->data,
                                                    .on_device = tensor->device.type != TREK_CPU });
     if (status == TREK_OK && root != comm->rank)
         trek_tensor_bump(tensor);
@@ -233,11 +222,8 @@ trek_status trek_comm_all_gather(trek_comm *comm, const trek_tensor *part, trek_
     trek_status status = check_parts(comm, TREK_COMM_ALL_GATHER, part, all);
     if (status != TREK_OK)
         return run_invalid(comm, status);
-    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER,
-                                                   .dtype = part->dtype,
-                                                   .count = part->numel,
-                                                   .in = part->data,
-                                                   .out = all->data,
+    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = part->dtype, .count = part->numel,
+                                                   .in = part->data, .out = all->data,
                                                    .on_device = part->device.type != TREK_CPU });
     if (status == TREK_OK)
         trek_tensor_bump(all);
@@ -253,12 +239,8 @@ trek_status trek_comm_reduce_scatter(trek_comm *comm, const trek_tensor *all, tr
         status = check_op(comm, TREK_COMM_REDUCE_SCATTER, part, op);
     if (status != TREK_OK)
         return run_invalid(comm, status);
-    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_REDUCE_SCATTER,
-                                                   .op = op,
-                                                   .dtype = part->dtype,
-                                                   .count = part->numel,
-                                                   .in = all->data,
-                                                   .out = part->data,
+    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_REDUCE_SCATTER, .op = op, .dtype = part->dtype,
+                                                   .count = part->numel, .in = all->data, .out = part->data,
                                                    .on_device = part->device.type != TREK_CPU });
     if (status == TREK_OK)
         trek_tensor_bump(part);
@@ -284,9 +266,9 @@ trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_red
                               comm->rank, (int)op)
                   : trek_fail_missing("all_reduce_scalar", "value"));
     double number = *value;
-    trek_status status = trek_comm_run(
-        comm,
-        (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = TREK_F64, .count = 1, .in = &number, .out = &number });
+    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = TREK_F64,
+                                                               .count = 1,
+                                                               .in = &number, .out = &number });
     if (status == TREK_OK)
         *value = number;
     return status;

@@ -21,7 +21,7 @@ typedef struct local_memory {
 
 typedef struct local_group {
     trek_meeting meeting;
-    atomic_int handles; /* not yet freed */
+    atomic_int handles;         /* not yet freed */
     trek_meeting_slot *slots;
     local_memory *memory;
 } local_group;
@@ -54,7 +54,8 @@ static bool exchange(trek_meeting_comm *self, const trek_comm_call *call, int tu
     switch (call->kind) {
     case TREK_COMM_ALL_REDUCE:
         trek_comm_combine(call->dtype, call->op, self->ins, world, self->outs, world,
-                          trek_meeting_slice(call->count, rank, world), trek_meeting_slice(call->count, rank + 1, world));
+                          trek_meeting_slice(call->count, rank, world),
+                          trek_meeting_slice(call->count, rank + 1, world));
         break;
     case TREK_COMM_REDUCE:
         trek_comm_combine(call->dtype, call->op, self->ins, world, &self->outs[call->root], 1,
@@ -101,12 +102,8 @@ static void local_free(trek_comm *comm)
     trek_free(self);
 }
 
-static const trek_comm_engine local_engine = { .name = TREK_COMM_LOCAL_ENGINE,
-                                               .run = trek_meeting_run,
-                                               .end = trek_meeting_end,
-                                               .ended = trek_meeting_ended,
-                                               .leave = local_leave,
-                                               .free = local_free };
+static const trek_comm_engine local_engine = { .name = TREK_COMM_LOCAL_ENGINE, .run = trek_meeting_run, .end = trek_meeting_end,
+                                               .ended = trek_meeting_ended, .leave = local_leave, .free = local_free };
 
 void trek_comm_local_set_spin(trek_comm *comm, bool spin)
 {
@@ -150,13 +147,9 @@ static trek_comm *handle_new(local_group *group, int rank, int world, trek_devic
     local_comm *self = trek_calloc(1, sizeof *self);
     if (!self)
         return NULL;
-    self->met = (trek_meeting_comm){
-        .base = { .engine = &local_engine, .rank = rank, .world = world, .deadline_ns = 600000000000, .device = device },
-        .meeting = &group->meeting,
-        .slots = group->slots,
-        .show = show,
-        .exchange = exchange
-    };
+    self->met = (trek_meeting_comm){ .base = { .engine = &local_engine, .rank = rank, .world = world,
+                                               .deadline_ns = 600000000000, .device = device },
+                                     .meeting = &group->meeting, .slots = group->slots, .show = show, .exchange = exchange };
     self->group = group;
     if (trek_meeting_tables_new(&self->met) != TREK_OK) {
         trek_meeting_tables_free(&self->met);

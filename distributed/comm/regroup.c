@@ -319,7 +319,7 @@ static trek_status meet_informed(trek_comm *comm, trek_status own, join_queue *a
     trek_status status = trek_comm_gather_bytes(comm, &informed, sizeof informed, all);
     for (int p = 0; p < comm->world && status == TREK_OK && own == TREK_OK; p++)
         if (!all[p].admits)
-            status = trek_fail(TREK_ERR_MEMORY, "comm_regroup: process %d has no memory for the list of joiners", p);
+            status = trek_fail(TREK_ERR_MEMORY, "comm_regroup: process %d has no memory for the list of joining processes", p);
     return own != TREK_OK ? own : status;
 }
 
@@ -351,7 +351,7 @@ trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool clo
     join_queue *all = trek_calloc((size_t)comm->world, sizeof *all);
     *n = 0;
     if (!joiners || !all)
-        trek_comm_abort(comm, "a process has no memory for the list of joiners"); /* the others wait for its part */
+        trek_comm_abort(comm, "a process has no memory for the list of joining processes"); /* the others wait for its part */
     else if (regroup->nobody_admits)
         admit(regroup, 0);
     trek_status status = joiners && all ? find_joiners(regroup, comm, closed, joiners, all, n) : TREK_ERR_MEMORY;

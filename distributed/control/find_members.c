@@ -177,7 +177,7 @@ trek_status trek_rendezvous_visit(trek_rendezvous *rendezvous, const trek_member
 
 typedef struct probe {
     trek_rendezvous_line line; /* not connected: the member is not asked, or has answered */
-    bool asked, lost;    /* lost: it has not answered */
+    bool asked, lost; /* lost: it has not answered */
 } probe;
 
 /* What the host knows of a member. */

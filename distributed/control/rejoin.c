@@ -21,7 +21,7 @@ static int connect_to_job(const trek_rendezvous_call *call)
         fail_over(call->number);
     else if (fd < 0)
         trek_fail(TREK_ERR_TIMEOUT,
-                  "comm_init: no process of the job admits joiners at %s: the job has ended, or none of the remaining "
+                  "comm_init: no process of the job accepts joining processes at %s: the job has ended, or none of the remaining "
                   "processes runs on the machine of that address: %s",
                   trek_socket_where(call->address, call->port, where, sizeof where), why);
     return fd;
@@ -50,7 +50,7 @@ static trek_status take_refusal(const trek_rendezvous_call *call, const trek_ren
     if (note->kind == TREK_RENDEZVOUS_TAKEN)
         return trek_fail(
             TREK_ERR_STATE,
-            "comm_init: process %d of the job is alive, or was started once more: this one cannot join instead of it",
+            "comm_init: process %d of the job is alive, or was started again; this one cannot take its rank",
             call->number);
     if (note->kind == TREK_RENDEZVOUS_OTHER_WORLD)
         return trek_fail(TREK_ERR_ARGUMENT, "comm_init: process %d of %d cannot join the job, which has %d processes",

@@ -47,7 +47,8 @@ static bool note_problem(trek_cuda_device *d, cudaError_t error, const char *wha
     cudaGetLastError();
     if (error == cudaErrorNoKernelImageForDevice)
         snprintf(d->why, sizeof d->why, "compute capability %d.%d, and this library has code for %s", d->info.major,
-                 d->info.minor, trek_cuda_architectures());
+                 d->info.minor,
+                 trek_cuda_architectures());
     else
         snprintf(d->why, sizeof d->why, "%s: %s", what, cudaGetErrorString(error));
     return true;
@@ -306,11 +307,12 @@ trek_status trek_cuda_take_fault(trek_cuda_device *d)
         trek_fail(status, "%s: length %lld of row %lld is outside [0, %lld]", op, r->value, r->place, r->limit);
     else if (r->fault == TREK_CUDA_FAULT_OFFSET)
         trek_fail(status, "%s: offset %lld at position %lld: offsets begin with 0, never fall and end by the %lld indices", op,
-                  r->value, r->place, r->limit);
+                  r->value,
+                  r->place, r->limit);
     else
         trek_fail(status, "%s: %s %lld at %s %lld is outside [0, %lld)", op,
-                  r->fault == TREK_CUDA_FAULT_LABEL ? "label" : "index", r->value,
-                  r->fault == TREK_CUDA_FAULT_LABEL ? "row" : "position", r->place, r->limit);
+                  r->fault == TREK_CUDA_FAULT_LABEL ? "label" : "index",
+                  r->value, r->fault == TREK_CUDA_FAULT_LABEL ? "row" : "position", r->place, r->limit);
     __atomic_store_n(&r->written, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&r->taken, 0, __ATOMIC_RELEASE);
     return status;

@@ -68,9 +68,8 @@ static void test_not_written(void **state)
 {
     trek_var *w = numbers(1, trek_dims(4, 2), false), *before = trek_clone(w);
     trek_lookup_opts limit = { .max_norm = 0.01 };
-    trek_lookup_opts wrong[] = {
-        { .max_norm = -2 }, { .max_norm = NAN }, { .max_norm = 1, .norm_type = NAN }, { .padding_idx = 4 }, { .padding_idx = -5 }
-    };
+    trek_lookup_opts wrong[] = { { .max_norm = -2 }, { .max_norm = NAN }, { .max_norm = 1, .norm_type = NAN },
+                                 { .padding_idx = 4 }, { .padding_idx = -5 } };
     for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++) {
         REFUSED(trek_embedding_with(INTEGERS(0, 1), w, &wrong[k]), TREK_ERR_ARGUMENT, "embedding: ");
     }
@@ -148,7 +147,7 @@ static void check_bags(trek_var *y, const trek_var *w, const trek_var *index, co
 static void test_bags(void **state)
 {
     trek_var *w = numbers(1, trek_dims(5, 3), false), *index = INTEGERS(4, 0, 2, 2, 1, 3, 2, 0),
-             *p = numbers(2, trek_dims(8), false);
+        *p = numbers(2, trek_dims(8), false);
     const int64_t ends[] = { 0, 3, 3, 5, 8 }, lines[] = { 0, 4, 8 }, cut[] = { 0, 3, 3, 5 };
     trek_var *offsets = INTEGERS(0, 3, 3, 5);
     for (trek_reduction mode = TREK_REDUCTION_MEAN; mode <= TREK_REDUCTION_MAX; mode++) {
@@ -164,8 +163,8 @@ static void test_bags(void **state)
         trek_var *none = trek_embedding_bag(trek_narrow(trek_reshape(index, trek_dims(2, 4)), 1, 0, 0), w, &plain);
         assert_int_equal(trek_var_numel(none), 6);
         near(at(none, 4), 0);
-        assert_int_equal(
-            trek_var_numel(trek_embedding_bag(trek_narrow(trek_reshape(index, trek_dims(2, 4)), 0, 0, 0), w, &plain)), 0);
+        assert_int_equal(trek_var_numel(trek_embedding_bag(trek_narrow(trek_reshape(index, trek_dims(2, 4)), 0, 0, 0), w,
+                                                           &plain)), 0);
         opts = (trek_bag_opts){ .mode = mode, .offsets = trek_narrow(offsets, 0, 0, 0) };
         assert_int_equal(trek_var_numel(trek_embedding_bag(trek_narrow(index, 0, 0, 0), w, &opts)), 0);
     }
@@ -217,11 +216,8 @@ static void test_derivatives(void **state)
     in[1] = trek_var_retain(numbers(2, trek_dims(8), true));
     trek_gradcheck_opts second = { .second = true };
     for (int k = 0; k < 12; k++) {
-        bags b = { index,
-                   { .mode = (trek_reduction)(k % 3),
-                     .padding_idx = k / 3 % 2 ? 2 : 0,
-                     .offsets = k < 6 ? INTEGERS(0, 3, 3, 6) : NULL,
-                     .include_last_offset = k % 6 == 1 } };
+        bags b = { index, { .mode = (trek_reduction)(k % 3), .padding_idx = k / 3 % 2 ? 2 : 0,
+                            .offsets = k < 6 ? INTEGERS(0, 3, 3, 6) : NULL, .include_last_offset = k % 6 == 1 } };
         b.index = k < 6 ? index : trek_reshape(index, trek_dims(2, 4));
         if (trek_gradcheck(bags_of, in, 1, &b, &second) != TREK_OK)
             fail_msg("case %d: %s", k, trek_error());
@@ -257,22 +253,16 @@ static void test_refused(void **state)
         { trek_reshape(index, trek_dims(1, 2, 2)), { 0 }, TREK_ERR_SHAPE, "embedding_bag: indices: " },
         { index, { .offsets = trek_cast(offsets, TREK_F32) }, TREK_ERR_DTYPE, "embedding_bag: offsets: dtype " },
         { index, { .offsets = trek_reshape(offsets, trek_dims(1, 2)) }, TREK_ERR_SHAPE, "embedding_bag: offsets: " },
-        { index,
-          { .offsets = trek_narrow(offsets, 0, 0, 0), .include_last_offset = true },
-          TREK_ERR_SHAPE,
+        { index, { .offsets = trek_narrow(offsets, 0, 0, 0), .include_last_offset = true }, TREK_ERR_SHAPE,
           "embedding_bag: offsets" },
         { index, { .offsets = offsets, .per_sample_weights = p }, TREK_ERR_ARGUMENT,
           "embedding_bag: per_sample_weights: given" },
         { index, { .offsets = offsets, .mode = TREK_REDUCTION_SUM, .per_sample_weights = trek_narrow(p, 0, 0, 3) },
           TREK_ERR_SHAPE,
           "embedding_bag: per_sample_weights: [3]; must have the shape of the indices, [4]" },
-        { index,
-          { .offsets = offsets, .mode = TREK_REDUCTION_SUM, .per_sample_weights = trek_cast(p, TREK_F32) },
-          TREK_ERR_DTYPE,
+        { index, { .offsets = offsets, .mode = TREK_REDUCTION_SUM, .per_sample_weights = trek_cast(p, TREK_F32) }, TREK_ERR_DTYPE,
           "embedding_bag: inputs: dtypes " },
-        { index,
-          { .offsets = offsets, .mode = TREK_REDUCTION_MAX, .scale_grad_by_freq = true },
-          TREK_ERR_ARGUMENT,
+        { index, { .offsets = offsets, .mode = TREK_REDUCTION_MAX, .scale_grad_by_freq = true }, TREK_ERR_ARGUMENT,
           "embedding_bag: scale" },
         { index, { .offsets = offsets, .mode = (trek_reduction)7 }, TREK_ERR_ARGUMENT, "embedding_bag: mode: 7" },
         { index, { .offsets = offsets, .mode = TREK_REDUCTION_NONE }, TREK_ERR_ARGUMENT,
@@ -288,9 +278,7 @@ static void test_refused(void **state)
     REFUSED(trek_embedding_bag(square, trek_cast(w, TREK_I64), NULL), TREK_ERR_DTYPE, "embedding_bag");
     if (test_device().type != TREK_CPU)
         return;
-    const trek_bag_opts data[] = { { .offsets = INTEGERS(1, 3) },
-                                   { .offsets = INTEGERS(0, 3, 2) },
-                                   { .offsets = INTEGERS(0, 5) },
+    const trek_bag_opts data[] = { { .offsets = INTEGERS(1, 3) }, { .offsets = INTEGERS(0, 3, 2) }, { .offsets = INTEGERS(0, 5) },
                                    { .offsets = INTEGERS(0, -1) } };
     for (size_t k = 0; k < sizeof data / sizeof data[0]; k++) {
         REFUSED(trek_embedding_bag(index, w, &data[k]), TREK_ERR_ARGUMENT, "embedding_bag: offset ");
@@ -301,7 +289,7 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { TEST(test_limited),   TEST(test_not_written), TEST(test_frequencies), TEST(test_bags),
+    const struct CMUnitTest tests[] = { TEST(test_limited), TEST(test_not_written), TEST(test_frequencies), TEST(test_bags),
                                         TEST(test_half_bags), TEST(test_derivatives), TEST(test_refused) };
     return cmocka_run_group_tests_name("embedding", tests, NULL, NULL);
 }

@@ -20,7 +20,9 @@ BEGINNING = re.compile(r"(?:backward of %s|out of memory(?: on cuda:%d)?|%s/%s|r
 PREFIXED = re.compile(r"(?:^|\(\"|, )trek_\w+: ")
 # What is no plain English, or is told better: "is not a scalar", "otherwise", "does not exist", "is not available".
 DIALECT = re.compile(r"\b(?<!there )(?:is|are) no (?!longer)|\bis none\b|\bof none\b|\belse\b|\bfor dead\b|\bstood still\b|\bgoodbye\b|"
-                     r"\bwants\b|\bin place of\b|\bis taken\b|\b(?:was|is|are) not there\b|\bleft out\b|\bbeside\b")
+                     r"\bwants\b|\bin place of\b|\bis taken\b|\b(?:was|is|are) not there\b|\bleft out\b|\bbeside\b|"
+                     r"\b(?<!writing in )place(?:s|\b)|\b(?:there are|it has) none\b|\bmust stay\b|\b(?:dtypes?|images|rows|f32|derivatives) alone\b|"
+                     r"\bonce more\b|\banew\b|\bnewcomers?\b|\bcannot take it\b|\bto be had\b|\bso many\b|\bgoes? on\b|\broom for\b")
 
 
 def arguments(code, start):

@@ -82,7 +82,10 @@ static trek_module *plain(trek_var *(*run)(trek_var *x))
 static trek_var *first_column(trek_var *x) { return trek_select(x, 1, 0); }
 
 /* The gradient of the graph's result by x and all its parameters, which are f64. */
-static trek_var *run_graph(trek_var *const *inputs, int n, void *graph) { return trek_graph_forward(graph, inputs[0]); }
+static trek_var *run_graph(trek_var *const *inputs, int n, void *graph)
+{
+    return trek_graph_forward(graph, inputs[0]);
+}
 
 static trek_status collect(const char *name, trek_var *param, void *arg)
 {
@@ -126,10 +129,8 @@ static void further_inputs_go_to_the_body_at_every_pass(void **state)
     assert_all(trek_var_grad(more), 3);
     trek_var_release(more);
     trek_graph_free(&graph);
-    assert_mistake(
-        trek_flow_using(trek_flow_input(trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 1 }), "more"),
-                        "more"),
-        "module scale takes one input only");
+    assert_mistake(trek_flow_using(trek_flow_input(trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 1 }),
+                                                   "more"), "more"), "module scale takes one input only");
 }
 
 static void places_of_the_body_are_wired_by_name(void **state)
@@ -208,8 +209,8 @@ static trek_var *small(trek_var *x) { return trek_add_scalar(trek_neg(trek_selec
 static void what_a_halted_row_would_come_to_does_not_matter(void **state)
 {
     (void)state; /* sqrt(0.5 - 1) is NaN, so would be 0 times its derivative */
-    trek_graph *graph = built(
-        trek_flow_loop(trek_flow_from(scale(1)), plain(root), &(trek_loop_opts){ .times = 4, .halt_before = plain(small) }));
+    trek_graph *graph = built(trek_flow_loop(trek_flow_from(scale(1)), plain(root),
+                                             &(trek_loop_opts){ .times = 4, .halt_before = plain(small) }));
     trek_var *y = trek_graph_forward(graph, values_of((double[]){ 0.5, 50 }, trek_dims(2, 1)));
     double x = 50;
     while (x >= 1.5)
@@ -222,8 +223,8 @@ static void what_a_halted_row_would_come_to_does_not_matter(void **state)
 
 static void a_hard_halt_gives_its_condition_no_gradient(void **state)
 {
-    trek_graph *graph =
-        built(trek_flow_loop(trek_flow_new(), layer64(3, 3), &(trek_loop_opts){ .times = 3, .halt_after = linear64(3, 1) }));
+    trek_graph *graph = built(trek_flow_loop(trek_flow_new(), layer64(3, 3),
+                                             &(trek_loop_opts){ .times = 3, .halt_after = linear64(3, 1) }));
     trek_module *whole = trek_graph_module(graph);
     assert_non_null(trek_module_find(whole, "0.condition.weight"));
     trek_backward(total(trek_graph_forward(graph, doubles(1, trek_dims(5, 3)))));
@@ -261,11 +262,8 @@ static trek_var *ponder(trek_var *const *inputs, int n, void *graph)
 static void adaptive_time_is_graves_sum(void **state)
 {
     (void)state; /* h = sigmoid(0) = 1/2 and epsilon 0.01: two passes of a half each */
-    trek_flow *flow = trek_flow_loop(
-        trek_flow_new(), scale(2),
-        &(trek_loop_opts){ .times = 5,
-                           .adaptive = true,
-                           .halt_after = trek_nn_sequential((trek_module *[]){ plain(first_column), scale(0) }, 2) });
+    trek_flow *flow = trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 5, .adaptive = true,
+                                     .halt_after = trek_nn_sequential((trek_module *[]){ plain(first_column), scale(0) }, 2) });
     trek_flow_tag_result(flow, "passes", "cost");
     trek_graph *graph = built(flow);
     assert_forward(graph, 1, 0.5 * 2 + 0.5 * 4);
@@ -304,13 +302,12 @@ static void loops_refuse_what_does_not_fit(void **state)
                    ".adaptive: set without .halt_after");
     assert_mistake(trek_flow_loop(trek_flow_new(), scale(2),
                                   &(trek_loop_opts){ .times = 1, .halt_before = scale(1), .halt_after = scale(1) }),
-                   "both are set");
+                                  "both are set");
     assert_mistake(trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 1, .epsilon = 0.1 }), ".epsilon");
     assert_mistake(trek_flow_loop(trek_flow_new(), scale(2), &(trek_loop_opts){ .times = 1, .trace = "" }),
                    ".trace: it is empty");
     assert_mistake(trek_flow_loop(trek_flow_new(), trek_nn_sync_batch_norm(3, trek_cpu(0)),
-                                  &(trek_loop_opts){ .times = 2, .halt_after = scale(1) }),
-                   "waits for the other ranks");
+                                  &(trek_loop_opts){ .times = 2, .halt_after = scale(1) }), "waits for the other ranks");
     REFUSED(trek_flow_loop(NULL, scale(2), &(trek_loop_opts){ .times = 1, .halt_after = scale(1) }), TREK_ERR_ARGUMENT, "flow");
     graph = built(trek_flow_loop(trek_flow_new(), trek_nn_sync_batch_norm(3, trek_cpu(0)), &(trek_loop_opts){ .times = 2 }));
     trek_graph_free(&graph); /* without a condition all ranks make the same passes */
@@ -381,9 +378,8 @@ static void loops_of_one_name_are_asked_by_path(void **state)
 
 static void halted_rows_keep_their_values_in_traces(void **state)
 {
-    trek_graph *graph =
-        built(trek_flow_loop(trek_flow_new(), plain(publishing),
-                             &(trek_loop_opts){ .times = 9, .trace = "x", .halt_after = trek_nn_threshold_halt(8) }));
+    trek_graph *graph = built(trek_flow_loop(trek_flow_new(), plain(publishing), &(trek_loop_opts){ .times = 9, .trace = "x",
+                                             .halt_after = trek_nn_threshold_halt(8) }));
     assert_non_null(trek_graph_forward(graph, values_of(starts, trek_dims(3, 1))));
     assert_int_equal(trek_graph_trace_count(graph, "x"), 2);
     assert_values(trek_graph_trace(graph, "x", 1), (double[]){ 9, 9, 60 }, 3);
@@ -544,7 +540,10 @@ static void routers_take_further_inputs(void **state)
 
 /* --- maps --------------------------------------------------------------------------------------- */
 
-static trek_graph *mapping(trek_module *body, trek_map_opts opts) { return built(trek_flow_map(trek_flow_new(), body, &opts)); }
+static trek_graph *mapping(trek_module *body, trek_map_opts opts)
+{
+    return built(trek_flow_map(trek_flow_new(), body, &opts));
+}
 
 /* Each way of mapping against the body on the whole, which treats elements of the last dimension as one sample. */
 static void maps_give_what_the_body_gives_on_the_whole(void **state)
@@ -596,10 +595,8 @@ static void maps_over_tags_and_rows(void **state)
     trek_graph_free(&graph);
     flow = trek_flow_map(trek_flow_input(trek_flow_new(), "more"), trek_module_new(&sum_class), NULL);
     graph = built(trek_flow_using(flow, "more")); /* row by row */
-    assert_values(trek_graph_forward_many(graph,
-                                          (trek_var *[]){ values_of((double[]){ 1, 2 }, trek_dims(2, 1)),
-                                                          values_of((double[]){ 10, 20 }, trek_dims(2, 1)) },
-                                          2),
+    assert_values(trek_graph_forward_many(graph, (trek_var *[]){ values_of((double[]){ 1, 2 }, trek_dims(2, 1)),
+                                                                 values_of((double[]){ 10, 20 }, trek_dims(2, 1)) }, 2),
                   (double[]){ 11, 22 }, 2);
     assert_null(trek_graph_forward_many(graph, (trek_var *[]){ filled(1), values_of(starts, trek_dims(3)) }, 2));
     expect_error(TREK_ERR_SHAPE, "input 1: [3]; must have 2 rows");
@@ -780,8 +777,8 @@ static trek_graph *everything(void)
 {
     trek_module *experts[] = { scale(2), scale(3) }, *branches[] = { trek_nn_dropout(0.5), scale(3) };
     trek_flow *flow = trek_flow_input(trek_flow_new(), "more");
-    trek_flow_loop(flow, trek_module_new(&sum_class),
-                   &(trek_loop_opts){ .times = 3, .trace = "x", .halt_after = trek_nn_threshold_halt(8) });
+    trek_flow_loop(flow, trek_module_new(&sum_class), &(trek_loop_opts){ .times = 3, .trace = "x",
+                   .halt_after = trek_nn_threshold_halt(8) });
     trek_flow_tag_result(trek_flow_using(flow, "more"), "passes", "passes");
     trek_flow_loop(flow, plain(publishing), &(trek_loop_opts){ .times = 2, .adaptive = true, .halt_after = plain(first_column) });
     trek_flow_gate(flow, trek_nn_sigmoid_router(3, 2, trek_cpu(0)), experts, 2);

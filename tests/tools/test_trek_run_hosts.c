@@ -181,7 +181,8 @@ static void test_arguments(void **state)
     run r;
     RUN(&r, NULL, "-H", "b:1", "--", "sh", "-c",
         "printf '<%s>' \"$@\"; tr '\\0' ' ' < /proc/$PPID/cmdline | grep -c \"$TREK_TOKEN\"", "name", "two  words", "", "a'b\"c",
-        "new\nline", "$HOME `x` \\ *", "\xc3\xa9\xff");
+        "new\nline",
+        "$HOME `x` \\ *", "\xc3\xa9\xff");
     expect(&r, "<two  words><><a'b\"c><new\nline><$HOME `x` \\ *><\xc3\xa9\xff>0\n", 1);
 }
 
@@ -278,10 +279,7 @@ static void test_log_files(void **state)
     assert_string_equal(r.text, "");
     size_t length = read_log(logs, "process-1.log", text, 4 << 20);
     assert_int_equal(length, 2688895 + 5);
-    assert_memory_equal(text + length - 13,
-                        "\n400000\nout\0"
-                        "1",
-                        13);
+    assert_memory_equal(text + length - 13, "\n400000\nout\0" "1", 13);
     read_log(logs, "process-0.err", text, 4 << 20);
     assert_string_equal(text, "err0\n");
     free(text);
@@ -305,7 +303,8 @@ static void test_status(void **state)
     check_exit(&r, 128 + SIGSEGV);
     expect(&r, "rank 1 on b was ended by signal 11", 1);
     snprintf(script_text, sizeof script_text, "[ $TREK_RANK = 1 ] && exit 4; trap '' TERM; sleep %s & sleep %s; sleep 9",
-             unique(0), unique(0));
+             unique(0),
+             unique(0));
     RUN(&r, NULL, "-H", "a:1,b:1,localhost:1", "-g", "0.2", "sh", "-c", script_text);
     check_exit(&r, 4);
     expect(&r, "ranks 0, 2 have not ended 0.2 s after rank 1: SIGTERM\n", 1);
@@ -495,10 +494,8 @@ static void test_signals(void **state)
         expect(&r, text, 4);
     }
     for (int here = 0; here < 2; here++) { /* the second Ctrl-C is meant */
-        start(&r,
-              (char *[]){ NULL, "-H", here ? "localhost:2" : "a:1,b:1", "sh", "-c",
-                          "trap 'echo got it' INT; echo ready; while :; do sleep 0.05; done", NULL },
-              NULL);
+        start(&r, (char *[]){ NULL, "-H", here ? "localhost:2" : "a:1,b:1", "sh", "-c",
+                              "trap 'echo got it' INT; echo ready; while :; do sleep 0.05; done", NULL }, NULL);
         read_count(&r, "ready", 2);
         kill(r.pid, SIGINT);
         read_count(&r, "got it", 2);
@@ -549,10 +546,8 @@ static void test_machine_gone(void **state)
                "#!/bin/sh\nhost=$1; shift\n[ -e $0.$host ] && exit 255\n[ $host = b ] && touch $0.$host\nexec sh -c \"$*\"\n",
                path);
     assert_int_equal(chmod(path, 0700), 0);
-    start(&r,
-          (char *[]){ NULL, "-H", "a:1,b:1", "-m", "1", "-r", "5", "--ssh", path, "sh", "-c",
-                      "echo \"parent-$TREK_RANK=$PPID.\"; sleep 3", NULL },
-          NULL);
+    start(&r, (char *[]){ NULL, "-H", "a:1,b:1", "-m", "1", "-r", "5", "--ssh", path, "sh", "-c",
+                          "echo \"parent-$TREK_RANK=$PPID.\"; sleep 3", NULL }, NULL);
     kill(parent_of(&r, 1), SIGKILL);
     finish(&r);
     check_exit(&r, 0);
@@ -585,18 +580,10 @@ static int train(bool elastic)
     trek_monitor *none = NULL;
     trek_monitor_free(&none); /* who calls something of monitors is watched where TREK_LOG_DIR says so */
     trek_dataset *data = line_dataset(true);
-    const trek_run_opts opts = { .build_model = line_build,
-                                 .train_step = line_squares,
-                                 .dataset = data,
-                                 .input = "x",
-                                 .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }),
-                                 .batch_size = 12,
-                                 .shuffle = true,
-                                 .epochs = elastic ? 20 : 3,
-                                 .seed = 5,
-                                 .min_processes = elastic,
-                                 .on_epoch = on_epoch,
-                                 .arg = elastic ? &data : NULL,
+    const trek_run_opts opts = { .build_model = line_build, .train_step = line_squares, .dataset = data, .input = "x",
+                                 .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.05 }), .batch_size = 12, .shuffle = true,
+                                 .epochs = elastic ? 20 : 3, .seed = 5,
+                                 .min_processes = elastic, .on_epoch = on_epoch, .arg = elastic ? &data : NULL,
                                  .trainer = { .ranks = 1 } };
     trek_run *run = trek_trainer_run(&opts);
     trek_dataset_free(&data);
@@ -788,28 +775,11 @@ int main(int argc, char **argv)
     unsetenv("TREK_RUN_NAME");
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        TEST(test_places),
-        TEST(test_wrong_places),
-        TEST(test_environment),
-        TEST(test_arguments),
-        TEST(test_folder),
-        TEST(test_input),
-        TEST(test_output),
-        TEST(test_log_files),
-        TEST(test_status),
-        TEST(test_deaths),
-        TEST(test_no_connection),
-        TEST(test_agent_killed),
-        TEST(test_connection_broken),
-        TEST(test_killed_launcher),
-        TEST(test_signals),
-        TEST(test_restarts),
-        TEST(test_machine_gone),
-        TEST(test_training),
-        TEST(test_joining),
-        TEST(test_one_run),
-        TEST(test_addresses),
-        TEST(test_sshd),
+        TEST(test_places), TEST(test_wrong_places), TEST(test_environment), TEST(test_arguments), TEST(test_folder),
+        TEST(test_input), TEST(test_output), TEST(test_log_files), TEST(test_status), TEST(test_deaths), TEST(test_no_connection),
+        TEST(test_agent_killed), TEST(test_connection_broken), TEST(test_killed_launcher), TEST(test_signals),
+        TEST(test_restarts), TEST(test_machine_gone), TEST(test_training), TEST(test_joining), TEST(test_one_run),
+        TEST(test_addresses), TEST(test_sshd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,10 +21,7 @@
 enum { DEFAULT_PIECE = 4 << 20 };
 
 TREK_PER_PROCESS(trek_async_service, service,
-                 { .name = "Gloo",
-                   .engine_name = "gloo",
-                   .plugin = "trek-gloo",
-                   .open_name = TREK_GLOO_OPEN,
+                 { .name = "Gloo", .engine_name = "gloo", .plugin = "trek-gloo", .open_name = TREK_GLOO_OPEN,
                    .packages = "libgloo-dev g++",
                    .piece_variable = "TREK_GLOO_PIECE",
                    .default_piece = DEFAULT_PIECE,

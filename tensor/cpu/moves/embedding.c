@@ -5,7 +5,7 @@
 #include "tensor/half_internal.h"
 
 typedef struct embedding_job {
-    const trek_tensor *indices; /* contiguous */
+    const trek_tensor *indices;   /* contiguous */
     const char *from;
     char *to;
     int64_t rows, columns, padding;
@@ -45,10 +45,7 @@ static trek_status embedding_rows(const trek_op_call *call, const trek_tensor *w
     trek_tensor *to = y->contiguous ? y : trek_tensor_make(y->ndim, y->sizes, (trek_dtype)y->dtype, y->device);
     if (!to)
         return trek_error_status();
-    embedding_job job = { .indices = indices,
-                          .from = weight->data,
-                          .to = to->data,
-                          .columns = weight->sizes[1],
+    embedding_job job = { .indices = indices, .from = weight->data, .to = to->data, .columns = weight->sizes[1],
                           .element = trek_dtype_size((trek_dtype)weight->dtype) };
     trek_parallel(indices->numel, 16384 / (job.columns + 1) + 1, copy_rows, &job);
     if (to != y) {
@@ -69,15 +66,15 @@ static trek_status embedding(const trek_op_call *call)
 
 static int64_t source_row(const embedding_job *job, int64_t place) { return job->bags ? job->bags[place] : place; }
 
-#define SUM_ROW(T)                                                                                                               \
-    {                                                                                                                            \
-        T *restrict sum = (T *)(void *)to;                                                                                       \
-        for (int64_t k = 0; k < count; k++) {                                                                                    \
-            const T *restrict from = (const T *)(const void *)job->from + source_row(job, places[k]) * job->columns;             \
-            const T factor = job->factors ? ((const T *)job->factors)[places[k]] : 1;                                            \
-            for (int64_t j = 0; j < job->columns; j++)                                                                           \
-                sum[j] = (k == 0 ? 0 : sum[j]) + factor * from[j]; /* -0 gives 0 */                                              \
-        }                                                                                                                        \
+#define SUM_ROW(T)                                                                                     \
+    {                                                                                                  \
+        T *restrict sum = (T *)(void *)to;                                                             \
+        for (int64_t k = 0; k < count; k++) {                                                          \
+            const T *restrict from = (const T *)(const void *)job->from + source_row(job, places[k]) * job->columns; \
+            const T factor = job->factors ? ((const T *)job->factors)[places[k]] : 1;                  \
+            for (int64_t j = 0; j < job->columns; j++)                                                 \
+                sum[j] = (k == 0 ? 0 : sum[j]) + factor * from[j]; /* -0 gives 0 */                    \
+        }                                                                                              \
     }
 
 /* Sums 16-bit rows in f32 and rounds once. */
@@ -146,15 +143,9 @@ static trek_status backward_dense(const trek_op_call *call)
     int64_t *start = trek_block_alloc((size_t)(rows + 2 + indices->numel) * sizeof *start), *order = start + rows + 2;
     if (!start)
         return TREK_ERR_MEMORY;
-    embedding_job job = { .from = grad->data,
-                          .to = dweight->data,
-                          .rows = rows,
-                          .columns = dweight->sizes[1],
-                          .padding = call->attrs.i[0],
-                          .element = trek_dtype_size((trek_dtype)dweight->dtype),
-                          .dtype = (trek_dtype)dweight->dtype,
-                          .order = order,
-                          .start = start,
+    embedding_job job = { .from = grad->data, .to = dweight->data, .rows = rows, .columns = dweight->sizes[1],
+                          .padding = call->attrs.i[0], .element = trek_dtype_size((trek_dtype)dweight->dtype),
+                          .dtype = (trek_dtype)dweight->dtype, .order = order, .start = start,
                           .bags = bags ? (const int64_t *)(const void *)bags->data : NULL,
                           .factors = factors ? factors->data : NULL };
     sort_places(indices, job.bags, grad->sizes[0], rows, start, order);

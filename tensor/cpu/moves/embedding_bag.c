@@ -9,7 +9,7 @@ typedef struct bag_job {
     const void *factors; /* NULL: 1; double for double rows, otherwise float */
     const char *from;
     char *to;
-    int64_t *largest; /* for maxima: rows of the table */
+    int64_t *largest;    /* for maxima: rows of the table */
     int64_t columns, padding;
     int mode;
     size_t element;
@@ -34,25 +34,25 @@ static trek_status check_bags(const trek_op_call *call, const trek_tensor *indic
 }
 
 /* Adds factor times the columns of a row. */
-#define ADD(T, sum, from, factor, n)                                                                                             \
-    do {                                                                                                                         \
-        T *restrict sum_ = sum;                                                                                                  \
-        const T *restrict from_ = from, factor_ = factor;                                                                        \
-        for (int64_t j = 0; j < (n); j++)                                                                                        \
-            sum_[j] += factor_ * from_[j];                                                                                       \
+#define ADD(T, sum, from, factor, n)                                                                   \
+    do {                                                                                               \
+        T *restrict sum_ = sum;                                                                        \
+        const T *restrict from_ = from, factor_ = factor;                                              \
+        for (int64_t j = 0; j < (n); j++)                                                              \
+            sum_[j] += factor_ * from_[j];                                                             \
     } while (0)
 
-#define SUM_BAG(T)                                                                                                               \
-    {                                                                                                                            \
-        T *sum = (T *)(void *)to;                                                                                                \
-        for (int64_t k = begin; k < end; k++) {                                                                                  \
-            int64_t row = trek_cpu_integer(job->indices, k);                                                                     \
-            if (row != job->padding)                                                                                             \
-                ADD(T, sum, (const T *)(const void *)job->from + row * job->columns,                                             \
-                    job->factors ? ((const T *)job->factors)[k] : 1, job->columns);                                              \
-        }                                                                                                                        \
-        for (int64_t j = 0; mean > 1 && j < job->columns; j++)                                                                   \
-            sum[j] /= (T)mean;                                                                                                   \
+#define SUM_BAG(T)                                                                                     \
+    {                                                                                                  \
+        T *sum = (T *)(void *)to;                                                                      \
+        for (int64_t k = begin; k < end; k++) {                                                        \
+            int64_t row = trek_cpu_integer(job->indices, k);                                           \
+            if (row != job->padding)                                                                   \
+                ADD(T, sum, (const T *)(const void *)job->from + row * job->columns,                   \
+                    job->factors ? ((const T *)job->factors)[k] : 1, job->columns);                    \
+        }                                                                                              \
+        for (int64_t j = 0; mean > 1 && j < job->columns; j++)                                         \
+            sum[j] /= (T)mean;                                                                         \
     }
 
 /* Sums 16-bit rows in f32 and rounds once. */
@@ -79,30 +79,26 @@ static void sum_half_bag(const bag_job *job, uint16_t *to, int64_t begin, int64_
 
 /* The first of equal elements; a NaN that is not the first is not larger than anything. Two loops, each of which can
  * be vectorised. */
-#define LARGEST(T, value)                                                                                                        \
-    {                                                                                                                            \
-        T *restrict best = (T *)(void *)to;                                                                                      \
-        const T *restrict from = (const T *)(const void *)job->from + row * job->columns;                                        \
-        TREK_INDEPENDENT                                                                                                         \
-        for (int64_t j = 0; j < job->columns; j++)                                                                               \
-            largest[j] = value(from[j]) > value(best[j]) ? row : largest[j];                                                     \
-        TREK_INDEPENDENT                                                                                                         \
-        for (int64_t j = 0; j < job->columns; j++)                                                                               \
-            best[j] = value(from[j]) > value(best[j]) ? from[j] : best[j];                                                       \
+#define LARGEST(T, value)                                                                              \
+    {                                                                                                  \
+        T *restrict best = (T *)(void *)to;                                                            \
+        const T *restrict from = (const T *)(const void *)job->from + row * job->columns;              \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t j = 0; j < job->columns; j++)                                                     \
+            largest[j] = value(from[j]) > value(best[j]) ? row : largest[j];                           \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t j = 0; j < job->columns; j++)                                                     \
+            best[j] = value(from[j]) > value(best[j]) ? from[j] : best[j];                             \
     }
 #define PLAIN(x) (x)
 
 static void largest_of_two(const bag_job *job, char *to, int64_t *restrict largest, int64_t row)
 {
     switch (job->dtype) {
-    case TREK_F32:
-        LARGEST(float, PLAIN) break;
-    case TREK_F64:
-        LARGEST(double, PLAIN) break;
-    case TREK_BF16:
-        LARGEST(uint16_t, trek_f32_from_bf16) break;
-    default:
-        LARGEST(uint16_t, trek_f32_from_f16) break;
+    case TREK_F32: LARGEST(float, PLAIN) break;
+    case TREK_F64: LARGEST(double, PLAIN) break;
+    case TREK_BF16: LARGEST(uint16_t, trek_f32_from_bf16) break;
+    default: LARGEST(uint16_t, trek_f32_from_f16) break;
     }
 }
 
@@ -163,17 +159,11 @@ static trek_status bags_dense(const trek_op_call *call)
     if (status != TREK_OK)
         return status;
     int64_t bags = offsets->numel - 1, each = indices->numel / (bags > 0 ? bags : 1) + 1;
-    bag_job job = { .indices = indices,
-                    .offsets = (const int64_t *)(const void *)offsets->data,
-                    .factors = factors ? factors->data : NULL,
-                    .from = weight->data,
-                    .to = call->outputs[0]->data,
-                    .largest = (int64_t *)(void *)call->outputs[1]->data,
-                    .columns = weight->sizes[1],
-                    .padding = call->attrs.i[0],
-                    .mode = (int)call->attrs.i[1],
-                    .element = trek_dtype_size((trek_dtype)weight->dtype),
-                    .dtype = (trek_dtype)weight->dtype };
+    bag_job job = { .indices = indices, .offsets = (const int64_t *)(const void *)offsets->data,
+                    .factors = factors ? factors->data : NULL, .from = weight->data, .to = call->outputs[0]->data,
+                    .largest = (int64_t *)(void *)call->outputs[1]->data, .columns = weight->sizes[1],
+                    .padding = call->attrs.i[0], .mode = (int)call->attrs.i[1],
+                    .element = trek_dtype_size((trek_dtype)weight->dtype), .dtype = (trek_dtype)weight->dtype };
     trek_parallel(bags, 16384 / (each * (job.columns + 1)) + 1, fill_bags, &job);
     return TREK_OK;
 }

@@ -134,48 +134,48 @@ static const int64_t *run_of_indices(const trek_lookup *l, const char *index, in
 }
 
 /* body: the operation between the elements `a` (indexed) and `b` (other), pointers to T. */
-#define LINE(name, T, body)                                                                                                      \
-    static void name(const trek_lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns)            \
-    {                                                                                                                            \
-        const int64_t a_step = l->indexed.last, b_step = l->other.last;                                                          \
-        if (columns == 1) { /* a line along dim, as if that were the last dimension */                                           \
-            const int64_t a_dim = l->indexed.dim, b_dim = l->other.dim;                                                          \
-            int64_t buffer[RUN];                                                                                                 \
-            for (int64_t first = 0; first < n; first += RUN) {                                                                   \
-                const int64_t count = n - first < RUN ? n - first : RUN;                                                         \
-                const int64_t *places = run_of_indices(l, index, first, count, buffer);                                          \
-                T *b = (T *)other + first * b_dim;                                                                               \
-                for (int64_t i = 0; i < count; i++, b += b_dim) {                                                                \
-                    T *a = (T *)indexed + places[i] * a_dim;                                                                     \
-                    body;                                                                                                        \
-                }                                                                                                                \
-            }                                                                                                                    \
-            return;                                                                                                              \
-        }                                                                                                                        \
-        for (int64_t i = 0; i < n; i++) {                                                                                        \
-            T *b_row = (T *)other + i * l->other.dim;                                                                            \
-            if (l->index.last == 0) {                                                                                            \
-                T *a_row = (T *)indexed + trek_index_at(index, i * l->index.dim, l->index_dtype) * l->indexed.dim;               \
-                if (a_step == 1 && b_step == 1) {                                                                                \
-                    TREK_INDEPENDENT                                                                                             \
-                    for (int64_t j = 0; j < columns; j++) {                                                                      \
-                        T *a = a_row + j, *b = b_row + j;                                                                        \
-                        body;                                                                                                    \
-                    }                                                                                                            \
-                } else {                                                                                                         \
-                    for (int64_t j = 0; j < columns; j++) {                                                                      \
-                        T *a = a_row + j * a_step, *b = b_row + j * b_step;                                                      \
-                        body;                                                                                                    \
-                    }                                                                                                            \
-                }                                                                                                                \
-                continue;                                                                                                        \
-            }                                                                                                                    \
-            for (int64_t j = 0; j < columns; j++) {                                                                              \
-                int64_t place = trek_index_at(index, i * l->index.dim + j * l->index.last, l->index_dtype);                      \
-                T *a = (T *)indexed + place * l->indexed.dim + j * a_step, *b = b_row + j * b_step;                              \
-                body;                                                                                                            \
-            }                                                                                                                    \
-        }                                                                                                                        \
+#define LINE(name, T, body)                                                                            \
+    static void name(const trek_lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns) \
+    {                                                                                                  \
+        const int64_t a_step = l->indexed.last, b_step = l->other.last;                                \
+        if (columns == 1) { /* a line along dim, as if that were the last dimension */                \
+            const int64_t a_dim = l->indexed.dim, b_dim = l->other.dim;                                \
+            int64_t buffer[RUN];                                                                       \
+            for (int64_t first = 0; first < n; first += RUN) {                                         \
+                const int64_t count = n - first < RUN ? n - first : RUN;                               \
+                const int64_t *places = run_of_indices(l, index, first, count, buffer);                \
+                T *b = (T *)other + first * b_dim;                                                     \
+                for (int64_t i = 0; i < count; i++, b += b_dim) {                                      \
+                    T *a = (T *)indexed + places[i] * a_dim;                                           \
+                    body;                                                                              \
+                }                                                                                      \
+            }                                                                                          \
+            return;                                                                                    \
+        }                                                                                              \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            T *b_row = (T *)other + i * l->other.dim;                                                  \
+            if (l->index.last == 0) {                                                                  \
+                T *a_row = (T *)indexed + trek_index_at(index, i * l->index.dim, l->index_dtype) * l->indexed.dim; \
+                if (a_step == 1 && b_step == 1) {                                                      \
+                    TREK_INDEPENDENT                                                                   \
+                    for (int64_t j = 0; j < columns; j++) {                                            \
+                        T *a = a_row + j, *b = b_row + j;                                              \
+                        body;                                                                          \
+                    }                                                                                  \
+                } else {                                                                               \
+                    for (int64_t j = 0; j < columns; j++) {                                            \
+                        T *a = a_row + j * a_step, *b = b_row + j * b_step;                            \
+                        body;                                                                          \
+                    }                                                                                  \
+                }                                                                                      \
+                continue;                                                                              \
+            }                                                                                          \
+            for (int64_t j = 0; j < columns; j++) {                                                    \
+                int64_t place = trek_index_at(index, i * l->index.dim + j * l->index.last, l->index_dtype); \
+                T *a = (T *)indexed + place * l->indexed.dim + j * a_step, *b = b_row + j * b_step;    \
+                body;                                                                                  \
+            }                                                                                          \
+        }                                                                                              \
     }
 LINE(gather_1, uint8_t, *b = *a)
 LINE(gather_2, uint16_t, *b = *a)
@@ -228,14 +228,10 @@ static trek_status gather_through(const trek_op_call *call, bool whole_index)
         return status;
     int width = (int)trek_dtype_size((trek_dtype)x->dtype);
     int columns = columns_dim(out->sizes, dim, ndim);
-    trek_lookup l = { .indexed = split_strides(x, dim, columns, ndim),
-                      .other = split_strides(out, dim, columns, ndim),
-                      .index = whole_index ? split_strides(index, dim, columns, ndim) : broadcast_index(index),
-                      .index_dtype = (trek_dtype)index->dtype,
-                      .line = width == 1   ? gather_1
-                              : width == 2 ? gather_2
-                              : width == 4 ? gather_4
-                                           : gather_8 };
+    trek_lookup l = { .indexed = split_strides(x, dim, columns, ndim), .other = split_strides(out, dim, columns, ndim),
+                 .index = whole_index ? split_strides(index, dim, columns, ndim) : broadcast_index(index),
+                 .index_dtype = (trek_dtype)index->dtype,
+                 .line = width == 1 ? gather_1 : width == 2 ? gather_2 : width == 4 ? gather_4 : gather_8 };
     run_lookup(&l, ndim, out->sizes, dim, width, true);
     return TREK_OK;
 }
@@ -273,15 +269,11 @@ trek_status TREK_ISA_NAME(trek_scatter_through)(const trek_op_call *call, bool w
     const int64_t *sizes = whole_index ? index->sizes : source->sizes;
     int columns = columns_dim(sizes, dim, ndim);
     atomic_bool no_memory = false;
-    trek_lookup l = { .indexed = split_strides(out, dim, columns, ndim),
-                      .other = split_strides(source, dim, columns, ndim),
+    trek_lookup l = { .indexed = split_strides(out, dim, columns, ndim), .other = split_strides(source, dim, columns, ndim),
                       .index = whole_index ? split_strides(index, dim, columns, ndim) : broadcast_index(index),
-                      .index_dtype = (trek_dtype)index->dtype,
-                      .line = line,
-                      .bf16 = x->dtype == TREK_BF16,
+                      .index_dtype = (trek_dtype)index->dtype, .line = line, .bf16 = x->dtype == TREK_BF16,
                       .product = call->op->id == TREK_OP_scatter_reduce,
-                      .bound = ndim > 0 ? x->sizes[dim] : 1,
-                      .no_memory = &no_memory };
+                      .bound = ndim > 0 ? x->sizes[dim] : 1, .no_memory = &no_memory };
     if (!whole_index && line == TREK_ISA_NAME(trek_halves_line) && columns >= 0 &&
         TREK_ISA_NAME(trek_halves_are_rows)(&l, sizes[columns]))
         return add_by_place(&l, ndim, sizes, dim);

@@ -57,8 +57,8 @@ static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, con
     key->causal = call->attrs.i[4] != 0;
     key->device = queue->device->index;
     const int64_t most = 0x7fffffff;
-    bool alike =
-        trek_dtype_is_16bit((trek_dtype)q->dtype) && k->dtype == q->dtype && v->dtype == q->dtype && y->dtype == q->dtype;
+    bool alike = trek_dtype_is_16bit((trek_dtype)q->dtype) && k->dtype == q->dtype && v->dtype == q->dtype &&
+        y->dtype == q->dtype;
     bool sizes = q->numel > 0 && k->numel > 0 && q->numel <= most && k->numel <= most && key->depth % 8 == 0;
     if (mask)
         return trek_cuda_refuse_it("a mask");
@@ -100,8 +100,8 @@ trek_status trek_cuda_dnn_attention_backward(const trek_op_call *call, trek_cuda
     pthread_once(&asked_once, warn_of_absence);
     if (!fill_key(call, queue, in[1], in[2], in[3], call->n_inputs > 6 ? in[6] : NULL, in[4], &key))
         return TREK_ERR_UNSUPPORTED;
-    bool alike =
-        in[0]->dtype == key.dtype && out[0]->dtype == key.dtype && out[1]->dtype == key.dtype && out[2]->dtype == key.dtype;
+    bool alike = in[0]->dtype == key.dtype && out[0]->dtype == key.dtype && out[1]->dtype == key.dtype &&
+        out[2]->dtype == key.dtype;
     if (!alike || !take(key.dy, in[0]) || !take(key.dq, out[0]) || !take(key.dk, out[1]) || !take(key.dv, out[2]))
         return trek_cuda_refuse(alike ? askew : "gradients of another dtype");
     key.backward = 1;

@@ -58,7 +58,7 @@ static const trek_state_rule names[] = {
 };
 enum { NAMES = sizeof names / sizeof *names };
 
-/* What the file has of the encoder; the head begins anew where it has none. */
+/* What the file has of the encoder; the head begins again where it has none. */
 static inline void load_weights(trek_module *m, const char *folder)
 {
     trek_state *file = trek_state_read(folder);

@@ -328,7 +328,7 @@ static void parse(int argc, char **argv, options *o)
         { "--slow-factor", "X", "by which they do; 1: no slow-down", .number = &o->slow_factor, .least = 0.01, .most = 1e4 },
         { "--batch", "N", "samples in a rank's batch", .whole = &o->batch, .least = 1, .most = 1e6 },
         { "--batch-ms", "X", "what it takes at speed 1", .number = &o->batch_ms, .least = 1e-3, .most = 1e6 },
-        { "--fixed-ms", "X", "beside that, for each batch", .number = &o->fixed_ms, .least = 0, .most = 1e6 },
+        { "--fixed-ms", "X", "in addition, for each batch", .number = &o->fixed_ms, .least = 0, .most = 1e6 },
         { "--gradient", "MIB", "to be reduced", .number = &o->gradient_mib, .least = 0, .most = 1e6 },
         { "--latency", "US", "of the network, microseconds", .number = &o->latency_us, .least = 0, .most = 1e6 },
         { "--bandwidth", "X", "of a link, GB/s", .number = &o->bandwidth_gb, .least = 1e-3, .most = 1e6 },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A residual network (He and others, 2016) learns CIFAR-10 from images that are cropped, mirrored and normalised anew in each
+/* A residual network (He and others, 2016) learns CIFAR-10 from images that are cropped, mirrored and normalised again in each
  * epoch: a graph with its own loader and loss, which its ranks run by themselves.
  *
  *   cifar10 --help                 its options

@@ -169,7 +169,7 @@ int main(int argc, char **argv)
     const argument own[] = {
         { "--teacher", "FILE", "its state; trained first and written there if there is none", .text = &o.teacher },
         { "--teacher-epochs", "N", "how long it is trained then", .whole = &o.teacher_epochs, .least = 1 },
-        { "--labels", "X", "weight of the labels beside the teacher: 0 none, 1 they alone", .number = &o.labels, .least = 0,
+        { "--labels", "X", "weight of the labels next to the teacher: 0 none, 1 they alone", .number = &o.labels, .least = 0,
           .most = 1 },
         { "--temperature", "X", "softens what both say", .number = &o.temperature, .least = 1e-3, .most = 1e3 },
     };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Images beside each other in one PNG. */
+/* Images next to each other in one PNG. */
 #ifndef TREK_EXAMPLES_GRID_H
 #define TREK_EXAMPLES_GRID_H
 

@@ -104,7 +104,7 @@ static trek_dataset *table_new(const char *path, const char *target, int64_t *n_
         t->rows = trek_dataset_csv(path, &(trek_csv_opts){ .fields = fields, .n_fields = 2 });
         *n_train = trek_dataset_length(columns) * 4 / 5;
         if (t->rows && (t->columns == 0 || *n_train == 0))
-            trek_fail(TREK_ERR_FORMAT, "%s: there must be a column beside %s, and five rows", path, target);
+            trek_fail(TREK_ERR_FORMAT, "%s: there must be a column in addition to %s, and five rows", path, target);
         else if (t->rows)
             table_measure(t, *n_train);
     }

@@ -92,7 +92,7 @@ static void train(const options *o, const digits *data, bool first)
         .best_is_largest   = true,
         .patience          = o->patience,
         .checkpoint_folder = o->folder,
-        .keep_best         = true, /* best.safetensors, beside the last one */
+        .keep_best         = true, /* best.safetensors, next to the last one */
         .resume_from       = o->folder,
     });
     if (!run) /* an option is missing, or contradicts another */

@@ -132,7 +132,7 @@ static int answer_predict(trek_graph *model, const char *body, char *answer)
     }
     if (!predict(model, pixels, n, chances)) {
         fprintf(stderr, "%s\n", trek_error());
-        trek_error_clear(); /* the next request begins anew */
+        trek_error_clear(); /* the next request begins again */
         snprintf(answer, MOST_ANSWER, "{\"error\": \"the model failed\"}\n");
         return 500;
     }

@@ -45,7 +45,7 @@ static trek_graph *build_model(trek_device device, void *arg)
     trek_flow *flow = trek_flow_from(trek_nn_sequential((trek_module *[]){
         trek_nn_flatten(), trek_nn_linear(PIXELS, HIDDEN, device), trek_nn_relu() }, 3));
     trek_flow_label(flow, "encoder");
-    trek_flow_fork(flow, trek_nn_linear(HIDDEN, o->latent, device));     /* beside the stream */
+    trek_flow_fork(flow, trek_nn_linear(HIDDEN, o->latent, device));     /* next to the stream */
     trek_flow_label(flow, "mean_head");
     trek_flow_tag(flow, "mean");
     trek_flow_through(flow, trek_nn_linear(HIDDEN, o->latent, device));

@@ -205,13 +205,13 @@ static trek_var *conv_transpose2d_forward_many(trek_module *self, trek_var *cons
     char text[TREK_SHAPE_TEXT];
     if (like.ndim < 2)
         return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: result's shape: %s; must have height and width",
-                              trek_shape_text(like, text, sizeof text));
+                              trek_shape_format(like, text, sizeof text));
     trek_conv_transpose_opts opts = m->opts;
     opts.output_size[0] = like.sizes[like.ndim - 2];
     opts.output_size[1] = like.sizes[like.ndim - 1];
     if (opts.output_size[0] == 0 || opts.output_size[1] == 0) /* 0 would leave the size to the layer */
         return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: result's shape: %s; must not be empty",
-                              trek_shape_text(like, text, sizeof text));
+                              trek_shape_format(like, text, sizeof text));
     return trek_conv_transpose2d(inputs[0], m->weight, m->bias, &opts);
 }
 

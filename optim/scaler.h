@@ -26,7 +26,7 @@ typedef struct trek_grad_scaler_opts {
     double backoff_factor;   /* factor by which the scale shrinks after an overflow, in (0, 1); default 0.5 */
     int64_t growth_interval; /* number of steps without overflow after which the scale grows; default 2000 */
     /* Turns scaling off: trek_grad_scaler_scale returns the loss, trek_grad_scaler_step is trek_optimizer_step. */
-    bool disabled;
+    bool no_scaling;
 } trek_grad_scaler_opts;
 
 /* Returns a new scaler, or NULL on failure. opts may be NULL. The caller owns it.
@@ -53,7 +53,7 @@ TREK_API trek_status trek_grad_scaler_step(trek_grad_scaler *scaler, trek_optimi
  * growth_interval steps without overflow. */
 TREK_API trek_status trek_grad_scaler_update(trek_grad_scaler *scaler);
 
-/* Returns the scale, 1 if scaling is disabled, or NaN on failure. It synchronises with the device. */
+/* Returns the scale, 1 with .no_scaling, or NaN on failure. It synchronises with the device. */
 TREK_API double trek_grad_scaler_value(trek_grad_scaler *scaler);
 
 /* All numbers of a scaler, as a value for checkpoints. */

@@ -118,7 +118,7 @@ static trek_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride
                                                     .padding = { kernel / 2, kernel / 2 }, .no_bias = true, .device = device });
 }
 
-/* The two convolutions of a block, and what stands beside them. */
+/* The two convolutions of a block, and what stands next to them. */
 static trek_module *block_main(int64_t in, int64_t out, int64_t stride, trek_device device)
 {
     return LAYERS(conv(in, out, 3, stride, device), trek_nn_batch_norm2d(out, device), trek_nn_relu(),

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "autograd/losses_internal.h"
+#include "tensor/option_internal.h"
 #include "tensor/pool.h"
 
 typedef struct ctc {
@@ -307,7 +308,8 @@ static trek_var *losses_of(trek_var *log_probs, trek_var *targets, trek_var *inp
     if (!c)
         return NULL;
     *c = (ctc){ .steps = trek_var_size(log_probs, 0), .rows = trek_var_size(log_probs, 1),
-                .classes = trek_var_size(log_probs, 2), .blank = opts->blank, .zero_infinity = opts->zero_infinity };
+                .classes = trek_var_size(log_probs, 2), .blank = trek_option_integer(opts->blank, 0),
+                .zero_infinity = opts->zero_infinity };
     if (c->blank < 0 || c->blank >= c->classes)
         trek_fail(TREK_ERR_ARGUMENT, "%s: blank: %lld; must be one of %lld classes", name, (long long)c->blank,
                   (long long)c->classes);
@@ -334,7 +336,7 @@ trek_var *trek_ctc_loss(trek_var *log_probs, trek_var *targets, trek_var *input_
     if (!log_probs || !targets || !input_lengths || !target_lengths)
         return trek_fail_missing(name, "input"), NULL;
     if (!trek_loss_reduction_known(name, opts.reduction) || !shapes_fit(log_probs, targets, input_lengths, target_lengths) ||
-        !trek_loss_widen(name, &log_probs, 1, TREK_LOSS_FLOATS_ONLY, &dtype))
+        !trek_loss_widen(name, &log_probs, 1, TREK_LOSS_TAKEN_FLOATS, &dtype))
         return NULL;
     trek_device device = trek_var_device(log_probs);
     bool batched = trek_var_ndim(log_probs) == 3;

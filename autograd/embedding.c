@@ -147,8 +147,8 @@ trek_var *trek_embedding_bag(trek_var *indices, trek_var *weight, const trek_bag
         return NULL;
     if (factors && !trek_shape_equal(trek_var_shape(factors), trek_var_shape(indices)))
         return trek_fail_null(TREK_ERR_SHAPE, "embedding_bag: per_sample_weights: %s; must have the shape of the indices, %s",
-                              trek_shape_text(trek_var_shape(factors), first, sizeof first),
-                              trek_shape_text(trek_var_shape(indices), second, sizeof second));
+                              trek_shape_format(trek_var_shape(factors), first, sizeof first),
+                              trek_shape_format(trek_var_shape(indices), second, sizeof second));
     if (factors && opts.mode != TREK_REDUCTION_SUM)
         return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: per_sample_weights: given; only sums have them");
     if (opts.scale_grad_by_freq && opts.mode == TREK_REDUCTION_MAX)

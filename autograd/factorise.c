@@ -9,7 +9,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/lapack.h"
 
-/* What a node keeps beside its variables. */
+/* What a node keeps in addition to its variables. */
 typedef struct settings {
     bool upper, unit, vectors;
     bool singular; /* for a determinant: one of them is 0 */

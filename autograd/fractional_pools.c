@@ -92,7 +92,7 @@ static trek_var *samples_of(const char *name, trek_var *x, const trek_fractional
                               trek_dtype_name(trek_var_dtype(given)));
     if (!trek_shape_equal(trek_var_shape(given), trek_dims(images, channels, dims)))
         return trek_fail_null(TREK_ERR_SHAPE, "%s: samples: %s; must be [N, C, %d]", name,
-                              trek_shape_text(trek_var_shape(given), text, sizeof text), dims);
+                              trek_shape_format(trek_var_shape(given), text, sizeof text), dims);
     trek_var *wide = trek_cast(trek_var_detach(given), work);
     trek_var *fine = trek_all(trek_logical_and(trek_ge_scalar(wide, 0), trek_lt_scalar(wide, 1)), trek_dims_all(), false);
     if (!fine)
@@ -134,7 +134,7 @@ static trek_var *pooled(const char *name, trek_var *x, const trek_fractional_poo
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: options: NULL; they must be given", name);
     if (trek_var_ndim(x) != 2 + dims)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: x: %s; must have %d dimensions", name,
-                              trek_shape_text(trek_var_shape(x), text, sizeof text), 2 + dims);
+                              trek_shape_format(trek_var_shape(x), text, sizeof text), 2 + dims);
     if (!trek_dtype_is_float(trek_var_dtype(x)))
         return trek_fail_null(TREK_ERR_DTYPE, "%s: x: dtype %s; must be floating", name, trek_dtype_name(trek_var_dtype(x)));
     if (!resolve(name, x, opts, &f))

@@ -122,7 +122,7 @@ trek_var *trek_embedding(trek_var *indices, trek_var *weight, int64_t padding_id
     return trek_apply_embedding(weight, indices, padding_idx, false);
 }
 
-/* --- with what PyTorch refuses, or takes beside ---------------------------------------------- */
+/* --- with what PyTorch refuses, or takes in addition ---------------------------------------------- */
 
 static bool is_bool(const trek_var *x) { return x && trek_var_dtype(x) == TREK_BOOL; }
 
@@ -275,7 +275,7 @@ trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
         return NULL;
     if (shape.ndim == 0 || sizes.ndim < 1 || sizes.ndim + shape.ndim - 1 > TREK_MAX_DIMS)
         return trek_fail_null(TREK_ERR_SHAPE, "unflatten: a dimension of %s cannot become %d",
-                              trek_shape_text(shape, text, sizeof text),
+                              trek_shape_format(shape, text, sizeof text),
                               sizes.ndim);
     int64_t known = 1, open = -1;
     for (int d = 0; d < sizes.ndim && known >= 0; d++) {
@@ -289,7 +289,7 @@ trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
         sizes.sizes[open] = shape.sizes[at] / known;
     else if (known != shape.sizes[at] || open >= 0)
         return trek_fail_null(TREK_ERR_SHAPE, "unflatten: sizes: %s; must have %lld elements",
-                              trek_shape_text(sizes, text, sizeof text),
+                              trek_shape_format(sizes, text, sizeof text),
                               (long long)shape.sizes[at]);
     for (int d = 0; d < shape.ndim; d++)
         for (int k = 0; k < (d == at ? sizes.ndim : 1); k++)

@@ -81,6 +81,7 @@ static trek_var *attention_of_rows(const trek_row_map *map, trek_var *q, trek_va
 trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *given)
 {
     trek_attention_opts opts = given ? *given : (trek_attention_opts){ 0 };
+    opts.dropout = trek_option(opts.dropout, 0);
     const trek_row_map *map = opts.dropout > 0 && q && k && v && q->data->ndim == 4 ? trek_rows_mapped(q) : NULL;
     if (map && trek_rows_mapped(k) && trek_rows_mapped(v))
         return attention_of_rows(map, q, k, v, opts);

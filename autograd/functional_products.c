@@ -83,8 +83,8 @@ static bool addable(const char *name, trek_var *x, trek_var *product, trek_dtype
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!fits)
         return trek_fail(TREK_ERR_SHAPE, "%s: input: %s; must broadcast to the product, %s", name,
-                         trek_shape_text(from, a, sizeof a),
-                         trek_shape_text(to, b, sizeof b)), false;
+                         trek_shape_format(from, a, sizeof a),
+                         trek_shape_format(to, b, sizeof b)), false;
     if (trek_var_dtype(x) != dtype)
         return trek_fail(TREK_ERR_DTYPE, "%s: input: dtype %s; the product has %s", name, trek_dtype_name(trek_var_dtype(x)),
                          trek_dtype_name(dtype)),
@@ -262,10 +262,12 @@ static trek_status check_bilinear(trek_var *x, trek_var *y, trek_var *weight, tr
     fits = fits && trek_var_size(x, -1) == trek_var_size(weight, 1) && trek_var_size(y, -1) == trek_var_size(weight, 2);
     if (!fits)
         return trek_fail(TREK_ERR_SHAPE, "bilinear: inputs: %s and %s do not fit weight %s",
-                         trek_shape_text(trek_var_shape(x), a, sizeof a),
-                         trek_shape_text(trek_var_shape(y), b, sizeof b), trek_shape_text(trek_var_shape(weight), c, sizeof c));
+                         trek_shape_format(trek_var_shape(x), a, sizeof a),
+                         trek_shape_format(trek_var_shape(y), b, sizeof b),
+                         trek_shape_format(trek_var_shape(weight), c, sizeof c));
     if (bias && (trek_var_ndim(bias) != 1 || trek_var_size(bias, 0) != trek_var_size(weight, 0)))
-        return trek_fail(TREK_ERR_SHAPE, "bilinear: bias: %s; must be [%lld]", trek_shape_text(trek_var_shape(bias), a, sizeof a),
+        return trek_fail(TREK_ERR_SHAPE, "bilinear: bias: %s; must be [%lld]",
+                         trek_shape_format(trek_var_shape(bias), a, sizeof a),
                          (long long)trek_var_size(weight, 0));
     return TREK_OK;
 }

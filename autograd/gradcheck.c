@@ -51,7 +51,8 @@ static trek_status fits(const trek_var *y, const check *c)
     if (c->cotangent && !trek_shape_equal(trek_var_shape(y), c->shape))
         return trek_fail(TREK_ERR_CALLBACK,
                          "gradcheck: the function returned %s, and then %s, for the same inputs; it must repeat",
-                         trek_shape_text(c->shape, wanted, sizeof wanted), trek_shape_text(trek_var_shape(y), got, sizeof got));
+                         trek_shape_format(c->shape, wanted, sizeof wanted),
+                         trek_shape_format(trek_var_shape(y), got, sizeof got));
     return TREK_OK;
 }
 
@@ -178,7 +179,7 @@ static const char *place_text(trek_shape shape, int64_t i, char text[TREK_SHAPE_
     trek_shape place = shape;
     for (int k = shape.ndim; k-- > 0; i /= shape.sizes[k])
         place.sizes[k] = i % shape.sizes[k];
-    return trek_shape_text(place, text, TREK_SHAPE_TEXT);
+    return trek_shape_format(place, text, TREK_SHAPE_TEXT);
 }
 
 static trek_status compare(const check *c, int k, int64_t i, double got)

@@ -175,12 +175,12 @@ static trek_status check_affine(trek_var *theta, trek_shape size)
     if (!fits)
         return trek_fail(TREK_ERR_SHAPE,
             "affine_grid: theta: %s, for a result of %s; must be [N, 2, 3] and [N, C, H, W], or [N, 3, 4] and [N, C, D, H, W]",
-            trek_shape_text(shape, first, sizeof first),
-                         trek_shape_text(size, second, sizeof second));
+            trek_shape_format(shape, first, sizeof first),
+                         trek_shape_format(size, second, sizeof second));
     for (int d = 1; d < size.ndim; d++)
         if (size.sizes[d] < 1)
             return trek_fail(TREK_ERR_ARGUMENT, "affine_grid: size: %s; must be positive",
-                             trek_shape_text(size, second, sizeof second));
+                             trek_shape_format(size, second, sizeof second));
     if (!trek_dtype_is_float(trek_var_dtype(theta)))
         return trek_fail(TREK_ERR_DTYPE, "affine_grid: theta: dtype %s; must be floating",
                          trek_dtype_name(trek_var_dtype(theta)));

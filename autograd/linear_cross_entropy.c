@@ -3,6 +3,7 @@
  * Labels that are probabilities, which have as many numbers as the logits anyway, use the logits. */
 #include "autograd/losses_internal.h"
 #include "autograd/rules_internal.h"
+#include "tensor/option_internal.h"
 
 /* Returns which gradients backward will ask for. Forward computes them, because the logits then need not be computed
  * again. */
@@ -177,6 +178,7 @@ trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bia
                                     const trek_cross_entropy_opts *given)
 {
     trek_cross_entropy_opts opts = given ? *given : (trek_cross_entropy_opts){ 0 };
+    opts.label_smoothing = trek_option(opts.label_smoothing, 0);
     if (!x || !labels)
         return trek_fail_missing("linear_cross_entropy", "input"), NULL;
     trek_shape shape = trek_var_shape(x), rows = trek_var_shape(labels);

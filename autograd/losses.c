@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "autograd/losses_internal.h"
+#include "tensor/option_internal.h"
 
 /* --- cross entropy ---------------------------------------------------------------------- */
 
@@ -41,7 +42,7 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
                               "cross_entropy: .ignore_index: class %lld, but labels are probabilities, which ignore none",
                               (long long)ignore);
     trek_var *inputs[2] = { logits, target };
-    if (!trek_loss_widen("cross_entropy", inputs, 2, TREK_LOSS_ANY_BESIDE, &dtype))
+    if (!trek_loss_widen("cross_entropy", inputs, 2, TREK_LOSS_TAKEN_ANY, &dtype))
         return NULL;
     logits = inputs[0];
     target = inputs[1];
@@ -107,6 +108,7 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
     if (!logits || !labels)
         return trek_fail_missing("cross_entropy", "input"), NULL;
     char a[TREK_SHAPE_TEXT];
+    opts.label_smoothing = trek_option(opts.label_smoothing, 0);
     if (!(opts.label_smoothing >= 0 && opts.label_smoothing <= 1))
         return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: .label_smoothing: %g; must be inside [0, 1]",
                               opts.label_smoothing);
@@ -165,7 +167,7 @@ static bool nll_inputs_fit(const trek_var *log_probabilities, const trek_var *la
                false;
     if (!trek_loss_reduction_known("nll_loss", opts->reduction))
         return false;
-    if (opts->label_smoothing != 0)
+    if (trek_option(opts->label_smoothing, 0) != 0)
         return trek_fail(TREK_ERR_ARGUMENT, "nll_loss: .label_smoothing: %g; only cross_entropy has one", opts->label_smoothing),
                false;
     if (opts->weight && opts->weight->requires_grad && trek_recording())

@@ -10,8 +10,8 @@ bool trek_loss_takes(const char *name, trek_dtype x, trek_dtype y, trek_loss_tak
     static const char *const words[] = { "one must be floating", "one must be floating, and the other not bool",
                                          "both must be floating" };
     int floats = trek_dtype_is_float(x) + trek_dtype_is_float(y);
-    if (floats == 2 || (floats == 1 && (what == TREK_LOSS_ANY_BESIDE ||
-                                        (what == TREK_LOSS_INTEGERS_BESIDE && x != TREK_BOOL && y != TREK_BOOL))))
+    if (floats == 2 || (floats == 1 && (what == TREK_LOSS_TAKEN_ANY ||
+                                        (what == TREK_LOSS_TAKEN_INTEGERS && x != TREK_BOOL && y != TREK_BOOL))))
         return true;
     trek_fail(TREK_ERR_DTYPE, "%s: inputs: dtypes %s and %s; %s", name, trek_dtype_name(x), trek_dtype_name(y), words[what]);
     return false;

@@ -8,7 +8,7 @@
 #include "tensor/option_internal.h"
 
 /* The dtypes that an input of a loss may have in addition to floating ones: any, integers, or none. */
-typedef enum trek_loss_taken { TREK_LOSS_ANY_BESIDE, TREK_LOSS_INTEGERS_BESIDE, TREK_LOSS_FLOATS_ONLY } trek_loss_taken;
+typedef enum trek_loss_taken { TREK_LOSS_TAKEN_ANY, TREK_LOSS_TAKEN_INTEGERS, TREK_LOSS_TAKEN_FLOATS } trek_loss_taken;
 
 bool trek_loss_takes(const char *name, trek_dtype x, trek_dtype y, trek_loss_taken what);
 

@@ -21,7 +21,7 @@ static trek_var *at_least_0(trek_var *x) { return trek_clamp(x, 0, INFINITY); }
  * to. Returns false on failure. */
 static bool pair_of(const char *name, trek_var **inputs, trek_dtype *result)
 {
-    if (!trek_loss_widen(name, inputs, 2, TREK_LOSS_FLOATS_ONLY, result))
+    if (!trek_loss_widen(name, inputs, 2, TREK_LOSS_TAKEN_FLOATS, result))
         return false;
     const trek_tensor *x = inputs[0]->data, *y = inputs[1]->data;
     trek_shape shape = { .ndim = x->ndim > y->ndim ? x->ndim : y->ndim };
@@ -97,7 +97,7 @@ trek_var *trek_cosine_embedding_loss(trek_var *x, trek_var *y, trek_var *target,
     trek_var *in[2] = { x, y };
     if (!target)
         return trek_fail_missing(name, "input"), NULL;
-    if (!options_fit(name, &opts) || !trek_loss_widen(name, in, 2, TREK_LOSS_FLOATS_ONLY, &dtype) ||
+    if (!options_fit(name, &opts) || !trek_loss_widen(name, in, 2, TREK_LOSS_TAKEN_FLOATS, &dtype) ||
         !rows_fit(name, in[0], in[1], target))
         return NULL;
     trek_dims_list last = trek_dims(-1);
@@ -116,7 +116,7 @@ trek_var *trek_margin_ranking_loss(trek_var *x, trek_var *y, trek_var *target, c
     trek_margin_opts opts = options(given);
     trek_var *in[3] = { x, y, target };
     if (!options_fit(name, &opts) || !trek_loss_alike(name, in, 3) ||
-        !trek_loss_widen(name, in, 3, TREK_LOSS_ANY_BESIDE, &dtype))
+        !trek_loss_widen(name, in, 3, TREK_LOSS_TAKEN_ANY, &dtype))
         return NULL;
     trek_var *losses = at_least_0(trek_add_scalar(trek_mul(trek_neg(in[2]), trek_sub(in[0], in[1])),
                                                   trek_option(opts.margin, 0)));
@@ -130,7 +130,7 @@ trek_var *trek_hinge_embedding_loss(trek_var *x, trek_var *target, const trek_ma
     trek_margin_opts opts = options(given);
     trek_var *in[2] = { x, target };
     if (!options_fit(name, &opts) || !trek_loss_alike(name, in, 2) ||
-        !trek_loss_widen(name, in, 2, TREK_LOSS_ANY_BESIDE, &dtype))
+        !trek_loss_widen(name, in, 2, TREK_LOSS_TAKEN_ANY, &dtype))
         return NULL;
     trek_var *apart = at_least_0(trek_add_scalar(trek_neg(in[0]), trek_option(opts.margin, 1)));
     /* As in PyTorch: every target except 1 has the margin term, and every target except -1 the plain one. */
@@ -149,7 +149,7 @@ trek_var *trek_triplet_margin_loss(trek_var *anchor, trek_var *positive, trek_va
     if (!(margin >= 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: margin: %g; must not be negative", name, margin);
     if (!options_fit(name, &opts) || !trek_loss_alike(name, in, 3) ||
-        !trek_loss_widen(name, in, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
+        !trek_loss_widen(name, in, 3, TREK_LOSS_TAKEN_FLOATS, &dtype))
         return NULL;
     trek_var *near = trek_pairwise_distance(in[0], in[1], p, eps, false),
         *far = trek_pairwise_distance(in[0], in[2], p, eps, false);
@@ -184,7 +184,7 @@ trek_var *trek_multi_margin_loss(trek_var *logits, trek_var *labels, const trek_
     if (p != 1 && p != 2)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: p: %g; must be 1 or 2", name, p);
     if (!trek_loss_reduction_known(name, opts.reduction) || !labels_of_rows(name, logits, labels) ||
-        !trek_loss_widen(name, &logits, 1, TREK_LOSS_FLOATS_ONLY, &dtype))
+        !trek_loss_widen(name, &logits, 1, TREK_LOSS_TAKEN_FLOATS, &dtype))
         return NULL;
     int64_t classes = trek_var_size(logits, 1);
     trek_var *index = trek_cast(labels, TREK_I64), *column = trek_unsqueeze(index, 1);
@@ -202,7 +202,7 @@ trek_var *trek_multilabel_soft_margin_loss(trek_var *x, trek_var *target, const 
     trek_dtype dtype;
     trek_loss_opts opts = given ? *given : (trek_loss_opts){ 0 };
     trek_var *inputs[2] = { x, target };
-    if (!trek_loss_alike(name, inputs, 2) || !trek_loss_widen(name, inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype) ||
+    if (!trek_loss_alike(name, inputs, 2) || !trek_loss_widen(name, inputs, 2, TREK_LOSS_TAKEN_FLOATS, &dtype) ||
         !trek_loss_reduction_known(name, opts.reduction))
         return NULL;
     if (trek_var_ndim(inputs[0]) == 0)
@@ -235,7 +235,7 @@ trek_var *trek_multilabel_margin_loss(trek_var *x, trek_var *target, trek_reduct
     if (trek_dtype_is_float(trek_var_dtype(target)) || trek_var_dtype(target) == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "%s: target: dtype %s; must be an integer dtype", name,
                               trek_dtype_name(trek_var_dtype(target)));
-    if (!trek_loss_reduction_known(name, reduction) || !trek_loss_widen(name, &x, 1, TREK_LOSS_FLOATS_ONLY, &dtype))
+    if (!trek_loss_reduction_known(name, reduction) || !trek_loss_widen(name, &x, 1, TREK_LOSS_TAKEN_FLOATS, &dtype))
         return NULL;
     int64_t classes = trek_var_ndim(x) > 0 ? trek_var_size(x, -1) : 0;
     if (trek_var_ndim(x) > 2 || classes == 0 || !trek_same_sizes(x->data, target->data))
@@ -261,7 +261,7 @@ trek_var *trek_info_nce(trek_var *query, trek_var *key, double temperature, trek
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!(temperature > 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "info_nce: temperature: %g; must be above 0", temperature);
-    if (!trek_loss_reduction_known("info_nce", reduction) || !trek_loss_widen("info_nce", in, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
+    if (!trek_loss_reduction_known("info_nce", reduction) || !trek_loss_widen("info_nce", in, 2, TREK_LOSS_TAKEN_FLOATS, &dtype))
         return NULL;
     if (trek_var_ndim(in[0]) != 2 || !trek_same_sizes(in[0]->data, in[1]->data))
         return trek_fail_null(TREK_ERR_SHAPE, "info_nce: inputs: %s and %s; must be two [N, D]",

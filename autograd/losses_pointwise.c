@@ -51,7 +51,7 @@ trek_var *trek_mse_loss_with(trek_var *x, trek_var *target, const trek_loss_opts
 {
     trek_dtype dtype;
     trek_loss_opts opts = options(given);
-    trek_var *losses = pointwise("mse_loss", x, target, TREK_LOSS_ANY_BESIDE, TREK_LOSS_SQUARED, 0, &dtype);
+    trek_var *losses = pointwise("mse_loss", x, target, TREK_LOSS_TAKEN_ANY, TREK_LOSS_SQUARED, 0, &dtype);
     return losses ? finish_by_weights("mse_loss", losses, &opts, dtype) : NULL;
 }
 
@@ -61,7 +61,7 @@ trek_var *trek_l1_loss_with(trek_var *x, trek_var *target, const trek_loss_opts 
 {
     trek_dtype dtype;
     trek_loss_opts opts = options(given);
-    trek_var *losses = pointwise("l1_loss", x, target, TREK_LOSS_INTEGERS_BESIDE, TREK_LOSS_ABSOLUTE, 0, &dtype);
+    trek_var *losses = pointwise("l1_loss", x, target, TREK_LOSS_TAKEN_INTEGERS, TREK_LOSS_ABSOLUTE, 0, &dtype);
     return losses ? finish_by_weights("l1_loss", losses, &opts, dtype) : NULL;
 }
 
@@ -78,7 +78,7 @@ trek_var *trek_smooth_l1_loss_with(trek_var *x, trek_var *target, double beta, c
         return trek_fail_null(TREK_ERR_ARGUMENT, "smooth_l1_loss: beta: %g; must not be negative", beta);
     bool bends = beta > 0;
     trek_var *losses = pointwise(bends ? "smooth_l1_loss" : "l1_loss", x, target,
-                                 bends ? TREK_LOSS_ANY_BESIDE : TREK_LOSS_INTEGERS_BESIDE,
+                                 bends ? TREK_LOSS_TAKEN_ANY : TREK_LOSS_TAKEN_INTEGERS,
                                  bends ? TREK_LOSS_SMOOTH : TREK_LOSS_ABSOLUTE, beta, &dtype);
     return losses ? finish("smooth_l1_loss", losses, &opts, dtype) : NULL;
 }
@@ -89,7 +89,7 @@ trek_var *trek_huber_loss(trek_var *x, trek_var *target, double delta, const tre
     trek_loss_opts opts = options(given);
     if (!(delta > 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "huber_loss: delta: %g; must be above 0", delta);
-    trek_var *losses = pointwise("huber_loss", x, target, TREK_LOSS_ANY_BESIDE, TREK_LOSS_SMOOTH, delta, &dtype);
+    trek_var *losses = pointwise("huber_loss", x, target, TREK_LOSS_TAKEN_ANY, TREK_LOSS_SMOOTH, delta, &dtype);
     if (!losses || delta == 1 || opts.reduction == TREK_REDUCTION_NONE)
         return losses ? finish("huber_loss", delta == 1 ? losses : trek_mul_scalar(losses, delta), &opts, dtype) : NULL;
     if (!trek_loss_reduction_known("huber_loss", opts.reduction))
@@ -105,7 +105,7 @@ trek_var *trek_bce(trek_var *probabilities, trek_var *target, const trek_loss_op
 {
     trek_dtype dtype;
     trek_loss_opts opts = options(given);
-    trek_var *losses = pointwise("bce", probabilities, target, TREK_LOSS_FLOATS_ONLY, TREK_LOSS_BINARY, 0, &dtype);
+    trek_var *losses = pointwise("bce", probabilities, target, TREK_LOSS_TAKEN_FLOATS, TREK_LOSS_BINARY, 0, &dtype);
     return losses ? finish("bce", losses, &opts, dtype) : NULL;
 }
 
@@ -134,8 +134,8 @@ trek_var *trek_bce_with_logits_with(trek_var *x, trek_var *target, const trek_bc
     trek_bce_opts opts = given ? *given : (trek_bce_opts){ 0 };
     trek_var *inputs[3] = { x, target, opts.pos_weight }, *losses = NULL;
     if (!opts.pos_weight)
-        losses = pointwise(name, x, target, TREK_LOSS_FLOATS_ONLY, TREK_LOSS_LOGISTIC, 0, &dtype);
-    else if (trek_loss_alike(name, inputs, 2) && trek_loss_widen(name, inputs, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
+        losses = pointwise(name, x, target, TREK_LOSS_TAKEN_FLOATS, TREK_LOSS_LOGISTIC, 0, &dtype);
+    else if (trek_loss_alike(name, inputs, 2) && trek_loss_widen(name, inputs, 3, TREK_LOSS_TAKEN_FLOATS, &dtype))
         losses = positives_weighted(inputs);
     return losses ? finish(name, losses, &(trek_loss_opts){ opts.reduction, opts.weight }, dtype) : NULL;
 }
@@ -149,7 +149,7 @@ trek_var *trek_focal_loss(trek_var *x, trek_var *target, const trek_focal_opts *
     if (!(gamma >= 0) || !(alpha <= 1))
         return trek_fail_null(TREK_ERR_ARGUMENT, "focal_loss: gamma: %g, alpha: %g; must be at least 0, and at most 1", gamma,
                               alpha);
-    if (!trek_loss_alike("focal_loss", inputs, 2) || !trek_loss_widen("focal_loss", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
+    if (!trek_loss_alike("focal_loss", inputs, 2) || !trek_loss_widen("focal_loss", inputs, 2, TREK_LOSS_TAKEN_FLOATS, &dtype))
         return NULL;
     trek_var *p = trek_sigmoid(inputs[0]), *t = inputs[1];
     trek_var *missing = trek_sub(trek_add(p, t), trek_mul_scalar(trek_mul(p, t), 2)); /* 1 - p_t */
@@ -167,7 +167,7 @@ trek_var *trek_soft_margin_loss(trek_var *x, trek_var *target, const trek_loss_o
     trek_loss_opts opts = options(given);
     trek_var *inputs[2] = { x, target };
     if (!trek_loss_alike("soft_margin_loss", inputs, 2) ||
-        !trek_loss_widen("soft_margin_loss", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
+        !trek_loss_widen("soft_margin_loss", inputs, 2, TREK_LOSS_TAKEN_FLOATS, &dtype))
         return NULL;
     trek_var *losses = trek_apply_pointwise_loss(trek_mul(inputs[0], inputs[1]), one_like(inputs[0]), TREK_LOSS_LOGISTIC, 0);
     return losses ? finish("soft_margin_loss", losses, &opts, dtype) : NULL;
@@ -189,7 +189,7 @@ trek_var *trek_poisson_nll_loss(trek_var *x, trek_var *target, const trek_poisso
     trek_poisson_nll_opts opts = given ? *given : (trek_poisson_nll_opts){ 0 };
     trek_var *inputs[2] = { x, target };
     if (!trek_loss_alike("poisson_nll_loss", inputs, 2) ||
-        !trek_loss_widen("poisson_nll_loss", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
+        !trek_loss_widen("poisson_nll_loss", inputs, 2, TREK_LOSS_TAKEN_FLOATS, &dtype))
         return NULL;
     trek_var *losses = opts.rates
         ? trek_sub(inputs[0], trek_mul(inputs[1], trek_log(trek_add_scalar(inputs[0], trek_option(opts.eps, 1e-8)))))
@@ -219,7 +219,7 @@ trek_var *trek_gaussian_nll_loss(trek_var *x, trek_var *target, trek_var *varian
     trek_gaussian_nll_opts opts = given ? *given : (trek_gaussian_nll_opts){ 0 };
     trek_var *inputs[3] = { x, target, variance };
     if (!trek_loss_alike("gaussian_nll_loss", inputs, 2) ||
-        !trek_loss_widen("gaussian_nll_loss", inputs, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
+        !trek_loss_widen("gaussian_nll_loss", inputs, 3, TREK_LOSS_TAKEN_FLOATS, &dtype))
         return NULL;
     trek_var *v = variance_for(inputs[2], inputs[0]);
     trek_var *below = v ? trek_any(trek_lt_scalar(v, 0), trek_dims_all(), false) : NULL;
@@ -241,7 +241,7 @@ trek_var *trek_kl_div_with(trek_var *log_probabilities, trek_var *target, const 
     trek_dtype dtype;
     trek_kl_div_opts opts = given ? *given : (trek_kl_div_opts){ 0 };
     trek_var *inputs[2] = { log_probabilities, target };
-    if (!trek_loss_alike("kl_div", inputs, 2) || !trek_loss_widen("kl_div", inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype) ||
+    if (!trek_loss_alike("kl_div", inputs, 2) || !trek_loss_widen("kl_div", inputs, 2, TREK_LOSS_TAKEN_FLOATS, &dtype) ||
         !trek_loss_reduction_known("kl_div", opts.reduction))
         return NULL;
     log_probabilities = inputs[0], target = inputs[1];

@@ -21,7 +21,7 @@ static bool fits(const char *name, trek_var *x, int least)
         trek_fail(TREK_ERR_DTYPE, "%s: x: dtype %s is not supported", name, trek_dtype_name(trek_var_dtype(x)));
     else if (trek_var_ndim(x) < least)
         trek_fail(TREK_ERR_SHAPE, "%s: x: %s; must have at least %d dimensions", name,
-                  trek_shape_text(trek_var_shape(x), text, sizeof text),
+                  trek_shape_format(trek_var_shape(x), text, sizeof text),
                   least);
     else
         return true;
@@ -159,7 +159,7 @@ static trek_var *dropout_channels(const char *name, trek_var *x, double p, bool 
     trek_shape shape = trek_var_shape(x);
     if (shape.ndim != batched && shape.ndim != batched - 1)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: x: %s; must have %d or %d dimensions", name,
-                              trek_shape_text(shape, text, sizeof text),
+                              trek_shape_format(shape, text, sizeof text),
                               batched - 1, batched);
     if (!training || p == 0)
         return x;

@@ -39,12 +39,12 @@ static trek_status check_unpool(const char *name, trek_var *x, trek_var *indices
         return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel: missing or 0; must be at least 1", name);
     if (trek_var_ndim(x) != 2 + dims)
         return trek_fail(TREK_ERR_SHAPE, "%s: x: %s; must have %d dimensions", name,
-                         trek_shape_text(trek_var_shape(x), first, sizeof first),
+                         trek_shape_format(trek_var_shape(x), first, sizeof first),
                          2 + dims);
     if (!trek_shape_equal(trek_var_shape(x), trek_var_shape(indices)))
         return trek_fail(TREK_ERR_SHAPE, "%s: indices: %s; must have the shape of x, %s", name,
-                         trek_shape_text(trek_var_shape(indices), second, sizeof second),
-                         trek_shape_text(trek_var_shape(x), first, sizeof first));
+                         trek_shape_format(trek_var_shape(indices), second, sizeof second),
+                         trek_shape_format(trek_var_shape(x), first, sizeof first));
     if (trek_var_dtype(indices) != TREK_I64)
         return trek_fail(TREK_ERR_DTYPE, "%s: indices: dtype %s; must be i64", name, trek_dtype_name(trek_var_dtype(indices)));
     return TREK_OK;

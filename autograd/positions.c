@@ -24,7 +24,7 @@ static trek_var *angles(const char *name, trek_var *positions, int64_t n, int64_
         return trek_fail_null(TREK_ERR_DTYPE, "%s: positions: dtype bool; must be numbers", name);
     if (trek_var_ndim(positions) == TREK_MAX_DIMS)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: positions: %s; too many dimensions", name,
-                              trek_shape_text(trek_var_shape(positions), text, sizeof text));
+                              trek_shape_format(trek_var_shape(positions), text, sizeof text));
     double *rates = trek_block_alloc((size_t)n * sizeof *rates);
     if (!rates)
         return NULL;
@@ -76,7 +76,7 @@ static trek_var *table_of(trek_var *x, const trek_rotary_opts *opts)
     if (dim > last || dim < 2 || dim % 2 != 0)
         return trek_fail_null(opts->dim ? TREK_ERR_ARGUMENT : TREK_ERR_SHAPE,
                               "rotary: %" PRId64 " elements of %s cannot be turned as pairs", dim,
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+                              trek_shape_format(trek_var_shape(x), text, sizeof text));
     trek_var *positions = opts->positions;
     if (!positions) {
         double first = (double)opts->offset, count = ndim > 1 ? (double)trek_var_size(x, -2) : 1;

@@ -20,7 +20,7 @@ static trek_status check_windows(const char *name, trek_var *x, const trek_unfol
         return trek_fail(TREK_ERR_ARGUMENT, "%s: kernel: missing or 0; must be at least 1", name);
     if (trek_var_ndim(x) != least && trek_var_ndim(x) != least + 1)
         return trek_fail(TREK_ERR_SHAPE, "%s: x: %s; must have %d or %d dimensions", name,
-                         trek_shape_text(trek_var_shape(x), text, sizeof text), least, least + 1);
+                         trek_shape_format(trek_var_shape(x), text, sizeof text), least, least + 1);
     return TREK_OK;
 }
 
@@ -111,16 +111,17 @@ static trek_status check_mode(trek_var *x, const trek_interpolate_opts *o)
     if (o->align_corners && o->mode != TREK_INTERPOLATE_MODE_LINEAR && o->mode != TREK_INTERPOLATE_MODE_CUBIC)
         return trek_fail(TREK_ERR_ARGUMENT, "interpolate: .align_corners: set; only linear and cubic modes have it");
     if (shape.ndim < 3 || shape.ndim > 5 || (o->mode == TREK_INTERPOLATE_MODE_CUBIC && shape.ndim != 4))
-        return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; must have %s", trek_shape_text(shape, text, sizeof text),
+        return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; must have %s", trek_shape_format(shape, text, sizeof text),
                          o->mode == TREK_INTERPOLATE_MODE_CUBIC ? "4 dimensions" : "3 to 5 dimensions");
     if (o->antialias && o->mode != TREK_INTERPOLATE_MODE_LINEAR && o->mode != TREK_INTERPOLATE_MODE_CUBIC)
         return trek_fail(TREK_ERR_ARGUMENT, "interpolate: .antialias: set; only linear and cubic modes have it");
     if (o->antialias && shape.ndim != 4)
         return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; antialiasing needs 4 dimensions",
-                         trek_shape_text(shape, text, sizeof text));
+                         trek_shape_format(shape, text, sizeof text));
     for (int d = 1; d < shape.ndim; d++)
         if (shape.sizes[d] == 0)
-            return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; must have elements", trek_shape_text(shape, text, sizeof text));
+            return trek_fail(TREK_ERR_SHAPE, "interpolate: x: %s; must have elements",
+                             trek_shape_format(shape, text, sizeof text));
     if (o->mode > TREK_INTERPOLATE_MODE_NEAREST_EXACT && !trek_dtype_is_float(trek_var_dtype(x)))
         return trek_fail(TREK_ERR_DTYPE, "interpolate: x: dtype %s; only nearest modes take it",
                          trek_dtype_name(trek_var_dtype(x)));

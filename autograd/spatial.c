@@ -100,7 +100,7 @@ trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double
         return trek_fail_null(TREK_ERR_ARGUMENT, "pad: sizes: %d; must be two for each dimension", sizes.ndim);
     if (sizes.ndim / 2 > shape.ndim)
         return trek_fail_null(TREK_ERR_SHAPE, "pad: sizes: for %d dimensions, but x is %s", sizes.ndim / 2,
-                              trek_shape_text(shape, text, sizeof text));
+                              trek_shape_format(shape, text, sizeof text));
     if (mode < TREK_PAD_MODE_CONSTANT || mode > TREK_PAD_MODE_CIRCULAR)
         return trek_fail_null(TREK_ERR_ARGUMENT, "pad: mode: %d; must be a value of trek_pad_mode", (int)mode);
     if (mode == TREK_PAD_MODE_CONSTANT && !trek_dtype_holds(trek_var_dtype(x), value))
@@ -145,7 +145,7 @@ static trek_var *not_divided(const char *name, trek_var *x, int64_t by)
 {
     char text[TREK_SHAPE_TEXT];
     return trek_fail_null(TREK_ERR_SHAPE, "%s: x: sizes of %s; must be multiples of %" PRId64, name,
-                          trek_shape_text(trek_var_shape(x), text, sizeof text), by);
+                          trek_shape_format(trek_var_shape(x), text, sizeof text), by);
 }
 
 /* Returns the product of all sizes except the last three. */
@@ -284,7 +284,7 @@ static trek_var *raised(const char *name, const char *what, trek_var *x)
         return trek_fail_missing(name, what), NULL;
     if (trek_var_ndim(x) != 3)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: %s: %s; must have 3 dimensions", name, what,
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+                              trek_shape_format(trek_var_shape(x), text, sizeof text));
     return trek_unsqueeze(x, 2);
 }
 

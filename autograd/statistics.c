@@ -219,8 +219,8 @@ static bool weighs(const char *name, trek_var *x, trek_var *weight)
                false;
     if (weight && !trek_shape_equal(trek_var_shape(x), trek_var_shape(weight)))
         return trek_fail(TREK_ERR_SHAPE, "%s: x and weight: %s and %s; must be equal", name,
-                         trek_shape_text(trek_var_shape(x), a, sizeof a),
-                         trek_shape_text(trek_var_shape(weight), b, sizeof b)),
+                         trek_shape_format(trek_var_shape(x), a, sizeof a),
+                         trek_shape_format(trek_var_shape(weight), b, sizeof b)),
                false;
     return true;
 }

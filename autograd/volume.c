@@ -46,7 +46,7 @@ static trek_status need_five(const char *name, const char *what, trek_var *x)
         return trek_fail_missing(name, what);
     return trek_var_ndim(x) == 5 ? TREK_OK
         : trek_fail(TREK_ERR_SHAPE, "%s: %s: %s; must have 5 dimensions", name, what,
-                    trek_shape_text(trek_var_shape(x), text, sizeof text));
+                    trek_shape_format(trek_var_shape(x), text, sizeof text));
 }
 
 /* How windows move along the depth, with the same rules as the two-dimensional ops. */

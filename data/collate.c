@@ -84,7 +84,7 @@ static trek_status measure(const padded *p, int field, longest *most, const trek
     if (most->ndim != x->ndim || most->dtype != (trek_dtype)x->dtype)
         return trek_fail(TREK_ERR_SHAPE,
             "dataset pad: samples of \"%s\" have shapes such as %s %s and %s %s; only the first dimension may differ",
-                         p->around.inner->fields[field], trek_shape_text(trek_shape_make(most->sizes, most->ndim), a, sizeof a),
+                         p->around.inner->fields[field], trek_shape_format(trek_shape_make(most->sizes, most->ndim), a, sizeof a),
                          trek_dtype_name(most->dtype), trek_tensor_shape_text(x, b), trek_dtype_name((trek_dtype)x->dtype));
     for (int d = 1; d < x->ndim; d++)
         most->sizes[d] = x->sizes[d] > most->sizes[d] ? x->sizes[d] : most->sizes[d];

@@ -256,7 +256,7 @@ static trek_status call(const mapped *m, const trek_fetch *of, trek_tensor *cons
             return trek_fail(TREK_ERR_SHAPE,
                              "dataset map: the function returned \"%s\" of shape %s for %" PRId64
                              " samples; the first dimension must be the number of samples",
-                             self->fields[k], trek_shape_text(shape, text, sizeof text), of->n);
+                             self->fields[k], trek_shape_format(shape, text, sizeof text), of->n);
         status = trek_tensor_settle(&out[k]);
     }
     return status;

@@ -217,7 +217,7 @@ trek_status trek_batch_check(const trek_dataset *dataset, int64_t n, trek_tensor
                              "dataset %s: get: \"%s\" of shape %s for %" PRId64
                              " samples; the first dimension must be the number of samples",
                              dataset->klass->name,
-                             field, trek_shape_text(shape, text, sizeof text), n);
+                             field, trek_shape_format(shape, text, sizeof text), n);
     }
     return TREK_OK;
 }
@@ -259,7 +259,7 @@ trek_status trek_dataset_fetch(trek_dataset *dataset, const trek_fetch *fetch, t
 {
     if (!dataset || !fetch || !fetch->indices || !out)
         return trek_fail_missing("dataset_get", !dataset                   ? "dataset"
-                                                : fetch && fetch->indices ? "room for the tensors"
+                                                : fetch && fetch->indices ? "array for the tensors"
                                                                           : "indices");
     if (trek_gone(dataset, "dataset_get", "the dataset"))
         return TREK_ERR_STATE;
@@ -394,9 +394,10 @@ trek_status trek_rows_put(const trek_dataset *dataset, int field, trek_tensor **
         return trek_fail(TREK_ERR_SHAPE,
                          "dataset %s: samples of \"%s\" differ: %s %s and %s %s; they must have one shape and dtype",
                          dataset->klass->name, dataset->fields[field],
-                         trek_shape_text(trek_shape_make(wanted.sizes + 1, wanted.ndim - 1), a, sizeof a),
+                         trek_shape_format(trek_shape_make(wanted.sizes + 1, wanted.ndim - 1), a, sizeof a),
                          trek_dtype_name(trek_tensor_dtype(*to)),
-                         trek_shape_text(trek_shape_make(shape.sizes + 1, shape.ndim - 1), b, sizeof b), trek_dtype_name(dtype));
+                         trek_shape_format(trek_shape_make(shape.sizes + 1, shape.ndim - 1), b, sizeof b),
+                         trek_dtype_name(dtype));
     size_t bytes = (size_t)trek_shape_numel(trek_shape_make(shape.sizes + 1, shape.ndim - 1)) * trek_dtype_size(dtype);
     if (bytes > 0)
         memcpy((char *)trek_tensor_data(*to) + (size_t)at * bytes, (const char *)trek_tensor_data(from) + (size_t)row * bytes,

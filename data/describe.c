@@ -30,8 +30,8 @@ static void describe_field(trek_text *text, const char *name, const trek_tensor 
     trek_text_format(text, "the data's field \"%s\"\t%s %s\n", name, trek_tensor_shape_text(once, shape),
                      trek_dtype_name((trek_dtype)once->dtype));
     bool comparable = once->contiguous && twice->contiguous && hash_tensor(once) == hash_tensor(twice);
-        /* otherwise it is drawn anew each time */
-    trek_text_format(text, "the first sample's \"%s\"\t%s %016" PRIx64 "\n", name, comparable ? "hash" : "drawn anew",
+        /* otherwise it is drawn again each time */
+    trek_text_format(text, "the first sample's \"%s\"\t%s %016" PRIx64 "\n", name, comparable ? "hash" : "drawn again",
                      comparable ? hash_tensor(once) : 0);
 }
 

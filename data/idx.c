@@ -114,7 +114,7 @@ static trek_status promised_bytes(trek_unpack *r, const trek_idx *idx, size_t *p
     if (overflow || (known && bytes / (packed ? 1032 : 1) > (size_t)info.st_size + 1024))
         return trek_fail(TREK_ERR_FORMAT, "%s: the header promises %s elements of %zu bytes, more than the file can hold",
                          r->path,
-                         trek_shape_text(idx->shape, text, sizeof text), idx->element);
+                         trek_shape_format(idx->shape, text, sizeof text), idx->element);
     *promised = bytes;
     return TREK_OK;
 }
@@ -130,7 +130,7 @@ static trek_status read_body(trek_unpack *r, trek_idx *idx)
     if (status != TREK_OK)
         return status;
     char text[TREK_SHAPE_TEXT];
-    trek_shape_text(idx->shape, text, sizeof text);
+    trek_shape_format(idx->shape, text, sizeof text);
     if (length < promised)
         status = trek_fail(TREK_ERR_FORMAT, "%s: the file ends after %zu of %zu bytes of data (%s): truncated", r->path, length,
                            promised, text);

@@ -167,7 +167,7 @@ trek_status trek_image_write_png(const char *path, trek_tensor *image)
     if (shape.ndim != 3 || shape.sizes[0] < 1 || shape.sizes[0] > 4 || shape.sizes[1] < 1 || shape.sizes[2] < 1 ||
         shape.sizes[1] > 1 << 24 || shape.sizes[2] > 1 << 24)
         return trek_fail(TREK_ERR_SHAPE, "image_write_png: image: shape %s; must be [1 .. 4, height, width]",
-                         trek_shape_text(shape, text, sizeof text));
+                         trek_shape_format(shape, text, sizeof text));
 #if defined(TREK_HAVE_PNG)
     if (!trek_png_there(path))
         return TREK_ERR_UNSUPPORTED;

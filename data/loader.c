@@ -533,7 +533,7 @@ void trek_loader_position(const trek_loader *loader, int64_t *epoch, int64_t *ba
 trek_status trek_loader_indices(const trek_loader *loader, int64_t epoch, int64_t batch, int64_t *indices, int64_t *n)
 {
     if (!loader || !indices || !n)
-        return trek_fail_missing("loader_indices", loader ? "room for the indices" : "loader");
+        return trek_fail_missing("loader_indices", loader ? "array for the indices" : "loader");
     if (loader->plan.feed)
         return trek_fail(TREK_ERR_UNSUPPORTED, "loader: dataset: %s is a stream, whose samples have no numbers",
                          loader->plan.dataset->klass->name);

@@ -7,6 +7,7 @@
 #include "data/transform_internal.h"
 #include "tensor/dtypes.h"
 #include "tensor/layout.h"
+#include "tensor/option_internal.h"
 #include "tensor/shapes.h"
 
 typedef struct mixed {
@@ -135,9 +136,9 @@ static trek_status mix_check(const mixed *s, trek_tensor *const *all, int64_t co
     trek_dtype dtype = trek_tensor_dtype(all[s->image]);
     if (images.ndim != 4 || trek_shape_numel(images) == 0)
         return trek_fail(TREK_ERR_SHAPE, "dataset mix: images: %s; must be [n, channels, height, width]",
-                         trek_shape_text(images, text, sizeof text));
+                         trek_shape_format(images, text, sizeof text));
     if (labels.ndim != 1 || labels.sizes[0] != count)
-        return trek_fail(TREK_ERR_SHAPE, "dataset mix: labels: %s; must be [n]", trek_shape_text(labels, text, sizeof text));
+        return trek_fail(TREK_ERR_SHAPE, "dataset mix: labels: %s; must be [n]", trek_shape_format(labels, text, sizeof text));
     if ((dtype != TREK_U8 && dtype != TREK_F32) || trek_tensor_dtype(all[s->label]) != TREK_I64)
         return trek_fail(TREK_ERR_DTYPE, "dataset mix: images of %s and labels of %s; must be u8 or f32, and i64",
                          trek_dtype_name(dtype), trek_dtype_name(trek_tensor_dtype(all[s->label])));
@@ -224,13 +225,13 @@ static trek_status mix_options(const trek_mix_opts *o, int64_t classes)
 {
     if (!o)
         return trek_fail_missing("dataset_mix", "options");
-    if (!(o->mixup >= 0 && o->mixup < 1e6 && o->cutmix >= 0 && o->cutmix < 1e6 && (o->mixup > 0 || o->cutmix > 0)) ||
-        classes < 1 ||
+    double mixup = trek_option(o->mixup, 0), cutmix = trek_option(o->cutmix, 0);
+    if (!(mixup >= 0 && mixup < 1e6 && cutmix >= 0 && cutmix < 1e6 && (mixup > 0 || cutmix > 0)) || classes < 1 ||
         classes > INT32_MAX)
         return trek_fail(TREK_ERR_ARGUMENT,
                          "dataset_mix: .mixup: %g, .cutmix: %g, classes: %" PRId64
                          "; one of the first two must be above 0, and classes at least 1",
-                         o->mixup, o->cutmix, classes);
+                         mixup, cutmix, classes);
     return TREK_OK;
 }
 
@@ -250,6 +251,6 @@ trek_dataset *trek_dataset_mix(trek_dataset *dataset, const char *image, const c
     if (!fits || mix_options(opts, classes) != TREK_OK)
         trek_dataset_free(&base);
     else
-        s->opts = *opts;
+        s->opts = (trek_mix_opts){ trek_option(opts->mixup, 0), trek_option(opts->cutmix, 0), opts->seed };
     return base;
 }

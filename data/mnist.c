@@ -67,11 +67,11 @@ static trek_status idx_fill(idx_dataset *set, const char *images, const char *la
     if (set->images.type != 0x08 || shape->ndim < 3 || shape->ndim > 4)
         return trek_fail(TREK_ERR_FORMAT,
                          "%s: elements of type 0x%02x and shape %s; must be images of unsigned bytes (0x08), [n, h, w]", images,
-                         set->images.type, trek_shape_text(*shape, text, sizeof text));
+                         set->images.type, trek_shape_format(*shape, text, sizeof text));
     if (set->labels.type != 0x08 || set->labels.shape.ndim != 1)
         return trek_fail(TREK_ERR_FORMAT,
                          "%s: elements of type 0x%02x and shape %s; must be labels of unsigned bytes (0x08), [n]",
-                         labels, set->labels.type, trek_shape_text(set->labels.shape, text, sizeof text));
+                         labels, set->labels.type, trek_shape_format(set->labels.shape, text, sizeof text));
     if (shape->sizes[0] != set->labels.shape.sizes[0])
         return trek_fail(TREK_ERR_FORMAT, "dataset_mnist: %" PRId64 " images in %s, but %" PRId64 " labels in %s",
                          shape->sizes[0], images, set->labels.shape.sizes[0], labels);

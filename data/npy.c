@@ -226,7 +226,7 @@ static trek_status promised(const trek_npy_source *source, const form *f, size_t
     for (int d = 0; d < f->shape.ndim && !empty; d++) {
         if ((uint64_t)f->shape.sizes[d] > source->left / (uint64_t)f->size / *count)
             return trek_fail(TREK_ERR_FORMAT, "%s: the header promises %s elements of %d bytes, but %" PRIu64 " bytes follow",
-                             source->name, trek_shape_text(f->shape, words, sizeof words), f->size, source->left);
+                             source->name, trek_shape_format(f->shape, words, sizeof words), f->size, source->left);
         *count *= (size_t)f->shape.sizes[d];
     }
     return TREK_OK;

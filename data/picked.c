@@ -165,7 +165,7 @@ trek_status trek_dataset_split(trek_dataset *dataset, const double *sizes, int n
     if (status != TREK_OK)
         return status;
     if (!sizes || !parts || n_parts < 1)
-        status = trek_fail_missing("dataset_split", sizes ? "room for the parts" : "sizes");
+        status = trek_fail_missing("dataset_split", sizes ? "array for the parts" : "sizes");
     else if (trek_dataset_is_stream(dataset))
         status = trek_fail(TREK_ERR_UNSUPPORTED, "dataset_split: dataset: %s is a stream, whose samples have no numbers",
                            dataset->klass->name);

@@ -159,7 +159,7 @@ static trek_status fill_from_stream(trek_fetched *f, const trek_batch_plan *plan
     plan->feed->next++;
     f->end = status == TREK_OK && (f->global == 0 || (plan->drop_last && f->global < plan->batch_size));
     if (status != TREK_OK || f->end)
-        trek_stream_close(&plan->feed->stream); /* begun anew when it is requested again */
+        trek_stream_close(&plan->feed->stream); /* begun again when it is requested again */
     if (status != TREK_OK)
         return status;
     if (f->end) {

@@ -47,7 +47,7 @@ int64_t trek_sampler_length(const trek_sampler *sampler)
 trek_status trek_sampler_at(const trek_sampler *sampler, int64_t epoch, int64_t first, int64_t count, int64_t *indices)
 {
     if (!sampler || !indices)
-        return trek_fail_missing("sampler_at", sampler ? "room for the indices" : "sampler");
+        return trek_fail_missing("sampler_at", sampler ? "array for the indices" : "sampler");
     if (trek_gone(sampler, "sampler_at", "the sampler"))
         return TREK_ERR_STATE;
     int64_t length = sampler->klass->length(sampler);

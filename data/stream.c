@@ -149,7 +149,7 @@ trek_status trek_stream_next(trek_stream *stream, int64_t n, trek_tensor **out, 
 {
     trek_stream *s = stream;
     if (!s || !out || !got)
-        return trek_fail_missing("stream_next", s ? "room for the samples" : "stream");
+        return trek_fail_missing("stream_next", s ? "array for the samples" : "stream");
     *got = 0;
     for (int k = 0; k < s->dataset->n_fields; k++)
         out[k] = NULL;

@@ -61,7 +61,8 @@ static trek_status tensors_check(const char *const *names, trek_tensor *const *l
         if (shape.sizes[0] != first.sizes[0])
             return trek_fail(TREK_ERR_SHAPE,
                              "dataset_tensors: tensors: numbers of rows differ: \"%s\" %s, \"%s\" %s; must be equal", names[0],
-                             trek_shape_text(first, text, sizeof text), names[k], trek_shape_text(shape, other, sizeof other));
+                             trek_shape_format(first, text, sizeof text), names[k],
+                             trek_shape_format(shape, other, sizeof other));
     }
     return TREK_OK;
 }

@@ -112,7 +112,7 @@ trek_status trek_text_encode(const trek_dataset *dataset, const char *text, int6
     if (!set)
         return trek_error_status();
     if (!text || !ids)
-        return trek_fail_missing("text_encode", text ? "room for the numbers" : "text");
+        return trek_fail_missing("text_encode", text ? "array for the numbers" : "text");
     for (int64_t i = 0; i < count; i++) {
         ids[i] = set->numbers[(unsigned char)text[i]];
         if (ids[i] < 0)

@@ -76,7 +76,7 @@ void *trek_canvas_spare(trek_canvas *canvas, int which, size_t bytes)
     return canvas->room[which];
 }
 
-trek_status trek_canvas_room(trek_canvas *canvas, trek_image *form)
+trek_status trek_canvas_space(trek_canvas *canvas, trek_image *form)
 {
     const trek_image *target = &canvas->target;
     if (canvas->last && target->data && canvas->image.data != target->data && target->channels == form->channels &&
@@ -92,7 +92,7 @@ trek_status trek_canvas_write(trek_canvas *canvas)
     if (canvas->image.writable)
         return TREK_OK;
     trek_image copy = canvas->image;
-    trek_status status = trek_canvas_room(canvas, &copy);
+    trek_status status = trek_canvas_space(canvas, &copy);
     if (status != TREK_OK)
         return status;
     memcpy(copy.data, canvas->image.data, trek_image_bytes(&copy));
@@ -296,7 +296,7 @@ static trek_status image_of(const trek_tensor *x, const char *what, trek_image *
         good = shape.sizes[d] >= 1 && shape.sizes[d] <= 1 << 24;
     if (!good || (double)shape.sizes[0] * (double)shape.sizes[1] * (double)shape.sizes[2] > (double)(1 << 30))
         return trek_fail(TREK_ERR_SHAPE, "%s: image: shape %s; must be [channels, height, width]", what,
-                         trek_shape_text(shape, text, sizeof text));
+                         trek_shape_format(shape, text, sizeof text));
     if (dtype != TREK_U8 && dtype != TREK_F32)
         return trek_fail(TREK_ERR_DTYPE, "%s: image: dtype %s; must be u8 or f32", what, trek_dtype_name(dtype));
     *image = (trek_image){ (int)shape.sizes[0], (int)shape.sizes[1], (int)shape.sizes[2], dtype == TREK_F32, false,
@@ -324,7 +324,7 @@ static trek_status own_apply(const trek_transform *self, trek_canvas *canvas)
         status = trek_fail_after(TREK_ERR_CALLBACK, "transform_function: the function returned no image; it must return one");
     if (status == TREK_OK && form.data != canvas->image.data) {
         const void *from = form.data;
-        status = from ? trek_canvas_room(canvas, &form)
+        status = from ? trek_canvas_space(canvas, &form)
                       : trek_fail(TREK_ERR_DEVICE,
                                   "transform_function: the function returned an image that is not in host memory; must be");
         if (status == TREK_OK)
@@ -409,9 +409,9 @@ static trek_status row_of(const transformed *s, int field, const trek_fetch *fet
                          "dataset %s: samples %" PRId64 " and %" PRId64
                          " of \"%s\" differ: %s %s and %s %s; a batch needs one shape and dtype, which a crop or a resize gives",
                          s->around.inner->klass->name, fetch->indices[0], fetch->indices[i], s->around.base.fields[field],
-                         trek_dtype_name(trek_tensor_dtype(*batch)), trek_shape_text(have, text, sizeof text),
+                         trek_dtype_name(trek_tensor_dtype(*batch)), trek_shape_format(have, text, sizeof text),
                          trek_dtype_name(dtype),
-                         trek_shape_text(shape, other, sizeof other));
+                         trek_shape_format(shape, other, sizeof other));
     *room = (char *)trek_tensor_data(*batch) + (size_t)i * (size_t)trek_shape_numel(shape) * trek_dtype_size(dtype);
     return TREK_OK;
 }

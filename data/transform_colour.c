@@ -145,7 +145,7 @@ static trek_status grayscale_apply(const trek_transform *self, trek_canvas *canv
     trek_image out = canvas->image;
     const void *gray = gray_of(canvas);
     out.channels = t->channels ? t->channels : out.channels;
-    status = gray ? trek_canvas_room(canvas, &out) : TREK_ERR_MEMORY;
+    status = gray ? trek_canvas_space(canvas, &out) : TREK_ERR_MEMORY;
     for (int c = 0; c < out.channels && status == TREK_OK; c++)
         memcpy(trek_image_at(&out, c), gray, (size_t)trek_image_plane(&out) * trek_image_item(&out));
     if (status == TREK_OK)
@@ -354,7 +354,7 @@ static trek_status normalize_apply(const trek_transform *self, trek_canvas *canv
         return trek_fail(TREK_ERR_SHAPE, "%s: mean: %d values for an image of %d channels; must be one for each", canvas->name,
                          t->n, in.channels);
     out.is_float = true;
-    trek_status status = trek_canvas_room(canvas, &out);
+    trek_status status = trek_canvas_space(canvas, &out);
     for (int c = 0; c < in.channels && status == TREK_OK; c++) {
         int k = t->n > 1 ? c : 0;
         trek_pixels(in.is_float)->normalize(trek_image_at(&in, c), trek_image_at(&out, c), trek_image_plane(&in), t->mean[k],

@@ -71,7 +71,7 @@ static trek_status cut(trek_canvas *canvas, int top, int left, int height, int w
 {
     const trek_image *in = &canvas->image;
     trek_image out = { .channels = in->channels, .height = height, .width = width, .is_float = in->is_float };
-    trek_status status = trek_canvas_room(canvas, &out);
+    trek_status status = trek_canvas_space(canvas, &out);
     size_t item = trek_image_item(in);
     for (int c = 0; c < in->channels && status == TREK_OK; c++)
         for (int y = 0; y < height; y++) {
@@ -204,7 +204,7 @@ static bool made_flipped(const flip *t, trek_canvas *canvas, trek_image *out, tr
     if (trek_transform_uniform(&canvas->random) >= t->p)
         return false;
     *out = canvas->image;
-    *status = trek_canvas_room(canvas, out);
+    *status = trek_canvas_space(canvas, out);
     return *status == TREK_OK;
 }
 
@@ -321,7 +321,7 @@ static trek_status resize(trek_canvas *canvas, int top, int left, int height, in
     trek_pixel_taps across, down;
     out.height = to_height;
     out.width = to_width;
-    trek_status status = trek_canvas_room(canvas, &out);
+    trek_status status = trek_canvas_space(canvas, &out);
     if (status != TREK_OK || !taps_make(canvas, 2, &across, width, to_width, opts) ||
         !taps_make(canvas, 3, &down, height, to_height, opts))
         return TREK_ERR_MEMORY;
@@ -471,7 +471,7 @@ static float sampled(const trek_image *in, const void *plane, float y, float x, 
 static trek_status warp(trek_canvas *canvas, const double m[6], bool nearest, double outside)
 {
     trek_image in = canvas->image, out = in;
-    trek_status status = trek_canvas_room(canvas, &out);
+    trek_status status = trek_canvas_space(canvas, &out);
     for (int c = 0; c < in.channels && status == TREK_OK; c++) {
         const void *plane = trek_image_at(&in, c);
         for (int y = 0; y < in.height; y++)

@@ -54,7 +54,7 @@ void trek_canvas_end(trek_canvas *canvas);
 /* Returns memory of at least `bytes`, whose content is not kept, or NULL with MEMORY. */
 void *trek_canvas_spare(trek_canvas *canvas, int which, size_t bytes);
 /* Provides memory for another image of this form, apart from that of the current image, in form->data. Fails with MEMORY. */
-trek_status trek_canvas_room(trek_canvas *canvas, trek_image *form);
+trek_status trek_canvas_space(trek_canvas *canvas, trek_image *form);
 /* Makes the new image the current one. */
 static inline void trek_canvas_take(trek_canvas *canvas, const trek_image *made)
 {

@@ -233,11 +233,11 @@ static trek_status check_shares(const trek_trainer_opts *o)
     if (!o->shares || o->n_shares < 1 || o->n_shares > TREK_MAX_RANKS)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .n_shares: %d; must be %s", o->n_shares,
                          o->shares ? "1 to 1024" : "0 without .shares");
-    const char *beside = o->balance == 1 ? "balance" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint"
+    const char *other = o->balance == 1 ? "balance" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint"
         : o->min_share != 0 ? "min_share" : o->overhead_target != 0 ? "overhead_target"
         : o->max_batch_diff != 0 ? "max_batch_diff" : NULL;
-    if (beside)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .%s: set together with .shares, which are fixed", beside);
+    if (other)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .%s: set together with .shares, which are fixed", other);
     return trek_workload_check_shares(o->shares, o->n_shares, o->allow_idle);
 }
 

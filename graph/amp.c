@@ -56,7 +56,7 @@ trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts)
     if (status != TREK_OK)
         return status;
     trek_grad_scaler *scaler = NULL;
-    o.scaler.disabled = false;
+    o.scaler.no_scaling = false;
     if ((o.scaling == 1 || (o.scaling == 0 && o.dtype == TREK_F16)) && !(scaler = trek_grad_scaler_new(&o.scaler)))
         return trek_error_status();
     if ((status = set_products(graph, &o)) != TREK_OK) {

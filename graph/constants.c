@@ -61,7 +61,7 @@ static trek_status describe_entry(const char *name, trek_var *var, bool is_buffe
 {
     char shape[TREK_SHAPE_TEXT];
     trek_text_format(arg, "%s %s\t%s %s\n", is_buffer ? "buffer" : "parameter", name, trek_dtype_name(trek_var_dtype(var)),
-                     trek_shape_text(trek_var_shape(var), shape, sizeof shape));
+                     trek_shape_format(trek_var_shape(var), shape, sizeof shape));
     return TREK_OK;
 }
 

@@ -52,7 +52,7 @@ static trek_var *weights_for(trek_var *weights, int k, trek_var *y)
         return trek_fail_null(TREK_ERR_SHAPE,
                               "gate: router: weights of shape %s do not match the result of expert %d, of shape %s; all leading "
                               "dimensions must be equal",
-                              trek_shape_text(given, a, sizeof a), k, trek_shape_text(shape, b, sizeof b));
+                              trek_shape_format(given, a, sizeof a), k, trek_shape_format(shape, b, sizeof b));
     }
     for (int d = leading; d < shape.ndim; d++)
         shape.sizes[d] = 1;
@@ -74,15 +74,15 @@ static trek_var *gate_forward_many(trek_module *self, trek_var *const *inputs, i
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(weights) < 1 || trek_var_size(weights, -1) != experts)
         return trek_fail_null(TREK_ERR_SHAPE, "gate: router: result of shape %s; must be [..., %d]",
-                              trek_shape_text(trek_var_shape(weights), text, sizeof text), experts);
+                              trek_shape_format(trek_var_shape(weights), text, sizeof text), experts);
     trek_var *sum = weighed(weights, 0, part_of(self, 0), inputs[0]);
     for (int k = 1; k < experts && sum; k++) {
         trek_var *part = weighed(weights, k, part_of(self, k), inputs[0]);
         if (part && !trek_shape_equal(trek_var_shape(part), trek_var_shape(sum))) {
             char other[TREK_SHAPE_TEXT];
             return trek_fail_null(TREK_ERR_SHAPE, "gate: expert %d: result of shape %s; the experts before it gave %s", k,
-                                  trek_shape_text(trek_var_shape(part), text, sizeof text),
-                                  trek_shape_text(trek_var_shape(sum), other, sizeof other));
+                                  trek_shape_format(trek_var_shape(part), text, sizeof text),
+                                  trek_shape_format(trek_var_shape(sum), other, sizeof other));
         }
         sum = trek_add(sum, part);
     }
@@ -133,7 +133,7 @@ static trek_var *run_rows(trek_module *branch, trek_var *x, const int64_t *rows,
         return y;
     char text[TREK_SHAPE_TEXT];
     return trek_fail_null(TREK_ERR_SHAPE, "switch: branch: result of shape %s for %lld rows; the number of rows must not change",
-                          trek_shape_text(trek_var_shape(y), text, sizeof text), (long long)count);
+                          trek_shape_format(trek_var_shape(y), text, sizeof text), (long long)count);
 }
 
 /* Runs each branch that has rows, in order. Also computes where the result of each row is among the concatenated
@@ -177,7 +177,7 @@ static trek_var *put_back(trek_var *const *results, int n, const int64_t *places
         if (!fits)
             return trek_fail_null(TREK_ERR_SHAPE,
                                   "switch: branches: results of shapes %s and %s; they may differ in the number of rows only",
-                                  trek_shape_text(first, a, sizeof a), trek_shape_text(other, b, sizeof b));
+                                  trek_shape_format(first, a, sizeof a), trek_shape_format(other, b, sizeof b));
     }
     if (n == 1)
         return results[0];

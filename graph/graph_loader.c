@@ -170,7 +170,7 @@ static trek_var *compute_loss(trek_graph *graph, const trek_batch *batch, const 
         return loss;
     char text[TREK_SHAPE_TEXT];
     return trek_fail_null(TREK_ERR_SHAPE, "%s: returned shape %s; must return a scalar", name,
-                          trek_shape_text(trek_var_shape(loss), text, sizeof text));
+                          trek_shape_format(trek_var_shape(loss), text, sizeof text));
 }
 
 /* Adds a loss: as a number if the host can read it, otherwise to a sum on the device, so that nothing waits. */

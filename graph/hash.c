@@ -48,7 +48,7 @@ static trek_status add_entry(sorted_lines *list, const char *kind, const char *n
 {
     char shape[TREK_SHAPE_TEXT];
     add_line(list, trek_format("%s %s %s %s\n", kind, name, trek_dtype_name(trek_var_dtype(var)),
-                               trek_shape_text(trek_var_shape(var), shape, sizeof shape)));
+                               trek_shape_format(trek_var_shape(var), shape, sizeof shape)));
     return list->status;
 }
 

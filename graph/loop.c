@@ -142,8 +142,8 @@ static trek_var *merged(const loop_run *r, trek_var *y)
     if (!trek_shape_equal(trek_var_shape(y), trek_var_shape(r->x)))
         return trek_fail_null(TREK_ERR_SHAPE,
                               "loop: body: result of shape %s for input of shape %s; with a condition the shape must not change",
-                              trek_shape_text(trek_var_shape(y), b, sizeof b),
-                              trek_shape_text(trek_var_shape(r->x), a, sizeof a));
+                              trek_shape_format(trek_var_shape(y), b, sizeof b),
+                              trek_shape_format(trek_var_shape(r->x), a, sizeof a));
     if (trek_var_dtype(y) != trek_var_dtype(r->x))
         y = trek_cast(y, trek_var_dtype(r->x));
     return y && r->mask ? trek_where(trek_verb_by_rows(r->mask, y), r->x, y) : y;

@@ -38,7 +38,7 @@ static trek_var *run_folded(const map_module *m, trek_var *const *inputs, int n,
     if (shape.ndim < 1 || shape.sizes[0] != rows * count || shape.ndim >= TREK_MAX_DIMS) {
         char text[TREK_SHAPE_TEXT];
         return trek_fail_null(TREK_ERR_SHAPE, "map: body: result of shape %s for %lld rows; the number of rows must not change",
-                              trek_shape_text(shape, text, sizeof text), (long long)(rows * count));
+                              trek_shape_format(shape, text, sizeof text), (long long)(rows * count));
     }
     for (int d = 1; d < shape.ndim; d++)
         apart.sizes[d + 1] = shape.sizes[d];
@@ -52,7 +52,7 @@ static trek_var *run_folded_slices(const map_module *m, trek_var *const *inputs,
     trek_shape shape = trek_var_shape(inputs[0]);
     if (shape.ndim < 2 || shape.ndim >= TREK_MAX_DIMS)
         return trek_fail_null(TREK_ERR_SHAPE, "map: input: %s; slices in one call need rows and a dimension to slice",
-                              trek_shape_text(shape, text, sizeof text));
+                              trek_shape_format(shape, text, sizeof text));
     shape.sizes[shape.ndim] = shape.sizes[shape.ndim - 1] / m->slices;
     shape.sizes[shape.ndim - 1] = m->slices;
     shape.ndim++;
@@ -76,7 +76,7 @@ static trek_var *run_row(const map_module *m, trek_var *const *inputs, int n, in
     for (int j = 0; j < n; j++) {
         if (inputs[j] && (trek_var_ndim(inputs[j]) < 1 || trek_var_size(inputs[j], 0) != rows))
             return trek_fail_null(TREK_ERR_SHAPE, "map: input %d: %s; must have %lld rows", j,
-                                  trek_shape_text(trek_var_shape(inputs[j]), text, sizeof text), (long long)rows);
+                                  trek_shape_format(trek_var_shape(inputs[j]), text, sizeof text), (long long)rows);
         list[j] = inputs[j] ? trek_narrow(inputs[j], 0, k, 1) : NULL;
         if (inputs[j] && !list[j])
             return NULL;
@@ -139,11 +139,11 @@ static trek_var *map_forward_many(trek_module *self, trek_var *const *inputs, in
     trek_shape shape = trek_var_shape(inputs[0]);
     int dim = m->slices ? shape.ndim - 1 : m->dim < 0 ? m->dim + shape.ndim : m->dim;
     if (dim < 0 || dim >= shape.ndim)
-        return trek_fail_null(TREK_ERR_SHAPE, "map: input: %s has no dimension %d", trek_shape_text(shape, text, sizeof text),
+        return trek_fail_null(TREK_ERR_SHAPE, "map: input: %s has no dimension %d", trek_shape_format(shape, text, sizeof text),
                               m->slices ? -1 : m->dim);
     if (m->slices && shape.sizes[dim] % m->slices != 0)
         return trek_fail_null(TREK_ERR_SHAPE, "map: .slices: the last dimension of %s is not a multiple of %lld",
-                              trek_shape_text(shape, text, sizeof text), (long long)m->slices);
+                              trek_shape_format(shape, text, sizeof text), (long long)m->slices);
     int64_t count = m->slices ? m->slices : shape.sizes[dim];
     if (count > INT32_MAX)
         return trek_fail_null(TREK_ERR_SHAPE, "map: input: %lld parts; there must be fewer than 2^31", (long long)count);

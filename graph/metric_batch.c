@@ -19,8 +19,8 @@ static trek_status fail_shapes(const metric_batch *b, const char *wanted)
 {
     char pred[TREK_SHAPE_TEXT], target[TREK_SHAPE_TEXT];
     return trek_fail(TREK_ERR_SHAPE, "%s: pred of shape %s and target of shape %s; %s", b->function,
-                     trek_shape_text(trek_var_shape(b->pred), pred, sizeof pred),
-                     trek_shape_text(trek_var_shape(b->target), target, sizeof target), wanted);
+                     trek_shape_format(trek_var_shape(b->pred), pred, sizeof pred),
+                     trek_shape_format(trek_var_shape(b->target), target, sizeof target), wanted);
 }
 
 static bool are_alike(const trek_var *a, const trek_var *b)
@@ -190,7 +190,7 @@ static trek_status take_weight(metric_batch *b)
         char given[TREK_SHAPE_TEXT], rows[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE, "%s: weight: shape %s; must be that of the targets' rows, %s, or of their samples",
                          b->function,
-                         trek_shape_text(shape, given, sizeof given), trek_shape_text(b->rows, rows, sizeof rows));
+                         trek_shape_format(shape, given, sizeof given), trek_shape_format(b->rows, rows, sizeof rows));
     }
     if (!of_rows) {
         for (int k = 1; k < b->rows.ndim; k++)

@@ -209,7 +209,7 @@ trek_status trek_graph_collect(trek_graph *graph, const char *tag)
         char text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE,
                          "graph_collect: tag: \"%s\" has shape %s; must be a scalar, use trek_graph_collect_with for others", tag,
-                         trek_shape_text(trek_var_shape(value), text, sizeof text));
+                         trek_shape_format(trek_var_shape(value), text, sizeof text));
     }
     return trek_graph_record(graph, tag, trek_var_item(value));
 }

@@ -112,7 +112,7 @@ static trek_status add_shape(trek_picture_node *node, const sources *s, const tr
 {
     char shape[TREK_SHAPE_TEXT];
     int place = trek_pointer_map_get(&s->shapes_of, module);
-    return place >= 0 ? add_line(node, trek_format("-> %s", trek_shape_text(s->shapes[place], shape, sizeof shape))) : TREK_OK;
+    return place >= 0 ? add_line(node, trek_format("-> %s", trek_shape_format(s->shapes[place], shape, sizeof shape))) : TREK_OK;
 }
 
 static trek_status add_time(trek_picture_node *node, const sources *s)

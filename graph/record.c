@@ -96,7 +96,7 @@ trek_status trek_record_scalar(const char *name, trek_var *value)
     if (trek_var_numel(value) != 1) {
         char text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE, "record_scalar: value: \"%s\" has shape %s; must be a scalar", name,
-                         trek_shape_text(trek_var_shape(value), text, sizeof text));
+                         trek_shape_format(trek_var_shape(value), text, sizeof text));
     }
     return trek_observation_add_scalar(here().graph, name, value, here().rows);
 }

@@ -57,7 +57,7 @@ static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight
     if (trek_var_numel(loss) != 1) {
         char text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE, "graph_backward: loss: %s; must be a scalar",
-                         trek_shape_text(trek_var_shape(loss), text, sizeof text));
+                         trek_shape_format(trek_var_shape(loss), text, sizeof text));
     }
     bool weighs = trek_accumulation_weighs(sum);
     if (weighs && isnan(weight = trek_graph_loss_weight(stepper->graph, loss, weight)))

@@ -391,7 +391,7 @@ static void add_padded(trek_text *text, const char *word, int width)
 static void add_shape(trek_text *text, bool known, trek_shape shape)
 {
     char word[TREK_SHAPE_TEXT];
-    add_padded(text, known ? trek_shape_text(shape, word, sizeof word) : "--", COLUMN);
+    add_padded(text, known ? trek_shape_format(shape, word, sizeof word) : "--", COLUMN);
 }
 
 static const char *trained_word(const summary *s, const line *l)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes a picture as SVG. Edges run straight down beside the boxes of a layer and bend between layers, so that they
+/* Writes a picture as SVG. Edges run straight down next to the boxes of a layer and bend between layers, so that they
  * cross no box. */
 #include "graph/picture.h"
 
@@ -91,9 +91,9 @@ static void add_node(trek_text *text, const trek_picture_node *node, int x, int 
     trek_text_add(text, "\n");
     add_box(text, node, x, y);
     for (int k = 0; k < node->n_lines; k++) {
-        bool bold = k == 0 && node->n_head > 1, soft = k >= node->n_head && node->heat < 0.25, beside = node->inside != NULL;
+        bool bold = k == 0 && node->n_head > 1, soft = k >= node->n_head && node->heat < 0.25, at_left = node->inside != NULL;
         const char *klass = bold ? "h" : soft ? "s" : "";
-        add_line(text, node->lines[k], beside ? x + 10 : x + node->w / 2, y + 18 + k * TREK_PICTURE_LINE, !beside, klass);
+        add_line(text, node->lines[k], at_left ? x + 10 : x + node->w / 2, y + 18 + k * TREK_PICTURE_LINE, !at_left, klass);
     }
     trek_text_add(text, "</g>\n");
     if (node->inside)

@@ -25,7 +25,7 @@ trek_status trek_verb_numbers(const char *what, trek_var *z, int64_t rows, doubl
     int ndim = trek_var_ndim(z);
     if (ndim < 1 || ndim > 2 || trek_var_size(z, 0) != rows || (ndim == 2 && trek_var_size(z, 1) != 1))
         return trek_fail(TREK_ERR_SHAPE, "%s: result of shape %s; must be one number for each row, [%lld] or [%lld, 1]", what,
-                         trek_shape_text(trek_var_shape(z), text, sizeof text), (long long)rows, (long long)rows);
+                         trek_shape_format(trek_var_shape(z), text, sizeof text), (long long)rows, (long long)rows);
     return trek_tensor_to_host(trek_var_data(z), TREK_F64, numbers, (size_t)rows * sizeof *numbers);
 }
 

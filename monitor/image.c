@@ -18,7 +18,7 @@ static trek_status refuse(const trek_tensor *image)
     char text[TREK_SHAPE_TEXT];
     return trek_fail(TREK_ERR_SHAPE,
                      "monitor_image: image: %s; must be [height, width], [channels, height, width] or [n, channels, height, "
-                     "width] with 1, 3 or 4 channels", trek_shape_text(trek_tensor_shape(image), text, sizeof text));
+                     "width] with 1, 3 or 4 channels", trek_shape_format(trek_tensor_shape(image), text, sizeof text));
 }
 
 static trek_status plan(grid *g, const trek_tensor *image)

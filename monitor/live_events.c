@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TensorBoard's event file beside a watched run's own, written during the run from each of its lines. */
+/* TensorBoard's event file next to a watched run's own, written during the run from each of its lines. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>

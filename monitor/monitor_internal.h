@@ -100,7 +100,7 @@ void trek_monitor_open(trek_monitor *monitor);
  * errno on failure. */
 int trek_monitor_open_file(const trek_monitor *monitor, const char *name, int flags);
 
-/* --- live_events.c: TensorBoard's file beside it --- */
+/* --- live_events.c: TensorBoard's file next to it --- */
 void trek_monitor_events_open(trek_monitor *monitor);
 /* Adds a line without its end. Called with the lock held. Leaves the error unchanged. */
 void trek_monitor_events_add(trek_monitor *monitor, const char *line, size_t length);

@@ -92,7 +92,7 @@ TREK_API trek_status trek_progress_follow(trek_run *run, const trek_progress_opt
 #define TREK_DURATION_TEXT 32
 /* Writes a duration, such as "420ms", "1.2s", "4m 32s" or "3h 12m", to `text` and returns `text`. What does not fit into
  * `capacity` bytes, the ending zero included, is cut off; TREK_DURATION_TEXT bytes are enough. */
-TREK_API char *trek_duration_text(double seconds, char *text, size_t capacity);
+TREK_API char *trek_duration_format(double seconds, char *text, size_t capacity);
 
 TREK_END
 

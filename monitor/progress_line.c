@@ -33,7 +33,7 @@ static void add_plain(trek_text *text, const char *name)
         trek_text_bytes(text, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
 }
 
-char *trek_duration_text(double seconds, char *text, size_t capacity)
+char *trek_duration_format(double seconds, char *text, size_t capacity)
 {
     if (!(seconds >= 0) || seconds > 1e9)
         snprintf(text, capacity, "?");
@@ -296,7 +296,7 @@ static void add_remaining(parts *l, double seconds, int keep)
     char duration[32];
     if (!(seconds > 0))
         return;
-    trek_text_format(&l->words, "ETA %s", trek_duration_text(seconds, duration, sizeof duration));
+    trek_text_format(&l->words, "ETA %s", trek_duration_format(seconds, duration, sizeof duration));
     end_part(l, CYAN, keep);
 }
 
@@ -337,7 +337,7 @@ static void add_parts(parts *l, int64_t now, double loss)
     }
     if (p->batches_n > 0 && p->batches_s > 0)
         add_speed(l, p->batches_n / p->batches_s, 3);
-    trek_text_format(&l->words, "%s", trek_duration_text((double)(now - p->start_ns) * 1e-9, number, sizeof number));
+    trek_text_format(&l->words, "%s", trek_duration_format((double)(now - p->start_ns) * 1e-9, number, sizeof number));
     end_part(l, DIM, 2);
     if (p->opts.batches)
         add_remaining(l, trek_progress_remaining(p, p->epoch, p->batch, now), 7);
@@ -425,8 +425,8 @@ void trek_progress_epoch_text(const trek_progress *p, int64_t now, const trek_ep
         add_metric(text, p, line->metrics[k].name, line->metrics[k].value);
     if (line->samples_per_s > 0)
         trek_text_format(text, "  %s samples/s", trek_speed_text(line->samples_per_s, number));
-    trek_text_format(text, "  %s", trek_duration_text(line->seconds, number, sizeof number));
+    trek_text_format(text, "  %s", trek_duration_format(line->seconds, number, sizeof number));
     double left = p->opts.epochs ? trek_progress_remaining(p, line->epoch + 1, 0, now) : 0;
     if (left > 0)
-        trek_text_format(text, "  ETA %s", trek_duration_text(left, number, sizeof number));
+        trek_text_format(text, "  ETA %s", trek_duration_format(left, number, sizeof number));
 }

@@ -32,7 +32,7 @@ static trek_var *softmax2d_forward(trek_module *self, trek_var *x)
     if (trek_var_ndim(x) == 3 || trek_var_ndim(x) == 4)
         return trek_softmax(x, -3);
     return trek_fail_null(TREK_ERR_SHAPE, "softmax2d: input: %s; must be [N, C, H, W] or [C, H, W]",
-                          trek_shape_text(trek_var_shape(x), text, sizeof text));
+                          trek_shape_format(trek_var_shape(x), text, sizeof text));
 }
 
 static const trek_module_class softmax2d_class = { .name = "softmax2d", .size = sizeof(trek_module),

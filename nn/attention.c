@@ -10,6 +10,7 @@
 #include "nn/module_internal.h"
 #include "tensor/creation.h"
 #include "tensor/debug.h"
+#include "tensor/option_internal.h"
 #include "tensor/shapes.h"
 
 typedef struct attention_layer {
@@ -30,7 +31,7 @@ static bool fits(const attention_layer *m, const trek_var *x, const char *what)
     if (trek_var_ndim(x) == 3 && trek_var_size(x, 2) == m->dim)
         return true;
     trek_fail(TREK_ERR_SHAPE, "multihead_attention: %s: %s; must be [N, T, %" PRId64 "]", what,
-              trek_shape_text(trek_var_shape(x), text, sizeof text), m->dim);
+              trek_shape_format(trek_var_shape(x), text, sizeof text), m->dim);
     return false;
 }
 
@@ -268,10 +269,11 @@ static trek_status check_options(const trek_multihead_attention_opts *opts)
         return trek_fail(TREK_ERR_ARGUMENT,
                          "multihead_attention: .embed_dim: %" PRId64 "; must be a multiple of %" PRId64 ", the number of heads",
                          opts->embed_dim, opts->heads);
-    if (!(opts->dropout >= 0 && opts->dropout <= 1)) {
+    double dropout = trek_option(opts->dropout, 0);
+    if (!(dropout >= 0 && dropout <= 1)) {
         char number[32];
         return trek_fail(TREK_ERR_ARGUMENT, "multihead_attention: .dropout: %s; must be inside [0, 1]",
-                         trek_layer_number(opts->dropout, number));
+                         trek_layer_number(dropout, number));
     }
     return TREK_OK;
 }
@@ -288,7 +290,7 @@ trek_module *trek_nn_multihead_attention_with(const trek_multihead_attention_opt
     attention_layer *m = (attention_layer *)base;
     int64_t dim = m->dim = opts->embed_dim;
     m->heads = opts->heads;
-    m->dropout = opts->dropout;
+    m->dropout = trek_option(opts->dropout, 0);
     m->causal = opts->causal;
     m->zero_attn = opts->add_zero_attn;
     trek_module_param(base, "in_proj_weight", offsetof(attention_layer, in_proj_weight),

@@ -44,7 +44,7 @@ trek_var *trek_batch_norm_layer_normalize(trek_batch_norm_layer *m, trek_var *x)
     if (training && trek_var_size(x, 0) != 0 && trek_var_numel(x) == trek_var_size(x, 1))
         return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; training needs more than 1 value for each channel",
                               m->base.own->klass->name,
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+                              trek_shape_format(trek_var_shape(x), text, sizeof text));
     double momentum;
     if (trek_batch_norm_layer_count(m, &momentum) != TREK_OK)
         return NULL;
@@ -57,7 +57,7 @@ static trek_var *batch_norm1d_forward(trek_module *self, trek_var *x)
     int ndim = trek_var_ndim(x);
     if (ndim != 2 && ndim != 3)
         return trek_fail_null(TREK_ERR_SHAPE, "batch_norm1d: input: %s; must be [N, C] or [N, C, L]",
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+                              trek_shape_format(trek_var_shape(x), text, sizeof text));
     return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
 }
 
@@ -66,7 +66,7 @@ static trek_var *batch_norm2d_forward(trek_module *self, trek_var *x)
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) != 4)
         return trek_fail_null(TREK_ERR_SHAPE, "batch_norm2d: input: %s; must be [N, C, H, W]",
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+                              trek_shape_format(trek_var_shape(x), text, sizeof text));
     return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
 }
 
@@ -75,7 +75,7 @@ static trek_var *batch_norm3d_forward(trek_module *self, trek_var *x)
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) != 5)
         return trek_fail_null(TREK_ERR_SHAPE, "batch_norm3d: input: %s; must be [N, C, D, H, W]",
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+                              trek_shape_format(trek_var_shape(x), text, sizeof text));
     return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
 }
 

@@ -102,13 +102,13 @@ static trek_var *transposed_forward_many(trek_module *self, trek_var *const *inp
     char text[TREK_SHAPE_TEXT];
     if (like.ndim < m->dims)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: result's shape: %s; must have %d dimensions or more", name,
-                              trek_shape_text(like, text, sizeof text), m->dims);
+                              trek_shape_format(like, text, sizeof text), m->dims);
     trek_conv_transpose_opts opts = m->opts;
     for (int d = 0; d < m->dims; d++) {
         opts.output_size[d] = like.sizes[like.ndim - m->dims + d];
         if (opts.output_size[d] == 0) /* 0 would leave the size to the layer */
             return trek_fail_null(TREK_ERR_SHAPE, "%s: result's shape: %s; must not be empty", name,
-                                  trek_shape_text(like, text, sizeof text));
+                                  trek_shape_format(like, text, sizeof text));
     }
     return run_transposed(m, inputs[0], &opts);
 }

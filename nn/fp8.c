@@ -13,6 +13,7 @@
 #include "tensor/debug.h"
 #include "tensor/fp8.h"
 #include "tensor/memory_internal.h"
+#include "tensor/option_internal.h"
 
 enum { DEFAULT_HISTORY = 16, MOST_MARGIN = 64 };
 
@@ -104,7 +105,7 @@ trek_status trek_fp8_check(const trek_fp8_opts *o)
     if (o->history != TREK_OFF && (o->history < 0 || o->history > TREK_FP8_MOST_HISTORY))
         return trek_fail(TREK_ERR_ARGUMENT, "fp8_enable: .history: %" PRId64 "; must be 1 to %d, or TREK_OFF", o->history,
                          TREK_FP8_MOST_HISTORY);
-    if (o->margin < -MOST_MARGIN || o->margin > MOST_MARGIN)
+    if (o->margin != TREK_ZERO && (o->margin < -MOST_MARGIN || o->margin > MOST_MARGIN))
         return trek_fail(TREK_ERR_ARGUMENT, "fp8_enable: .margin: %d; must be inside [-%d, %d]", o->margin, MOST_MARGIN,
                          MOST_MARGIN);
     return TREK_OK;
@@ -130,6 +131,7 @@ trek_status trek_fp8_enable(trek_module *module, const trek_fp8_opts *opts)
         return trek_fail_missing("fp8_enable", "module");
     if (trek_gone(module, "fp8_enable", "the module"))
         return TREK_ERR_STATE;
+    o.margin = (int)trek_option_integer(o.margin, 0);
     trek_status status = trek_fp8_check(&o);
     if (status != TREK_OK)
         return status;

@@ -126,7 +126,7 @@ static trek_var *last_logits(const generation *g, trek_var *y, int64_t steps)
         (trek_var_size(y, 1) == steps || trek_var_size(y, 1) == 1);
     if (!fits)
         return trek_fail_null(TREK_ERR_SHAPE, "generate: model: result of shape %s; must be [%" PRId64 ", %" PRId64 ", V]",
-                              trek_shape_text(trek_var_shape(y), text, sizeof text), g->rows, steps);
+                              trek_shape_format(trek_var_shape(y), text, sizeof text), g->rows, steps);
     if (trek_var_size(y, 1) == 1)
         return trek_select(y, 1, 0);
     trek_var **rows = trek_calloc((size_t)g->rows, sizeof *rows);

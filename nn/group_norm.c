@@ -23,7 +23,7 @@ static trek_var *group_norm_forward(trek_module *self, trek_var *x)
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) < 2 || trek_var_size(x, 1) != m->channels)
         return trek_fail_null(TREK_ERR_SHAPE, "group_norm: input: %s; must be [N, %" PRId64 ", ...]",
-                              trek_shape_text(trek_var_shape(x), text, sizeof text), m->channels);
+                              trek_shape_format(trek_var_shape(x), text, sizeof text), m->channels);
     return trek_group_norm(x, m->groups, m->weight, m->bias, m->eps);
 }
 

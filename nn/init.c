@@ -195,7 +195,7 @@ static trek_status fans(const trek_var *param, const char *function, double *fan
     char text[TREK_SHAPE_TEXT];
     if (shape.ndim < 2)
         return trek_fail(TREK_ERR_SHAPE, "%s: param: %s; must have at least 2 dimensions", function,
-                         trek_shape_text(shape, text, sizeof text));
+                         trek_shape_format(shape, text, sizeof text));
     double field = 1;
     for (int d = 2; d < shape.ndim; d++)
         field *= (double)shape.sizes[d];
@@ -323,7 +323,7 @@ static trek_status check_dims(const trek_var *param, const char *function, int l
     char text[TREK_SHAPE_TEXT];
     if (status != TREK_OK || (trek_var_ndim(param) >= least && trek_var_ndim(param) <= most))
         return status;
-    trek_shape_text(trek_var_shape(param), text, sizeof text);
+    trek_shape_format(trek_var_shape(param), text, sizeof text);
     return least == most ? trek_fail(TREK_ERR_SHAPE, "%s: param: %s; must have %d dimensions", function, text, least)
                          : trek_fail(TREK_ERR_SHAPE, "%s: param: %s; must have %d to %d dimensions", function, text, least, most);
 }

@@ -18,7 +18,7 @@ static trek_var *instance_norm_forward(trek_module *self, trek_var *x, int ndim)
     bool lone = trek_var_ndim(x) == ndim - 1;
     if ((!lone && trek_var_ndim(x) != ndim) || trek_var_size(x, lone ? 0 : 1) != m->features)
         return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; must have %d or %d dimensions and %" PRId64 " channels",
-                              self->own->klass->name, trek_shape_text(trek_var_shape(x), text, sizeof text), ndim - 1, ndim,
+                              self->own->klass->name, trek_shape_format(trek_var_shape(x), text, sizeof text), ndim - 1, ndim,
                               m->features);
     bool own = self->own->training || !m->running_mean;
     trek_var *y = trek_instance_norm(lone ? trek_unsqueeze(x, 0) : x, m->running_mean, m->running_var, m->weight, m->bias, own,

@@ -356,7 +356,7 @@ trek_var *trek_token_positions(trek_var *tokens)
         return trek_fail_missing("token_positions", "tokens"), NULL;
     if (trek_var_ndim(tokens) < 2)
         return trek_fail_null(TREK_ERR_SHAPE, "token_positions: tokens: %s; must be [B, T, ...]",
-                              trek_shape_text(trek_var_shape(tokens), text, sizeof text));
+                              trek_shape_format(trek_var_shape(tokens), text, sizeof text));
     return trek_cached_positions(trek_var_size(tokens, 0), trek_var_size(tokens, 1), trek_var_device(tokens));
 }
 
@@ -367,7 +367,7 @@ trek_var *trek_last_positions(trek_var *x)
         return x;
     if (trek_var_ndim(x) != 3)
         return trek_fail_null(TREK_ERR_SHAPE, "last_positions: x: %s; must be [B, T, E]",
-                              trek_shape_text(trek_var_shape(x), text, sizeof text));
+                              trek_shape_format(trek_var_shape(x), text, sizeof text));
     int64_t rows = trek_var_size(x, 0), steps = trek_var_size(x, 1), width = trek_var_size(x, 2);
     if (check_steps(here, "last_positions", rows, steps) != TREK_OK)
         return NULL;
@@ -424,8 +424,8 @@ static trek_status check_layer(const cached_layer *layer, const trek_tensor *k, 
     trek_shape was = trek_tensor_shape(layer->keys), is = trek_tensor_shape(k);
     if (is.sizes[1] != was.sizes[1] || is.sizes[3] != was.sizes[3])
         return trek_fail(TREK_ERR_SHAPE, "attention_cached: keys: %s; layer %d of the cache has %s",
-                         trek_shape_text(is, text, sizeof text),
-                         number, trek_shape_text(was, other, sizeof other));
+                         trek_shape_format(is, text, sizeof text),
+                         number, trek_shape_format(was, other, sizeof other));
     if (trek_tensor_dtype(k) != trek_tensor_dtype(layer->keys))
         return trek_fail(TREK_ERR_DTYPE, "attention_cached: keys: dtype %s; layer %d of the cache has %s",
                          trek_dtype_name(trek_tensor_dtype(k)), number, trek_dtype_name(trek_tensor_dtype(layer->keys)));
@@ -545,8 +545,8 @@ static trek_status check_attention(const trek_var *q, const trek_var *k, const t
         trek_var_size(q, 2) != trek_var_size(k, 2))
         return trek_fail(TREK_ERR_SHAPE,
                          "attention_cached: q and k: %s and %s; must be [B, H, T, D] and [B, G, T, D], and v like k",
-                         trek_shape_text(trek_var_shape(q), text, sizeof text),
-                         trek_shape_text(trek_var_shape(k), other, sizeof other));
+                         trek_shape_format(trek_var_shape(q), text, sizeof text),
+                         trek_shape_format(trek_var_shape(k), other, sizeof other));
     return trek_var_dtype(k) == trek_var_dtype(v) ? TREK_OK
                                                   : trek_fail(TREK_ERR_DTYPE,
                                                               "attention_cached: k and v: dtypes %s and %s; must be equal",

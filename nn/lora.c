@@ -20,6 +20,7 @@
 #include "nn/walk.h"
 #include "tensor/debug.h"
 #include "tensor/memory_internal.h"
+#include "tensor/option_internal.h"
 
 static const char prefix[] = "base_model.model.";
 
@@ -83,9 +84,10 @@ static trek_status check_options(const trek_lora_opts *o)
         return trek_fail(TREK_ERR_ARGUMENT, "lora: .r: %" PRId64 "; must be at least 1", o->r);
     if (!isfinite(o->lora_alpha))
         return trek_fail(TREK_ERR_ARGUMENT, "lora: .lora_alpha: %s; must be finite", trek_layer_number(o->lora_alpha, number));
-    if (!(o->lora_dropout >= 0 && o->lora_dropout <= 1))
+    double dropout = trek_option(o->lora_dropout, 0);
+    if (!(dropout >= 0 && dropout <= 1))
         return trek_fail(TREK_ERR_ARGUMENT, "lora: .lora_dropout: %s; must be inside [0, 1]",
-                         trek_layer_number(o->lora_dropout, number));
+                         trek_layer_number(dropout, number));
     return TREK_OK;
 }
 
@@ -108,7 +110,7 @@ static trek_lora_adapter *adapter_new(const trek_linear_layer *m, const trek_lor
     lora->r = o->r ? o->r : 8;
     lora->alpha = trek_option(o->lora_alpha, 8);
     lora->scale = lora->alpha / (o->use_rslora ? sqrt((double)lora->r) : (double)lora->r);
-    lora->dropout = o->lora_dropout;
+    lora->dropout = trek_option(o->lora_dropout, 0);
     lora->dtype = o->dtype == TREK_F32 && trek_var_dtype(weight) == TREK_F64 ? TREK_F64 : o->dtype;
     trek_linear_opts a = { .in = m->in, .out = lora->r, .no_bias = true, .dtype = lora->dtype,
                            .device = trek_var_device(weight) }, b = a;

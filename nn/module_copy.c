@@ -33,7 +33,7 @@ static trek_status check_one(const char *name, trek_var *to, const blend *b)
         return TREK_OK;
     char a[TREK_SHAPE_TEXT], c[TREK_SHAPE_TEXT];
     return trek_fail(TREK_ERR_SHAPE, "%s: \"%s\" has shape %s, but %s in the module that values come from", b->function, name,
-                     trek_shape_text(trek_var_shape(to), a, sizeof a), trek_shape_text(trek_var_shape(from), c, sizeof c));
+                     trek_shape_format(trek_var_shape(to), a, sizeof a), trek_shape_format(trek_var_shape(from), c, sizeof c));
 }
 
 /* Counters are copied unchanged. */

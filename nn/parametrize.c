@@ -33,7 +33,7 @@ static void made_weight_describe(const trek_module *self, char *text, size_t siz
 {
     char shape[TREK_SHAPE_TEXT];
     const made_weight *w = (const made_weight *)self;
-    snprintf(text, size, "%s %s", trek_dtype_name(w->dtype), trek_shape_text(w->shape, shape, sizeof shape));
+    snprintf(text, size, "%s %s", trek_dtype_name(w->dtype), trek_shape_format(w->shape, shape, sizeof shape));
 }
 
 static const trek_module_class made_weight_class = { .name = "parametrized", .size = sizeof(made_weight),
@@ -223,8 +223,8 @@ static trek_status assign(made_weight *w, trek_var *weight, bool lenient)
     for (int k = 0; k < n && status == TREK_OK; k++)
         if (!trek_shape_equal(trek_var_shape(originals[k]), trek_var_shape(w->base.own->params[k].var)))
             status = trek_fail(TREK_ERR_SHAPE, "parametrized_assign: right inverse: %s for an original of %s; must be equal",
-                               trek_shape_text(trek_var_shape(originals[k]), text, sizeof text),
-                               trek_shape_text(trek_var_shape(w->base.own->params[k].var), other, sizeof other));
+                               trek_shape_format(trek_var_shape(originals[k]), text, sizeof text),
+                               trek_shape_format(trek_var_shape(w->base.own->params[k].var), other, sizeof other));
     for (int k = 0; k < n && status == TREK_OK; k++)
         status = trek_tensor_copy_from(trek_var_data(w->base.own->params[k].var), trek_var_data(originals[k]));
     return status;
@@ -240,8 +240,8 @@ trek_status trek_parametrized_assign(trek_module *module, const char *name, trek
     char text[TREK_SHAPE_TEXT], other[TREK_SHAPE_TEXT];
     if (!trek_shape_equal(trek_tensor_shape(weight), w->shape))
         return trek_fail(TREK_ERR_SHAPE, "parametrized_assign: weight: \"%s\" is %s, not %s", name,
-                         trek_shape_text(w->shape, text, sizeof text),
-                         trek_shape_text(trek_tensor_shape(weight), other, sizeof other));
+                         trek_shape_format(w->shape, text, sizeof text),
+                         trek_shape_format(trek_tensor_shape(weight), other, sizeof other));
     if (!trek_dtype_is_float(trek_tensor_dtype(weight)))
         return trek_fail(TREK_ERR_DTYPE, "parametrized_assign: weight: dtype %s; must be floating",
                          trek_dtype_name(trek_tensor_dtype(weight)));
@@ -308,7 +308,8 @@ static trek_status check_made(const trek_var *made, const char *name, trek_shape
         return trek_error_status();
     if (!trek_shape_equal(trek_var_shape(made), shape))
         return trek_fail(TREK_ERR_SHAPE, "parametrize: \"%s\" has shape %s, but %s was made for it; must be equal", name,
-                         trek_shape_text(shape, text, sizeof text), trek_shape_text(trek_var_shape(made), other, sizeof other));
+                         trek_shape_format(shape, text, sizeof text),
+                         trek_shape_format(trek_var_shape(made), other, sizeof other));
     if (trek_var_dtype(made) != dtype)
         return trek_fail(TREK_ERR_DTYPE, "parametrize: \"%s\" has dtype %s, but %s was made for it; must be equal", name,
                          trek_dtype_name(dtype), trek_dtype_name(trek_var_dtype(made)));

@@ -38,7 +38,7 @@ static trek_status check(const trek_var *vector, const trek_params *params)
         total += trek_var_numel(trek_params_var(params, k));
     if (trek_var_ndim(vector) != 1 || trek_var_size(vector, 0) != total)
         return trek_fail(TREK_ERR_SHAPE, "vector_to_parameters: vector: %s; must be [%" PRId64 "]",
-                         trek_shape_text(trek_var_shape(vector), text, sizeof text), total);
+                         trek_shape_format(trek_var_shape(vector), text, sizeof text), total);
     if (!trek_dtype_is_float(trek_var_dtype(vector)))
         return trek_fail(TREK_ERR_DTYPE, "vector_to_parameters: vector: dtype %s; must be floating",
                          trek_dtype_name(trek_var_dtype(vector)));

@@ -30,7 +30,7 @@ static trek_var *rows_of(positions_layer *m, trek_var *x)
     if (ndim < (caching ? 3 : 2) || (even && offset + steps > m->length))
         return trek_fail_null(TREK_ERR_SHAPE, "%s: input: %s; must be [%s..., T, D] with T up to %" PRId64,
                               m->base.own->klass->name,
-                              trek_shape_text(trek_var_shape(x), text, sizeof text), caching ? "B, " : "", m->length - offset);
+                              trek_shape_format(trek_var_shape(x), text, sizeof text), caching ? "B, " : "", m->length - offset);
     trek_var *positions = caching ? trek_cached_positions(trek_var_size(x, 0), steps, trek_var_device(m->table)) : NULL;
     if (caching && !positions)
         return NULL;
@@ -61,7 +61,7 @@ static trek_var *sinusoidal_forward(trek_module *self, trek_var *x)
         return NULL;
     if (trek_var_size(x, -1) != m->dim)
         return trek_fail_null(TREK_ERR_SHAPE, "sinusoidal_positions: input: %s; must be [..., T, %" PRId64 "]",
-                              trek_shape_text(trek_var_shape(x), text, sizeof text), m->dim);
+                              trek_shape_format(trek_var_shape(x), text, sizeof text), m->dim);
     return trek_dropout(trek_add(x, rows), m->p, self->own->training);
 }
 

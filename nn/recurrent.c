@@ -11,6 +11,7 @@
 #include "nn/module_internal.h"
 #include "tensor/compound.h"
 #include "tensor/debug.h"
+#include "tensor/option_internal.h"
 
 /* The weights are in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh, weight_hr of each direction of each
  * layer. */
@@ -45,7 +46,7 @@ static trek_var *ended(trek_var *x, trek_var *lengths)
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(lengths) != 1 || trek_var_size(lengths, 0) != trek_var_size(x, 1))
         return trek_fail_null(TREK_ERR_SHAPE, "rnn: lengths: %s; must be [%" PRId64 "]",
-                              trek_shape_text(trek_var_shape(lengths), text, sizeof text), trek_var_size(x, 1));
+                              trek_shape_format(trek_var_shape(lengths), text, sizeof text), trek_var_size(x, 1));
     trek_dtype dtype = trek_var_dtype(lengths);
     if (dtype != TREK_I64 && dtype != TREK_I32 && dtype != TREK_U8)
         return trek_fail_null(TREK_ERR_DTYPE, "rnn: lengths: dtype %s; must be an integer dtype", trek_dtype_name(dtype));
@@ -177,8 +178,8 @@ static bool fits_state(const recurrent_call *c, const char *name, trek_var *stat
         shape = trek_dims(shape.sizes[0], size);
     if (trek_shape_equal(trek_var_shape(state), shape))
         return true;
-    trek_fail(TREK_ERR_SHAPE, "%s: %s: %s; must be %s", c->name, name, trek_shape_text(trek_var_shape(state), got, sizeof got),
-              trek_shape_text(shape, wanted, sizeof wanted));
+    trek_fail(TREK_ERR_SHAPE, "%s: %s: %s; must be %s", c->name, name, trek_shape_format(trek_var_shape(state), got, sizeof got),
+              trek_shape_format(shape, wanted, sizeof wanted));
     return false;
 }
 
@@ -200,7 +201,7 @@ static bool begin_call(recurrent_call *c, trek_var *h0, trek_var *c0)
     c->single = ndim == most - 1;
     if ((ndim != most && !c->single) || trek_var_size(c->x, ndim - 1) != m->in) {
         trek_fail(TREK_ERR_SHAPE, "%s: input: %s; must be %s%" PRId64 "], or without N", c->name,
-                  trek_shape_text(trek_var_shape(c->x), text, sizeof text),
+                  trek_shape_format(trek_var_shape(c->x), text, sizeof text),
                   m->cell          ? "[N, "
                   : m->batch_first ? "[N, T, "
                                    : "[T, N, ",
@@ -407,10 +408,11 @@ static trek_status check_options(const char *name, const trek_lstm_opts *opts)
                          name, opts->proj_size);
     if (opts->layers < 0 || opts->layers > 1 << 16)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: .layers: %" PRId64 "; must be inside [1, 65536]", name, opts->layers);
-    if (!(opts->dropout >= 0 && opts->dropout <= 1)) {
+    double dropout = trek_option(opts->dropout, 0);
+    if (!(dropout >= 0 && dropout <= 1)) {
         char number[32];
         return trek_fail(TREK_ERR_ARGUMENT, "%s: .dropout: %s; must be inside [0, 1]", name,
-                         trek_layer_number(opts->dropout, number));
+                         trek_layer_number(dropout, number));
     }
     return TREK_OK;
 }
@@ -451,7 +453,7 @@ static trek_module *make(const trek_module_class *klass, const trek_lstm_opts *o
     m->directions = opts->bidirectional ? 2 : 1;
     m->batch_first = opts->batch_first;
     m->bias = !opts->no_bias;
-    m->dropout = opts->dropout;
+    m->dropout = trek_option(opts->dropout, 0);
     m->cell = cell;
     m->weights = trek_calloc((size_t)weight_count(m), sizeof *m->weights);
     if (!m->weights) {

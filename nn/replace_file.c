@@ -60,7 +60,7 @@ static bool is_older(const char *rest)
     return sscanf(rest, "%u-%u%n", &pid, &number, &used) == 2 && rest[used] == '\0';
 }
 
-/* Returns whether the entry is a temporary file beside `name`. One that belongs to another name counts only if its
+/* Returns whether the entry is a temporary file next to `name`. One that belongs to another name counts only if its
  * own form leaves no doubt. */
 static bool is_ours(const char *entry, const char *name, bool *here)
 {
@@ -105,7 +105,7 @@ void trek_replace_tidy(const char *path)
 /* Where the system has no locks, nobody takes the file for abandoned either. Returns false if the file is already
  * gone. */
 
-/* Returns a new path beside `path`. */
+/* Returns a new path next to `path`. */
 static bool hold(int file)
 {
     struct stat is;

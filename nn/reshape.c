@@ -62,7 +62,7 @@ static void unflatten_describe(const trek_module *self, char *text, size_t size)
 {
     const unflatten_layer *m = (const unflatten_layer *)self;
     char shape[TREK_SHAPE_TEXT];
-    snprintf(text, size, "%d, %s", m->dim, trek_shape_text(m->sizes, shape, sizeof shape));
+    snprintf(text, size, "%d, %s", m->dim, trek_shape_format(m->sizes, shape, sizeof shape));
 }
 
 static const trek_module_class unflatten_class = {
@@ -83,7 +83,7 @@ trek_module *trek_nn_unflatten(int dim, trek_shape sizes)
     }
     if (!fits)
         return trek_fail_null(TREK_ERR_ARGUMENT, "unflatten: sizes: %s; must be 0 or more, and at most one -1",
-                              trek_shape_text(sizes, text, sizeof text));
+                              trek_shape_format(sizes, text, sizeof text));
     trek_module *base = trek_module_new(&unflatten_class);
     if (base) {
         ((unflatten_layer *)base)->dim = dim;

@@ -25,8 +25,8 @@ static trek_var *rms_norm_forward(trek_module *self, trek_var *x)
     if (!fits) {
         char got[TREK_SHAPE_TEXT], wanted[TREK_SHAPE_TEXT];
         return trek_fail_null(TREK_ERR_SHAPE, "rms_norm: input: %s; the last dimensions must be %s",
-                              trek_shape_text(trek_var_shape(x), got, sizeof got),
-                              trek_shape_text(m->shape, wanted, sizeof wanted));
+                              trek_shape_format(trek_var_shape(x), got, sizeof got),
+                              trek_shape_format(m->shape, wanted, sizeof wanted));
     }
     return trek_rms_norm(x, m->shape.ndim, m->weight, m->eps);
 }
@@ -41,7 +41,7 @@ static void rms_norm_describe(const trek_module *self, char *text, size_t size)
 {
     const rms_norm_layer *m = (const rms_norm_layer *)self;
     char shape[TREK_SHAPE_TEXT], eps[32];
-    snprintf(text, size, "%s, eps %s%s", trek_shape_text(m->shape, shape, sizeof shape), trek_layer_number(m->eps, eps),
+    snprintf(text, size, "%s, eps %s%s", trek_shape_format(m->shape, shape, sizeof shape), trek_layer_number(m->eps, eps),
              m->weight ? "" : ", no affine");
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading states from one file, or from several with an index as Hugging Face's programs write it: {"metadata":
- * {"total_size": bytes, ...}, "weight_map": {"name": "file", ...}}. The files lie beside the index. Nothing in it is
+ * {"total_size": bytes, ...}, "weight_map": {"name": "file", ...}}. The files lie next to the index. Nothing in it is
  * trusted. */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ typedef struct index_file {
 
 /* --- the index -------------------------------------------------------------------------- */
 
-/* Returns whether the file lies beside the index and not in another folder. */
+/* Returns whether the file lies next to the index and not in another folder. */
 static bool is_plain(const char *file)
 {
     return *file && *file != '.' && !strchr(file, '/') && !strchr(file, '\\');

@@ -218,7 +218,7 @@ static double *filtered(trek_var *logits, const trek_sample_opts *opts, sampler 
                               trek_dtype_name(trek_var_dtype(logits)));
     if (ndim < 1 || ndim > 2 || trek_var_size(logits, -1) < 1)
         return trek_fail_null(TREK_ERR_SHAPE, "sample_logits: logits: %s; must be [V] or [B, V]",
-                              trek_shape_text(trek_var_shape(logits), text, sizeof text));
+                              trek_shape_format(trek_var_shape(logits), text, sizeof text));
     if (check_options(opts ? opts : &plain, s) != TREK_OK)
         return NULL;
     s->words = trek_var_size(logits, -1);

@@ -29,7 +29,7 @@ static void pad_describe(const trek_module *self, char *text, size_t size)
     static const char *const modes[] = { "constant", "reflect", "replicate", "circular" };
     const pad_layer *m = (const pad_layer *)self;
     char sizes[TREK_SHAPE_TEXT], value[32];
-    snprintf(text, size, "%s, %s, %s", trek_shape_text(m->sizes, sizes, sizeof sizes), modes[m->mode],
+    snprintf(text, size, "%s, %s, %s", trek_shape_format(m->sizes, sizes, sizeof sizes), modes[m->mode],
              trek_layer_number(m->value, value));
 }
 

@@ -70,7 +70,7 @@ static int find_slot(const trek_state *s, const int *slots, int n_slots, const c
     return find_slot_of(s, slot_name, slots, n_slots, name);
 }
 
-/* Makes room for one more entry beside the `used` ones. */
+/* Makes room for one more entry in addition to the `used` ones. */
 static trek_status reserve(const trek_state *s, const char *(*name_of)(const trek_state *, int), int **slots, int *n_slots,
                            int used)
 {
@@ -308,14 +308,14 @@ trek_status trek_state_change_shape(trek_shape *shape, const trek_state_change *
             shape->sizes[dim] % change->parts != 0)
             return trek_fail(TREK_ERR_ARGUMENT, "state: %s %s cannot be divided: there is no part %d of %d along dimension %d",
                              name,
-                             trek_shape_text(*shape, text, sizeof text), change->part, change->parts, change->dim);
+                             trek_shape_format(*shape, text, sizeof text), change->part, change->parts, change->dim);
         shape->sizes[dim] /= change->parts;
     }
     if (!change->transpose)
         return TREK_OK;
     if (last < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "state: %s %s cannot be transposed: it has fewer than two dimensions", name,
-                         trek_shape_text(*shape, text, sizeof text));
+                         trek_shape_format(*shape, text, sizeof text));
     int64_t size = shape->sizes[last];
     shape->sizes[last] = shape->sizes[last - 1];
     shape->sizes[last - 1] = size;

@@ -7,7 +7,7 @@
 #include "nn/state.h"
 #include "nn/state_modules.h"
 
-/* The prefix of what a checkpoint keeps beside the model's state, and the text that marks a checkpoint
+/* The prefix of what a checkpoint keeps in addition to the model's state, and the text that marks a checkpoint
  * (distributed/checkpoint.h). */
 #define TREK_STATE_OWN "trek:"
 #define TREK_STATE_CHECKPOINT "trek.checkpoint"

@@ -258,8 +258,8 @@ static void list_difference(name_list *list, const matching *m, const target *t)
     if (list_has_room(list))
         trek_text_format(&list->names, "%s (%s %s in the state, %s %s in the module)", t->name,
                          trek_dtype_name(trek_state_entry_dtype(entry)),
-                         trek_shape_text(trek_state_entry_shape(entry), have, sizeof have),
-                         trek_dtype_name(trek_var_dtype(t->var)), trek_shape_text(trek_var_shape(t->var), want, sizeof want));
+                         trek_shape_format(trek_state_entry_shape(entry), have, sizeof have),
+                         trek_dtype_name(trek_var_dtype(t->var)), trek_shape_format(trek_var_shape(t->var), want, sizeof want));
 }
 
 static void close_list(trek_text *text, name_list *list, const char *what)

@@ -53,7 +53,7 @@ static trek_status add_entry(summary *s, const char *path, const trek_module_ent
     const char *note = is_buffer ? "  buffer" : !first ? "  shared" : trek_var_requires_grad(entry->var) ? "" : "  frozen";
     snprintf(name, sizeof name, "  %s%s%s", path, *path ? "." : "", entry->name);
     snprintf(type, sizeof type, "%s %s%s", trek_dtype_name(dtype),
-             trek_shape_text(trek_var_shape(entry->var), shape, sizeof shape), note);
+             trek_shape_format(trek_var_shape(entry->var), shape, sizeof shape), note);
     add_line(s, name, type, is_buffer || !first ? -1 : count);
     if (first) {
         s->bytes += count * (int64_t)trek_dtype_size(dtype);

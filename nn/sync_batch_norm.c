@@ -238,7 +238,7 @@ static trek_var *sync_batch_norm_forward(trek_module *self, trek_var *x)
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) < 2 || trek_var_size(x, 1) != m->features)
         return trek_fail_null(TREK_ERR_SHAPE, "sync_batch_norm: input: %s; must be [N, %lld, ...]",
-                              trek_shape_text(trek_var_shape(x), text, sizeof text), (long long)m->features);
+                              trek_shape_format(trek_var_shape(x), text, sizeof text), (long long)m->features);
     const trek_rank_collectives *own = trek_rank_here.collectives ? NULL : m->ranks;
     if (!m->base.own->training || (!own && !trek_rank_here.collectives))
         return trek_batch_norm_layer_normalize(m, x);

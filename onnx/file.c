@@ -215,14 +215,14 @@ trek_status trek_onnx_write(trek_onnx *x, const char *path)
         bytes += x->tensors[k]->raw_data.len;
     int asked = x->opts->external_data;
     bool outside = asked > 0 || (asked == 0 && bytes > most_inside);
-    const char *slash = strrchr(path, '/'), *beside = trek_onnx_text(x, "%s.data", path);
+    const char *slash = strrchr(path, '/'), *data_path = trek_onnx_text(x, "%s.data", path);
     const char *location = trek_onnx_text(x, "%s.data", slash ? slash + 1 : path);
     trek_file_replacement data, model;
     if (x->failed)
         return TREK_ERR_MEMORY;
-    if (outside && trek_replace_begin(&data, beside) != TREK_OK)
+    if (outside && trek_replace_begin(&data, data_path) != TREK_OK)
         return trek_error_status();
-    trek_status status = outside ? write_outside(x, data.file, beside, location) : TREK_OK;
+    trek_status status = outside ? write_outside(x, data.file, data_path, location) : TREK_OK;
     bool begun = status == TREK_OK && (status = trek_replace_begin(&model, path)) == TREK_OK;
     if (begun)
         status = write_model(x, model.file, path);

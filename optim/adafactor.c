@@ -146,8 +146,8 @@ static void whole(trek_dtype dtype, const trek_update_whole *w)
     int last = w->shape.ndim - 1;
     factors f = { dtype, s, .count = count_of(w->shape), .rows = last > 0 ? w->shape.sizes[last - 1] : 1,
                   .cols = last >= 0 ? w->shape.sizes[last] : 1, .weight = pow(step, o[BETA2_DECAY]), .scale = s->grad_scale,
-                  .floor = o[EPS1] > 0 ? o[EPS1] : dtype == TREK_F64 ? DBL_EPSILON : FLT_EPSILON, .means = w->room };
-    f.way = (char *)w->room + (((size_t)f.count * sizeof(double) + 63) & ~(size_t)63);
+                  .floor = o[EPS1] > 0 ? o[EPS1] : dtype == TREK_F64 ? DBL_EPSILON : FLT_EPSILON, .means = w->workspace };
+    f.way = (char *)w->workspace + (((size_t)f.count * sizeof(double) + 63) & ~(size_t)63);
     double param = trek_whole_norm(dtype, s->param, s->count);
     if (last > 0)
         matrices(&f);
@@ -157,7 +157,7 @@ static void whole(trek_dtype dtype, const trek_update_whole *w)
                     adafactor_factor(o, step, elements, param, trek_whole_norm(dtype, f.way, s->count)));
 }
 
-static size_t room(trek_dtype dtype, trek_shape shape, const double *options)
+static size_t workspace(trek_dtype dtype, trek_shape shape, const double *options)
 {
     (void)options;
     return (((size_t)count_of(shape) * sizeof(double) + 63) & ~(size_t)63) +
@@ -185,7 +185,7 @@ static const trek_optimizer_class adafactor_class = {
     .by_step = true,
     .check = check,
     .whole = whole,
-    .room = room,
+    .workspace = workspace,
     .gpu = "adafactor_whole",
 };
 

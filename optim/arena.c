@@ -290,8 +290,8 @@ static trek_status check_same(const trek_arena *arena, const trek_arena *owner)
             continue;
         char text[TREK_SHAPE_TEXT], other_text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_ARGUMENT, "arena: parameter '%s' of the replica: %s %s does not match '%s' %s %s", a->name,
-                         trek_shape_text(shape, text, sizeof text), trek_dtype_name(dtype), b->name,
-                         trek_shape_text(other, other_text, sizeof other_text),
+                         trek_shape_format(shape, text, sizeof text), trek_dtype_name(dtype), b->name,
+                         trek_shape_format(other, other_text, sizeof other_text),
                          trek_dtype_name(other_dtype));
     }
     return TREK_OK;

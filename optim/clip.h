@@ -17,7 +17,7 @@ TREK_API trek_status trek_clip_grad_value(const trek_params *params, double max_
  * Shapes: a scalar that belongs to the current scope, with gradients.
  * Dtypes: the widest dtype of the tensors; 16-bit tensors are summed in f32. Without any tensor the result is 0 (f32, on cpu:0).
  * Errors: DTYPE if a tensor is not floating. The tensors must be on one device. */
-TREK_API trek_var *trek_get_total_norm(trek_var *const *tensors, int count, double norm_type);
+TREK_API trek_var *trek_total_norm(trek_var *const *tensors, int count, double norm_type);
 
 TREK_END
 

@@ -240,7 +240,7 @@ trek_status trek_device_update_read(trek_optimizer *optimizer)
     return status;
 }
 
-/* There are more groups than the record has room for: makes a larger one, which continues where the old one was. */
+/* There are more groups than fit into the record: makes a larger one, which continues where the old one was. */
 static trek_status grow(trek_optimizer *optimizer)
 {
     trek_status status = trek_device_update_read(optimizer);

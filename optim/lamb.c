@@ -79,13 +79,13 @@ TREK_GPU_WHOLE(lamb_whole, (trek_measured_apply<lamb_measures, lamb_last_rule>))
 static void whole(trek_dtype dtype, const trek_update_whole *w)
 {
     trek_update_slice s = trek_whole_slice(w);
-    s.state[WAY] = w->room;
+    s.state[WAY] = w->workspace;
     trek_whole_elements(lamb_update, dtype, &s);
-    double ratio = lamb_ratio(trek_whole_norm(dtype, s.param, s.count), trek_whole_norm(dtype, w->room, s.count));
-    trek_whole_step(dtype, s.param, w->room, s.count, 1, -s.options[LR] * ratio);
+    double ratio = lamb_ratio(trek_whole_norm(dtype, s.param, s.count), trek_whole_norm(dtype, w->workspace, s.count));
+    trek_whole_step(dtype, s.param, w->workspace, s.count, 1, -s.options[LR] * ratio);
 }
 
-static size_t room(trek_dtype dtype, trek_shape shape, const double *options)
+static size_t workspace(trek_dtype dtype, trek_shape shape, const double *options)
 {
     (void)options;
     return (size_t)trek_shape_numel(shape) * trek_dtype_size(dtype);
@@ -101,7 +101,7 @@ static const trek_optimizer_class lamb_class = {
     .maximize = MAXIMIZE,
     .by_step = true,
     .whole = whole,
-    .room = room,
+    .workspace = workspace,
     .gpu = "lamb_whole",
 };
 

@@ -23,7 +23,7 @@ static trek_status describe(const trek_lbfgs *l, trek_text *text)
     char shape[TREK_SHAPE_TEXT];
     for (int k = 0; k < trek_params_count(l->params); k++)
         trek_text_format(text, "%s %s\n", trek_params_name(l->params, k),
-                         trek_shape_text(trek_var_shape(trek_params_var(l->params, k)), shape, sizeof shape));
+                         trek_shape_format(trek_var_shape(trek_params_var(l->params, k)), shape, sizeof shape));
     return text->failed ? trek_error_status() : TREK_OK;
 }
 
@@ -89,7 +89,7 @@ trek_state *trek_lbfgs_state(trek_lbfgs *l)
     return state;
 }
 
-/* --- loading: all of it beside what there is, whose place it then takes --------------------- */
+/* --- loading: all of it next to the old state, which it then replaces --------------------- */
 
 typedef struct loading {
     const trek_state *state;
@@ -110,7 +110,7 @@ static trek_status read_vector(loading *x, const char *name, int k, trek_tensor 
     if (trek_tensor_shape(found).ndim != 1 || trek_tensor_numel(found) != x->now.total ||
         trek_tensor_dtype(found) != x->now.dtype)
         return trek_fail(TREK_ERR_FORMAT, "lbfgs_load: state: '%s' is %s %s; must be [%lld] %s", text,
-                         trek_shape_text(trek_tensor_shape(found), shape, sizeof shape),
+                         trek_shape_format(trek_tensor_shape(found), shape, sizeof shape),
                          trek_dtype_name(trek_tensor_dtype(found)),
                          (long long)x->now.total, trek_dtype_name(x->now.dtype));
     trek_tensor *here = trek_tensor_to(found, x->now.device);

@@ -165,13 +165,13 @@ static void whole(trek_dtype dtype, const trek_update_whole *w)
         return;
     int64_t rows = w->shape.sizes[0], cols = w->shape.sizes[1], few = rows < cols ? rows : cols;
     size_t size = trek_dtype_size(dtype), all = (size_t)s.count * size, some = (size_t)(few * few) * size;
-    char *room = w->room;
-    s.state[WAY] = room;
+    char *workspace = w->workspace;
+    s.state[WAY] = workspace;
     s.kept |= 1u << WAY;
     trek_whole_elements(muon_update, dtype, &s);
-    trek_tensor x = matrix(dtype, room, rows, cols, cols, 1), other = matrix(dtype, room + all, rows, cols, cols, 1);
-    trek_tensor gram = matrix(dtype, room + 2 * all, few, few, few, 1);
-    trek_tensor square = matrix(dtype, room + 2 * all + some, few, few, few, 1);
+    trek_tensor x = matrix(dtype, workspace, rows, cols, cols, 1), other = matrix(dtype, workspace + all, rows, cols, cols, 1);
+    trek_tensor gram = matrix(dtype, workspace + 2 * all, few, few, few, 1);
+    trek_tensor square = matrix(dtype, workspace + 2 * all + some, few, few, few, 1);
     if (rows > cols) {
         x = transposed(&x);
         other = transposed(&other);
@@ -181,7 +181,7 @@ static void whole(trek_dtype dtype, const trek_update_whole *w)
                     -o[LR] * muon_adjusted(o, (double)rows, (double)cols));
 }
 
-static size_t room(trek_dtype dtype, trek_shape shape, const double *options)
+static size_t workspace(trek_dtype dtype, trek_shape shape, const double *options)
 {
     if (options[ADAM] != 0 || shape.ndim != 2)
         return 0;
@@ -220,7 +220,7 @@ static trek_status check(const double *o)
 static const trek_optimizer_class muon_class = {
     .name = "muon",
     .options = { [LR] = { "lr", .otherwise = 1e-3 }, [WEIGHT_DECAY] = { "weight_decay", .otherwise = 0.1 },
-                 [MOMENTUM] = { "momentum", .otherwise = 0.95 }, [PLAIN] = { .name = "without_nesterov" },
+                 [MOMENTUM] = { "momentum", .otherwise = 0.95 }, [PLAIN] = { .name = "no_nesterov" },
                  [A] = { "ns_a", 3.4445, TREK_OPTION_RANGE_FINITE, false },
                  [B] = { "ns_b", -4.775, TREK_OPTION_RANGE_FINITE, false },
                  [C] = { "ns_c", 2.0315, TREK_OPTION_RANGE_FINITE, false }, [EPS] = { "eps", .otherwise = 1e-7 },
@@ -231,7 +231,7 @@ static const trek_optimizer_class muon_class = {
     .by_step = true,
     .check = check,
     .whole = whole,
-    .room = room,
+    .workspace = workspace,
     .work = work,
     .check_shape = check_shape,
     .gpu = "muon_whole",
@@ -242,7 +242,7 @@ trek_optimizer_spec trek_muon(const trek_muon_opts *opts)
     trek_muon_opts o = opts ? *opts : (trek_muon_opts){ 0 };
     double eps = o.eps == 0 && o.adam ? 1e-8 : o.eps;
     return (trek_optimizer_spec){ .klass = &muon_class, { [LR] = o.lr, [WEIGHT_DECAY] = o.weight_decay, [MOMENTUM] = o.momentum,
-                                                 [PLAIN] = o.without_nesterov, [A] = o.ns_coefficients[0],
+                                                 [PLAIN] = o.no_nesterov, [A] = o.ns_coefficients[0],
                                                  [B] = o.ns_coefficients[1], [C] = o.ns_coefficients[2], [EPS] = eps,
                                                  [STEPS] = o.ns_steps, [ADJUST] = o.adjust_lr, [ADAM] = o.adam,
                                                  [BETA1] = o.beta1, [BETA2] = o.beta2 } };

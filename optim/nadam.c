@@ -8,7 +8,7 @@ enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MOMENTUM_DECAY, DECOUPLED, MAXIMIZE 
 enum { N_DECAY, N_KEEP, N_WEIGHT, N_FAR, N_BETA2, N_REST2, N_GRAD, N_MEAN, N_CORRECTION, N_EPS };
 
 /* The momentum of step t is beta1 (1 - 0.96^(t decay) / 2), and the update needs the product of all momenta so far.
- * It is computed anew each time, so that it needs no state; after some tens of factors it is negligible beside 1. */
+ * It is computed again each time, so that it needs no state; after some tens of factors it is negligible compared with 1. */
 TREK_UPDATE_NUMBERS(nadam)
 {
     const double *o = s->options;

@@ -124,7 +124,7 @@ void trek_optimizer_free(trek_optimizer **address)
         optimizer->behind->end(optimizer->behind_arg);
     trek_device_update_free(optimizer);
     trek_optimizer_gather_end(optimizer);
-    trek_optimizer_free_rooms(optimizer);
+    trek_optimizer_free_workspaces(optimizer);
     if (optimizer->owns_arena)
         trek_arena_free(&optimizer->arena);
     trek_free(optimizer->groups);

@@ -80,7 +80,7 @@ typedef struct trek_update_whole {
     const trek_update_slice *slice;
     trek_shape shape; /* shape of the parameter */
     /* Scratch memory of the size that the class requested, 64-byte aligned and uninitialised. */
-    void *room;
+    void *workspace;
 } trek_update_whole;
 
 /* What an optimizer does. It is constant and outlives the optimizers made from it. A class that breaks the rules below is refused
@@ -113,7 +113,7 @@ struct trek_optimizer_class {
     /* Updates one parameter on the CPU, instead of update; see above. */
     void (*whole)(trek_dtype dtype, const trek_update_whole *whole);
     /* Returns the bytes of scratch memory that whole needs. NULL: no memory. */
-    size_t (*room)(trek_dtype dtype, trek_shape shape, const double *options);
+    size_t (*workspace)(trek_dtype dtype, trek_shape shape, const double *options);
     /* Returns the cost of updating a parameter, in any unit, for the distribution over ranks. NULL: the number of elements. */
     double (*work)(trek_shape shape, const double *options);
     /* Returns TREK_OK if a group with these options can have a parameter of that shape, otherwise trek_fail. It is called before

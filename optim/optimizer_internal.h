@@ -77,7 +77,7 @@ struct trek_optimizer {
     int64_t *
         place[TREK_UPDATE_STATES]; /* [2 n_segments] for states that do not follow the arena's layout: where segments begin,
                                     * first in this rank's part, then in the whole; otherwise NULL */
-    struct trek_whole_rooms *rooms;    /* of classes that update whole parameters */
+    struct trek_whole_workspaces *workspaces; /* of classes that update whole parameters */
     trek_device_update *device_update; /* for steps decided in the device's memory; NULL if the host decides */
     trek_update_state last;            /* the last step, if the host decided it */
     bool unscaled;                     /* trek_grad_scaler_unscale has handled the gradients since the last step */
@@ -141,7 +141,7 @@ trek_status trek_optimizer_share(trek_optimizer *optimizer, int threads);
 trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer);
 /* Applies one run, which is one parameter. The slice covers all of it. */
 void trek_optimizer_apply_whole(trek_optimizer *optimizer, const trek_optimizer_run *run, trek_update_slice *slice);
-void trek_optimizer_free_rooms(trek_optimizer *optimizer);
+void trek_optimizer_free_workspaces(trek_optimizer *optimizer);
 
 /* Returns in *owner which of an arena's sharers owns each parameter: a new array [n_segments] for classes that update
  * whole parameters, NULL for others. Fails with ARGUMENT or MEMORY. */
@@ -247,7 +247,7 @@ typedef struct trek_optimizer_entry {
     trek_tensor *tensor;
 } trek_optimizer_entry;
 
-/* For sharers, who gather each other's pieces before an export (optimizer_gather.c): makes room for the states,
+/* For sharers, who gather each other's pieces before an export (optimizer_gather.c): allocates memory for the states,
  * scales and masters (s: TREK_OWN_..) of all sharers, from number `first` on. Fails with MEMORY.
  * trek_optimizer_gather_end frees it. */
 trek_status trek_optimizer_gather_begin(trek_optimizer *optimizer, int first);
@@ -265,11 +265,11 @@ static inline int64_t trek_optimizer_own_block(int s)
  * there is nothing yet). Fails with STATE if there are sharers that have not gathered their state. */
 trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entry **entries, int *n);
 void trek_optimizer_export_free(trek_optimizer_entry *entries, int n);
-/* Takes over all state; parameters without entries start anew. Masters may be missing: at the next step, existing
+/* Takes over all state; parameters without entries start again. Masters may be missing: at the next step, existing
  * ones are kept where they round to the parameter. Fails with FORMAT, naming the entry, if it belongs to no parameter
  * or has another shape; nothing has changed then. */
 trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n);
-/* The same in two parts, for state from elsewhere: missing masters are made anew from the parameters. The first part
+/* The same in two parts, for state from elsewhere: missing masters are made again from the parameters. The first part
  * can fail, the second cannot (without `commit` it does nothing). *plan is NULL after a failure. The entries are not
  * needed until the end. */
 typedef struct trek_optimizer_import_plan trek_optimizer_import_plan;

@@ -203,8 +203,8 @@ static trek_status check_entry(const trek_optimizer *optimizer, const trek_optim
         return TREK_OK;
     char text[TREK_SHAPE_TEXT], own_text[TREK_SHAPE_TEXT];
     return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s': %s %s; must be %s of a floating dtype%s", entry->name,
-                     trek_shape_text(shape, text, sizeof text),
-                     trek_dtype_name(dtype), trek_shape_text(own, own_text, sizeof own_text),
+                     trek_shape_format(shape, text, sizeof text),
+                     trek_dtype_name(dtype), trek_shape_format(own, own_text, sizeof own_text),
                      state < TREK_UPDATE_STATES ? " or u8" : "");
 }
 
@@ -247,7 +247,7 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
     return plan->source[state] ? TREK_OK : trek_error_status();
 }
 
-/* A parameter that was updated has all of its state. State that only certain options need starts anew if it is
+/* A parameter that was updated has all of its state. State that only certain options need starts again if it is
  * missing. */
 static trek_status check_whole(const trek_optimizer *optimizer, const import_plan *plans)
 {
@@ -398,7 +398,7 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
 }
 
 /* Masters of 16-bit parameters without an entry become NaN, which rounds to no parameter, so that the next step makes
- * them anew from the parameters. The old masters might happen to round to the new values. */
+ * them again from the parameters. The old masters might happen to round to the new values. */
 static trek_status forget_masters(const trek_optimizer *optimizer, import_plan *plans)
 {
     const trek_arena *arena = optimizer->arena;

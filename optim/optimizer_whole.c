@@ -6,12 +6,12 @@
 #include "optim/optimizer_internal.h"
 
 /* One for each thread that updates, so that none waits or allocates. */
-typedef struct trek_whole_rooms {
+typedef struct trek_whole_workspaces {
     int n;
     size_t bytes; /* of each */
     trek_tensor *memory;
     atomic_bool *taken;
-} trek_whole_rooms;
+} trek_whole_workspaces;
 
 /* --- what is kept of a parameter ---------------------------------------------------- */
 
@@ -110,40 +110,40 @@ trek_status trek_optimizer_owners(const trek_optimizer_spec *given, const trek_a
     return *owner ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-/* --- rooms ---------------------------------------------------------------------------- */
+/* --- workspaces ---------------------------------------------------------------------------- */
 
-static void free_rooms(trek_whole_rooms *rooms)
+static void free_workspaces(trek_whole_workspaces *workspaces)
 {
-    if (!rooms)
+    if (!workspaces)
         return;
-    trek_tensor_release(rooms->memory);
-    trek_free(rooms->taken);
-    trek_free(rooms);
+    trek_tensor_release(workspaces->memory);
+    trek_free(workspaces->taken);
+    trek_free(workspaces);
 }
 
 trek_status trek_optimizer_share(trek_optimizer *optimizer, int threads)
 {
-    trek_whole_rooms *rooms = trek_calloc(1, sizeof *rooms);
+    trek_whole_workspaces *workspaces = trek_calloc(1, sizeof *workspaces);
     atomic_bool *taken = trek_calloc((size_t)threads, sizeof *taken);
-    trek_status status = rooms && taken ? TREK_OK : TREK_ERR_MEMORY;
+    trek_status status = workspaces && taken ? TREK_OK : TREK_ERR_MEMORY;
     for (int s = 0; s < TREK_UPDATE_STATES && status == TREK_OK; s++)
         status = lay_out(optimizer, s);
     if (status != TREK_OK) {
-        trek_free(rooms);
+        trek_free(workspaces);
         trek_free(taken);
         return status;
     }
-    *rooms = (trek_whole_rooms){ .n = threads, .taken = taken };
-    free_rooms(optimizer->rooms);
-    optimizer->rooms = rooms;
+    *workspaces = (trek_whole_workspaces){ .n = threads, .taken = taken };
+    free_workspaces(optimizer->workspaces);
+    optimizer->workspaces = workspaces;
     optimizer->stale = true;
     return TREK_OK;
 }
 
-void trek_optimizer_free_rooms(trek_optimizer *optimizer)
+void trek_optimizer_free_workspaces(trek_optimizer *optimizer)
 {
-    free_rooms(optimizer->rooms);
-    optimizer->rooms = NULL;
+    free_workspaces(optimizer->workspaces);
+    optimizer->workspaces = NULL;
     for (int s = 0; s < TREK_UPDATE_STATES; s++) {
         trek_free(optimizer->place[s]);
         optimizer->place[s] = NULL;
@@ -154,7 +154,7 @@ trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer)
 {
     const trek_arena *arena = optimizer->arena;
     const trek_optimizer_class *klass = optimizer->klass;
-    trek_whole_rooms *rooms = optimizer->rooms;
+    trek_whole_workspaces *workspaces = optimizer->workspaces;
     size_t bytes = 0;
     for (int k = 0; k < arena->n_segments; k++) {
         const trek_arena_segment *segment = &arena->segments[k];
@@ -167,19 +167,19 @@ trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer)
             return status;
         if (!trek_arena_has_whole(arena, k))
             continue;
-        size_t need = klass->room ? klass->room(arena->parts[segment->part].wide, shape, options) : 0;
+        size_t need = klass->workspace ? klass->workspace(arena->parts[segment->part].wide, shape, options) : 0;
         bytes = need > bytes ? need : bytes;
     }
     bytes = (bytes + 63) & ~(size_t)63;
-    if (bytes <= rooms->bytes || !arena->backend->host_accessible) /* devices allocate their own scratch memory */
+    if (bytes <= workspaces->bytes || !arena->backend->host_accessible) /* devices allocate their own scratch memory */
         return TREK_OK;
-    int64_t all = (int64_t)bytes * rooms->n;
+    int64_t all = (int64_t)bytes * workspaces->n;
     trek_tensor *memory = trek_tensor_empty(trek_shape_make(&all, 1), TREK_U8, arena->device);
     if (!memory)
         return trek_error_status();
-    trek_tensor_release(rooms->memory);
-    rooms->memory = memory;
-    rooms->bytes = bytes;
+    trek_tensor_release(workspaces->memory);
+    workspaces->memory = memory;
+    workspaces->bytes = bytes;
     return TREK_OK;
 }
 
@@ -190,7 +190,7 @@ void trek_optimizer_apply_whole(trek_optimizer *optimizer, const trek_optimizer_
     trek_arena *arena = optimizer->arena;
     const trek_arena_segment *segment = &arena->segments[run->segment];
     const trek_arena_part *part = &arena->parts[run->part];
-    trek_whole_rooms *rooms = optimizer->rooms;
+    trek_whole_workspaces *workspaces = optimizer->workspaces;
     int64_t size = trek_item_size[part->wide], begin;
     trek_shape shape;
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
@@ -200,13 +200,13 @@ void trek_optimizer_apply_whole(trek_optimizer *optimizer, const trek_optimizer_
         arena->backend->clamp_abs(part->wide, slice->grad, slice->count, slice->value_limit);
         slice->value_limit = 0;
     }
-    int room = 0;
-    while (atomic_exchange(&rooms->taken[room], true))
-        room = (room + 1) % rooms->n;
+    int workspace = 0;
+    while (atomic_exchange(&workspaces->taken[workspace], true))
+        workspace = (workspace + 1) % workspaces->n;
     trek_update_whole whole = { slice, trek_var_shape(segment->param),
-                                rooms->memory ? rooms->memory->data + (size_t)room * rooms->bytes : NULL };
+                                workspaces->memory ? workspaces->memory->data + (size_t)workspace * workspaces->bytes : NULL };
     optimizer->klass->whole(part->wide, &whole);
-    atomic_store(&rooms->taken[room], false);
+    atomic_store(&workspaces->taken[workspace], false);
     if (slice->low)
         arena->backend->write_low(slice->low, slice->low_dtype, slice->param, 0, slice->count);
     if (slice->zero_grad)

@@ -147,7 +147,7 @@ typedef struct trek_muon_opts {
     double lr;                  /* learning rate; default 1e-3, TREK_ZERO for 0 */
     double weight_decay;        /* decoupled weight decay; default 0.1, TREK_ZERO for 0 */
     double momentum;            /* decay of the average of gradients; default 0.95, TREK_ZERO for 0 */
-    bool without_nesterov;      /* uses plain momentum instead of Nesterov momentum */
+    bool no_nesterov;      /* uses plain momentum instead of Nesterov momentum */
     double ns_coefficients[3];  /* coefficients of the Newton-Schulz iteration; default 3.4445, -4.775, 2.0315 */
     double eps;                 /* smallest norm that is divided by; default 1e-7, or 1e-8 with adam, TREK_ZERO for 0 */
     double ns_steps;            /* number of Newton-Schulz iterations, an integer below 100; default 5, TREK_ZERO for 0 */

@@ -231,8 +231,8 @@ static trek_status check_before(const trek_arena_segment *segment, const trek_te
     if (trek_shape_equal(shape, is) && trek_tensor_dtype(tensor) == dtype)
         return TREK_OK;
     return trek_fail(TREK_ERR_FORMAT, "sam_load: state: '%s" BEFORE "' is %s %s; must be %s %s", segment->name,
-                     trek_shape_text(shape, text, sizeof text), trek_dtype_name(trek_tensor_dtype(tensor)),
-                     trek_shape_text(is, own, sizeof own),
+                     trek_shape_format(shape, text, sizeof text), trek_dtype_name(trek_tensor_dtype(tensor)),
+                     trek_shape_format(is, own, sizeof own),
                      trek_dtype_name(dtype));
 }
 

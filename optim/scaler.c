@@ -28,7 +28,7 @@ static trek_status check(const trek_update_scaler *s)
 
 trek_grad_scaler *trek_grad_scaler_new(const trek_grad_scaler_opts *opts)
 {
-    trek_grad_scaler_opts o = opts ? *opts : (trek_grad_scaler_opts){ .disabled = false };
+    trek_grad_scaler_opts o = opts ? *opts : (trek_grad_scaler_opts){ .no_scaling = false };
     trek_update_scaler values = { .scale = (float)(o.init_scale != 0 ? o.init_scale : 65536),
                                   .growth_factor = o.growth_factor != 0 ? o.growth_factor : 2,
                                   .backoff_factor = o.backoff_factor != 0 ? o.backoff_factor : 0.5,
@@ -38,7 +38,7 @@ trek_grad_scaler *trek_grad_scaler_new(const trek_grad_scaler_opts *opts)
     trek_grad_scaler *scaler = trek_calloc(1, sizeof *scaler);
     if (!scaler)
         return NULL;
-    scaler->disabled = o.disabled;
+    scaler->no_scaling = o.no_scaling;
     scaler->serial = atomic_fetch_add(&serials, 1) + 1;
     scaler->values = values;
     return scaler;
@@ -123,7 +123,7 @@ trek_var *trek_grad_scaler_scale(trek_grad_scaler *scaler, trek_var *loss)
 {
     if (!scaler || !loss)
         return trek_fail_missing("grad_scaler_scale", scaler ? "loss" : "scaler"), NULL;
-    if (scaler->disabled)
+    if (scaler->no_scaling)
         return loss;
     trek_var *scale = present_scale(scaler, loss);
     return scale ? trek_apply_mul(loss, scale) : NULL;
@@ -134,7 +134,7 @@ trek_status trek_grad_scaler_update(trek_grad_scaler *scaler)
     if (!scaler)
         return trek_fail_missing("grad_scaler_update", "scaler");
     trek_status status = trek_error_status();
-    if (status != TREK_OK || scaler->disabled)
+    if (status != TREK_OK || scaler->no_scaling)
         return status;
     if (!scaler->record) {
         trek_update_scaler_adapt(&scaler->values);
@@ -150,7 +150,7 @@ trek_status trek_grad_scaler_update(trek_grad_scaler *scaler)
 double trek_grad_scaler_value(trek_grad_scaler *scaler)
 {
     trek_grad_scaler_state state;
-    if (scaler && scaler->disabled)
+    if (scaler && scaler->no_scaling)
         return 1;
     return trek_grad_scaler_save(scaler, &state) == TREK_OK ? state.scale : (double)NAN;
 }

@@ -44,7 +44,7 @@ TREK_API trek_status trek_grad_scaler_step(trek_grad_scaler *scaler, trek_optimi
  * growth_interval steps without overflow. */
 TREK_API trek_status trek_grad_scaler_update(trek_grad_scaler *scaler);
 
-/* Returns the scale, 1 if scaling is disabled, or NaN on failure. It synchronises with the device. */
+/* Returns the scale, 1 with .no_scaling, or NaN on failure. It synchronises with the device. */
 TREK_API double trek_grad_scaler_value(trek_grad_scaler *scaler);
 
 /* All numbers of a scaler, as a value for checkpoints. */

@@ -7,7 +7,7 @@
 #include "tensor/backend.h"
 
 struct trek_grad_scaler {
-    bool disabled;
+    bool no_scaling;
     uint64_t serial;           /* a new one after the scaler is made and after each loading */
     uint64_t follows;          /* the serial of the original when a rank's copy was made or last synchronised */
     trek_update_scaler values; /* valid until there is a record; the constants always */

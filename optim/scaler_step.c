@@ -14,7 +14,7 @@ static trek_status check_call(const trek_grad_scaler *scaler, const trek_optimiz
 trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *optimizer)
 {
     trek_status status = check_call(scaler, optimizer, "grad_scaler_unscale");
-    if (status != TREK_OK || scaler->disabled)
+    if (status != TREK_OK || scaler->no_scaling)
         return status;
     if (optimizer->unscaled)
         return trek_fail(TREK_ERR_STATE, "grad_scaler_unscale: the gradients are already unscaled; unscale once for each step");
@@ -43,7 +43,7 @@ trek_status trek_grad_scaler_step(trek_grad_scaler *scaler, trek_optimizer *opti
         return trek_optimizer_step(optimizer); /* it changes nothing, but others with a part of its state may be waiting for it */
     if (status != TREK_OK)
         return status;
-    if (scaler->disabled)
+    if (scaler->no_scaling)
         return trek_optimizer_step(optimizer);
     if (!optimizer->unscaled)
         return trek_optimizer_step_with(optimizer, &(trek_step_opts){ .scaler = scaler });

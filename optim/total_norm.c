@@ -19,7 +19,7 @@ static int survey(trek_var *const *tensors, int count, trek_dtype *dtype)
             continue;
         trek_dtype own = trek_var_dtype(tensors[k]);
         if (!trek_dtype_is_float(own)) {
-            trek_fail(TREK_ERR_DTYPE, "get_total_norm: tensors: dtype %s; must be floating", trek_dtype_name(own));
+            trek_fail(TREK_ERR_DTYPE, "total_norm: tensors: dtype %s; must be floating", trek_dtype_name(own));
             return -1;
         }
         *dtype = n++ ? trek_dtype_promote(*dtype, own) : own;
@@ -27,11 +27,11 @@ static int survey(trek_var *const *tensors, int count, trek_dtype *dtype)
     return n;
 }
 
-trek_var *trek_get_total_norm(trek_var *const *tensors, int count, double norm_type)
+trek_var *trek_total_norm(trek_var *const *tensors, int count, double norm_type)
 {
     trek_dtype dtype = TREK_F32;
     if (count < 0 || (count > 0 && !tensors))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "get_total_norm: tensors: NULL; they must be given");
+        return trek_fail_null(TREK_ERR_ARGUMENT, "total_norm: tensors: NULL; they must be given");
     int n = survey(tensors, count, &dtype);
     if (n <= 0)
         return n < 0 ? NULL : trek_var_from(trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0)));

@@ -71,7 +71,7 @@ typedef struct trek_update_walk {
     int64_t bytes;                  /* bytes of each array */
     bool zero;                      /* gradients are set to zero after use */
     /* A buffer for the last block of each array. */
-    char room[TREK_UPDATE_ARRAYS][TREK_UPDATE_BLOCK] __attribute__((aligned(64)));
+    char buffer[TREK_UPDATE_ARRAYS][TREK_UPDATE_BLOCK] __attribute__((aligned(64)));
 } trek_update_walk;
 
 /* Prepares a walk over the elements begin .. end of a slice, of `size` bytes each. kept has the bits of the states that exist. */
@@ -93,10 +93,10 @@ static void trek_update_walk_last(trek_update_walk *w, int64_t from, bool back)
     size_t n = (size_t)(w->bytes - from);
     for (int k = 0; k < TREK_UPDATE_ARRAYS; k++) {
         if (w->base[k] && !back) {
-            memset(w->room[k], 0, TREK_UPDATE_BLOCK);
-            w->now[k] = (char *)memcpy(w->room[k], w->base[k] + from, n);
+            memset(w->buffer[k], 0, TREK_UPDATE_BLOCK);
+            w->now[k] = (char *)memcpy(w->buffer[k], w->base[k] + from, n);
         } else if (w->base[k] && k != 1) {
-            memcpy(w->base[k] + from, w->room[k], n);
+            memcpy(w->base[k] + from, w->buffer[k], n);
         }
     }
     if (back && w->zero)

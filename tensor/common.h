@@ -29,12 +29,19 @@
 #define TREK_END
 #endif
 
-/* In a field of an option struct, TREK_OFF turns a feature off. A field that is 0 has its documented default. Arguments of
- * functions have no such special values. */
+/* Options are structs in which 0, which is what a field holds that is left out, stands for the documented default. What cannot be
+ * said with 0 is said in one of three ways. Arguments of functions have no such special values.
+ *   - A switch (bool) whose default is off has the name of the feature: { .causal = true }. If the default is on, the switch is
+ *     called no_ and the name: { .no_bias = true }.
+ *   - TREK_OFF turns off a feature that a number controls and whose default is on: { .max_grad_norm = TREK_OFF }. The comment of
+ *     the field says what is off then.
+ *   - TREK_ZERO is the number 0 in a field whose default is another number: { .lr = TREK_ZERO }.
+ *
+ * TREK_OFF is never the number 0, and TREK_ZERO never turns a feature off unless the number 0 does. */
 #define TREK_OFF (-1)
-/* In a field of an option struct whose default is not 0, TREK_ZERO stands for the number 0: { .lr = TREK_ZERO }. This holds for
- * every such field, whether its comment says so or not. Where 0 is not allowed, TREK_ZERO is refused, as is any other number that
- * is not. Every type of field can hold it exactly. */
+/* The number 0 in a field of an option struct. This holds for every field whose default is not 0, whether its comment says so or
+ * not, and for fields in a fixed range whose default is 0, so that trek_number can be used for both. Where 0 is not allowed,
+ * TREK_ZERO is refused, as is any other number that is not. Every type of field can hold it exactly. */
 #define TREK_ZERO (-2147483647 - 1)
 
 /* Returns what such a field has to hold to mean `number`, which may be 0, for example if it was computed:

@@ -115,7 +115,7 @@ static trek_status attention_mask(const trek_op_call *call, const trek_tensor *q
     if (fits)
         return TREK_OK;
     return trek_op_fail(call, TREK_ERR_SHAPE, "mask: %s; must broadcast to %s", trek_tensor_shape_text(mask, text),
-                        trek_shape_text(trek_shape_make(sizes, 4), expected, sizeof expected));
+                        trek_shape_format(trek_shape_make(sizes, 4), expected, sizeof expected));
 }
 
 /* Checks what forward and backward have in common, and stores the scale in the attributes. */

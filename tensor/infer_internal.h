@@ -48,7 +48,7 @@ static inline trek_status need_sizes(const trek_op_call *call, const char *name,
     if (same)
         return TREK_OK;
     return trek_op_fail(call, TREK_ERR_SHAPE, "%s: %s; must be %s", name, trek_tensor_shape_text(t, text),
-                        trek_shape_text(trek_shape_make(sizes, ndim), expected, sizeof expected));
+                        trek_shape_format(trek_shape_make(sizes, ndim), expected, sizeof expected));
 }
 
 static inline trek_status need_dtype(const trek_op_call *call, const char *name, const trek_tensor *t, trek_dtype dtype)

@@ -197,8 +197,8 @@ static trek_status conv_sizes(const trek_op_call *call, const int64_t *x, const 
     char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
     TRY(check_window(call, a, a + 2, a + 4));
     int64_t groups = a[6];
-    trek_shape_text(trek_shape_make(x, 4), first, sizeof first);
-    trek_shape_text(trek_shape_make(weight, 4), second, sizeof second);
+    trek_shape_format(trek_shape_make(x, 4), first, sizeof first);
+    trek_shape_format(trek_shape_make(weight, 4), second, sizeof second);
     if (groups < 1)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "groups: %lld; must be positive", (long long)groups);
     if (x[1] % groups || x[1] / groups != weight[1])

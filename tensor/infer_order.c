@@ -130,8 +130,8 @@ trek_status trek_infer_diagonal(trek_op_call *call)
     int64_t offset = call->attrs.i[0], rows = x->sizes[first], columns = x->sizes[second], sizes[TREK_MAX_DIMS],
         strides[TREK_MAX_DIMS];
     int64_t below = offset < 0 ? (offset < -rows ? rows : -offset) : 0,
-        beside = offset > 0 ? (offset > columns ? columns : offset) : 0;
-    int64_t length = rows - below < columns - beside ? rows - below : columns - beside;
+        right = offset > 0 ? (offset > columns ? columns : offset) : 0;
+    int64_t length = rows - below < columns - right ? rows - below : columns - right;
     for (int d = 0; d < x->ndim; d++) {
         if (d == first || d == second)
             continue;
@@ -140,7 +140,7 @@ trek_status trek_infer_diagonal(trek_op_call *call)
     }
     sizes[n] = length;
     strides[n++] = x->strides[first] + x->strides[second];
-    int64_t start = length > 0 ? below * x->strides[first] + beside * x->strides[second] : 0;
+    int64_t start = length > 0 ? below * x->strides[first] + right * x->strides[second] : 0;
     call->n_outputs = 1;
     call->outputs[0] = trek_tensor_make_view(x, x->data + start * trek_item_size[x->dtype], n, sizes, strides);
     return call->outputs[0] ? TREK_OK : trek_error_status();

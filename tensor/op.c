@@ -75,7 +75,7 @@ trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *s
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     return trek_op_fail(call, given->dtype == dtype ? TREK_ERR_SHAPE : TREK_ERR_DTYPE,
                         "output: the result, %s %s, does not fit into %s %s",
-                        trek_dtype_name(dtype), trek_shape_text(trek_shape_make(sizes, ndim), a, sizeof a),
+                        trek_dtype_name(dtype), trek_shape_format(trek_shape_make(sizes, ndim), a, sizeof a),
                         trek_dtype_name((trek_dtype)given->dtype), trek_tensor_shape_text(given, b));
 }
 

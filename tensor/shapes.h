@@ -16,7 +16,7 @@ TREK_API bool trek_shape_equal(trek_shape a, trek_shape b);
 
 /* Writes a shape, such as "[64, 784]", to `text` and returns `text`. What does not fit into `capacity` bytes, the ending zero
  * included, is cut off; TREK_SHAPE_TEXT bytes are enough. */
-TREK_API char *trek_shape_text(trek_shape shape, char *text, size_t capacity);
+TREK_API char *trek_shape_format(trek_shape shape, char *text, size_t capacity);
 
 TREK_END
 

@@ -103,7 +103,7 @@ trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, 
     if (!set_sizes(t, ndim, sizes, item)) {
         char text[TREK_SHAPE_TEXT];
         trek_fail(TREK_ERR_SHAPE, "tensor: shape: %s has more elements than memory can hold",
-                  trek_shape_text(trek_shape_make(sizes, ndim), text, sizeof text));
+                  trek_shape_format(trek_shape_make(sizes, ndim), text, sizeof text));
         goto fail;
     }
     s->bytes = (size_t)t->numel * item;

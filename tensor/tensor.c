@@ -19,7 +19,7 @@ trek_status trek_check_creation(const char *what, trek_shape shape, trek_dtype d
     for (int d = 0; d < shape.ndim; d++)
         if (shape.sizes[d] < 0)
             return trek_fail(TREK_ERR_SHAPE, "%s: shape: %s; sizes must not be negative", what,
-                             trek_shape_text(shape, text, sizeof text));
+                             trek_shape_format(shape, text, sizeof text));
     if (trek_dtype_size(dtype) == 0)
         return trek_fail(TREK_ERR_DTYPE, "%s: dtype: %d; must be a value of trek_dtype", what, (int)dtype);
     return TREK_OK;
@@ -231,7 +231,7 @@ trek_tensor *trek_tensor_from_data(const void *data, trek_shape shape, trek_dtyp
 
 char *trek_tensor_shape_text(const trek_tensor *t, char *text)
 {
-    return trek_shape_text(trek_shape_make(t->sizes, t->ndim), text, TREK_SHAPE_TEXT);
+    return trek_shape_format(trek_shape_make(t->sizes, t->ndim), text, TREK_SHAPE_TEXT);
 }
 
 trek_shape trek_tensor_shape(const trek_tensor *t)

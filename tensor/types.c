@@ -208,7 +208,7 @@ bool trek_shape_equal(trek_shape a, trek_shape b)
     return true;
 }
 
-char *trek_shape_text(trek_shape shape, char *text, size_t capacity)
+char *trek_shape_format(trek_shape shape, char *text, size_t capacity)
 {
     char whole[TREK_SHAPE_TEXT] = "[";
     size_t at = 1;

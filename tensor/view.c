@@ -45,7 +45,7 @@ trek_status trek_resolve_shape(trek_shape *shape, int64_t numel, const char *op)
     if (!bad)
         return TREK_OK;
     return trek_fail(TREK_ERR_SHAPE, "%s: shape: %s; must have the same number of elements as the tensor, %lld", op,
-                     trek_shape_text(*shape, text, sizeof text),
+                     trek_shape_format(*shape, text, sizeof text),
                      (long long)numel);
 }
 
@@ -151,7 +151,7 @@ trek_status trek_infer_expand(trek_op_call *call)
         return give_view(call, 0, shape.ndim, shape.sizes, strides);
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     return trek_op_fail(call, TREK_ERR_SHAPE, "shape: %s cannot be expanded to %s", trek_tensor_shape_text(x, a),
-                        trek_shape_text(shape, b, sizeof b));
+                        trek_shape_format(shape, b, sizeof b));
 }
 
 trek_status trek_infer_permute(trek_op_call *call)

@@ -14,7 +14,7 @@ typedef struct remote_opts {
     const char *ssh;       /* a command, followed by a host's name and another command */
     const char *trek_run;  /* its path there */
     const char *folder;    /* where the processes run */
-    char *const *travels;  /* names of variables beside TREK_*, NULL-terminated */
+    char *const *travels;  /* names of variables in addition to TREK_*, NULL-terminated */
     /* What the machines report. `how` is NULL, or why the status is not known. */
     void (*wrote)(int rank, int generation, int which, const char *bytes, size_t count); /* count 0: it is closed */
     void (*ended)(int rank, int status, const char *how);

@@ -207,7 +207,7 @@ void top_add_run(top_lines *lines, const top *t, const top_run *run)
     if (!isnan(part))
         snprintf(done, sizeof done, "%d%%", (int)(part * 100));
     if (s->status == TREK_RUN_RUNNING && s->eta_s >= 0)
-        trek_duration_text(s->eta_s, eta, sizeof eta);
+        trek_duration_format(s->eta_s, eta, sizeof eta);
     add_column(&lines->text, t, run->name, 24);
     trek_text_format(&lines->text, " %-8s %-9s %5s %10s %10s %10s %8s  ", trek_run_status_text(s->status), epoch, done,
                      number(top_latest(run, "loss"), a), number(top_latest(run, "lr"), b), speed(speed_of(run), c), eta);

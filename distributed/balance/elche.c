@@ -234,12 +234,12 @@ trek_status trek_elche_report(trek_elche *e, const double *compute_ms, const int
     return TREK_OK;
 }
 
-trek_status trek_elche_nudge_down(trek_elche *e, double factor)
+trek_status trek_elche_lower_anchor(trek_elche *e, double factor)
 {
     if (!e)
-        return trek_fail_missing("elche_nudge_down", "elche");
+        return trek_fail_missing("elche_lower_anchor", "elche");
     if (!(factor > 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_nudge_down: factor: %g; must be finite and above 0", factor);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_lower_anchor: factor: %g; must be finite and above 0", factor);
     double wanted = ceil((double)e->anchor * fmin(fmax(factor, 0.1), 1) * (1 - 1e-12));
     if (e->global_batches > 0 || wanted >= (double)e->anchor)
         return TREK_OK;
@@ -292,13 +292,13 @@ trek_status trek_elche_counts(const trek_elche *e, int64_t *counts)
     return TREK_OK;
 }
 
-trek_status trek_elche_clamp_total(trek_elche *e, int64_t max, int64_t *counts)
+trek_status trek_elche_counts_within(trek_elche *e, int64_t max, int64_t *counts)
 {
     trek_status status = trek_elche_counts(e, counts);
     if (status != TREK_OK)
         return status;
     if (max < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_clamp_total: max: %lld batches; must be 0 or more", (long long)max);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_counts_within: max: %lld batches; must be 0 or more", (long long)max);
     if (trek_elche_total(e) <= max)
         return TREK_OK;
     for (int r = 0; r < e->ranks; r++)

@@ -88,13 +88,13 @@ TREK_API void trek_elche_free(trek_elche **elche);
  * window ends soonest. Their sum is then `max`, and a rank gets 0 only if `max` is less than the number of ranks with batches.
  * The object does not change.
  * Errors: ARGUMENT if max < 0. */
-TREK_API trek_status trek_elche_clamp_total(trek_elche *elche, int64_t max, int64_t *counts);
+TREK_API trek_status trek_elche_counts_within(trek_elche *elche, int64_t max, int64_t *counts);
 
 /* Lowers the anchor to ceil(anchor * factor), at least 1 and also below its start, and the counts with it, at once. It is for
  * a guard that sees the ranks diverge. Then the anchor grows by at most one batch for each report while it is below
  * max_anchor. `factor` is limited to 0.1 .. 1. With global_batches nothing changes.
  * Errors: ARGUMENT if `factor` is not above 0. */
-TREK_API trek_status trek_elche_nudge_down(trek_elche *elche, double factor);
+TREK_API trek_status trek_elche_lower_anchor(trek_elche *elche, double factor);
 
 TREK_END
 

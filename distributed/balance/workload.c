@@ -272,7 +272,7 @@ trek_status trek_workload_counts(trek_workload *p, int64_t batches, int64_t *cou
         return trek_fail(TREK_ERR_STATE, "graph_shares: windows are turned off; only they have counts");
     if (p->fixed && batches < trek_elche_total(p->elche))
         return trek_apportion(batches, p->shares, p->ranks, counts);
-    return trek_elche_clamp_total(p->elche, batches, counts);
+    return trek_elche_counts_within(p->elche, batches, counts);
 }
 
 uint64_t trek_workload_digest(const trek_workload *p)
@@ -336,7 +336,7 @@ trek_status trek_workload_shrink(trek_workload *p, double factor, bool *shrunk)
     if (!p->windows || p->replay)
         return TREK_OK;
     int64_t before = trek_elche_anchor(p->elche);
-    trek_status status = p->fixed ? shrink_fixed(p, factor) : trek_elche_nudge_down(p->elche, factor);
+    trek_status status = p->fixed ? shrink_fixed(p, factor) : trek_elche_lower_anchor(p->elche, factor);
     *shrunk = status == TREK_OK && trek_elche_anchor(p->elche) < before;
     if (!*shrunk)
         return status;

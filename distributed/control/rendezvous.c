@@ -244,7 +244,7 @@ static trek_status make(trek_rendezvous *rendezvous, const char *address, const 
         status = trek_socket_listen(address, 0, &rendezvous->listen_fd, &port);
     rendezvous->own.port = port;
     if (status == TREK_OK && !(rendezvous->has_thread = trek_thread_begin(&rendezvous->thread, serve, rendezvous) == 0))
-        status = trek_fail(TREK_ERR_STATE, "comm_init: the thread that admits joiners cannot start");
+        status = trek_fail(TREK_ERR_STATE, "comm_init: the thread at which processes rejoin cannot start");
     return status;
 }
 

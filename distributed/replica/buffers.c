@@ -162,14 +162,14 @@ static void merge_block(const copies *c, int64_t at, int64_t n)
     store_all(c, c->values, at, n, mean);
 }
 
-static int64_t batches_of(const trek_buffer_room *room, int rank, int tracked)
+static int64_t batches_of(const trek_buffer_space *room, int rank, int tracked)
 {
     return *(const int64_t *)(const void *)room->copy(room, rank, tracked);
 }
 
 /* Statistics of a synchronised batch norm are equal on all ranks that took part in every forward since the last
  * merge. Ranks that had no rows in one of these do not count. */
-static void drop_late_ranks(const trek_buffer_room *room, int tracked, copies *c)
+static void drop_late_ranks(const trek_buffer_space *room, int tracked, copies *c)
 {
     int64_t most = 0;
     double left = 0;
@@ -185,7 +185,7 @@ static void drop_late_ranks(const trek_buffer_room *room, int tracked, copies *c
     c->total = left;
 }
 
-static void merge_floats(const trek_buffer_room *room, int k, int partner)
+static void merge_floats(const trek_buffer_space *room, int k, int partner)
 {
     const trek_tensor *like = room->replica->buffers[k]->data;
     int tracked = room->apart ? -1 : room->replica->plans[k].tracked;
@@ -203,7 +203,7 @@ static void merge_floats(const trek_buffer_room *room, int k, int partner)
 }
 
 /* Computes the maximum over the ranks that have samples. */
-static void merge_integers(const trek_buffer_room *room, int k)
+static void merge_integers(const trek_buffer_space *room, int k)
 {
     const trek_tensor *like = room->replica->buffers[k]->data;
     const void *ins[TREK_MAX_RANKS];
@@ -217,7 +217,7 @@ static void merge_integers(const trek_buffer_room *room, int k)
     trek_comm_combine((trek_dtype)like->dtype, TREK_REDUCTION_MAX, ins, n, outs, room->n_ranks, 0, like->numel);
 }
 
-void trek_buffers_merge(const trek_buffer_room *room, int first, int stride)
+void trek_buffers_merge(const trek_buffer_space *room, int first, int stride)
 {
     const trek_buffer_plan *plans = room->replica->plans;
     for (int k = first; k < room->replica->n_buffers; k += stride) {

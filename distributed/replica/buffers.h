@@ -26,15 +26,15 @@ typedef struct trek_buffer_plan {
 void trek_buffers_plan(struct trek_replica *replica);
 
 /* All ranks' copies of a replica's buffers, in host memory, contiguous, in the buffers' dtypes. */
-typedef struct trek_buffer_room {
+typedef struct trek_buffer_space {
     const struct trek_replica *replica;
     int n_ranks;
     const double *counts;     /* [n_ranks] samples of each rank, not all 0; a rank with 0 only receives */
     bool apart;               /* layers that meet have not met: each rank had its own batches */
-    char *(*copy)(const struct trek_buffer_room *room, int rank, int k);
-} trek_buffer_room;
+    char *(*copy)(const struct trek_buffer_space *room, int rank, int k);
+} trek_buffer_space;
 /* Makes the copies of buffers first, first + stride, ... what all samples together would have given. Threads may call
  * it in parallel with different values of first. Cannot fail. */
-void trek_buffers_merge(const trek_buffer_room *room, int first, int stride);
+void trek_buffers_merge(const trek_buffer_space *room, int first, int stride);
 
 #endif

@@ -151,13 +151,13 @@ static trek_status pack(const trek_replica *r, char *part, bool back)
 
 /* The parts of all ranks, which follow this rank's own part. */
 typedef struct gathered {
-    trek_buffer_room base;
+    trek_buffer_space base;
     char *all;
     size_t bytes;
     size_t *places;
 } gathered;
 
-static char *copy_of(const trek_buffer_room *room, int rank, int k)
+static char *copy_of(const trek_buffer_space *room, int rank, int k)
 {
     const gathered *g = (const gathered *)room;
     return g->all + (size_t)rank * g->bytes + g->places[k];

@@ -480,13 +480,13 @@ static int find_newest(const place *places, int n)
     return newest;
 }
 
-/* *anew: no process has a state yet. */
-static trek_status agree_on_state(trek_run *run, bool *anew)
+/* *from_start: no process has a state yet. */
+static trek_status agree_on_state(trek_run *run, bool *from_start)
 {
     run_elastic *e = run->elastic;
     int n = trek_comm_world_size(e->comm), source = 0;
     bool late = false;
-    *anew = false;
+    *from_start = false;
     place *places = trek_calloc((size_t)n, sizeof *places);
     trek_status status = trek_replica_agree(e->comm, places ? TREK_OK : TREK_ERR_MEMORY, "trainer_run");
     if (status == TREK_OK)
@@ -495,7 +495,7 @@ static trek_status agree_on_state(trek_run *run, bool *anew)
         source = find_newest(places, n);
         for (int p = 0; p < n; p++)
             late |= places[p].epoch == OTHERS_STATE;
-        *anew = places[source].epoch < 0 && !late;
+        *from_start = places[source].epoch < 0 && !late;
         if (places[source].epoch >= 0)
             status = share_state(run, source);
         else if (late)
@@ -503,7 +503,7 @@ static trek_status agree_on_state(trek_run *run, bool *anew)
                 trek_fail(TREK_ERR_STATE,
                           "trainer_run: none of the remaining processes has a state of the run from which it could continue");
     }
-    if (status == TREK_OK && !*anew && later(&places[source], &e->at) > 0)
+    if (status == TREK_OK && !*from_start && later(&places[source], &e->at) > 0)
         status = catch_up(run, &places[source]);
     trek_free(places);
     return status;
@@ -571,8 +571,8 @@ static trek_status take_up(trek_run *run, void (*drop)(trek_run *run), trek_stat
     if (run->graph)
         trek_graph_zero_grad(run->graph); /* nothing of the step that was dropped is under way any more */
     trek_error_clear();
-    bool anew;
-    trek_status status = agree_on_state(run, &anew);
+    bool from_start;
+    trek_status status = agree_on_state(run, &from_start);
     if (status != TREK_OK)
         return status;
     if (run->graph && run->graph->settings.stop_agreed)
@@ -582,7 +582,7 @@ static trek_status take_up(trek_run *run, void (*drop)(trek_run *run), trek_stat
     trek_run_epoch_free(run->pending);
     run->pending = NULL;
     run->opts.trainer.comm = e->comm;
-    if (anew)
+    if (from_start)
         return start_anew(run, build);
     status = build(run);
     return status == TREK_OK ? load_state(run) : status;

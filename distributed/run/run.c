@@ -11,6 +11,7 @@
 #include "nn/module_tree.h"
 #include "tensor/debug.h"
 #include "tensor/memory_internal.h"
+#include "tensor/option_internal.h"
 
 static void *run_thread(void *arg)
 {
@@ -41,8 +42,13 @@ static void run_free(trek_run *run)
     trek_free(run);
 }
 
-static trek_run *start(const trek_run_opts *opts, trek_module *module)
+static trek_run *start(const trek_run_opts *given, trek_module *module)
 {
+    trek_run_opts own = given ? *given : (trek_run_opts){ 0 };
+    const trek_run_opts *opts = given ? &own : NULL;
+    own.patience = trek_option_integer(own.patience, 0);
+    own.min_delta = trek_option(own.min_delta, 0);
+    own.lr_scale = trek_option(own.lr_scale, 0);
     if (trek_run_check(opts, module) != TREK_OK)
         return NULL;
     trek_run *run = trek_calloc(1, sizeof *run);

@@ -105,7 +105,7 @@ static trek_status prepare_pass(ranks_stepper *s, trek_var *loss, double stated,
     if (status == TREK_OK && trek_var_numel(loss) != 1) {
         char text[TREK_SHAPE_TEXT];
         status = trek_fail(TREK_ERR_SHAPE, "graph_backward: loss: %s; must be a scalar",
-                           trek_shape_text(trek_var_shape(loss), text, sizeof text));
+                           trek_shape_format(trek_var_shape(loss), text, sizeof text));
     }
     *counted = NULL;
     *own = status == TREK_OK ? own_weight(s, loss, stated, counted) : 1;

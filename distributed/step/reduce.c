@@ -245,11 +245,11 @@ static void keep_flags(ranks_stepper *s, int rank)
 
 /* Ranks in host memory merge each other's buffers in place, each rank some of them. That cannot fail. */
 typedef struct local_room {
-    trek_buffer_room base;
+    trek_buffer_space base;
     const ranks_stepper *s;
 } local_room;
 
-static char *local_copy(const trek_buffer_room *room, int rank, int k)
+static char *local_copy(const trek_buffer_space *room, int rank, int k)
 {
     return ((const local_room *)room)->s->replicas[rank].model->buffers[k]->data->data;
 }

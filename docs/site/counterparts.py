@@ -44,7 +44,7 @@ SAME = {
         "trek_irfftn trek_hfft trek_ihfft trek_fftshift trek_ifftshift trek_fftfreq trek_rfftfreq",
     "torch.special": "trek_entr trek_xlog1py trek_ndtr trek_log_ndtr trek_i0e trek_i1 trek_i1e",
     "torch.Tensor": "trek_expand trek_contiguous trek_repeat trek_add_ trek_sub_ trek_mul_ trek_div_ trek_fill_ trek_copy_",
-    "torch.nn.utils": "trek_parameters_to_vector trek_vector_to_parameters trek_get_total_norm",
+    "torch.nn.utils": "trek_parameters_to_vector trek_vector_to_parameters trek_total_norm",
     "torch.nn.utils.parametrizations": "trek_weight_norm trek_spectral_norm",
     "torch.nn.utils.parametrize": "trek_is_parametrized",
     "torch.autograd": "trek_grad trek_gradcheck",

@@ -24,7 +24,7 @@ void report_head(FILE *to, const bench *b)
     for (int k = 0; k < n_modes; k++)
         fprintf(to, "* `%s`: %s.\n", modes[k].name, modes[k].about);
     fprintf(to, "\nUpdates: those of one rank, and all ranks' own where parameters are averaged. Averages: how often the\n"
-            "ranks' gradients or parameters were brought together. Of the ideal: the throughput beside the sum of the\n"
+            "ranks' gradients or parameters were brought together. Of the ideal: the throughput compared with the sum of the\n"
             "ranks' own, which is solo's, divided by each factor%s. Of their own: the same\nbeside what the ranks did while they "
             "computed. Waiting: the share of time in which they did not. MB sent: by one process,\nwhere "
             "averages are made in the background. Parameters: a checksum of the final ones, of the first seed.\n",

@@ -342,7 +342,7 @@ static trek_var *gradient_lies_last(trek_var *var, trek_var *grad, void *arg)
     n_grads++;
     if (!lies_last(grad))
         fail_msg("the gradient of %s does not lie channels last",
-                 trek_shape_text(trek_var_shape(var), (char[TREK_SHAPE_TEXT]){ 0 }, TREK_SHAPE_TEXT));
+                 trek_shape_format(trek_var_shape(var), (char[TREK_SHAPE_TEXT]){ 0 }, TREK_SHAPE_TEXT));
     return NULL;
 }
 

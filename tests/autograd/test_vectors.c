@@ -87,8 +87,8 @@ static void compare(const char *name, const char *what, const trek_var *got, dou
         fail_msg("%s %s: nothing: %s", name, what, trek_error());
     if (!trek_shape_equal(trek_var_shape(got), want->shape)) {
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-        fail_msg("%s %s: %s, should be %s", name, what, trek_shape_text(trek_var_shape(got), a, sizeof a),
-                 trek_shape_text(want->shape, b, sizeof b));
+        fail_msg("%s %s: %s, should be %s", name, what, trek_shape_format(trek_var_shape(got), a, sizeof a),
+                 trek_shape_format(want->shape, b, sizeof b));
     }
     size_t bytes = sizeof *values * (size_t)trek_shape_numel(want->shape);
     assert_int_equal(trek_tensor_to_host(trek_var_data(got), TREK_F64, values, bytes), TREK_OK);

@@ -17,7 +17,7 @@ DRIVEN = {"optimizer_new", "optimizer_free", "optimizer_step", "optimizer_zero_g
           "optimizer_group_lr", "optimizer_add_group", "clip_grad_norm", "clip_grad_value", "grad_scaler_new", "grad_scaler_free", "grad_scaler_scale",
           "grad_scaler_unscale", "grad_scaler_step", "grad_scaler_update", "grad_scaler_value"}
 HELPERS = {"with_state": "tests/optim/test_low_state.c", "optimizer_vectors": "tests/optim/test_optimizer_around.c", "optimizer_regroup": "tests/optim/test_optimizer_around.c",
-           "optimizer_reset": "tests/optim/test_optimizer_around.c", "get_total_norm": "tests/nn/test_parameters.c", "grad_scaler_save": "checkpoints", "grad_scaler_load": "checkpoints",
+           "optimizer_reset": "tests/optim/test_optimizer_around.c", "total_norm": "tests/nn/test_parameters.c", "grad_scaler_save": "checkpoints", "grad_scaler_load": "checkpoints",
            "optimizer_save": "tests/optim/test_optimizer_save.c", "optimizer_load": "tests/optim/test_optimizer_save.c"}
 
 
@@ -54,7 +54,7 @@ def options(rng, name):
                 "eps2": rng.choice([0.0, 0.1]), "d": rng.choice([0.0, 2.0])}
     if name == "muon":
         del common["maximize"]
-        return {**common, "momentum": rng.choice([0.0, 0.3, 0.5, zero]), "without_nesterov": rng.random() < 0.3, "ns_steps": rng.choice([0.0, 0.0, 1.0]),
+        return {**common, "momentum": rng.choice([0.0, 0.3, 0.5, zero]), "no_nesterov": rng.random() < 0.3, "ns_steps": rng.choice([0.0, 0.0, 1.0]),
                 "eps": rng.choice([0.0, 1e-3]), "adjust_lr": rng.randrange(3), "adam": rng.random() < 0.3, "beta1": rng.choice([0.0, 0.5]),
                 "beta2": rng.choice([0.0, 0.9])}
     betas = {"beta1": rng.choice([0.0, 0.5, zero]), "beta2": rng.choice([0.0, 0.9, zero])}
@@ -105,7 +105,7 @@ def torch_options(name, o):
     if name == "lars":
         return {**common, "momentum": real(o["momentum"], 0.9), "trust": real(o["trust_coefficient"], 1e-3), "eps": real(o["eps"], 1e-8)}
     if name == "muon":
-        return {**common, "weight_decay": o["weight_decay"] or 0.1, "momentum": real(o["momentum"], 0.95), "nesterov": not o["without_nesterov"],
+        return {**common, "weight_decay": o["weight_decay"] or 0.1, "momentum": real(o["momentum"], 0.95), "nesterov": not o["no_nesterov"],
                 "steps": int(o["ns_steps"] or 5), "eps": o["eps"] or (1e-8 if o["adam"] else 1e-7), "adam": o["adam"],
                 "adjust": (None, "match_rms_adamw", "spectral_unclamped")[o["adjust_lr"]], "betas": (o["beta1"] or 0.9, o["beta2"] or 0.999)}
     common["foreach"] = False

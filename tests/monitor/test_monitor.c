@@ -104,11 +104,11 @@ static void durations(void **state)
                   { 3599.4, "59m 59s" }, { 1e9, "277777h 47m" }, { (double)INFINITY, "?" }, { 119.6, "2m 0s" } };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         char duration[32];
-        assert_ptr_equal(trek_duration_text(cases[k].seconds, duration, sizeof duration), duration);
+        assert_ptr_equal(trek_duration_format(cases[k].seconds, duration, sizeof duration), duration);
         assert_string_equal(duration, cases[k].text);
     }
     char few[4];
-    assert_string_equal(trek_duration_text(272, few, sizeof few), "4m ");
+    assert_string_equal(trek_duration_format(272, few, sizeof few), "4m ");
 }
 
 /* --- elsewhere than on a terminal ----------------------------------------------------------- */

@@ -317,7 +317,7 @@ static void test_refused(void **state)
     refuse(p, (probe){ .layers = 2, .depth = 8, .blind = true }, two, NULL, TREK_ERR_ARGUMENT,
            "only causal attention can be cached");
     refuse(p, (probe){ .layers = 2, .depth = 8, .nests = true }, two, NULL, TREK_ERR_STATE, "inside another cached forward");
-    refuse(p, (probe){ .layers = 2, .depth = 8 }, decoder_tokens(1, 2, 5), NULL, TREK_ERR_ARGUMENT, "room for 6");
+    refuse(p, (probe){ .layers = 2, .depth = 8 }, decoder_tokens(1, 2, 5), NULL, TREK_ERR_ARGUMENT, "the cache holds 6");
     assert_non_null(cached(base, p->cache, decoder_tokens(1, 2, 5), (int64_t[]){ 4, 4 })); /* padding needs no room */
     assert_int_equal(trek_kv_cache_length(p->cache, 1), 6);
     assert_null(trek_forward_cached(NULL, p->cache, &two, 1, NULL));

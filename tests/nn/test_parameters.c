@@ -71,17 +71,17 @@ static void test_refused(void **state)
     trek_var *after = trek_parameters_to_vector(params);
     for (int64_t i = 0; i < trek_var_numel(after); i++)
         assert_true(at(before, i) == at(after, i));
-    REFUSED(trek_get_total_norm(NULL, 1, 2), TREK_ERR_ARGUMENT, "tensors");
-    REFUSED(trek_get_total_norm(&vector, -1, 2), TREK_ERR_ARGUMENT, "tensors");
+    REFUSED(trek_total_norm(NULL, 1, 2), TREK_ERR_ARGUMENT, "tensors");
+    REFUSED(trek_total_norm(&vector, -1, 2), TREK_ERR_ARGUMENT, "tensors");
     trek_var *whole = trek_cast(vector, TREK_I64);
-    REFUSED(trek_get_total_norm(&whole, 1, 2), TREK_ERR_DTYPE, "i64");
+    REFUSED(trek_total_norm(&whole, 1, 2), TREK_ERR_DTYPE, "i64");
     trek_scope_end(scope);
     trek_params_free(&params);
     trek_params_free(&none);
     trek_module_free(&m);
 }
 
-static trek_var *norm_of(trek_var *const *inputs, int n, void *p) { return trek_get_total_norm(inputs, n, *(double *)p); }
+static trek_var *norm_of(trek_var *const *inputs, int n, void *p) { return trek_total_norm(inputs, n, *(double *)p); }
 
 static void test_total_norm(void **state)
 {
@@ -98,12 +98,12 @@ static void test_total_norm(void **state)
             for (int64_t j = 0; j < trek_var_numel(list[i]); j++)
                 sum = isinf(p) ? fmax(sum, fabs(at(list[i], j))) : sum + pow(fabs(at(list[i], j)), p);
         }
-        trek_var *norm = trek_get_total_norm(list, 4, p);
+        trek_var *norm = trek_total_norm(list, 4, p);
         assert_int_equal(trek_var_ndim(norm), 0);
         expect_near(trek_var_item(norm), isinf(p) ? sum : pow(sum, 1 / p), 1e-12 * fmax(1, pow(sum, isinf(p) ? 1 : 1 / p)));
         fine(trek_gradcheck(norm_of, list, 3, &p, NULL));
     }
-    trek_var *none = trek_get_total_norm(NULL, 0, 2);
+    trek_var *none = trek_total_norm(NULL, 0, 2);
     assert_true(trek_var_item(none) == 0 && trek_var_dtype(none) == TREK_F32);
 }
 
@@ -116,13 +116,13 @@ static void test_total_norm_of_gradients(void **state)
     fine(trek_backward(trek_sum(trek_square(trek_forward(m, trek_var_from(test_tensor(1, trek_dims(5, 4), 1)))),
                                 trek_dims_all(), false)));
     trek_var *grads[] = { trek_var_grad(trek_params_var(params, 0)), trek_var_grad(trek_params_var(params, 1)) };
-    double norm = trek_var_item(trek_get_total_norm(grads, 2, 2));
+    double norm = trek_var_item(trek_total_norm(grads, 2, 2));
     expect_near(norm, trek_clip_grad_norm(params, 1e9), 1e-5);
     trek_var *many = trek_var_from(trek_tensor_ones(trek_dims(70000), TREK_BF16, test_device()));
-    trek_var *low = trek_get_total_norm((trek_var *[]){ many, many }, 2, 2);
+    trek_var *low = trek_total_norm((trek_var *[]){ many, many }, 2, 2);
     assert_int_equal(trek_var_dtype(low), TREK_BF16);
     expect_near(trek_var_item(low), sqrt(140000), 1);
-    assert_int_equal(trek_var_dtype(trek_get_total_norm((trek_var *[]){ many, grads[0] }, 2, 2)), TREK_F32);
+    assert_int_equal(trek_var_dtype(trek_total_norm((trek_var *[]){ many, grads[0] }, 2, 2)), TREK_F32);
     trek_scope_end(scope);
     trek_params_free(&params);
     trek_module_free(&m);

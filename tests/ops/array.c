@@ -476,7 +476,7 @@ void array_compare(op_report *r, const char *what, const op_array *want, const t
         memcmp(got->sizes, want->sizes, sizeof(int64_t) * (size_t)want->ndim) != 0) {
         report_fail(r, "%s is %s %s, should be %s %s", what, trek_dtype_name((trek_dtype)got->dtype),
                     trek_tensor_shape_text(got, have), trek_dtype_name(want->dtype),
-                    trek_shape_text(trek_shape_make(want->sizes, want->ndim), ask, sizeof ask));
+                    trek_shape_format(trek_shape_make(want->sizes, want->ndim), ask, sizeof ask));
         return;
     }
     op_array a;

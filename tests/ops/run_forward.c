@@ -57,7 +57,7 @@ static void describe(op_report *r, const op_case *c, trek_dtype dtype, op_layout
     for (int k = 0; k < c->n && strlen(list) < 120; k++) {
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%.40s", k ? " " : "",
-                 c->in[k].absent ? "-" : trek_shape_text(c->in[k].shape, shapes, sizeof shapes));
+                 c->in[k].absent ? "-" : trek_shape_format(c->in[k].shape, shapes, sizeof shapes));
     }
     snprintf(r->text, sizeof r->text, "%.60s %s (%s, %s, i0 %lld f0 %g): %.500s", c->label, list, trek_dtype_name(dtype),
              layouts[layout], (long long)c->attrs.i[0], c->attrs.f[0], before);

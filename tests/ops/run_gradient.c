@@ -211,7 +211,7 @@ static void name_case(op_report *r, const op_case *c, op_layout layout)
     char before[1024], shape[TREK_SHAPE_TEXT];
     snprintf(before, sizeof before, "%s", r->text);
     snprintf(r->text, sizeof r->text, "%.60s %.60s (layout %d, i0 %lld, f0 %g): %.500s", c->label,
-             trek_shape_text(c->in[0].shape, shape, sizeof shape), layout, (long long)c->attrs.i[0], c->attrs.f[0], before);
+             trek_shape_format(c->in[0].shape, shape, sizeof shape), layout, (long long)c->attrs.i[0], c->attrs.f[0], before);
 }
 
 /* A GPU's gradients are held against differences of the CPU's op, which is the same function: shown here at the point, and by

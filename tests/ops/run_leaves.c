@@ -349,7 +349,7 @@ static void leaves_case(const op_row *row, const op_case *c, void *arg)
         char before[800], shape[TREK_SHAPE_TEXT];
         snprintf(before, sizeof before, "%.790s", r->text);
         r->text[0] = 0;
-        report_fail(r, "%.60s %.60s (i0 %lld, f0 %g): %s", c->label, trek_shape_text(c->in[0].shape, shape, sizeof shape),
+        report_fail(r, "%.60s %.60s (i0 %lld, f0 %g): %s", c->label, trek_shape_format(c->in[0].shape, shape, sizeof shape),
                     (long long)c->attrs.i[0],
                     c->attrs.f[0], before);
     }

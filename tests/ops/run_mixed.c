@@ -153,7 +153,7 @@ static void run_mixture(const op_row *row, const op_case *c, trek_dtype a, trek_
     char before[800], shape[TREK_SHAPE_TEXT];
     snprintf(before, sizeof before, "%.790s", r->text);
     r->text[0] = 0;
-    report_fail(r, "%.60s %.60s (%s, inputs %#x %s%s): %s", c->label, trek_shape_text(c->in[0].shape, shape, sizeof shape),
+    report_fail(r, "%.60s %.60s (%s, inputs %#x %s%s): %s", c->label, trek_shape_format(c->in[0].shape, shape, sizeof shape),
                 trek_dtype_name(a),
                 set,
                 trek_dtype_name(b), create ? ", create_graph" : "", before);

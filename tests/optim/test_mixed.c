@@ -597,7 +597,7 @@ static void bad_options_are_refused(void **state)
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         REFUSED(trek_grad_scaler_new(&bad[k]), TREK_ERR_ARGUMENT, "grad_scaler");
     }
-    trek_grad_scaler *off = trek_grad_scaler_new(&(trek_grad_scaler_opts){ .disabled = true });
+    trek_grad_scaler *off = trek_grad_scaler_new(&(trek_grad_scaler_opts){ .no_scaling = true });
     trek_scope scope = trek_scope_begin();
     trek_var *x = trek_var_from(test_values((double[]){ 3 }, trek_dims_none(), TREK_F32));
     assert_ptr_equal(trek_grad_scaler_scale(off, x), x);

@@ -168,6 +168,34 @@ static void numbers(void **state)
     assert_true(trek_number(0) == TREK_ZERO && trek_number(-0.0) == TREK_ZERO && trek_number(0.25) == 0.25);
 }
 
+/* TREK_ZERO in fields whose default is 0. */
+static void defaults_of_zero(void **state)
+{
+    const float values[] = { 0.5f, -1, 2, 0.25f };
+    const int64_t classes[] = { 1, 0 };
+    trek_var *x = given(values, trek_dims(2, 2)), *eye = given((const float[]){ 1, 0, 0, 1 }, trek_dims(2, 2));
+    trek_var *labels = trek_var_from(trek_tensor_from_data(classes, trek_dims(2), TREK_I64, trek_cpu(0)));
+    trek_cross_entropy_opts loss = { .label_smoothing = TREK_ZERO };
+    double plain = trek_var_item(trek_cross_entropy(x, labels));
+    assert_true(trek_var_item(trek_cross_entropy_with(x, labels, &loss)) == plain);
+    assert_float_equal(trek_var_item(trek_linear_cross_entropy(x, eye, NULL, labels, &loss)), plain, 1e-6);
+    assert_true(trek_var_item(trek_nll_loss_with(x, labels, &loss)) == trek_var_item(trek_nll_loss(x, labels)));
+    trek_var *q = trek_reshape(x, trek_dims(1, 1, 2, 2));
+    trek_var *seen = trek_attention(q, q, q, &(trek_attention_opts){ .dropout = TREK_ZERO }),
+        *all = trek_attention(q, q, q, NULL);
+    for (int k = 0; k < 4; k++)
+        assert_true(at(seen, k) == at(all, k));
+    trek_module *made[] = {
+        trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){ .embed_dim = 2, .heads = 1, .dropout = TREK_ZERO }),
+        trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .layers = 2, .dropout = TREK_ZERO }),
+    };
+    for (size_t k = 0; k < sizeof made / sizeof *made; k++) {
+        assert_non_null(made[k]);
+        trek_module_free(&made[k]);
+    }
+    assert_int_equal(trek_error_status(), TREK_OK);
+}
+
 static void layers(void **state)
 {
     const float values[] = { -1, 2, -3, 4 };
@@ -457,7 +485,8 @@ int main(void)
     if (getenv("TREK_TEST_USE"))
         return use_library();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(options_of_optimizers), TEST(numbers), TEST(layers),
+    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(options_of_optimizers), TEST(numbers), TEST(defaults_of_zero),
+                                        TEST(layers),
                                         TEST(windows), TEST(half_a_padding), TEST(functions),
                                         TEST(loaders),
                                         TEST(devices),

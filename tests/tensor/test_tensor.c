@@ -51,8 +51,8 @@ static void devices(void **state)
     assert_int_equal(trek_device_parse("cpu:3", &d), TREK_OK);
     assert_string_equal(trek_device_name(d, text, sizeof text), "cpu:3");
     assert_string_equal(trek_device_name(d, text, 3), "cp");
-    assert_string_equal(trek_shape_text(trek_dims(64, 784), text, sizeof text), "[64, 784]");
-    assert_string_equal(trek_shape_text(trek_dims(64, 784), text, 6), "[64, ");
+    assert_string_equal(trek_shape_format(trek_dims(64, 784), text, sizeof text), "[64, 784]");
+    assert_string_equal(trek_shape_format(trek_dims(64, 784), text, 6), "[64, ");
     const char *bad[] = { "", "gpu", "cpu:", "cpu:x", "cpu:-1", "cpu:1x", "cuda:99999999999" };
     for (int k = 0; k < 7; k++) {
         assert_int_equal(trek_device_parse(bad[k], &d), TREK_ERR_ARGUMENT);

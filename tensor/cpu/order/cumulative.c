@@ -10,7 +10,7 @@
     static void name(const trek_order *o, char *const *data, int64_t columns, void *scratch)           \
     {                                                                                                  \
         const trek_order own = { .n = o->n, .along = { o->along[0], o->along[1], o->along[2] },        \
-                                 .beside = { o->beside[0], o->beside[1], o->beside[2] } };              \
+                                 .across = { o->across[0], o->across[1], o->across[2] } };              \
         char *const at[TREK_ORDER_OPERANDS] = { data[0], data[1], data[2] };                           \
         (void)scratch;                                                                                 \
         if (columns == 1)                                                                              \
@@ -27,15 +27,15 @@
         int64_t at[NEIGHBOURS] = { 0 };                                                                \
         T held[NEIGHBOURS];                                                                            \
         for (int64_t c = 0; c < columns; c++)                                                          \
-            held[c] = ((const T *)data[0])[c * o->beside[0]], best[c] = value(held[c]);                \
+            held[c] = ((const T *)data[0])[c * o->across[0]], best[c] = value(held[c]);                \
         for (int64_t i = 0; i < o->n; i++)                                                             \
             for (int64_t c = 0; c < columns; c++) {                                                    \
-                const T x = ((const T *)data[0])[i * o->along[0] + c * o->beside[0]];                  \
+                const T x = ((const T *)data[0])[i * o->along[0] + c * o->across[0]];                  \
                 const V v = value(x);                                                                  \
                 if ((v != v) | ((best[c] == best[c]) & (v compare best[c])))                           \
                     best[c] = v, held[c] = x, at[c] = i;                                               \
-                ((T *)data[1])[i * o->along[1] + c * o->beside[1]] = held[c];                          \
-                ((int64_t *)data[2])[i * o->along[2] + c * o->beside[2]] = at[c];                      \
+                ((T *)data[1])[i * o->along[1] + c * o->across[1]] = held[c];                          \
+                ((int64_t *)data[2])[i * o->along[2] + c * o->across[2]] = at[c];                      \
             }                                                                                          \
     }                                                                                                  \
     LINES(name)
@@ -68,8 +68,8 @@ static const lines_fn extremes[TREK_DTYPE_COUNT][2] = {
             product[c] = 1;                                                                            \
         for (int64_t i = 0; i < o->n; i++)                                                             \
             for (int64_t c = 0; c < columns; c++) {                                                    \
-                product[c] *= (A)value(((const T *)data[0])[i * o->along[0] + c * o->beside[0]]);      \
-                ((R *)data[1])[i * o->along[1] + c * o->beside[1]] = stored(product[c]);               \
+                product[c] *= (A)value(((const T *)data[0])[i * o->along[0] + c * o->across[0]]);      \
+                ((R *)data[1])[i * o->along[1] + c * o->across[1]] = stored(product[c]);               \
             }                                                                                          \
     }                                                                                                  \
     LINES(cumprod_##name)

@@ -91,8 +91,8 @@ static void lines(const trek_order *o, char *const *data, int64_t columns, void 
                      : dtype == TREK_F32 ? TREK_LANE_4 : TREK_LANE_8;
     (void)scratch;
     for (int64_t c = 0; c < columns; c++)
-        (dtype == TREK_F64 ? line_f64 : line_f32)(lane, data[0] + c * o->beside[0] * o->width, o->along[0] * o->width,
-                                                  data[1] + c * o->beside[1] * o->width, o->along[1] * o->width, o->n);
+        (dtype == TREK_F64 ? line_f64 : line_f32)(lane, data[0] + c * o->across[0] * o->width, o->along[0] * o->width,
+                                                  data[1] + c * o->across[1] * o->width, o->along[1] * o->width, o->n);
 }
 
 static trek_status logcumsumexp(const trek_op_call *call)

@@ -6,23 +6,23 @@
 void trek_order_begin(trek_order *o, const trek_op_call *call, int64_t block)
 {
     const trek_tensor *x = call->inputs[0], *tensors[TREK_ORDER_OPERANDS] = { x, call->outputs[0], call->outputs[1] };
-    int dim = (int)call->attrs.i[0], beside = -1;
+    int dim = (int)call->attrs.i[0], across = -1;
     *o = (trek_order){ .call = call, .operands = call->outputs[1] ? 3 : 2, .width = trek_item_size[x->dtype], .columns = 1 };
     o->n = x->ndim > 0 ? x->sizes[dim] : 1;
     if (x->ndim > 1 && dim != x->ndim - 1)
-        beside = x->ndim - 1;
+        across = x->ndim - 1;
     for (int k = 0; k < o->operands; k++) {
         const trek_tensor *t = tensors[k];
         int n = 0;
         o->data[k] = t->data;
         o->along[k] = t->ndim > 0 ? t->strides[dim] : 0;
-        o->beside[k] = beside >= 0 ? t->strides[beside] : 0;
+        o->across[k] = across >= 0 ? t->strides[across] : 0;
         for (int d = 0; d < t->ndim; d++)
-            if (d != dim && d != beside)
+            if (d != dim && d != across)
                 o->outer[k][n++] = t->strides[d];
     }
     for (int d = 0; d < x->ndim; d++) {
-        if (d == beside)
+        if (d == across)
             o->columns = x->sizes[d];
         else if (d != dim)
             o->outer_sizes[o->n_outer++] = x->sizes[d];
@@ -45,7 +45,7 @@ static void run_part(void *arg, int64_t begin, int64_t end)
         int64_t first = unit % o->blocks * o->block, outer = unit / o->blocks, at[TREK_ORDER_OPERANDS];
         char *data[TREK_ORDER_OPERANDS] = { NULL };
         for (int k = 0; k < o->operands; k++)
-            at[k] = first * o->beside[k];
+            at[k] = first * o->across[k];
         for (int d = o->n_outer - 1; d >= 0; d--) {
             int64_t place = outer % o->outer_sizes[d];
             outer /= o->outer_sizes[d];

@@ -15,7 +15,7 @@ typedef struct trek_order {
     int operands, width;             /* width: bytes of an element of x and values */
     int64_t n;                       /* elements of a line of x */
     char *data[TREK_ORDER_OPERANDS];
-    int64_t along[TREK_ORDER_OPERANDS], beside[TREK_ORDER_OPERANDS]; /* strides in elements */
+    int64_t along[TREK_ORDER_OPERANDS], across[TREK_ORDER_OPERANDS]; /* strides in elements */
     int n_outer;
     int64_t outer_sizes[TREK_MAX_DIMS], outer[TREK_ORDER_OPERANDS][TREK_MAX_DIMS];
     int64_t columns, block, blocks;  /* neighbouring lines, and how many are processed at a time */

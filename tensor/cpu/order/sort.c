@@ -119,7 +119,7 @@ static void load_keys(const trek_order *o, char *const *data, int64_t columns, c
     uint64_t flip = descending ? ~(uint64_t)0 >> (64 - 8 * k->bytes) : 0;
     for (int64_t first = 0; first < o->n; first += TILE)
         for (int64_t c = 0; c < columns; c++)
-            k->load(keys + (size_t)(c * o->n) * key_size(o), data[0] + c * o->beside[0] * o->width, o->along[0], first,
+            k->load(keys + (size_t)(c * o->n) * key_size(o), data[0] + c * o->across[0] * o->width, o->along[0], first,
                     o->n - first < TILE ? o->n - first : TILE, flip);
 }
 
@@ -128,9 +128,9 @@ static void store_sorted(const trek_order *o, char *const *data, int64_t columns
 {
     for (int64_t first = 0; first < n; first += TILE)
         for (int64_t c = 0; c < columns; c++)
-            kind_of(o)->store(data[1] + c * o->beside[1] * o->width, o->along[1], (int64_t *)data[2] + c * o->beside[2],
+            kind_of(o)->store(data[1] + c * o->across[1] * o->width, o->along[1], (int64_t *)data[2] + c * o->across[2],
                               o->along[2],
-                              sorted[c], data[0] + c * o->beside[0] * o->width, o->along[0], first,
+                              sorted[c], data[0] + c * o->across[0] * o->width, o->along[0], first,
                               n - first < TILE ? n - first : TILE);
 }
 

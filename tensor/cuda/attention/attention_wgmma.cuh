@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What attention forward and backward on sm_90a share: the shape of a block, its mbarriers and tensor copies,
  * products of tiles, and which calls they accept. A block owns 128 rows of one side, 64 for each of two warpgroups. A
- * ninth warp requests tiles of the other side, in two stages. This is compiled for compute_90a beside the library's
+ * ninth warp requests tiles of the other side, in two stages. This is compiled for compute_90a in addition to the library's
  * architectures, for which the code of these kernels is empty (tensor/cuda/meson.build). */
 #ifndef TREK_TENSOR_CUDA_ATTENTION_ATTENTION_WGMMA_CUH
 #define TREK_TENSOR_CUDA_ATTENTION_ATTENTION_WGMMA_CUH

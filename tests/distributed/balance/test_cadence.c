@@ -274,51 +274,51 @@ static void hints_seed_the_counts(void **state)
     trek_elche_free(&e);
 }
 
-static void nudges_go_down_only(void **state)
+static void the_anchor_is_only_lowered(void **state)
 {
     trek_elche *e = trek_elche_new(2, &(trek_elche_opts){ .anchor = 20 });
     report2(e, 1000, 2000, 20, 20, 0);
     COUNTS(e, 40, 20);
-    assert_int_equal(trek_elche_nudge_down(e, 0.5), TREK_OK);
+    assert_int_equal(trek_elche_lower_anchor(e, 0.5), TREK_OK);
     assert_int_equal(trek_elche_anchor(e), 10);
     COUNTS(e, 20, 10);
-    assert_int_equal(trek_elche_nudge_down(e, 3), TREK_OK); /* never up */
+    assert_int_equal(trek_elche_lower_anchor(e, 3), TREK_OK); /* never up */
     assert_int_equal(trek_elche_anchor(e), 10);
     for (int k = 0; k < 6; k++)
-        assert_int_equal(trek_elche_nudge_down(e, 0.001), TREK_OK);
+        assert_int_equal(trek_elche_lower_anchor(e, 0.001), TREK_OK);
     assert_int_equal(trek_elche_anchor(e), 1);
     COUNTS(e, 2, 1);
-    FAILS(trek_elche_nudge_down(e, 0), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_elche_lower_anchor(e, 0), TREK_ERR_ARGUMENT, "");
     trek_elche_free(&e);
 
     e = trek_elche_new(2, &(trek_elche_opts){ .slow_rank = 1, .speed_ratio = 3 }); /* before anything is measured */
-    assert_int_equal(trek_elche_nudge_down(e, 0.5), TREK_OK);
+    assert_int_equal(trek_elche_lower_anchor(e, 0.5), TREK_OK);
     COUNTS(e, 15, 5);
     trek_elche_free(&e);
 }
 
-static void totals_are_clamped(void **state)
+static void totals_have_a_limit(void **state)
 {
     int64_t counts[3];
     trek_elche *e = trek_elche_new(2, NULL);
     report2(e, 500, 1000, 10, 10, 0);
-    assert_int_equal(trek_elche_clamp_total(e, 15, counts), TREK_OK);
+    assert_int_equal(trek_elche_counts_within(e, 15, counts), TREK_OK);
     assert_int_equal(counts[0] + counts[1], 15);
     assert_true(counts[0] >= counts[1] && counts[1] >= 1);
-    assert_int_equal(trek_elche_clamp_total(e, 30, counts), TREK_OK);
+    assert_int_equal(trek_elche_counts_within(e, 30, counts), TREK_OK);
     assert_true(counts[0] == 20 && counts[1] == 10);
-    assert_int_equal(trek_elche_clamp_total(e, 1, counts), TREK_OK);
+    assert_int_equal(trek_elche_counts_within(e, 1, counts), TREK_OK);
     assert_true(counts[0] == 1 && counts[1] == 0);
-    assert_int_equal(trek_elche_clamp_total(e, 0, counts), TREK_OK);
+    assert_int_equal(trek_elche_counts_within(e, 0, counts), TREK_OK);
     assert_true(counts[0] == 0 && counts[1] == 0);
     COUNTS(e, 20, 10);
-    FAILS(trek_elche_clamp_total(e, -1, counts), TREK_ERR_ARGUMENT, "");
+    FAILS(trek_elche_counts_within(e, -1, counts), TREK_ERR_ARGUMENT, "");
     trek_elche_free(&e);
 
     e = trek_elche_new(3, &(trek_elche_opts){ .anchor = 1 });
     report(e, (const double[]){ 1, 100, 100 }, (const int64_t[]){ 1, 1, 1 }, 0);
     COUNTS(e, 100, 1, 1);
-    assert_int_equal(trek_elche_clamp_total(e, 10, counts), TREK_OK);
+    assert_int_equal(trek_elche_counts_within(e, 10, counts), TREK_OK);
     assert_true(counts[0] == 8 && counts[1] == 1 && counts[2] == 1);
     trek_elche_free(&e);
 }
@@ -331,7 +331,7 @@ static void constant_global_batch(void **state)
     COUNTS(e, 9, 1);
     assert_int_equal(trek_elche_anchor(e), 1);
     assert_int_equal(trek_elche_total(e), 10);
-    assert_int_equal(trek_elche_nudge_down(e, 0.5), TREK_OK);
+    assert_int_equal(trek_elche_lower_anchor(e, 0.5), TREK_OK);
     COUNTS(e, 9, 1);
     trek_elche_free(&e);
 
@@ -440,7 +440,7 @@ static void promises_hold_on_random_speeds(void **state)
         trek_elche_opts opts = { .global_batches = global, .max_anchor = 40 };
         trek_elche *e = trek_elche_new(n, &opts), *twin = trek_elche_new(n, &opts);
         for (int window = 0; window < 12; window++) {
-            int64_t counts[MOST], others[MOST], clamped[MOST], sum = 0;
+            int64_t counts[MOST], others[MOST], within[MOST], sum = 0;
             again = draw;
             run_window(e, n, pace, communication, 0.05, &draw);
             run_window(twin, n, pace, communication, 0.05, &again);
@@ -455,10 +455,10 @@ static void promises_hold_on_random_speeds(void **state)
             assert_true(global == 0 || sum == global);
             assert_in_range(trek_elche_anchor(e), 1, global ? global : 40);
             int64_t most = (int64_t)((double)sum * uniform(3, draw++)), given = 0;
-            assert_int_equal(trek_elche_clamp_total(e, most, clamped), TREK_OK);
+            assert_int_equal(trek_elche_counts_within(e, most, within), TREK_OK);
             for (int r = 0; r < n; r++) {
-                assert_in_range(clamped[r], most >= n, counts[r]);
-                given += clamped[r];
+                assert_in_range(within[r], most >= n, counts[r]);
+                given += within[r];
             }
             assert_int_equal(given, most);
         }
@@ -578,7 +578,8 @@ int main(void)
         cmocka_unit_test(starts_equal), cmocka_unit_test(first_report_calibrates), cmocka_unit_test(overhead_moves_the_anchor),
         cmocka_unit_test(anchor_has_a_cap), cmocka_unit_test(prediction_errors_set_the_smoothing),
         cmocka_unit_test(small_changes_are_left), cmocka_unit_test(batch_diff_bounds_moves),
-        cmocka_unit_test(hints_seed_the_counts), cmocka_unit_test(nudges_go_down_only), cmocka_unit_test(totals_are_clamped),
+        cmocka_unit_test(hints_seed_the_counts), cmocka_unit_test(the_anchor_is_only_lowered),
+        cmocka_unit_test(totals_have_a_limit),
         cmocka_unit_test(constant_global_batch), cmocka_unit_test(silent_ranks_keep_their_estimate),
         cmocka_unit_test(resumes_from_a_plan), cmocka_unit_test(settles_within_five_windows),
         cmocka_unit_test(recovers_from_a_change_of_pace), cmocka_unit_test(promises_hold_on_random_speeds),

@@ -106,7 +106,7 @@ static trek_status mistake(const part *me, trek_exchange *exchange)
         trek_comm_gather_bytes(exchange->comm, &head, sizeof head, exchange->heads);
         kill(getpid(), SIGKILL);
     }
-    trek_status status = has(me, "decline") ? trek_exchange_decline(exchange, trek_fail(TREK_ERR_MEMORY, "no room today"))
+    trek_status status = has(me, "decline") ? trek_exchange_decline(exchange, trek_fail(TREK_ERR_MEMORY, "no memory today"))
         : trek_exchange_mean(exchange, has(me, "no-values") ? NULL : values, error, has(me, "count") ? 200 : 300,
                              has(me, "bits") ? 5 : has(me, "eight") ? 8 : 4, has(me, "nan") ? NAN : has(me, "minus") ? -1
                              : has(me, "nothing") ? 0 : 1);
@@ -173,7 +173,7 @@ static void test_mistakes(void **state)
         { "mistake", "mistake,nan", "weight: nan", "TREK_ERR_ARGUMENT: exchange_mean: process 1" },
         { "mistake", "mistake,minus", "weight: -1", "process 1 cannot take part" },
         { "mistake", "mistake,no-values", "at NULL", "process 1 cannot take part" },
-        { "mistake", "mistake,decline", "no room today", "TREK_ERR_MEMORY: exchange_mean: process 1" },
+        { "mistake", "mistake,decline", "no memory today", "TREK_ERR_MEMORY: exchange_mean: process 1" },
         { "mistake,nothing", "mistake,nothing", "their sum over all processes is 0", "their sum over all processes is 0" },
         { "mistake", "mistake,kill", NULL, "process 1" },
         { "mistake", "mistake,leave", NULL, "process 1" },

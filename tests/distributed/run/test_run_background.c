@@ -134,7 +134,7 @@ static int64_t count(const way *w, int64_t left, int64_t *counts)
     if (left < all && w->counts[0]) { /* as El Che divides the rest */
         trek_elche *elche = trek_elche_new(w->ranks, &(trek_elche_opts){ .anchor = 1, .max_anchor = 1000000 });
         assert_int_equal(trek_elche_resume(elche, w->counts, 1), TREK_OK);
-        assert_int_equal(trek_elche_clamp_total(elche, left, counts), TREK_OK);
+        assert_int_equal(trek_elche_counts_within(elche, left, counts), TREK_OK);
         trek_elche_free(&elche);
         return left;
     }

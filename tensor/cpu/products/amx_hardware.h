@@ -19,6 +19,7 @@ typedef struct tile_unit {
 TILE_INLINE void tile_configure(tile_unit *u, const tile_config *config)
 {
     (void)u;
+    __asm__ volatile("" : : "r"(config) : "memory"); /* older compilers take the instruction to read 8 bytes of the 64 */
     _tile_loadconfig(config);
 }
 

@@ -105,14 +105,15 @@ TREK_API trek_var *trek_isfinite(trek_var *x);
 /* Returns a bool that is true where x is 0 (or false). */
 TREK_API trek_var *trek_logical_not(trek_var *x);
 /* Limits x to [low, high]. An infinite bound leaves that side open. Integers stay integers if both bounds are whole numbers, and
- * give f32 otherwise, also for an infinite bound; a bool gives i64 or f32. A NaN stays NaN. The derivative at a
- * finite bound is 0; on an open side it is 1 at infinity, too (PyTorch: 0). Fails with ARGUMENT if x's floating dtype cannot hold
- * a bound. */
+ * give f32 otherwise, also for an infinite bound; a bool gives i64 or f32. A NaN stays NaN. If low > high all elements get high,
+ * as in PyTorch. The derivative at a finite bound is 0; on an open side it is 1 at infinity, too (PyTorch: 0). Fails with
+ * ARGUMENT if x's floating dtype cannot hold a bound. */
 TREK_API trek_var *trek_clamp(trek_var *x, double low, double high);
 
 /* -- with a number. An integer x stays an integer if the number is whole, and gives f32 if it has a fraction. trek_add_scalar,
  *    trek_sub_scalar, trek_mul_scalar and trek_pow_scalar fail with ARGUMENT if x has an integer dtype and the number is whole
- *    but beyond i64. -- */
+ *    but beyond i64. Sums, differences and products of integers wrap around in x's dtype, as in PyTorch, and so does the number:
+ *    u8 elements 250 give 4 with 10 added, and with 266. -- */
 /* Computes x - value. Fails with DTYPE if x is bool. */
 TREK_API trek_var *trek_sub_scalar(trek_var *x, double value);
 /* Computes x / value. Integers give f32, also for a whole value. */

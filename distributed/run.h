@@ -111,7 +111,7 @@ typedef struct trek_epoch_metrics {
     const trek_rank_metrics *per_rank; /* the parts of the ranks, [ranks] */
     int n_scalars;                    /* number of `scalars` */
     /* The scalars that training recorded, those of nested graphs as "PATH.NAME", and those of the evaluation as
-     * "evaluation.NAME". */
+     * "evaluation.NAME", in the order of their names. */
     const trek_epoch_scalar *scalars;
     int process;                      /* number of this process; the metrics are equal in all processes */
     int processes;                    /* number of processes of the job */

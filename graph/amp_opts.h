@@ -21,7 +21,7 @@ typedef struct trek_amp_opts {
      * that the program computes from it is f32. Default TREK_F32: no autocast. */
     trek_dtype dtype;
     int scaling;                  /* loss scaling: 0 (default) only with TREK_F16, 1 always, TREK_OFF never */
-    trek_grad_scaler_opts scaler; /* options of the scaler of the loss; the field .disabled is ignored */
+    trek_grad_scaler_opts scaler; /* options of the scaler of the loss; the field .no_scaling is not used */
     trek_amp_products products; /* with TREK_AMP_PRODUCTS_FP8, .dtype must be TREK_BF16 or left out, which then means TREK_BF16 */
     trek_fp8_opts fp8; /* used with TREK_AMP_PRODUCTS_FP8: options of trek_fp8_enable, which is called for the graph's modules */
 } trek_amp_opts;

@@ -102,10 +102,8 @@ void trek_replace_tidy(const char *path)
     trek_free(folder);
 }
 
-/* Where the system has no locks, nobody takes the file for abandoned either. Returns false if the file is already
- * gone. */
-
-/* Returns a new path next to `path`. */
+/* Locks a new file. Where the system has no locks, nobody takes the file for abandoned either. Returns false if the file is
+ * already gone. */
 static bool hold(int file)
 {
     struct stat is;
@@ -114,10 +112,10 @@ static bool hold(int file)
     return fstat(file, &is) == 0 && is.st_nlink > 0;
 }
 
-/* several threads may write to one directory */
+/* Returns a new path beside `path`. */
 static char *temporary_name(const char *path)
 {
-    static atomic_uint counter; /* left by an earlier process with this number */
+    static atomic_uint counter; /* several threads may write to one directory */
     return trek_format("%s" MARK "%08x-%ld-%u", path, host(), (long)getpid(), atomic_fetch_add(&counter, 1));
 }
 
@@ -140,16 +138,15 @@ trek_status trek_replace_begin(trek_file_replacement *r, const char *path)
         trek_free(r->temporary);
         r->temporary = NULL;
         errno = error;
-        if (!gone && error != EEXIST) /* The rename is safe on disk once the directory is synced. Some file systems cannot sync
-                                       * a directory, and nothing can be done about that. `name` is the name of a file in the
-                                       * directory; it is truncated in place, because nothing may fail for lack of memory once
-                                       * the file is in its place. */
+        if (!gone && error != EEXIST) /* one that exists was left by an earlier process with this number */
             return fail_system(path, "open");
     }
     return TREK_OK;
 }
 
-/* a directory that cannot be synced is no failure */
+/* The rename is safe on disk once the directory is synced. Some file systems cannot sync a directory, and nothing can be done
+ * about that. `name` is the name of a file in the directory; it is truncated in place, because nothing may fail for lack of
+ * memory once the file is in its place. */
 static trek_status sync_directory(char *name, const char *path)
 {
     char *slash = strrchr(name, '/');
@@ -172,7 +169,7 @@ void trek_replace_sync_parent(const char *path)
     bool clean = trek_error_status() == TREK_OK;
     if (name)
         sync_directory(name, path);
-    if (clean) /* before the lock is released */
+    if (clean) /* a directory that cannot be synced is no failure */
         trek_error_clear();
     trek_free(name);
 }
@@ -181,10 +178,10 @@ trek_status trek_replace_end(trek_file_replacement *r, trek_status status)
 {
     if (status == TREK_OK && fsync(r->file) != 0 && errno != EINVAL)
         status = fail_system(r->path, "sync");
-    if (status == TREK_OK && rename(r->temporary, r->path) != 0) /* nobody may remove the new name */
+    if (status == TREK_OK && rename(r->temporary, r->path) != 0)
         status = fail_system(r->path, "rename");
     if (status != TREK_OK)
-        unlink(r->temporary);
+        unlink(r->temporary); /* before the lock is released */
     if (close(r->file) != 0 && status == TREK_OK)
         status = fail_system(r->path, "close");
     if (status == TREK_OK)
@@ -201,9 +198,8 @@ trek_status trek_replace_by_link(const char *from, const char *path, bool *done)
     if (!name)
         return TREK_ERR_MEMORY;
     trek_replace_tidy(path);
-    int held = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW); /* if the file system has locks */
-    (void)(held >= 0 && flock(held, LOCK_SH | LOCK_NB) == 0); /* also if both were already names of one file, which rename
-                                                               * leaves unchanged */
+    int held = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    (void)(held >= 0 && flock(held, LOCK_SH | LOCK_NB) == 0); /* nobody may remove the new name, if the file system has locks */
     bool linked = link(from, name) == 0;
     *done = linked && rename(name, path) == 0;
     if (linked) /* also if both names were already one file, which rename leaves unchanged */

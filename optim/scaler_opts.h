@@ -14,7 +14,7 @@ typedef struct trek_grad_scaler_opts {
     double backoff_factor;   /* factor by which the scale shrinks after an overflow, in (0, 1); default 0.5 */
     int64_t growth_interval; /* number of steps without overflow after which the scale grows; default 2000 */
     /* Turns scaling off: trek_grad_scaler_scale returns the loss, trek_grad_scaler_step is trek_optimizer_step. */
-    bool disabled;
+    bool no_scaling;
 } trek_grad_scaler_opts;
 
 TREK_END

@@ -371,6 +371,17 @@ stage_processes() {
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
+# The same beside sleeps that last ten times as long, or a tenth, and threads that begin late: what waits for others waits for what
+# they do, and not for a time in which they should have done it.
+stage_sleeps() {
+    local times
+    built plain sleeps || return
+    for times in 10 0.1; do
+        tests plain "sleeps_$times" "${waiting[@]}" --num-processes $((2 * jobs)) --timeout-multiplier 4 \
+            --wrapper "env TREK_TEST_SLEEP=$times LD_PRELOAD=$work/plain/tests/libsleeps.so"
+    done
+}
+
 stage_plugin() {
     built plain "the CUDA plug-in" || return
     [ -e "$work/aside.compile_plugin.pid" ] && join compile_plugin
@@ -668,7 +679,7 @@ tidy() {
     fi
 }
 
-stages=(refusals plain processes plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
+stages=(refusals plain processes sleeps plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
 # Some things go on beside others, so that no core waits: the programs that wait, while what is compiled gives way to them; the
 # differential fuzzer, a minute of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
 # ends by the clock, under the tests of threads.
@@ -733,7 +744,7 @@ whole_night() {
     night=${TREK_NIGHT_SECONDS:-3600}
     export TREK_RANDOM_SEED=${TREK_RANDOM_SEED:-$(date +%s)}
     printf 'TREK_RANDOM_SEED=%s\n' "$TREK_RANDOM_SEED"
-    for stage in plain processes plugin ptx install debian aarch64 style docs address thread; do run_stage "$stage"; done
+    for stage in plain processes sleeps plugin ptx install debian aarch64 style docs address thread; do run_stage "$stage"; done
     files_and_page
     run_stage fuzz
     run_stage differential

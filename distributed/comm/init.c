@@ -282,6 +282,7 @@ static trek_comm *init(const trek_comm_opts *opts, int least)
 
 trek_comm *trek_comm_init(const trek_comm_opts *opts) { return init(opts, 0); }
 trek_comm *trek_comm_init_of_left(const trek_comm_opts *opts, int least) { return init(opts, least); }
+bool trek_comm_init_hears_of_deaths(void) { return job()->launch.deaths >= 0; }
 void trek_comm_init_begun(void) { trek_launch_note_begun(job()->launch.deaths); }
 
 int trek_comm_init_number(int *processes)

@@ -22,6 +22,8 @@ trek_comm *trek_comm_init_part(trek_control *control, const char *engine);
  * while they join is waited for as long as its launcher starts it again; otherwise the others go on while at least
  * `least` processes are left. Returns NULL with the errors of trek_comm_init, or with PEER if too few are left. */
 trek_comm *trek_comm_init_of_left(const trek_comm_opts *opts, int least);
+/* Returns whether the job's launcher says which processes have ended. */
+bool trek_comm_init_hears_of_deaths(void);
 /* Notes that all of the first group know how to find each other. A process that is started again joins them in
  * another way from here on. */
 void trek_comm_init_begun(void);

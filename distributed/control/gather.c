@@ -149,20 +149,21 @@ static bool has_come(trek_control *control, int process, uint64_t number)
     return (process == 0 ? control->gathers : control->peers[process].gathers) >= number;
 }
 
-/* Ends the group unless all missing processes are excused. */
+/* Ends the group unless all missing processes are excused, or this process stood still while they should have come: they may have
+ * waited for what it had to send to them. */
 static void decide_late(trek_control *control, uint64_t number, int64_t deadline_ns)
 {
     const trek_control_slot *slot = slot_of(control, number);
     char missing[200] = "", doing[256] = "", message[TREK_ERROR_SIZE];
     size_t used = 0;
     int count = 0;
-    bool excused = true;
+    bool excused = true, still = control->still_ns && trek_now_ns() - control->still_ns < deadline_ns;
     if (slot->done && slot->number == number)
         return;
     for (int p = 0; p < control->processes; p++) {
         if (has_come(control, p, number))
             continue;
-        excused = excused && trek_control_excused_locked(control, p, deadline_ns);
+        excused = excused && (still || trek_control_excused_locked(control, p, deadline_ns));
         if (count++ == 0)
             trek_control_doing(control, p, doing, sizeof doing);
         if (used < sizeof missing - 16)

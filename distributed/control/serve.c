@@ -553,11 +553,19 @@ static bool owes_table(const trek_control *control)
     return atomic_load(&control->ended) && control->started && !control->zero_logs && !control->table_logged;
 }
 
+/* The loop runs at least as often. */
+static int64_t beat_ns(const trek_control *control)
+{
+    return control->processes <= FEW ? TREK_CONTROL_BEAT_NS / 4 : TREK_CONTROL_BEAT_NS;
+}
+
 /* Notices that this process itself stood still (stopped, suspended). Then the silence of the others means nothing. */
 static void notice_time(trek_control *control)
 {
     int64_t now = trek_now_ns();
     bool slept = now - control->loop_ns > 2 * (int64_t)TREK_CONTROL_BEAT_NS + TREK_CONTROL_BEAT_NS / 2;
+    if (now - control->loop_ns > beat_ns(control) + TREK_CONTROL_BEAT_NS / 4)
+        control->still_ns = now;
     control->loop_ns = now;
     if (slept)
         for (int p = 0; p < control->processes; p++)
@@ -572,7 +580,7 @@ static void notice_time(trek_control *control)
         trek_control_decide_late(control);
     if (now >= control->beat_ns || control->beat_now) {
         trek_control_send_beats(control);
-        control->beat_ns = now + (control->processes <= FEW ? TREK_CONTROL_BEAT_NS / 4 : TREK_CONTROL_BEAT_NS);
+        control->beat_ns = now + beat_ns(control);
     }
     if (owes_table(control) && now - control->ended_ns >= TABLE_NS)
         trek_control_log_table(control);

@@ -336,25 +336,46 @@ static trek_comm *find_group(const trek_run *run)
     return NULL;
 }
 
+/* Makes the process able to go on without others of this group. */
+static trek_status prepare(trek_run *run, trek_comm *comm)
+{
+    run_elastic *e = run->elastic ? run->elastic : begin(run);
+    if (!e) {
+        trek_comm_abort(comm, "a process has no memory to continue without others");
+        return TREK_ERR_MEMORY;
+    }
+    if (run->opts.min_processes > comm->world) /* in all processes */
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_run: .min_processes: %d; must be 1 to %d, the number of processes",
+                         run->opts.min_processes, comm->world);
+    e->regroup = trek_regroup_new(comm, trek_run_program(run));
+    return e->regroup ? TREK_OK : trek_error_status();
+}
+
+/* Returns whether a process has died after all had joined, and before they knew each other's doors: those that are left join
+ * anew, if their launcher says who they are. */
+static bool joins_anew(const trek_run *run, const trek_comm *comm, trek_status status)
+{
+    bool died = (status == TREK_ERR_PEER || status == TREK_ERR_TIMEOUT) && trek_regroup_may(comm);
+    return died && !run->opts.trainer.comm && trek_comm_init_hears_of_deaths();
+}
+
 trek_status trek_run_elastic_begin(trek_run *run)
 {
-    trek_comm *comm = run->opts.min_processes > 0 ? find_group(run) : NULL;
-    if (!comm)
-        return trek_error_status();
-    run_elastic *e = begin(run);
-    if (e)
-        e->comm = comm;
-    else
-        trek_comm_abort(comm, "a process has no memory to continue without others");
-    trek_status status = e ? TREK_OK : TREK_ERR_MEMORY;
-    if (status == TREK_OK && run->opts.min_processes > comm->world) /* in all processes */
-        status = trek_fail(TREK_ERR_ARGUMENT, "trainer_run: .min_processes: %d; must be 1 to %d, the number of processes",
-                           run->opts.min_processes,
-                           comm->world);
-    if (status == TREK_OK && !(e->regroup = trek_regroup_new(comm, trek_run_program(run))))
-        status = trek_error_status();
-    if (!e)
-        trek_comm_free(&comm);
+    trek_comm *comm = NULL;
+    trek_status status = TREK_OK;
+    for (bool again = run->opts.min_processes > 0; again;) {
+        comm = find_group(run);
+        if (!comm)
+            return trek_error_status();
+        status = prepare(run, comm);
+        again = joins_anew(run, comm, status);
+        if (again || !run->elastic)
+            trek_comm_free(&comm);
+        if (again)
+            trek_error_clear();
+    }
+    if (run->elastic)
+        run->elastic->comm = comm;
     run->opts.trainer.comm = comm;
     return status;
 }

@@ -115,7 +115,10 @@ static trek_status add_scalar(run_epoch *e, const char *prefix, trek_observation
     if (!whole)
         return TREK_ERR_MEMORY;
     snprintf(whole, size, "%s%s", prefix, o->name);
-    scalars[n] = (trek_epoch_scalar){ whole, value, o->metric ? trek_tensor_retain(o->values) : NULL };
+    int at = n; /* in the order of the names, as each process has recorded them in an order of its own */
+    for (; at > 0 && strcmp(scalars[at - 1].name, whole) > 0; at--)
+        scalars[at] = scalars[at - 1];
+    scalars[at] = (trek_epoch_scalar){ whole, value, o->metric ? trek_tensor_retain(o->values) : NULL };
     e->metrics.n_scalars++;
     return TREK_OK;
 }

@@ -87,6 +87,13 @@ static void of_two(void **state)
     ASSERT_VALUES(trek_heaviside(LIST(TREK_I64, -1, 0, 2), LIST(TREK_I64, 7)), 0, 7, 1);
     ASSERT_VALUES(trek_clamp_var(LIST(TREK_F32, -2, 0.5, 3), LIST(TREK_F32, -1, 0, 1), LIST(TREK_F32, 1)), -1, 0.5, 1);
     ASSERT_VALUES(trek_clamp_var(LIST(TREK_I32, -2, 3), LIST(TREK_I32, 0), NULL), 0, 3);
+    for (int whole = 0; whole < 2; whole++) /* bounds that have changed sides */
+        ASSERT_VALUES(trek_clamp(whole ? LIST(TREK_I32, -2, 0, 3) : LIST(TREK_F32, -2, 0, 3), 1, -1), -1, -1, -1);
+    ASSERT_VALUES(trek_add_scalar(LIST(TREK_I32, INT32_MAX, 7), 1), INT32_MIN, 8);
+    ASSERT_VALUES(trek_add_scalar(LIST(TREK_U8, 250, 1), 10), 4, 11);
+    ASSERT_VALUES(trek_add_scalar(LIST(TREK_U8, 250, 1), 266), 4, 11);
+    ASSERT_VALUES(trek_sub_scalar(LIST(TREK_U8, 5, 20), 10), 251, 10);
+    ASSERT_VALUES(trek_mul_scalar(LIST(TREK_U8, 100, 2), 3), 44, 6);
     ASSERT_VALUES(trek_clamp_var(LIST(TREK_F32, NAN, 3), NULL, LIST(TREK_F32, 1, NAN)), NAN, NAN);
     ASSERT_VALUES(trek_sinc(LIST(TREK_F64, 0, 0.5, -1.5)), 1, 2 / acos(-1), -2 / (3 * acos(-1)));
     ASSERT_VALUES(trek_signbit(LIST(TREK_F32, -1, -0.0, 0, 2, -INFINITY, INFINITY)), 1, 1, 0, 0, 1, 0);

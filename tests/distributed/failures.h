@@ -19,6 +19,7 @@ enum {
     BATCH = 24,
     STEPS = 12,
     LONGEST = 5000,
+    DEADLINE_S = 3, /* longer than anybody is kept from the machine by others */
     PROCESSES = 3,
     AT_ONCE = 5,
     SCENARIOS = 64,
@@ -59,7 +60,8 @@ typedef struct record {
 
 typedef struct job_file {
     atomic_int training; /* processes that do */
-    double acted_at;
+    atomic_int waits;    /* the victim does, for those that hear of its phase */
+    atomic_int heard;    /* that have heard of the phase in which the victim dies */
     record of[PROCESSES];
 } job_file;
 

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -27,10 +28,13 @@
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "distributed/checkpoint.h"
+#include "distributed/comm/comm_internal.h"
+#include "distributed/control/control.h"
 #include "distributed/stop.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tensor/status.h"
+#include "tensor/trace.h"
 #include "tests/support/support.h"
 
 double now(void)
@@ -42,9 +46,9 @@ double now(void)
 
 void pause_us(double us)
 {
-    double end = now() + us * 1e-6;
-    for (double left; (left = end - now()) > 0;) /* signals may come */
-        nanosleep(&(struct timespec){ .tv_sec = (time_t)left, .tv_nsec = (long)((left - (double)(time_t)left) * 1e9) }, NULL);
+    struct timespec left = { .tv_sec = (time_t)(us * 1e-6), .tv_nsec = (long)fmod(us * 1e3, 1e9) };
+    while (nanosleep(&left, &left) != 0) /* signals may come */
+        ;
 }
 
 uint32_t random_number(uint32_t *state) { return (*state = *state * 1664525u + 1013904223u) >> 8; }
@@ -69,14 +73,50 @@ static trek_comm *comm;
 static atomic_int acted;
 static void at_exit_note(void) { own->ended_at = now(); }
 
+/* The phase in which the victim dies or stops; NULL: the others need not know it. */
+static const char *phase_to_hear(void)
+{
+    switch (my.act == KILL || my.act == STOP ? my.place : NOWHERE) {
+    case FIRST:
+    case LOSS:
+    case BACKWARD:
+        return "backward";
+    case SAVE:
+        return "save";
+    case EVALUATION:
+        return "evaluate";
+    default:
+        return NULL;
+    }
+}
+
+/* Notes, beside whatever the process waits for, that it has heard of that: by the second report that comes while the victim
+ * waits, as the first may have been on its way. */
+static void *hear(void *arg)
+{
+    char phase[32];
+    int64_t silent, since, last = 0;
+    int reports = 0;
+    for (; reports < 2 && !trek_comm_ended(comm); pause_us(2000)) { /* "forward and backward" is that, too */
+        if (!atomic_load(&job->waits))
+            continue;
+        trek_control_peer(comm->control, my.victim, phase, sizeof phase, &silent, &since);
+        int64_t at = trek_clock_ns() - silent;
+        reports += last && at > last + 100000000 && strstr(phase, phase_to_hear());
+        last = !last || at > last + 100000000 ? at : last;
+    }
+    atomic_fetch_add(&job->heard, 1);
+    return arg;
+}
+
 /* What the victim does. OK: it goes on. */
 static trek_status act_out(void)
 {
     if (atomic_exchange(&acted, 1))
         return TREK_OK;
-    if ((my.act == KILL || my.act == STOP) && my.place != STEP && my.place != IN_SAVE && my.place != JOIN && my.place != EARLY)
-        pause_us(700000); /* so that the others have heard what it does */
-    job->acted_at = now();
+    atomic_store(&job->waits, 1);
+    while (phase_to_hear() && atomic_load(&job->heard) < my.processes - 1)
+        pause_us(2000);
     switch ((act)my.act) {
     case KILL:
         kill(getpid(), SIGKILL);
@@ -96,11 +136,12 @@ static trek_status act_out(void)
         return trek_fail(TREK_ERR_ARGUMENT, "it broke in process %d", rank);
     case BUSY:
         trek_comm_say(comm, "preprocess");
-        pause_us(3.5e6);
+        pause_us(1.5e6 * DEADLINE_S);
         trek_comm_say(comm, NULL);
         break;
     case SILENT:
-        pause_us(6e6);
+        while (!trek_comm_ended(comm))
+            pause_us(10000);
         break;
     default:
         break;
@@ -313,8 +354,6 @@ static trek_status save(trek_graph *graph, trek_loader *loader, const char *fold
     if (own->steps == 8) {
         trek_comm_say(comm, "save");
         trek_status status = my.act == ERROR ? TREK_OK : act_at(SAVE);
-        if (my.act == ERROR && my.place == SAVE && rank == my.victim)
-            job->acted_at = now();
         if (status != TREK_OK)
             return status;
         begin_thread(IN_SAVE);
@@ -379,7 +418,7 @@ static trek_status fork_child(trek_graph *graph, trek_loader *loader, trek_batch
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
-        alarm(20);
+        alarm(100);
         int served = count_served(graph, loader, batch, folder);
         trek_graph_free(&graph);
         trek_comm_free(&comm);
@@ -417,6 +456,8 @@ static trek_status train(trek_graph *graph, trek_loader *loader, const char *fol
                 return status;
             own->hashes[own->steps + 1] = hash_of(graph);
             own->steps++;
+            if (own->steps > LONGEST - 1000)
+                pause_us(20000); /* whoever is to ask it to stop is late */
             if (steps == STEPS && own->steps % 4 == 0)
                 status = save(graph, loader, folder);
             if (status == TREK_OK && own->steps % 10 == 0)
@@ -452,8 +493,6 @@ static void begin_signals(void)
 static trek_status begin(trek_graph *graph, trek_loader *loader, double deadline)
 {
     trek_status status = my.act == COUNT ? TREK_OK : act_at(SETUP);
-    if (my.act == COUNT && my.place == SETUP && rank == my.victim)
-        job->acted_at = now();
     if (status == TREK_OK)
         status = trek_graph_set_loader(graph, loader, "x");
     if (status == TREK_OK && my.mode != GATHERED)
@@ -464,13 +503,15 @@ static trek_status begin(trek_graph *graph, trek_loader *loader, double deadline
 static int take_part(const char *folder)
 {
     int wider = my.place == SETUP && my.act == COUNT && rank == my.victim;
-    double deadline = my.act == BUSY || my.act == SILENT ? 1.2 : my.place == JOIN || my.place == EARLY ? 5 : 20;
+    double deadline = my.act == BUSY || my.act == SILENT ? DEADLINE_S : my.place == JOIN && my.act == STOP ? 10 : 60;
     begin_thread(EARLY);
     act_at(JOIN);
     comm = trek_comm_init(&(trek_comm_opts){ .engine = my.gloo ? "gloo" : "shared", .deadline_s = deadline });
     if (!comm)
         return fail_here(NULL);
     trek_seed(7);
+    pthread_t listener;
+    bool listens = rank != my.victim && phase_to_hear() && pthread_create(&listener, NULL, hear, NULL) == 0;
     trek_graph *graph = build(test_device(), &wider);
     trek_loader *loader = loader_new();
     trek_status status = begin(graph, loader, deadline);
@@ -484,6 +525,8 @@ static int take_part(const char *folder)
     int code = status == TREK_OK ? 0 : fail_here(begun ? graph : NULL);
     if (code == 0)
         act_at(END);
+    if (listens)
+        pthread_join(listener, NULL);
     trek_graph_free(&graph);
     trek_loader_free(&loader);
     trek_comm_free(&comm);
@@ -493,7 +536,7 @@ static int take_part(const char *folder)
 
 int child(const char *text, const char *folder)
 {
-    alarm(45);
+    alarm(140);
     rank = atoi(getenv("TREK_RANK"));
     if (sscanf(text, "%d,%d,%d,%d,%d,%d,%d,%d,%u", &my.gloo, &my.processes, &my.ranks, &my.victim, &my.act, &my.place, &my.mode,
                &my.delays, &my.seed) != 9 ||

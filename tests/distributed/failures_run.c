@@ -66,7 +66,7 @@ static void start(running *r, const scenario *s)
         add_option("TSAN_OPTIONS", "report_thread_leaks=0");
     }
     /* those that have stopped are ended by the launcher, when the others have ended by themselves */
-    execl(launcher, launcher, "-n", processes, "-g", s->act == STOP ? "2" : "15", self, word, (char *)NULL);
+    execl(launcher, launcher, "-n", processes, "-g", s->act == STOP ? "6" : "60", self, word, (char *)NULL);
     _exit(127);
 }
 
@@ -131,7 +131,7 @@ int run_all(const scenario *list, int n, int at_once, bool (*look)(running *r))
             if (r->pid == 0)
                 continue;
             send_signal(r);
-            if (now() - r->start > 50)
+            if (now() - r->start > 150)
                 kill(r->pid, SIGKILL);
             if (waitpid(r->pid, &status, WNOHANG) != r->pid)
                 continue;

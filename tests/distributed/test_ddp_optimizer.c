@@ -371,7 +371,7 @@ static void in_processes(void **state)
         snprintf(detail, sizeof detail, "%d", 5 * k);
         processes_init(&w, n);
         processes_start_all(&w, n, "ddp", k == 3 ? "options" : detail, -1, NULL);
-        processes_finish(&w, 60, -1);
+        processes_finish(&w, -1);
         for (int p = 0; p < n; p++)
             if (w.code[p] != 0 || !strstr(w.text[p], k == 3 ? ".shard_optimizer is" : "the same")) {
                 processes_print(&w);

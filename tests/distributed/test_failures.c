@@ -252,7 +252,7 @@ int main(int count, char **words)
         printf("%s is not there: TREK_TEST_BUILD tells the build's folder\n", path);
         return 77;
     }
-    alarm(280);
+    alarm(1100);
     shared_count = list_shared(shared_before, 256);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_undisturbed),     cmocka_unit_test(test_delays),

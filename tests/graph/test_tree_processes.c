@@ -89,7 +89,7 @@ static void over_processes(void **state)
     for (int ranks = 1; ranks <= 2; ranks++) {
         processes_init(&w, 2);
         processes_start_all(&w, 2, "train", ranks == 1 ? "1" : "2", -1, NULL);
-        processes_finish(&w, 60, -1);
+        processes_finish(&w, -1);
         for (int k = 0; k < 2; k++) {
             const char *line = strstr(w.text[k], "points ");
             if (w.code[k] != 0 || !line || sscanf(line, "points %lf %lf %lf %lf", &p[0], &p[1], &p[2], &p[3]) != 4) {

@@ -16,7 +16,10 @@ static bool is_of_machine(sim_fault_kind kind)
 char *sim_fault_text(const sim_fault *fault, char *text, size_t size)
 {
     char when[64], length[64] = "";
-    if (fault->at_step)
+    if (fault->at_send)
+        snprintf(when, sizeof when, "%s %llu", fault->follows ? "after sends" : "at its send",
+                 (unsigned long long)fault->at_send);
+    else if (fault->at_step)
         snprintf(when, sizeof when, "%s %llu", fault->follows ? "after steps" : "at its step",
                  (unsigned long long)fault->at_step);
     else
@@ -109,7 +112,10 @@ void sim_faults_let(sim_fault *fault)
     if (!process)
         return;
     fault->follows = false;
-    fault->at_step += process->steps;
+    if (fault->at_send)
+        fault->at_send += process->sends;
+    else
+        fault->at_step += process->steps;
 }
 
 static void taint_machine(int machine)
@@ -220,7 +226,7 @@ static void comes(void *arg, uint64_t number)
 void sim_faults_arm(void)
 {
     for (int k = 0; k < sim.n_faults; k++)
-        if (!(sim.left_out >> k & 1) && sim.faults[k].at_step == 0)
+        if (!(sim.left_out >> k & 1) && sim.faults[k].at_step == 0 && sim.faults[k].at_send == 0)
             sim_at(sim.now_ns + sim.faults[k].at_ns, comes, &sim.faults[k], 0);
 }
 
@@ -228,10 +234,9 @@ void sim_faults_look(sim_process *process)
 {
     for (int k = 0; k < sim.n_faults; k++) {
         sim_fault *fault = &sim.faults[k];
-        if (fault->done || fault->follows || fault->at_step == 0 || fault->process != process->number ||
-            fault->at_step > process->steps || (sim.left_out >> k & 1))
-            continue;
-        happen(fault, process);
+        bool due = fault->at_send ? fault->at_send <= process->sends : fault->at_step != 0 && fault->at_step <= process->steps;
+        if (due && !fault->done && !fault->follows && fault->process == process->number && !(sim.left_out >> k & 1))
+            happen(fault, process);
     }
     if (process->end != SIM_ALIVE)
         sim_wait(SIM_NEVER, "nothing: it is dead"); /* and never comes back */

@@ -552,7 +552,8 @@ int64_t trek_socket_send(int fd, struct iovec *parts, int n)
 {
     sim_socket *end = socket_of(fd);
     int64_t sent = 0;
-    sim_point("send");
+    sim_here()->sends++;
+    sim_point("send"); /* what it sends is not sent if it dies here */
     if (!end || end->error || end->finished || !end->connected) {
         errno = !end ? EBADF : end->error == ETIMEDOUT ? ETIMEDOUT : !end->connected && !end->error ? EAGAIN : EPIPE;
         return end && !end->connected && !end->error && !end->finished ? 0 : -1;

@@ -7,7 +7,6 @@
 
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/regroup.h"
-#include "distributed/control/control_internal.h"
 #include "nn/module_internal.h"
 #include "tests/simulation/scenario.h"
 
@@ -24,9 +23,8 @@ typedef struct member {
     int number;
     bool again, done, alone; /* started again; it has got to the end; it did not find the others any more */
     int64_t wait_ns, works_ns;
-    int64_t admitted; /* the step before which joiners were admitted last, from 1 on */
-    int groups; /* that it was in */
-    int32_t generation; /* of the last one */
+    int64_t admitted;   /* the step before which joiners were admitted last, from 1 on */
+    int groups;         /* that it was in */
     int64_t stepped_ns; /* when its last complete step began */
     state state;
     outcome failed;
@@ -110,17 +108,6 @@ static bool only_deaths(void)
     return true;
 }
 
-/* By its generation a group knows who comes late to another one: whoever comes to a group has been in none that had it. A process
- * alone has no control channel. */
-static void enter(member *own, const trek_comm *comm)
-{
-    int32_t generation = comm->control ? comm->control->generation : own->generation + 1;
-    if (own->groups > 0 && generation <= own->generation)
-        sim_fail("process %d comes from group %d into group %d", own->number, own->generation, generation);
-    own->generation = generation;
-    own->groups++;
-}
-
 /* The next group, until one has taken up the newest state. */
 static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
 {
@@ -136,7 +123,7 @@ static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
         if (own->alone)
             return trek_error_status();
         sim_trace("is in a group of %d now", next->world);
-        enter(own, next);
+        own->groups++;
         trek_comm_free(comm);
         *comm = next;
         status = take_newest(*comm, own);
@@ -286,6 +273,27 @@ static void draw_at_rendezvous(sim_random *random)
                                   .at_step = (uint64_t)sim_span(random, 1, 60) };
 }
 
+/* One dies, or stands still, while it looks for the others: at any moment, or between two of the messages by which the one to
+ * which all come tells one after the other. */
+static void draw_at_meet(sim_random *random)
+{
+    job.at_meet = &sim.faults[sim.n_faults++];
+    *job.at_meet = (sim_fault){ .kind = SIM_KILL, .follows = true, .process = (int)sim_below(random, job.n) };
+    int64_t how = sim_below(random, 4);
+    if (how > 1) {
+        job.at_meet->at_step = (uint64_t)sim_span(random, 20, 250);
+        return;
+    }
+    job.at_meet->process = (int)sim_below(random, 2);
+    if (how == 1) {
+        job.at_meet->at_send = 1 + (uint64_t)sim_below(random, 60);
+        return;
+    }
+    job.at_meet->kind = SIM_STOP; /* about as long as the others wait before they take it for dead */
+    job.at_meet->at_step = (uint64_t)sim_span(random, 20, 250);
+    job.at_meet->for_ns = 4800 * SIM_MS + sim_below(random, 1500 * SIM_MS);
+}
+
 static void begin(sim_random *random)
 {
     memset(&job, 0, sizeof job);
@@ -309,11 +317,8 @@ static void begin(sim_random *random)
     sim_faults_draw(random, &mix);
     if (job.n > 2 && sim_chance(random, 150))
         draw_at_rendezvous(random);
-    if (job.n > 2 && sim_chance(random, 250)) {
-        job.at_meet = &sim.faults[sim.n_faults++];
-        *job.at_meet = (sim_fault){ .kind = SIM_KILL, .follows = true, .process = (int)sim_below(random, job.n) };
-        job.at_meet->at_step = (uint64_t)sim_span(random, 20, 250);
-    }
+    if (job.n > 2 && sim_chance(random, 350))
+        draw_at_meet(random);
     job.runs = sim.n_faults == 0 && job.restarts == 0 ? 1 + (int)sim_below(random, 3) : 1;
     if (job.restarts)
         sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);

@@ -94,7 +94,7 @@ typedef struct sim_process {
     int64_t stopped_until;
     int slow; /* in 1000: how often a step of its threads takes long */
     int64_t slow_ns;
-    uint64_t steps; /* scheduling points passed */
+    uint64_t steps, sends; /* scheduling points passed; calls that send */
     int64_t began_ns, ended_ns;
     sim_thread *threads;
     sim_own *own;
@@ -144,9 +144,10 @@ typedef struct sim_fault {
     sim_fault_kind kind;
     int process, other; /* or machines */
     int64_t at_ns;      /* when; */
-    uint64_t at_step;   /* or at the process's so many-th scheduling point, if it is not 0 */
+    uint64_t at_step;   /* or at the process's so many-th scheduling point, if it is not 0; */
+    uint64_t at_send;   /* or when it sends for the so many-th time */
     int64_t for_ns;     /* SIM_NEVER: for ever */
-    bool follows, done; /* follows: so many of the process's points after the fault before it */
+    bool follows, done; /* follows: so many of the process's points, or sends, after the fault before it */
 } sim_fault;
 
 /* --- one schedule --------------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -16,6 +17,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { HANGS_S = 150 };
 
 double processes_now(void)
 {
@@ -52,7 +55,11 @@ bool processes_part(part *out)
                    .address = words[3],
                    .detail = strcmp(words[4], "-") == 0 ? "" : words[4] };
     setvbuf(stdout, NULL, _IOLBF, 0);
-    alarm(60);
+    sigset_t go;
+    sigemptyset(&go);
+    sigaddset(&go, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &go, NULL); /* until somebody waits for it */
+    alarm(HANGS_S + 10);
     return true;
 }
 
@@ -164,9 +171,9 @@ static bool reap(world *w, int p, int options)
     return true;
 }
 
-void processes_finish(world *w, double limit, int but)
+void processes_finish(world *w, int but)
 {
-    double end = processes_now() + limit;
+    double end = processes_now() + HANGS_S;
     bool running = true;
     while (running && processes_now() < end) {
         running = false;
@@ -184,6 +191,43 @@ void processes_finish(world *w, double limit, int but)
         reap(w, p, 0);
         w->code[p] = -1000;
     }
+}
+
+bool processes_wrote(const world *w, int p, const char *words)
+{
+    char text[OUTPUT];
+    if (!w->file[p])
+        return strstr(w->text[p], words) != NULL;
+    ssize_t got = pread(fileno(w->file[p]), text, sizeof text - 1, 0);
+    text[got > 0 ? got : 0] = '\0';
+    return strstr(text, words) != NULL;
+}
+
+bool processes_await(const world *w, int p, const char *words)
+{
+    for (bool ended = false;;) {
+        bool wrote = processes_wrote(w, p, words);
+        if (wrote || ended)
+            return wrote;
+        siginfo_t about = { 0 };
+        ended = w->pid[p] <= 0 || waitid(P_PID, (id_t)w->pid[p], &about, WEXITED | WNOHANG | WNOWAIT) != 0 || about.si_pid != 0;
+        nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
+    }
+}
+
+void processes_await_go(void)
+{
+    int number;
+    sigset_t go;
+    sigemptyset(&go);
+    sigaddset(&go, SIGUSR1);
+    sigwait(&go, &number);
+}
+
+void processes_go(const world *w, int p)
+{
+    if (w->pid[p] > 0)
+        kill(w->pid[p], SIGUSR1);
 }
 
 void processes_kill(world *w, int p)

@@ -37,9 +37,15 @@ void processes_init(world *w, int n);
 void processes_start(world *w, int p, const char *role, const char *detail);
 /* Starts all; detail for all, except that `victim` gets its own. */
 void processes_start_all(world *w, int n, const char *role, const char *detail, int victim, const char *victim_detail);
-/* Waits for those that run, so many seconds at most (then they are killed), and reads what they wrote. Not for `but` (-1: all).
- */
-void processes_finish(world *w, double limit, int but);
+/* Waits for those that run, and reads what they wrote. Not for `but` (-1: all). What hangs is killed after minutes: how long
+ * something may take is tested in simulated time. */
+void processes_finish(world *w, int but);
+/* Whether process p has written these words so far. The other one waits until it has, or has ended. */
+bool processes_wrote(const world *w, int p, const char *words);
+bool processes_await(const world *w, int p, const char *words);
+/* Waits, in a process of a world, until processes_go is called for it. */
+void processes_await_go(void);
+void processes_go(const world *w, int p);
 /* Kills and reaps process p. */
 void processes_kill(world *w, int p);
 /* All that the processes wrote, to stderr: for a test that fails. */

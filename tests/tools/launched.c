@@ -13,13 +13,6 @@
 
 char launched_program[4096];
 
-double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void sleep_ms(int ms) { nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000L }, NULL); }
 
 void start(run *r, char **argv, const char *input)
@@ -30,7 +23,7 @@ void start(run *r, char **argv, const char *input)
     assert_int_equal(pipe2(in, O_CLOEXEC), 0);
     r->pid = fork();
     if (r->pid == 0) {
-        alarm(60);
+        alarm(150);
         signal(SIGINT, SIG_DFL); /* a shell's background job and nohup ignore them, and so would the ranks' shells */
         signal(SIGHUP, SIG_DFL);
         signal(SIGQUIT, SIG_DFL);
@@ -65,11 +58,9 @@ void read_until(run *r, const char *part)
 
 void finish(run *r)
 {
-    double begin = now();
     read_until(r, NULL);
     close(r->out);
     waitpid(r->pid, &r->status, 0);
-    r->seconds = now() - begin;
 }
 
 void check_exit(const run *r, int code)
@@ -109,7 +100,7 @@ int count_running(const char *word)
 
 void check_gone(const char *word)
 {
-    for (int k = 0; k < 40 && count_running(word) > 0; k++)
+    for (int k = 0; k < 2000 && count_running(word) > 0; k++)
         sleep_ms(50);
     assert_int_equal(count_running(word), 0);
 }
@@ -117,7 +108,7 @@ void check_gone(const char *word)
 const char *unique(int k)
 {
     static char text[8][32];
-    snprintf(text[k], sizeof text[k], "60.%d%d", (int)getpid(), k);
+    snprintf(text[k], sizeof text[k], "600.%d%d", (int)getpid(), k);
     return text[k];
 }
 

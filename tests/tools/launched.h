@@ -11,12 +11,10 @@ typedef struct run {
     int out;
     char text[8192];
     int status; /* as of waitpid */
-    double seconds;
 } run;
 
 extern char launched_program[4096];
 
-double now(void);
 void sleep_ms(int ms);
 /* Where trek-run is. */
 void launched_find(void);
@@ -25,6 +23,9 @@ void start(run *r, char **argv, const char *input);
 /* NULL: until it ends. */
 void read_until(run *r, const char *part);
 void finish(run *r);
+
+/* Words of a shell's script: waits until the launcher has seen the ends of so many processes. */
+#define AFTER_ENDS(count) "until [ $(grep -c . /proc/self/fd/$TREK_LAUNCHER_FD) -ge " #count " ]; do sleep 0.01; done; "
 
 #define RUN(r, input, ...)                                                                                                       \
     do {                                                                                                                         \
@@ -36,7 +37,7 @@ void check_exit(const run *r, int code);
 int count_of(const char *text, const char *part);
 /* Processes whose command line has this word. */
 int count_running(const char *word);
-/* Waits up to two seconds for them to be gone. */
+/* Waits for them to be gone. */
 void check_gone(const char *word);
 /* A number of seconds that no other program sleeps for. */
 const char *unique(int k);

@@ -30,7 +30,8 @@ static const char script[] =
     "babble) echo trek-run agent 1; head -c 1000 /dev/zero | tr '\\0' x; exec sleep 30;;\n"
     "apart*) exec unshare -rn env -i PATH=\"$PATH\" HOST=$host SSH_CONNECTION=\"$APART\" sh -c \"$*\";;\n"
     "esac\n"
-    "exec env -i ${ASAN_OPTIONS:+\"ASAN_OPTIONS=$ASAN_OPTIONS\"} ${LSAN_OPTIONS:+\"LSAN_OPTIONS=$LSAN_OPTIONS\"} PATH=\"$PATH\" "
+    "exec env -i ${ASAN_OPTIONS:+\"ASAN_OPTIONS=$ASAN_OPTIONS\"} ${LSAN_OPTIONS:+\"LSAN_OPTIONS=$LSAN_OPTIONS\"} "
+    "${LD_PRELOAD:+\"LD_PRELOAD=$LD_PRELOAD\"} ${TREK_TEST_SLEEP:+\"TREK_TEST_SLEEP=$TREK_TEST_SLEEP\"} PATH=\"$PATH\" "
     "HOST=$host sh -c \"$*\"\n";
 
 static int begin(void **state)
@@ -296,19 +297,18 @@ static void test_status(void **state)
     char script_text[256];
     RUN(&r, NULL, "-H", "a:2,b:1", "true");
     check_exit(&r, 0);
-    RUN(&r, NULL, "-H", "a:2,b:1", "sh", "-c", "[ $TREK_RANK = 2 ] || { sleep 0.5; exit 5; }; exit 3");
+    RUN(&r, NULL, "-H", "a:2,b:1", "sh", "-c", "[ $TREK_RANK = 2 ] || { " AFTER_ENDS(1) "exit 5; }; exit 3");
     check_exit(&r, 3); /* the first's */
     expect(&r, "trek-run: rank 2 on b ended with status 3; the others have 10 s to end\n", 1);
     RUN(&r, NULL, "-H", "a:1,b:1", "sh", "-c", "[ $TREK_RANK = 1 ] && kill -SEGV $$; sleep 0.3");
     check_exit(&r, 128 + SIGSEGV);
     expect(&r, "rank 1 on b was ended by signal 11", 1);
-    snprintf(script_text, sizeof script_text, "[ $TREK_RANK = 1 ] && exit 4; trap '' TERM; sleep %s & sleep %s; sleep 9",
-             unique(0),
-             unique(0));
+    snprintf(script_text, sizeof script_text, "[ $TREK_RANK = 1 ] && exit 4; trap '' TERM; sleep %s & sleep %s; sleep 600",
+             unique(0), unique(0));
     RUN(&r, NULL, "-H", "a:1,b:1,localhost:1", "-g", "0.2", "sh", "-c", script_text);
     check_exit(&r, 4);
     expect(&r, "ranks 0, 2 have not ended 0.2 s after rank 1: SIGTERM\n", 1);
-    assert_int_equal(count_running(unique(0)), 0);
+    check_gone(unique(0));
     RUN(&r, NULL, "-H", "a:2,b:1", "/no/such/program");
     check_exit(&r, 127);
     expect(&r, ": cannot run '/no/such/program': No such file or directory\n", 1); /* whichever says so first */
@@ -318,7 +318,7 @@ static void test_status(void **state)
     snprintf(script_text, sizeof script_text, "(trap '' TERM; sleep %s) > /dev/null 2>&1 & exit 0", unique(1));
     RUN(&r, NULL, "-H", "a:2,b:1", "sh", "-c", script_text); /* what they leave behind */
     check_exit(&r, 0);
-    assert_int_equal(count_running(unique(1)), 0);
+    check_gone(unique(1));
     RUN(&r, NULL, "-H", "a:1,b:1", "-m", "1", "-g", "0.1", "sh", "-c",
         "[ $TREK_RANK = 1 ] && kill -KILL $$; sleep 1; echo went on");
     check_exit(&r, 0);
@@ -331,8 +331,7 @@ static void test_deaths(void **state)
 {
     run r;
     RUN(&r, NULL, "-H", "a:1,b:1,localhost:1", "-m", "1", "-p", "sh", "-c",
-        "[ $TREK_RANK = 0 ] && exit 6; for k in 1 2 3 4 5 6 7 8 9; do sleep 0.3; grep . /proc/self/fd/$TREK_LAUNCHER_FD && exit "
-        "0; done");
+        "[ $TREK_RANK = 0 ] && exit 6; " AFTER_ENDS(1) "grep . /proc/self/fd/$TREK_LAUNCHER_FD | head -1");
     check_exit(&r, 0);
     expect(&r, "[1] 0 on a ended with status 6\n", 1);
     expect(&r, "[2] 0 on a ended with status 6\n", 1);
@@ -382,12 +381,13 @@ static void test_no_connection(void **state)
     expect(&r, "trek-run: a: '", 1);
     RUN(&r, NULL, "-H", "a:1,b:1", "--ssh", "f() { shift 3; \"$@\"; }; f -o 'two  words'", "true"); /* a shell reads it */
     check_exit(&r, 1);
-    start(&r, (char *[]){ NULL, "-H", "a:1,b:1", "--ssh", "sleep 30 #", "true", NULL }, NULL);
-    sleep_ms(300);
+    snprintf(path, sizeof path, "sleep %s #", unique(6));
+    start(&r, (char *[]){ NULL, "-H", "a:1,b:1", "--ssh", path, "true", NULL }, NULL);
+    while (count_running(unique(6)) < 3) /* the launcher itself, too */
+        sleep_ms(10);
     kill(r.pid, SIGINT); /* while there is no answer */
     finish(&r);
     check_exit(&r, 128 + SIGINT);
-    assert_true(r.seconds < 5);
 }
 
 /* The number behind "parent-RANK=". */
@@ -419,7 +419,6 @@ static void test_agent_killed(void **state)
     check_exit(&r, 128 + SIGKILL);
     expect(&r, "trek-run: b: the connection has ended (ssh ", 1);
     expect(&r, "trek-run: rank 1 on b was lost with its machine", 1);
-    assert_true(r.seconds < 10);
     check_gone(unique(2));
 }
 
@@ -504,7 +503,6 @@ static void test_signals(void **state)
         finish(&r);
         check_exit(&r, 128 + SIGKILL);
         expect(&r, "trek-run: SIGINT has come again: SIGKILL\n", 1);
-        assert_true(r.seconds < 5);
     }
 }
 
@@ -515,17 +513,17 @@ static void test_restarts(void **state)
     run r;
     char logs[96], text[256];
     RUN(&r, NULL, "-H", "a:1,b:1", "-m", "1", "-r", "2", "-p", "sh", "-c",
-        "[ $TREK_RANK = 0 ] && sleep 3 && exit 0; echo on $HOST join=$TREK_JOIN.; kill -KILL $$");
+        "[ $TREK_RANK = 0 ] && { " AFTER_ENDS(3) "exit 0; }; echo on $HOST join=$TREK_JOIN.; kill -KILL $$");
     check_exit(&r, 0);
     expect(&r, "[1] on b join=.\n", 1);
     expect(&r, "[1] on b join=1.\n", 2);
     expect(&r, "rank 1 on b was ended by signal 9 (Killed); it is started again (2 of 2)", 1);
     snprintf(logs, sizeof logs, "%s/again", folder); /* its agent, its connection */
     start(&r,
-          (char *[]){
-              NULL, "-H", "a:1,b:1", "-m", "1", "-r", "1", "-l", logs, "sh", "-c",
-              "[ $TREK_RANK = 0 ] && sleep 4 && exit 0; echo \"join=$TREK_JOIN. parent-1=$PPID.\"; [ $TREK_JOIN ] || sleep 30",
-              NULL },
+          (char *[]){ NULL, "-H", "a:1,b:1", "-m", "1", "-r", "1", "-l", logs, "sh", "-c",
+                      "[ $TREK_RANK = 0 ] && { " AFTER_ENDS(
+                          2) "exit 0; }; echo \"join=$TREK_JOIN. parent-1=$PPID.\"; [ $TREK_JOIN ] || sleep 600",
+                      NULL },
           NULL);
     kill(parent_of(&r, 1), SIGKILL);
     finish(&r);
@@ -546,12 +544,15 @@ static void test_machine_gone(void **state)
                "#!/bin/sh\nhost=$1; shift\n[ -e $0.$host ] && exit 255\n[ $host = b ] && touch $0.$host\nexec sh -c \"$*\"\n",
                path);
     assert_int_equal(chmod(path, 0700), 0);
-    start(&r, (char *[]){ NULL, "-H", "a:1,b:1", "-m", "1", "-r", "5", "--ssh", path, "sh", "-c",
-                          "echo \"parent-$TREK_RANK=$PPID.\"; sleep 3", NULL }, NULL);
+    start(&r,
+          (char *[]){
+              NULL, "-H", "a:1,b:1", "-m", "1", "-r", "5", "--ssh", path, "sh", "-c",
+              "echo \"parent-$TREK_RANK=$PPID.\"; until grep -q reached /proc/self/fd/$TREK_LAUNCHER_FD; do sleep 0.01; done",
+              NULL },
+          NULL);
     kill(parent_of(&r, 1), SIGKILL);
     finish(&r);
     check_exit(&r, 0);
-    assert_true(r.seconds < 10);
     assert_true(count_of(r.text, "trek-run: b: cannot connect (ssh ended with status 255)\n") >= 1);
     assert_true(count_of(r.text, "trek-run: rank 1 on b was not reached again; ") >= 1);
     snprintf(command, sizeof command, "rm %s.b", path);
@@ -724,7 +725,7 @@ static void test_sshd(void **state)
         "$sshd -f $PWD/config -E $PWD/log || continue\n"
         "echo \"ssh -F none -p $port -i $PWD/user -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null "
         "-o LogLevel=ERROR\" > command\n"
-        "for k in 1 2 3 4 5; do [ -s pid ] && break; sleep 0.2; done\n"
+        "for k in $(seq 1000); do [ -s pid ] && break; sleep 0.02; done\n"
         "eval \"$(cat command)\" 127.0.0.2 true < /dev/null && exit 0\n"
         "kill $(cat pid); exit 77\n"
         "done; exit 77\n",

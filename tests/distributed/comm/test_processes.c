@@ -2,6 +2,7 @@
 /* Communicators between real processes: results, and every way in which one of them can fail the others. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -33,6 +34,8 @@ static const char *engine_name(void)
 }
 
 /* --- parts -------------------------------------------------------------------------------------------------------- */
+
+enum { DEADLINE_S = 3 }; /* longer than anybody is kept from the machine by others */
 
 static trek_comm *join_by(const part *me, const char *engine, double deadline)
 {
@@ -197,8 +200,7 @@ static void misbehave(const part *me, trek_comm *comm)
         kill(getpid(), SIGKILL);
     else if (strcmp(me->detail, "kill-saving") == 0) {
         trek_comm_say(comm, "save");
-        pause_ms(400);
-        kill(getpid(), SIGKILL);
+        processes_await_go(); /* until it is killed, when the others have heard that */
     } else if (strcmp(me->detail, "stop") == 0)
         kill(getpid(), SIGSTOP);
     else if (strcmp(me->detail, "exit") == 0)
@@ -208,35 +210,50 @@ static void misbehave(const part *me, trek_comm *comm)
         pause_ms(500);
         exit(0);
     } else if (strcmp(me->detail, "sleep") == 0)
-        pause_ms(4000);
+        while (!trek_comm_ended(comm))
+            pause_ms(10);
     else if (strcmp(me->detail, "abort") == 0)
         trek_comm_abort(comm, "no more data");
     else if (strcmp(me->detail, "save") == 0) {
         trek_comm_say(comm, "save");
-        pause_ms(3500);
+        pause_ms(DEADLINE_S * 1500);
         trek_comm_say(comm, NULL);
     }
+}
+
+/* "sees-1": says so when it has heard that process 1 saves. */
+static void *watch_for_save(void *arg)
+{
+    trek_comm *comm = arg;
+    char phase[32] = "";
+    int64_t silent, since;
+    for (; strcmp(phase, "save") != 0 && !trek_comm_ended(comm); pause_ms(5))
+        trek_control_peer(comm->control, 1, phase, sizeof phase, &silent, &since);
+    printf("has heard\n");
+    return NULL;
 }
 
 static int play_until_failure(const part *me)
 {
     if (strcmp(me->detail, "kill-joining") == 0) { /* dies between joining and settling on an engine */
-        trek_control_join(&(trek_control_opts){ .process = me->process, .processes = me->processes, .address = me->address,
-                                                .port = me->port, .token = "of this test alone" });
-        pause_ms(300);
+        trek_control_join(&(trek_control_opts){ .process = me->process,
+                                                .processes = me->processes,
+                                                .address = me->address,
+                                                .port = me->port,
+                                                .token = "of this test alone" });
         kill(getpid(), SIGKILL);
     }
     bool slow = strcmp(me->detail, "save") == 0 || strcmp(me->detail, "calm") == 0 || strcmp(me->detail, "sleep") == 0;
-    trek_comm *comm = join(me, slow ? 1 : 30);
+    trek_comm *comm = join(me, slow ? DEADLINE_S : 60);
     trek_status status = comm ? TREK_OK : trek_error_status();
-    bool untouched = true;
+    pthread_t watcher;
+    bool untouched = true,
+         watches = comm && strcmp(me->detail, "sees-1") == 0 && pthread_create(&watcher, NULL, watch_for_save, comm) == 0;
     if (comm)
         trek_control_say(comm->control, "backward", NULL);
     for (int i = 1; status == TREK_OK && i <= 40; i++) {
-        if (i == 20) {
-            pause_ms(400); /* the others have heard the phase */
+        if (i == 20)
             misbehave(me, comm);
-        }
         trek_tensor *tensor = numbers(me->process, i == 20 && strcmp(me->detail, "count") == 0 ? 999 : 20000, TREK_F32);
         trek_tensor *before = numbers(me->process, tensor->numel, TREK_F32);
         status =
@@ -251,6 +268,8 @@ static int play_until_failure(const part *me)
         trek_error_clear();
         printf("later %s\n", trek_comm_barrier(comm) == status ? "same" : "other");
     }
+    if (watches)
+        pthread_join(watcher, NULL);
     trek_comm_free(&comm);
     return status == TREK_OK ? 0 : 1;
 }
@@ -258,7 +277,7 @@ static int play_until_failure(const part *me)
 /* A reduction of 64 MiB in which one process dies, or its link. */
 static int play_large(const part *me)
 {
-    trek_comm *comm = join_by(me, engine_name(), 30);
+    trek_comm *comm = join_by(me, engine_name(), 60);
     trek_tensor *tensor = trek_comm_zeros(comm, trek_dims(16 << 20), TREK_F32, trek_cpu(0));
     trek_status status = comm && tensor ? TREK_OK : trek_error_status();
     for (int i = 0; status == TREK_OK && i < 1000; i++) {
@@ -280,7 +299,7 @@ static int play_large(const part *me)
 /* 16 MiB with a deadline of 4 s, and small calls. */
 static int play_slow(const part *me)
 {
-    trek_comm *comm = join(me, 10);
+    trek_comm *comm = join(me, 60);
     bool good = comm && trek_comm_set_deadline(comm, 4) == TREK_OK;
     good = good && check_order(comm, 4 << 20) && check_reductions(comm, 100);
     trek_comm_free(&comm);
@@ -311,6 +330,22 @@ static bool check_started(trek_comm *comm)
     return good;
 }
 
+/* The next call ends the group: before that, the last one has ended on all. */
+static void await_all(void)
+{
+    printf("so far\n");
+    processes_await_go();
+}
+
+/* Takes them there. */
+static void bring_all(const world *w)
+{
+    for (int p = 0; p < w->n; p++)
+        processes_await(w, p, "so far\n");
+    for (int p = 0; p < w->n; p++)
+        processes_go(w, p);
+}
+
 /* So many that they meet over the control channel; the last call differs in size, or in kind. */
 static int play_many(const part *me)
 {
@@ -324,7 +359,7 @@ static int play_many(const part *me)
     good = good && check_order(comm, 1024) && check_order(comm, 3000) && check_started(comm);
     printf("%s %s\n", good ? "good" : "bad", trek_error());
     trek_tensor *tensor = numbers(me->process, 20 + (me->process == 1), TREK_F32);
-    pause_ms(1000); /* the last call has ended on all */
+    await_all();
     if (good) {
         trek_status status = me->process == 1 && strcmp(me->detail, "kind") == 0 ? trek_comm_barrier(comm)
                                                                                   : trek_comm_all_reduce(comm, tensor,
@@ -341,7 +376,7 @@ static int play_sizes(const part *me)
 {
     static const int64_t counts[] = { 0, 1, 65, 260 };
     trek_comm_gloo_set_sizes(512, atoi(me->detail));
-    trek_comm *comm = join(me, 10);
+    trek_comm *comm = join(me, 60);
     bool good = comm != NULL;
     for (size_t k = 0; good && k < sizeof counts / sizeof *counts; k++)
         good = check_reductions(comm, counts[k]) && check_moves(comm, counts[k]);
@@ -349,6 +384,7 @@ static int play_sizes(const part *me)
     good = good && check_started(comm);
     printf("%s %s\n", good ? "good" : "bad", trek_error());
     trek_tensor *tensor = numbers(me->process, 2000 + (me->process == 1), TREK_F32);
+    await_all();
     if (good) {
         trek_status status = trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM);
         printf("%s: %s\n", trek_status_name(status), trek_error());
@@ -370,7 +406,7 @@ static int play_apart(const part *me)
         return 9;
     if (strcmp(me->detail, "lo") == 0 || strcmp(me->detail, "nosuch0") == 0)
         setenv("TREK_GLOO_INTERFACE", me->detail, 1);
-    trek_comm *comm = join_by(me, NULL, 10);
+    trek_comm *comm = join_by(me, NULL, 60);
     bool good = comm && trek_comm_barrier(comm) == TREK_OK;
     printf("%s\n", comm ? comm->engine->name : "none");
     trek_comm_free(&comm);
@@ -380,7 +416,7 @@ static int play_apart(const part *me)
 /* What the processes settle on: "any" stands for no wish. */
 static int play_choice(const part *me)
 {
-    trek_comm *comm = join_by(me, strcmp(me->detail, "any") == 0 ? NULL : me->detail, 10);
+    trek_comm *comm = join_by(me, strcmp(me->detail, "any") == 0 ? NULL : me->detail, 60);
     bool good = comm && trek_comm_barrier(comm) == TREK_OK;
     printf("%s %s %s\n", comm ? comm->engine->name : "none", trek_status_name(trek_error_status()), trek_error());
     trek_comm_free(&comm);
@@ -392,7 +428,7 @@ static int play_again(const part *me)
 {
     bool good = true;
     for (int k = 0; k < 6 && good; k++) {
-        trek_comm *comm = join(me, 10);
+        trek_comm *comm = join(me, 60);
         good = comm && trek_comm_barrier(comm) == TREK_OK;
         if (me->process == 0)
             pause_ms(k == 2 ? 300 : 5);
@@ -445,7 +481,7 @@ static int play_mesh(const part *me)
     if (status == TREK_OK && strcmp(me->detail, "strangers") == 0)
         n = play_a_stranger(&cards[0], open);
     if (status == TREK_OK)
-        status = trek_mesh_connect(control, listening, cards, 3000000000, sockets);
+        status = trek_mesh_connect(control, listening, cards, 8000000000, sockets);
     bool good = status == TREK_OK;
     for (int r = 0; good && r < me->processes; r++) {
         struct iovec part = { &own.port, sizeof own.port };
@@ -454,9 +490,9 @@ static int play_mesh(const part *me)
     for (int r = 0; good && r < me->processes; r++) { /* it is whom it should be */
         int32_t heard = 0;
         struct pollfd wait = { .fd = sockets[r], .events = POLLIN };
-        good = r == me->process ||
-               (poll(&wait, 1, 5000) == 1 && trek_socket_receive(sockets[r], &heard, sizeof heard) == sizeof heard &&
-                heard == cards[r].port);
+        good =
+            r == me->process || (poll(&wait, 1, -1) == 1 &&
+                                 trek_socket_receive(sockets[r], &heard, sizeof heard) == sizeof heard && heard == cards[r].port);
     }
     printf("%s %s %s\n", good ? "good" : "bad", trek_status_name(status), trek_error());
     for (int r = 0; status == TREK_OK && r < me->processes; r++)
@@ -475,7 +511,7 @@ static int play_limited(const part *me)
     bool files = strncmp(me->detail, "files=", 6) == 0;
     rlim_t most = (rlim_t)atoi(me->detail + 6);
     setrlimit(files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &(struct rlimit){ .rlim_cur = most, .rlim_max = most });
-    trek_comm *comm = join_by(me, NULL, 10);
+    trek_comm *comm = join_by(me, NULL, 60);
     printf("%s %s\n", comm ? "joined" : "refused", trek_error());
     trek_comm_free(&comm);
     return 0;
@@ -489,7 +525,7 @@ static int play_memory(const part *me)
     int64_t blocks = test_memory.blocks;
     test_memory.fail_count = 2;
     test_allocator_restart(atoi(me->detail));
-    trek_comm *comm = join(me, 5);
+    trek_comm *comm = join(me, 8);
     float data[1000] = { 0 };
     trek_status status =
         comm ? trek_comm_run(
@@ -523,10 +559,8 @@ static int play_group_dies(const part *me)
     trek_comm *comm = join(me, 30), *group = comm ? trek_comm_split(comm, me->process % 2, -me->process) : NULL;
     trek_status status = group ? TREK_OK : trek_error_status();
     for (int i = 0; status == TREK_OK && i < 100; i++) {
-        if (i == 10 && me->process == 1) {
-            pause_ms(300);
+        if (i == 10 && me->process == 1)
             kill(getpid(), SIGKILL);
-        }
         trek_tensor *tensor = numbers(trek_comm_rank(group), 5000, TREK_F64);
         status = trek_comm_all_reduce(group, tensor, TREK_REDUCTION_SUM);
         if (status == TREK_OK && !same(tensor, 0, 5000, 2, TREK_REDUCTION_SUM, "group"))
@@ -592,7 +626,7 @@ static void test_results(void **state)
         if (sizes[k] == 5)
             setenv("TREK_CONTROL_TREE_ABOVE", "2", 1);
         processes_start_all(&w, sizes[k], "results", "", -1, NULL);
-        processes_finish(&w, 150, -1);
+        processes_finish(&w, -1);
         for (int p = 0; p < w.n; p++)
             WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good"));
         WANT(&w, strstr(w.text[w.n - 1], sizes[k] == 5 ? "parent 3\n" : "parent 0\n"));
@@ -605,7 +639,7 @@ static void test_groups(void **state)
     for (int n = 2; n <= 5; n += 3) {
         static world w;
         processes_start_all(&w, n, "groups", "", -1, NULL);
-        processes_finish(&w, 150, -1);
+        processes_finish(&w, -1);
         for (int p = 0; p < w.n; p++)
             WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good"));
     }
@@ -615,7 +649,7 @@ static void test_group_dies(void **state)
 {
     static world w;
     processes_start_all(&w, 4, "group-dies", "", -1, NULL);
-    processes_finish(&w, 60, -1);
+    processes_finish(&w, -1);
     WANT(&w, w.code[0] == 0 && w.code[2] == 0);
     WANT(&w, w.code[3] == 1 && strstr(w.text[3], "TREK_ERR_PEER: ") && strstr(w.text[3], "process 1 died"));
     WANT(&w, strstr(w.text[3], "are ranks 3, 1 of the communicator that was split") != NULL);
@@ -634,7 +668,6 @@ static void check_failure_of(const failure *f, const world *w, int p)
     const char *error = strstr(w->text[p], "TREK_ERR_");
     snprintf(name, sizeof name, f->named, f->victim);
     WANT(w, w->code[p] == 1);
-    WANT(w, w->seconds[p] < (f->n > 5 ? 30 : 10)); /* many take turns on a few cores */
     WANT(w, error && strncmp(error, f->status, strlen(f->status)) == 0);
     WANT(w, strstr(w->text[p], name) != NULL);
     WANT(w, strstr(w->text[p], "later same") != NULL || strstr(w->text[p], "join TREK_ERR_") != NULL);
@@ -650,8 +683,12 @@ static void check_failures(const failure *failures, int count)
     for (int k = 0; k < count; k++) {
         const failure *f = &failures[k];
         world *w = &worlds[k];
-        bool stopped = strcmp(f->detail, "stop") == 0;
-        processes_finish(w, f->n > 5 ? 40 : 12, stopped ? f->victim : -1);
+        bool stopped = strcmp(f->detail, "stop") == 0, saving = strcmp(f->detail, "kill-saving") == 0;
+        for (int p = 0; p < f->n && saving; p++)
+            WANT(w, p == f->victim || processes_await(w, p, "has heard\n"));
+        if (saving)
+            processes_kill(w, f->victim);
+        processes_finish(w, stopped ? f->victim : -1);
         if (stopped)
             processes_kill(w, f->victim);
     }
@@ -672,13 +709,12 @@ static void check_failures(const failure *failures, int count)
 
 static void test_kill(void **state)
 {
-    check_failures(
-        (failure[]){ { 3, 2, "kill", "", "TREK_ERR_PEER", "process %d died", false },
-                     { 2, 0, "kill", "", "TREK_ERR_PEER", "process %d died", false },
-                     { 3, 1, "kill-saving", "", "TREK_ERR_PEER",
-                       "process %d died: its connection was closed unexpectedly; it was in phase \"save\"", false },
-                     { 3, 2, "kill-joining", "", "TREK_ERR_PEER", "process %d died", false } },
-        4);
+    check_failures((failure[]){ { 3, 2, "kill", "", "TREK_ERR_PEER", "process %d died", false },
+                                { 2, 0, "kill", "", "TREK_ERR_PEER", "process %d died", false },
+                                { 3, 1, "kill-saving", "sees-1", "TREK_ERR_PEER",
+                                  "process %d died: its connection was closed unexpectedly; it was in phase \"save\"", false },
+                                { 3, 2, "kill-joining", "", "TREK_ERR_PEER", "process %d died", false } },
+                   4);
 }
 
 static void test_stop(void **state)
@@ -703,11 +739,12 @@ static void test_mismatch(void **state)
 
 static void test_deadline_and_abort(void **state)
 {
-    check_failures((failure[]){ { 3, 2, "sleep", "calm", "TREK_ERR_TIMEOUT", "%d did not come within 1 s", true },
-                                { 3, 1, "abort", "", "TREK_ERR_CANCELLED", "aborted through rank %d: no more data", true } }, 2);
+    check_failures((failure[]){ { 3, 2, "sleep", "calm", "TREK_ERR_TIMEOUT", "%d did not come within 3 s", true },
+                                { 3, 1, "abort", "", "TREK_ERR_CANCELLED", "aborted through rank %d: no more data", true } },
+                   2);
 }
 
-/* One saves for three times the deadline, and says so. */
+/* One saves for longer than the deadline, and says so. */
 static void test_long_phase(void **state)
 {
     static world worlds[2];
@@ -715,7 +752,7 @@ static void test_long_phase(void **state)
         processes_start_all(&worlds[victim], 3, "fail", "calm", victim, "save");
     for (int victim = 0; victim < 2; victim++) {
         world *w = &worlds[victim];
-        processes_finish(w, 15, -1);
+        processes_finish(w, -1);
         for (int p = 0; p < 3; p++)
             WANT(w, w->code[p] == 0 && strstr(w->text[p], "TREK_OK"));
     }
@@ -725,10 +762,10 @@ static void test_death_in_a_call(void **state)
 {
     static world w;
     processes_start_all(&w, 3, "large", "", 1, "kill");
-    processes_finish(&w, 12, -1);
+    processes_finish(&w, -1);
     WANT(&w, w.code[1] == -SIGKILL);
     for (int p = 0; p < 3; p += 2)
-        WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_PEER: process 1 died") && w.seconds[p] < 10);
+        WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_PEER: process 1 died"));
 }
 
 static void test_choice(void **state)
@@ -736,8 +773,8 @@ static void test_choice(void **state)
     static world any, differ;
     processes_start_all(&any, 3, "choice", "any", -1, NULL);
     processes_start_all(&differ, 3, "choice", "gloo", 2, "shared");
-    processes_finish(&any, 10, -1);
-    processes_finish(&differ, 10, -1);
+    processes_finish(&any, -1);
+    processes_finish(&differ, -1);
     for (int p = 0; p < 3; p++) {
         WANT(&any, any.code[p] == 0 && strncmp(any.text[p], "shared ", 7) == 0 && !strstr(any.text[p], "warning"));
         WANT(&differ, differ.code[p] == 1 &&
@@ -751,7 +788,7 @@ static void test_again(void **state)
     static world w;
     for (int n = 2; n <= 4; n += 2) {
         processes_start_all(&w, n, "again", "", -1, NULL);
-        processes_finish(&w, 20, -1);
+        processes_finish(&w, -1);
         for (int p = 0; p < n; p++)
             WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good"));
     }
@@ -766,7 +803,7 @@ static void test_limits(void **state)
         char detail[32];
         snprintf(detail, sizeof detail, files == 4 ? "bytes=2048" : "files=%d", files);
         processes_start_all(&w, 2, "limited", detail, -1, NULL);
-        processes_finish(&w, 20, -1);
+        processes_finish(&w, -1);
         bool named = false, joined = strstr(w.text[0], "joined ") && strstr(w.text[1], "joined ");
         for (int p = 0; p < 2; p++)
             named = named || strstr(w.text[p], files == 4 ? "ulimit -f is 2)" : "ulimit -n is");
@@ -784,7 +821,8 @@ static void test_sizes(void **state)
     for (int n = 2; n <= 5; n += 1 + (n == 3))
         for (int direct = 1; direct <= (n == 3 ? 32 : 1); direct += 31) {
             processes_start_all(&w, n, "sizes", direct == 1 ? "1" : "32", -1, NULL);
-            processes_finish(&w, 30, -1);
+            bring_all(&w);
+            processes_finish(&w, -1);
             for (int p = 0; p < n; p++)
                 WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good") &&
                              strstr(w.text[p], "TREK_ERR_COMM: the ranks' calls differ: rank 0's call") &&
@@ -801,20 +839,22 @@ static void test_many(void **state)
     for (int n = 17; n <= 37; n += 20) {
         bool kind = n == 37;
         processes_start_all(&w, n, "many", kind ? "kind" : "", -1, NULL);
-        processes_finish(&w, 50, -1);
+        bring_all(&w);
+        processes_finish(&w, -1);
         for (int p = 0; p < n; p++)
             WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good") &&
                  strstr(w.text[p], "TREK_ERR_COMM: the ranks' calls differ: rank") &&
                          strstr(w.text[p], "rank 1's call") &&
                          strstr(w.text[p], kind ? "is barrier" : "is all_reduce(sum, f32, 21 elements)"));
     }
-    check_failures((failure[]){ { 18, 4, "kill", "", "TREK_ERR_PEER", "process %d died", false },
-                                { 18, 5, "exit", "", "TREK_ERR_PEER", "process %d has left: it exited in phase \"backward\"",
-                                  false } },
-                   2);
-    check_failures((failure[]){ { 18, 5, "count", "", "TREK_ERR_COMM", "rank %d's call 20 is all_reduce(sum, f32, 999 elements)",
-                                  true },
-                                { 18, 4, "sleep", "calm", "TREK_ERR_TIMEOUT", "%d did not come within 1 s", true } }, 2);
+    check_failures(
+        (failure[]){ { 18, 4, "kill", "", "TREK_ERR_PEER", "process %d died", false },
+                     { 18, 5, "exit", "", "TREK_ERR_PEER", "process %d has left: it exited in phase \"backward\"", false } },
+        2);
+    check_failures(
+        (failure[]){ { 18, 5, "count", "", "TREK_ERR_COMM", "rank %d's call 20 is all_reduce(sum, f32, 999 elements)", true },
+                     { 18, 4, "sleep", "calm", "TREK_ERR_TIMEOUT", "%d did not come within 3 s", true } },
+        2);
 }
 
 /* Strangers where data are to come are no ranks, and end nothing; who listens in a process's place is not taken for it. */
@@ -825,8 +865,8 @@ static void test_strangers(void **state)
     static world w[2];
     processes_start_all(&w[0], 4, "mesh", "", 3, "strangers");
     processes_start_all(&w[1], 3, "mesh", "", 1, "false");
-    processes_finish(&w[0], 30, -1);
-    processes_finish(&w[1], 30, -1);
+    processes_finish(&w[0], -1);
+    processes_finish(&w[1], -1);
     for (int p = 0; p < 4; p++)
         WANT(&w[0], w[0].code[p] == 0 && strstr(w[0].text[p], "good"));
     for (int p = 1; p < 3; p++) /* whichever of both says it first */
@@ -846,7 +886,7 @@ static void test_apart(void **state)
     for (int k = 0; k < 4; k++)
         processes_start_all(&w[k], 3, "apart", details[k], -1, NULL);
     for (int k = 0; k < 4; k++)
-        processes_finish(&w[k], 20, -1);
+        processes_finish(&w[k], -1);
     if (w[0].code[0] == 9) {
         fprintf(stderr, "skipped: this system does not let the test make mount name spaces\n");
         skip();
@@ -876,7 +916,7 @@ static void test_no_memory(void **state)
     }
     for (int k = 0; k < POINTS; k++) {
         world *w = &worlds[k];
-        processes_finish(w, 25, -1);
+        processes_finish(w, -1);
         for (int p = 0; p < 2; p++)
             WANT(w, (w->code[p] == 0 || w->code[p] == 1) && strstr(w->text[p], "left 0"));
         WANT(w, w->code[0] == w->code[1]);
@@ -899,7 +939,7 @@ static pid_t hold_network(const char *name, int *file)
     if (holder == 0) {
         char good = unshare(CLONE_NEWNET | CLONE_NEWUTS) == 0 && sethostname(name, strlen(name)) == 0;
         ssize_t told = write(ready[1], &good, 1);
-        alarm(60);
+        alarm(200);
         while (told == 1 && good)
             pause();
         _exit(0);
@@ -1065,9 +1105,9 @@ static void start_by_mpirun(machines *m, world *w, const char *role, const char 
 }
 
 /* Waits until all that mpirun has started have said how they ended: mpirun itself may be cut off from a part of them. */
-static void finish_by_mpirun(world *w, double limit)
+static void finish_by_mpirun(world *w)
 {
-    double end = processes_now() + limit;
+    double end = processes_now() + 150;
     for (int left = w->n; left > 0 && processes_now() < end; pause_ms(20)) {
         left = 0;
         for (int p = 0; p < w->n; p++) {
@@ -1102,12 +1142,12 @@ static void start_on(machines *m, world *w, int n, const char *role, const char 
     }
 }
 
-static void finish_on(world *w, double limit)
+static void finish_on(world *w)
 {
     if (strcmp(engine_name(), "mpi") == 0)
-        finish_by_mpirun(w, limit);
+        finish_by_mpirun(w);
     else
-        processes_finish(w, limit, -1);
+        processes_finish(w, -1);
 }
 
 /* The link between them is cut in the midst of a reduction. */
@@ -1117,21 +1157,15 @@ static void test_cut_link(void **state)
     if (!make_machines(&m))
         skip();
     static world w;
-    bool begun = false;
     start_on(&m, &w, 3, "large", "machines");
-    for (int i = 0; i < 300 && !begun; i++) {
-        char line[64] = "";
+    while (!processes_wrote(&w, 2, "begun"))
         pause_ms(20);
-        begun = pread(fileno(w.file[2]), line, sizeof line - 1, 0) > 0 && strstr(line, "begun");
-    }
     pause_ms(30);
     ip(m.holders[1], "link set trek1 down");
-    w.start = processes_now();
-    finish_on(&w, 15);
+    finish_on(&w);
     release_machines(&m);
-    WANT(&w, begun);
     for (int p = 0; p < 3; p++) {
-        WANT(&w, w.code[p] == 1 && w.seconds[p] < 10 && strstr(w.text[p], "TREK_ERR_PEER: process"));
+        WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_PEER: process"));
         WANT(&w, strstr(w.text[p], "cannot be reached") || strstr(w.text[p], "has not been heard of"));
         WANT(&w,
              strstr(w.text[p], p ? "PEER: process 0" : "PEER: process 1") || (p == 0 && strstr(w.text[p], "PEER: process 2")));
@@ -1155,7 +1189,7 @@ static void test_slow_link(void **state)
     static world w;
     if (slow) {
         start_on(&m, &w, 3, "slow", "");
-        finish_on(&w, 60);
+        finish_on(&w);
     }
     release_machines(&m);
     if (!slow) {

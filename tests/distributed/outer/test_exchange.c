@@ -139,7 +139,7 @@ static void run_world(world *w, int n, const char *detail, int victim, const cha
 {
     processes_init(w, n);
     processes_start_all(w, n, "exchange", detail, victim, of_victim);
-    processes_finish(w, 60, -1);
+    processes_finish(w, -1);
 }
 
 static void test_means(void **state)

@@ -189,7 +189,7 @@ static void run_world(int n, const char *detail)
 {
     processes_init(&w, n);
     processes_start_all(&w, n, "metrics", detail, -1, NULL);
-    processes_finish(&w, 60, -1);
+    processes_finish(&w, -1);
 }
 
 /* Line k of "values" that process p has written, against these; the samples. */

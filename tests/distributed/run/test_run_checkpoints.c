@@ -5,7 +5,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -121,6 +124,46 @@ static void expect_same(const trek_state *a, const trek_state *b)
         if (!other || !test_same_bits(trek_state_tensor(a, k), other))
             fail_msg("%s differs", name);
     }
+}
+
+/* --- the folder ------------------------------------------------------------------------------------ */
+
+static char watched[64];
+static atomic_int synced; /* how often the folder `watched` was */
+
+/* In the place of the system's. */
+int fsync(int file)
+{
+    char link[64], path[300];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    path[length > 0 ? length : 0] = '\0';
+    if (watched[0] && strcmp(path, watched) == 0)
+        atomic_fetch_add(&synced, 1);
+    return (int)syscall(SYS_fsync, file);
+}
+
+/* A folder that the run has made is there after a power failure only if the one around it was synced. */
+static void test_new_folder(void **state)
+{
+    char folder[] = "/tmp/trek-run-XXXXXX", inside[64], command[128];
+    trek_dataset *data = wide_dataset();
+    trek_run_opts o = wide_opts(data);
+    assert_non_null(mkdtemp(folder));
+    snprintf(watched, sizeof watched, "%s", folder);
+    snprintf(inside, sizeof inside, "%s/new", folder);
+    o.epochs = 1;
+    o.checkpoint_folder = inside;
+    for (int times = 0; times < 2; times++) { /* the second finds it there */
+        trek_state *final = run_all(&o);
+        assert_non_null(final);
+        trek_state_free(&final);
+        assert_int_equal(atomic_load(&synced), 1);
+    }
+    watched[0] = '\0';
+    trek_dataset_free(&data);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
 }
 
 /* --- what is in them ---------------------------------------------------------------------------- */
@@ -384,8 +427,9 @@ int main(void)
     if (processes_part(&me))
         return play(&me);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_content), cmocka_unit_test(test_resume_from_each), cmocka_unit_test(test_faster_than_the_disk),
-        cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_new_folder),       cmocka_unit_test(test_content),
+        cmocka_unit_test(test_resume_from_each), cmocka_unit_test(test_faster_than_the_disk),
+        cmocka_unit_test(test_failing_writes),   cmocka_unit_test(test_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

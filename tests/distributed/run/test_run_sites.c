@@ -338,7 +338,7 @@ static int run_world(const char *role, const char *detail, int processes, unsign
     int n = 0;
     processes_init(&all, processes);
     processes_start_all(&all, processes, role, detail, -1, NULL);
-    processes_finish(&all, 60, -1);
+    processes_finish(&all, -1);
     for (int p = 0; p < processes; p++) {
         if (gone & 1u << p)
             continue;

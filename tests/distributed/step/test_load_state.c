@@ -271,7 +271,7 @@ static void expect_world(int n, const char *detail, const char *const *says)
     static world w;
     processes_init(&w, n);
     processes_start_all(&w, n, "load", detail, -1, NULL);
-    processes_finish(&w, 60, -1);
+    processes_finish(&w, -1);
     for (int p = 0; p < n; p++)
         if (w.code[p] != 0 || !strstr(w.text[p], says[p > 1 ? 0 : p]) || !strstr(w.text[p], "the same")) {
             processes_print(&w);

@@ -333,7 +333,7 @@ static void test_processes(void **state)
         for (int n = 2; n <= 3; n++) {
             processes_init(&w, n);
             processes_start_all(&w, n, roles[r], "", -1, NULL);
-            processes_finish(&w, 60, -1);
+            processes_finish(&w, -1);
             for (int p = 0; p < n; p++)
                 if (w.code[p] != 0) {
                     processes_print(&w);

@@ -262,7 +262,7 @@ static void test_processes(void **state)
     for (int r = 0; r < 2; r++) {
         processes_init(&w, 2);
         processes_start_all(&w, 2, roles[r], "", -1, NULL);
-        processes_finish(&w, 60, -1);
+        processes_finish(&w, -1);
         bool right = sum_of(&w, 0) == SAMPLES && sum_of(&w, 1) == SAMPLES - BATCH;
         for (int p = 0; p < 2; p++)
             right = right && w.code[p] == 0;

@@ -126,7 +126,7 @@ static world w;
 static void train(int processes, const char *detail, char line[64])
 {
     processes_start_all(&w, processes, "train", detail, -1, NULL);
-    processes_finish(&w, 60, -1);
+    processes_finish(&w, -1);
     for (int p = 0; p < processes; p++) {
         const char *steps = strstr(w.text[p], "steps "), *why = p == 1 ? "it was told to fail" : "process 1 failed: it was told";
         char own[64] = "";

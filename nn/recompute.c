@@ -125,8 +125,9 @@ static trek_var *run_again(rerun *r, trek_var *const *leaves)
     trek_rank_here.first_sample = r->rank.first_sample;
     trek_autocast_begin(r->autocast);
     if (training != r->training)
-        status = trek_fail(TREK_ERR_STATE, "%s: its mode (train or eval) has changed between forward and backward; it must not change",
-                           r->module->own->klass->name);
+        status =
+            trek_fail(TREK_ERR_STATE, "%s: its mode (train or eval) has changed between forward and backward; it must not change",
+                      r->module->own->klass->name);
     if (status == TREK_OK)
         status = write_kept(&r->vectors);
     bool off = false;

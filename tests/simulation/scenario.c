@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/control/door.h"
+#include "distributed/control/rendezvous_internal.h"
 #include "tensor/status_internal.h"
 
 /* A job outlasts that its processes, or the network, stand still for so long. */
@@ -16,14 +16,14 @@
 #define MILD_CUT_NS (500 * SIM_MS)
 
 /* By its generation a group knows who comes late to another one: whoever enters a group has been in none that had it. */
-trek_status __real_trek_door_enter(trek_door *door, int64_t generation, const trek_member *members, int n);
-trek_status __wrap_trek_door_enter(trek_door *door, int64_t generation, const trek_member *members, int n);
-trek_status __wrap_trek_door_enter(trek_door *door, int64_t generation, const trek_member *members, int n)
+trek_status __real_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t generation, const trek_member *members, int n);
+trek_status __wrap_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t generation, const trek_member *members, int n);
+trek_status __wrap_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t generation, const trek_member *members, int n)
 {
-    if (trek_door_members(door) > 0 && generation <= trek_door_generation(door))
-        sim_fail("process %d comes from group %lld into group %lld", trek_door_member(door).number,
-                 (long long)trek_door_generation(door), (long long)generation);
-    return __real_trek_door_enter(door, generation, members, n);
+    if (trek_rendezvous_members(rendezvous) > 0 && generation <= rendezvous->generation)
+        sim_fail("process %d comes from group %lld into group %lld", trek_rendezvous_member(rendezvous).number,
+                 (long long)rendezvous->generation, (long long)generation);
+    return __real_trek_rendezvous_enter(rendezvous, generation, members, n);
 }
 
 void outcome_take(outcome *to)

@@ -18,7 +18,8 @@ static pthread_once_t asked_once = PTHREAD_ONCE_INIT;
 static void warn_of_absence(void)
 {
     if (!trek_dnn()->there)
-        trek_log_message(TREK_LOG_LEVEL_WARNING, "TREK_CUDA_ATTENTION asks for cuDNN, which is not available: %s", trek_dnn()->why);
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "TREK_CUDA_ATTENTION asks for cuDNN, which is not available: %s",
+                         trek_dnn()->why);
 }
 
 static void compose(trek_dnn_graph *graph, const void *key) { trek_dnn_attention_compose(graph, key); }

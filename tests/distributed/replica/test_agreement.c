@@ -305,7 +305,7 @@ static void test_products(void **state)
     for (int all = 0; all < 2; all++) {
         processes_start_all(&w, 3, "differ", all ? "say-products,opt-tiles" : "say-products,opt-fma", 1,
                             "say-products,opt-tiles");
-        processes_finish(&w, 30, -1);
+        processes_finish(&w, -1);
         for (int p = 0; p < 3; p++)
             WANT(&w, w.code[p] == 0 && strcmp(w.text[p], w.text[0]) == 0 &&
                      strstr(w.text[p], all ? "products tiles" : "products fma"));

@@ -220,8 +220,8 @@ static trek_trainer_opts options_of(const part *me, trek_comm *comm)
 
 static int play_differ(const part *me)
 {
-    if (has(me, "opt-tiles"))
-        setenv("TREK_F32_PRODUCTS", "tiles", 1);
+    if (has(me, "opt-tiles") || has(me, "opt-fma"))
+        setenv("TREK_F32_PRODUCTS", has(me, "opt-fma") ? "fma" : "tiles", 1);
     trek_comm *comm = join(me);
     if (has(me, "opt-seed"))
         trek_seed(99);
@@ -294,7 +294,8 @@ static void test_products(void **state)
 {
     static world w;
     for (int all = 0; all < 2; all++) {
-        processes_start_all(&w, 3, "differ", all ? "say-products,opt-tiles" : "say-products", 1, "say-products,opt-tiles");
+        processes_start_all(&w, 3, "differ", all ? "say-products,opt-tiles" : "say-products,opt-fma", 1,
+                            "say-products,opt-tiles");
         processes_finish(&w, 30, -1);
         for (int p = 0; p < 3; p++)
             WANT(&w, w.code[p] == 0 && strcmp(w.text[p], w.text[0]) == 0 &&

@@ -884,7 +884,7 @@ static void test_again_refused(void **state)
         { "until=3,", "join,least=2,as=1", "other options" },
         { "until=3,", "join,least=0,as=1", ".min_processes is 0" },
         { "until=3,", "join,of=4,as=1", "process 1 of 4 cannot join the job, which has 3" },
-        { "", "join,late,as=1", "no process of the job admits newcomers" },
+        { "", "join,late,as=1", "no process of the job accepts joining processes" },
         { "hold=3,", "join,alive=1,as=0", "is alive" },
         { "until=3,", "join,own-comm,as=1", "TREK_JOIN is set" },
     };

@@ -403,7 +403,7 @@ static void check(void)
             !strstr(m->failed.message, ".min_processes is") &&
             !(one_was_away() && process->tainted &&
               (strstr(m->failed.message, "considered this one dead") || /* two who were away have met */
-               strstr(m->failed.message, "this process was suspended"))))
+               strstr(m->failed.message, "remaining processes were suspended"))))
             sim_fail("process %d%s did not get to the end, but to step %lld: %s: %s", m->number,
                      m->again ? ", started again," : "", (long long)m->state.step, trek_status_name(m->failed.status),
                      m->failed.message);

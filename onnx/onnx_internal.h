@@ -15,13 +15,13 @@
 #define TREK_ONNX_SYMBOLS 8
 #define TREK_ONNX_RUNS (TREK_ONNX_SYMBOLS + 2)
 
-/* --- traces (trace.c) ----------------------------------------------------------------------- */
+/* --- traces (call_trace.c) ----------------------------------------------------------------------- */
 
 typedef enum trek_onnx_value_kind {
     TREK_ONNX_INPUT,
-    TREK_ONNX_MADE,          /* by a call */
-    TREK_ONNX_LEAF,          /* existed before, or was made by no op: outside the model's ops */
-    TREK_ONNX_LOST           /* its memory has since been overwritten in part */
+    TREK_ONNX_MADE, /* by a call */
+    TREK_ONNX_LEAF, /* existed before, or was made by no op: outside the model's ops */
+    TREK_ONNX_LOST  /* its memory has since been overwritten in part */
 } trek_onnx_value_kind;
 
 typedef struct trek_onnx_value {
@@ -29,36 +29,36 @@ typedef struct trek_onnx_value {
     trek_dtype dtype;
     int ndim;
     int64_t sizes[TREK_MAX_DIMS];
-    int from;                /* INPUT: its index; MADE: the call */
-    trek_tensor *tensor;     /* LEAF: retained */
+    int from;            /* INPUT: its index; MADE: the call */
+    trek_tensor *tensor; /* LEAF: retained */
 } trek_onnx_value;
 
 /* A call of a row, with the numbers as infer left them. */
 typedef struct trek_onnx_call {
     const trek_op *op;
     trek_attrs attrs;
-    int n_inputs, first_input; /* in run.inputs; -1 if left out */
+    int n_inputs, first_input;     /* in run.inputs; -1 if left out */
     int outputs[TREK_MAX_OUTPUTS]; /* values; -1 for none */
-    trek_compound compound;  /* if it is a compound: its numbers */
+    trek_compound compound;        /* if it is a compound: its numbers */
 } trek_onnx_call;
 
 typedef struct trek_onnx_run {
     trek_rank_watch watch;
-    int depth;               /* of nested calls: the outermost counts */
-    int entered;             /* depth of nested compounds */
+    int depth;                         /* of nested calls: the outermost counts */
+    int entered;                       /* depth of nested compounds */
     int entered_calls, entered_values; /* how many there were when the outermost began */
-    bool failed;             /* out of memory */
+    bool failed;                       /* out of memory */
     int n_values, cap_values, n_calls, cap_calls, n_inputs, cap_inputs;
     trek_onnx_value *values;
     trek_onnx_call *calls;
     int *inputs;
     struct trek_onnx_place *places; /* where values are in memory */
     int n_places, cap_places, n_heads, cap_heads;
-    int *heads;              /* newest place of an address */
-    trek_pointer_map map;    /* addresses to heads */
+    int *heads;           /* newest place of an address */
+    trek_pointer_map map; /* addresses to heads */
     int n_outputs;
-    int *outputs;            /* values of the results, then of the tags */
-    int fail_at;             /* a call to fail at, with `problem`; -1 for none */
+    int *outputs; /* values of the results, then of the tags */
+    int fail_at;  /* a call to fail at, with `problem`; -1 for none */
     const char *problem;
 } trek_onnx_run;
 
@@ -75,7 +75,7 @@ void trek_onnx_run_clear(trek_onnx_run *run);
 /* An open size. */
 typedef struct trek_onnx_symbol {
     const char *name;
-    int input, dim;          /* where it is read */
+    int input, dim; /* where it is read */
     int64_t sizes[TREK_ONNX_RUNS];
 } trek_onnx_symbol;
 
@@ -113,7 +113,7 @@ typedef struct trek_onnx {
     int n_nodes, cap_nodes, n_tensors, cap_tensors, n_kept, cap_kept;
     struct TrekOnnx__NodeProto **nodes;
     struct TrekOnnx__TensorProto **tensors;
-    trek_tensor **kept;      /* tensors whose memory initializers point to */
+    trek_tensor **kept; /* tensors whose memory initializers point to */
 } trek_onnx;
 
 /* Returns zeroed memory that lives as long as the model. On failure it sets `failed` and returns NULL. */
@@ -155,16 +155,16 @@ const char *trek_onnx_constant(trek_onnx *x, const char *name, trek_tensor *tens
 int trek_onnx_dtype(trek_dtype dtype); /* the format's number */
 const char *trek_onnx_cast(trek_onnx *x, const char *a, trek_dtype from, trek_dtype to);
 
-/* --- what a row sees of its call (call.c) ------------------------------------------------------ */
+/* --- what a row sees of its call (row_call.c) ------------------------------------------------------ */
 
 const trek_onnx_call *trek_onnx_at(const trek_onnx *x, int run); /* the current call in a run */
-int trek_onnx_input_value(const trek_onnx *x, int k);  /* -1 if left out */
+int trek_onnx_input_value(const trek_onnx *x, int k);            /* -1 if left out */
 bool trek_onnx_has(const trek_onnx *x, int k);
-const char *trek_onnx_in(trek_onnx *x, int k);         /* the input's name */
+const char *trek_onnx_in(trek_onnx *x, int k); /* the input's name */
 const trek_onnx_value *trek_onnx_seen(const trek_onnx *x, int run, int value);
-const trek_onnx_value *trek_onnx_in_seen(const trek_onnx *x, int k);  /* of the first run */
+const trek_onnx_value *trek_onnx_in_seen(const trek_onnx *x, int k); /* of the first run */
 const trek_onnx_value *trek_onnx_out_seen(const trek_onnx *x, int k);
-bool trek_onnx_wanted(const trek_onnx *x, int k);      /* whether output k is read */
+bool trek_onnx_wanted(const trek_onnx *x, int k); /* whether output k is read */
 /* Return numbers that must be the same for all sizes. */
 int64_t trek_onnx_i(trek_onnx *x, int k);
 double trek_onnx_f(trek_onnx *x, int k);

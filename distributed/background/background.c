@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "distributed/background/values.h"
+#include "distributed/background/site_values.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/system/system.h"

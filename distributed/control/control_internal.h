@@ -43,15 +43,16 @@ typedef struct trek_control_head {
     uint32_t type, bytes;
 } trek_control_head;
 
-#define TREK_CONTROL_MAGIC 0x32306c746b657274u /* "trektl02": protocol and byte order */
-#define TREK_CONTROL_MAGIC_OF_4 0x31306c746b657274u /* "trektl01": the first word of processes of versions without a handshake */
+#define TREK_CONTROL_MAGIC 0x32306c746b657274u      /* "trektl02": protocol and byte order */
+#define TREK_CONTROL_MAGIC_OF_4 0x31306c746b657274u /* "trektl01": the first word of processes of versions without a handshake   \
+                                                     */
 
 typedef struct trek_control_hello {
     int32_t processes, process, pid, unused;
     char machine[128], host[64];
-    char address[64];       /* where it listens for its children, in case there is a tree; port 0: it does not listen */
+    char address[64]; /* where it listens for its children, in case there is a tree; port 0: it does not listen */
     int32_t port, generation;
-    int64_t left_ns;        /* how long it still waits for all to come */
+    int64_t left_ns; /* how long it still waits for all to come */
 } trek_control_hello;
 
 /* fan 0: there is no tree. address, port: of the recipient's parent; port 0: the parent is process 0. */
@@ -66,8 +67,8 @@ typedef struct trek_control_report {
     int32_t is_long, in_call, exited;
     char phase[32];
     int64_t phase_ns, call_ns, heard_ns;
-    uint64_t number, done;  /* of the last call that was begun, and of the last that ended */
-    uint64_t gathers;       /* how many it has taken part in */
+    uint64_t number, done; /* of the last call that was begun, and of the last that ended */
+    uint64_t gathers;      /* how many it has taken part in */
     int32_t kind, op, dtype, root;
     int64_t count;
 } trek_control_report;
@@ -75,20 +76,20 @@ typedef struct trek_control_report {
 typedef struct trek_control_peer_state {
     trek_control_report report;
     bool joined, left;
-    uint64_t gathers;       /* how many it has taken part in, as far as is known */
+    uint64_t gathers; /* how many it has taken part in, as far as is known */
     char host[64], address[64];
     int pid, port;
 } trek_control_peer_state;
 
 /* A connection. fd -1: it does not exist, or no longer. */
 typedef struct trek_control_link {
-    int fd, process;        /* process -1: the other end has not said who it is */
-    int error;              /* the errno that ended it; 0: the other end closed it */
+    int fd, process; /* process -1: the other end has not said who it is */
+    int error;       /* the errno that ended it; 0: the other end closed it */
     int64_t since_ns;
-    bool closing;           /* the rest of the output is sent, then the connection is closed */
-    bool lost;              /* the other end is considered dead; if it is alive after all, it gets the reason */
-    bool forged;            /* a message did not fit its seal */
-    trek_seal seal;         /* until the seal is open, messages wait in `out` */
+    bool closing;   /* the rest of the output is sent, then the connection is closed */
+    bool lost;      /* the other end is considered dead; if it is alive after all, it gets the reason */
+    bool forged;    /* a message did not fit its seal */
+    trek_seal seal; /* until the seal is open, messages wait in `out` */
     char *in, *out;
     size_t in_used, in_size, out_begin, out_used, out_size;
 } trek_control_link;
@@ -96,24 +97,24 @@ typedef struct trek_control_link {
 /* The state of one gather. There are two, which are used alternately. */
 typedef struct trek_control_slot {
     uint64_t number;
-    size_t bytes, size;     /* of a part; of the memory at `data` */
-    int came;               /* how many parts of this process and those below it have arrived */
+    size_t bytes, size; /* of a part; of the memory at `data` */
+    int came;           /* how many parts of this process and those below it have arrived */
     bool done;
-    bool extended;          /* process 0 says that it is right to keep waiting */
-    bool *has;              /* [processes] whose parts have arrived */
-    char *data;             /* the parts by number; all of them when the gather is done */
+    bool extended; /* process 0 says that it is right to keep waiting */
+    bool *has;     /* [processes] whose parts have arrived */
+    char *data;    /* the parts by number; all of them when the gather is done */
 } trek_control_slot;
 
 struct trek_control {
     int process, processes, port;
     char address[256], where[TREK_WHERE], token[TREK_CONTROL_TOKEN], machine[128];
-    trek_hmac_key secret;   /* made from the token */
+    trek_hmac_key secret; /* made from the token */
     double join_s;
-    int deaths, flat;       /* from trek_launch, -1: none; from the options */
+    int deaths, flat;                                 /* from trek_launch, -1: none; from the options */
     bool (*died)(void *arg, char *text, size_t size); /* from the options, called with its arg */
     void *died_arg;
     int32_t generation;
-    int64_t death_ns;       /* when this process saw that a process for which the others wait has ended; 0: none has */
+    int64_t death_ns; /* when this process saw that a process for which the others wait has ended; 0: none has */
     atomic_bool ended, stopping;
     trek_lock lock;
     trek_condition changed;
@@ -121,37 +122,37 @@ struct trek_control {
     bool has_lock, has_condition, has_thread;
     int bell, listen_fd;
     bool started, same_machine, welcome;
-    bool patient;           /* from the options */
-    bool later;             /* this process must come again: its connection to process 0 has ended */
-    int unanswered;         /* how many times in a row nobody has answered it */
-    trek_status status;     /* why the group has ended */
+    bool patient;       /* from the options */
+    bool later;         /* this process must come again: its connection to process 0 has ended */
+    int unanswered;     /* how many times in a row nobody has answered it */
+    trek_status status; /* why the group has ended */
     char message[TREK_ERROR_SIZE];
     int64_t ended_ns, join_until_ns, beat_ns, loop_ns;
     int64_t still_ns;   /* when the thread last noticed that this process had stood still; 0: it never has */
     int64_t crowded_ns; /* since when newcomers have waited for a place among those that have sent nothing; 0: none waits */
     bool warned;        /* a wrong secret has been logged */
     bool table_logged, zero_logs, beat_now;
-    int links_count;        /* process 0: one for each process, of which its own is not used; other processes: one */
+    int links_count; /* process 0: one for each process, of which its own is not used; other processes: one */
     trek_control_link *links, newcomers[TREK_CONTROL_NEWCOMERS];
     int newcomers_top, newcomers_polled; /* top: entries from here on are not used */
-    trek_tree_node node;    /* the position of this process, known from the start on */
+    trek_tree_node node;                 /* the position of this process, known from the start on */
     bool has_tree;
-    char up_address[64];    /* of a parent other than process 0; up_port 0: the parent is process 0 */
+    char up_address[64]; /* of a parent other than process 0; up_port 0: the parent is process 0 */
     int up_port;
     trek_control_link up, below[TREK_TREE_FAN]; /* connections of the tree, except those that belong to the star */
-    int torn;               /* the process whose connection of the tree has ended, and when; 0: none has */
+    int torn;                                   /* the process whose connection of the tree has ended, and when; 0: none has */
     int64_t torn_ns;
     struct {
         uint64_t number;
         int64_t deadline_ns, decide_ns; /* 0: nobody has asked */
-    } late;                 /* process 0 in a tree: what must be decided when all have said whether they have come */
+    } late;                             /* process 0 in a tree: what must be decided when all have said whether they have come */
     trek_control_peer_state *peers;
     struct pollfd *polled;
-    const char *phase;      /* a literal, of this process */
+    const char *phase; /* a literal, of this process */
     trek_control_slot slots[2];
     uint64_t gathers;
     trek_control_gatherer gatherer;
-    int relay_from;         /* the process whose state the next beat begins with */
+    int relay_from; /* the process whose state the next beat begins with */
     struct {
         trek_control_ended_fn fn;
         void *arg;
@@ -213,7 +214,7 @@ void trek_control_take_left(trek_control *control, int process, const trek_contr
 void trek_control_say_goodbye(trek_control *control, bool exited);
 void trek_control_check_left(trek_control *control);
 
-/* state.c */
+/* process_state.c */
 /* Sends who this process is, and where it listens for children. */
 void trek_control_say_hello(trek_control *control, trek_control_link *link, const char *address, int port);
 void trek_control_own_report(trek_control *control, trek_control_report *report);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internals of the door: what its thread (door.c) and the processes that look for each other (regroup.c) share. */
+/* Internals of the door: what its thread (door.c) and the processes that look for each other (find_members.c) share. */
 #ifndef TREK_DISTRIBUTED_CONTROL_DOOR_INTERNAL_H
 #define TREK_DISTRIBUTED_CONTROL_DOOR_INTERNAL_H
 
@@ -44,7 +44,7 @@ typedef enum trek_door_kind {
 } trek_door_kind;
 
 typedef struct trek_door_note {
-    uint64_t magic;      /* protocol and byte order */
+    uint64_t magic; /* protocol and byte order */
     int32_t kind, number;
     int64_t generation;
     uint64_t program;
@@ -56,9 +56,9 @@ typedef struct trek_door_note {
 
 /* A connection that carries notes. With only fd set, nothing has been sent yet. */
 typedef struct trek_door_line {
-    int fd;              /* -1: not connected, or the connection has ended */
-    trek_shake fault;    /* why the handshake has failed; 0: it has not failed */
-    bool holds, deaf;    /* holds: a note waits for the end of the handshake; deaf: input is discarded */
+    int fd;           /* -1: not connected, or the connection has ended */
+    trek_shake fault; /* why the handshake has failed; 0: it has not failed */
+    bool holds, deaf; /* holds: a note waits for the end of the handshake; deaf: input is discarded */
     trek_door_note held;
     trek_seal seal;
     size_t used;
@@ -67,14 +67,14 @@ typedef struct trek_door_line {
 
 typedef struct trek_door_visitor {
     trek_door_line line;
-    int number;          /* -1: it has not said who it is */
-    bool answered;       /* it knows the next group */
-    bool awake;          /* as it has said */
+    int number;                /* -1: it has not said who it is */
+    bool answered;             /* it knows the next group */
+    bool awake;                /* as it has said */
     bool waits, invited, told; /* of a newcomer; told: it knows how its waiting has ended */
-    int met;             /* how many meetings of the group it has waited through */
+    int met;                   /* how many meetings of the group it has waited through */
     trek_member newcomer;
     int64_t generation, heard_ns, since_ns;
-    uint64_t from;       /* its address */
+    uint64_t from; /* its address */
 } trek_door_visitor;
 
 /* The lock guards everything that changes. */
@@ -86,27 +86,27 @@ struct trek_door {
     trek_thread thread;
     bool has_lock, has_condition, has_thread, stopping;
     int bell, listen_fd;
-    int lobby_fd;        /* listens at the job's address; -1: not in this process */
+    int lobby_fd; /* listens at the job's address; -1: not in this process */
     uint64_t program;
-    int world;           /* the number of the job's processes */
-    bool joins;          /* it is in no group yet and is about to join one */
-    int64_t loop_ns;     /* when its thread last began to wait, which it does every quarter of a second */
-    int64_t still_ns;    /* when that was last found to be long ago; 0: never */
-    int64_t lost_ns;     /* when the process began to look for the next group */
-    bool running;        /* it is in the group of `members`; otherwise it looks for the next one */
+    int world;        /* the number of the job's processes */
+    bool joins;       /* it is in no group yet and is about to join one */
+    int64_t loop_ns;  /* when its thread last began to wait, which it does every quarter of a second */
+    int64_t still_ns; /* when that was last found to be long ago; 0: never */
+    int64_t lost_ns;  /* when the process began to look for the next group */
+    bool running;     /* it is in the group of `members`; otherwise it looks for the next one */
     int64_t generation;
     int n_members;
     trek_member *members;
-    bool is_guest;       /* it waits at the door of `host`, which is alive; processes that come here for the next group are
-                          * sent there */
+    bool is_guest; /* it waits at the door of `host`, which is alive; processes that come here for the next group are
+                    * sent there */
     trek_member host;
-    bool hosts;          /* it receives the others at its own door, */
-    int elder;           /* and so does the member elder - 1, which comes before it and seemed dead; 0: none does */
+    bool hosts; /* it receives the others at its own door, */
+    int elder;  /* and so does the member elder - 1, which comes before it and seemed dead; 0: none does */
     int n_visitors, cap_visitors, cap_polled;
     trek_door_visitor *visitors;
     struct pollfd *polled;
     int64_t beat_ns;
-    int64_t rest_ns;     /* until then nobody is let in, because places or descriptors are missing; 0: none are missing */
+    int64_t rest_ns;          /* until then nobody is let in, because places or descriptors are missing; 0: none are missing */
     trek_door_line host_line; /* to the host that said where the next group is; used by the thread that looks */
 };
 
@@ -138,7 +138,7 @@ void trek_door_wake(const trek_door *door);
 /* door.c: reads what a visitor has sent. Called with the lock held. */
 void trek_door_read_visitor(trek_door *door, trek_door_visitor *visitor);
 
-/* regroup.c */
+/* find_members.c */
 /* Waits for a note other than a beat, and answers beats. Returns false if none will come. until_ns 0: no limit.
  * *heard is set by anything that arrives. host is the process whose guest this process becomes when it hears of it;
  * NULL: none. */

@@ -51,7 +51,7 @@ MUTANTS = [
     ("gather_waits_for_who_has_left", "distributed/control/end.c",
      "    trek_control_check_left(control);\n    trek_control_gather_left(control);\n", "    trek_control_check_left(control);\n"),
     ("blames_others_after_a_stop", "distributed/control/serve.c", "    if (slept)\n", "    if (slept && false)\n"),
-    ("join_waits_for_who_died", "distributed/control/regroup.c",
+    ("join_waits_for_who_died", "distributed/control/find_members.c",
      "    bool died = host_died(door);\n", "    bool died = false && host_died(door);\n"),
     ("orphaned_lock_in_a_join", "distributed/control/control.c",
      "    bool started = control->started; /* the group may have ended again; the first call reports that */\n"
@@ -60,7 +60,7 @@ MUTANTS = [
     ("forgotten_hook_still_runs", "distributed/control/end.c",
      "        while (control->hooks[h].calling && !trek_thread_equal(trek_thread_self(), control->thread))\n"
      "            trek_condition_wait(&control->changed, &control->lock);\n", ""),
-    ("guest_that_died_is_waited_for", "distributed/control/regroup.c",
+    ("guest_that_died_is_waited_for", "distributed/control/find_members.c",
      "        if (door->visitors[k].answered && door->visitors[k].line.fd < 0) {", "        if (false) {"),
     ("epoch_on_averages_is_left_out", "distributed/run/elastic.c",
      "    if (status == TREK_OK && s->averages && batch == 0)\n        status = trek_loader_seek(run->train, epoch, 0); "
@@ -81,7 +81,7 @@ MUTANTS = [
      "if (comes_early(control, &hello)) {", "if (false) {"),
     ("old_group_closes_its_door", "distributed/control/serve.c", "(waited || control->patient)", "control->patient"),
     ("lost_while_joining_for_good", "distributed/control/serve.c", "    if (forgets(control, process))\n", "    if (false)\n"),
-    ("goes_on_alone_after_a_stop", "distributed/control/regroup.c",
+    ("goes_on_alone_after_a_stop", "distributed/control/find_members.c",
      "if (!awake && place->processes < door->n_members) {", "if (false) {"),
     ("branch_below_process_0_that_left", "distributed/control/end.c", "    if (process == 0)\n        watch_branch(control);\n", ""),
     ("newcomer_too_late_is_not_told", "distributed/control/door.c",
@@ -89,7 +89,7 @@ MUTANTS = [
     ("door_asked_between_groups", "distributed/control/door.c",
      "static bool is_between(const trek_door *door) { return door->n_members == 0 && !door->joins; }",
      "static bool is_between(const trek_door *door) { return door == NULL; }"),
-    ("who_stood_still_takes_others_for_dead", "distributed/control/regroup.c",
+    ("who_stood_still_takes_others_for_dead", "distributed/control/find_members.c",
      "        guests[k].dead |= guests[k].probe.lost && !still;\n", "        guests[k].dead |= guests[k].probe.lost;\n"),
     ("late_before_it_has_read", "distributed/control/gather.c",
      "    if (control->late.decide_ns)\n        return;\n",
@@ -100,7 +100,7 @@ MUTANTS = [
 # a younger process has entered a group that the host of the next one has not: process 0 tells its members one after the other, in the
 # order in which they become hosts, so that only a message that was on its way when a machine lost its power can be missing.
 NOT_YET = [
-    ("groups_one_round_apart", "distributed/control/regroup.c",
+    ("groups_one_round_apart", "distributed/control/find_members.c",
      "        if (visitor && visitor->generation > place->generation)\n            place->generation = visitor->generation;\n", ""),
 ]
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine for libraries that carry out operations by themselves once they are started (MPI, Gloo), and what its
- * files share: async.c (handles, the caller's side), thread.c (the communication thread) and call.c (a call as the
+ * files share: async.c (handles, the caller's side), thread.c (the communication thread) and async_call.c (a call as the
  * thread carries it out). mpi/ and gloo/ say how a library is initialised and how its groups are made.
  *
  * One thread of the process initialises the library and carries out started calls. A caller that waits carries its
@@ -29,38 +29,43 @@ typedef struct trek_async_slot {
     int64_t first, count; /* elements of the call */
 } trek_async_slot;
 
-typedef enum trek_async_state { TREK_ASYNC_JOINING, TREK_ASYNC_IDLE, TREK_ASYNC_MEETING, TREK_ASYNC_NAMING,
-                                TREK_ASYNC_MOVING } trek_async_state;
+typedef enum trek_async_state {
+    TREK_ASYNC_JOINING,
+    TREK_ASYNC_IDLE,
+    TREK_ASYNC_MEETING,
+    TREK_ASYNC_NAMING,
+    TREK_ASYNC_MOVING
+} trek_async_state;
 
 typedef struct trek_async_service trek_async_service;
 
 typedef struct trek_async_comm {
     trek_comm base;
-    trek_comm_engine engine;      /* of the base */
-    trek_async_service *service;  /* the library's service */
+    trek_comm_engine engine;     /* of the base */
+    trek_async_service *service; /* the library's service */
     const trek_async_table *table;
-    atomic_int references;        /* one of the caller and one of the thread */
+    atomic_int references; /* one of the caller and one of the thread */
 
     /* The lock guards the end, and the caller's memory while that is read or written: */
     trek_lock lock;
     trek_comm_end end;
 
     /* Shared by caller and thread: */
-    trek_gate done;               /* changes when a call is done, when the group has ended, and when the group has been given
-                                   * back */
+    trek_gate done; /* changes when a call is done, when the group has ended, and when the group has been given
+                     * back */
     _Atomic uint64_t submitted, completed;
-    _Atomic int64_t progress_ns;  /* when something last arrived */
+    _Atomic int64_t progress_ns; /* when something last arrived */
     atomic_bool joined, closing, closed;
-    atomic_bool driven;           /* a waiting caller does the thread's work */
-    atomic_uchar *come;           /* [world] which ranks' notes of the current call have arrived */
-    atomic_bool met;              /* all of them have */
+    atomic_bool driven; /* a waiting caller does the thread's work */
+    atomic_uchar *come; /* [world] which ranks' notes of the current call have arrived */
+    atomic_bool met;    /* all of them have */
     trek_comm_call queue[TREK_ASYNC_QUEUE];
 
     /* Used by the thread only: */
     struct trek_async_comm *next;
-    trek_async_group *group;      /* used by the caller until the thread has the handle */
+    trek_async_group *group; /* used by the caller until the thread has the handle */
     trek_async_state state;
-    trek_status failure;          /* the library's error, while the control channel is given time to name the cause */
+    trek_status failure; /* the library's error, while the control channel is given time to name the cause */
     char failure_text[TREK_ERROR_SIZE];
     int64_t failure_ns;
     trek_comm_call call;
@@ -68,7 +73,7 @@ typedef struct trek_async_comm {
     trek_control *channel;        /* carries the meetings of the ranks and small data; NULL: the library carries them */
     size_t stride;                /* between notes */
     char *mine, *notes;           /* this rank's trek_call_note, followed by the data of small calls; the notes of all ranks */
-    trek_async_request *requests;   /* [2 x world] requests that receive and send notes */
+    trek_async_request *requests; /* [2 x world] requests that receive and send notes */
     int64_t hash[2];
     const void **ins;             /* [world] */
     int *ranks;                   /* [world] numbers in the library's numbering of all processes; NULL: the group has all of
@@ -79,7 +84,7 @@ typedef struct trek_async_comm {
     int64_t loaded, finished;     /* numbers of elements */
     int oldest, under_way, ready; /* slots: ready slots are loaded and follow those under way */
     trek_async_slot slots[TREK_ASYNC_SLOTS];
-    char *memory;                 /* memory of the slots */
+    char *memory; /* memory of the slots */
 } trek_async_comm;
 
 /* --- thread.c: a library and its thread ----------------------------------------------------------------------------- */
@@ -89,23 +94,23 @@ typedef enum trek_async_begun { TREK_ASYNC_NONE, TREK_ASYNC_STARTING, TREK_ASYNC
 /* One service for each library in a process. It is never freed, because MPI cannot be initialised twice. */
 struct trek_async_service {
     const char *name, *engine_name, *plugin, *open_name; /* "MPI", "mpi", "trek-mpi", TREK_MPI_OPEN */
-    const char *packages;       /* the packages needed to build it: "libopenmpi-dev openmpi-bin" */
-    trek_async_host host;       /* its owner is this service */
-    trek_lock lock;             /* guards begun, status, message, incoming, and the opening of the table */
-    trek_lock calling;          /* held while the library is called; guards `comms` */
+    const char *packages;                                /* the packages needed to build it: "libopenmpi-dev openmpi-bin" */
+    trek_async_host host;                                /* its owner is this service */
+    trek_lock lock;    /* guards begun, status, message, incoming, and the opening of the table */
+    trek_lock calling; /* held while the library is called; guards `comms` */
     trek_async_begun begun;
     trek_status status;
     char message[TREK_ERROR_SIZE];
     bool opened, ours;
     trek_async_table table;
     trek_async_comm *incoming, *comms;
-    trek_gate bell;             /* rung when there is something to do */
-    trek_gate news;             /* changes with `begun` */
+    trek_gate bell; /* rung when there is something to do */
+    trek_gate news; /* changes with `begun` */
     atomic_bool gone, leave;
     atomic_int handles;
-    atomic_bool failed;         /* a group has ended by an error */
-    atomic_size_t piece;        /* for tests: bytes of a piece, and whether calls use the library's own collectives; 0: the
-                                 * usual */
+    atomic_bool failed;  /* a group has ended by an error */
+    atomic_size_t piece; /* for tests: bytes of a piece, and whether calls use the library's own collectives; 0: the
+                          * usual */
     atomic_int direct;
     struct trek_async_service *next; /* in the list of those that end at the program's end */
 };
@@ -134,11 +139,11 @@ void trek_async_thread_count(trek_async_service *service, int handles, bool by_e
 
 typedef struct trek_async_opts {
     int rank, world, local_world;
-    size_t piece;               /* bytes of a piece */
-    int direct; /* the largest world in which ranks meet by messages to each other instead of by a reduction; 0: 32 */
-    trek_control *control;      /* NULL: no control channel */
-    const int *ranks;           /* [world] ranks in MPI_COMM_WORLD, copied; NULL: all of them */
-    bool by_channel;            /* in worlds that are too large for messages to each other, ranks meet over the control channel */
+    size_t piece;          /* bytes of a piece */
+    int direct;            /* the largest world in which ranks meet by messages to each other instead of by a reduction; 0: 32 */
+    trek_control *control; /* NULL: no control channel */
+    const int *ranks;      /* [world] ranks in MPI_COMM_WORLD, copied; NULL: all of them */
+    bool by_channel;       /* in worlds that are too large for messages to each other, ranks meet over the control channel */
 } trek_async_opts;
 
 /* Makes a handle that the thread does not have yet. Returns NULL on failure (MEMORY). */
@@ -168,7 +173,7 @@ void trek_async_channel_send(trek_async_comm *comm, size_t bytes);
 /* Returns whether comm->notes have arrived. */
 bool trek_async_channel_test(trek_async_comm *comm, size_t bytes);
 
-/* --- call.c --------------------------------------------------------------------------------------------------------- */
+/* --- async_call.c --------------------------------------------------------------------------------------------------------- */
 
 /* Does the thread's work on a handle. Returns whether the handle has more to do at once, or to wait for. *moved:
  * something happened. A failure ends the group. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads values from replicas, writes them back, and computes with them. */
-#include "distributed/background/values.h"
+#include "distributed/background/site_values.h"
 
 #include <math.h>
 #include <string.h>

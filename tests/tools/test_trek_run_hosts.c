@@ -510,8 +510,11 @@ static void test_signals(void **state)
         read_count(&r, "ready", 2);
         kill(r.pid, SIGINT);
         read_count(&r, "got it", 2);
-        sleep_ms(400);
-        kill(r.pid, SIGINT);
+        siginfo_t about = { 0 }; /* one that comes at once is the same that a terminal sends to all */
+        while (waitid(P_PID, (id_t)r.pid, &about, WEXITED | WNOHANG | WNOWAIT) == 0 && about.si_pid == 0) {
+            sleep_ms(100);
+            kill(r.pid, SIGINT);
+        }
         finish(&r);
         check_exit(&r, 128 + SIGKILL);
         expect(&r, "trek-run: SIGINT has come again: SIGKILL\n", 1);

@@ -313,6 +313,15 @@ static void pass_signals_on(int signals)
             start_send((int)info.ssi_signo);
 }
 
+static void say_stopped(void)
+{
+    static int said;
+    int stopped = start_count_stopped();
+    if (stopped != said)
+        say_number(WIRE_STOPPED, 0, stopped);
+    said = stopped;
+}
+
 static void hear(void)
 {
     frame f;
@@ -346,6 +355,7 @@ static void wait_for_news(int signals, double until)
     for (int r = 0; r < MOST && !full; r++)
         for (int k = 0; k < 2; k++)
             read_stream(r, k, 4 * PIECE);
+    say_stopped();
     if (now() - spoken >= BEAT_S && wire_queued(&launcher) == 0)
         say(WIRE_ALIVE, 0, NULL, 0);
 }

@@ -25,6 +25,7 @@ typedef struct agent {
     double heard;
     bool knows_job, before; /* before: it was reached once */
     int tries;             /* since it was last reached */
+    int stopped;           /* of its processes, as it last said */
     char machine[300], connection[200], port[16];
 } agent;
 
@@ -138,6 +139,14 @@ bool remote_begin(const hosts *h, const remote_opts *o)
 }
 
 static bool is_here(const agent *a) { return a->state == SPEAKS && a->machine[0]; }
+
+int remote_count_stopped(void)
+{
+    int stopped = 0;
+    for (int h = 0; all && h < all->n; h++)
+        stopped += agents[h].stopped;
+    return stopped;
+}
 
 bool remote_all_are_here(void)
 {
@@ -309,6 +318,7 @@ static void lose(agent *a, int status)
     wire_end(&a->wire);
     a->pid = 0;
     a->state = LOST;
+    a->stopped = 0;
     a->machine[0] = '\0';
     if (needed && hello)
         fprintf(stderr, "trek-run: %s: the connection has ended (ssh %s)\n", h->name, how);
@@ -379,6 +389,9 @@ static void take(agent *a, const frame *f)
         break;
     case WIRE_TAKEN:
         input.sent -= wire_number(f, 0);
+        break;
+    case WIRE_STOPPED:
+        a->stopped = (int)wire_number(f, 0);
         break;
     default:
         break;

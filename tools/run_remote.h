@@ -38,6 +38,8 @@ void remote_note_death(const char *line);
 void remote_quit(void);              /* called once; agents end what is left there, and then themselves */
 /* Returns whether the process is an ssh that is still needed. */
 bool remote_needs(pid_t pid);
+/* Returns how many processes of other machines are stopped, as their agents last said. */
+int remote_count_stopped(void);
 /* Handles the end of an ssh. Returns false if the process is none. */
 bool remote_reaped(pid_t pid, int status);
 /* Lists what is to be polled, at most 3 MOST + 1 entries, and returns their number. */

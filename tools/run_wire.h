@@ -30,6 +30,7 @@ enum wire_type {
     WIRE_REFUSED, /* a text: the job cannot run there */
     WIRE_TAKEN,   /* this many bytes of the input have been read */
     WIRE_ALIVE,   /* sent from time to time */
+    WIRE_STOPPED, /* how many of its processes are stopped, when that has changed */
 };
 
 typedef struct wire {

@@ -417,7 +417,7 @@ static void say_overdue(bool terminated)
 static double when_abandoned(void)
 {
     static double since; /* 0 if it was not the case */
-    bool stopped = ended_well > 0 && running > 0 && start_count_stopped() == running;
+    bool stopped = ended_well > 0 && running > 0 && start_count_stopped() + remote_count_stopped() == running;
     since = !stopped ? 0 : since > 0 ? since : now();
     return stopped ? since + o.grace : 0;
 }

@@ -363,7 +363,9 @@ trek_status trek_run_elastic_begin(trek_run *run)
 {
     trek_comm *comm = NULL;
     trek_status status = TREK_OK;
-    for (bool again = run->opts.min_processes > 0; again;) {
+    if (run->opts.min_processes <= 0)
+        return trek_error_status();
+    for (bool again = true; again;) {
         comm = find_group(run);
         if (!comm)
             return trek_error_status();

@@ -326,6 +326,19 @@ static void test_status(void **state)
     expect(&r, "went on", 1);
 }
 
+/* One that stands still on another machine is ended as one of this machine is. */
+static void test_stopped(void **state)
+{
+    run r;
+    RUN(&r, NULL, "-H", "a:1,b:1,localhost:1", "-m", "1", "-g", "0.3", "sh", "-c", "[ $TREK_RANK != 1 ] || kill -STOP $$; exit 0");
+    check_exit(&r, 0);
+    expect(&r, "trek-run: rank 1 has been stopped for 0.3 s, and the others have ended: SIGTERM\n", 1);
+    RUN(&r, NULL, "-H", "a:1,b:1", "-g", "100", "sh", "-c",
+        "[ $TREK_RANK = 1 ] && { (sleep 1; kill -CONT $$) & kill -STOP $$; wait; echo went on; }; exit 0");
+    check_exit(&r, 0);
+    expect(&r, "went on\n", 1);
+}
+
 /* Those who wait for the others of a job read of each that has ended, on every machine. */
 static void test_deaths(void **state)
 {
@@ -498,8 +511,11 @@ static void test_signals(void **state)
         read_count(&r, "ready", 2);
         kill(r.pid, SIGINT);
         read_count(&r, "got it", 2);
-        sleep_ms(400);
-        kill(r.pid, SIGINT);
+        siginfo_t about = { 0 }; /* one that comes at once is the same that a terminal sends to all */
+        while (waitid(P_PID, (id_t)r.pid, &about, WEXITED | WNOHANG | WNOWAIT) == 0 && about.si_pid == 0) {
+            sleep_ms(100);
+            kill(r.pid, SIGINT);
+        }
         finish(&r);
         check_exit(&r, 128 + SIGKILL);
         expect(&r, "trek-run: SIGINT has come again: SIGKILL\n", 1);
@@ -777,7 +793,7 @@ int main(int argc, char **argv)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
         TEST(test_places), TEST(test_wrong_places), TEST(test_environment), TEST(test_arguments), TEST(test_folder),
-        TEST(test_input), TEST(test_output), TEST(test_log_files), TEST(test_status), TEST(test_deaths), TEST(test_no_connection),
+        TEST(test_input), TEST(test_output), TEST(test_log_files), TEST(test_status), TEST(test_deaths), TEST(test_stopped), TEST(test_no_connection),
         TEST(test_agent_killed), TEST(test_connection_broken), TEST(test_killed_launcher), TEST(test_signals),
         TEST(test_restarts), TEST(test_machine_gone), TEST(test_training), TEST(test_joining), TEST(test_one_run),
         TEST(test_addresses), TEST(test_sshd),

@@ -80,17 +80,17 @@ double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name)
     return scalar ? scalar->value : (double)NAN;
 }
 
-/* Takes "trek:rows.3" and the like. What ranks do in an evaluation is not a part of their training. */
+/* --- from observations ---------------------------------------------------------------------- */
 
 static bool is_measured(const trek_observation *o) { return strncmp(o->name, TREK_MEASURED, sizeof TREK_MEASURED - 1) == 0; }
 
-/* a scalar, which cannot fail */
+/* Takes "trek:rows.3" and the like. What ranks do in an evaluation is not a part of their training. */
 static void take_measured(run_epoch *e, trek_observation *o, bool training, double *loss)
 {
     const char *name = o->name + sizeof TREK_MEASURED - 1, *number = strchr(name, '.');
     int rank = number ? atoi(number + 1) : -1;
     if (strcmp(name, "loss") == 0)
-        trek_observation_point(o, loss); /* a scalar, which does not fail */
+        trek_observation_point(o, loss); /* a scalar, which cannot fail */
     if (!training || rank < 0 || rank >= e->metrics.ranks)
         return;
     if (strncmp(name, "rows.", 5) == 0)

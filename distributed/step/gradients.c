@@ -44,9 +44,9 @@ trek_status trek_ranks_apply_grad_factor(ranks_stepper *s)
     return status;
 }
 
-/* Puts aside what earlier passes of the step have added up, because this pass will have its own factor. */
+/* --- putting aside ---------------------------------------------------------------------------------- */
 
-/* Computes grads = stash + factor * grads. */
+/* Puts aside what earlier passes of the step have added up, because this pass will have its own factor. */
 static trek_status stash(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
@@ -69,7 +69,7 @@ static trek_status stash(ranks_stepper *s, int rank)
     return status;
 }
 
-/* On the host all ranks use the graph's scaler; otherwise each rank has a copy on its device. */
+/* Computes grads = stash + factor * grads. */
 static trek_status unstash(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
@@ -109,7 +109,7 @@ void trek_ranks_forget_stash(rank_replica *replica)
 
 /* --- the scaler of losses ------------------------------------------------------------------------------ */
 
-/* On the host all look at the graph's scaler; else each has a copy on its device. */
+/* On the host all ranks use the graph's scaler; otherwise each rank has a copy on its device. */
 trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank)
 {
     trek_grad_scaler *first = s->base.graph->scaler;

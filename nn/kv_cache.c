@@ -441,7 +441,7 @@ static trek_status grow(trek_kv_cache *cache, cached_layer *layer, int64_t neede
     if (needed <= capacity)
         return TREK_OK;
     if (cache->max_length)
-        return trek_fail(TREK_ERR_ARGUMENT, "attention_cached: positions: %" PRId64 "; the cache has capacity for %" PRId64,
+        return trek_fail(TREK_ERR_ARGUMENT, "attention_cached: positions: %" PRId64 "; the cache holds %" PRId64,
                          needed,
                          cache->max_length);
     while (capacity < needed)

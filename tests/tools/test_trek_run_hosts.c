@@ -329,7 +329,8 @@ static void test_status(void **state)
 static void test_stopped(void **state)
 {
     run r;
-    RUN(&r, NULL, "-H", "a:1,b:1,localhost:1", "-m", "1", "-g", "0.3", "sh", "-c", "[ $TREK_RANK != 1 ] || kill -STOP $$; exit 0");
+    RUN(&r, NULL, "-H", "a:1,b:1,localhost:1", "-m", "1", "-g", "0.3", "sh", "-c",
+        "[ $TREK_RANK != 1 ] || kill -STOP $$; exit 0");
     check_exit(&r, 0);
     expect(&r, "trek-run: rank 1 has been stopped for 0.3 s, and the others have ended: SIGTERM\n", 1);
     RUN(&r, NULL, "-H", "a:1,b:1", "-g", "100", "sh", "-c",
@@ -792,7 +793,8 @@ int main(int argc, char **argv)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
         TEST(test_places), TEST(test_wrong_places), TEST(test_environment), TEST(test_arguments), TEST(test_folder),
-        TEST(test_input), TEST(test_output), TEST(test_log_files), TEST(test_status), TEST(test_deaths), TEST(test_stopped), TEST(test_no_connection),
+        TEST(test_input), TEST(test_output), TEST(test_log_files), TEST(test_status), TEST(test_deaths), TEST(test_stopped),
+        TEST(test_no_connection),
         TEST(test_agent_killed), TEST(test_connection_broken), TEST(test_killed_launcher), TEST(test_signals),
         TEST(test_restarts), TEST(test_machine_gone), TEST(test_training), TEST(test_joining), TEST(test_one_run),
         TEST(test_addresses), TEST(test_sshd),

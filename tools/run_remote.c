@@ -363,7 +363,7 @@ static void take(agent *a, const frame *f)
 {
     char words[WORDS];
     if (f->rank < 0 || f->rank >= MOST || agent_of(f->rank) != a)
-        a = f->type == WIRE_MACHINE || f->type == WIRE_REFUSED ? a : NULL;
+        a = f->type == WIRE_MACHINE || f->type == WIRE_REFUSED || f->type == WIRE_STOPPED ? a : NULL; /* of no rank */
     if (!a)
         return;
     switch (f->type) {

@@ -144,7 +144,7 @@ bool wire_next(wire *w, frame *f, bool *bad)
         return false;
     const char *head = w->got + w->got_begin;
     *f = (frame){ .type = (int)get(head), .rank = (int)get(head + 4), .data = head + HEAD, .bytes = get(head + 8) };
-    *bad = f->bytes > MOST_BYTES || f->type < WIRE_JOB || f->type > WIRE_ALIVE || f->rank < 0 || f->rank >= MOST;
+    *bad = f->bytes > MOST_BYTES || f->type < WIRE_JOB || f->type > WIRE_STOPPED || f->rank < 0 || f->rank >= MOST;
     if (*bad || left < HEAD + f->bytes)
         return false;
     w->got_begin += HEAD + f->bytes;

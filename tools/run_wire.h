@@ -10,7 +10,7 @@
 /* The first thing an agent sends; a shell on its machine may print something before. The number is the protocol's
  * version. */
 #define WIRE_HELLO "trek-run agent "
-#define WIRE_VERSION "1"
+#define WIRE_VERSION "2"
 
 /* Each text begins with a letter and ends with a 0. */
 enum wire_type {

@@ -61,7 +61,7 @@ def wired(type, rank, data):
     return struct.pack("<III", type, rank, len(data)) + data
 
 
-put("wire", "hello", b"Welcome\n\ntrek-run agent 1\n" + wired(7, 0, b"mhost\0s10.0.0.1 5 10.0.0.2 22\0p4000\0"))
+put("wire", "hello", b"Welcome\n\ntrek-run agent 2\n" + wired(7, 0, b"mhost\0s10.0.0.1 5 10.0.0.2 22\0p4000\0"))
 put("wire", "frames", wired(1, 0, b"f/\0n2\0l1\0c0\0ha\0p1\0tx\0eA=b\0aprogram\0a-x\0") + wired(2, 1, b"0 0") + wired(8, 1, b"\1out") + wired(9, 1, b"256"))
 put("wire", "large", wired(8, 1023, b"\0" + b"x" * 700) + struct.pack("<III", 8, 0, 1 << 31))
 

@@ -11,7 +11,7 @@
 static void take(const frame *f)
 {
     size_t bytes = 0;
-    fuzz_expect(f->rank >= 0 && f->rank < MOST && f->type >= WIRE_JOB && f->type <= WIRE_ALIVE, "a frame of a rank");
+    fuzz_expect(f->rank >= 0 && f->rank < MOST && f->type >= WIRE_JOB && f->type <= WIRE_STOPPED, "a frame of a rank");
     for (size_t k = 0; k < f->bytes; k++)
         bytes += f->data[k] != 0;
     fuzz_expect(bytes <= f->bytes, "its bytes are there");

@@ -27,7 +27,7 @@ static const char script[] =
     "refuse) echo 'ssh: connect to host refuse port 22: Connection refused' >&2; exit 255;;\n"
     "noisy) echo Welcome; printf 'no newline';;\n"
     "old) printf '\\033]0;title\\007\\n'; echo trek-run agent 0; exec sleep 30;;\n"
-    "babble) echo trek-run agent 1; head -c 1000 /dev/zero | tr '\\0' x; exec sleep 30;;\n"
+    "babble) echo trek-run agent 2; head -c 1000 /dev/zero | tr '\\0' x; exec sleep 30;;\n"
     "apart*) exec unshare -rn env -i PATH=\"$PATH\" HOST=$host SSH_CONNECTION=\"$APART\" sh -c \"$*\";;\n"
     "esac\n"
     "exec env -i ${ASAN_OPTIONS:+\"ASAN_OPTIONS=$ASAN_OPTIONS\"} ${LSAN_OPTIONS:+\"LSAN_OPTIONS=$LSAN_OPTIONS\"} "

@@ -97,7 +97,7 @@ def try_snippets(page, folders, library, place):
     blocks = [found["code"] for found in BLOCK.finditer(page.read_text())]
     definitions = []
     bodies = [DEFINITION.sub(lambda m: definitions.append(m.group()) or "" if "(" in m.group().split("{")[0] else m.group(), code) for code in blocks]
-    text = PRELUDE + "\n".join(definitions) + "".join(f"""
+    text = PRELUDE.format(header="trek") + "\n".join(definitions) + "".join(f"""
 static void block_{k}(void)
 {{
     trek_scope scope = trek_scope_begin();

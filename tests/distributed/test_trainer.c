@@ -436,7 +436,7 @@ static void wrong_calls(void **state)
     trek_trainer_describe(NULL, &workload);
     expect_error(TREK_ERR_ARGUMENT, "graph");
     trek_trainer_describe(graph, NULL);
-    expect_error(TREK_ERR_ARGUMENT, "result");
+    expect_error(TREK_ERR_ARGUMENT, "workload");
     assert_int_equal(trek_trainer_counts(NULL, NULL, 0), 0);
     assert_null(trek_trainer_plan(NULL));
     assert_int_equal(trek_error_status(), TREK_OK);

@@ -24,12 +24,8 @@ enum {
     TILE_STATES = 3 << 17,       /* of XCR0: the system saves configuration and tiles */
 };
 
-static _Thread_local int uses; /* calls of begin() without their end() */
-
 TILE_TARGET static void begin(void)
 {
-    if (uses++ > 0)
-        return;
     tile_unit unit;
     const tile_config config = tile_config_whole();
     tile_configure(&unit, &config);
@@ -38,8 +34,7 @@ TILE_TARGET static void begin(void)
 TILE_TARGET static void end(void)
 {
     tile_unit unit;
-    if (--uses == 0)
-        tile_release(&unit);
+    tile_release(&unit);
 }
 
 TILE_TARGET static void multiply(const trek_amx_block *block)

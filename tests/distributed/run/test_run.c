@@ -502,16 +502,16 @@ static void test_best_metric(void **state)
         int every, epochs;       /* epochs: that are told before the run ends */
         bool evaluates;
     } cases[] = {
-        { "accurracy", "\"accurracy\" was not measured in epoch 0, which had loss, squares, samples, size, by size", 0, 0,
+        { "accurracy", "\"accurracy\" was not measured in epoch 0, which had loss, by size, samples, size, squares", 0, 0,
           false },
         { "evaluation.accuracy",
-          "measured in epoch 0, which had loss, evaluation_loss, squares, samples, size, by size, evaluation.squares", 0, 0,
+          "measured in epoch 0, which had loss, evaluation_loss, by size, evaluation.by size", 0, 0,
           true },
         { "evaluation.accuracy",
-          "measured in epoch 2, which had loss, evaluation_loss, squares, samples, size, by size, evaluation.squares", 3, 2,
+          "measured in epoch 2, which had loss, evaluation_loss, by size, evaluation.by size", 3, 2,
           true },
         { "evaluation.squares", NULL, 3, 4, true },
-        { "evaluation.squares", "measured in epoch 0, which had loss, squares, samples, size, by size", 0, 0, false },
+        { "evaluation.squares", "measured in epoch 0, which had loss, by size, samples, size, squares", 0, 0, false },
         { "by size", NULL, 0, 4, false },
         { NULL, NULL, 3, 4, true },
     };

@@ -26,8 +26,8 @@ typedef struct trek_amx_block {
 
 /* One of the two implementations. */
 typedef struct trek_amx {
-    /* Configures the tiles of the calling thread, and releases them: a thread that holds tiles is dear to switch. Pairs of them
-     * may lie within each other; the outermost one counts. */
+    /* Configures the tiles of the calling thread, and releases them: switching away from a thread that holds tiles is slow.
+     * Pairs of them do not nest. */
     void (*begin)(void);
     void (*end)(void);
     void (*multiply)(const trek_amx_block *block); /* between the two */

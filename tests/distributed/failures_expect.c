@@ -81,7 +81,8 @@ static bool check_survivor(running *r, int p)
     if (s->place == JOIN || s->place == SETUP || (s->place == EARLY && one->again == -1))
         return true;
     const uint64_t *reference = reference_of(r);
-    bool partly = s->mode >= PARTS && (s->place == STEP || s->place == EARLY); /* what the dead had updated is missing */
+    bool anywhere = s->place == STEP || s->place == IN_SAVE || s->place == EARLY;
+    bool partly = s->mode >= PARTS && anywhere; /* what the dead had updated is missing */
     if (partly)
         return one->after && one->again != TREK_OK && one->later != TREK_OK ? true : say_wrong(r, p, "goes on after the end");
     if (one->after == 0 || one->after != one->hashes[one->steps] || one->after != reference[one->steps])

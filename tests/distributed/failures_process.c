@@ -313,7 +313,8 @@ static void begin_thread(place where)
 /* The victim's thread may be late, on a busy machine: its process does not get to the end before it has acted. */
 static void wait_for_act(void)
 {
-    while (my.place == STEP && (my.act == KILL || my.act == EXIT) && rank == my.victim)
+    bool by_thread = my.place == STEP || my.place == IN_SAVE || my.place == EARLY;
+    while (by_thread && (my.act == KILL || my.act == EXIT) && rank == my.victim)
         pause_us(1000);
 }
 

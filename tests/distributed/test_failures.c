@@ -203,13 +203,14 @@ static int count_running(void)
     return count;
 }
 
-/* Those of trek's user in /dev/shm, but not what an MPI job beside this test keeps there. */
+/* Those of trek's user in /dev/shm, but not what an MPI job, or the simulation, beside this test keeps there. */
 static int list_shared(char names_of[][256], int most)
 {
     DIR *dir = opendir("/dev/shm");
     int n = 0;
     for (struct dirent *entry; dir && (entry = readdir(dir));)
-        if (entry->d_name[0] != '.' && strncmp(entry->d_name, "vader_segment", 13) != 0 && n < most)
+        if (entry->d_name[0] != '.' && strncmp(entry->d_name, "vader_segment", 13) != 0 &&
+            strncmp(entry->d_name, "trek-simulation-", 16) != 0 && n < most)
             snprintf(names_of[n++], 256, "%s", entry->d_name);
     if (dir)
         closedir(dir);

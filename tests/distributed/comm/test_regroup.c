@@ -131,7 +131,7 @@ static int play(const part *me)
     int threads = count_in("/proc/self/task") + threads_of_others(), files = count_in("/proc/self/fd");
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
                                                         .world_size = me->processes, .address = me->address, .port = me->port,
-                                                        .token = "of the test", .deadline_s = 10 });
+                                                        .token = "of the test", .deadline_s = 60 });
     trek_regroup *regroup = comm ? trek_regroup_new(comm, 0) : NULL;
     int64_t i = 0;
     bool stopped = false;

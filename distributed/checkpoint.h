@@ -28,9 +28,8 @@
  * The file does not contain options (optimizer, schedule, clipping, frozen and training flags), which the program sets as
  * before. Nor does it contain gradients that no step has used, and the states of trek_flow_using, which start again.
  *
- * The file has checksums (nn/safetensors.h). A damaged file is refused, and the error names the damaged entry. A checkpoint of
- * version 1 (the text "trek.checkpoint") has no checksums and is loaded with a warning in the log. A program that changes a
- * checkpoint removes the text "trek.checksum", which makes it one of version 1.
+ * The file has checksums (nn/safetensors.h). A damaged file is refused, and the error names the damaged entry. A program
+ * that changes a checkpoint removes the text "trek.checksum". The checkpoint is then loaded with a warning in the log.
  *
  * In a job of several processes all must call the functions at the same point. Process 0 writes, all read, and all return when
  * all have finished. If a process fails, the others fail with PEER. */

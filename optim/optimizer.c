@@ -136,8 +136,6 @@ void trek_optimizer_free(trek_optimizer **address)
     trek_free(optimizer);
 }
 
-trek_arena *trek_optimizer_arena(trek_optimizer *optimizer) { return optimizer ? optimizer->arena : NULL; }
-
 /* --- groups and learning rates --------------------------------------------------- */
 
 int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *params, trek_optimizer_spec spec)
@@ -557,33 +555,6 @@ static trek_status step(trek_optimizer *optimizer, const trek_step_opts *opts)
     else if (opts->zero_grad)
         zero_rest(optimizer);
     return opts->adapt && scaler ? trek_grad_scaler_update(opts->scaler) : TREK_OK;
-}
-
-trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_scale, bool zero_grad)
-{
-    if (!optimizer)
-        return trek_fail_missing("optimizer_step", "optimizer");
-    if (trek_gone(optimizer, "optimizer_step", "the optimizer"))
-        return TREK_ERR_STATE;
-    if (check_alone(optimizer, false) != TREK_OK)
-        return TREK_ERR_STATE;
-    trek_arena_mark_used(optimizer->arena);
-    if (trek_optimizer_is_whole(optimizer) && optimizer->device_update) /* a device has no other way */
-        return step(optimizer, &(trek_step_opts){ .factor = grad_scale, .zero_grad = zero_grad });
-    trek_status status = optimizer->device_update ? trek_device_update_read(optimizer) : TREK_OK;
-    optimizer->stale |= optimizer->device_update != NULL; /* from step counts that the host did not know */
-    if (status == TREK_OK)
-        status = trek_optimizer_prepare(optimizer);
-    if (status != TREK_OK)
-        return status;
-    for (int p = 0; p < optimizer->arena->n_parts; p++)
-        trek_optimizer_apply_range(optimizer, p, 0, optimizer->arena->parts[p].count, grad_scale, 0, zero_grad);
-    trek_optimizer_commit(optimizer);
-    if (optimizer->device_update)
-        trek_device_update_forget(optimizer);
-    if (zero_grad)
-        zero_rest(optimizer);
-    return TREK_OK;
 }
 
 /* Returns the bytes that one pass reads and writes. */

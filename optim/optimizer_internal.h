@@ -129,7 +129,6 @@ trek_status trek_optimizer_find_kernel(const trek_optimizer_class *klass, const 
 /* Makes an optimizer over an arena that the caller owns and that outlives it. Fails with STATE if the arena has
  * sharers whose cuts may lie within parameters and the class updates whole ones. */
 trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *arena);
-trek_arena *trek_optimizer_arena(trek_optimizer *optimizer);
 
 /* --- optim/optimizer_whole.c: classes that update whole parameters --- */
 
@@ -198,8 +197,6 @@ static inline double trek_step_factor(const trek_step_opts *opts) { return opts-
 trek_status trek_optimizer_follow(trek_optimizer *optimizer, const trek_optimizer *first);
 /* A whole step: mark_used, prepare, norm, decision, all ranges, commit. On a device the host does not wait. */
 trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_opts *opts);
-/* The same with a known factor for the gradients, decided by the host. */
-trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_scale, bool zero_grad);
 /* Returns the outcome of the last step_with. On a device this waits for it. */
 trek_status trek_optimizer_last_step(trek_optimizer *optimizer, trek_update_state *state);
 /* Returns the norm of the gradients in the last step_with, before clipping and without the loss's scale, or NaN if it

@@ -62,8 +62,7 @@ TREK_API bool trek_plan_get(const trek_plan *plan, int64_t k, trek_decision *dec
  * the text before it in 16 hexadecimal digits.
  * Errors: MEMORY; NULL is returned. */
 TREK_API char *trek_plan_text(const trek_plan *plan);
-/* Returns the plan of a text, with the same bits. The caller frees it. A plan that was written by hand or by an earlier
- * version of trek begins with "trek-plan 1", ends with "end SIZE" and has no checksum.
+/* Returns the plan of a text, with the same bits. The caller frees it.
  * Errors: FORMAT, which names the line or says that the checksum is wrong. ARGUMENT, MEMORY. NULL is returned. */
 TREK_API trek_plan *trek_plan_parse(const char *text);
 

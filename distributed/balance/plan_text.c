@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans as text. Shares are hexadecimal floats as C's %a writes them. They are made from their bits and read into
  * them, so that they are exact and do not depend on the locale's decimal point. The last line has a checksum of
- * everything before it; a plan of version 1 has no checksum. */
+ * everything before it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -78,7 +78,6 @@ char *trek_plan_text(const trek_plan *plan)
 typedef struct reader {
     const char *start, *at, *end, *name;
     int64_t line;
-    bool checked;             /* the last line has a checksum */
 } reader;
 
 static bool bad(const reader *in, const char *what)
@@ -189,8 +188,6 @@ static bool checksum_holds(const reader *in)
 
 static bool passes_checksum(reader *in)
 {
-    if (!in->checked)
-        return true;
     if (!passes(in, CHECKSUM) || in->end - in->at < TREK_CHECKSUM_DIGITS)
         return bad(in, "a checksum expected");
     in->at += TREK_CHECKSUM_DIGITS;
@@ -216,11 +213,10 @@ static bool read_version(reader *in)
 {
     if (!passes(in, "trek-plan "))
         return bad(in, "no plan: \"trek-plan 2\" expected");
-    in->checked = passes(in, "2\n");
-    if (!in->checked && !passes(in, "1\n"))
-        return bad(in, "a version other than 1 and 2");
+    if (!passes(in, "2\n"))
+        return bad(in, "a version other than 2");
     in->line++;
-    return !in->checked || checksum_holds(in);
+    return checksum_holds(in);
 }
 
 trek_plan *trek_plan_parse_named(const char *text, size_t length, const char *name)

@@ -140,7 +140,7 @@ static void padding_stays_zero(void **state)
     feed(&m, 31, &plain);
     assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
     check_values(&m, 1e-6);
-    const trek_arena *arena = trek_optimizer_arena(optimizer);
+    const trek_arena *arena = optimizer->arena;
     double *values = test_read(arena->parts[0].params);
     assert_non_null(values);
     for (int k = 0; k < arena->n_segments; k++) {
@@ -163,13 +163,13 @@ static void slices_give_the_same_bits(void **state)
     model_begin(&sliced, TREK_F32);
     trek_optimizer_spec spec = some_adamw();
     trek_optimizer *a = trek_optimizer_new(spec, whole.params), *b = trek_optimizer_new(spec, sliced.params);
-    trek_arena *arena = trek_optimizer_arena(b);
+    trek_arena *arena = b->arena;
     int64_t count = arena->parts[0].count;
     trek_tensor *other = trek_tensor_clone(arena->parts[0].grads);
     for (uint64_t step = 0; step < 3; step++) {
         random_state = 100 + step;
         feed(&whole, 29, &spec);
-        trek_optimizer_step_scaled(a, 0.5, false);
+        trek_optimizer_step_with(a, &(trek_step_opts){ .factor = 0.5 });
         random_state = 100 + step;
         feed(&sliced, 29, &spec);
         assert_int_equal(trek_tensor_copy_from(other, arena->parts[0].grads), TREK_OK);
@@ -185,7 +185,7 @@ static void slices_give_the_same_bits(void **state)
         trek_optimizer_commit(b);
         for (int k = 0; k < MODEL; k++)
             assert_true(test_same_bits(trek_var_data(whole.vars[k]), trek_var_data(sliced.vars[k])));
-        trek_arena_zero_grads(trek_optimizer_arena(a));
+        trek_arena_zero_grads(a->arena);
         trek_arena_zero_grads(arena);
     }
     trek_tensor_release(other);

@@ -133,7 +133,7 @@ static void slices_give_the_same_bits(void **state)
     for (int k = 0; k < 4; k++) {
         feed(&a, k, mask_of(k));
         feed(&b, k, mask_of(k));
-        assert_int_equal(trek_optimizer_step_scaled(a.optimizer, 0.5, true), TREK_OK);
+        assert_int_equal(trek_optimizer_step_with(a.optimizer, &(trek_step_opts){ .factor = 0.5, .zero_grad = true }), TREK_OK);
         step_in_slices(&b, 0.5, &drawn);
         assert_same(&a, &b, "slices", k);
     }

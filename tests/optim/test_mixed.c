@@ -143,7 +143,7 @@ static double round_to(double value, trek_dtype dtype)
 /* The master of parameter k, or the parameter itself. */
 static void read_master(trek_optimizer *optimizer, int k, const bag *b, double *values)
 {
-    const trek_arena *arena = trek_optimizer_arena(optimizer);
+    const trek_arena *arena = optimizer->arena;
     const trek_arena_segment *segment = &arena->segments[trek_arena_find(arena, b->vars[k])];
     const trek_arena_part *part = &arena->parts[segment->part];
     trek_tensor *slot = trek_tensor_make_part(part->master, (size_t)segment->offset * trek_dtype_size(part->wide),

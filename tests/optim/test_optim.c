@@ -95,12 +95,12 @@ static void run_steps(trek_optimizer_spec spec, trek_dtype dtype, double toleran
             assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
             assert_int_equal(trek_optimizer_zero_grad(optimizer), TREK_OK);
         } else {
-            assert_int_equal(trek_optimizer_step_scaled(optimizer, 1.0, true), TREK_OK);
+            assert_int_equal(trek_optimizer_step_with(optimizer, &(trek_step_opts){ .zero_grad = true }), TREK_OK);
         }
         check_values(&m, tolerance);
         double sum;
         bool finite;
-        trek_arena_sum_squares(trek_optimizer_arena(optimizer), &sum, &finite);
+        trek_arena_sum_squares(optimizer->arena, &sum, &finite);
         assert_true(sum == 0.0);
     }
     trek_optimizer_free(&optimizer);
@@ -160,18 +160,18 @@ static void frozen_ones_wait_and_thaw(void **state)
         if (step == 0 || step == 3)
             assert_int_equal(trek_var_set_requires_grad(m.vars[1], !frozen), TREK_OK);
         feed(&m, frozen ? 29 : 31, &spec);
-        assert_int_equal(trek_optimizer_step_scaled(optimizer, 1.0, true), TREK_OK);
+        assert_int_equal(trek_optimizer_step_with(optimizer, &(trek_step_opts){ .zero_grad = true }), TREK_OK);
         check_values(&m, 1e-13);
     }
     assert_int_equal(m.steps[1], 3); /* its bias correction began at 1 */
     /* a gradient that is there when the parameter is frozen is not applied, and zeroed with the others */
     set_grad(m.vars[2], (double[]){ 5.0 });
     trek_var_set_requires_grad(m.vars[2], false);
-    assert_int_equal(trek_optimizer_step_scaled(optimizer, 1.0, true), TREK_OK);
+    assert_int_equal(trek_optimizer_step_with(optimizer, &(trek_step_opts){ .zero_grad = true }), TREK_OK);
     check_values(&m, 1e-13);
     double sum;
     bool finite;
-    trek_arena_sum_squares(trek_optimizer_arena(optimizer), &sum, &finite);
+    trek_arena_sum_squares(optimizer->arena, &sum, &finite);
     assert_true(sum == 0.0);
     trek_optimizer_free(&optimizer);
     model_end(&m);
@@ -236,7 +236,7 @@ static void state_goes_out_and_in(trek_optimizer_spec spec)
     assert_true(n == 0 && !entries);
     for (int step = 0; step < 3; step++) {
         feed(&m, step == 1 ? 29 : 23, &spec);
-        trek_optimizer_step_scaled(first, 1.0, true);
+        trek_optimizer_step_with(first, &(trek_step_opts){ .zero_grad = true });
     }
     assert_int_equal(trek_optimizer_export(first, &entries, &n), TREK_OK);
     assert_int_equal(n, test_is_class(&spec, "sgd") ? 10 : test_is_class(&spec, "rmsprop") ? 20 : 15);
@@ -265,7 +265,7 @@ static void state_goes_out_and_in(trek_optimizer_spec spec)
     entries[0].name = name;
     FAILS(trek_optimizer_import(second, entries + n - 2, 1), TREK_ERR_FORMAT, "part of its state");
     assert_int_equal(trek_device_update_read(second), TREK_OK); /* where a device counts */
-    assert_int_equal(trek_optimizer_arena(second)->segments[0].steps, 5);
+    assert_int_equal(second->arena->segments[0].steps, 5);
     trek_optimizer_export_free(entries, n);
     trek_optimizer_free(&first);
     trek_optimizer_free(&second);
@@ -455,7 +455,7 @@ static void memory_runs_out(void **state)
     trek_var_zero_grad(m.vars[3]);
     feed(&m, 31, &plain);
     fail_in = 0; /* a step gets no memory at all */
-    trek_status status = trek_optimizer_step_scaled(optimizer, 1.0, true);
+    trek_status status = trek_optimizer_step_with(optimizer, &(trek_step_opts){ .zero_grad = true });
     fail_in = -1;
     assert_int_equal(status, TREK_OK);
     check_values(&m, 1e-6);

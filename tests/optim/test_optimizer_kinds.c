@@ -380,7 +380,7 @@ static void place_layers(place *p, trek_dtype dtype, int kind)
     assert_int_equal(trek_optimizer_regroup(p->optimizer, by_layer, &l), TREK_OK);
     assert_int_equal(l.asked, PARAMS);
     for (int k = 0; k < PARAMS; k++) {
-        const trek_arena *arena = trek_optimizer_arena(p->optimizer);
+        const trek_arena *arena = p->optimizer->arena;
         int group = arena->segments[trek_arena_find(arena, p->vars[k])].group;
         double lr = kind_at(kind, kind == MUON ? shape_at(k).ndim != 2 : shape_at(k).ndim < 2).options[0] * pow(0.8, k);
         assert_true(fabs(trek_optimizer_group_lr(p->optimizer, group) - lr) < 1e-15);

@@ -8,6 +8,7 @@
 
 #include "distributed/balance/plan.h"
 #include "distributed/balance/slowdown_internal.h"
+#include "nn/checksum.h"
 #include "tensor/print.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -192,15 +193,29 @@ static void files_come_back(void **state)
     trek_plan_free(&plan);
 }
 
+/* The text with its checksum at the end of its last line. */
+static const char *sealed(const char *text)
+{
+    static char all[512];
+    size_t length = strlen(text);
+    length -= length > 0 && text[length - 1] == '\n';
+    length = (size_t)snprintf(all, sizeof all, "%.*s xxh64 ", (int)length, text);
+    assert_true(length + TREK_CHECKSUM_DIGITS + 2 <= sizeof all);
+    trek_checksum_write(trek_checksum_of(all, length), all + length);
+    memcpy(all + length + TREK_CHECKSUM_DIGITS, "\n", 2);
+    return all;
+}
+
 static void bad_texts_are_refused(void **state)
 {
-#define HEAD "trek-plan 1\nranks 2\n"
+#define HEAD "trek-plan 2\nranks 2\n"
     static const struct { const char *text, *names; } bad[] = {
         { "", "line 1" }, { "{}", "line 1" }, { "trek-plan 3\nranks 2\nend 0\n", "version" },
-            { "trek-plan 1\nend 0\n", "line 2" },
-        { "trek-plan 1\nranks 0\nend 0\n", "ranks" }, { "trek-plan 1\nranks 99999999999\nend 0\n", "ranks" },
-        { "trek-plan 1\nranks -1\nend 0\n", "line 2" }, { "trek-plan 1\nranks 2", "line 2" },
-        { HEAD, "line 3" }, { HEAD "end 1\n", "missing" }, { HEAD "end 0\nmore", "after the end" }, { HEAD "end 0", "line 3" },
+        { "trek-plan 1\nranks 2\nend 0\n", "a version other than 2" }, { "trek-plan 2\nend 0\n", "line 2" },
+        { "trek-plan 2\nranks 0\nend 0\n", "ranks" }, { "trek-plan 2\nranks 99999999999\nend 0\n", "ranks" },
+        { "trek-plan 2\nranks -1\nend 0\n", "line 2" }, { "trek-plan 2\nranks 2", "line 2" },
+        { HEAD "\n", "line 3" }, { HEAD "end 1\n", "missing" }, { HEAD "end 0\nmore", "a checksum expected" },
+        { HEAD "end 0 xxh64 0123456789abcdef\nmore", "after the end" }, { HEAD "end \n", "line 3" },
         { HEAD "0 shares 0x1.0000000000000p-1\nend 1\n", "a value is missing" }, { HEAD "0 shares 0 0\nend 1\n", "sum to 1" },
         { HEAD "0 shares 0x1.0000000000000p-1 0x1.0000000000000p-1 0\nend 1\n", "end here" },
         { HEAD "0 shares 0.5 0.5\nend 1\n", "line 3" }, { HEAD "0 shares 0x1.0p-1 0x1.0p-1\nend 1\n", "13" },
@@ -214,8 +229,9 @@ static void bad_texts_are_refused(void **state)
         { HEAD "5 counts 1 1 1\n4 counts 1 1 1\nend 2\n", "ascend" },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-        REFUSED(trek_plan_parse(bad[k].text), TREK_ERR_FORMAT, bad[k].names);
-        write_text(in_folder("bad.txt"), bad[k].text);
+        const char *text = sealed(bad[k].text);
+        REFUSED(trek_plan_parse(text), TREK_ERR_FORMAT, bad[k].names);
+        write_text(in_folder("bad.txt"), text);
         REFUSED(trek_plan_load(in_folder("bad.txt")), TREK_ERR_FORMAT, "bad.txt: line");
     }
     unlink(in_folder("bad.txt"));
@@ -248,16 +264,16 @@ static void damage_is_noticed(void **state)
     trek_plan_free(&plan);
 }
 
-/* Written by hand, or by an earlier version of trek. */
 static void without_a_checksum(void **state)
 {
-    trek_plan *plan = trek_plan_parse(HEAD "0 counts 1 1 2\n7 counts 1 2 1\nend 2\n");
+    trek_plan *plan = trek_plan_parse(sealed(HEAD "0 counts 1 1 2\n7 counts 1 2 1\nend 2\n"));
     assert_non_null(plan);
     assert_int_equal(trek_plan_size(plan), 2);
     trek_plan_free(&plan);
-    REFUSED(trek_plan_parse("trek-plan 2\nranks 2\n0 counts 1 1 2\nend 1\n"), TREK_ERR_FORMAT, "the checksum is missing");
-    assert_null(trek_plan_parse(HEAD "0 counts 1 1 2\nend 1 xxh64 0123456789abcdef\n"));
-    expect_error(TREK_ERR_FORMAT, "line 4: the line should end here");
+    REFUSED(trek_plan_parse(HEAD "0 counts 1 1 2\nend 1\n"), TREK_ERR_FORMAT, "the checksum is missing");
+    REFUSED(trek_plan_parse(HEAD "end 0"), TREK_ERR_FORMAT, "the checksum is missing");
+    REFUSED(trek_plan_parse(HEAD "0 counts 1 1 2\nend 1 xxh64 0123456789abcdef\n"), TREK_ERR_FORMAT,
+            "the checksum does not match");
 }
 
 static void bad_arguments_are_refused(void **state)

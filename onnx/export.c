@@ -498,15 +498,16 @@ static void write_call(trek_onnx *x, int call)
     for (int k = 0, value; c->n_inputs > 0 && (value = reads(x, call, k)) != -2; k++)
         if (value >= 0)
             name_value(x, value);
-    trek_onnx_row row = trek_onnx_row_of(c->op->id);
+    const trek_onnx_row *row = trek_onnx_row_of(c->op->id);
     if (!row) {
         trek_onnx_refuse(x, "%s", c->op->flags & TREK_OP_RANDOM ? "random numbers are not exported"
                          : "ONNX does not have this op");
         return;
     }
     int first = x->n_nodes;
+    x->type = row->type ? row->type : "";
     if (trek_onnx_fine(x))
-        row(x, outs);
+        row->write(x, outs);
     for (int k = 0; k < TREK_MAX_OUTPUTS && trek_onnx_fine(x); k++) {
         int value = c->outputs[k];
         if (value < 0 || !x->wanted[value])

@@ -71,6 +71,10 @@ static TrekOnnx__NodeProto *last_node(trek_onnx *x) { return x->n_nodes > 0 ? x-
 
 const char *trek_onnx_node(trek_onnx *x, const char *type, int n, const char *const *inputs)
 {
+    if (!*type) {
+        trek_onnx_refuse(x, "its row names no ONNX op");
+        return "";
+    }
     if (trek_array_grow(&x->nodes, &x->cap_nodes, x->n_nodes + 1, sizeof(TrekOnnx__NodeProto *)) != TREK_OK)
         x->failed = true;
     while (n > 0 && !inputs[n - 1])

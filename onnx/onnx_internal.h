@@ -102,6 +102,7 @@ typedef struct trek_onnx {
     trek_onnx_run runs[TREK_ONNX_RUNS];
 
     int call;                /* being written */
+    const char *type;        /* of its row */
     char problem[512];       /* the first problem of that call; "" for none */
     int problem_call;        /* -1 if it belongs to no call */
     bool failed;             /* out of memory */
@@ -192,16 +193,21 @@ const char *trek_onnx_sliced(trek_onnx *x, const char *a, int64_t from, int64_t 
 /* --- rows ------------------------------------------------------------------------------------ */
 
 /* Writes the current call's nodes and returns the names of its outputs in `outs`; those that are wanted are required. */
-typedef void (*trek_onnx_row)(trek_onnx *x, const char **outs);
+typedef void (*trek_onnx_writer)(trek_onnx *x, const char **outs);
+/* How calls of an op are written. Where a writer serves several ops, the row has what distinguishes this op from the others,
+ * mostly the type of an ONNX node. The writer does not ask which op it is, so no op can be taken for another one. */
+typedef struct trek_onnx_row {
+    int op;                 /* or TREK_OP_COUNT + the kind of a compound */
+    trek_onnx_writer write; /* NULL after the last row of a table */
+    const char *type;
+} trek_onnx_row;
 enum { TREK_ONNX_ROWS = TREK_OP_COUNT + TREK_COMPOUNDS };
-trek_onnx_row trek_onnx_row_of(int op);
-void trek_onnx_rows_compound(trek_onnx_row *rows);
-void trek_onnx_rows_elementwise(trek_onnx_row *rows);
-void trek_onnx_rows_reduce(trek_onnx_row *rows);
-void trek_onnx_rows_shape(trek_onnx_row *rows);
-void trek_onnx_rows_nn(trek_onnx_row *rows);
-void trek_onnx_rows_products(trek_onnx_row *rows);
-void trek_onnx_rows_recurrent(trek_onnx_row *rows);
+/* Returns the row of an op, or NULL if it has none. */
+const trek_onnx_row *trek_onnx_row_of(int op);
+extern const trek_onnx_row trek_onnx_rows_compound[], trek_onnx_rows_elementwise[], trek_onnx_rows_nn[],
+    trek_onnx_rows_products[], trek_onnx_rows_recurrent[], trek_onnx_rows_reduce[], trek_onnx_rows_shape[];
+/* Returns whether the type of the current call's row is this one. */
+bool trek_onnx_is(const trek_onnx *x, const char *type);
 /* Makes a node for one layer and direction, with its attributes except for the layer's own. The sequence lengths come
  * from input k. */
 void trek_onnx_recurrence(trek_onnx *x, const char *type, int64_t hidden, bool reverse, int n, const char *const *inputs);

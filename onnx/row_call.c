@@ -3,8 +3,11 @@
 #include "onnx/onnx_internal.h"
 
 #include <math.h>
+#include <string.h>
 
 const trek_onnx_call *trek_onnx_at(const trek_onnx *x, int run) { return &x->runs[run].calls[x->call]; }
+
+bool trek_onnx_is(const trek_onnx *x, const char *type) { return strcmp(x->type, type) == 0; }
 
 int trek_onnx_input_value(const trek_onnx *x, int k)
 {

@@ -51,11 +51,10 @@ static void conv(trek_onnx *x, const char **outs)
     int64_t kernel[3], more[3];
     for (int d = 0; d < c.dims; d++)
         kernel[d] = trek_onnx_fixed(x, 1, 2 + d);
-    outs[0] = trek_onnx_3(x, c.kind == TREK_COMPOUND_CONV ? "Conv" : "ConvTranspose", trek_onnx_in(x, 0), trek_onnx_in(x, 1),
-                          trek_onnx_in(x, 2));
+    outs[0] = trek_onnx_3(x, x->type, trek_onnx_in(x, 0), trek_onnx_in(x, 1), trek_onnx_in(x, 2));
     attributes(x, &c, kernel, true);
     trek_onnx_attr_int(x, "group", c.groups);
-    if (c.kind == TREK_COMPOUND_CONV)
+    if (trek_onnx_is(x, "Conv"))
         return;
     for (int d = 0; d < c.dims; d++)
         more[d] = output_padding(x, &c, kernel, d);
@@ -65,8 +64,8 @@ static void conv(trek_onnx *x, const char **outs)
 static void pool(trek_onnx *x, const char **outs)
 {
     trek_compound c = numbers(x);
-    bool means = c.kind == TREK_COMPOUND_AVG_POOL;
-    outs[0] = trek_onnx_1(x, means ? "AveragePool" : "MaxPool", trek_onnx_in(x, 0));
+    bool means = trek_onnx_is(x, "AveragePool");
+    outs[0] = trek_onnx_1(x, x->type, trek_onnx_in(x, 0));
     attributes(x, &c, c.kernel, !means);
     if (means)
         trek_onnx_attr_int(x, "count_include_pad", c.counts_padding);
@@ -125,10 +124,11 @@ static void rnn(trek_onnx *x, const char **outs)
     outs[1] = trek_onnx_2(x, "Squeeze", h, first);
 }
 
-void trek_onnx_rows_compound(trek_onnx_row *rows)
-{
-    rows[TREK_OP_COUNT + TREK_COMPOUND_PAD] = pad;
-    rows[TREK_OP_COUNT + TREK_COMPOUND_RNN] = rnn;
-    rows[TREK_OP_COUNT + TREK_COMPOUND_CONV] = rows[TREK_OP_COUNT + TREK_COMPOUND_CONV_TRANSPOSE] = conv;
-    rows[TREK_OP_COUNT + TREK_COMPOUND_MAX_POOL] = rows[TREK_OP_COUNT + TREK_COMPOUND_AVG_POOL] = pool;
-}
+const trek_onnx_row trek_onnx_rows_compound[] = {
+    { TREK_OP_COUNT + TREK_COMPOUND_PAD, pad, NULL }, { TREK_OP_COUNT + TREK_COMPOUND_RNN, rnn, NULL },
+    { TREK_OP_COUNT + TREK_COMPOUND_CONV, conv, "Conv" },
+    { TREK_OP_COUNT + TREK_COMPOUND_CONV_TRANSPOSE, conv, "ConvTranspose" },
+    { TREK_OP_COUNT + TREK_COMPOUND_MAX_POOL, pool, "MaxPool" },
+    { TREK_OP_COUNT + TREK_COMPOUND_AVG_POOL, pool, "AveragePool" },
+    { 0, NULL, NULL },
+};

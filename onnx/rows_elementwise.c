@@ -10,91 +10,110 @@ static const char *number(trek_onnx *x, double value) { return trek_onnx_scalar(
 
 /* --- one node of the same meaning ------------------------------------------------------------- */
 
-static const char *const plain_names[TREK_OP_COUNT] = {
-    [TREK_OP_neg] = "Neg",         [TREK_OP_abs] = "Abs",           [TREK_OP_sign] = "Sign",       [TREK_OP_exp] = "Exp",
-    [TREK_OP_log] = "Log",         [TREK_OP_sqrt] = "Sqrt",         [TREK_OP_sin] = "Sin",         [TREK_OP_cos] = "Cos",
-    [TREK_OP_tan] = "Tan",         [TREK_OP_asin] = "Asin",         [TREK_OP_acos] = "Acos",       [TREK_OP_atan] = "Atan",
-    [TREK_OP_sinh] = "Sinh",       [TREK_OP_cosh] = "Cosh",         [TREK_OP_tanh] = "Tanh",       [TREK_OP_erf] = "Erf",
-    [TREK_OP_sigmoid] = "Sigmoid", [TREK_OP_reciprocal] = "Reciprocal", [TREK_OP_sub] = "Sub",     [TREK_OP_div] = "Div",
-    [TREK_OP_pow] = "Pow",         [TREK_OP_where] = "Where",
-};
-
 static void plain(trek_onnx *x, const char **outs)
 {
     const trek_onnx_call *call = trek_onnx_at(x, 0);
     const char *in[3] = { NULL };
     for (int k = 0; k < call->n_inputs; k++)
         in[k] = trek_onnx_in(x, k);
-    outs[0] = trek_onnx_node(x, plain_names[call->op->id], call->n_inputs, in);
+    outs[0] = trek_onnx_node(x, x->type, call->n_inputs, in);
 }
 
 /* Ops that do not change integers. */
 static void rounded(trek_onnx *x, const char **outs)
 {
-    const char *a = trek_onnx_in(x, 0);
-    int op = trek_onnx_at(x, 0)->op->id;
-    if (!trek_dtype_is_float(in_dtype(x, 0)))
-        outs[0] = trek_onnx_1(x, "Identity", a);
-    else if (op == TREK_OP_trunc)
-        outs[0] = trek_onnx_2(x, "Mul", trek_onnx_1(x, "Sign", a), trek_onnx_1(x, "Floor", trek_onnx_1(x, "Abs", a)));
-    else
-        outs[0] = trek_onnx_1(x, op == TREK_OP_floor ? "Floor" : op == TREK_OP_ceil ? "Ceil" : "Round", a);
+    outs[0] = trek_onnx_1(x, trek_dtype_is_float(in_dtype(x, 0)) ? x->type : "Identity", trek_onnx_in(x, 0));
 }
 
-static void made_of(trek_onnx *x, const char **outs)
+/* --- several nodes ---------------------------------------------------------------------------- */
+
+/* Returns a rounded towards zero. */
+static const char *truncated_of(trek_onnx *x, const char *a)
+{
+    return trek_onnx_2(x, "Mul", trek_onnx_1(x, "Sign", a), trek_onnx_1(x, "Floor", trek_onnx_1(x, "Abs", a)));
+}
+
+static void trunc_row(trek_onnx *x, const char **outs)
 {
     const char *a = trek_onnx_in(x, 0);
-    switch (trek_onnx_at(x, 0)->op->id) {
-    case TREK_OP_expm1: outs[0] = trek_onnx_2(x, "Sub", trek_onnx_1(x, "Exp", a), number(x, 1)); return;
-    case TREK_OP_log1p: outs[0] = trek_onnx_1(x, "Log", trek_onnx_2(x, "Add", a, number(x, 1))); return;
-    case TREK_OP_log2: outs[0] = trek_onnx_2(x, "Mul", trek_onnx_1(x, "Log", a), number(x, 1 / log(2))); return;
-    case TREK_OP_log10: outs[0] = trek_onnx_2(x, "Mul", trek_onnx_1(x, "Log", a), number(x, 1 / log(10))); return;
-    case TREK_OP_rsqrt: outs[0] = trek_onnx_1(x, "Reciprocal", trek_onnx_1(x, "Sqrt", a)); return;
-    case TREK_OP_square: outs[0] = trek_onnx_2(x, "Mul", a, a); return;
-    default: outs[0] = trek_onnx_2(x, "Mul", a, trek_onnx_1(x, "Sigmoid", a)); return; /* silu */
-    }
+    outs[0] = trek_dtype_is_float(in_dtype(x, 0)) ? truncated_of(x, a) : trek_onnx_1(x, "Identity", a);
+}
+
+static void expm1_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_2(x, "Sub", trek_onnx_1(x, "Exp", trek_onnx_in(x, 0)), number(x, 1));
+}
+
+static void log1p_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_1(x, "Log", trek_onnx_2(x, "Add", trek_onnx_in(x, 0), number(x, 1)));
+}
+
+static const char *log_to_base(trek_onnx *x, double base)
+{
+    return trek_onnx_2(x, "Mul", trek_onnx_1(x, "Log", trek_onnx_in(x, 0)), number(x, 1 / log(base)));
+}
+
+static void log2_row(trek_onnx *x, const char **outs) { outs[0] = log_to_base(x, 2); }
+static void log10_row(trek_onnx *x, const char **outs) { outs[0] = log_to_base(x, 10); }
+
+static void rsqrt(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_1(x, "Reciprocal", trek_onnx_1(x, "Sqrt", trek_onnx_in(x, 0)));
+}
+
+static void square(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_2(x, "Mul", trek_onnx_in(x, 0), trek_onnx_in(x, 0));
+}
+
+static void silu(trek_onnx *x, const char **outs)
+{
+    const char *a = trek_onnx_in(x, 0);
+    outs[0] = trek_onnx_2(x, "Mul", a, trek_onnx_1(x, "Sigmoid", a));
 }
 
 /* --- truth ---------------------------------------------------------------------------------------- */
 
 static const char *truth(trek_onnx *x, int k) { return trek_onnx_cast(x, trek_onnx_in(x, k), in_dtype(x, k), TREK_BOOL); }
 
-static void finiteness(trek_onnx *x, const char **outs)
+/* Returns the input as these questions take it, also if it is an integer. */
+static const char *as_float(trek_onnx *x)
 {
-    int op = trek_onnx_at(x, 0)->op->id;
-    const char *a = trek_onnx_in(x, 0);
     trek_dtype dtype = in_dtype(x, 0);
-    if (dtype != TREK_F64) /* also for integers */
-        a = trek_onnx_cast(x, a, dtype, TREK_F32);
-    const char *nan = op == TREK_OP_isinf ? NULL : trek_onnx_1(x, "IsNaN", a);
-    const char *inf = op == TREK_OP_isnan ? NULL : trek_onnx_1(x, "IsInf", a);
-    outs[0] = nan && inf ? trek_onnx_1(x, "Not", trek_onnx_2(x, "Or", nan, inf)) : nan ? nan : inf;
+    return dtype == TREK_F64 ? trek_onnx_in(x, 0) : trek_onnx_cast(x, trek_onnx_in(x, 0), dtype, TREK_F32);
 }
 
-static void logical(trek_onnx *x, const char **outs)
+static void is_special(trek_onnx *x, const char **outs) { outs[0] = trek_onnx_1(x, x->type, as_float(x)); }
+
+static void is_finite(trek_onnx *x, const char **outs)
 {
-    int op = trek_onnx_at(x, 0)->op->id;
-    if (op == TREK_OP_logical_not)
-        outs[0] = trek_onnx_1(x, "Not", truth(x, 0));
-    else
-        outs[0] = trek_onnx_2(x, op == TREK_OP_logical_and ? "And" : op == TREK_OP_logical_or ? "Or" : "Xor", truth(x, 0),
-                              truth(x, 1));
+    const char *a = as_float(x), *nan = trek_onnx_1(x, "IsNaN", a);
+    outs[0] = trek_onnx_1(x, "Not", trek_onnx_2(x, "Or", nan, trek_onnx_1(x, "IsInf", a)));
+}
+
+static void logical_not(trek_onnx *x, const char **outs) { outs[0] = trek_onnx_1(x, "Not", truth(x, 0)); }
+
+static void logical(trek_onnx *x, const char **outs) { outs[0] = trek_onnx_2(x, x->type, truth(x, 0), truth(x, 1)); }
+
+/* The row has the type for bools, and integers have that of the same name with "Bitwise". */
+static const char *bitwise_type(trek_onnx *x)
+{
+    if (in_dtype(x, 0) == TREK_BOOL)
+        return x->type;
+    if (x->opset < 18)
+        trek_onnx_refuse(x, "for integers it exists from opset 18 on");
+    return trek_onnx_text(x, "Bitwise%s", x->type);
+}
+
+static void bitwise_not(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_1(x, bitwise_type(x), trek_onnx_in(x, 0));
 }
 
 static void bitwise(trek_onnx *x, const char **outs)
 {
-    int op = trek_onnx_at(x, 0)->op->id;
-    bool is_bool = in_dtype(x, 0) == TREK_BOOL;
-    if (!is_bool && x->opset < 18) {
-        trek_onnx_refuse(x, "for integers it exists from opset 18 on");
-        return;
-    }
-    if (op == TREK_OP_bitwise_not)
-        outs[0] = trek_onnx_1(x, is_bool ? "Not" : "BitwiseNot", trek_onnx_in(x, 0));
-    else
-        outs[0] = trek_onnx_2(x, op == TREK_OP_bitwise_and ? (is_bool ? "And" : "BitwiseAnd")
-                                 : op == TREK_OP_bitwise_or ? (is_bool ? "Or" : "BitwiseOr") : (is_bool ? "Xor" : "BitwiseXor"),
-                              trek_onnx_in(x, 0), trek_onnx_in(x, 1));
+    outs[0] = trek_onnx_2(x, bitwise_type(x), trek_onnx_in(x, 0), trek_onnx_in(x, 1));
 }
 
 static void shifted(trek_onnx *x, const char **outs)
@@ -104,26 +123,20 @@ static void shifted(trek_onnx *x, const char **outs)
         return;
     }
     outs[0] = trek_onnx_2(x, "BitShift", trek_onnx_in(x, 0), trek_onnx_in(x, 1));
-    trek_onnx_attr_string(x, "direction", trek_onnx_at(x, 0)->op->id == TREK_OP_bitwise_left_shift ? "LEFT" : "RIGHT");
+    trek_onnx_attr_string(x, "direction", x->type);
 }
 
-static const char *compared(trek_onnx *x, int op, const char *a, const char *b)
+/* ONNX has no NotEqual. */
+static const char *compared(trek_onnx *x, const char *a, const char *b)
 {
-    switch (op) {
-    case TREK_OP_eq: case TREK_OP_eq_scalar: return trek_onnx_2(x, "Equal", a, b);
-    case TREK_OP_ne: case TREK_OP_ne_scalar: return trek_onnx_1(x, "Not", trek_onnx_2(x, "Equal", a, b));
-    case TREK_OP_lt: case TREK_OP_lt_scalar: return trek_onnx_2(x, "Less", a, b);
-    case TREK_OP_le: case TREK_OP_le_scalar: return trek_onnx_2(x, "LessOrEqual", a, b);
-    case TREK_OP_gt: case TREK_OP_gt_scalar: return trek_onnx_2(x, "Greater", a, b);
-    default: return trek_onnx_2(x, "GreaterOrEqual", a, b);
-    }
+    return trek_onnx_is(x, "NotEqual") ? trek_onnx_1(x, "Not", trek_onnx_2(x, "Equal", a, b)) : trek_onnx_2(x, x->type, a, b);
 }
 
 /* Bools are compared as integers. */
 static void comparison(trek_onnx *x, const char **outs)
 {
     trek_dtype dtype = in_dtype(x, 0), as = dtype == TREK_BOOL ? TREK_I32 : dtype;
-    outs[0] = compared(x, trek_onnx_at(x, 0)->op->id, trek_onnx_cast(x, trek_onnx_in(x, 0), dtype, as),
+    outs[0] = compared(x, trek_onnx_cast(x, trek_onnx_in(x, 0), dtype, as),
                        trek_onnx_cast(x, trek_onnx_in(x, 1), dtype, as));
 }
 
@@ -134,7 +147,7 @@ static void comparison_with_number(trek_onnx *x, const char **outs)
     bool fits = trek_dtype_is_float(dtype) || (value == rint(value) && fabs(value) < 2147483648.0 && dtype != TREK_U8);
     if (dtype == TREK_BOOL || !fits)
         as = dtype == TREK_I64 && !fits ? TREK_F64 : fits ? TREK_I32 : TREK_F32;
-    outs[0] = compared(x, trek_onnx_at(x, 0)->op->id, trek_onnx_cast(x, trek_onnx_in(x, 0), dtype, as),
+    outs[0] = compared(x, trek_onnx_cast(x, trek_onnx_in(x, 0), dtype, as),
                        trek_onnx_scalar(x, as, value));
 }
 
@@ -142,13 +155,7 @@ static void comparison_with_number(trek_onnx *x, const char **outs)
 
 static void with_number(trek_onnx *x, const char **outs)
 {
-    const char *a = trek_onnx_in(x, 0);
-    double first = trek_onnx_f(x, 0);
-    switch (trek_onnx_at(x, 0)->op->id) {
-    case TREK_OP_add_scalar: outs[0] = trek_onnx_2(x, "Add", a, number(x, first)); return;
-    case TREK_OP_mul_scalar: outs[0] = trek_onnx_2(x, "Mul", a, number(x, first)); return;
-    default: outs[0] = trek_onnx_2(x, "Pow", a, number(x, first)); return;
-    }
+    outs[0] = trek_onnx_2(x, x->type, trek_onnx_in(x, 0), number(x, trek_onnx_f(x, 0)));
 }
 
 static void clamp(trek_onnx *x, const char **outs)
@@ -158,14 +165,14 @@ static void clamp(trek_onnx *x, const char **outs)
                           isinf(high) ? NULL : number(x, high));
 }
 
-/* For bools, sum and maximum are or; product and minimum are and. */
-static void pair(trek_onnx *x, const char **outs)
+static void pair(trek_onnx *x, const char *of_bools, const char **outs)
 {
-    int op = trek_onnx_at(x, 0)->op->id;
-    bool is_bool = in_dtype(x, 0) == TREK_BOOL, both = op == TREK_OP_mul || op == TREK_OP_minimum;
-    const char *name = op == TREK_OP_add ? "Add" : op == TREK_OP_mul ? "Mul" : op == TREK_OP_maximum ? "Max" : "Min";
-    outs[0] = trek_onnx_2(x, is_bool ? (both ? "And" : "Or") : name, trek_onnx_in(x, 0), trek_onnx_in(x, 1));
+    outs[0] = trek_onnx_2(x, in_dtype(x, 0) == TREK_BOOL ? of_bools : x->type, trek_onnx_in(x, 0), trek_onnx_in(x, 1));
 }
+
+/* For bools, sum and maximum are or; product and minimum are and. */
+static void either(trek_onnx *x, const char **outs) { pair(x, "Or", outs); }
+static void both(trek_onnx *x, const char **outs) { pair(x, "And", outs); }
 
 /* Returns the remainder with the divisor's sign or, truncated, with the dividend's. */
 static const char *remainder_of(trek_onnx *x, const char *a, const char *b, trek_dtype dtype, bool truncated)
@@ -177,15 +184,20 @@ static const char *remainder_of(trek_onnx *x, const char *a, const char *b, trek
     return rest;
 }
 
+static void remainder_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = remainder_of(x, trek_onnx_in(x, 0), trek_onnx_in(x, 1), in_dtype(x, 0), false);
+}
+
+static void fmod_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = remainder_of(x, trek_onnx_in(x, 0), trek_onnx_in(x, 1), in_dtype(x, 0), true);
+}
+
 static void divided(trek_onnx *x, const char **outs)
 {
     const char *a = trek_onnx_in(x, 0), *b = trek_onnx_in(x, 1);
     trek_dtype dtype = in_dtype(x, 0);
-    int op = trek_onnx_at(x, 0)->op->id;
-    if (op != TREK_OP_div_rounded) {
-        outs[0] = remainder_of(x, a, b, dtype, op == TREK_OP_fmod);
-        return;
-    }
     bool truncated = trek_onnx_i(x, 0) == 0;
     if (!trek_dtype_is_float(dtype)) {
         if (!truncated)
@@ -194,8 +206,7 @@ static void divided(trek_onnx *x, const char **outs)
         return;
     }
     const char *q = trek_onnx_2(x, "Div", a, b);
-    outs[0] = truncated ? trek_onnx_2(x, "Mul", trek_onnx_1(x, "Sign", q), trek_onnx_1(x, "Floor", trek_onnx_1(x, "Abs", q)))
-                        : trek_onnx_1(x, "Floor", q);
+    outs[0] = truncated ? truncated_of(x, q) : trek_onnx_1(x, "Floor", q);
 }
 
 static void hypot_row(trek_onnx *x, const char **outs)
@@ -255,9 +266,12 @@ const char *trek_onnx_gelu(trek_onnx *x, const char *a, trek_dtype dtype, bool t
 
 const char *trek_onnx_activated(trek_onnx *x, const char *a, trek_dtype dtype, int activation)
 {
-    if (activation == TREK_ACTIVATION_RELU)
-        return trek_onnx_1(x, "Relu", a);
-    return activation == TREK_ACTIVATION_GELU ? trek_onnx_gelu(x, a, dtype, false) : a;
+    switch (activation) {
+    case TREK_ACTIVATION_NONE: return a;
+    case TREK_ACTIVATION_RELU: return trek_onnx_1(x, "Relu", a);
+    case TREK_ACTIVATION_GELU: return trek_onnx_gelu(x, a, dtype, false);
+    default: trek_onnx_refuse(x, "its activation %d has no counterpart", activation); return a;
+    }
 }
 
 static void gelu(trek_onnx *x, const char **outs)
@@ -344,33 +358,34 @@ static void pointwise(trek_onnx *x, const char **outs)
     }
 }
 
-void trek_onnx_rows_elementwise(trek_onnx_row *rows)
-{
-    static const struct { int op; trek_onnx_row row; } list[] = {
-        { TREK_OP_floor, rounded }, { TREK_OP_ceil, rounded }, { TREK_OP_round, rounded }, { TREK_OP_trunc, rounded },
-        { TREK_OP_expm1, made_of }, { TREK_OP_log1p, made_of }, { TREK_OP_log2, made_of }, { TREK_OP_log10, made_of },
-        { TREK_OP_rsqrt, made_of }, { TREK_OP_square, made_of }, { TREK_OP_silu, made_of },
-        { TREK_OP_isnan, finiteness }, { TREK_OP_isinf, finiteness }, { TREK_OP_isfinite, finiteness },
-        { TREK_OP_logical_not, logical }, { TREK_OP_logical_and, logical }, { TREK_OP_logical_or, logical },
-        { TREK_OP_logical_xor, logical }, { TREK_OP_bitwise_not, bitwise }, { TREK_OP_bitwise_and, bitwise },
-        { TREK_OP_bitwise_or, bitwise }, { TREK_OP_bitwise_xor, bitwise },
-        { TREK_OP_bitwise_left_shift, shifted }, { TREK_OP_bitwise_right_shift, shifted },
-        { TREK_OP_eq, comparison }, { TREK_OP_ne, comparison }, { TREK_OP_lt, comparison }, { TREK_OP_le, comparison },
-        { TREK_OP_gt, comparison }, { TREK_OP_ge, comparison },
-        { TREK_OP_eq_scalar, comparison_with_number }, { TREK_OP_ne_scalar, comparison_with_number },
-        { TREK_OP_lt_scalar, comparison_with_number }, { TREK_OP_le_scalar, comparison_with_number },
-        { TREK_OP_gt_scalar, comparison_with_number }, { TREK_OP_ge_scalar, comparison_with_number },
-        { TREK_OP_add_scalar, with_number }, { TREK_OP_mul_scalar, with_number }, { TREK_OP_pow_scalar, with_number },
-        { TREK_OP_clamp, clamp }, { TREK_OP_add, pair }, { TREK_OP_mul, pair }, { TREK_OP_maximum, pair },
-        { TREK_OP_minimum, pair }, { TREK_OP_remainder, divided }, { TREK_OP_fmod, divided }, { TREK_OP_div_rounded, divided },
-        { TREK_OP_hypot, hypot_row },
-        { TREK_OP_atan2, atan2_row }, { TREK_OP_copysign, copysign_row }, { TREK_OP_relu, relu }, { TREK_OP_gelu, gelu },
-        { TREK_OP_softplus, softplus },
-        { TREK_OP_pointwise, pointwise },
-    };
-    for (int op = 0; op < TREK_OP_COUNT; op++)
-        if (plain_names[op])
-            rows[op] = plain;
-    for (size_t k = 0; k < sizeof list / sizeof *list; k++)
-        rows[list[k].op] = list[k].row;
-}
+const trek_onnx_row trek_onnx_rows_elementwise[] = {
+    { TREK_OP_neg, plain, "Neg" }, { TREK_OP_abs, plain, "Abs" }, { TREK_OP_sign, plain, "Sign" },
+    { TREK_OP_exp, plain, "Exp" }, { TREK_OP_log, plain, "Log" }, { TREK_OP_sqrt, plain, "Sqrt" },
+    { TREK_OP_sin, plain, "Sin" }, { TREK_OP_cos, plain, "Cos" }, { TREK_OP_tan, plain, "Tan" },
+    { TREK_OP_asin, plain, "Asin" }, { TREK_OP_acos, plain, "Acos" }, { TREK_OP_atan, plain, "Atan" },
+    { TREK_OP_sinh, plain, "Sinh" }, { TREK_OP_cosh, plain, "Cosh" }, { TREK_OP_tanh, plain, "Tanh" },
+    { TREK_OP_erf, plain, "Erf" }, { TREK_OP_sigmoid, plain, "Sigmoid" }, { TREK_OP_reciprocal, plain, "Reciprocal" },
+    { TREK_OP_sub, plain, "Sub" }, { TREK_OP_div, plain, "Div" }, { TREK_OP_pow, plain, "Pow" },
+    { TREK_OP_where, plain, "Where" }, { TREK_OP_floor, rounded, "Floor" }, { TREK_OP_ceil, rounded, "Ceil" },
+    { TREK_OP_round, rounded, "Round" }, { TREK_OP_trunc, trunc_row, NULL }, { TREK_OP_expm1, expm1_row, NULL },
+    { TREK_OP_log1p, log1p_row, NULL }, { TREK_OP_log2, log2_row, NULL }, { TREK_OP_log10, log10_row, NULL },
+    { TREK_OP_rsqrt, rsqrt, NULL }, { TREK_OP_square, square, NULL }, { TREK_OP_silu, silu, NULL },
+    { TREK_OP_isnan, is_special, "IsNaN" }, { TREK_OP_isinf, is_special, "IsInf" }, { TREK_OP_isfinite, is_finite, NULL },
+    { TREK_OP_logical_not, logical_not, NULL }, { TREK_OP_logical_and, logical, "And" }, { TREK_OP_logical_or, logical, "Or" },
+    { TREK_OP_logical_xor, logical, "Xor" }, { TREK_OP_bitwise_not, bitwise_not, "Not" },
+    { TREK_OP_bitwise_and, bitwise, "And" }, { TREK_OP_bitwise_or, bitwise, "Or" }, { TREK_OP_bitwise_xor, bitwise, "Xor" },
+    { TREK_OP_bitwise_left_shift, shifted, "LEFT" }, { TREK_OP_bitwise_right_shift, shifted, "RIGHT" },
+    { TREK_OP_eq, comparison, "Equal" }, { TREK_OP_ne, comparison, "NotEqual" }, { TREK_OP_lt, comparison, "Less" },
+    { TREK_OP_le, comparison, "LessOrEqual" }, { TREK_OP_gt, comparison, "Greater" },
+    { TREK_OP_ge, comparison, "GreaterOrEqual" }, { TREK_OP_eq_scalar, comparison_with_number, "Equal" },
+    { TREK_OP_ne_scalar, comparison_with_number, "NotEqual" }, { TREK_OP_lt_scalar, comparison_with_number, "Less" },
+    { TREK_OP_le_scalar, comparison_with_number, "LessOrEqual" }, { TREK_OP_gt_scalar, comparison_with_number, "Greater" },
+    { TREK_OP_ge_scalar, comparison_with_number, "GreaterOrEqual" }, { TREK_OP_add_scalar, with_number, "Add" },
+    { TREK_OP_mul_scalar, with_number, "Mul" }, { TREK_OP_pow_scalar, with_number, "Pow" }, { TREK_OP_clamp, clamp, NULL },
+    { TREK_OP_add, either, "Add" }, { TREK_OP_maximum, either, "Max" }, { TREK_OP_mul, both, "Mul" },
+    { TREK_OP_minimum, both, "Min" }, { TREK_OP_remainder, remainder_row, NULL }, { TREK_OP_fmod, fmod_row, NULL },
+    { TREK_OP_div_rounded, divided, NULL }, { TREK_OP_hypot, hypot_row, NULL }, { TREK_OP_atan2, atan2_row, NULL },
+    { TREK_OP_copysign, copysign_row, NULL }, { TREK_OP_relu, relu, NULL }, { TREK_OP_gelu, gelu, NULL },
+    { TREK_OP_softplus, softplus, NULL }, { TREK_OP_pointwise, pointwise, NULL },
+    { 0, NULL, NULL },
+};

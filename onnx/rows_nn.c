@@ -241,8 +241,11 @@ static void resample(trek_onnx *x, const char **outs)
     int64_t dim = trek_onnx_i(x, 0), kind = trek_onnx_i(x, 2), align = trek_onnx_i(x, 3);
     double scale = trek_onnx_f(x, 0);
     int ndim = trek_onnx_in_seen(x, 0)->ndim;
-    if ((kind == TREK_RESAMPLE_LINEAR_ANTIALIAS || kind == TREK_RESAMPLE_CUBIC_ANTIALIAS) && dim >= ndim - 2) {
-        resample_by_table(x, outs);
+    if (kind != TREK_RESAMPLE_LINEAR && kind != TREK_RESAMPLE_CUBIC) {
+        if (dim >= ndim - 2)
+            resample_by_table(x, outs);
+        else
+            trek_onnx_refuse(x, "antialias of a dimension before the last two");
         return;
     }
     bool by_scale = scale > 0 && !align;
@@ -422,18 +425,11 @@ static void rotary(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_cast(x, parts[0], table->dtype, in->dtype);
 }
 
-void trek_onnx_rows_nn(trek_onnx_row *rows)
-{
-    rows[TREK_OP_max_pool2d] = max_pool;
-    rows[TREK_OP_avg_pool2d] = avg_pool;
-    rows[TREK_OP_adaptive_avg_pool2d] = adaptive_avg_pool;
-    rows[TREK_OP_adaptive_max_pool2d] = adaptive_max_pool;
-    rows[TREK_OP_resample] = resample;
-    rows[TREK_OP_grid_sample] = grid_sample;
-    rows[TREK_OP_layer_norm] = layer_norm;
-    rows[TREK_OP_add_layer_norm] = add_layer_norm;
-    rows[TREK_OP_rms_norm] = rms_norm;
-    rows[TREK_OP_batch_norm] = batch_norm;
-    rows[TREK_OP_group_norm] = group_norm;
-    rows[TREK_OP_rotary] = rotary;
-}
+const trek_onnx_row trek_onnx_rows_nn[] = {
+    { TREK_OP_max_pool2d, max_pool, NULL }, { TREK_OP_avg_pool2d, avg_pool, NULL },
+    { TREK_OP_adaptive_avg_pool2d, adaptive_avg_pool, NULL }, { TREK_OP_adaptive_max_pool2d, adaptive_max_pool, NULL },
+    { TREK_OP_resample, resample, NULL }, { TREK_OP_grid_sample, grid_sample, NULL }, { TREK_OP_layer_norm, layer_norm, NULL },
+    { TREK_OP_add_layer_norm, add_layer_norm, NULL }, { TREK_OP_rms_norm, rms_norm, NULL },
+    { TREK_OP_batch_norm, batch_norm, NULL }, { TREK_OP_group_norm, group_norm, NULL }, { TREK_OP_rotary, rotary, NULL },
+    { 0, NULL, NULL },
+};

@@ -162,13 +162,9 @@ static void attention(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_2(x, "MatMul", probabilities(x, scores, seen, added), v);
 }
 
-void trek_onnx_rows_products(trek_onnx_row *rows)
-{
-    rows[TREK_OP_matmul] = matmul;
-    rows[TREK_OP_linear] = linear;
-    rows[TREK_OP_conv2d] = conv;
-    rows[TREK_OP_conv_transpose2d] = conv_transpose;
-    rows[TREK_OP_unfold] = unfold;
-    rows[TREK_OP_fold] = fold;
-    rows[TREK_OP_attention] = attention;
-}
+const trek_onnx_row trek_onnx_rows_products[] = {
+    { TREK_OP_matmul, matmul, NULL }, { TREK_OP_linear, linear, NULL }, { TREK_OP_conv2d, conv, NULL },
+    { TREK_OP_conv_transpose2d, conv_transpose, NULL }, { TREK_OP_unfold, unfold, NULL }, { TREK_OP_fold, fold, NULL },
+    { TREK_OP_attention, attention, NULL },
+    { 0, NULL, NULL },
+};

@@ -130,8 +130,7 @@ static void gru(trek_onnx *x, const char **outs)
     outs[1] = trek_onnx_2(x, "Squeeze", h, trek_onnx_int(x, 0));
 }
 
-void trek_onnx_rows_recurrent(trek_onnx_row *rows)
-{
-    rows[TREK_OP_lstm] = lstm;
-    rows[TREK_OP_gru] = gru;
-}
+const trek_onnx_row trek_onnx_rows_recurrent[] = {
+    { TREK_OP_lstm, lstm, NULL }, { TREK_OP_gru, gru, NULL },
+    { 0, NULL, NULL },
+};

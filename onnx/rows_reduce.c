@@ -22,26 +22,26 @@ const char *trek_onnx_reduced(trek_onnx *x, const char *type, const char *a, int
     return y;
 }
 
-static void reduce(trek_onnx *x, const char **outs)
+static const char *reduction(trek_onnx *x, const char *type, const char *a)
 {
-    int op = trek_onnx_at(x, 0)->op->id;
-    const char *type = op == TREK_OP_sum || op == TREK_OP_nansum ? "ReduceSum" : op == TREK_OP_mean ? "ReduceMean"
-        : op == TREK_OP_prod ? "ReduceProd" : op == TREK_OP_sum_squares ? "ReduceSumSquare" : op == TREK_OP_min ? "ReduceMin"
-        : op == TREK_OP_logsumexp ? "ReduceLogSumExp" : "ReduceMax";
-    trek_dtype dtype = in_dtype(x), to = trek_onnx_out_seen(x, 0)->dtype, as = to;
-    as = as == TREK_BOOL ? TREK_I32 : as; /* extremes of bools */
+    trek_dtype to = trek_onnx_out_seen(x, 0)->dtype, as = to == TREK_BOOL ? TREK_I32 : to; /* extremes of bools */
+    a = trek_onnx_cast(x, a, in_dtype(x), as);
+    return trek_onnx_cast(x, trek_onnx_reduced(x, type, a, trek_onnx_i(x, 0), trek_onnx_i(x, 9) != 0), as, to);
+}
+
+static void reduce(trek_onnx *x, const char **outs) { outs[0] = reduction(x, x->type, trek_onnx_in(x, 0)); }
+
+static void nansum(trek_onnx *x, const char **outs)
+{
     const char *a = trek_onnx_in(x, 0);
-    if (op == TREK_OP_nansum)
-        a = trek_onnx_3(x, "Where", trek_onnx_1(x, "IsNaN", a), trek_onnx_scalar(x, dtype, 0), a);
-    a = trek_onnx_cast(x, a, dtype, as);
-    outs[0] = trek_onnx_cast(x, trek_onnx_reduced(x, type, a, trek_onnx_i(x, 0), trek_onnx_i(x, 9) != 0), as, to);
+    a = trek_onnx_3(x, "Where", trek_onnx_1(x, "IsNaN", a), trek_onnx_scalar(x, in_dtype(x), 0), a);
+    outs[0] = reduction(x, "ReduceSum", a);
 }
 
 static void any_all(trek_onnx *x, const char **outs)
 {
     const char *a = trek_onnx_cast(x, trek_onnx_cast(x, trek_onnx_in(x, 0), in_dtype(x), TREK_BOOL), TREK_BOOL, TREK_I32);
-    const char *type = trek_onnx_at(x, 0)->op->id == TREK_OP_any ? "ReduceMax" : "ReduceMin";
-    outs[0] = trek_onnx_cast(x, trek_onnx_reduced(x, type, a, trek_onnx_i(x, 0), trek_onnx_i(x, 9) != 0), TREK_I32, TREK_BOOL);
+    outs[0] = trek_onnx_cast(x, trek_onnx_reduced(x, x->type, a, trek_onnx_i(x, 0), trek_onnx_i(x, 9) != 0), TREK_I32, TREK_BOOL);
 }
 
 static void place_of_extreme(trek_onnx *x, const char **outs)
@@ -54,7 +54,7 @@ static void place_of_extreme(trek_onnx *x, const char **outs)
         a = trek_onnx_2(x, "Reshape", a, trek_onnx_int(x, -1));
     while (!whole && !(mask >> dim & 1))
         dim++;
-    outs[0] = trek_onnx_1(x, trek_onnx_at(x, 0)->op->id == TREK_OP_argmax ? "ArgMax" : "ArgMin", a);
+    outs[0] = trek_onnx_1(x, x->type, a);
     trek_onnx_attr_int(x, "axis", dim);
     trek_onnx_attr_int(x, "keepdims", whole ? 0 : keepdim);
     int64_t ones[TREK_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 };
@@ -85,7 +85,8 @@ static const char *count_of(trek_onnx *x, int64_t mask, trek_dtype dtype, double
     return trek_onnx_2(x, "Squeeze", open, trek_onnx_int(x, 0));
 }
 
-static void spread(trek_onnx *x, const char **outs)
+/* Returns the variance, or the standard deviation, which is its root. */
+static const char *spread(trek_onnx *x, bool root)
 {
     trek_dtype dtype = in_dtype(x), as = trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype;
     int64_t mask = trek_onnx_i(x, 0);
@@ -93,29 +94,31 @@ static void spread(trek_onnx *x, const char **outs)
     const char *away = trek_onnx_2(x, "Sub", a, mean);
     const char *sum = trek_onnx_reduced(x, "ReduceSum", trek_onnx_2(x, "Mul", away, away), mask, trek_onnx_i(x, 9) != 0);
     const char *y = trek_onnx_2(x, "Div", sum, count_of(x, mask, as, trek_onnx_f(x, 0)));
-    y = trek_onnx_at(x, 0)->op->id == TREK_OP_std ? trek_onnx_1(x, "Sqrt", y) : y;
-    outs[0] = trek_onnx_cast(x, y, as, dtype);
+    return trek_onnx_cast(x, root ? trek_onnx_1(x, "Sqrt", y) : y, as, dtype);
 }
+
+static void variance(trek_onnx *x, const char **outs) { outs[0] = spread(x, false); }
+static void standard_deviation(trek_onnx *x, const char **outs) { outs[0] = spread(x, true); }
 
 /* --- along a dimension ---------------------------------------------------------------------------- */
 
-static void along(trek_onnx *x, const char **outs)
+static void cumsum(trek_onnx *x, const char **outs)
 {
-    int op = trek_onnx_at(x, 0)->op->id;
+    double dim = (double)trek_onnx_i(x, 0);
+    const char *a = trek_onnx_cast(x, trek_onnx_in(x, 0), in_dtype(x), trek_onnx_out_seen(x, 0)->dtype);
+    outs[0] = trek_onnx_in_seen(x, 0)->ndim ? trek_onnx_2(x, "CumSum", a, trek_onnx_scalar(x, TREK_I64, dim)) : a;
+}
+
+static void softmax(trek_onnx *x, const char **outs)
+{
     const char *a = trek_onnx_in(x, 0);
     int64_t dim = trek_onnx_i(x, 0);
-    if (op == TREK_OP_cumsum) {
-        trek_dtype to = trek_onnx_out_seen(x, 0)->dtype;
-        a = trek_onnx_cast(x, a, in_dtype(x), to);
-        outs[0] = trek_onnx_in_seen(x, 0)->ndim ? trek_onnx_2(x, "CumSum", a, trek_onnx_scalar(x, TREK_I64, (double)dim)) : a;
-        return;
-    }
     if (trek_onnx_in_seen(x, 0)->ndim == 0) { /* a sum of one element */
         outs[0] = trek_onnx_2(x, "Sub", a, a);
-        outs[0] = op == TREK_OP_softmax ? trek_onnx_1(x, "Exp", outs[0]) : outs[0];
+        outs[0] = trek_onnx_is(x, "Softmax") ? trek_onnx_1(x, "Exp", outs[0]) : outs[0];
         return;
     }
-    outs[0] = trek_onnx_1(x, op == TREK_OP_softmax ? "Softmax" : "LogSoftmax", a);
+    outs[0] = trek_onnx_1(x, x->type, a);
     trek_onnx_attr_int(x, "axis", dim);
 }
 
@@ -160,7 +163,7 @@ static void kth(trek_onnx *x, const char **outs)
     int64_t dim = trek_onnx_i(x, 0), which = trek_onnx_i(x, 2);
     if (!no_scalar(x))
         return;
-    if (which == TREK_ORDER_NANMEDIAN) {
+    if (which != TREK_ORDER_KTH && which != TREK_ORDER_MEDIAN) {
         trek_onnx_refuse(x, "a median that ignores NaN");
         return;
     }
@@ -182,16 +185,15 @@ static void searchsorted(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_reduced(x, "ReduceSum", before, (int64_t)1 << trek_onnx_in_seen(x, 1)->ndim, false);
 }
 
-void trek_onnx_rows_reduce(trek_onnx_row *rows)
-{
-    rows[TREK_OP_sum] = rows[TREK_OP_nansum] = rows[TREK_OP_mean] = rows[TREK_OP_sum_squares] = rows[TREK_OP_prod] = reduce;
-    rows[TREK_OP_max] = rows[TREK_OP_min] = rows[TREK_OP_logsumexp] = reduce;
-    rows[TREK_OP_any] = rows[TREK_OP_all] = any_all;
-    rows[TREK_OP_argmax] = rows[TREK_OP_argmin] = place_of_extreme;
-    rows[TREK_OP_variance] = rows[TREK_OP_std] = spread;
-    rows[TREK_OP_cumsum] = rows[TREK_OP_softmax] = rows[TREK_OP_log_softmax] = along;
-    rows[TREK_OP_searchsorted] = searchsorted;
-    rows[TREK_OP_sort] = sort;
-    rows[TREK_OP_topk] = topk;
-    rows[TREK_OP_kthvalue] = kth;
-}
+const trek_onnx_row trek_onnx_rows_reduce[] = {
+    { TREK_OP_sum, reduce, "ReduceSum" }, { TREK_OP_mean, reduce, "ReduceMean" },
+    { TREK_OP_sum_squares, reduce, "ReduceSumSquare" }, { TREK_OP_prod, reduce, "ReduceProd" },
+    { TREK_OP_max, reduce, "ReduceMax" }, { TREK_OP_min, reduce, "ReduceMin" },
+    { TREK_OP_logsumexp, reduce, "ReduceLogSumExp" }, { TREK_OP_nansum, nansum, NULL }, { TREK_OP_any, any_all, "ReduceMax" },
+    { TREK_OP_all, any_all, "ReduceMin" }, { TREK_OP_argmax, place_of_extreme, "ArgMax" },
+    { TREK_OP_argmin, place_of_extreme, "ArgMin" }, { TREK_OP_variance, variance, NULL },
+    { TREK_OP_std, standard_deviation, NULL }, { TREK_OP_cumsum, cumsum, NULL }, { TREK_OP_softmax, softmax, "Softmax" },
+    { TREK_OP_log_softmax, softmax, "LogSoftmax" }, { TREK_OP_searchsorted, searchsorted, NULL }, { TREK_OP_sort, sort, NULL },
+    { TREK_OP_topk, topk, NULL }, { TREK_OP_kthvalue, kth, NULL },
+    { 0, NULL, NULL },
+};

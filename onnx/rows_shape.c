@@ -35,10 +35,19 @@ static void permute(trek_onnx *x, const char **outs)
 {
     int64_t order[TREK_MAX_DIMS];
     int ndim = in_ndim(x);
-    bool pair = trek_onnx_at(x, 0)->op->id == TREK_OP_transpose;
     for (int d = 0; d < ndim; d++)
-        order[d] = pair ? d : trek_onnx_i(x, 1 + d);
-    if (pair && ndim > 0) {
+        order[d] = trek_onnx_i(x, 1 + d);
+    outs[0] = trek_onnx_1(x, "Transpose", trek_onnx_in(x, 0));
+    trek_onnx_attr_ints(x, "perm", ndim, order);
+}
+
+static void transpose(trek_onnx *x, const char **outs)
+{
+    int64_t order[TREK_MAX_DIMS];
+    int ndim = in_ndim(x);
+    for (int d = 0; d < ndim; d++)
+        order[d] = d;
+    if (ndim > 0) {
         int64_t a = trek_onnx_i(x, 0), b = trek_onnx_i(x, 1);
         order[a] = b;
         order[b] = a;
@@ -49,11 +58,11 @@ static void permute(trek_onnx *x, const char **outs)
 
 static void squeeze(trek_onnx *x, const char **outs)
 {
-    bool same = trek_onnx_out_seen(x, 0)->ndim == in_ndim(x), adds = trek_onnx_at(x, 0)->op->id == TREK_OP_unsqueeze;
+    bool same = trek_onnx_out_seen(x, 0)->ndim == in_ndim(x), adds = trek_onnx_is(x, "Unsqueeze");
     int64_t dim = trek_onnx_i(x, 0);
     dim = dim < 0 ? dim + in_ndim(x) + adds : dim;
     outs[0] = same ? trek_onnx_1(x, "Identity", trek_onnx_in(x, 0))
-                   : trek_onnx_2(x, adds ? "Unsqueeze" : "Squeeze", trek_onnx_in(x, 0), trek_onnx_int(x, dim));
+                   : trek_onnx_2(x, x->type, trek_onnx_in(x, 0), trek_onnx_int(x, dim));
 }
 
 /* Returns a position along the dimension that has `sizes`: a fixed one, one from the end, or one that follows from
@@ -154,7 +163,7 @@ static void triangle(trek_onnx *x, const char **outs)
     trek_dtype dtype = trek_onnx_in_seen(x, 0)->dtype, as = trek_dtype_is_float(dtype) ? dtype : TREK_I64;
     const char *a = trek_onnx_cast(x, trek_onnx_in(x, 0), dtype, as);
     outs[0] = trek_onnx_2(x, "Trilu", a, trek_onnx_scalar(x, TREK_I64, (double)trek_onnx_i(x, 0)));
-    trek_onnx_attr_int(x, "upper", trek_onnx_at(x, 0)->op->id == TREK_OP_triu);
+    trek_onnx_attr_int(x, "upper", trek_onnx_is(x, "upper"));
     outs[0] = trek_onnx_cast(x, outs[0], as, dtype);
 }
 
@@ -189,17 +198,12 @@ static void gather(trek_onnx *x, const char **outs)
     trek_onnx_attr_int(x, "axis", trek_onnx_i(x, 0));
 }
 
-static void scatter(trek_onnx *x, const char **outs)
+static void scattered(trek_onnx *x, const char *reduction, const char **outs)
 {
-    static const char *const kinds[TREK_SCATTER_KINDS] = {
-        [TREK_SCATTER_PROD] = "mul", [TREK_SCATTER_AMAX] = "max", [TREK_SCATTER_AMIN] = "min"
-    };
-    int op = trek_onnx_at(x, 0)->op->id;
     if (in_ndim(x) == 0) {
         trek_onnx_refuse(x, "of a scalar");
         return;
     }
-    const char *reduction = op == TREK_OP_scatter ? NULL : op == TREK_OP_scatter_add ? "add" : kinds[trek_onnx_i(x, 1)];
     const char *source = trek_onnx_in(x, 2), *index = index_of(x, 1);
     for (int d = 0; d < in_ndim(x); d++) { /* a source may be larger than the index, but not in ONNX */
         int64_t have[TREK_ONNX_RUNS], need[TREK_ONNX_RUNS];
@@ -212,12 +216,26 @@ static void scatter(trek_onnx *x, const char **outs)
             source = trek_onnx_node(x, "Slice", 4, (const char *[]){ source, trek_onnx_int(x, 0), trek_onnx_dim_of(x, index, d),
                                                                      trek_onnx_int(x, d) });
     }
-    if (reduction && x->opset < 18 && reduction[0] != 'a' && reduction[1] != 'u')
-        trek_onnx_refuse(x, "extremes exist from opset 18 on");
     outs[0] = trek_onnx_3(x, "ScatterElements", trek_onnx_in(x, 0), index, source);
     trek_onnx_attr_int(x, "axis", trek_onnx_i(x, 0));
     if (reduction)
         trek_onnx_attr_string(x, "reduction", reduction);
+}
+
+static void scatter(trek_onnx *x, const char **outs) { scattered(x, NULL, outs); }
+static void scatter_add(trek_onnx *x, const char **outs) { scattered(x, "add", outs); }
+
+static void scatter_reduce(trek_onnx *x, const char **outs)
+{
+    int64_t kind = trek_onnx_i(x, 1);
+    if (kind == TREK_SCATTER_PROD)
+        scattered(x, "mul", outs);
+    else if (kind != TREK_SCATTER_AMAX && kind != TREK_SCATTER_AMIN)
+        trek_onnx_refuse(x, "its kind %lld has no counterpart", (long long)kind);
+    else if (x->opset < 18)
+        trek_onnx_refuse(x, "extremes exist from opset 18 on");
+    else
+        scattered(x, kind == TREK_SCATTER_AMAX ? "max" : "min", outs);
 }
 
 /* The index, which has one number for each slice, becomes one for each element. */
@@ -298,6 +316,8 @@ static void embedding_bag(trek_onnx *x, const char **outs)
         rows = trek_onnx_2(x, "Mul", rows, trek_onnx_2(x, "Unsqueeze", trek_onnx_cast(x, trek_onnx_in(x, 3),
                                                        trek_onnx_in_seen(x, 3)->dtype, dtype), column));
     bool most = mode == TREK_REDUCTION_MAX;
+    if (!most && mode != TREK_REDUCTION_SUM && mode != TREK_REDUCTION_MEAN)
+        trek_onnx_refuse(x, "its mode %lld has no counterpart", (long long)mode);
     rows = trek_onnx_3(x, "Where", padded, most ? trek_onnx_scalar(x, dtype, -INFINITY) : zero, rows);
     const char *y = by_bag(x, bags, rows, most ? -INFINITY : 0, most ? "max" : "add");
     if (most && x->opset < 18)
@@ -338,26 +358,16 @@ static void fill(trek_onnx *x, const char **outs)
                              : trek_onnx_2(x, "Expand", value, trek_onnx_shape(x, out->ndim, sizes));
 }
 
-void trek_onnx_rows_shape(trek_onnx_row *rows)
-{
-    rows[TREK_OP_reshape] = reshape;
-    rows[TREK_OP_expand] = expand;
-    rows[TREK_OP_permute] = rows[TREK_OP_transpose] = permute;
-    rows[TREK_OP_squeeze] = rows[TREK_OP_unsqueeze] = squeeze;
-    rows[TREK_OP_narrow] = narrow;
-    rows[TREK_OP_select] = select_row;
-    rows[TREK_OP_diagonal] = diagonal;
-    rows[TREK_OP_convert] = convert;
-    rows[TREK_OP_flip] = flip;
-    rows[TREK_OP_cat] = cat;
-    rows[TREK_OP_tril] = rows[TREK_OP_triu] = triangle;
-    rows[TREK_OP_index_select] = index_select;
-    rows[TREK_OP_embedding] = embedding;
-    rows[TREK_OP_embedding_bag] = embedding_bag;
-    rows[TREK_OP_gather] = gather;
-    rows[TREK_OP_scatter] = rows[TREK_OP_scatter_add] = rows[TREK_OP_scatter_reduce] = scatter;
-    rows[TREK_OP_index_add] = index_add;
-    rows[TREK_OP_one_hot] = one_hot;
-    rows[TREK_OP_nonzero] = nonzero;
-    rows[TREK_OP_fill] = fill;
-}
+const trek_onnx_row trek_onnx_rows_shape[] = {
+    { TREK_OP_reshape, reshape, NULL }, { TREK_OP_expand, expand, NULL }, { TREK_OP_permute, permute, NULL },
+    { TREK_OP_transpose, transpose, NULL }, { TREK_OP_squeeze, squeeze, "Squeeze" },
+    { TREK_OP_unsqueeze, squeeze, "Unsqueeze" }, { TREK_OP_narrow, narrow, NULL }, { TREK_OP_select, select_row, NULL },
+    { TREK_OP_diagonal, diagonal, NULL }, { TREK_OP_convert, convert, NULL }, { TREK_OP_flip, flip, NULL },
+    { TREK_OP_cat, cat, NULL }, { TREK_OP_tril, triangle, "lower" }, { TREK_OP_triu, triangle, "upper" },
+    { TREK_OP_index_select, index_select, NULL }, { TREK_OP_embedding, embedding, NULL },
+    { TREK_OP_embedding_bag, embedding_bag, NULL }, { TREK_OP_gather, gather, NULL }, { TREK_OP_scatter, scatter, NULL },
+    { TREK_OP_scatter_add, scatter_add, NULL }, { TREK_OP_scatter_reduce, scatter_reduce, NULL },
+    { TREK_OP_index_add, index_add, NULL }, { TREK_OP_one_hot, one_hot, NULL }, { TREK_OP_nonzero, nonzero, NULL },
+    { TREK_OP_fill, fill, NULL },
+    { 0, NULL, NULL },
+};

@@ -16,6 +16,7 @@
 #include "nn/module_tree.h"
 #include "nn/spatial.h"
 #include "onnx/export.h"
+#include "onnx/onnx_internal.h"
 #include "tensor/creation.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
@@ -414,6 +415,34 @@ static void refused(function fn, trek_status status, const char *part)
     trek_scope_end(scope);
 }
 
+/* A writer that serves several ops distinguishes them by the types in their rows, and each op has one row. */
+static void test_rows(void **unused)
+{
+    static const trek_onnx_row *const tables[] = {
+        trek_onnx_rows_elementwise, trek_onnx_rows_reduce, trek_onnx_rows_shape, trek_onnx_rows_nn,
+        trek_onnx_rows_products, trek_onnx_rows_recurrent, trek_onnx_rows_compound,
+    };
+    int n = 0, found = 0;
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        for (const trek_onnx_row *row = tables[t]; row->write; row++, n++)
+            if (trek_onnx_row_of(row->op) != row)
+                fail_msg("row %d of table %zu: its op has an earlier row", (int)(row - tables[t]), t);
+    for (int op = 0; op < TREK_ONNX_ROWS; op++) {
+        const trek_onnx_row *row = trek_onnx_row_of(op);
+        found += row != NULL;
+        for (int k = 0; k < op && row; k++) {
+            const trek_onnx_row *other = trek_onnx_row_of(k);
+            if (other && other->write == row->write && (!row->type || !other->type || strcmp(row->type, other->type) == 0))
+                fail_msg("op %d would be exported as op %d", op, k);
+        }
+    }
+    assert_true(n == found && found > 140);
+    trek_onnx model = { .call = -1 };
+    trek_onnx_node(&model, "", 0, NULL);
+    assert_false(trek_onnx_fine(&model));
+    assert_string_equal(model.problem, "its row names no ONNX op");
+}
+
 static void test_refused(void **unused)
 {
     refused(no_such_op, TREK_ERR_UNSUPPORTED, "1 (function): onnx_export: cummax: ONNX does not have this op");
@@ -511,7 +540,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_names, begin, end), cmocka_unit_test_setup_teardown(test_graph, begin, end),
         cmocka_unit_test_setup_teardown(test_dims, begin, end), cmocka_unit_test_setup_teardown(test_outside, begin, end),
-        cmocka_unit_test_setup_teardown(test_refused, begin, end), cmocka_unit_test_setup_teardown(test_state, begin, end),
+        cmocka_unit_test_setup_teardown(test_rows, begin, end), cmocka_unit_test_setup_teardown(test_refused, begin, end),
+        cmocka_unit_test_setup_teardown(test_state, begin, end),
         cmocka_unit_test_setup_teardown(test_arguments, begin, end), cmocka_unit_test_setup_teardown(test_compounds, begin, end),
         cmocka_unit_test_setup_teardown(test_8_bits, begin, end), cmocka_unit_test_setup_teardown(test_memory_fails, begin, end),
     };

@@ -33,8 +33,9 @@ def write_digits(folder, count=256):
         image = bytearray(784)
         image[label * 78:label * 78 + 40] = b"\xff" * 40
         images += image
-    (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, count, 28, 28) + images)
-    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + bytes(labels))
+    for part in ("train", "t10k"):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, count, 28, 28) + images)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + bytes(labels))
 
 
 CORE = ("README.md", "first-model.md", "from-pytorch.md", "graph-or-modules.md", "scopes-and-errors.md")

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the pages name is there: paths and links, and functions, types and variables that begin with trek_ or TREK_. The changelog may
 name what is gone. Loops that train, in pages and examples, end at an error: what they would print after it is no result. A page of docs/
-begins with whom it is for, and the words of pages are those of comments (check_declarations.py).
+begins with whom it is for, and the words of pages are those of comments (check_declarations.py). The programs of docs/three-programs.md
+are as long as its table says, and those in C at most half as long again as those in Python.
 
 Usage: check_docs.py <source root>
 """
@@ -71,10 +72,41 @@ def prose(page):
             yield text.count("\n", 0, match.start()) + 1, f"'{match[0]}': {hint}"
 
 
+ERROR_PRINT = re.compile(r"^ *if \(trek_error_status\(\) != TREK_OK\)\n *fprintf\(stderr, [^\n]*\n", re.M)
+
+
+def compared(page):
+    """(line, what is wrong) of the table of a page that has pairs of programs, in C and in Python, each pair below its own heading."""
+    text = page.read_text()
+    rows = {row[2]: row for row in re.finditer(r"^\| \[([^]]+)\]\(#([\w-]+)\) \| (.*) \|$", text, re.M)}
+    for title, section in re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", text, re.M):
+        pair = [re.findall(rf"^```{language}\n(.*?)^```", section, re.S | re.M) for language in ("c", "python")]
+        row = rows.pop(re.sub(r"[^\w-]", "", title.lower().replace(" ", "-")), None)
+        if [len(programs) for programs in pair] != [1, 1] or row is None:
+            yield text[:text.index(section)].count("\n"), f"'{title}' is not a program in C and one in Python with a row in the table"
+            continue
+        lines = [[line for line in ERROR_PRINT.sub("", programs[0]).split("\n") if line.strip()] for programs in pair]
+        have = f"{len(lines[0])} | {len(lines[1])} | {len(lines[0]) / len(lines[1]):.2f}"
+        number = text[:row.start()].count("\n") + 1
+        if row[3] != have:
+            yield number, f"the table says {row[3]}; counted are {have}"
+        if len(lines[0]) > 1.5 * len(lines[1]):
+            yield number, f"'{title}': the program in C is more than half as long again as the one in Python"
+        for line in lines[0] + lines[1]:
+            if len(line) > 130 or re.match(r" *(#(?!include)|/\*)", line):
+                yield number, f"'{title}': a line wider than 130 columns or a comment, which the counts do not allow: {line}"
+    for anchor in rows:
+        yield 1, f"the table has a row #{anchor}, the page no such programs"
+    if text.count("```c\n") != 3:
+        yield 1, "it does not have three programs in C"
+
+
 pages = sorted(p for p in files.values() if p.suffix == ".md" and p.name != "CHANGELOG.md")
 failures = [f"{page.relative_to(root)}:{number}: {what}" for page in pages for look in (named, prose) for number, what in look(page)]
 programs = sorted((root / "examples").glob("*.[ch]")) + pages
 failures += [f"{program.relative_to(root)}:{number}: {what}" for program in programs for number, what in training(program)]
+three = root / "docs" / "three-programs.md"
+failures += [f"{three.relative_to(root)}:{number}: {what}" for number, what in compared(three)]
 if len(pages) < 20:
     failures.append(f"only {len(pages)} pages were found: is this check reading the tree?")
 print("\n".join(failures) or f"{len(pages)} pages")

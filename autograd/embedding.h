@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a table, bags of rows, and positions: as angles, as waves and as biases of attention scores. Part of autograd/ops.h,
- * whose rules hold. */
+ * whose rules apply. */
 #ifndef TREK_AUTOGRAD_EMBEDDING_H
 #define TREK_AUTOGRAD_EMBEDDING_H
 

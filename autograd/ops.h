@@ -10,7 +10,7 @@
  *
  * Dtypes: inputs of several dtypes are computed in the dtype that they promote to. An integer beyond f16's range becomes infinite
  * in f16, also if it is a scalar. Gradients are computed in the common dtype, or in f32 if that has 16 bits and the formula has
- * several steps, and gradients are rounded to an input's own dtype at the end.
+ * several steps; then they are rounded to an input's own dtype at the end.
  *
  * Devices: inputs on different CPUs (cpu:0 and cpu:1) are used as if they were on one. The result is on the calling rank's CPU
  * (cpu:0 outside ranks) if an input is on it, and on the first input's CPU otherwise. The gradient of a leaf is on the leaf's

@@ -75,7 +75,7 @@ static trek_var *table_of(trek_var *x, const trek_rotary_opts *opts)
     int64_t last = trek_var_size(x, -1), dim = opts->dim ? opts->dim : last;
     if (dim > last || dim < 2 || dim % 2 != 0)
         return trek_fail_null(opts->dim ? TREK_ERR_ARGUMENT : TREK_ERR_SHAPE,
-                              "rotary: dim: %" PRId64 ", of %s; must be even, at least 2, and at most the last dimension", dim,
+                              "rotary: .dim: %" PRId64 ", for x %s; must be even, at least 2, and at most x's last size", dim,
                               trek_shape_format(trek_var_shape(x), text, sizeof text));
     trek_var *positions = opts->positions;
     if (!positions) {

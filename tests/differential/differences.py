@@ -202,7 +202,7 @@ TABLE = [
     Difference("matmul", "refusal", "trek alone refuses.*dtype bool is not supported", "autograd/arithmetic.h", "all but bool (torch accepts bool if there are no elements)"),
     Difference("cat", "refusal", "trek alone refuses.*(shapes differ|the tensor has 1)", "autograd/shapes.h", "They have the same number of dimensions (torch skips tensors of shape [0])"),
     Difference("atan2|pow|smooth_l1_loss", "refusal", "PyTorch alone refuses, in (backward|second).*a bool tensor is not supported", "autograd/ops.h",
-               "and gradients are rounded to an input's own dtype at the end"),
+               "then they are rounded to an input's own dtype at the end"),
     Difference("atan2", "gradient|second", "", "autograd/ops.h", "The derivatives of integers are computed in f32 (PyTorch's -x and its squares wrap around)",
                lambda case: any(t["dtype"] in ("u8", "i32", "i64") for t in inputs(case, "x", "y"))),
     Difference("cross_entropy.*|linear_cross_entropy", "gradient|second", "PyTorch nan", "autograd/losses.h", "An ignored row gives gradients of 0, whatever its logits are"),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first hundred functions: scopes and errors, variables, the ops, layers, losses and optimizers that most models use, data,
- * graphs, training on all devices, and state files. trek.h has them and everything else: a program that needs more includes it
- * instead. */
+/* The functions that most programs begin with: scopes and errors, variables, the ops, layers, losses and optimizers that most
+ * models use, data, graphs, training on all devices, and state files. trek.h includes them and nearly everything else: a program
+ * that needs more includes it instead. */
 #ifndef TREK_CORE_H
 #define TREK_CORE_H
 

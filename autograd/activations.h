@@ -11,7 +11,7 @@ TREK_BEGIN
 /* -- element-wise, any shape. The result has x's shape and, on the CPU, x's layout in memory. -- */
 /* Computes max(x, 0). Dtypes: numbers, not bool. A NaN stays NaN, and the derivative at 0 is 0. */
 TREK_API trek_var *trek_relu(trek_var *x);
-/* Computes x Phi(x), where Phi is the standard normal distribution function, exactly, with erf. Dtypes: floating. At the
+/* Computes x Phi(x), where Phi is the normal cumulative distribution function, exactly, with erf. Dtypes: floating. At the
  * infinities the result is the limit, where PyTorch gives NaN. */
 TREK_API trek_var *trek_gelu(trek_var *x);
 /* Computes x / (1 + e^-x), also known as swish. Dtypes: floating. */

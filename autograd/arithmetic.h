@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic: of elements, and products of matrices. The rules of autograd/ops.h, which includes this header, hold. */
+/* Arithmetic: of elements, and products of matrices. The rules of autograd/ops.h, which includes this header, apply. */
 #ifndef TREK_AUTOGRAD_ARITHMETIC_H
 #define TREK_AUTOGRAD_ARITHMETIC_H
 

@@ -118,7 +118,7 @@ static trek_var *offsets_of(trek_var *indices, const trek_bag_opts *opts)
     if (ndim != 1)
         return trek_fail_null(ndim == 2 ? TREK_ERR_ARGUMENT : TREK_ERR_SHAPE,
                               ndim == 2
-                                  ? "embedding_bag: offsets: given; indices with 2 dimensions have none, since each line is a bag"
+                                  ? "embedding_bag: offsets: given; indices with 2 dimensions have none, since each row is a bag"
                                   : "embedding_bag: indices: %d dimensions; must have 1 or 2",
                               ndim);
     if (!offsets)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a table, bags of rows, and positions: as angles, as waves and as biases of attention scores. Part of autograd/ops.h,
- * whose rules hold. */
+ * whose rules apply. */
 #ifndef TREK_AUTOGRAD_EMBEDDING_H
 #define TREK_AUTOGRAD_EMBEDDING_H
 
@@ -95,10 +95,9 @@ TREK_API trek_var *trek_sinusoidal_positions(trek_var *positions, int64_t dim, d
 
 /* Computes a bias of attention scores that falls with the distance, -slope |distance|, where each head has its own slope (ALiBi;
  * Press and others 2022). The last query is at the position of the last key. The slopes are 2^(-8 h / heads) for h from 1 on. If
- * heads is not a power of two, they are those of the power of two below, followed by every second one of twice that number. The
- * result is a constant.
- * Shapes: [heads, queries, keys].
- * Errors: ARGUMENT if a number is below 1. DTYPE if dtype is not floating. */
+ * heads is not a power of two, they are the slopes of the next lower power of two, followed by every second slope of twice that
+ * number. The result is a constant. Shapes: [heads, queries, keys]. Errors: ARGUMENT if a number is below 1. DTYPE if dtype is
+ * not floating. */
 TREK_API trek_var *trek_alibi(int64_t heads, int64_t queries, int64_t keys, trek_dtype dtype, trek_device device);
 
 /* Computes T5's buckets of relative positions, which are the rows of a table of biases (Raffel and others 2020). relative is the

@@ -50,8 +50,8 @@ TREK_API trek_var *trek_cross(trek_var *x, trek_var *y, int dim);
  *
  * With p = 2 and more than 25 rows it uses a product of matrices, as PyTorch does by default, which loses digits if rows are
  * close to each other. Otherwise all differences are in memory at once while gradients are recorded. Gradients are 0 at a
- * distance of 0. With p = infinity equal largest differences share the gradient (PyTorch gives all of it to each). Second
- * derivatives exist (PyTorch has none). Fails with ARGUMENT if p is negative. */
+ * distance of 0. With p = infinity the largest differences share the gradient if they are equal (PyTorch gives all of it to
+ * each). Second derivatives exist (PyTorch has none). Fails with ARGUMENT if p is negative. */
 TREK_API trek_var *trek_cdist(trek_var *x, trek_var *y, double p);
 /* Computes the p-norm of the difference of each pair of rows of x [N, M], each pair once: [N (N - 1) / 2]. Gradients and errors
  * are those of trek_cdist. */

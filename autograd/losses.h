@@ -167,9 +167,9 @@ typedef struct trek_margin_opts {
 /* Computes 1 - cos(x, y) where target is 1, and max(0, cos(x, y) - margin) where it is -1. x and y are [N, D] (or [D]), target
  * [N] (or a scalar) of 1 (alike) and -1 (different). */
 TREK_API trek_var *trek_cosine_embedding_loss(trek_var *x, trek_var *y, trek_var *target, const trek_margin_opts *opts);
-/* Computes max(0, margin - target (x - y)). One of the inputs at least is floating. */
+/* Computes max(0, margin - target (x - y)). At least one of the inputs is floating. */
 TREK_API trek_var *trek_margin_ranking_loss(trek_var *x, trek_var *y, trek_var *target, const trek_margin_opts *opts);
-/* Computes x where target is 1, and max(0, margin - x) where it is -1. One of the inputs at least is floating. */
+/* Computes x where target is 1, and max(0, margin - x) where it is -1. At least one of the inputs is floating. */
 TREK_API trek_var *trek_hinge_embedding_loss(trek_var *x, trek_var *target, const trek_margin_opts *opts);
 /* Computes max(0, margin + |anchor - positive| - |anchor - negative|) with distances as by trek_pairwise_distance. A margin of 0
  * is accepted (PyTorch refuses it). Fails with ARGUMENT if the margin is negative. */

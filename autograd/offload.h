@@ -10,8 +10,8 @@
  * What is moved: a value that the calling thread's tape saves between begin and end is copied to pinned memory, on a stream of
  * its own, as soon as the tape is its only holder. Its device memory is free then. Backward copies it back some values ahead.
  * Values with other holders stay (parameters, inputs, results that a variable or a scope keeps), because this would free no
- * memory. Modules and graphs release the values that they pass on. A chain of ops in one scope of the program does not, so its
- * values stay.
+ * memory. Modules and graphs release the values that they pass on. A scope of the program keeps the
+ * results of a chain of ops, so these stay.
  *
  * Values have the same bits as without offloading. Overwriting a saved value is the same error, and gradients of gradients and
  * retain_graph work.

@@ -10,7 +10,7 @@
  *
  * Dtypes: inputs of several dtypes are computed in the dtype that they promote to. An integer beyond f16's range becomes infinite
  * in f16, also if it is a scalar. Gradients are computed in the common dtype, or in f32 if that has 16 bits and the formula has
- * several steps, and gradients are rounded to an input's own dtype at the end.
+ * several steps; then they are rounded to an input's own dtype at the end.
  *
  * Devices: inputs on different CPUs (cpu:0 and cpu:1) are used as if they were on one. The result is on the calling rank's CPU
  * (cpu:0 outside ranks) if an input is on it, and on the first input's CPU otherwise. The gradient of a leaf is on the leaf's
@@ -96,13 +96,13 @@ TREK_API trek_var *trek_ceil(trek_var *x);
 TREK_API trek_var *trek_round(trek_var *x);
 /* Rounds towards 0 to a whole number. Dtypes: numbers, not bool. The gradient is 0. */
 TREK_API trek_var *trek_trunc(trek_var *x);
-/* Returns a bool that is true where x is NaN. */
+/* Returns a tensor of bool that is true where x is NaN. */
 TREK_API trek_var *trek_isnan(trek_var *x);
-/* Returns a bool that is true where x is infinite. */
+/* Returns a tensor of bool that is true where x is infinite. */
 TREK_API trek_var *trek_isinf(trek_var *x);
-/* Returns a bool that is true where x is neither infinite nor NaN. */
+/* Returns a tensor of bool that is true where x is neither infinite nor NaN. */
 TREK_API trek_var *trek_isfinite(trek_var *x);
-/* Returns a bool that is true where x is 0 (or false). */
+/* Returns a tensor of bool that is true where x is 0 (or false). */
 TREK_API trek_var *trek_logical_not(trek_var *x);
 /* Limits x to [low, high]. An infinite bound leaves that side open. Integers stay integers if both bounds are whole numbers, and
  * give f32 otherwise, also for an infinite bound; a bool gives i64 or f32. A NaN stays NaN. If low > high all elements get high,
@@ -118,17 +118,17 @@ TREK_API trek_var *trek_clamp(trek_var *x, double low, double high);
 TREK_API trek_var *trek_sub_scalar(trek_var *x, double value);
 /* Computes x / value. Integers give f32, also for a whole value. */
 TREK_API trek_var *trek_div_scalar(trek_var *x, double value);
-/* Returns a bool that is true where x equals value; comparisons of integers are exact. */
+/* Returns a tensor of bool that is true where x equals value; comparisons of integers are exact. */
 TREK_API trek_var *trek_eq_scalar(trek_var *x, double value);
-/* Returns a bool that is true where x differs from value; comparisons of integers are exact. */
+/* Returns a tensor of bool that is true where x differs from value; comparisons of integers are exact. */
 TREK_API trek_var *trek_ne_scalar(trek_var *x, double value);
-/* Returns a bool that is true where x < value; comparisons of integers are exact. */
+/* Returns a tensor of bool that is true where x < value; comparisons of integers are exact. */
 TREK_API trek_var *trek_lt_scalar(trek_var *x, double value);
-/* Returns a bool that is true where x <= value; comparisons of integers are exact. */
+/* Returns a tensor of bool that is true where x <= value; comparisons of integers are exact. */
 TREK_API trek_var *trek_le_scalar(trek_var *x, double value);
-/* Returns a bool that is true where x > value; comparisons of integers are exact. */
+/* Returns a tensor of bool that is true where x > value; comparisons of integers are exact. */
 TREK_API trek_var *trek_gt_scalar(trek_var *x, double value);
-/* Returns a bool that is true where x >= value; comparisons of integers are exact. */
+/* Returns a tensor of bool that is true where x >= value; comparisons of integers are exact. */
 TREK_API trek_var *trek_ge_scalar(trek_var *x, double value);
 
 /* -- two inputs, which broadcast and are promoted by PyTorch's table -- */
@@ -148,23 +148,23 @@ TREK_API trek_var *trek_atan2(trek_var *x, trek_var *y);
 /* Computes the remainder of x / y with y's sign, as Python's %. Dtypes: numbers, not bool. It is exact, also where x / y
  * overflows (PyTorch: NaN). A y of 0 gives NaN. Fails with ARGUMENT if y has an integer dtype and holds a 0. */
 TREK_API trek_var *trek_remainder(trek_var *x, trek_var *y);
-/* Returns a bool that is true where x equals y. */
+/* Returns a tensor of bool that is true where x equals y. */
 TREK_API trek_var *trek_eq(trek_var *x, trek_var *y);
-/* Returns a bool that is true where x differs from y. */
+/* Returns a tensor of bool that is true where x differs from y. */
 TREK_API trek_var *trek_ne(trek_var *x, trek_var *y);
-/* Returns a bool that is true where x < y. */
+/* Returns a tensor of bool that is true where x < y. */
 TREK_API trek_var *trek_lt(trek_var *x, trek_var *y);
-/* Returns a bool that is true where x <= y. */
+/* Returns a tensor of bool that is true where x <= y. */
 TREK_API trek_var *trek_le(trek_var *x, trek_var *y);
-/* Returns a bool that is true where x > y. */
+/* Returns a tensor of bool that is true where x > y. */
 TREK_API trek_var *trek_gt(trek_var *x, trek_var *y);
-/* Returns a bool that is true where x >= y. */
+/* Returns a tensor of bool that is true where x >= y. */
 TREK_API trek_var *trek_ge(trek_var *x, trek_var *y);
-/* Returns a bool that is true where both x and y are true; a number is true if it is not 0. */
+/* Returns a tensor of bool that is true where both x and y are true; a number is true if it is not 0. */
 TREK_API trek_var *trek_logical_and(trek_var *x, trek_var *y);
-/* Returns a bool that is true where x or y is true; a number is true if it is not 0. */
+/* Returns a tensor of bool that is true where x or y is true; a number is true if it is not 0. */
 TREK_API trek_var *trek_logical_or(trek_var *x, trek_var *y);
-/* Returns a bool that is true where exactly one of x and y is true; a number is true if it is not 0. */
+/* Returns a tensor of bool that is true where exactly one of x and y is true; a number is true if it is not 0. */
 TREK_API trek_var *trek_logical_xor(trek_var *x, trek_var *y);
 /* Returns x where the condition is true, and y elsewhere. The three broadcast. Fails with DTYPE if condition is not bool. */
 TREK_API trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y);
@@ -342,8 +342,8 @@ TREK_API trek_var *trek_nonzero(trek_var *x);
 /* Returns the elements of x at which mask is true, 1-D, in row-major order. Both broadcast. Fails with DTYPE if mask is not
  * bool. */
 TREK_API trek_var *trek_masked_select(trek_var *x, trek_var *mask);
-/* Returns the distinct values of x, 1-D and sorted. Each NaN counts as a value of its own. Writes to *inverse, which has x's
- * shape, the index in the result of each element's value, and to *counts how often each value occurs; either pointer may be NULL.
+/* Returns the distinct values of x, 1-D and sorted. Each NaN counts as a value of its own. *inverse gets x's shape
+ * and says where in the result the value of each element is, and *counts says how often each value occurs; either may be NULL.
  * It has no gradient. */
 TREK_API trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts);
 /* Returns the values of the flattened x with runs of equal neighbours reduced to one element, in x's order. *inverse and *counts
@@ -370,7 +370,7 @@ TREK_API trek_var *trek_scatter(trek_var *x, int dim, trek_var *index, trek_var 
 /* Returns x with value written to the indices along dim that index gives. Shapes are those of trek_scatter. Fails with ARGUMENT
  * if x's dtype cannot hold value. */
 TREK_API trek_var *trek_scatter_value(trek_var *x, int dim, trek_var *index, double value);
-/* Returns x with all elements of source that go to one position reduced there, by sum, product, mean, maximum or minimum.
+/* Returns x with the elements of source reduced into the positions that index gives: by sum, product, mean, maximum or minimum.
  * include_self says whether x's own element takes part. Shapes and dtypes are those of trek_scatter. Means of integers are
  * rounded down. Without x's own element it takes no part in the gradient of an extreme either (PyTorch counts it if it equals the
  * result). Second derivatives of a product with several zeros are 0 there. */

@@ -95,9 +95,9 @@ TREK_API trek_var *trek_logaddexp(trek_var *x, trek_var *y);
 /* Replaces NaN and the two infinities by the given numbers. Dtypes: all; what has no NaN is copied. Fails with ARGUMENT if x's
  * dtype cannot hold one of the numbers. */
 TREK_API trek_var *trek_nan_to_num(trek_var *x, double nan, double positive_infinity, double negative_infinity);
-/* Returns a bool that is true where |x - y| <= atol + rtol |y|, where both are the same infinity and, if equal_nan is true, where
- * both are NaN. Dtypes: all, but both have one; otherwise it fails with DTYPE. Integers are compared as f64. It has no gradient.
- * Fails with ARGUMENT if rtol or atol is negative. */
+/* Returns a tensor of bool that is true where |x - y| <= atol + rtol |y|, where both are the same infinity and, if equal_nan is
+ * true, where both are NaN. Dtypes: all, but both have one; otherwise it fails with DTYPE. Integers are compared as f64. It has
+ * no gradient. Fails with ARGUMENT if rtol or atol is negative. */
 TREK_API trek_var *trek_isclose(trek_var *x, trek_var *y, double rtol, double atol, bool equal_nan);
 /* Returns whether trek_isclose is true everywhere. The call synchronises with the device. On failure it returns false and sets
  * the error. */
@@ -143,11 +143,11 @@ TREK_API trek_var *trek_clamp_var(trek_var *x, trek_var *low, trek_var *high);
 /* Computes sin(pi x) / (pi x), and 1 at 0, with its second derivative at 0. Integers give f32. Slopes near 0 and at its extremes
  * lose digits, because they are differences of numbers that nearly cancel, as PyTorch's. */
 TREK_API trek_var *trek_sinc(trek_var *x);
-/* Returns a bool that is true where x is negative, -0, or a NaN whose sign bit is set. Dtypes: all. */
+/* Returns a tensor of bool that is true where x is negative, -0, or a NaN whose sign bit is set. Dtypes: all. */
 TREK_API trek_var *trek_signbit(trek_var *x);
-/* Returns a bool that is true where x is +infinity. Dtypes: all. */
+/* Returns a tensor of bool that is true where x is +infinity. Dtypes: all. */
 TREK_API trek_var *trek_isposinf(trek_var *x);
-/* Returns a bool that is true where x is -infinity. Dtypes: all. */
+/* Returns a tensor of bool that is true where x is -infinity. Dtypes: all. */
 TREK_API trek_var *trek_isneginf(trek_var *x);
 
 /* -- bits of integers. Inputs broadcast, and their dtypes promote. bool is accepted, except by shifts. Floating dtypes fail with
@@ -166,7 +166,7 @@ TREK_API trek_var *trek_bitwise_left_shift(trek_var *x, trek_var *y);
  * is negative, and 0 elsewhere. */
 TREK_API trek_var *trek_bitwise_right_shift(trek_var *x, trek_var *y);
 
-/* Computes the greatest common divisor of integers. It is not negative, unless it does not fit into the dtype, and 0 for two
+/* Computes the greatest common divisor of integers. It is not negative, unless it does not fit into the dtype. It is 0 for two
  * zeros. */
 TREK_API trek_var *trek_gcd(trek_var *x, trek_var *y);
 /* Computes the least common multiple of integers. It is not negative, 0 if an input is 0, and wraps around. */

@@ -75,7 +75,7 @@ static trek_var *table_of(trek_var *x, const trek_rotary_opts *opts)
     int64_t last = trek_var_size(x, -1), dim = opts->dim ? opts->dim : last;
     if (dim > last || dim < 2 || dim % 2 != 0)
         return trek_fail_null(opts->dim ? TREK_ERR_ARGUMENT : TREK_ERR_SHAPE,
-                              "rotary: %" PRId64 " elements of %s cannot be turned as pairs", dim,
+                              "rotary: .dim: %" PRId64 ", for x %s; must be even, at least 2, and at most x's last size", dim,
                               trek_shape_format(trek_var_shape(x), text, sizeof text));
     trek_var *positions = opts->positions;
     if (!positions) {
@@ -148,8 +148,9 @@ trek_var *trek_relative_position_bucket(trek_var *relative, bool bidirectional, 
         return trek_fail_null(TREK_ERR_DTYPE, "%s: relative: dtype %s; must be an integer dtype", name,
                               trek_dtype_name(trek_var_dtype(relative)));
     if (exact < 1 || max_distance <= exact)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: buckets: %" PRId64 ", max_distance: %" PRId64 "; out of range", name,
-                              buckets, max_distance);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "%s: buckets: %" PRId64 ", max_distance: %" PRId64 "; must be at least %d, and above %" PRId64,
+                              name, buckets, max_distance, bidirectional ? 4 : 2, exact);
     trek_var *wide = trek_cast(relative, TREK_F64), *zero = trek_mul_scalar(wide, 0);
     trek_var *behind = bidirectional ? trek_mul_scalar(trek_cast(trek_gt_scalar(wide, 0), TREK_F64), (double)side) : zero;
     trek_var *distance = bidirectional ? trek_abs(wide) : trek_neg(trek_minimum(wide, zero));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums, means and extremes over dimensions. The rules of autograd/ops.h, which includes this header, hold.
+/* Sums, means and extremes over dimensions. The rules of autograd/ops.h, which includes this header, apply.
  *
  * They reduce over dims, or over all dimensions if dims is trek_dims_all(). With keepdim reduced dimensions stay, with size 1;
  * without it they are removed. autograd/ops.h has further reductions. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ops that change sizes or take windows. They consist of the ops of autograd/ops.h, whose rules hold, and are differentiable to
+/* Ops that change sizes or take windows. They consist of the ops of autograd/ops.h, whose rules apply, and are differentiable to
  * any order. */
 #ifndef TREK_AUTOGRAD_RESAMPLE_H
 #define TREK_AUTOGRAD_RESAMPLE_H
@@ -19,7 +19,7 @@ typedef enum trek_interpolate_mode {
 } trek_interpolate_mode;
 
 /* Options of trek_interpolate. Lists have a number for each dimension of space, in order; where [1] or [2] is left 0 it has the
- * value before it. */
+ * value of the one before it. */
 typedef struct trek_interpolate_opts {
     int64_t size[3];            /* size of the result; either size or scale is required */
     double scale[3];            /* factor of the size, which is floor(size scale) */

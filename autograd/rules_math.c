@@ -166,7 +166,7 @@ static trek_var *log_ndtr_slope(trek_var *x)
     return x ? trek_cast(slope, trek_var_dtype(x)) : NULL;
 }
 
-/* The derivative by ops that have derivatives themselves. For piecewise linear functions it is a constant. */
+/* The derivative, by ops that have derivatives themselves. For piecewise linear functions it is a constant. */
 static trek_var *pointwise_slope(trek_backward_call *b, trek_var *x)
 {
     double s = b->attrs->f[0], t = b->attrs->f[1];
@@ -400,7 +400,8 @@ trek_status trek_rule_hypot(trek_backward_call *b)
 trek_status trek_rule_igamma(trek_backward_call *b)
 {
     if (trek_rule_needs(b, 0))
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it has no derivative by a", b->attrs->i[0] ? "igammac" : "igamma");
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it has no derivative with respect to a",
+                         b->attrs->i[0] ? "igammac" : "igamma");
     trek_var *a = trek_cast(trek_rule_input(b, 0), TREK_F64), *x = trek_cast(trek_rule_input(b, 1), TREK_F64);
     trek_var *power = trek_sub(trek_sub(trek_xlogy(trek_sub_scalar(a, 1), x), x), trek_lgamma(a));
     trek_var *slope = trek_mul(trek_cast(b->grad, TREK_F64), trek_exp(power));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Other shapes of the same elements, parts of a variable, and joining several. The rules of autograd/ops.h, which includes
- * this header, hold.
+ * this header, apply.
  *
  * Results are views of x where strides allow it, and copies otherwise. */
 #ifndef TREK_AUTOGRAD_SHAPES_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Differentiable ops over space: padding, convolutions and pools of one and three dimensions, and ops that move elements between
- * space and channels. They consist of the ops of autograd/ops.h, whose rules hold.
+ * space and channels. They consist of the ops of autograd/ops.h, whose rules apply.
  *
  * Sizes along space are one list. In one dimension only [0] is read. In three dimensions [0] is depth, [1] height and [2] width;
- * where [1] or [2] is left 0 it has the value before it. Paddings are given for each dimension (trek_conv_opts). */
+ * where [1] or [2] is left 0 it has the value of the one before it. Paddings are given for each dimension (trek_conv_opts). */
 #ifndef TREK_AUTOGRAD_SPATIAL_H
 #define TREK_AUTOGRAD_SPATIAL_H
 
@@ -164,9 +164,10 @@ TREK_API trek_var *trek_lp_pool3d(trek_var *x, double norm, const trek_pool_opts
 
 /* Options of trek_fractional_max_pool2d and trek_fractional_max_pool3d. */
 typedef struct trek_fractional_pool_opts {
-    int64_t kernel[3];        /* size of a window, required; a later one left 0 takes the value before it */
+    int64_t kernel[3];        /* size of a window, required; a later one that is left 0 has the value of the one before it */
     int64_t output_size[3];   /* sizes of the result; set either these or output_ratio */
-    /* Sizes of the result as parts of the input's, in (0, 1), rounded down; a later one left 0 takes the value before it. */
+    /* Sizes of the result as parts of the input's, in (0, 1), rounded down; a later one that is left 0 has the value of the one
+     * before it. */
     double output_ratio[3];
     /* [N, C, 2 or 3] in [0, 1), of x's dtype: where windows begin, width first for images and depth first for volumes.
      * Default: drawn from the thread's generator. */

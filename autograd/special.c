@@ -51,8 +51,9 @@ trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
     trek_dtype dtype = trek_var_dtype(x), work = wide(dtype);
     int64_t most = work == TREK_F64 ? 300 : 38;
     if (decimals > most || decimals < -most)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "round_decimals: decimals: %lld, of %s; out of range", (long long)decimals,
-                              trek_dtype_name(dtype));
+        return trek_fail_null(TREK_ERR_ARGUMENT, "round_decimals: decimals: %lld, for %s; must be within +-%lld",
+                              (long long)decimals,
+                              trek_dtype_name(dtype), (long long)most);
     double ten = pow(10, fabs((double)decimals));
     x = trek_cast(x, work);
     trek_var *y = trek_round(decimals > 0 ? trek_mul_scalar(x, ten) : decimals < 0 ? trek_div_scalar(x, ten) : x);

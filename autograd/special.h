@@ -30,7 +30,7 @@ TREK_API trek_var *trek_entr(trek_var *x);
 /* Computes x log(1 + y), and 0 where x is 0 and y is not NaN. Integers give f32. Derivatives are 0 where x is 0 and y is not
  * between -1 and infinity. */
 TREK_API trek_var *trek_xlog1py(trek_var *x, trek_var *y);
-/* Computes the standard normal distribution function, the probability of a value up to x, precisely also where it is small.
+/* Computes the cumulative distribution function of the standard normal distribution, precisely also where it is small.
  * Integers give f32. */
 TREK_API trek_var *trek_ndtr(trek_var *x);
 /* Computes the logarithm of trek_ndtr, precisely also far below 0, where it is about -x^2 / 2 and trek_ndtr itself is 0. Integers

@@ -203,7 +203,7 @@ trek_var *trek_diag_embed(trek_var *x, int64_t offset, int dim1, int dim2)
     if (first == second)
         return trek_fail_null(TREK_ERR_ARGUMENT, "diag_embed: dims: dimension %d occurs twice", first);
     if (offset > most || offset < -most)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "diag_embed: offset: %lld; out of range", (long long)offset);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "diag_embed: offset: %lld; must be within +-2^40", (long long)offset);
     int64_t more = offset < 0 ? -offset : offset;
     trek_var *line = between_zeros(x, ndim - 1, 0, more); /* by row, or for diagonals below by column */
     trek_tensor *ones = trek_tensor_ones(trek_dims(n + more, n + more), TREK_BOOL, trek_var_device(x));

@@ -8,9 +8,9 @@
 
 TREK_BEGIN
 
-/* Returns a bool that says for each element of x whether it occurs in `of` or, if invert is true, whether it does not. Both have
- * one dtype, which is not bool; otherwise it fails with DTYPE. A NaN never occurs. It has no gradient. For floating dtypes the
- * call synchronises with the GPU. */
+/* Returns a tensor of bool that says for each element of x whether it occurs in `of` or, if invert is true, whether it does not.
+ * Both have one dtype, which is not bool; otherwise it fails with DTYPE. A NaN never occurs. It has no gradient. For floating
+ * dtypes the call synchronises with the GPU. */
 TREK_API trek_var *trek_isin(trek_var *x, trek_var *of, bool invert);
 /* Returns the elements of the flattened x at the given indices. index is i64 and has the result's shape; negative indices count
  * from the end. Fails with ARGUMENT if an index is out of range, which a GPU may report in a later call. */

@@ -77,7 +77,7 @@ typedef struct trek_image_pad_opts {
     int bottom;              /* pixels at the bottom, >= 0; default 0 */
     double fill;             /* the number of TREK_IMAGE_PADDING_CONSTANT, in the units of the image; default 0 */
     trek_image_padding mode; /* how the pixels are filled; default TREK_IMAGE_PADDING_CONSTANT */
-    bool if_needed;          /* for trek_transform_random_crop: also adds at both sides what a small image lacks; default false */
+    bool if_needed; /* for trek_transform_random_crop: also pads an image that is too small, on both sides; default false */
 } trek_image_pad_opts;
 
 /* Returns a transform that adds pixels around the image. */

@@ -172,7 +172,7 @@ trek_transform *trek_transform_pad(const trek_image_pad_opts *opts) { return cro
 trek_transform *trek_transform_crop(int top, int left, int height, int width)
 {
     if (top < -MOST_SIDE || top > MOST_SIDE || left < -MOST_SIDE || left > MOST_SIDE)
-        return trek_transform_refused("transform_crop: top and left: (%d, %d); out of range", top, left);
+        return trek_transform_refused("transform_crop: top and left: (%d, %d); must be within +-%d", top, left, MOST_SIDE);
     trek_transform *t = crop_new(&crop_class, CUT_FIXED, height, width, NULL);
     if (t) {
         ((crop *)t)->top = top;

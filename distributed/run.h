@@ -141,7 +141,7 @@ typedef trek_status (*trek_checkpoint_fn)(trek_graph *graph, int64_t epoch, cons
  *   there on they train as a run that is resumed on the remaining processes. The graph is built again, so pointers into it
  *   that a callback keeps are no longer valid, and .on_epoch is called again.
  * - The epoch's metrics lack what the lost process had recorded in it. .on_metrics and .on_checkpoint may be called twice for
- *   an epoch in whose end a process is lost. This holds from the start of the processes; while they are joining it needs
+ *   an epoch if a process is lost while it ends. This holds from the start of the processes; while they are joining it needs
  *   trek-run, which reports processes that have ended.
  * - A process that is started again with TREK_JOIN=1 in its environment (trek-run --restarts) joins the others at the
  *   beginning of the next epoch and gets everything from them. Its trek_run_next begins there. If it cannot join, only it

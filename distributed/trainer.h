@@ -57,8 +57,9 @@ typedef enum trek_average {
  * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several processes with several ranks that have their
  *   own parameters. With one rank, or one copy of the parameters, it has no effect.
  *
- * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It takes ranks that send alone: processes
- * of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give the same value.
+ * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
+ * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give
+ * the same value.
  *
  * Ranks of different speeds: balancing (balance) changes each rank's share of a batch. Windows (max_anchor, El Che) let each
  * rank run whole batches at its own pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams of a flow that part and meet, further inputs, and values that are used elsewhere. The rules of graph/flow.h hold. */
+/* Streams of a flow that part and meet, further inputs, and values that are used elsewhere. The rules of graph/flow.h apply. */
 #ifndef TREK_GRAPH_FLOW_BRANCHES_H
 #define TREK_GRAPH_FLOW_BRANCHES_H
 

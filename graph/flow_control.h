@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loops, gates, switches and maps of a flow. The rules of graph/flow.h hold. */
+/* Loops, gates, switches and maps of a flow. The rules of graph/flow.h apply. */
 #ifndef TREK_GRAPH_FLOW_CONTROL_H
 #define TREK_GRAPH_FLOW_CONTROL_H
 

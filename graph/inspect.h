@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a graph consists of, and what its last forward computed. The rules of graph/graph.h hold. */
+/* What a graph consists of, and what its last forward computed. The rules of graph/graph.h apply. */
 #ifndef TREK_GRAPH_INSPECT_H
 #define TREK_GRAPH_INSPECT_H
 

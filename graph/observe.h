@@ -26,13 +26,13 @@ TREK_API trek_status trek_graph_collect_with(trek_graph *graph, const char *tag,
 
 /* Adds a value to the current point of `name`, which is the mean of the values, weighted by `weight`. It may be called only in
  * the function of trek_graph_set_loss or trek_trainer_run. A weight of 0 does not count.
- * Errors: STATE on any other thread. ARGUMENT if `weight` is negative or not finite, or if `name` is missing, empty or has a
+ * Errors: STATE on any other thread. ARGUMENT if `weight` is negative or not finite, or if `name` is missing, empty or contains a
  * tab or a line break, or is also recorded as a sum or a metric. */
 TREK_API trek_status trek_record_mean(const char *name, double value, double weight);
 /* Adds a value to the current point of `name`, which is the sum of the values. It may be called only in the function of
  * trek_graph_set_loss or trek_trainer_run.
- * Errors: STATE on any other thread. ARGUMENT if `name` is missing, empty or has a tab or a line break, or is also recorded as a
- * mean or a metric. */
+ * Errors: STATE on any other thread. ARGUMENT if `name` is missing, empty or contains a tab or a line break, or is also recorded
+ * as a mean or a metric. */
 TREK_API trek_status trek_record_sum(const char *name, double value);
 
 /* Ends the current point of each name and appends it to the name's trend. A name without new values gets no point. Nested graphs

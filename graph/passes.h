@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forward and backward passes of a graph with everything that can be chosen: inputs, tags, weights, states. The rules of
- * graph/graph.h hold. */
+ * graph/graph.h apply. */
 #ifndef TREK_GRAPH_PASSES_H
 #define TREK_GRAPH_PASSES_H
 

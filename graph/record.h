@@ -11,8 +11,8 @@ TREK_BEGIN
 
 /* Adds a scalar to the current point of `name`, which is the mean over the samples of all batches. It may be called only in the
  * function of trek_graph_set_loss or trek_trainer_run. The value stays on its device until the point ends.
- * Errors: SHAPE if it is not a scalar. STATE on any other thread. ARGUMENT if `name` is missing, empty or has a tab or a line
- * break, or is also recorded as a sum or a metric. */
+ * Errors: SHAPE if it is not a scalar. STATE on any other thread. ARGUMENT if `name` is missing, empty or contains a tab or a
+ * line break, or is also recorded as a sum or a metric. */
 TREK_API trek_status trek_record_scalar(const char *name, trek_var *value);
 
 TREK_END

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings of the training of a graph, and what they are now. The rules of graph/graph.h hold. */
+/* Settings of the training of a graph, and what they are now. The rules of graph/graph.h apply. */
 #ifndef TREK_GRAPH_SETTINGS_H
 #define TREK_GRAPH_SETTINGS_H
 

@@ -148,12 +148,12 @@ typedef struct trek_timeline_row {
     int64_t least_ns;        /* time of the shortest call; by module of the shortest forward, 0 for backward */
     int64_t most_ns;         /* time of the longest call; by module of the longest forward, 0 for backward */
     double share;            /* self_ns divided by the self_ns of all rows, in [0, 1] */
-    double flops;            /* FLOPs, everything inside included */
-    double bytes;            /* bytes of inputs and outputs, everything inside included */
+    double flops;            /* FLOPs, including everything inside */
+    double bytes;            /* bytes of inputs and outputs, including everything inside */
     /* With trek_timeline_opts.device_times: the time on the GPU from the beginning of the work to its end, over calls and ranks.
      * If the host is slower than the GPU, it is the host's time for launching. It is 0 for an op inside another measured op. */
     int64_t device_ns;
-    /* Bytes of the tensors that ops created, everything inside included. Views, tensors written in place and tensors inside one
+    /* Bytes of the tensors that ops created, including everything inside. Views, tensors written in place and tensors inside one
      * op do not count. For the forward of a module it is the most that its activations can hold. */
     double made_bytes;
     const char *result;      /* by module, for forward: the first result of the last call, "f32[64, 10]"; otherwise "" */

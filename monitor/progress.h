@@ -70,9 +70,9 @@ TREK_API double trek_progress_eta(const trek_progress *progress, int64_t epoch, 
 TREK_API void trek_progress_free(trek_progress **progress);
 
 /* Prints the line of an epoch of a run, with loss, evaluation_loss, recorded scalars and speed, and shows the ranks. It is a
- * trek_metrics_fn whose `arg` is a trek_progress. If .arg of the run is something else, an .on_metrics of the program calls
- * this function. If `progress` is NULL, process 0 prints the line to stderr, without the number of epochs. It always returns
- * TREK_OK.
+ * trek_metrics_fn whose `arg` is a trek_progress. If .arg of the run is something else, call this function
+ * from an .on_metrics of your own. If `progress` is NULL, process 0 prints the line to stderr, without the number of epochs. It
+ * always returns TREK_OK.
  *
  *     trek_fit(model, &(trek_run_opts){ ..., .on_metrics = trek_progress_metrics, .arg = progress }); */
 TREK_API trek_status trek_progress_metrics(const trek_epoch_metrics *metrics, void *progress);

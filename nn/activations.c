@@ -86,10 +86,10 @@ NUMBERS(rrelu, describe_both, trek_rrelu(x, m->first, m->second, self->own->trai
 NUMBERS(softmin, describe_first, trek_softmin(x, (int)m->first))
 NUMBERS(glu, describe_first, trek_glu(x, (int)m->first))
 
-static trek_module *refused(const char *name, const char *what, double value)
+static trek_module *refused(const char *name, const char *what, double value, const char *allowed)
 {
     char number[32];
-    return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %s: %s; out of range", name, what, trek_layer_number(value, number));
+    return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %s: %s; must be %s", name, what, trek_layer_number(value, number), allowed);
 }
 
 trek_module *trek_nn_elu_with(const trek_elu_opts *opts)
@@ -101,14 +101,14 @@ trek_module *trek_nn_elu(void) { return trek_nn_elu_with(NULL); }
 trek_module *trek_nn_celu_with(const trek_celu_opts *opts)
 {
     double alpha = trek_option(opts ? opts->alpha : 0, 1);
-    return alpha == 0 ? refused("celu", "alpha", alpha) : numbers_new(&celu_class, alpha, 0);
+    return alpha == 0 ? refused("celu", "alpha", alpha, "another number") : numbers_new(&celu_class, alpha, 0);
 }
 trek_module *trek_nn_celu(void) { return trek_nn_celu_with(NULL); }
 
 trek_module *trek_nn_softplus_with(const trek_softplus_opts *opts)
 {
     double beta = trek_option(opts ? opts->beta : 0, 1);
-    return beta == 0 ? refused("softplus", "beta", beta)
+    return beta == 0 ? refused("softplus", "beta", beta, "another number")
                      : numbers_new(&softplus_class, beta, trek_option(opts ? opts->threshold : 0, 20));
 }
 trek_module *trek_nn_softplus(void) { return trek_nn_softplus_with(NULL); }
@@ -116,7 +116,7 @@ trek_module *trek_nn_softplus(void) { return trek_nn_softplus_with(NULL); }
 trek_module *trek_nn_hardtanh_with(const trek_hardtanh_opts *opts)
 {
     double low = trek_option(opts ? opts->low : 0, -1), high = trek_option(opts ? opts->high : 0, 1);
-    return low <= high ? numbers_new(&hardtanh_class, low, high) : refused("hardtanh", "high, which is below low", high);
+    return low <= high ? numbers_new(&hardtanh_class, low, high) : refused("hardtanh", "high", high, "at least low");
 }
 trek_module *trek_nn_hardtanh(void) { return trek_nn_hardtanh_with(NULL); }
 
@@ -129,7 +129,7 @@ trek_module *trek_nn_hardshrink(void) { return trek_nn_hardshrink_with(NULL); }
 trek_module *trek_nn_softshrink_with(const trek_shrink_opts *opts)
 {
     double lambda = trek_option(opts ? opts->lambda : 0, 0.5);
-    return lambda >= 0 ? numbers_new(&softshrink_class, lambda, 0) : refused("softshrink", "lambda", lambda);
+    return lambda >= 0 ? numbers_new(&softshrink_class, lambda, 0) : refused("softshrink", "lambda", lambda, "at least 0");
 }
 trek_module *trek_nn_softshrink(void) { return trek_nn_softshrink_with(NULL); }
 
@@ -141,7 +141,7 @@ trek_module *trek_nn_threshold(double threshold, double value)
 trek_module *trek_nn_rrelu_with(const trek_rrelu_opts *opts)
 {
     double lower = trek_option(opts ? opts->lower : 0, 1.0 / 8), upper = trek_option(opts ? opts->upper : 0, 1.0 / 3);
-    return lower <= upper ? numbers_new(&rrelu_class, lower, upper) : refused("rrelu", "upper, which is below lower", upper);
+    return lower <= upper ? numbers_new(&rrelu_class, lower, upper) : refused("rrelu", "upper", upper, "at least lower");
 }
 trek_module *trek_nn_rrelu(void) { return trek_nn_rrelu_with(NULL); }
 

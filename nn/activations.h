@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Further activations as layers. Part of nn/layers.h, whose rules hold. The formulas are in autograd/pointwise.h and
+/* Further activations as layers. The rules of nn/layers.h apply. The formulas are in autograd/pointwise.h and
  * autograd/ops.h; names and defaults are PyTorch's. */
 #ifndef TREK_NN_ACTIVATIONS_H
 #define TREK_NN_ACTIVATIONS_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layers that most models use. Part of nn/layers.h, whose rules hold. */
+/* The layers that most models use. The rules of nn/layers.h apply. */
 #ifndef TREK_NN_BASIC_LAYERS_H
 #define TREK_NN_BASIC_LAYERS_H
 
@@ -80,7 +80,7 @@ TREK_API trek_module *trek_nn_lstm(int64_t in, int64_t hidden, trek_device devic
 /* Returns a layer that computes max(0, x). */
 TREK_API trek_module *trek_nn_relu(void);
 
-/* Returns a layer that computes x Phi(x), where Phi is the distribution function of N(0, 1). */
+/* Returns a layer that computes x Phi(x), where Phi is the normal cumulative distribution function. */
 TREK_API trek_module *trek_nn_gelu(void);
 
 /* Returns a layer that computes tanh(x). */

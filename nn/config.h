@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Configurations of models as Hugging Face's programs write them (config.json). A configuration is a JSON object, of which the
- * numbers, truth values and texts at the top level are kept.
+ * numbers, booleans and texts at the top level are kept.
  *
  *     trek_config *config = trek_config_read("gpt2/config.json");
  *     int64_t layers, heads;
@@ -34,8 +34,8 @@ TREK_API trek_status trek_config_integer(const trek_config *config, const char *
  * Errors: ARGUMENT, with file and key, if the key is missing or its value is not a number. *value stays as it is then. */
 TREK_API trek_status trek_config_number(const trek_config *config, const char *key, double *value);
 
-/* Writes the truth value of a key to *value.
- * Errors: ARGUMENT, with file and key, if the key is missing or its value is not a truth value. *value stays as it is then. */
+/* Writes the boolean of a key to *value.
+ * Errors: ARGUMENT, with file and key, if the key is missing or its value is not a boolean. *value stays as it is then. */
 TREK_API trek_status trek_config_bool(const trek_config *config, const char *key, bool *value);
 
 /* Writes the text of a key to *value. The configuration owns the text.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bags of rows of a table, and positions. Part of nn/layers.h, whose rules hold. */
+/* Bags of rows of a table, and positions. The rules of nn/layers.h apply. */
 #ifndef TREK_NN_EMBEDDING_H
 #define TREK_NN_EMBEDDING_H
 

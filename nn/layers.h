@@ -217,8 +217,8 @@ typedef struct trek_rnn_opts {
 /* Returns the layer of trek_nn_lstm with all options. */
 TREK_API trek_module *trek_nn_lstm_with(const trek_lstm_opts *opts);
 
-/* Returns a GRU. It is as trek_nn_lstm, but has no c0, no cn and no projection, and its parameters have 3 hidden rows instead of
- * 4 hidden. */
+/* Returns a GRU. It is like trek_nn_lstm, but has no c0, no cn and no projection, and its parameters have 3 hidden rows instead
+ * of 4 hidden. */
 TREK_API trek_module *trek_nn_gru(int64_t in, int64_t hidden, trek_device device);
 
 /* Returns the layer of trek_nn_gru with all options. */
@@ -277,14 +277,14 @@ TREK_API trek_module *trek_nn_lstm_cell(int64_t in, int64_t hidden, trek_device 
 /* Returns the layer of trek_nn_lstm_cell with all options. */
 TREK_API trek_module *trek_nn_lstm_cell_with(const trek_lstm_cell_opts *opts);
 
-/* Returns a GRU cell. It is as trek_nn_lstm_cell, but has no cell state c, and its parameters have 3 hidden rows instead of 4
+/* Returns a GRU cell. It is like trek_nn_lstm_cell, but has no cell state c, and its parameters have 3 hidden rows instead of 4
  * hidden. */
 TREK_API trek_module *trek_nn_gru_cell(int64_t in, int64_t hidden, trek_device device);
 
 /* Returns the layer of trek_nn_gru_cell with all options. */
 TREK_API trek_module *trek_nn_gru_cell_with(const trek_gru_cell_opts *opts);
 
-/* Returns the cell of an Elman RNN. It is as trek_nn_lstm_cell, but has no cell state c, and its parameters have `hidden` rows
+/* Returns the cell of an Elman RNN. It is like trek_nn_lstm_cell, but has no cell state c, and its parameters have `hidden` rows
  * instead of 4 hidden. */
 TREK_API trek_module *trek_nn_rnn_cell(int64_t in, int64_t hidden, trek_device device);
 

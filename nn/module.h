@@ -61,7 +61,7 @@ typedef struct trek_module_class {
     bool hands_inputs_on;
 } trek_module_class;
 
-/* The first member of every module's struct. What a module holds is trek's own; functions read it and change it. */
+/* The first member of every module's struct. What it holds belongs to trek: read and change it with functions only. */
 struct trek_module {
     struct trek_module_own *own; /* for trek's own use */
 };

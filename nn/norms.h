@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Further normalisation layers. Part of nn/layers.h, whose rules hold. */
+/* Further normalisation layers. The rules of nn/layers.h apply. */
 #ifndef TREK_NN_NORMS_H
 #define TREK_NN_NORMS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers that change sizes or take windows, without parameters. Part of nn/layers.h, whose rules hold. */
+/* Layers that change sizes or take windows, without parameters. The rules of nn/layers.h apply. */
 #ifndef TREK_NN_RESAMPLE_H
 #define TREK_NN_RESAMPLE_H
 

@@ -29,7 +29,7 @@ TREK_API trek_module *trek_nn_argmax_selector(int64_t in, int64_t n, trek_device
  * Errors: ARGUMENT if the index is negative. */
 TREK_API trek_module *trek_nn_fixed_selector(int64_t index);
 
-/* --- conditions: a number a row, > 0 where it is to halt ------------------------------------ */
+/* --- conditions: one number for each row, above 0 to halt it ------------------------------------ */
 
 /* Returns a condition that halts a row where max(x) > threshold. Its result is max(x) - threshold.
  * Shapes: x [rows, ...] -> [rows].

@@ -158,7 +158,7 @@ trek_status trek_state_write_shards(const trek_state *state, const char *folder,
     sharding s = { .state = state, .folder = folder };
     trek_status status = divide(&s, max_bytes);
     if (status == TREK_OK && s.n > 99999)
-        status = trek_fail(TREK_ERR_ARGUMENT, "state_write_shards: %d files; more than names of files can count", s.n);
+        status = trek_fail(TREK_ERR_ARGUMENT, "state_write_shards: max_bytes: it gives %d files; must give at most 99999", s.n);
     for (int k = 0; k < (s.n > 1 ? s.n : 1) && status == TREK_OK; k++)
         status = write_shard(&s, k);
     if (status == TREK_OK && s.n > 1)

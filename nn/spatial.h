@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layers over space: padding, convolutions and pools of one and three dimensions, and layers that move elements between space and
- * channels. The rules of nn/layers.h hold. */
+ * channels. The rules of nn/layers.h apply. */
 #ifndef TREK_NN_SPATIAL_H
 #define TREK_NN_SPATIAL_H
 

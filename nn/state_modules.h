@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* States of modules and files of them, with all options. The rules of nn/state.h hold. */
+/* States of modules and files of them, with all options. The rules of nn/state.h apply. */
 #ifndef TREK_NN_STATE_MODULES_H
 #define TREK_NN_STATE_MODULES_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensors of a state: adding, finding and renaming them. The rules of nn/state.h hold. */
+/* The tensors of a state: adding, finding and renaming them. The rules of nn/state.h apply. */
 #ifndef TREK_NN_STATE_TENSORS_H
 #define TREK_NN_STATE_TENSORS_H
 

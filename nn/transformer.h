@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layers of the transformer (Vaswani and others 2017). The names of parameters are PyTorch's, so that state files fit; the batch
- * is the first dimension. Part of nn/layers.h, whose rules hold. */
+ * is the first dimension. The rules of nn/layers.h apply. */
 #ifndef TREK_NN_TRANSFORMER_H
 #define TREK_NN_TRANSFORMER_H
 

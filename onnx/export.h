@@ -2,7 +2,7 @@
 /* Export of models as ONNX files, for the runtimes that read them.
  *
  * The module runs in evaluation mode on the example inputs and on others of several sizes. The file contains the ops that ran,
- * and how their numbers follow from the sizes of the inputs. So everything can be exported whose ops ONNX has: layers, graphs,
+ * and their attributes as formulas of the sizes of the inputs. So everything can be exported whose ops ONNX has: layers, graphs,
  * modules of the program, and the functions between them. docs/onnx.md lists the ops. Values that the program computes itself
  * from the numbers of a variable (trek_var_item, loops over trek_tensor_data) cannot be seen. The export fails if it can
  * detect that. */

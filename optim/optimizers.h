@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Further optimizers. The rules of optim/optimizer.h hold. */
+/* Further optimizers. The rules of optim/optimizer.h apply. */
 #ifndef TREK_OPTIM_OPTIMIZERS_H
 #define TREK_OPTIM_OPTIMIZERS_H
 

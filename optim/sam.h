@@ -48,8 +48,8 @@ TREK_API trek_state *trek_sam_save(trek_sam *sam);
 
 /* Replaces the state of the SAM and of its optimizer by a saved one, which may also be of trek_optimizer_save. If the parameters
  * have the values that they had when it was saved, whether they are restored before or after this call, the next steps have the
- * same bits as without the interruption. Parameters are not changed; values from before a first step that was made since are
- * forgotten. Options are not saved.
+ * same bits as without the interruption. Parameters are not changed. If a first step was made before, the values that it kept
+ * for the second step are dropped. Options are not saved.
  * Errors: those of trek_optimizer_load, and FORMAT if only some parameters have a "before", or one of another shape or dtype.
  * Nothing has changed then. */
 TREK_API trek_status trek_sam_load(trek_sam *sam, const trek_state *state);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Further schedules of the learning rate, their composition, and the plateau. The rules of optim/schedule.h hold. */
+/* Further schedules of the learning rate, their composition, and the plateau. The rules of optim/schedule.h apply. */
 #ifndef TREK_OPTIM_SCHEDULES_H
 #define TREK_OPTIM_SCHEDULES_H
 

@@ -155,8 +155,8 @@ const trek_backend *trek_backend_find(trek_device_type type, char *why, size_t s
 
 /* Returns the CPU's table, filled for the best instruction set (TREK_ISA overrides it: "baseline", "avx2", "avx512"). */
 const trek_backend *trek_cpu_backend(void);
-/* Returns whether the CPU has tiles (AMX) that its present instruction set uses; *faster: whether products of f32 are faster by
- * them, as a measurement at first need says. */
+/* Returns whether the CPU has tiles (AMX) that its present instruction set uses; *faster: whether they compute products
+ * of f32 faster, which is measured when it is first needed. */
 bool trek_cpu_has_tiles(bool *faster);
 
 TREK_END

@@ -63,8 +63,8 @@ TREK_API trek_status trek_balancer_shares(const trek_balancer *balancer, double 
 TREK_API double trek_balancer_throughput(const trek_balancer *balancer, int rank);
 
 /* Returns the rank that cost more time than it saved at the last decision, or -1. Without this rank the predicted step would be
- * shorter by more than min_gain. If there are two ranks, a step without this rank needs no communication, so that a rank which
- * computes in time can be costly, too. With more ranks the communication is assumed to take as long as before. With allow_idle
+ * shorter by more than min_gain. If there are two ranks, a step without this rank needs no communication, so that even a rank
+ * which is not slow can be costly. With more ranks the communication is assumed to take as long as before. With allow_idle
  * the rank has no share from then on. Each decision finds at most one rank. */
 TREK_API int trek_balancer_costly(const trek_balancer *balancer);
 

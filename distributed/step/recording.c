@@ -258,7 +258,7 @@ static trek_status end(trek_stepper *stepper, trek_device device, trek_captured_
     trek_status status = TREK_OK;
     if (result && s->base.graph->settings.steps == s->before->steps)
         status = trek_fail(TREK_ERR_UNSUPPORTED,
-                           "graph_capture: the function does not step the graph, which several ranks train; it must");
+                           "graph_capture: fn: it does not step the graph; with several ranks it must");
     r->good = result && status == TREK_OK;
     for (int q = 0; q < s->local_ranks; q++) {
         r->samples[q] = s->replicas[q].samples - s->before->samples[q];

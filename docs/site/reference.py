@@ -177,8 +177,7 @@ class Reference:
         entries.sort(key=lambda entry: entry[0])
         body = [line for _, lines in entries for line in [*lines, ""]]
         listed = [match[1] for line in body for match in [re.match(r"\.\. c:\w+:: .*?(\w+)(?:\)?\(|\[|$)", line)] if match]
-        return "\n".join([path, "=" * len(path), "", f"``#include <trek/{path}>``, or " + ("with what most programs begin with: ``#include <trek/core.h>``, or " if core else "") +
-                          "all of it: ``#include <trek/trek.h>``", "",
+        return "\n".join([path, "=" * len(path), "", f"``#include <trek/{path}>``." + included(path, core), "",
                           *blocks(root.find("briefdescription")), *blocks(root.find("detaileddescription")),
                           ".. rst-class:: names", "", " ".join(f"``{name}``" for name in listed), "", *body]) + "\n"
 
@@ -199,9 +198,16 @@ def by_letter(names):
     return "\n".join([*lines, ".. |nbsp| unicode:: 0x20", ""])
 
 
+def included(path, core):
+    """A sentence about the headers that include this one. trek.h includes all but one (trek.h says why)."""
+    if path == "optim/update_element.h":
+        return " ``<trek/trek.h>`` does not include it."
+    return " It is also part of " + ("``<trek/core.h>`` and of " if core else "") + "``<trek/trek.h>``."
+
+
 def first_page(first):
     """A page of the functions of core.h, by the headers that declare them; each leads to its entry (conf.py)."""
-    lines = ["The first hundred functions", "===========================", "",
+    lines = ["The functions to begin with", "===========================", "",
              f"``#include <trek/core.h>`` declares the {len(first)} functions that most programs begin with. ``#include <trek/trek.h>`` declares "
              "these and all others.", ""]
     for part, title in FOLDERS.items():

@@ -306,9 +306,9 @@ trek_status trek_cuda_take_fault(trek_cuda_device *d)
     else if (r->fault == TREK_CUDA_FAULT_LENGTH)
         trek_fail(status, "%s: length %lld of row %lld is outside [0, %lld]", op, r->value, r->place, r->limit);
     else if (r->fault == TREK_CUDA_FAULT_OFFSET)
-        trek_fail(status, "%s: offset %lld at position %lld: offsets begin with 0, never fall and end by the %lld indices", op,
-                  r->value,
-                  r->place, r->limit);
+        trek_fail(status,
+                  "%s: offset %lld at position %lld: must begin with 0, never fall, and be at most %lld, the number of indices",
+                  op, r->value, r->place, r->limit);
     else
         trek_fail(status, "%s: %s %lld at %s %lld is outside [0, %lld)", op,
                   r->fault == TREK_CUDA_FAULT_LABEL ? "label" : "index",

@@ -124,10 +124,10 @@ static void test_rotary_refused(void **state)
         trek_status status;
         const char *text;
     } wrong[] = {
-        { odd, { 0 }, TREK_ERR_SHAPE, "rotary: 5 elements of [2, 5, 5]" },
-        { x, { .dim = 8 }, TREK_ERR_ARGUMENT, "rotary: 8 elements" },
-        { x, { .dim = 3 }, TREK_ERR_ARGUMENT, "rotary: 3 elements" },
-        { x, { .dim = -2 }, TREK_ERR_ARGUMENT, "rotary: -2 elements" },
+        { odd, { 0 }, TREK_ERR_SHAPE, "rotary: .dim: 5, for x [2, 5, 5]; must be even" },
+        { x, { .dim = 8 }, TREK_ERR_ARGUMENT, "rotary: .dim: 8" },
+        { x, { .dim = 3 }, TREK_ERR_ARGUMENT, "rotary: .dim: 3" },
+        { x, { .dim = -2 }, TREK_ERR_ARGUMENT, "rotary: .dim: -2" },
         { x, { .base = -1 }, TREK_ERR_ARGUMENT, "rotary_table: base: -1" },
         { x, { .positions = count_to(4) }, TREK_ERR_SHAPE, "rotary: " },
         { x, { .positions = trek_isnan(x) }, TREK_ERR_DTYPE, "rotary_table: positions: " },
@@ -195,7 +195,8 @@ static void test_buckets(void **state)
     }
     assert_int_equal(trek_var_numel(trek_relative_position_bucket(trek_narrow(x, 0, 0, 0), true, 32, 128)), 0);
     REFUSED(trek_relative_position_bucket(trek_cast(x, TREK_F32), true, 32, 128), TREK_ERR_DTYPE, "relative_position_bucket");
-    REFUSED(trek_relative_position_bucket(x, true, 3, 128), TREK_ERR_ARGUMENT, "relative_position_bucket: buckets: 3");
+    REFUSED(trek_relative_position_bucket(x, true, 3, 128), TREK_ERR_ARGUMENT,
+            "relative_position_bucket: buckets: 3, max_distance: 128; must be at least 4");
     REFUSED(trek_relative_position_bucket(x, true, 32, 8), TREK_ERR_ARGUMENT, "relative_position_bucket");
 }
 

@@ -21,9 +21,10 @@ static trek_status check_bags(const trek_op_call *call, const trek_tensor *indic
     const int64_t *at = (const int64_t *)(const void *)offsets->data, bags = offsets->numel - 1;
     for (int64_t b = 0; b <= bags; b++)
         if (at[b] > indices->numel || (b == 0 ? at[b] != 0 : at[b] < at[b - 1]))
-            return trek_op_fail(call, TREK_ERR_ARGUMENT,
-                                "offset %lld at position %lld: offsets begin with 0, never fall and end by the %lld indices",
-                                (long long)at[b], (long long)b, (long long)indices->numel);
+            return trek_op_fail(
+                call, TREK_ERR_ARGUMENT,
+                "offset %lld at position %lld: must begin with 0, never fall, and be at most %lld, the number of indices",
+                (long long)at[b], (long long)b, (long long)indices->numel);
     for (int64_t i = 0; i < at[bags]; i++) {
         int64_t index = trek_cpu_integer(indices, i);
         if (index < 0 || index >= rows)

@@ -12,7 +12,7 @@
 #include "tensor/cpu/products/gemm.h"
 
 /* Returns the tiles by which the product is computed: if TREK_PRODUCTS_WAY_TILES is chosen for its dtype, or if the CPU has
- * tiles, a measurement at first need found them faster, and it is large enough. Returns NULL otherwise. */
+ * tiles, the measurement has found them faster, and the product is large enough. Returns NULL otherwise. */
 const trek_amx *TREK_ISA_NAME(trek_gemm_amx_serving)(const trek_gemm *g);
 
 /* Computes it so; `amx` is what the function above has returned. Fails only with MEMORY. */

@@ -511,7 +511,7 @@ static int play_limited(const part *me)
     bool files = strncmp(me->detail, "files=", 6) == 0;
     rlim_t most = (rlim_t)atoi(me->detail + 6);
     setrlimit(files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &(struct rlimit){ .rlim_cur = most, .rlim_max = most });
-    trek_comm *comm = join_by(me, NULL, 60);
+    trek_comm *comm = join_by(me, NULL, 20); /* for so long a process waits for one that had too little to begin */
     printf("%s %s\n", comm ? "joined" : "refused", trek_error());
     trek_comm_free(&comm);
     return 0;

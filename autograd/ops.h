@@ -36,7 +36,6 @@
 #include "autograd/special.h"
 #include "autograd/statistics.h"
 #include "autograd/take.h"
-#include "autograd/pointwise.h"
 #include "autograd/var.h"
 #include "tensor/op_opts.h"
 

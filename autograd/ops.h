@@ -372,7 +372,8 @@ TREK_API trek_var *trek_scatter_value(trek_var *x, int dim, trek_var *index, dou
 /* Returns x with the elements of source reduced into the positions that index gives: by sum, product, mean, maximum or minimum.
  * include_self says whether x's own element takes part. Shapes and dtypes are those of trek_scatter. Means of integers are
  * rounded down. Without x's own element it takes no part in the gradient of an extreme either (PyTorch counts it if it equals the
- * result). Second derivatives of a product with several zeros are 0 there. */
+ * result). Second derivatives of a product with several zeros are 0 there; where elements are not finite, they may be 0 instead
+ * of NaN. */
 TREK_API trek_var *trek_scatter_reduce(trek_var *x, int dim, trek_var *index, trek_var *source, trek_reduction reduction,
                                        bool include_self);
 /* Returns x with value written to the slices at the given indices along dim. index is 1-D and has any integer dtype; negative

@@ -44,13 +44,14 @@ SAME = {
         "trek_irfftn trek_hfft trek_ihfft trek_fftshift trek_ifftshift trek_fftfreq trek_rfftfreq",
     "torch.special": "trek_entr trek_xlog1py trek_ndtr trek_log_ndtr trek_i0e trek_i1 trek_i1e",
     "torch.Tensor": "trek_expand trek_contiguous trek_repeat trek_add_ trek_sub_ trek_mul_ trek_div_ trek_fill_ trek_copy_",
-    "torch.nn.utils": "trek_parameters_to_vector trek_vector_to_parameters trek_total_norm",
+    "torch.nn.utils": "trek_parameters_to_vector trek_vector_to_parameters",
     "torch.nn.utils.parametrizations": "trek_weight_norm trek_spectral_norm",
     "torch.nn.utils.parametrize": "trek_is_parametrized",
     "torch.autograd": "trek_grad trek_gradcheck",
 }
 
 OTHERS = {
+    "trek_total_norm": "torch.nn.utils.get_total_norm",
     # Ops: another name in PyTorch, or another form of the arguments.
     "trek_gelu_tanh": 'torch.nn.functional.gelu(approximate="tanh")',
     "trek_add_scalar": "`torch.add` with a number",

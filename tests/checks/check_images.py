@@ -182,7 +182,7 @@ def check_resize():
     for height, width, to_height, to_width in ((50, 70, 33, 41), (50, 70, 224, 225), (200, 300, 20, 300), (9, 300, 9, 31), (3, 2, 1, 1), (64, 64, 64, 64), (1, 1, 5, 7)):
         image = picture(height, width)
         for name, number in pillow.items():
-            how = opts("trek_image_resize_opts", filter=FILTER["TREK_IMAGE_" + name])
+            how = opts("trek_image_resize_opts", filter=FILTER["TREK_IMAGE_FILTER_" + name])
             ours = applied(library.trek_transform_resize(to_height, to_width, ctypes.byref(how)), planes(image))
             near(f"resize {name} {height}x{width} -> {to_height}x{to_width}", ours, planes(image.resize((to_width, to_height), number)), 0)
             floats = np.asarray(image)[..., 0].astype(np.float32) / 255
@@ -226,23 +226,23 @@ def check_torchvision():
         for size in ((20, 30), (60, 30), (60, 80), (47, 62), (46, 61)):
             near(f"center crop {name} {size}", applied(library.trek_transform_center_crop(*size), image), theirs(F.center_crop, image, size), 0)
         for mode in ("constant", "edge", "reflect", "symmetric"):
-            how = opts("trek_image_pad_opts", left=3, top=5, right=7, bottom=1, mode=PADDING["TREK_IMAGE_" + mode.upper()], fill=1.0 if mode == "constant" else 0.0)
+            how = opts("trek_image_pad_opts", left=3, top=5, right=7, bottom=1, mode=PADDING["TREK_IMAGE_PADDING_" + mode.upper()], fill=1.0 if mode == "constant" else 0.0)
             near(f"pad {mode} {name}", applied(library.trek_transform_pad(ctypes.byref(how)), image),
                  theirs(F.pad, image, [3, 5, 7, 1], fill=1 if mode == "constant" else 0, padding_mode=mode), 0)
         for kernel, sigma in ((3, 0.8), (9, 2.5)):
             near(f"blur {name}", applied(library.trek_transform_gaussian_blur(kernel, sigma, sigma), image), theirs(F.gaussian_blur, image, [kernel, kernel], [sigma, sigma]), 1 if small == 0 else 1e-5)
         for filter_, mode in (("BILINEAR", Mode.BILINEAR), ("NEAREST", Mode.NEAREST)):
             for angle, scale, shear in ((0.0, 1.0, (0, 0)), (33.0, 1.0, (0, 0)), (-71.0, 0.7, (12.0, -9.0)), (180.0, 1.3, (0, 25.0))):
-                how = opts("trek_random_affine_opts", degrees=(angle, angle), scale=(scale, scale), shear_x=(shear[0], shear[0]), shear_y=(shear[1], shear[1]), filter=FILTER["TREK_IMAGE_" + filter_])
+                how = opts("trek_random_affine_opts", degrees=(angle, angle), scale=(scale, scale), shear_x=(shear[0], shear[0]), shear_y=(shear[1], shear[1]), filter=FILTER["TREK_IMAGE_FILTER_" + filter_])
                 ours = applied(library.trek_transform_random_affine(ctypes.byref(how)), image)
                 want = theirs(F.affine, image, angle, [0, 0], scale, list(shear), interpolation=mode)
                 few(f"affine {filter_} {angle} {name}", ours, want, 1 if small == 0 else 2e-4)
-            few(f"rotation {filter_} {name}", applied(library.trek_transform_random_rotation(25, 25, FILTER["TREK_IMAGE_" + filter_], 0), image),
+            few(f"rotation {filter_} {name}", applied(library.trek_transform_random_rotation(25, 25, FILTER["TREK_IMAGE_FILTER_" + filter_], 0), image),
                 theirs(F.rotate, image, 25.0, interpolation=mode), 1 if small == 0 else 2e-4)
         for size in ((23, 31), (90, 100)):
             for antialias in (True, False):
                 for filter_, mode in (("BILINEAR", Mode.BILINEAR), ("BICUBIC", Mode.BICUBIC)):
-                    how = opts("trek_image_resize_opts", filter=FILTER["TREK_IMAGE_" + filter_], no_antialias=not antialias)
+                    how = opts("trek_image_resize_opts", filter=FILTER["TREK_IMAGE_FILTER_" + filter_], no_antialias=not antialias)
                     want = theirs(F.resize, image, list(size), interpolation=mode, antialias=antialias)
                     edge = 2 if filter_ == "BICUBIC" and not antialias else 0  # its taps beyond the edge repeat the edge's pixel
                     inner = np.s_[:, edge * 3 : -edge * 3 or None, edge * 3 : -edge * 3 or None]

@@ -65,19 +65,29 @@ def at_ends(case):
 
 
 def nothing(case):
-    """A loss over no elements, or over labels that are all ignored."""
+    """A loss over no elements, or over labels that are all ignored or whose classes have no weight."""
     from case import Input
-    labels = inputs(case, "labels")
-    ignored = (case["args"].get("opts") or {}).get("ignore_index", 0)
+    labels, opts = inputs(case, "labels"), case["args"].get("opts") or {}
+    ignored = opts.get("ignore_index", 0)
     ignore = {0: -100, ZERO: 0}.get(ignored, ignored)
-    if labels and labels[0]["dtype"][0] in "iu" and bool((Input(labels[0]).values.long() == ignore).all()):
-        return True
+    if labels and labels[0]["dtype"][0] in "iu":
+        counted = Input(labels[0]).values.long()
+        counted = counted[counted != ignore]
+        of_classes = opts.get("weight")  # a loss over logits has it as an option, too
+        tensors = inputs(case, "weight") + ([case["tensors"][of_classes["tensor"]]] if isinstance(of_classes, dict) else [])
+        weights = [Input(t).values.double() for t in tensors if len(t["shape"]) == 1]
+        if counted.numel() == 0 or (weights and counted.max() < weights[0].numel() and not bool(weights[0][counted].any())):
+            return True
     return any(0 in t["shape"] for t in case["tensors"])
 
 
 def not_finite(tensor):
     from case import Input
     return not bool(Input(tensor).values.isfinite().all())
+
+
+def some_not_finite(case):
+    return any(not_finite(t) for t in case["tensors"])
 
 
 def near_a_bend(case):
@@ -140,6 +150,7 @@ TABLE = [
     Difference("scatter|scatter_add", "refusal", "trek alone refuses.*(source: .* must be|dtypes .* differ)", "autograd/ops.h",
                "source has x's dtype"),  # of no places
     Difference("scatter_reduce", "refusal", "PyTorch alone refuses, in second", "autograd/ops.h", "Second derivatives of a product with several"),
+    Difference("scatter_reduce", "second", "PyTorch nan", "autograd/ops.h", "where elements are not finite, they may be 0 instead of NaN", some_not_finite),
     Difference("any|all", "value", "dtype bool, PyTorch uint8", "autograd/ops.h", "The result is bool, also for u8"),
     Difference("max|min", "gradient|second", "nan", "autograd/reductions.h", "or the NaNs do, as in torch.max(x); torch.amax gives NaN to all elements"),
     Difference("kl_div", "gradient|second", "PyTorch nan|nan, PyTorch|inf", "autograd/losses.h", "At a target of 0 the slope of t log t is taken as 0"),

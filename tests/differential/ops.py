@@ -20,7 +20,7 @@ from judge import Judge
 from shrink import candidates  # noqa: F401 (of a kind)
 from trek import headers
 
-OPS = tuple(f"autograd/{name}.h" for name in ("embedding", "fft", "linalg", "losses", "norms", "ops", "parts", "pointwise", "resample", "spatial", "special", "statistics", "take"))
+OPS = tuple(f"autograd/{name}.h" for name in ("activations", "arithmetic", "basic_losses", "embedding", "fft", "linalg", "losses", "norms", "ops", "parts", "pointwise", "reductions", "resample", "shapes", "spatial", "special", "statistics", "take"))
 FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in OPS}
 
 

@@ -202,7 +202,7 @@ def mode(x, dim, keepdim):
 
 def take_along_dim(x, index, dim):
     read = x.ndim == index.ndim and all(n for k, n in enumerate(x.shape) if k != dim % x.ndim)  # else no place is looked for
-    need(x.ndim == index.ndim and (not read or bool(((index >= 0) & (index < x.shape[dim])).all())), "places that there are")
+    need(x.ndim == index.ndim and (not read or bool(((index >= -x.shape[dim]) & (index < x.shape[dim])).all())), "places that there are")
     return torch.take_along_dim(x, index, dim)
 
 

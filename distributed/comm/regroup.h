@@ -11,8 +11,8 @@ typedef struct trek_regroup trek_regroup;
 /* Prepares the processes of comm to find each other later, before anything can fail; all of them must call it. From
  * here on a process that is started again can join them at the job's address, if it runs the same `program`. Returns
  * NULL with UNSUPPORTED (MPI, which ends with the first process that dies; NCCL between processes), with the errors
- * of trek_rendezvous_open, with PEER (a process that dies within this call ends it for those that do not know all rendezvous
- * points yet), or with ARGUMENT (comm is NULL or of threads). When a process has returned from this call, all others know its
+ * of trek_rendezvous_open, with PEER (a process died during this call, before this one knew all rendezvous
+ * points), or with ARGUMENT (comm is NULL or of threads). When a process has returned from this call, all others know its
  * rendezvous, so that it may die. */
 trek_regroup *trek_regroup_new(trek_comm *comm, uint64_t program);
 void trek_regroup_free(trek_regroup **regroup);

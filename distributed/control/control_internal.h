@@ -129,7 +129,7 @@ struct trek_control {
     char message[TREK_ERROR_SIZE];
     int64_t ended_ns, join_until_ns, beat_ns, loop_ns;
     int64_t still_ns;   /* when the thread last noticed that this process had stood still; 0: it never has */
-    int64_t crowded_ns; /* since when arrivals have waited for a place among those that have sent nothing; 0: none waits */
+    int64_t crowded_ns; /* when arrivals began to wait for a place among the silent ones; 0: none waits */
     bool warned;        /* a wrong secret has been logged */
     bool table_logged, zero_logs, beat_now;
     int links_count; /* process 0: one for each process, of which its own is not used; other processes: one */

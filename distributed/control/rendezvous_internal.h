@@ -11,8 +11,8 @@
 #define TREK_RENDEZVOUS_BEAT_NS 250000000
 #define TREK_RENDEZVOUS_SILENCE_NS 5000000000
 /* How many strangers may be connected that have not proved that they belong to the job, in all and from one address.
- * If more want to come, one of those that have been silent for this long is removed, first from an address that has
- * many. A process of the job speaks as soon as it has connected. */
+ * If more want to connect, one that has been silent for this long is disconnected; an address with many connections
+ * loses one first. A process of the job speaks as soon as it has connected. */
 #define TREK_RENDEZVOUS_STRANGERS 64
 #define TREK_RENDEZVOUS_STRANGERS_OF_ADDRESS 16
 #define TREK_RENDEZVOUS_PATIENCE_NS 250000000
@@ -131,7 +131,7 @@ int trek_rendezvous_receive(const trek_rendezvous *rendezvous, trek_rendezvous_l
 bool trek_rendezvous_stood_still(const trek_rendezvous *rendezvous);
 /* Returns whether the number belongs to the group. Called with the lock held. */
 bool trek_rendezvous_is_member(const trek_rendezvous *rendezvous, int number);
-/* Closes the connection of a visitor. A visitor that was answered still counts among those that have ended. Called
+/* Closes the connection of a visitor. A visitor that was answered still counts as one that has ended. Called
  * with the lock held. */
 void trek_rendezvous_drop(trek_rendezvous_visitor *visitor);
 /* Makes the thread look again at what it must watch. */

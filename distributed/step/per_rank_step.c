@@ -21,7 +21,10 @@
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/rank_sums.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/gathered.h"
+#include "distributed/step/gradients.h"
+#include "distributed/step/per_rank_step.h"
+#include "distributed/step/shares.h"
 #include "distributed/system/system.h"
 #include "graph/graph_loader_internal.h"
 #include "optim/scaler_internal.h"
@@ -39,7 +42,7 @@ typedef struct rank_part {
 } rank_part;
 
 typedef struct per_rank_call {
-    ranks_stepper *s;
+    trek_step *s;
     const trek_graph_loader *graph_loader;
     const trek_batch *batch;
     bool backward, reset;
@@ -60,13 +63,13 @@ typedef struct per_rank_call {
 
 static trek_batch_run run_of(const per_rank_call *c, int rank, bool last)
 {
-    ranks_stepper *s = c->s;
-    const rank_replica *own = &s->replicas[rank];
+    trek_step *s = c->s;
+    const rank_replica *own = &s->team->replicas[rank];
     trek_reducer *sends = last ? trek_overlap_of(s, rank) : NULL;
     return (trek_batch_run){ .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
-                             .n_leaves = own->model->n_params, .denominator = s->averages ? 0 : c->denominator,
+                             .n_leaves = own->model->n_params, .denominator = s->averaging ? 0 : c->denominator,
                              .backward = c->backward,
-                             .meets = !c->batch->window && trek_ranks_meet(s),
+                             .meets = !c->batch->window && trek_team_meets(s->team),
                              .complete = sends ? trek_reducer_complete : NULL, .arg = sends };
 }
 
@@ -74,7 +77,7 @@ static trek_status keep_loss(const per_rank_call *c, int rank, const trek_batch 
 {
     rank_part *of = &c->of[rank];
     trek_var *loss;
-    trek_status status = trek_graph_batch_loss(c->s->replicas[rank].graph, batch, run, &c->sums[rank], &loss, &of->weight);
+    trek_status status = trek_graph_batch_loss(c->s->team->replicas[rank].graph, batch, run, &c->sums[rank], &loss, &of->weight);
     if (status == TREK_OK)
         of->loss = trek_var_retain(loss);
     return status;
@@ -92,23 +95,23 @@ static int64_t waits_for_data(rank_replica *own)
 
 static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch *batch, bool last)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     trek_batch_run run = run_of(c, rank, last);
     trek_rank_here.first_sample = batch->first;
     trek_rank_here.rows = batch->n;
     trek_rank_here.global_rows = batch->global;
     trek_rank_here.rng_draw = c->rng_draw;
-    trek_stopwatch *watch = &s->watches->of[rank];
+    trek_stopwatch *watch = &s->team->watches->of[rank];
     /* the time of an evaluation says nothing about the pace of training */
-    rank_replica *own = &s->replicas[rank];
+    rank_replica *own = &s->team->replicas[rank];
     int64_t fed_ns = waits_for_data(own);
     if (c->backward)
         trek_stopwatch_starved(watch, fed_ns);
-    trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank)) : TREK_OK;
+    trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)
         status = c->known ? keep_loss(c, rank, batch, &run)
-            : trek_graph_run_batch(s->replicas[rank].graph, batch, &run, &c->sums[rank]);
-    if (status == TREK_OK && c->backward && s->averages)
+            : trek_graph_run_batch(s->team->replicas[rank].graph, batch, &run, &c->sums[rank]);
+    if (status == TREK_OK && c->backward && s->averaging)
         status = trek_average_local_step(s, rank);
     if (status == TREK_OK && c->backward)
         status = trek_slowed(s, rank, watch, !c->known);
@@ -121,13 +124,13 @@ static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch 
     return status;
 }
 
-trek_reader *trek_ranks_reader(ranks_stepper *s, int rank, trek_loader *loader)
+trek_reader *trek_ranks_reader(trek_step *s, int rank, trek_loader *loader)
 {
-    rank_replica *own = &s->replicas[rank];
+    rank_replica *own = &s->team->replicas[rank];
     if (own->reader && !trek_reader_is_of(own->reader, loader))
         trek_reader_free(&own->reader);
     if (!own->reader)
-        own->reader = trek_reader_new(loader, trek_ranks_device(s->ranks, rank));
+        own->reader = trek_reader_new(loader, trek_ranks_device(s->team->ranks, rank));
     return own->reader;
 }
 
@@ -151,7 +154,8 @@ static trek_status run_share(const per_rank_call *c, int rank)
         return run_own_rows(c, rank);
     trek_var *vars[64];
     trek_batch part;
-    trek_status status = trek_batch_part(c->batch, c->of[rank].first, c->of[rank].rows, trek_ranks_device(c->s->ranks, rank),
+    trek_status status = trek_batch_part(c->batch, c->of[rank].first, c->of[rank].rows,
+                                         trek_ranks_device(c->s->team->ranks, rank),
                                          vars, &part);
     if (status != TREK_OK)
         return status;
@@ -165,7 +169,7 @@ static const char *phase_of(const per_rank_call *c) { return c->backward ? "forw
 /* Runs batches [first, end) of the epoch, which the rank reads itself. */
 static trek_status run_batches(const per_rank_call *c, int rank, int64_t first, int64_t end)
 {
-    trek_background *background = c->rounds ? c->s->background : NULL;
+    trek_background *background = c->rounds ? trek_ranks_background(c->s) : NULL;
     trek_reader *reader = trek_ranks_reader(c->s, rank, c->graph_loader->loader);
     trek_status status = reader ? trek_reader_begin(reader, c->batch->epoch, first, end) : trek_error_status();
     for (int64_t k = first; k < end && status == TREK_OK; k++) {
@@ -179,7 +183,7 @@ static trek_status run_batches(const per_rank_call *c, int rank, int64_t first, 
             status = run_batch(c, rank, batch, k + 1 == end);
         if (status == TREK_OK && background)
             trek_background_ran(background, rank, batch->n);
-        trek_job_sync_say(c->s, phase_of(c), false);
+        trek_job_say(&c->s->job, phase_of(c), false);
     }
     return status;
 }
@@ -191,7 +195,7 @@ static trek_status run_window(const per_rank_call *c, int rank)
     if (of->rows == 0)
         return TREK_OK;
     trek_status status = run_batches(c, rank, of->first, of->first + of->rows);
-    if (!(reader = c->s->replicas[rank].reader))
+    if (!(reader = c->s->team->replicas[rank].reader))
         return status;
     /* the next window is likely to be similar to this one */
     int64_t next = of->first + c->batch->batches, end = next + of->rows;
@@ -203,7 +207,7 @@ static trek_status run_window(const per_rank_call *c, int rank)
 /* Averaging in the background: runs rounds until the pass is over. */
 static trek_status run_rounds(const per_rank_call *c, int rank)
 {
-    trek_background *background = c->s->background;
+    trek_background *background = trek_ranks_background(c->s);
     trek_allotment a;
     trek_status status;
     while (trek_background_next(background, rank, &a, &status)) {
@@ -212,8 +216,8 @@ static trek_status run_rounds(const per_rank_call *c, int rank)
         if ((status = trek_background_done(background, rank, status)) != TREK_OK)
             break;
     }
-    if (c->s->replicas[rank].reader)
-        trek_reader_rest(c->s->replicas[rank].reader, 0, 0);
+    if (c->s->team->replicas[rank].reader)
+        trek_reader_rest(c->s->team->replicas[rank].reader, 0, 0);
     return status;
 }
 
@@ -221,17 +225,18 @@ static trek_status run_rounds(const per_rank_call *c, int rank)
  * its layers if those of other processes wait for them. */
 static bool skips(const per_rank_call *c, int rank)
 {
-    bool joins_empty = rank == 0 && c->batch->n == 0 && !c->batch->window && c->s->comm && trek_ranks_meet(c->s);
+    bool joins_empty = rank == 0 && c->batch->n == 0 && !c->batch->window && trek_job_has_others(&c->s->job) &&
+        trek_team_meets(c->s->team);
     return c->of[rank].rows == 0 && !joins_empty;
 }
 
 static trek_status run_backward(const per_rank_call *c, int rank)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     const rank_part *of = &c->of[rank];
     trek_batch_run run = run_of(c, rank, true);
-    trek_stopwatch *watch = &s->watches->of[rank];
-    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank));
+    trek_stopwatch *watch = &s->team->watches->of[rank];
+    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank));
     if (status == TREK_OK)
         status = trek_graph_batch_backward(of->loss, of->weight, of->rows, &run);
     if (status == TREK_OK)
@@ -247,9 +252,9 @@ static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(
     trek_grad_mode_here.offload = c->offload;
     trek_scope scope = trek_scope_begin();
     if (!c->batch->window) /* in windows ranks do not wait for each other */
-        trek_rank_sums_enter(trek_ranks_sums(c->s->ranks), rank);
+        trek_rank_sums_enter(trek_ranks_sums(c->s->team->ranks), rank);
     trek_status status = scope.depth ? fn(c, rank) : trek_error_status();
-    trek_rank_sums_leave(trek_ranks_sums(c->s->ranks), rank, status);
+    trek_rank_sums_leave(trek_ranks_sums(c->s->team->ranks), rank, status);
     trek_scope_end(scope);
     trek_grad_mode_here = mode;
     c->of[rank].end_ns = trek_now_ns();
@@ -259,9 +264,9 @@ static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(
 static trek_status run_rank(int rank, void *arg)
 {
     const per_rank_call *c = arg;
-    trek_graph_clear_traces(c->s->replicas[rank].graph);
+    trek_graph_clear_traces(c->s->team->replicas[rank].graph);
     if (c->reset && rank > 0)
-        trek_graph_reset_state(c->s->replicas[rank].graph);
+        trek_graph_reset_state(c->s->team->replicas[rank].graph);
     trek_status status = TREK_OK;
     if (!skips(c, rank)) {
         trek_rank_here.rng_step = c->rng_step;
@@ -294,7 +299,7 @@ static trek_status plan_cuts(per_rank_call *c)
         bool present = (c->batch->first_batch == plan->batches - 1) == (which == 1);
         trek_batch_plan_cut(plan, batch, NULL, &at, &n);
         status = trek_ranks_split(c->s, n, counts);
-        for (int r = 0; r < c->s->local_ranks && status == TREK_OK; r++) {
+        for (int r = 0; r < c->s->team->local_ranks && status == TREK_OK; r++) {
             rank_part *of = &c->of[r];
             *(which ? &of->cut.last_first : &of->cut.first) = present ? c->batch->first + of->first : at;
             *(which ? &of->cut.last_rows : &of->cut.rows) = present ? of->rows : counts[r];
@@ -307,24 +312,24 @@ static trek_status plan_cuts(per_rank_call *c)
 /* Plans the rows of the batch, or batches of the window, of each rank of this process. */
 static trek_status plan_parts(per_rank_call *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     int64_t counts[TREK_MAX_RANKS], at = 0;
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->world_size && c->rounds; r++)
+    for (int r = 0; r < s->job.world_size && c->rounds; r++)
         counts[r] = 1; /* all have something to do */
     if (c->rounds) {
         at = c->batch->first_batch;
     } else if (c->batch->window) {
-        status = trek_workload_counts(s->workload, c->batch->batches, counts);
-        for (int r = 0; r < s->first_rank; r++)
+        status = trek_workload_counts(s->pace.workload, c->batch->batches, counts);
+        for (int r = 0; r < s->job.first_rank; r++)
             at += counts[r];
         at += c->batch->first_batch;
     } else {
-        status = trek_ranks_split(s, c->batch->n, counts + s->first_rank);
+        status = trek_ranks_split(s, c->batch->n, counts + s->job.first_rank);
     }
-    for (int r = 0; r < s->local_ranks && status == TREK_OK; r++) {
-        c->of[r] = (rank_part){ .first = at, .rows = counts[s->first_rank + r] };
-        at += counts[s->first_rank + r];
+    for (int r = 0; r < s->team->local_ranks && status == TREK_OK; r++) {
+        c->of[r] = (rank_part){ .first = at, .rows = counts[s->job.first_rank + r] };
+        at += counts[s->job.first_rank + r];
     }
     return status == TREK_OK && c->batch->unread ? plan_cuts(c) : status;
 }
@@ -334,24 +339,24 @@ static void trace_waits(const per_rank_call *c)
 {
     const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
     int64_t end = 0;
-    for (int r = 0; r < c->s->local_ranks; r++)
+    for (int r = 0; r < c->s->team->local_ranks; r++)
         end = c->of[r].end_ns > end ? c->of[r].end_ns : end; /* 0: it had nothing to do */
-    for (int r = 0; sink && sink->span && r < c->s->local_ranks; r++)
+    for (int r = 0; sink && sink->span && r < c->s->team->local_ranks; r++)
         if (c->of[r].end_ns > 0 && c->of[r].end_ns < end)
-            sink->span("wait for ranks", c->s->first_rank + r, c->of[r].end_ns, end, 0, sink->arg);
+            sink->span("wait for ranks", c->s->job.first_rank + r, c->of[r].end_ns, end, 0, sink->arg);
 }
 
 /* Called after all ranks' forward: counts samples and draws, and sums the weights of all processes. */
 static trek_status weigh(per_rank_call *c, double *total, bool *sends)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     double weight = 0;
-    for (int r = 0; r < s->local_ranks; r++) {
+    for (int r = 0; r < s->team->local_ranks; r++) {
         weight += c->sums[r].weight;
-        if (trek_ranks_training(s))
-            s->replicas[r].samples += c->sums[r].rows;
+        if (trek_team_is_training(s->team))
+            s->team->replicas[r].samples += c->sums[r].rows;
         if (c->backward)
-            s->replicas[r].measured_rows += c->sums[r].rows;
+            s->team->replicas[r].measured_rows += c->sums[r].rows;
         if (c->of[r].rng_draw > trek_rank_here.rng_draw)
             trek_rank_here.rng_draw = c->of[r].rng_draw;
     }
@@ -361,17 +366,17 @@ static trek_status weigh(per_rank_call *c, double *total, bool *sends)
 /* Ranks that have something to do can make sums with one another. */
 static trek_status run_ranks(per_rank_call *c, trek_rank_fn fn, bool goes_back)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     bool runs[TREK_MAX_RANKS];
-    for (int r = 0; r < s->local_ranks; r++)
+    for (int r = 0; r < s->team->local_ranks; r++)
         runs[r] = !skips(c, r);
-    if (s->comm)
-        trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), s->comm);
-    trek_rank_sums_set_deadline(trek_ranks_sums(s->ranks), trek_ranks_comm(s->ranks, 0)->deadline_ns);
-    trek_rank_sums_begin(trek_ranks_sums(s->ranks), runs, s->comm != NULL && !c->batch->window);
+    if (trek_job_has_others(&s->job))
+        trek_rank_sums_set_comm(trek_ranks_sums(s->team->ranks), s->job.comm);
+    trek_rank_sums_set_deadline(trek_ranks_sums(s->team->ranks), trek_ranks_comm(s->team->ranks, 0)->deadline_ns);
+    trek_rank_sums_begin(trek_ranks_sums(s->team->ranks), runs, trek_job_has_others(&s->job) && !c->batch->window);
     if (goes_back)
-        trek_rank_sums_goes_back(trek_ranks_sums(s->ranks));
-    trek_status status = trek_ranks_call(s->ranks, fn, c);
+        trek_rank_sums_goes_back(trek_ranks_sums(s->team->ranks));
+    trek_status status = trek_ranks_call(s->team->ranks, fn, c);
     trace_waits(c);
     return status;
 }
@@ -379,15 +384,15 @@ static trek_status run_ranks(per_rank_call *c, trek_rank_fn fn, bool goes_back)
 /* The pass will have its own factor, or none: existing gradients are first multiplied by theirs. */
 static trek_status begin_pass(per_rank_call *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     trek_status status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && c->backward)
-        status = s->averages ? trek_average_begin_pass(s) : trek_overlap_keep(s);
+        status = s->averaging ? trek_average_begin_pass(s) : trek_overlap_keep(s);
     if (status == TREK_OK && c->backward && !c->weighs)
         status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_stash_grads(s);
-    trek_ranks_follow_flags(s);
+    trek_team_follow_flags(s->team);
     return status;
 }
 
@@ -408,13 +413,13 @@ static trek_status go_back(per_rank_call *c)
 /* Finds the factor after backward. */
 static trek_status find_factor(per_rank_call *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     double total = 0;
     trek_status status = weigh(c, &total, NULL);
-    if (c->backward && !s->averages)
-        s->step.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
-    if (c->backward && status == TREK_OK && !c->rounds)
-        s->window_batches += c->batch->window ? c->batch->batches : 1;
+    if (c->backward && !s->averaging)
+        s->state.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
+    if (s->averaging && c->backward && status == TREK_OK && !c->rounds)
+        s->averaging->window_batches += c->batch->window ? c->batch->batches : 1;
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_unstash_grads(s);
     return status;
@@ -422,19 +427,19 @@ static trek_status find_factor(per_rank_call *c)
 
 static trek_status run_all_rounds(per_rank_call *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     int64_t batches = 0, end = c->batch->first_batch + c->batch->batches;
-    trek_status status = trek_background_begin(s->background, c->batch->first_batch, end);
+    trek_status status = trek_background_begin(s->averaging->background, c->batch->first_batch, end);
     if (status == TREK_OK)
         status = run_ranks(c, run_rank, false);
-    status = trek_background_end(s->background, status, &batches);
-    s->window_batches += batches;
+    status = trek_background_end(s->averaging->background, status, &batches);
+    s->averaging->window_batches += batches;
     return status;
 }
 
 static trek_status run_per_rank_step(per_rank_call *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     bool sends = false;
     trek_status status = begin_pass(c);
     if (status == TREK_OK && c->backward && !c->known)
@@ -452,7 +457,7 @@ static trek_status run_per_rank_step(per_rank_call *c)
         status = find_factor(c);
     if (status != TREK_OK)
         return status;
-    trek_step_passed(&s->step, c->backward);
+    trek_step_passed(&s->state, c->backward);
     s->windowed |= c->backward && c->batch->window;
     return TREK_OK;
 }
@@ -460,16 +465,16 @@ static trek_status run_per_rank_step(per_rank_call *c)
 /* Weights are exchanged before backward if ranks wait for each other anyway, or would otherwise put gradients aside. */
 static void choose_way(per_rank_call *c)
 {
-    const ranks_stepper *s = c->s;
-    bool again = c->backward && !c->weighs && s->step.passes > 0;
-    c->known = c->backward && !c->batch->window && !s->averages && (again || s->comm || s->overlaps || trek_ranks_meet(s));
-    c->stashes = again && !c->known && !s->averages;
+    const trek_step *s = c->s;
+    bool again = c->backward && !c->weighs && s->state.passes > 0;
+    c->known = c->backward && !c->batch->window && !s->averaging &&
+        (again || trek_job_has_others(&s->job) || s->overlap.possible || trek_team_meets(s->team));
+    c->stashes = again && !c->known && !s->averaging;
 }
 
-trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
+trek_var *trek_ranks_train_batch(trek_step *s, const trek_batch *batch)
 {
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_graph *graph = stepper->graph;
+    trek_graph *graph = s->team->graph;
     if (batch->dataset->n_fields > 64)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "graph_train_batch: dataset: more than 64 fields; at most 64 are possible");
     per_rank_call c = { .s = s, .graph_loader = graph->graph_loader, .batch = batch, .backward = trek_graph_learns(graph),
@@ -478,24 +483,25 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
                         .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
                         .rng_draw = trek_rank_here.rng_draw,
                         .batch_size = trek_loader_plan(graph->graph_loader->loader)->batch_size };
-    c.rounds = s->background && c.backward && batch->window;
+    c.rounds = trek_ranks_background(s) && c.backward && batch->window;
     c.weighs = c.backward && trek_accumulation_weighs(&graph->accumulation);
     if (c.weighs)
         c.denominator = trek_accumulation_denominator(&graph->accumulation, c.denominator);
     choose_way(&c);
-    c.of = trek_calloc((size_t)s->local_ranks, sizeof *c.of);
-    c.sums = trek_calloc((size_t)s->local_ranks, sizeof *c.sums);
-    trek_job_sync_say(s, phase_of(&c), c.backward);
+    c.of = trek_calloc((size_t)s->team->local_ranks, sizeof *c.of);
+    c.sums = trek_calloc((size_t)s->team->local_ranks, sizeof *c.sums);
+    trek_job_say(&s->job, phase_of(&c), c.backward);
     trek_ranks_note_wait(s, c.backward);
     trek_status status = c.of && c.sums ? plan_parts(&c) : trek_error_status();
-    if (status == TREK_OK && c.backward && !batch->window && (status = trek_workload_check_batch(s->workload)) != TREK_OK)
+    if (status == TREK_OK && c.backward && !batch->window && (status = trek_workload_check_batch(s->pace.workload)) != TREK_OK)
         trek_job_sync_failed(s, status);
     if (status == TREK_OK)
         status = run_per_rank_step(&c);
-    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, s->local_ranks, trek_ranks_device(s->ranks, 0)) : NULL;
-    for (int r = 0; c.sums && r < s->local_ranks; r++)
+    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, s->team->local_ranks, trek_ranks_device(s->team->ranks, 0))
+        : NULL;
+    for (int r = 0; c.sums && r < s->team->local_ranks; r++)
         trek_pass_sum_clear(&c.sums[r]);
-    for (int r = 0; c.of && r < s->local_ranks; r++)
+    for (int r = 0; c.of && r < s->team->local_ranks; r++)
         trek_var_release(c.of[r].loss);
     trek_free(c.sums);
     trek_free(c.of);
@@ -503,12 +509,11 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
 }
 
 /* The only rank of a process uses everything that its loader reads. */
-bool trek_ranks_read_parts(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->local_ranks > 1; }
+bool trek_ranks_read_parts(const trek_step *s) { return s->team->local_ranks > 1; }
 
-int64_t trek_ranks_window(trek_stepper *stepper)
+int64_t trek_ranks_window(trek_step *s)
 {
-    const ranks_stepper *s = (ranks_stepper *)stepper;
-    if (s->background && trek_ranks_training(s))
+    if (trek_ranks_background(s) && trek_team_is_training(s->team))
         return INT32_MAX; /* all that is left */
-    return s->sites ? 0 : trek_workload_window(s->workload);
+    return s->pace.sites ? 0 : trek_workload_window(s->pace.workload);
 }

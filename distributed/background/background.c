@@ -130,6 +130,7 @@ trek_status trek_background_new(trek_step *s, const trek_background_opts *opts)
     b->weights = trek_calloc((size_t)b->local, sizeof *b->weights);
     b->counts = trek_calloc(sites, sizeof *b->counts);
     s->averaging->background = b;
+    s->policy = s->averaging->in_rounds;
     return trek_error_status();
 }
 

@@ -10,9 +10,11 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/step/gradients.h"
+#include "distributed/policy/policy.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/load_state.h"
+#include "distributed/step/per_rank_step.h"
 #include "distributed/step/reduce.h"
 #include "graph/graph_internal.h"
 #include "optim/schedules.h"
@@ -221,14 +223,14 @@ static void take_steps(trek_step *s, int rank)
 }
 
 /* States that this rank does not have yet begin as zeros. */
-static trek_status average_on(trek_step *s, int rank)
+static trek_status average_on(trek_step *s, int rank, bool in_rounds)
 {
     rank_replica *own = &s->team->replicas[rank];
     uint32_t kept = 0;
     for (int g = 0; own->optimizer && g < own->optimizer->n_groups; g++)
         kept |= own->optimizer->groups[g].kept;
-    trek_status status = s->averaging->background ? TREK_OK : average_values(s, rank, -1, trek_arena_refresh_masters(own->arena));
-    for (int state = 0; state < TREK_UPDATE_STATES && !s->averaging->background; state++)
+    trek_status status = in_rounds ? TREK_OK : average_values(s, rank, -1, trek_arena_refresh_masters(own->arena));
+    for (int state = 0; state < TREK_UPDATE_STATES && !in_rounds; state++)
         if (kept & 1u << state)
             status = average_values(s, rank, state, status);
     status = trek_replica_agree(trek_ranks_comm(s->team->ranks, rank), status, "average");
@@ -237,15 +239,21 @@ static trek_status average_on(trek_step *s, int rank)
     return status == TREK_OK ? trek_ranks_merge_buffers(s, rank) : status;
 }
 
+typedef struct average_call {
+    trek_step *s;
+    bool in_rounds;          /* the values have been averaged in rounds, which have also judged the drift */
+} average_call;
+
 static trek_status average_rank(int rank, void *arg)
 {
-    trek_step *s = arg;
+    const average_call *call = arg;
+    trek_step *s = call->s;
     trek_scope scope = trek_scope_begin();
     trek_no_grad_begin();
     int64_t start = trek_trace_enter("average");
     trek_status status = rank == 0 ? trek_stopwatch_start(&s->pace.reduce_watch, s->team->replicas[0].arena->device) : TREK_OK;
     if (status == TREK_OK)
-        status = scope.depth ? average_on(s, rank) : trek_error_status();
+        status = scope.depth ? average_on(s, rank, call->in_rounds) : trek_error_status();
     if (status == TREK_OK && rank == 0)
         status = trek_stopwatch_stop(&s->pace.reduce_watch, 1);
     trek_trace_end("average", start, s->team->graph->settings.steps);
@@ -327,7 +335,7 @@ static trek_status settle_rates(trek_step *s)
     return isnan(lr) ? trek_error_status() : trek_optimizer_schedule_lr(s->team->replicas[0].optimizer, lr);
 }
 
-trek_status trek_ranks_average(trek_step *s)
+trek_status trek_average_step(trek_step *s, bool in_rounds)
 {
     bool pending;
     trek_graph_settings *settings = &s->team->graph->settings;
@@ -345,10 +353,10 @@ trek_status trek_ranks_average(trek_step *s)
         status = agree_on_segments(s);
     bool averages = status == TREK_OK && s->window_rows > 0;
     if (averages)
-        status = trek_ranks_call(s->team->ranks, average_rank, s);
+        status = trek_ranks_call(s->team->ranks, average_rank, &(average_call){ s, in_rounds });
     if (status != TREK_OK && averages)
         trek_job_abort(&s->job, "a process could not average its parameters"); /* the others may be about to enter a sum */
-    if (status == TREK_OK && !s->averaging->background) { /* the background has judged each of its rounds */
+    if (status == TREK_OK && !in_rounds) {
         note_drift(s);
         status = trek_ranks_update_workload(s, trek_average_judge(s));
     }
@@ -367,3 +375,27 @@ trek_status trek_ranks_average(trek_step *s)
     trek_rank_here.rng_draw = 0;
     return TREK_OK;
 }
+
+/* --- the policy ------------------------------------------------------------------------------------------- */
+
+void trek_average_count(trek_step *s, int64_t batches) { s->averaging->window_batches += batches; }
+
+trek_status trek_average_no_backward(trek_step *s, trek_var *loss, double weight)
+{
+    (void)s, (void)loss, (void)weight;
+    return trek_fail(TREK_ERR_STATE, "graph_backward: the parameters are averaged, which needs trek_graph_train_batch");
+}
+
+trek_status trek_average_no_reduce(trek_step *s)
+{
+    (void)s;
+    return trek_fail(TREK_ERR_STATE, "graph_reduce: the parameters are averaged, and the gradients stay each rank's own");
+}
+
+static trek_status step(trek_step *s) { return trek_average_step(s, false); }
+
+const trek_step_policy trek_average_policy = {
+    .name = "average", .obstacle = TREK_AVERAGE_OBSTACLE, .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
+    .begin_pass = trek_average_begin_pass, .after_batch = trek_average_local_step, .end_pass = trek_average_count,
+    .backward = trek_average_no_backward, .reduce = trek_average_no_reduce, .step = step,
+};

@@ -14,6 +14,7 @@ typedef struct trek_averaging {
                               * NULL */
     struct trek_background *background; /* averages in the background, while ranks run (distributed/background/); NULL: ranks
                                          * meet for it */
+    const struct trek_step_policy *in_rounds; /* the policy from then on */
     bool own_states;         /* optimizers' states are not averaged */
     int64_t window_batches;  /* since the last average, of all ranks of the job */
     int64_t *segment_steps, *job_segment_steps; /* [segments], [processes][segments] numbers of updates, the most of any rank */
@@ -35,8 +36,14 @@ trek_status trek_average_begin_pass(trek_step *s);
 trek_status trek_average_local_step(trek_step *s, int rank);
 /* Averages for trek_graph_step: replaces parameters, optimizer states and buffers of all ranks by their means. The
  * graph's steps increase by the batches of all ranks. A failure in the middle of averaging, after which replicas may
- * differ, fails all ranks and ends the group of processes. */
-trek_status trek_ranks_average(trek_step *s);
+ * differ, fails all ranks and ends the group of processes. in_rounds: only the buffers are left to be averaged. */
+trek_status trek_average_step(trek_step *s, bool in_rounds);
+
+/* What rows of policies that average have in common. */
+#define TREK_AVERAGE_OBSTACLE "parameters are averaged, which needs trek_graph_train_batch"
+void trek_average_count(trek_step *s, int64_t batches); /* batches of all ranks, since the last average */
+trek_status trek_average_no_backward(trek_step *s, trek_var *loss, double weight); /* fails with STATE, as the next one */
+trek_status trek_average_no_reduce(trek_step *s);
 
 /* Judges how far replicas have moved apart lately (s->drift is the last value), and what windows must do about it. */
 trek_drift_verdict trek_average_judge(trek_step *s);

@@ -124,8 +124,6 @@ static trek_status prepare_pass(trek_step *s, trek_var *loss, double stated, dou
  * passes are weighed. */
 trek_status trek_ranks_backward(trek_step *s, trek_var *loss, double weight)
 {
-    if (s->averaging)
-        return trek_fail(TREK_ERR_STATE, "graph_backward: the parameters are averaged, which needs trek_graph_train_batch");
     trek_job_say(&s->job, "backward", true);
     bool weighs = trek_accumulation_weighs(&s->team->graph->accumulation);
     trek_var *counted;

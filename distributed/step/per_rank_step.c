@@ -14,10 +14,9 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
-#include "distributed/background/background.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/workload.h"
-#include "distributed/step/average.h"
+#include "distributed/policy/policy.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/rank_sums.h"
@@ -41,12 +40,12 @@ typedef struct rank_part {
     double weight;           /* of that loss */
 } rank_part;
 
-typedef struct per_rank_call {
+typedef struct trek_pass {
     trek_step *s;
     const trek_graph_loader *graph_loader;
     const trek_batch *batch;
     bool backward, reset;
-    bool rounds;             /* parameters are averaged in the background meanwhile */
+    const trek_window_way *way; /* of a window: how ranks come to their batches; NULL: the workload counts them out */
     bool weighs;             /* its gradients are part of the step's sum as they are */
     bool known;              /* backward begins when the weights of all ranks are known */
     bool stashes;            /* it has its own factor, and is not the step's first pass */
@@ -57,23 +56,23 @@ typedef struct per_rank_call {
     int64_t batch_size;
     rank_part *of;           /* [local_ranks] */
     trek_pass_sum *sums;     /* [local_ranks] */
-} per_rank_call;
+} trek_pass;
 
 /* --- a rank's part -------------------------------------------------------------------- */
 
-static trek_batch_run run_of(const per_rank_call *c, int rank, bool last)
+static trek_batch_run run_of(const trek_pass *c, int rank, bool last)
 {
     trek_step *s = c->s;
     const rank_replica *own = &s->team->replicas[rank];
     trek_reducer *sends = last ? trek_overlap_of(s, rank) : NULL;
     return (trek_batch_run){ .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
-                             .n_leaves = own->model->n_params, .denominator = s->averaging ? 0 : c->denominator,
+                             .n_leaves = own->model->n_params, .denominator = s->policy->sums ? c->denominator : 0,
                              .backward = c->backward,
                              .meets = !c->batch->window && trek_team_meets(s->team),
                              .complete = sends ? trek_reducer_complete : NULL, .arg = sends };
 }
 
-static trek_status keep_loss(const per_rank_call *c, int rank, const trek_batch *batch, const trek_batch_run *run)
+static trek_status keep_loss(const trek_pass *c, int rank, const trek_batch *batch, const trek_batch_run *run)
 {
     rank_part *of = &c->of[rank];
     trek_var *loss;
@@ -83,7 +82,6 @@ static trek_status keep_loss(const per_rank_call *c, int rank, const trek_batch 
     return status;
 }
 
-/* Runs a rank's part, without its backward if that waits for the weights. */
 /* Returns the nanoseconds since the last batch. The rank's thread may have served another graph before. */
 static int64_t waits_for_data(rank_replica *own)
 {
@@ -93,7 +91,8 @@ static int64_t waits_for_data(rank_replica *own)
     return own->fed_ns - before;
 }
 
-static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch *batch, bool last)
+/* Runs a rank's part, without its backward if that waits for the weights. */
+static trek_status run_batch(const trek_pass *c, int rank, const trek_batch *batch, bool last)
 {
     trek_step *s = c->s;
     trek_batch_run run = run_of(c, rank, last);
@@ -111,8 +110,8 @@ static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch 
     if (status == TREK_OK)
         status = c->known ? keep_loss(c, rank, batch, &run)
             : trek_graph_run_batch(s->team->replicas[rank].graph, batch, &run, &c->sums[rank]);
-    if (status == TREK_OK && c->backward && s->averaging)
-        status = trek_average_local_step(s, rank);
+    if (status == TREK_OK && c->backward && s->policy->after_batch)
+        status = s->policy->after_batch(s, rank);
     if (status == TREK_OK && c->backward)
         status = trek_slowed(s, rank, watch, !c->known);
     if (status == TREK_OK && c->backward)
@@ -135,7 +134,7 @@ trek_reader *trek_ranks_reader(trek_step *s, int rank, trek_loader *loader)
 }
 
 /* The rank reads its rows itself, and ahead. */
-static trek_status run_own_rows(const per_rank_call *c, int rank)
+static trek_status run_own_rows(const trek_pass *c, int rank)
 {
     trek_reader *reader = trek_ranks_reader(c->s, rank, c->graph_loader->loader);
     trek_status status = reader ? trek_reader_begin_part(reader, c->batch->epoch, c->batch->first_batch, &c->of[rank].cut)
@@ -148,7 +147,7 @@ static trek_status run_own_rows(const per_rank_call *c, int rank)
     return status;
 }
 
-static trek_status run_share(const per_rank_call *c, int rank)
+static trek_status run_share(const trek_pass *c, int rank)
 {
     if (c->batch->unread)
         return run_own_rows(c, rank);
@@ -164,12 +163,20 @@ static trek_status run_share(const per_rank_call *c, int rank)
     return status;
 }
 
-static const char *phase_of(const per_rank_call *c) { return c->backward ? "forward and backward" : "forward"; }
+static const char *phase_of(const trek_pass *c) { return c->backward ? "forward and backward" : "forward"; }
+
+trek_status trek_pass_run_batch(const trek_pass *pass, int rank, trek_batch *batch)
+{
+    batch->global = pass->batch->global;
+    return run_batch(pass, rank, batch, false);
+}
+
+trek_step *trek_pass_step(const trek_pass *pass) { return pass->s; }
+const trek_batch *trek_pass_window(const trek_pass *pass) { return pass->batch; }
 
 /* Runs batches [first, end) of the epoch, which the rank reads itself. */
-static trek_status run_batches(const per_rank_call *c, int rank, int64_t first, int64_t end)
+static trek_status run_batches(const trek_pass *c, int rank, int64_t first, int64_t end)
 {
-    trek_background *background = c->rounds ? trek_ranks_background(c->s) : NULL;
     trek_reader *reader = trek_ranks_reader(c->s, rank, c->graph_loader->loader);
     trek_status status = reader ? trek_reader_begin(reader, c->batch->epoch, first, end) : trek_error_status();
     for (int64_t k = first; k < end && status == TREK_OK; k++) {
@@ -178,17 +185,13 @@ static trek_status run_batches(const per_rank_call *c, int rank, int64_t first, 
             return trek_error_status();
         batch->first = (k - c->batch->first_batch) * c->batch_size;
         batch->global = c->batch->global;
-        status = background ? trek_background_before(background, rank) : TREK_OK;
-        if (status == TREK_OK)
-            status = run_batch(c, rank, batch, k + 1 == end);
-        if (status == TREK_OK && background)
-            trek_background_ran(background, rank, batch->n);
+        status = run_batch(c, rank, batch, k + 1 == end);
         trek_job_say(&c->s->job, phase_of(c), false);
     }
     return status;
 }
 
-static trek_status run_window(const per_rank_call *c, int rank)
+static trek_status run_window(const trek_pass *c, int rank)
 {
     const rank_part *of = &c->of[rank];
     trek_reader *reader;
@@ -204,33 +207,16 @@ static trek_status run_window(const per_rank_call *c, int rank)
     return status;
 }
 
-/* Averaging in the background: runs rounds until the pass is over. */
-static trek_status run_rounds(const per_rank_call *c, int rank)
-{
-    trek_background *background = trek_ranks_background(c->s);
-    trek_allotment a;
-    trek_status status;
-    while (trek_background_next(background, rank, &a, &status)) {
-        for (int k = 0; k < a.n && status == TREK_OK; k++)
-            status = run_batches(c, rank, a.of[k].first, a.of[k].end);
-        if ((status = trek_background_done(background, rank, status)) != TREK_OK)
-            break;
-    }
-    if (c->s->team->replicas[rank].reader)
-        trek_reader_rest(c->s->team->replicas[rank].reader, 0, 0);
-    return status;
-}
-
 /* Returns whether a rank without rows has nothing to do. The first rank of a process that has no rows at all must run
  * its layers if those of other processes wait for them. */
-static bool skips(const per_rank_call *c, int rank)
+static bool skips(const trek_pass *c, int rank)
 {
     bool joins_empty = rank == 0 && c->batch->n == 0 && !c->batch->window && trek_job_has_others(&c->s->job) &&
         trek_team_meets(c->s->team);
     return c->of[rank].rows == 0 && !joins_empty;
 }
 
-static trek_status run_backward(const per_rank_call *c, int rank)
+static trek_status run_backward(const trek_pass *c, int rank)
 {
     trek_step *s = c->s;
     const rank_part *of = &c->of[rank];
@@ -245,7 +231,7 @@ static trek_status run_backward(const per_rank_call *c, int rank)
 }
 
 /* Runs fn in its own scope, with the caller's modes. Its layers may make sums with other ranks. */
-static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(const per_rank_call *c, int rank))
+static trek_status run_part(const trek_pass *c, int rank, trek_status (*fn)(const trek_pass *c, int rank))
 {
     trek_grad_mode mode = trek_grad_mode_here;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
@@ -263,7 +249,7 @@ static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(
 
 static trek_status run_rank(int rank, void *arg)
 {
-    const per_rank_call *c = arg;
+    const trek_pass *c = arg;
     trek_graph_clear_traces(c->s->team->replicas[rank].graph);
     if (c->reset && rank > 0)
         trek_graph_reset_state(c->s->team->replicas[rank].graph);
@@ -271,7 +257,7 @@ static trek_status run_rank(int rank, void *arg)
     if (!skips(c, rank)) {
         trek_rank_here.rng_step = c->rng_step;
         c->of[rank].rng_draw = c->rng_draw;
-        status = run_part(c, rank, c->rounds ? run_rounds : c->batch->window ? run_window : run_share);
+        status = run_part(c, rank, c->way ? c->way->run_rank : c->batch->window ? run_window : run_share);
     }
     trek_overlap_rest(rank, c->s);
     return status;
@@ -279,7 +265,7 @@ static trek_status run_rank(int rank, void *arg)
 
 static trek_status backward_rank(int rank, void *arg)
 {
-    const per_rank_call *c = arg;
+    const trek_pass *c = arg;
     trek_status status = c->of[rank].loss ? run_part(c, rank, run_backward) : TREK_OK;
     trek_overlap_rest(rank, c->s);
     return status;
@@ -289,7 +275,7 @@ static trek_status backward_rank(int rank, void *arg)
 
 /* Plans what ranks read of a batch that they divide. Of the current batch they read what they were given, even if
  * shares have changed since. */
-static trek_status plan_cuts(per_rank_call *c)
+static trek_status plan_cuts(trek_pass *c)
 {
     const trek_batch_plan *plan = trek_loader_plan(c->graph_loader->loader);
     int64_t counts[TREK_MAX_RANKS];
@@ -310,14 +296,14 @@ static trek_status plan_cuts(per_rank_call *c)
 }
 
 /* Plans the rows of the batch, or batches of the window, of each rank of this process. */
-static trek_status plan_parts(per_rank_call *c)
+static trek_status plan_parts(trek_pass *c)
 {
     trek_step *s = c->s;
     int64_t counts[TREK_MAX_RANKS], at = 0;
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->job.world_size && c->rounds; r++)
+    for (int r = 0; r < s->job.world_size && c->way; r++)
         counts[r] = 1; /* all have something to do */
-    if (c->rounds) {
+    if (c->way) {
         at = c->batch->first_batch;
     } else if (c->batch->window) {
         status = trek_workload_counts(s->pace.workload, c->batch->batches, counts);
@@ -335,7 +321,7 @@ static trek_status plan_parts(per_rank_call *c)
 }
 
 /* Traces how long each rank waited for the last one. */
-static void trace_waits(const per_rank_call *c)
+static void trace_waits(const trek_pass *c)
 {
     const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
     int64_t end = 0;
@@ -347,7 +333,7 @@ static void trace_waits(const per_rank_call *c)
 }
 
 /* Called after all ranks' forward: counts samples and draws, and sums the weights of all processes. */
-static trek_status weigh(per_rank_call *c, double *total, bool *sends)
+static trek_status weigh(trek_pass *c, double *total, bool *sends)
 {
     trek_step *s = c->s;
     double weight = 0;
@@ -364,7 +350,7 @@ static trek_status weigh(per_rank_call *c, double *total, bool *sends)
 }
 
 /* Ranks that have something to do can make sums with one another. */
-static trek_status run_ranks(per_rank_call *c, trek_rank_fn fn, bool goes_back)
+static trek_status run_ranks(trek_pass *c, trek_rank_fn fn, bool goes_back)
 {
     trek_step *s = c->s;
     bool runs[TREK_MAX_RANKS];
@@ -382,12 +368,12 @@ static trek_status run_ranks(per_rank_call *c, trek_rank_fn fn, bool goes_back)
 }
 
 /* The pass will have its own factor, or none: existing gradients are first multiplied by theirs. */
-static trek_status begin_pass(per_rank_call *c)
+static trek_status begin_pass(trek_pass *c)
 {
     trek_step *s = c->s;
     trek_status status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && c->backward)
-        status = s->averaging ? trek_average_begin_pass(s) : trek_overlap_keep(s);
+        status = s->policy->begin_pass(s);
     if (status == TREK_OK && c->backward && !c->weighs)
         status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK && c->stashes)
@@ -397,7 +383,7 @@ static trek_status begin_pass(per_rank_call *c)
 }
 
 /* Runs backward, now that the forward has given the weights. */
-static trek_status go_back(per_rank_call *c)
+static trek_status go_back(trek_pass *c)
 {
     double total = 0;
     bool sends = false;
@@ -411,33 +397,29 @@ static trek_status go_back(per_rank_call *c)
 }
 
 /* Finds the factor after backward. */
-static trek_status find_factor(per_rank_call *c)
+static trek_status find_factor(trek_pass *c)
 {
     trek_step *s = c->s;
     double total = 0;
     trek_status status = weigh(c, &total, NULL);
-    if (c->backward && !s->averaging)
+    if (c->backward && s->policy->sums)
         s->state.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
-    if (s->averaging && c->backward && status == TREK_OK && !c->rounds)
-        s->averaging->window_batches += c->batch->window ? c->batch->batches : 1;
+    if (c->backward && status == TREK_OK && !c->way && s->policy->end_pass)
+        s->policy->end_pass(s, c->batch->window ? c->batch->batches : 1);
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_unstash_grads(s);
     return status;
 }
 
-static trek_status run_all_rounds(per_rank_call *c)
+static trek_status run_window_of_way(trek_pass *c)
 {
-    trek_step *s = c->s;
-    int64_t batches = 0, end = c->batch->first_batch + c->batch->batches;
-    trek_status status = trek_background_begin(s->averaging->background, c->batch->first_batch, end);
+    trek_status status = c->way->begin(c->s, c->batch);
     if (status == TREK_OK)
         status = run_ranks(c, run_rank, false);
-    status = trek_background_end(s->averaging->background, status, &batches);
-    s->averaging->window_batches += batches;
-    return status;
+    return c->way->end(c->s, status);
 }
 
-static trek_status run_per_rank_step(per_rank_call *c)
+static trek_status run_per_rank_step(trek_pass *c)
 {
     trek_step *s = c->s;
     bool sends = false;
@@ -446,7 +428,7 @@ static trek_status run_per_rank_step(per_rank_call *c)
         status = trek_job_sync_begin_pass(s, &sends);
     trek_overlap_begin(s, sends);
     if (status == TREK_OK)
-        status = c->rounds ? run_all_rounds(c) : run_ranks(c, run_rank, false);
+        status = c->way ? run_window_of_way(c) : run_ranks(c, run_rank, false);
     if (status == TREK_OK && c->known)
         status = go_back(c);
     trek_status sent = trek_overlap_end(s);
@@ -463,27 +445,28 @@ static trek_status run_per_rank_step(per_rank_call *c)
 }
 
 /* Weights are exchanged before backward if ranks wait for each other anyway, or would otherwise put gradients aside. */
-static void choose_way(per_rank_call *c)
+static void choose_way(trek_pass *c)
 {
     const trek_step *s = c->s;
     bool again = c->backward && !c->weighs && s->state.passes > 0;
-    c->known = c->backward && !c->batch->window && !s->averaging &&
+    c->known = c->backward && !c->batch->window && s->policy->sums &&
         (again || trek_job_has_others(&s->job) || s->overlap.possible || trek_team_meets(s->team));
-    c->stashes = again && !c->known && !s->averaging;
+    c->stashes = again && !c->known && s->policy->sums;
 }
 
-trek_var *trek_ranks_train_batch(trek_step *s, const trek_batch *batch)
+trek_var *trek_ranks_train_batch(trek_step *s, const trek_batch *batch) { return trek_ranks_train_window(s, batch, NULL); }
+
+trek_var *trek_ranks_train_window(trek_step *s, const trek_batch *batch, const trek_window_way *way)
 {
     trek_graph *graph = s->team->graph;
     if (batch->dataset->n_fields > 64)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "graph_train_batch: dataset: more than 64 fields; at most 64 are possible");
-    per_rank_call c = { .s = s, .graph_loader = graph->graph_loader, .batch = batch, .backward = trek_graph_learns(graph),
+    trek_pass c = { .s = s, .way = way, .graph_loader = graph->graph_loader, .batch = batch, .backward = trek_graph_learns(graph),
                         .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
                         .offload = trek_grad_mode_here.offload,
                         .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
                         .rng_draw = trek_rank_here.rng_draw,
                         .batch_size = trek_loader_plan(graph->graph_loader->loader)->batch_size };
-    c.rounds = trek_ranks_background(s) && c.backward && batch->window;
     c.weighs = c.backward && trek_accumulation_weighs(&graph->accumulation);
     if (c.weighs)
         c.denominator = trek_accumulation_denominator(&graph->accumulation, c.denominator);
@@ -513,7 +496,5 @@ bool trek_ranks_read_parts(const trek_step *s) { return s->team->local_ranks > 1
 
 int64_t trek_ranks_window(trek_step *s)
 {
-    if (trek_ranks_background(s) && trek_team_is_training(s->team))
-        return INT32_MAX; /* all that is left */
     return s->pace.sites ? 0 : trek_workload_window(s->pace.workload);
 }

@@ -9,6 +9,7 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/comm/nccl.h"
+#include "distributed/policy/policy.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/reduce.h"
 #include "graph/graph_internal.h"
@@ -53,8 +54,8 @@ static void drop(ranks_recording *r)
 static const char *obstacle(const trek_stepper *stepper)
 {
     const trek_step *s = &((const ranks_stepper *)stepper)->step;
-    if (s->averaging)
-        return "parameters are averaged, which needs trek_graph_train_batch";
+    if (s->policy->obstacle)
+        return s->policy->obstacle;
     if (trek_job_has_others(&s->job) && s->job.ranks_most > 1)
         return "several processes with several ranks each train the graph";
     if (s->team->sharers > 1)

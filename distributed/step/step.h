@@ -14,6 +14,7 @@
 
 struct trek_averaging;
 struct trek_batch;
+struct trek_step_policy;
 
 /* How long ranks take, and how much each of them gets. */
 typedef struct trek_pace {
@@ -41,6 +42,7 @@ typedef struct trek_overlapping {
 typedef struct trek_step {
     trek_team *team;         /* borrowed */
     trek_job job;
+    const struct trek_step_policy *policy;
     trek_pace pace;
     trek_overlapping overlap;
     struct trek_averaging *averaging; /* of parameters instead of gradients (average.h); NULL: gradients are summed */

@@ -9,11 +9,12 @@
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "distributed/background/background.h"
+#include "distributed/background/site.h"
 #include "distributed/comm/nccl.h"
+#include "distributed/policy/policy.h"
 #include "distributed/step/average.h"
 #include "distributed/ddp.h"
 #include "distributed/step/update.h"
-#include "distributed/step/site.h"
 #include "distributed/step/per_rank_step.h"
 #include "distributed/step/observations.h"
 #include "distributed/step/gradients.h"
@@ -79,9 +80,12 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
         status = trek_site_make(s, &workload);
     else if (status == TREK_OK && !(s->pace.workload = trek_workload_new(s->job.world_size, &workload)))
         status = trek_error_status();
-    if (status == TREK_OK)
-        trek_job_sync_publish(s);
-    return status;
+    if (status != TREK_OK)
+        return status;
+    if (s->averaging)
+        s->averaging->in_rounds = s->averaging->site ? &trek_site_policy : &trek_rounds_policy;
+    trek_job_sync_publish(s);
+    return TREK_OK;
 }
 
 /* Makes the step of a team, with the other processes of its job. */
@@ -122,6 +126,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     trek_step *s = &own->step;
     own->base = (trek_stepper){ &ranks_class, graphs[0] };
     s->team = &own->team;
+    s->policy = opts->averages ? &trek_average_policy : &trek_exact_policy;
     s->pace.sites = sites;
     s->overlap.asked = opts->overlap;
     s->grad_norm = NAN;
@@ -314,17 +319,19 @@ static trek_var *forward(trek_stepper *stepper, trek_var *const *inputs, int n)
 }
 static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight)
 {
-    return trek_ranks_backward(step_of(stepper), loss, weight);
+    trek_step *s = step_of(stepper);
+    return s->policy->backward(s, loss, weight);
 }
 static trek_var *train_batch(trek_stepper *stepper, const trek_batch *batch)
 {
-    return trek_site_train_batch(step_of(stepper), batch);
+    trek_step *s = step_of(stepper);
+    return s->policy->train_batch(s, batch);
 }
-static trek_status reduce(trek_stepper *stepper) { return trek_ranks_reduce(step_of(stepper)); }
-static trek_status step(trek_stepper *stepper) { return trek_ranks_step(step_of(stepper)); }
+static trek_status reduce(trek_stepper *stepper) { return step_of(stepper)->policy->reduce(step_of(stepper)); }
+static trek_status step(trek_stepper *stepper) { return step_of(stepper)->policy->step(step_of(stepper)); }
 static trek_status detach(trek_stepper *stepper) { return trek_ranks_detach(step_of(stepper)); }
 static trek_status constants(trek_stepper *stepper) { return trek_ranks_constants(step_of(stepper)); }
-static int64_t window(trek_stepper *stepper) { return trek_ranks_window(step_of(stepper)); }
+static int64_t window(trek_stepper *stepper) { return step_of(stepper)->policy->window(step_of(stepper)); }
 static bool reads_parts(const trek_stepper *stepper) { return trek_ranks_read_parts(step_of(stepper)); }
 static trek_status gather_observations(trek_stepper *stepper) { return trek_ranks_gather_observations(step_of(stepper)); }
 static trek_metric *join_metric(trek_stepper *stepper, trek_metric *metric)

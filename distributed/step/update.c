@@ -7,8 +7,10 @@
 #include "distributed/step/update.h"
 #include "distributed/step/shares.h"
 #include "distributed/step/reduce.h"
+#include "distributed/step/gathered.h"
 #include "distributed/step/gradients.h"
-#include "distributed/step/average.h"
+#include "distributed/step/per_rank_step.h"
+#include "distributed/policy/policy.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/load_state.h"
 #include "distributed/step/overlap.h"
@@ -60,8 +62,6 @@ static trek_status meet(trek_step *s, trek_status own, bool update)
 
 trek_status trek_ranks_reduce(trek_step *s)
 {
-    if (s->averaging)
-        return trek_fail(TREK_ERR_STATE, "graph_reduce: the parameters are averaged, and the gradients stay each rank's own");
     trek_job_say(&s->job, "reduce", true);
     trek_ranks_note_gradients(s);
     trek_team_follow_flags(s->team);
@@ -137,8 +137,6 @@ void trek_ranks_count_step(trek_step *s)
 
 trek_status trek_ranks_step(trek_step *s)
 {
-    if (s->averaging)
-        return trek_ranks_average(s);
     trek_status status = trek_error_status();
     if (status == TREK_OK && !s->team->replicas[0].optimizer)
         status =
@@ -165,3 +163,8 @@ trek_status trek_ranks_step(trek_step *s)
     trek_ranks_count_step(s);
     return TREK_OK;
 }
+
+const trek_step_policy trek_exact_policy = {
+    .name = "exact", .sums = true, .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
+    .begin_pass = trek_overlap_keep, .backward = trek_ranks_backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
+};

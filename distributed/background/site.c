@@ -8,7 +8,9 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/background/background.h"
+#include "distributed/background/rounds.h"
 #include "distributed/balance/workload.h"
+#include "distributed/policy/policy.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
@@ -16,7 +18,7 @@
 #include "distributed/step/gradients.h"
 #include "distributed/step/per_rank_step.h"
 #include "distributed/step/shares.h"
-#include "distributed/step/site.h"
+#include "distributed/background/site.h"
 #include "distributed/step/update.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/rank_context.h"
@@ -94,6 +96,7 @@ static trek_status make_step(trek_step *s, const trek_workload_opts *o)
     s->averaging->site = site;
     site->team = s->team;
     trek_job_begin(&site->job, NULL, s->team->local_ranks, s->team->kinds);
+    site->policy = &trek_exact_policy;
     site->overlap.asked = s->overlap.asked;
     site->grad_norm = NAN;
     trek_step_reset(&site->state);
@@ -164,28 +167,6 @@ static trek_status train_batch(site_pass *p, const trek_batch *batch)
     return status;
 }
 
-static trek_status run_batches(site_pass *p, int64_t first, int64_t end)
-{
-    trek_step *s = p->s;
-    trek_loader *loader = s->team->graph->graph_loader->loader;
-    trek_reader *reader = trek_ranks_reader(s, 0, loader);
-    trek_status status = reader ? trek_reader_begin(reader, p->window->epoch, first, end) : trek_error_status();
-    for (int64_t k = first; k < end && status == TREK_OK; k++) {
-        trek_batch *batch = trek_reader_next(reader);
-        if (!batch)
-            return trek_error_status();
-        batch->first = (k - p->window->first_batch) * trek_loader_plan(loader)->batch_size;
-        batch->global = batch->n;
-        status = trek_background_before(s->averaging->background, 0);
-        if (status == TREK_OK)
-            status = train_batch(p, batch);
-        if (status == TREK_OK)
-            trek_background_ran(s->averaging->background, 0, batch->n);
-        trek_job_say(&s->job, "forward and backward", false);
-    }
-    return status;
-}
-
 /* Removes everything of a step that has failed; the error remains. */
 static void drop_step(trek_step *site)
 {
@@ -195,23 +176,13 @@ static void drop_step(trek_step *site)
     trek_step_merged(site);
 }
 
-static trek_status run_rounds(site_pass *p)
+static trek_status run_batch(void *arg, trek_batch *batch)
 {
-    trek_step *s = p->s;
-    trek_allotment a;
-    trek_status status;
-    while (trek_background_next(s->averaging->background, 0, &a, &status)) {
-        for (int k = 0; k < a.n && status == TREK_OK; k++)
-            status = run_batches(p, a.of[k].first, a.of[k].end);
-        if (status != TREK_OK)
-            drop_step(s->averaging->site);
-        if ((status = trek_background_done(s->averaging->background, 0, status)) != TREK_OK)
-            break;
-    }
-    if (s->team->replicas[0].reader)
-        trek_reader_rest(s->team->replicas[0].reader, 0, 0);
-    return status;
+    batch->global = batch->n;
+    return train_batch(arg, batch);
 }
+
+static void drop(void *arg) { drop_step(((site_pass *)arg)->s->averaging->site); }
 
 /* For the job this is a pass of the first rank, which has trained everything. */
 static trek_status run_pass(site_pass *p)
@@ -224,7 +195,7 @@ static trek_status run_pass(site_pass *p)
     if (status == TREK_OK) {
         status = trek_background_begin(s->averaging->background, first, first + p->window->batches);
         if (status == TREK_OK)
-            status = run_rounds(p);
+            status = trek_rounds_run(s, 0, p->window, &(trek_rounds_way){ run_batch, drop, p });
         status = trek_background_end(s->averaging->background, status, &batches);
     }
     s->averaging->window_batches += batches;
@@ -239,9 +210,9 @@ static trek_status run_pass(site_pass *p)
     return status;
 }
 
-trek_var *trek_site_train_batch(trek_step *s, const trek_batch *batch)
+static trek_var *train(trek_step *s, const trek_batch *batch)
 {
-    if (!trek_ranks_background(s) || !s->averaging->site || !batch->window || !trek_graph_learns(s->team->graph))
+    if (!batch->window || !trek_graph_learns(s->team->graph))
         return trek_ranks_train_batch(s, batch);
     site_pass pass = { .s = s, .window = batch, .rng_step = trek_rank_here.rng_step, .rng_draw = trek_rank_here.rng_draw };
     trek_job_say(&s->job, "forward and backward", true);
@@ -250,3 +221,9 @@ trek_var *trek_site_train_batch(trek_step *s, const trek_batch *batch)
     /* the mean is among what the ranks have observed */
     return trek_var_from(trek_tensor_full(trek_dims_none(), (double)NAN, TREK_F32, trek_ranks_device(s->team->ranks, 0)));
 }
+
+const trek_step_policy trek_site_policy = {
+    .name = "site", .obstacle = TREK_AVERAGE_OBSTACLE, .train_batch = train, .window = trek_rounds_window,
+    .begin_pass = trek_average_begin_pass, .after_batch = trek_average_local_step, .end_pass = trek_average_count,
+    .backward = trek_average_no_backward, .reduce = trek_average_no_reduce, .step = trek_rounds_step,
+};

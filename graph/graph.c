@@ -427,6 +427,15 @@ trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, doub
     return loss ? backward(s, loss, weight) : trek_fail_missing("graph_backward_weighted", "loss");
 }
 
+trek_status trek_graph_grad(trek_graph *graph, trek_var *loss, trek_var *const *inputs, int n, const trek_backward_opts *opts,
+                            trek_var **grads)
+{
+    trek_stepper *s = stepper_of(graph, "graph_grad");
+    if (!s)
+        return trek_error_status();
+    return loss ? s->klass->grad(s, loss, inputs, n, opts, grads) : trek_fail_missing("graph_grad", "loss");
+}
+
 trek_status trek_graph_reduce(trek_graph *graph)
 {
     trek_stepper *s = stepper_of(graph, "graph_reduce");

@@ -34,7 +34,8 @@ bool trek_overlap_wants(const ranks_stepper *s)
 {
     const trek_accumulation *a = &s->base.graph->accumulation;
     int last = trek_accumulation_weighs(a) ? a->passes : 1;
-    return s->overlaps && s->step.passes + 1 == last && s->step.phase != TREK_STEP_SENT && !trek_ranks_meet(s);
+    return s->overlaps && s->step.passes + 1 == last && s->step.phase != TREK_STEP_SENT && !s->step.joins_grads &&
+        !trek_ranks_meet(s);
 }
 
 /* --- a rank's part ----------------------------------------------------------------------- */

@@ -8,7 +8,8 @@
 /* Determines whether the engine supports it: s->overlaps. */
 trek_status trek_overlap_plan(ranks_stepper *s);
 
-/* Returns whether the next pass is the step's last and may send. Layers that meet need the engine for themselves. */
+/* Returns whether the next pass is the step's last and may send. Layers that meet, and
+ * gradients that are added up over processes, need the engine for themselves. */
 bool trek_overlap_wants(const ranks_stepper *s);
 /* Begins a backward pass that all ranks make and whose gradients are those of the step. */
 void trek_overlap_begin(ranks_stepper *s, bool sends);

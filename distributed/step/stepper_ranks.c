@@ -505,6 +505,7 @@ static void forget_loader(trek_stepper *stepper)
 
 static const trek_stepper_class ranks_class = {
     .name = "ranks", .free = free_ranks, .forward = trek_ranks_forward, .backward = trek_ranks_backward,
+    .grad = trek_ranks_grad,
     .reduce = trek_ranks_reduce, .step = trek_ranks_step, .zero_grad = zero_grad, .train = train, .freeze = freeze,
     .parameters_changed = parameters_changed, .set_optimizer = set_optimizer,
     .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,

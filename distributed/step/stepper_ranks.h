@@ -151,6 +151,10 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
 typedef trek_status (*trek_alone_fn)(ranks_stepper *s, void *arg);
 trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, bool goes_back, trek_alone_fn fn, void *arg);
 
+/* job_grad.c */
+trek_status trek_ranks_grad(trek_stepper *stepper, trek_var *loss, trek_var *const *inputs, int n,
+                            const trek_backward_opts *opts, trek_var **grads);
+
 /* forward.c */
 trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n);
 bool trek_graph_states_are_reset(const trek_graph *graph);

@@ -49,6 +49,7 @@ typedef struct trek_rank_context {
     uint64_t batch_digest;     /* in a job of several processes: a digest of what its loader gives; 0: not compared */
     const void *recording;     /* the trek_graph whose training function runs; NULL: none */
     double recording_rows;     /* samples of the batch that it runs on */
+    bool joins_grads;          /* trek_graph_grad runs, which adds up the gradients of parameters over the processes */
     int64_t waited_ns;         /* how long this thread has waited for other ranks inside layers, in total */
     int64_t fed_ns;            /* how long it has waited for a reader's batches, or fetched them; */
     int64_t loader_ns;         /* and for a loader's, which may serve all ranks of the process */

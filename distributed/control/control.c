@@ -46,6 +46,22 @@ static void stay_behind(const trek_control *control)
         trek_sleep_ns(left);
 }
 
+/* Takes note of what the others have already sent. If it says that the group has ended, they learn the reason from this
+ * process before it leaves, after which it could not pass anything on. */
+static void hear_all(trek_control *control)
+{
+    for (int i = 0; i < control->links_count && control->started && !atomic_load(&control->ended); i++)
+        if (control->links[i].fd >= 0)
+            trek_control_serve_link(control, &control->links[i]);
+}
+
+void trek_control_leave(trek_control *control, bool exited)
+{
+    hear_all(control);
+    trek_control_say_goodbye(control, exited);
+    atomic_store(&control->stopping, true);
+}
+
 /* Reports that this process ends by exit(), which its peers then can tell from a crash. */
 static void say_exit(void)
 {
@@ -58,7 +74,7 @@ static void say_exit(void)
         if (!control || atomic_load(&control->ended) || !trek_lock_acquire_within(&control->lock, 1000000000))
             continue;
         if (control->started && !atomic_load(&control->stopping))
-            trek_control_say_goodbye(control, true);
+            trek_control_leave(control, true);
         atomic_store(&control->stopping, true);
         trek_lock_release(&control->lock);
     }
@@ -392,8 +408,7 @@ void trek_control_free(trek_control **place)
         forget(control);
         trek_lock_acquire(&control->lock);
         if (!atomic_load(&control->stopping))
-            trek_control_say_goodbye(control, false);
-        atomic_store(&control->stopping, true);
+            trek_control_leave(control, false);
         trek_lock_release(&control->lock);
         trek_control_wake(control);
         if (control->has_thread)

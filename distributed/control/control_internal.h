@@ -161,6 +161,8 @@ struct trek_control {
 };
 
 /* control.c */
+/* Leaves the group: hears what has come, then says goodbye. The thread still runs. */
+void trek_control_leave(trek_control *control, bool exited);
 /* Make what needs no connection, and free it. The options are used as they are. make returns NULL on failure (MEMORY). */
 trek_control *trek_control_make(const trek_control_opts *opts);
 void trek_control_destroy(trek_control *control);

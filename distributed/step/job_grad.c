@@ -9,7 +9,7 @@
 #include "distributed/replica/agreement.h"
 #include "distributed/step/gathered.h"
 #include "distributed/step/split_pass.h"
-#include "tensor/memory_internal.h"
+#include "tensor/rank_context.h"
 
 /* --- a sum over processes as an op ------------------------------------------------------------ */
 
@@ -68,10 +68,10 @@ static trek_status own_part(trek_step *s, void *arg)
     trek_var *seed = factor ? trek_var_from(factor) : NULL;
     if (!seed)
         return trek_error_status();
-    bool *joins = trek_split_grad_joins(), before = *joins;
-    *joins = true;
+    bool before = trek_rank_here.joins_grads;
+    trek_rank_here.joins_grads = true;
     trek_status status = trek_grad(&c->loss, 1, c->inputs, c->n, &seed, c->opts, c->grads);
-    *joins = before;
+    trek_rank_here.joins_grads = before;
     return status;
 }
 
@@ -158,7 +158,8 @@ trek_status trek_ranks_grad(trek_step *s, trek_var *loss, trek_var *const *input
     trek_status status = agree_on_weights(s, &call, check(s, loss, inputs, n, grads), &own);
     for (int k = 0; k < n && status == TREK_OK; k++)
         grads[k] = NULL;
-    bool weightless = own == 0 && !trek_team_meets(s->team); /* its part is 0, whatever the loss is; but others wait for its sums */
+    /* its part is 0, whatever the loss is; but others may wait for its sums */
+    bool weightless = own == 0 && !trek_team_meets(s->team);
     if (status == TREK_OK && (!weightless || s->state.joins_grads))
         status = s->team->local_ranks == 1 ? trek_ranks_alone(s, 0, true, own_part, &call) : own_part(s, &call);
     for (int k = 0; k < n && weightless && status == TREK_OK; k++)

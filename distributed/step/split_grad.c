@@ -9,11 +9,8 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
-#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
-
-TREK_PER_THREAD(bool, joins, false);
-bool *trek_split_grad_joins(void) { return joins(); }
+#include "tensor/rank_context.h"
 
 enum { MOST_RECORDED = 64 }; /* outputs of a node */
 
@@ -199,7 +196,7 @@ static trek_status check(const grad_call *c)
     bool params = false;
     for (int k = p->n_sources; k < p->n_sources + p->n_params; k++)
         params |= is_wanted(c, k);
-    if (params && p->interprocess && !*joins())
+    if (params && p->interprocess && !trek_rank_here.joins_grads)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "grad: inputs: a parameter of a graph that several processes train; each process has "
                          "a part of its gradient: use trek_graph_grad");

@@ -192,8 +192,7 @@ static int play_hurry(const part *me)
         struct pollfd polled = { .fd = control->links[1].fd, .events = POLLRDHUP };
         while (poll(&polled, 1, -1) != 1) {
         }
-        trek_control_say_goodbye(control, false);
-        atomic_store(&control->stopping, true);
+        trek_control_leave(control, false);
         trek_lock_release(&control->lock);
     } else if (me->process == 1) {
         processes_await_go();

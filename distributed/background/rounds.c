@@ -9,7 +9,7 @@
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/policy/average.h"
 #include "distributed/policy/policies.h"
-#include "graph/graph_loader_internal.h"
+#include "graph/batch_run.h"
 
 /* Trains on batches [first, end) of the epoch, which the site reads itself. */
 static trek_status run_batches(trek_step *s, int site, const trek_batch *window, trek_stretch of, const trek_rounds_way *way)

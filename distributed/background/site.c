@@ -20,7 +20,7 @@
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/overlap.h"
-#include "graph/graph_loader_internal.h"
+#include "graph/batch_run.h"
 #include "tensor/rank_context.h"
 
 /* --- who gets how much ------------------------------------------------------------------------------- */

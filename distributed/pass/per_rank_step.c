@@ -25,7 +25,7 @@
 #include "distributed/reduce/overlap.h"
 #include "distributed/system/system.h"
 #include "distributed/team/rank_sums.h"
-#include "graph/graph_loader_internal.h"
+#include "graph/batch_run.h"
 #include "optim/scaler_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"

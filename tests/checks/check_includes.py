@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder includes only from itself and the floors below it, and says so by paths from the root; what lies in tensor/cpu and
 tensor/cuda is theirs alone. The folders of distributed/ have such an order, too: each is listed with what else it may include.
-Sources of CUDA count, too.
+The plug-in that reads watched runs stands apart. Sources of CUDA count, too.
 What the drawing of the folders shows (docs/site/drawings/folders.dot) is what they include, and no more."""
 import pathlib
 import re
@@ -22,6 +22,8 @@ rooms = {"distributed/system/": (), "distributed/control/": ground[:1], "distrib
          "distributed/team/": team, "distributed/reduce/": reduce, "distributed/pass/": passes, "distributed/policy/": policy,
          "distributed/background/": (*policy, "distributed/policy/", "distributed/outer/"),
          "distributed/capture/": (*policy, "distributed/policy/", "distributed/stepper.h")}
+# what of monitor/ the plug-in libtrek-monitor consists of, and what the library has of it
+viewer, viewer_seam = "monitor/viewer/", ("monitor/viewer.h", "monitor/export.h", "monitor/page.h", "monitor/report.h", "monitor/base64.h")
 failures, seen, included = [], 0, set()
 for floor, folder in enumerate(floors):
     for source in sorted((root / folder).rglob("*")):
@@ -44,6 +46,11 @@ for floor, folder in enumerate(floors):
             for room in ("tensor/cpu/", "tensor/cuda/"):
                 if name.startswith(room) and not str(source.relative_to(root)).startswith(room):
                     failures.append(f"{where}: reaches into {room[:-1]}")
+            inside = str(source.relative_to(root)).startswith(viewer)
+            if name.startswith(viewer) and not inside:
+                failures.append(f"{where}: {viewer[:-1]} is a plug-in")
+            if inside and name.startswith("monitor/") and not name.startswith((viewer, *viewer_seam)):
+                failures.append(f"{where}: the plug-in knows nothing of what records")
             if other in floors and floors.index(other) > floor:
                 failures.append(f"{where}: up the house")
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "distributed/comm/nccl.h"
-#include "distributed/step/rank_sums.h"
+#include "distributed/team/rank_sums.h"
 #include "nn/module_internal.h"
 #include "tensor/debug.h"
 

@@ -4,7 +4,7 @@
 
 #include "distributed/balance/apportion.h"
 #include "distributed/ddp_internal.h"
-#include "distributed/step/split_forward.h"
+#include "distributed/pass/split_forward.h"
 
 typedef struct run_arg {
     trek_ddp *ddp;

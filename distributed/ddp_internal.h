@@ -6,8 +6,8 @@
 #include "autograd/var_internal.h"
 #include "distributed/ddp.h"
 #include "distributed/ranks_internal.h"
-#include "distributed/replica/replica.h"
-#include "distributed/step/reducer.h"
+#include "distributed/team/reducer.h"
+#include "distributed/team/replica.h"
 #include "tensor/memory_internal.h"
 #include "tensor/tensor_internal.h"
 

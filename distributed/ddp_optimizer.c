@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer of a wrapper's ranks, which may divide its state as the optimizer of a stepper does (step/sharded.c),
- * by step/sharer.h. After they are reduced, gradients are complete on every rank, so that programs can clip and
+/* An optimizer of a wrapper's ranks, which may divide its state as the optimizer of a stepper does (reduce/sharded.c),
+ * by team/sharer.h. After they are reduced, gradients are complete on every rank, so that programs can clip and
  * inspect them as without it. */
 #include "distributed/ddp_internal.h"
-#include "distributed/replica/agreement.h"
-#include "distributed/step/load_state.h"
-#include "distributed/step/sharer.h"
+#include "distributed/job/agreement.h"
+#include "distributed/team/load_state.h"
+#include "distributed/team/sharer.h"
 #include "optim/optimizer_move.h"
 
 typedef struct divided {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Brings gradients together with each replica's reducer (step/reducer.h). A rank's gradients are multiplied by its
+/* Brings gradients together with each replica's reducer (team/reducer.h). A rank's gradients are multiplied by its
  * share of the weights, or set to zero if that is 0. With overlap buckets are sent during the backward pass; which
  * parameters had gradients is exchanged afterwards, in a second meeting. */
 #include "autograd/ops.h"

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "distributed/step/rank_sums.h"
+#include "distributed/team/rank_sums.h"
 
 /* --- runs ------------------------------------------------------------------------------------------- */
 

@@ -8,9 +8,9 @@
 
 #include "distributed/control/wait.h"
 #include "distributed/ranks_internal.h"
-#include "distributed/step/handover.h"
-#include "distributed/step/rank_sums.h"
 #include "distributed/system/system.h"
+#include "distributed/team/handover.h"
+#include "distributed/team/rank_sums.h"
 #include "tensor/backend.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"

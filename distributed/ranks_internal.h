@@ -9,7 +9,7 @@
 trek_status trek_ranks_call(trek_ranks *ranks, trek_rank_fn fn, void *arg);
 trek_ranks *trek_ranks_retain(trek_ranks *ranks);
 trek_device trek_ranks_device(const trek_ranks *ranks, int rank);
-/* Records what the group's runs make devices do (step/recording.c); NULL: nothing records. The caller calls pause and
+/* Records what the group's runs make devices do (capture/recording.c); NULL: nothing records. The caller calls pause and
  * resume around each run; if pause fails, the run is not made. Each rank calls begin and end around its part. If
  * begin fails on one rank, it fails on all; end is called if begin has succeeded. */
 typedef struct trek_ranks_recorder {
@@ -23,7 +23,7 @@ void trek_ranks_set_recorder(trek_ranks *ranks, const trek_ranks_recorder *recor
 
 /* Returns the sums that layers of its ranks make (rank_sums.h). */
 struct trek_rank_sums *trek_ranks_sums(trek_ranks *ranks);
-/* Returns where the watch of a backward through split forwards (step/split_forward.h) is stored while it runs; NULL:
+/* Returns where the watch of a backward through split forwards (pass/split_forward.h) is stored while it runs; NULL:
  * nothing watches. */
 const struct trek_split_watch **trek_ranks_split_watch(trek_ranks *ranks);
 /* Returns the rank of the group as which the calling thread runs inside trek_ranks_run, or -1. */

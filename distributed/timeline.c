@@ -7,8 +7,8 @@
 
 #include "distributed/comm/comm_internal.h"
 #include "distributed/control/control.h"
-#include "distributed/replica/replica.h"
 #include "distributed/system/system.h"
+#include "distributed/team/replica.h"
 #include "distributed/timeline_internal.h"
 #include "graph/timeline_internal.h"
 #include "tensor/intern.h"

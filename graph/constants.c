@@ -266,10 +266,10 @@ trek_status trek_constants_move(trek_graph *graph)
 static trek_status replace(trek_graph *graph, const char *name, trek_constant *added)
 {
     trek_constants old = graph->constants, next;
-    trek_stepper *s = trek_graph_stepper(graph);
+    trek_stepper *s = graph->stepper; /* NULL: it has no replicas yet */
     if (added)
         added->lists = 1;
-    if (!s || !trek_constants_begin(&next, old.n + 1)) {
+    if (!trek_constants_begin(&next, old.n + 1)) {
         drop(added);
         return trek_error_status();
     }
@@ -281,7 +281,7 @@ static trek_status replace(trek_graph *graph, const char *name, trek_constant *a
         next.list[next.n++] = added;
     graph->constants = next;
     trek_status status = trek_constants_move(graph);
-    if (status == TREK_OK && s->klass->constants)
+    if (status == TREK_OK && s && s->klass->constants)
         status = s->klass->constants(s);
     if (status != TREK_OK) {
         graph->constants = old;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A graph as a module, and as the object of a training loop: its calls go to its stepper. */
 #include "graph/graph_internal.h"
-#include "graph/graph_loader_internal.h"
+#include "graph/batch_run.h"
 #include "graph/observe_internal.h"
 #include "graph/tree.h"
 #include "graph/verbs.h"
@@ -44,20 +44,12 @@ void trek_graph_layout_free(trek_graph_layout *layout)
     memset(layout, 0, sizeof *layout);
 }
 
-static int find_name(const trek_graph_name *names, int n, const char *name)
-{
-    for (int k = 0; k < n; k++)
-        if (strcmp(names[k].name, name) == 0)
-            return k;
-    return -1;
-}
-
 int trek_graph_layout_find(const trek_graph_layout *layout, const char *name)
 {
-    int k = find_name(layout->tags, layout->n_tags, name);
+    int k = trek_graph_find_name(layout->tags, layout->n_tags, name);
     if (k >= 0)
         return layout->tags[k].value;
-    k = find_name(layout->inputs, layout->n_inputs, name);
+    k = trek_graph_find_name(layout->inputs, layout->n_inputs, name);
     return k >= 0 ? layout->inputs[k].value : -1;
 }
 
@@ -89,8 +81,6 @@ static trek_var *forward_many(trek_module *self, trek_var *const *inputs, int n)
 }
 
 static trek_var *forward_one(trek_module *self, trek_var *x) { return forward_many(self, &x, 1); }
-
-_Atomic(const trek_graph_watch *) trek_graph_watcher;
 
 static void free_parts(trek_module *self)
 {
@@ -169,127 +159,6 @@ static trek_status remember_part(const char *name, trek_module *module, void *ar
 }
 
 trek_status trek_graph_find_below(trek_graph *graph) { return trek_module_each(&graph->base, remember_part, graph); }
-
-trek_status trek_graph_each(trek_graph *graph, trek_graph_fn fn, void *arg)
-{
-    trek_status status = fn(graph, arg);
-    for (int k = 0; k < graph->n_below && status == TREK_OK; k++)
-        status = fn(graph->below[k], arg);
-    return status;
-}
-
-static trek_status detach_one(trek_graph *graph, void *arg)
-{
-    (void)arg;
-    trek_status status = TREK_OK;
-    for (int k = 0; k < graph->layout.n_states && status == TREK_OK; k++)
-        status = trek_detach_slot(&graph->route.frame.states[k]);
-    for (int k = 0; k < graph->route.n_kept && status == TREK_OK; k++)
-        status = trek_detach_slot(&graph->route.frame.slots[graph->route.kept[k]]);
-    return status;
-}
-
-trek_status trek_graph_detach(trek_graph *graph)
-{
-    trek_status status = trek_graph_each(graph, detach_one, NULL);
-    for (int k = 0; k < graph->n_loops && status == TREK_OK; k++)
-        status = trek_loop_detach(graph->loops[k]);
-    return status;
-}
-
-static trek_status reset_one(trek_graph *graph, void *arg)
-{
-    (void)arg;
-    for (int k = 0; k < graph->layout.n_states; k++) {
-        trek_var_release(graph->route.frame.states[k]);
-        graph->route.frame.states[k] = NULL;
-    }
-    return TREK_OK;
-}
-
-trek_status trek_graph_reset_state(trek_graph *graph)
-{
-    return graph ? trek_graph_each(graph, reset_one, NULL) : trek_fail_missing("graph_reset_state", "graph");
-}
-
-/* --- tags and inputs --------------------------------------------------------- */
-
-int trek_graph_input_count(const trek_graph *graph) { return graph ? graph->layout.n_inputs : 0; }
-
-const char *trek_graph_input_name(const trek_graph *graph, int k)
-{
-    return graph && k >= 0 && k < graph->layout.n_inputs ? graph->layout.inputs[k].name : NULL;
-}
-
-int trek_graph_tag_count(const trek_graph *graph) { return graph ? graph->layout.n_tags : 0; }
-
-const char *trek_graph_tag_name(const trek_graph *graph, int k)
-{
-    return graph && k >= 0 && k < graph->layout.n_tags ? graph->layout.tags[k].name : NULL;
-}
-
-trek_var *trek_graph_tag_value(trek_graph *graph, int k) { return graph->route.frame.slots[graph->layout.tags[k].value]; }
-
-void trek_graph_put_tag(trek_graph *graph, int k, trek_var *value)
-{
-    trek_var **slot = &graph->route.frame.slots[graph->layout.tags[k].value];
-    trek_var *old = *slot;
-    *slot = value ? trek_var_retain(value) : NULL;
-    trek_var_release(old);
-    if (graph->unjoined)
-        graph->unjoined[k] = false;
-}
-
-trek_status trek_graph_unjoin_tag(trek_graph *graph, int k)
-{
-    if (!graph->unjoined && !(graph->unjoined = trek_calloc((size_t)graph->layout.n_tags, sizeof *graph->unjoined)))
-        return trek_error_status();
-    trek_graph_put_tag(graph, k, NULL);
-    graph->unjoined[k] = true;
-    return TREK_OK;
-}
-
-static void forget_tags(trek_graph *graph)
-{
-    for (int k = 0; k < graph->route.n_kept; k++) {
-        trek_var **slot = &graph->route.frame.slots[graph->route.kept[k]];
-        trek_var_release(*slot);
-        *slot = NULL;
-    }
-    for (int k = 0; graph->unjoined && k < graph->layout.n_tags; k++)
-        graph->unjoined[k] = false;
-}
-
-void trek_graph_forget_nested_tags(trek_graph *graph)
-{
-    if (!trek_route_is_mine(graph))
-        return; /* the forward ran on another thread, and does not change tags */
-    for (int k = 0; k < graph->n_below; k++)
-        forget_tags(graph->below[k]);
-}
-
-trek_var *trek_graph_tag_given(trek_graph *graph, int k, const char *path, const char *function)
-{
-    trek_var *value = trek_graph_tag_value(graph, k);
-    if (!value && graph->unjoined && graph->unjoined[k])
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: \"%s\": the ranks' values do not fit together as rows of the batch",
-                              function, path);
-    return value;
-}
-
-trek_var *trek_graph_tagged(trek_graph *graph, const char *tag)
-{
-    if (!graph || !tag) {
-        trek_fail_missing("graph_tagged", graph ? "tag" : "graph");
-        return NULL;
-    }
-    if (trek_gone(graph, "graph_tagged", "the graph"))
-        return NULL;
-    int k = find_name(graph->layout.tags, graph->layout.n_tags, tag);
-    if (k < 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "graph_tagged: tag: nothing is tagged \"%s\"", tag);
-    return trek_graph_tag_given(graph, k, tag, "graph_tagged");
-}
 
 /* --- the stepper -------------------------------------------------------------- */
 
@@ -390,7 +259,7 @@ trek_var *trek_graph_infer(trek_graph *graph, trek_var *const *inputs, int n, co
     if (trek_gone(graph, "graph_infer", "the graph"))
         return NULL;
     for (int k = 0; k < n_tags; k++) {
-        numbers[k] = tags[k] ? find_name(graph->layout.tags, graph->layout.n_tags, tags[k]) : -1;
+        numbers[k] = tags[k] ? trek_graph_find_name(graph->layout.tags, graph->layout.n_tags, tags[k]) : -1;
         if (numbers[k] < 0)
             return trek_fail_null(TREK_ERR_ARGUMENT, "graph_infer: tags: nothing is tagged \"%s\"", tags[k] ? tags[k] : "");
     }
@@ -531,7 +400,7 @@ trek_status trek_graph_replicate_input(trek_graph *graph, const char *input)
 {
     if (!graph || !input)
         return trek_fail_missing("graph_replicate_input", graph ? "input" : "graph");
-    int k = find_name(graph->layout.inputs, graph->layout.n_inputs, input);
+    int k = trek_graph_find_name(graph->layout.inputs, graph->layout.n_inputs, input);
     if (k < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "graph_replicate_input: input: the graph has no input \"%s\"", input);
     bool **replicated = &graph->settings.replicated;

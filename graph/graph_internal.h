@@ -177,11 +177,12 @@ void trek_graph_put_tag(struct trek_graph *graph, int k, trek_var *value);
 trek_status trek_graph_unjoin_tag(struct trek_graph *graph, int k); /* sets no value: the ranks' values do not fit together */
 
 void trek_observations_free(struct trek_graph *graph);
-void trek_graph_loader_free(struct trek_graph *graph);
 void trek_captures_free(struct trek_graph *graph); /* before the stepper, whose memory captured steps use */
 /* Drops what was recorded, so that the stepper can be freed. Returns false if a step function is running. */
 bool trek_captures_drop(struct trek_graph *graph);
 
+/* Returns the index of a name of tags or inputs, or -1. */
+int trek_graph_find_name(const trek_graph_name *names, int n, const char *name);
 /* Called before a forward of the whole graph: forgets nested graphs' tags of the last forward. */
 void trek_graph_forget_nested_tags(struct trek_graph *graph);
 /* Forgets what loops have published. */

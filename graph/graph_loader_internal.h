@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs one batch through a graph on the calling thread. Steppers make passes of such runs. */
+/* What a graph knows of its loader and of its registered loss. */
 #ifndef TREK_GRAPH_GRAPH_LOADER_INTERNAL_H
 #define TREK_GRAPH_GRAPH_LOADER_INTERNAL_H
 
@@ -20,39 +20,12 @@ typedef struct trek_graph_loader {
                               * trek_graph_set_loss */
 } trek_graph_loader;
 
-/* The sum of a rank's batches of one pass. */
-typedef struct trek_pass_sum {
-    double weight;           /* sum of the losses' weights */
-    double loss;             /* sum of weight * loss, as far as the host knows it */
-    trek_tensor *on_device;  /* the rest of that sum, a scalar (owned); NULL: none */
-    int64_t rows;
-} trek_pass_sum;
-
-typedef struct trek_batch_run {
-    const trek_graph_loader *graph_loader;
-    trek_grad_scaler *scaler; /* NULL: none */
-    trek_var *const *leaves; /* the only variables that get gradients */
-    int n_leaves;
-    double denominator;      /* backward is seeded with weight / denominator; <= 0: with 1 */
-    bool backward;
-    bool meets; /* its layers meet those of other ranks: their losses reach its leaves, even if its own loss has weight 0 */
-    void (*complete)(int k, void *arg); /* callback of trek_backward_watch; NULL: none */
-    void *arg;
-} trek_batch_run;
-
-/* Runs the graph on the calling rank under its autocast, and casts a 16-bit result to f32. */
-trek_var *trek_graph_forward_here(trek_graph *graph, trek_var *const *inputs, int n);
-/* Runs forward and loss, in the current scope, and gets the weight of the loss. Adds to *sum. */
-trek_status trek_graph_batch_loss(trek_graph *graph, const trek_batch *batch, const trek_batch_run *run, trek_pass_sum *sum,
-                                  trek_var **loss, double *weight);
-/* Runs backward from that loss, in the current scope. */
-trek_status trek_graph_batch_backward(trek_var *loss, double weight, int64_t rows, const trek_batch_run *run);
-/* Runs both in a scope of its own. */
-trek_status trek_graph_run_batch(trek_graph *graph, const trek_batch *batch, const trek_batch_run *run, trek_pass_sum *sum);
-/* Returns the sum as an f32 mean in the current scope, on the graph's device, and releases what the sum holds. */
-trek_var *trek_pass_mean(trek_pass_sum *sums, int n, trek_device device);
-void trek_pass_sum_clear(trek_pass_sum *sum);
-/* Returns whether a pass would add gradients now. */
-bool trek_graph_learns(const trek_graph *graph);
+static inline void trek_graph_loader_free(trek_graph *graph)
+{
+    if (graph->graph_loader)
+        trek_free(graph->graph_loader->fields);
+    trek_free(graph->graph_loader);
+    graph->graph_loader = NULL;
+}
 
 #endif

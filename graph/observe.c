@@ -13,6 +13,8 @@
 #include "graph/watch.h"
 #include "tensor/trace.h"
 
+_Atomic(const trek_graph_watch *) trek_graph_watcher;
+
 struct trek_trend {
     double *points;
     int count, capacity;

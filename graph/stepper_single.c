@@ -2,7 +2,7 @@
 /* The default stepper: one device, on the calling thread. */
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
-#include "graph/graph_loader_internal.h"
+#include "graph/batch_run.h"
 #include "nn/module_values.h"
 #include "nn/params.h"
 #include "optim/optimizer_internal.h"

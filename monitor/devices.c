@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "autograd/var.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/stepper.h"
 #include "monitor/monitor_internal.h"
 #include "nn/module.h"
 #include "nn/module_tree.h"

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rounds of averaging in the background: what sites do, what the averaging thread does, and how they wait for
  * each other. */
-#include "distributed/step/shares.h"
 #include "distributed/background/background.h"
+#include "distributed/pass/shares.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "distributed/background/site_values.h"
-#include "distributed/step/average.h"
-#include "distributed/step/job_sync.h"
+#include "distributed/pass/job_sync.h"
+#include "distributed/policy/average.h"
 #include "distributed/system/system.h"
 #include "tensor/trace.h"
 

@@ -2,7 +2,7 @@
 /* Averaging in the background. Each site trains its own batches in rounds, hands over a snapshot after each round,
  * and goes on. A thread of the process averages the snapshots of all sites, weighted by samples. Every site then
  * takes in the average, plus what it has trained since its snapshot. A site is a rank, or all ranks of a process
- * whose ranks make their steps together (step/site.c); the first rank then stands for the site. Sites wait for each
+ * whose ranks make their steps together (site.c); the first rank then stands for the site. Sites wait for each
  * other only at the bounds:
  *
  *     site      round k          round k+1        round k+2
@@ -16,7 +16,7 @@
 
 #include "distributed/background/dispatch.h"
 #include "distributed/outer/outer.h"
-#include "distributed/step/step.h"
+#include "distributed/team/step.h"
 
 typedef struct trek_background trek_background;
 

@@ -5,11 +5,11 @@
 
 #include "data/loader_internal.h"
 #include "distributed/background/background.h"
-#include "distributed/policy/policy.h"
-#include "distributed/step/average.h"
-#include "distributed/step/job_sync.h"
-#include "distributed/step/per_rank_step.h"
-#include "graph/graph_loader_internal.h"
+#include "distributed/pass/job_sync.h"
+#include "distributed/pass/per_rank_step.h"
+#include "distributed/policy/average.h"
+#include "distributed/policy/policies.h"
+#include "graph/batch_run.h"
 
 /* Trains on batches [first, end) of the epoch, which the site reads itself. */
 static trek_status run_batches(trek_step *s, int site, const trek_batch *window, trek_stretch of, const trek_rounds_way *way)

@@ -3,7 +3,7 @@
 #ifndef TREK_DISTRIBUTED_BACKGROUND_ROUNDS_H
 #define TREK_DISTRIBUTED_BACKGROUND_ROUNDS_H
 
-#include "distributed/step/step.h"
+#include "distributed/team/step.h"
 
 /* How a site trains. */
 typedef struct trek_rounds_way {

@@ -8,7 +8,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/outer/fragments.h"
-#include "distributed/step/average.h"
+#include "distributed/policy/average.h"
 #include "tensor/dlpack.h"
 
 /* --- the list ----------------------------------------------------------------------------------------- */

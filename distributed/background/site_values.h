@@ -3,10 +3,10 @@
  * are in host memory, one array for each site. A site is a rank, or all ranks of a process; such ranks have the same
  * values, so the values are read from the first and taken in by all. What is averaged are differences from the values
  * that all ranks had in common last (the center). So values that nobody has changed keep their bits. */
-#ifndef TREK_DISTRIBUTED_BACKGROUND_VALUES_H
-#define TREK_DISTRIBUTED_BACKGROUND_VALUES_H
+#ifndef TREK_DISTRIBUTED_BACKGROUND_SITE_VALUES_H
+#define TREK_DISTRIBUTED_BACKGROUND_SITE_VALUES_H
 
-#include "distributed/step/step.h"
+#include "distributed/team/step.h"
 
 /* A segment of the arena or a part of a segment: of its parameter (state -1) or of one of its states. */
 typedef struct trek_value_item {

@@ -3,7 +3,7 @@
  *
  * A process that trains alone is a job of one. It has no communicator and answers for itself: a gather returns its own
  * bytes, a sum its own values, and it agrees with itself. So code asks the job the same questions whatever the number
- * of processes is. What the processes tell each other in passes and steps is in step/job_sync.h. */
+ * of processes is. What the processes tell each other in passes and steps is in pass/job_sync.h. */
 #ifndef TREK_DISTRIBUTED_JOB_JOB_H
 #define TREK_DISTRIBUTED_JOB_JOB_H
 

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "distributed/checkpoint_internal.h"
+#include "distributed/reduce/sharded.h"
 #include "distributed/run/writer.h"
-#include "distributed/step/sharded.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/stepper.h"
 #include "nn/state_modules.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"

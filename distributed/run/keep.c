@@ -12,14 +12,14 @@
 #include <unistd.h>
 
 #include "data/loader_position.h"
-#include "distributed/step/average.h"
 #include "distributed/checkpoint_internal.h"
-#include "distributed/replica/agreement.h"
+#include "distributed/job/agreement.h"
+#include "distributed/policy/average.h"
+#include "distributed/reduce/sharded.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/run/writer.h"
-#include "distributed/step/observations.h"
-#include "distributed/step/sharded.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/stepper.h"
+#include "distributed/team/observations.h"
 #include "nn/replace_file.h"
 #include "nn/state_modules.h"
 

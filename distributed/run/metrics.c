@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/step/average.h"
+#include "distributed/policy/average.h"
 #include "distributed/run/run_internal.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/stepper.h"
 #include "distributed/system/system.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/graph_loader_internal.h"

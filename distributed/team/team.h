@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of this process, which train one graph together: their graphs, arenas and optimizers, and how their work is
- * cut. What is planned at set-up does not change. Two steps may be made by the same team (step/step.h), one at a time.
+ * cut. What is planned at set-up does not change. Two steps may be made by the same team (step.h), one at a time.
  *
  * Between two runs of the ranks these are idle, and the caller may read and change their data. */
 #ifndef TREK_DISTRIBUTED_TEAM_TEAM_H
@@ -9,8 +9,8 @@
 #include "distributed/balance/slowdown.h"
 #include "distributed/balance/stopwatch.h"
 #include "distributed/ranks_internal.h"
-#include "distributed/replica/replica.h"
-#include "distributed/step/reducer.h"
+#include "distributed/team/reducer.h"
+#include "distributed/team/replica.h"
 #include "graph/graph_internal.h"
 #include "nn/module_internal.h"
 #include "optim/optimizer_internal.h"

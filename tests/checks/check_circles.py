@@ -22,8 +22,8 @@ CIRCLES = {
     "data": [],
     # the search along a line evaluates the closure as the method does; a composed schedule asks others
     "optim": ["lbfgs lbfgs_search", "schedule schedule_compose"],
-    # a graph owns its parts, which run the graph
-    "graph": ["capture constants graph graph_loader observe record stepper_single"],
+    # a graph owns its captured steps, which call the graph
+    "graph": ["capture graph"],
     "onnx": [],
     "monitor": [],
     # the thread drives communicators, which give it work; what cannot be sent ends a group, and its end is sent

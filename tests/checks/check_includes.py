@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A folder includes only from itself and the floors below it, and says so by paths from the root; what lies in tensor/cpu and
-tensor/cuda is theirs alone. The control channel knows the system's interface and nothing of communicators, which know both alone. The plug-in that reads watched runs stands apart. Sources of CUDA count, too.
+tensor/cuda is theirs alone. The folders of distributed/ have such an order, too: each is listed with what else it may include.
+The plug-in that reads watched runs stands apart. Sources of CUDA count, too.
 What the drawing of the folders shows (docs/site/drawings/folders.dot) is what they include, and no more."""
 import pathlib
 import re
@@ -9,9 +10,18 @@ import sys
 
 floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "onnx", "distributed", "monitor"]
 root = pathlib.Path(sys.argv[1])
-# rooms of distributed/: which others each may include
-rooms = {"distributed/system/": (), "distributed/control/": ("distributed/system/",),
-         "distributed/comm/": ("distributed/system/", "distributed/control/")}
+# folders of distributed/, from below: what else of it each may include
+ground = ("distributed/system/", "distributed/control/", "distributed/comm/")
+balance = ("distributed/balance/", "distributed/plan.h")
+team = (*ground, *balance, "distributed/job/", "distributed/ranks.h", "distributed/ranks_internal.h", "distributed/ddp.h", "distributed/trainer.h")
+reduce = (*team, "distributed/team/")
+passes = (*reduce, "distributed/reduce/", "distributed/stop_internal.h")
+policy = (*passes, "distributed/pass/")
+rooms = {"distributed/system/": (), "distributed/control/": ground[:1], "distributed/comm/": ground[:2], "distributed/balance/": ground,
+         "distributed/outer/": (*ground, "distributed/outer.h"), "distributed/job/": (*ground, "distributed/ranks_internal.h", "distributed/ddp.h"),
+         "distributed/team/": team, "distributed/reduce/": reduce, "distributed/pass/": passes, "distributed/policy/": policy,
+         "distributed/background/": (*policy, "distributed/policy/", "distributed/outer/"),
+         "distributed/capture/": (*policy, "distributed/policy/", "distributed/stepper.h")}
 # what of monitor/ the plug-in libtrek-monitor consists of, and what the library has of it
 viewer, viewer_seam = "monitor/viewer/", ("monitor/viewer.h", "monitor/export.h", "monitor/page.h", "monitor/report.h", "monitor/base64.h")
 failures, seen, included = [], 0, set()

@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/stepper.h"
 #include "distributed/trainer.h"
 #include "nn/layers.h"
 #include "tests/support/refused.h"

@@ -10,7 +10,7 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "distributed/comm/comm.h"
-#include "distributed/step/job_products.h"
+#include "distributed/job/job_products.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/passes.h"

@@ -10,7 +10,7 @@
 #include "distributed/balance/plan.h"
 #include "distributed/ddp.h"
 #include "distributed/ranks.h"
-#include "distributed/step/rank_sums.h"
+#include "distributed/team/rank_sums.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
 #include "nn/module_internal.h"

@@ -7,7 +7,7 @@
 #include "autograd/ops.h"
 #include "data/dataset_class.h"
 #include "data/loader_position.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/stepper.h"
 #include "distributed/trainer.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/amp.h"

@@ -8,7 +8,7 @@
 #include "autograd/ops.h"
 #include "data/dataset_class.h"
 #include "data/loader_position.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/stepper.h"
 #include "graph/constants.h"
 #include "graph/timeline.h"
 #include "nn/layers.h"

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "distributed/ranks.h"
-#include "distributed/step/rank_sums.h"
+#include "distributed/team/rank_sums.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/refused.h"

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The policies that there are: rows of team/step_policy.h. */
+#ifndef TREK_DISTRIBUTED_POLICY_POLICIES_H
+#define TREK_DISTRIBUTED_POLICY_POLICIES_H
+
+#include "distributed/team/step_policy.h"
+
+/* One exact step of all ranks: that of one device (exact.c). */
+extern const trek_step_policy trek_exact_policy;
+/* Each rank makes its own steps; parameters are averaged when the ranks meet (average.c), or in rounds in the background, of
+ * ranks or of sites (background/). */
+extern const trek_step_policy trek_average_policy, trek_rounds_policy, trek_site_policy;
+
+#endif

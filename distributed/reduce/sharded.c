@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps of sharers, which divide as DeepSpeed's ZeRO stage 1 (Rajbhandari et al. 2020) and Megatron's distributed
+ * optimizer do. Every bucket of gradients is reduce-scattered, after backward or during it. Each sharer updates its
+ * part of the bucket, whose state no other sharer has, and an all-gather distributes the updated parameters.
+ *
+ * If an optimizer's class updates whole parameters, each parameter has one owner instead: gradients are reduced to
+ * the owner, which broadcasts what it has updated.
+ *
+ * The sharers are the processes, or the ranks of a single process. Ranks that share a process's parameters also share
+ * its cuts: each updates some of their chunks, and rank 0 exchanges with the other processes. If the engine adds in
+ * rank order, a step has the same bits as without sharing, except for the norm of gradients, whose squares are added
+ * in another order. */
+#include "distributed/reduce/gradients.h"
+#include "distributed/reduce/sharded.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/job/agreement.h"
+#include "distributed/reduce/overlap.h"
+#include "distributed/team/load_state.h"
+#include "distributed/team/sharer.h"
+#include "graph/graph_internal.h"
+#include "tensor/pool.h"
+#include "tensor/trace.h"
+
+/* Returns whether the rank exchanges with the other sharers, and updates for the ranks that share its arena. */
+static bool is_sharer(const trek_step *s, int rank) { return rank == 0 || !s->team->shared; }
+
+/* --- planning ------------------------------------------------------------------------------ */
+
+static int64_t count_chunks(int64_t elements) { return (elements + TREK_CHUNK - 1) / TREK_CHUNK; }
+
+/* The cuts of one rank. */
+typedef struct rank_cuts {
+    trek_sharer_cuts cuts;
+    trek_reduce_chunk *chunks; /* pieces of the cuts, and their sums of squares */
+    double *sums;
+    int n_chunks;
+} rank_cuts;
+
+struct trek_ranks_cuts {
+    trek_step *s;
+    const trek_optimizer_spec *spec;
+    rank_cuts ranks[];       /* [local_ranks] */
+};
+
+static trek_status plan_chunks(rank_cuts *made)
+{
+    const trek_arena_division *division = &made->cuts.division;
+    int64_t n = 0;
+    for (int k = 0; k < division->n_cuts; k++)
+        n += count_chunks(division->cuts[k].end - division->cuts[k].begin);
+    made->chunks = trek_calloc((size_t)n + 1, sizeof *made->chunks);
+    made->sums = trek_calloc((size_t)n + 1, sizeof *made->sums);
+    if (!made->chunks || !made->sums)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < division->n_cuts; k++) {
+        const trek_arena_cut *cut = &division->cuts[k];
+        for (int64_t at = cut->begin; at < cut->end; at += TREK_CHUNK)
+            made->chunks[made->n_chunks++] = (trek_reduce_chunk){
+                .part = cut->part, .begin = at, .end = at + TREK_CHUNK < cut->end ? at + TREK_CHUNK : cut->end };
+    }
+    return TREK_OK;
+}
+
+static trek_sharer sharer_of(const trek_step *s, int rank)
+{
+    const rank_replica *own = &s->team->replicas[rank];
+    return (trek_sharer){ trek_step_carrier(s, rank), own->arena, own->reducer, own->optimizer };
+}
+
+static bool has_masters(const trek_arena *arena)
+{
+    bool has = false;
+    for (int p = 0; p < arena->n_parts; p++)
+        has |= trek_arena_part_is_low(&arena->parts[p]);
+    return has;
+}
+
+/* If an optimizer exists, its masters are divided together with the parameters. */
+static trek_status make_cuts(int rank, void *arg)
+{
+    trek_ranks_cuts *made = arg;
+    rank_cuts *own = &made->ranks[rank];
+    trek_sharer sharer = sharer_of(made->s, rank);
+    trek_tensor *masters[TREK_DTYPE_COUNT] = { NULL };
+    if (!is_sharer(made->s, rank))
+        return TREK_OK;
+    bool moves = sharer.optimizer && has_masters(sharer.arena);
+    trek_status status = moves ? trek_sharer_gather_masters(&sharer) : TREK_OK;
+    for (int p = 0; p < sharer.arena->n_parts && moves && status == TREK_OK; p++)
+        masters[p] = trek_optimizer_gathered_of(sharer.optimizer, TREK_OWN_MASTERS, p);
+    if (status == TREK_OK)
+        status = trek_sharer_cut(&sharer, made->spec, made->s->team->bucket_bytes, masters, &own->cuts);
+    if (moves)
+        trek_optimizer_gather_end(sharer.optimizer);
+    return status == TREK_OK ? plan_chunks(own) : status;
+}
+
+/* Exchanges the cuts that were made and those of the rank. */
+static trek_status take_cuts(int rank, void *arg)
+{
+    trek_ranks_cuts *made = arg;
+    rank_replica *replica = &made->s->team->replicas[rank];
+    rank_cuts *own = &made->ranks[rank];
+    trek_sharer sharer = sharer_of(made->s, rank);
+    if (!is_sharer(made->s, rank))
+        return TREK_OK;
+    trek_reduce_chunk *chunks = replica->own_chunks;
+    double *sums = replica->own_sums;
+    int n_chunks = replica->n_own_chunks;
+    trek_sharer_take(&sharer, &own->cuts);
+    replica->own_chunks = own->chunks;
+    replica->own_sums = own->sums;
+    replica->n_own_chunks = own->n_chunks;
+    own->chunks = chunks;
+    own->sums = sums;
+    own->n_chunks = n_chunks;
+    return TREK_OK;
+}
+
+static trek_status drop_cuts(int rank, void *arg)
+{
+    rank_cuts *own = &((trek_ranks_cuts *)arg)->ranks[rank];
+    trek_sharer_cuts_clear(&own->cuts);
+    trek_free(own->chunks);
+    trek_free(own->sums);
+    return TREK_OK;
+}
+
+trek_status trek_ranks_cut(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
+{
+    trek_ranks_cuts *made = trek_calloc(1, sizeof *made + (size_t)s->team->local_ranks * sizeof *made->ranks);
+    *before = NULL;
+    if (!made)
+        return TREK_ERR_MEMORY;
+    made->s = s;
+    made->spec = spec;
+    trek_status status = trek_ranks_call(s->team->ranks, make_cuts, made);
+    *before = made;
+    if (status == TREK_OK)
+        trek_ranks_call(s->team->ranks, take_cuts, made);
+    else
+        trek_ranks_cut_end(before, true);
+    return status;
+}
+
+void trek_ranks_cut_end(trek_ranks_cuts **address, bool keep)
+{
+    trek_ranks_cuts *before = *address;
+    *address = NULL;
+    if (!before)
+        return;
+    if (!keep)
+        trek_ranks_call(before->s->team->ranks, take_cuts, before);
+    trek_ranks_call(before->s->team->ranks, drop_cuts, before);
+    trek_free(before);
+}
+
+trek_status trek_ranks_plan_shards(trek_step *s)
+{
+    trek_ranks_cuts *before = NULL;
+    trek_status status = s->team->sharers > 1 ? trek_ranks_cut(s, NULL, &before) : TREK_OK;
+    trek_ranks_cut_end(&before, true);
+    return status;
+}
+
+static bool has_owners(const trek_arena *arena, const int *owner)
+{
+    if (!owner || !arena->owner)
+        return !owner && !arena->owner;
+    return memcmp(owner, arena->owner, (size_t)arena->n_segments * sizeof *owner) == 0;
+}
+
+trek_status trek_ranks_cut_for(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
+{
+    *before = NULL;
+    if (s->team->sharers == 1)
+        return TREK_OK;
+    int *owner;
+    trek_status status = trek_optimizer_owners(spec, s->team->replicas[0].arena, &owner);
+    bool fits = status != TREK_OK || has_owners(s->team->replicas[0].arena, owner);
+    trek_free(owner);
+    if (!fits)
+        status = trek_overlap_keep(s); /* gradients that were sent lie in the parts of the old cuts */
+    return status == TREK_OK && !fits ? trek_ranks_cut(s, spec, before) : status;
+}
+
+/* --- runs over a sharer's chunks on a rank's threads -------------------------------------------- */
+
+typedef struct own_work {
+    rank_replica *own;
+    int64_t first;           /* part 0 of the work is chunk `first` */
+    const trek_update_state *update; /* NULL: the chunks are measured */
+} own_work;
+
+static void work_chunks(void *arg, int64_t begin, int64_t end)
+{
+    const own_work *w = arg;
+    const trek_arena *arena = w->own->arena;
+    for (int64_t k = w->first + begin; k < w->first + end; k++) {
+        const trek_reduce_chunk *chunk = &w->own->own_chunks[k];
+        const trek_arena_part *part = &arena->parts[chunk->part];
+        bool finite;
+        if (w->update) {
+            trek_optimizer_apply_range(w->own->optimizer, chunk->part, chunk->begin, chunk->end, w->update->grad_scale,
+                                       w->update->value_limit, false);
+            continue;
+        }
+        arena->backend->sum_squares(part->wide, part->grads->data + (size_t)chunk->begin * trek_dtype_size(part->wide),
+                                    chunk->end - chunk->begin, &w->own->own_sums[k], &finite);
+        if (!finite)
+            w->own->own_sums[k] = NAN;
+    }
+}
+
+/* Ranks that share an arena take some chunks each. */
+static void work(trek_step *s, int rank, const trek_update_state *update)
+{
+    rank_replica *own = &s->team->replicas[s->team->shared ? 0 : rank];
+    int64_t n = own->n_own_chunks, parts = s->team->shared ? s->team->local_ranks : 1, part = s->team->shared ? rank : 0;
+    int64_t first = n * part / parts, end = n * (part + 1) / parts, each = (end - first + 4 * 16 - 1) / (4 * 16);
+    own_work w = { own, first, update };
+    if (update && trek_optimizer_is_whole(own->optimizer)) /* its update uses the threads itself */
+        work_chunks(&w, 0, end - first);
+    else if (end > first)
+        trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
+}
+
+/* --- gradients --------------------------------------------------------------------------------------- */
+
+/* Replaces each sharer's cuts of the gradients by the sum. What was already sent arrives. */
+static trek_status scatter(const rank_step *x)
+{
+    trek_comm *comm = trek_step_carrier(x->s, x->rank);
+    trek_status started = x->call->sent ? TREK_OK
+        : trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = comm, .starts = true, .scatters = true });
+    trek_status ended = trek_comm_finish(comm);
+    if (started != TREK_OK || ended != TREK_OK)
+        return started != TREK_OK ? started : ended;
+    return x->call->sent && x->s->state.factor != 1 ? trek_ranks_apply_grad_factor_here(x->rank, x->s) : TREK_OK;
+}
+
+static trek_status sum_shared(rank_step *x)
+{
+    trek_ranks_sum_shared(x);
+    return TREK_OK;
+}
+
+static trek_status sum_separate(rank_step *x) { return trek_job_has_others(&x->s->job) ? TREK_OK : scatter(x); }
+
+static trek_status between(rank_step *x)
+{
+    int64_t start = trek_trace_enter("reduce processes");
+    trek_status status = trek_comm_barrier(x->local);
+    if (x->rank == 0)
+        x->call->interprocess = status == TREK_OK ? scatter(x) : status;
+    trek_trace_end("reduce processes", start, x->s->team->graph->settings.steps);
+    return trek_ranks_meet_after(x, status);
+}
+
+/* Without an update a sharer keeps its part of the sum, to which more may be added. */
+static void keep(rank_step *x)
+{
+    trek_arena *arena = x->replica->arena;
+    if (!is_sharer(x->s, x->rank)) {
+        trek_arena_forget_grads(arena);
+        return;
+    }
+    trek_arena_zero_others(arena);
+    for (int k = 0; k < arena->n_segments; k++)
+        if (x->s->team->any[k]) {
+            arena->segments[k].param->leaf->has_grad = true;
+            trek_tensor_bump(arena->segments[k].param->leaf->grad->data);
+        }
+    if (x->rank == 0)
+        trek_step_accumulates(&x->s->state);
+}
+
+/* --- deciding ------------------------------------------------------------------------------------------- */
+
+/* Adds in the order of the sharers, so that all have the same bits. */
+static trek_status join_sums(const rank_step *x, double *sum)
+{
+    double sums[TREK_MAX_RANKS], own = 0;
+    for (int k = 0; k < x->replica->n_own_chunks; k++)
+        own += x->replica->own_sums[k];
+    trek_status status = trek_comm_gather_bytes(trek_step_carrier(x->s, x->rank), &own, sizeof own, sums);
+    *sum = 0;
+    for (int k = 0; k < x->s->team->sharers && status == TREK_OK; k++)
+        *sum += sums[k];
+    return status;
+}
+
+static trek_status measure(rank_step *x, double *sum)
+{
+    work(x->s, x->rank, NULL);
+    if (!x->s->team->shared)
+        return join_sums(x, sum);
+    trek_status status = trek_comm_barrier(x->local);
+    if (x->rank == 0)
+        x->call->interprocess = status == TREK_OK ? join_sums(x, &x->s->team->shared_squares) : status;
+    status = trek_ranks_meet_after(x, status);
+    *sum = x->s->team->shared_squares;
+    return status;
+}
+
+static trek_status decide(rank_step *x)
+{
+    double sum = 0;
+    trek_status status = x->measure ? measure(x, &sum) : TREK_OK;
+    if (status == TREK_OK)
+        x->state = trek_ranks_decide(x->s, sum, x->measure);
+    return status;
+}
+
+/* --- updating ------------------------------------------------------------------------------------------- */
+
+static trek_status gather_params(const rank_step *x)
+{
+    trek_sharer sharer = sharer_of(x->s, x->rank);
+    return trek_sharer_gather_params(&sharer);
+}
+
+static trek_status update_shared(rank_step *x)
+{
+    if (!x->state.skip)
+        work(x->s, x->rank, &x->state);
+    trek_status status = trek_comm_barrier(x->local);
+    if (x->rank == 0) {
+        trek_arena_zero_grads(x->replica->arena);
+        x->call->interprocess = status == TREK_OK && !x->state.skip ? gather_params(x) : status;
+    }
+    return trek_ranks_meet_after(x, status);
+}
+
+static trek_status update_separate(rank_step *x)
+{
+    if (!x->state.skip)
+        work(x->s, x->rank, &x->state);
+    trek_arena_zero_grads(x->replica->arena);
+    trek_status status = x->state.skip ? TREK_OK : gather_params(x);
+    if (status == TREK_OK && !x->state.skip)
+        trek_optimizer_commit(x->replica->optimizer);
+    return status;
+}
+
+static const arena_kind shared_arena = { NULL, sum_shared, between, decide, update_shared, keep };
+static const arena_kind separate_arenas = { trek_ranks_begin_separate, sum_separate, between, decide, update_separate, keep };
+
+/* --- the same on devices, which decide by themselves --------------------------------------------------------- */
+
+static trek_status decide_on_device(rank_step *x)
+{
+    (void)x;
+    return TREK_OK;
+}
+
+static trek_status update_on_device(rank_step *x)
+{
+    trek_comm *comm = trek_step_carrier(x->s, x->rank);
+    trek_ranks_claim_gradients(x);
+    trek_step_opts opts = trek_ranks_step_opts(x->s, x->rank);
+    opts.zero_grad = false;
+    opts.join_norm = trek_sharer_join_norm;
+    opts.arg = comm;
+    trek_status status = trek_optimizer_step_with(x->replica->optimizer, &opts);
+    if (status != TREK_OK) { /* the others are about to enter an exchange */
+        trek_comm_abort(comm, "a rank cannot update its part");
+        return status;
+    }
+    trek_arena_zero_grads(x->replica->arena);
+    return gather_params(x);
+}
+
+static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separate, between, decide_on_device, update_on_device,
+                                          keep };
+
+const arena_kind *trek_ranks_sharded_kind(const trek_step *s)
+{
+    return s->team->sharers == 1 ? NULL : s->team->shared ? &shared_arena : s->team->on_host ? &separate_arenas : &device_arenas;
+}
+
+/* --- the whole state ------------------------------------------------------------------------------------ */
+
+typedef struct gathering {
+    trek_step *s;
+    bool everywhere;
+} gathering;
+
+static trek_status gather_rank(int rank, void *arg)
+{
+    const gathering *g = arg;
+    trek_step *s = g->s;
+    if (!is_sharer(s, rank))
+        return TREK_OK;
+    trek_sharer sharer = sharer_of(s, rank);
+    return trek_sharer_gather_state(&sharer, rank == 0 && (g->everywhere || s->job.process == 0), TREK_OK);
+}
+
+trek_status trek_ranks_gather_state(trek_step *s, trek_status own, bool everywhere)
+{
+    if (!s || s->team->sharers == 1 || !s->team->replicas[0].optimizer)
+        return own;
+    if (own == TREK_OK) /* a sharer that has made no step since has the same states to give */
+        own = trek_ranks_follow_groups(s);
+    own = trek_replica_agree(s->job.comm, own, "the optimizer's state");
+    if (own == TREK_OK)
+        own = trek_ranks_call(s->team->ranks, gather_rank, &(gathering){ s, everywhere });
+    if (own != TREK_OK)
+        trek_ranks_forget_state(s);
+    return own;
+}
+
+void trek_ranks_forget_state(trek_step *s)
+{
+    if (s && s->team->replicas[0].optimizer)
+        trek_optimizer_gather_end(s->team->replicas[0].optimizer);
+}

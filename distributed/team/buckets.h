@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients in buckets: they are cut in the same way on all ranks, and sent in one order, as a backward pass
+ * completes them or all at once. */
+#ifndef TREK_DISTRIBUTED_TEAM_BUCKETS_H
+#define TREK_DISTRIBUTED_TEAM_BUCKETS_H
+
+#include "tensor/tensor.h"
+
+struct trek_reducer;
+
+/* Items [first, end), from the beginning of the first to the end of the last, or a piece of an item that is too
+ * large. In an arena that sharers cut at any element it is a stretch, which contains items as a whole, in part or not
+ * at all (then `first` is the next item). */
+typedef struct trek_bucket {
+    int part, first, end;
+    int owner;               /* the sharer that has all of it; -1: each has an even part, or there are no sharers */
+    int64_t begin, count;    /* number of elements */
+} trek_bucket;
+
+typedef struct trek_buckets {
+    int n;
+    trek_bucket *list;
+    int *first_of;           /* [items] the first bucket that contains an item */
+    int *waiting;            /* [buckets] items that are not complete in this pass */
+    int next;                /* the next one to be sent */
+} trek_buckets;
+
+/* Cuts the reducer's items into buckets of at most `bytes`. The first bucket has at most 1 MiB, so that an engine
+ * starts early. owner: [items] the owner of each among an arena's sharers; NULL: items have no owners. Fails with
+ * MEMORY. */
+trek_status trek_buckets_cut(trek_buckets *buckets, const struct trek_reducer *reducer, int64_t bytes, const int *owner);
+void trek_buckets_clear(trek_buckets *buckets);
+
+typedef void (*trek_bucket_fn)(const trek_bucket *bucket, void *arg);
+/* Begins a pass. */
+void trek_buckets_begin(trek_buckets *buckets);
+/* Notes that an item is complete, and sends the buckets that are complete and next in order. */
+void trek_buckets_complete(trek_buckets *buckets, int item, trek_bucket_fn send, void *arg);
+/* Sends what is left. */
+void trek_buckets_rest(trek_buckets *buckets, trek_bucket_fn send, void *arg);
+
+#endif

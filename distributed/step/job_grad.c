@@ -7,9 +7,8 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/replica/agreement.h"
-#include "distributed/step/job_sync.h"
+#include "distributed/step/gathered.h"
 #include "distributed/step/split_pass.h"
-#include "distributed/step/stepper_ranks.h"
 #include "tensor/memory_internal.h"
 
 /* --- a sum over processes as an op ------------------------------------------------------------ */
@@ -60,7 +59,7 @@ typedef struct grad_call {
 } grad_call;
 
 /* Computes what this process has of the gradients. */
-static trek_status own_part(ranks_stepper *s, void *arg)
+static trek_status own_part(trek_step *s, void *arg)
 {
     (void)s;
     const grad_call *c = arg;
@@ -76,9 +75,9 @@ static trek_status own_part(ranks_stepper *s, void *arg)
     return status;
 }
 
-static bool is_parameter(const ranks_stepper *s, const trek_var *var)
+static bool is_parameter(const trek_step *s, const trek_var *var)
 {
-    const trek_replica *model = s->replicas[0].model;
+    const trek_replica *model = s->team->replicas[0].model;
     for (int k = 0; k < model->n_params; k++)
         if (model->params[k] == var)
             return true;
@@ -86,17 +85,17 @@ static bool is_parameter(const ranks_stepper *s, const trek_var *var)
 }
 
 /* Adds up one parameter's gradient. `reached`: in how many processes there is one. */
-static trek_var *join_one(const ranks_stepper *s, trek_var *param, trek_var *part, double reached)
+static trek_var *join_one(const trek_step *s, trek_var *param, trek_var *part, double reached)
 {
     if (reached == 0)
         return NULL;
     trek_tensor *zeros = part ? NULL
         : trek_tensor_zeros(trek_var_shape(param), trek_var_dtype(param), trek_var_device(param));
-    return job_sum(s->comm, part ? part : zeros ? trek_var_from(zeros) : NULL, param);
+    return job_sum(s->job.comm, part ? part : zeros ? trek_var_from(zeros) : NULL, param);
 }
 
 /* Adds up the gradients of the parameters among the inputs. */
-static trek_status join_parts(const ranks_stepper *s, const grad_call *c)
+static trek_status join_parts(const trek_step *s, const grad_call *c)
 {
     trek_tensor *counts = trek_tensor_zeros(trek_dims(c->n + 1), TREK_F64, trek_cpu(0));
     trek_status status = counts ? TREK_OK : trek_error_status();
@@ -104,7 +103,7 @@ static trek_status join_parts(const ranks_stepper *s, const grad_call *c)
     for (int k = 0; k < c->n && reached; k++)
         reached[k] = c->grads[k] && is_parameter(s, c->inputs[k]);
     if (status == TREK_OK)
-        status = trek_comm_all_reduce(s->comm, counts, TREK_REDUCTION_SUM);
+        status = trek_comm_all_reduce(s->job.comm, counts, TREK_REDUCTION_SUM);
     for (int k = 0; k < c->n && status == TREK_OK; k++)
         if (is_parameter(s, c->inputs[k]) && !(c->grads[k] = join_one(s, c->inputs[k], c->grads[k], reached[k])))
             status = trek_error_status();
@@ -112,14 +111,14 @@ static trek_status join_parts(const ranks_stepper *s, const grad_call *c)
     return status;
 }
 
-static trek_status check(const ranks_stepper *s, trek_var *loss, trek_var *const *inputs, int n, trek_var **grads)
+static trek_status check(const trek_step *s, trek_var *loss, trek_var *const *inputs, int n, trek_var **grads)
 {
     char text[TREK_SHAPE_TEXT];
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
-    if (s->averages)
+    if (s->averaging)
         return trek_fail(TREK_ERR_STATE, "graph_grad: the parameters are averaged; gradients of all processes need .average off");
-    if (s->recording)
+    if (s->records)
         return trek_fail(TREK_ERR_UNSUPPORTED, "graph_grad: a step that is captured; not possible with several processes");
     if (trek_var_numel(loss) != 1)
         return trek_fail(TREK_ERR_SHAPE, "graph_grad: loss: %s; must be a scalar",
@@ -134,41 +133,40 @@ static trek_status check(const ranks_stepper *s, trek_var *loss, trek_var *const
 }
 
 /* Sets the share of this process in the weights of all, which meet here: *own becomes its weight. */
-static trek_status agree_on_weights(ranks_stepper *s, grad_call *c, trek_status status, double *own)
+static trek_status agree_on_weights(trek_step *s, grad_call *c, trek_status status, double *own)
 {
-    *own = status == TREK_OK ? trek_graph_loss_weight(s->base.graph, c->loss, -1) : 0;
-    status = trek_agree(s->comm, trek_error_status(), "graph_grad: the processes differ", NULL);
+    *own = status == TREK_OK ? trek_graph_loss_weight(s->team->graph, c->loss, -1) : 0;
+    status = trek_agree(s->job.comm, trek_error_status(), "graph_grad: the processes differ", NULL);
     double total = *own;
     if (status == TREK_OK)
-        status = trek_comm_all_reduce_scalar(s->comm, &total, TREK_REDUCTION_SUM);
+        status = trek_comm_all_reduce_scalar(s->job.comm, &total, TREK_REDUCTION_SUM);
     c->factor = total > 0 ? *own / total : 0;
     return status;
 }
 
-trek_status trek_ranks_grad(trek_stepper *stepper, trek_var *loss, trek_var *const *inputs, int n, const trek_backward_opts *opts,
+trek_status trek_ranks_grad(trek_step *s, trek_var *loss, trek_var *const *inputs, int n, const trek_backward_opts *opts,
                             trek_var **grads)
 {
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    if (trek_ranks_rank_here(s->ranks) >= 0)
+    if (trek_ranks_rank_here(s->team->ranks) >= 0)
         return trek_fail(TREK_ERR_STATE, "graph_grad: called in a rank's loss; only between passes can ranks be joined");
-    if (!s->comm)
+    if (!trek_job_has_others(&s->job))
         return trek_grad(&loss, 1, inputs, n, NULL, opts, grads);
-    trek_job_sync_say(s, "grad", true);
+    trek_job_say(&s->job, "grad", true);
     bool recorded = opts && opts->create_graph;
     double own;
     grad_call call = { .loss = loss, .inputs = inputs, .grads = grads, .n = n, .opts = opts };
     trek_status status = agree_on_weights(s, &call, check(s, loss, inputs, n, grads), &own);
     for (int k = 0; k < n && status == TREK_OK; k++)
         grads[k] = NULL;
-    bool weightless = own == 0 && !trek_ranks_meet(s); /* its part is 0, whatever the loss is; but others wait for its sums */
-    if (status == TREK_OK && (!weightless || s->step.joins_grads))
-        status = s->local_ranks == 1 ? trek_ranks_alone(s, 0, true, own_part, &call) : own_part(s, &call);
+    bool weightless = own == 0 && !trek_team_meets(s->team); /* its part is 0, whatever the loss is; but others wait for its sums */
+    if (status == TREK_OK && (!weightless || s->state.joins_grads))
+        status = s->team->local_ranks == 1 ? trek_ranks_alone(s, 0, true, own_part, &call) : own_part(s, &call);
     for (int k = 0; k < n && weightless && status == TREK_OK; k++)
         grads[k] = NULL;
-    status = trek_agree(s->comm, status, "graph_grad: the processes differ", NULL);
+    status = trek_agree(s->job.comm, status, "graph_grad: the processes differ", NULL);
     if (status != TREK_OK)
         return status;
-    s->step.joins_grads |= recorded;
+    s->state.joins_grads |= recorded;
     trek_grad_mode mode = trek_grad_mode_here;
     trek_grad_mode_here.no_grad_depth = recorded ? 0 : 1;
     status = join_parts(s, &call);

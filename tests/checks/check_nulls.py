@@ -78,7 +78,6 @@ def var(lib):
 def silent(function, parameters):
     """In a process of its own: whether a call gives NULL and no error. Ends the process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    os.environ.pop("TREK_PAGE", None)
     lib = ctypes.CDLL(str(library))
     call(lib, "trek_scope_begin", result=structs["trek_scope"])
     for combination in itertools.islice(itertools.product(*parameters), MOST):

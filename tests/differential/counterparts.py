@@ -584,7 +584,7 @@ TABLE = {
     "one_hot": one_hot,
     "linear_activation": lambda x, w, b, a: (lambda y: y, F.relu, F.gelu)[a](F.linear(x, w, b)),
     "conv2d": conv2d, "conv2d_activation": conv2d_activation, "channels_last": channels_last, "conv_transpose2d": conv_transpose2d, "max_pool2d": max_pool2d, "avg_pool2d": avg_pool2d,
-    "adaptive_avg_pool2d": lambda x, h, w: F.adaptive_avg_pool2d(x, (h, w)),
+    "adaptive_avg_pool2d": lambda x, h, w: need(x.ndim == 4, "x [N, C, H, W]") or F.adaptive_avg_pool2d(x, (h, w)),
     "layer_norm": lambda x, n, w, b, eps: F.layer_norm(x, x.shape[x.ndim - n:], w, b, eps),
     "add_layer_norm": add_layer_norm,
     "rms_norm": lambda x, n, w, eps: F.rms_norm(x, x.shape[x.ndim - n:], w, eps),

@@ -4,7 +4,7 @@
 #include "tensor/cpu/moves/index.h"
 
 #define RUN 512         /* elements that are read together */
-#define WORKED_ON 262144 /* results in f32, of many columns at once: what a second-level cache holds */
+#define WORKED_ON 131072 /* results in f32, of many columns at once: what half a second-level cache holds */
 #define SOME_COLUMNS 16 /* fewer are processed one by one */
 
 static void widen_row(bool bf16, float *to, const uint16_t *from, int64_t n)
@@ -114,20 +114,30 @@ static void across(const half_line *h, half_step step)
         }
 }
 
+static void add_row_across(const half_line *h, int64_t row, int64_t first, const float *wide, int64_t count)
+{
+    const int64_t *at = (const int64_t *)(const void *)h->index + row * h->l->index.dim + first, columns = h->columns;
+    float *results = h->results + first;
+    for (int64_t k = 0; k < count; k++)
+        results[at[k] * columns + k] += wide[k];
+}
+
 /* Computes only sums, if index and source are contiguous in each row: `combine` across without tables of positions. */
 static void add_across(const half_line *h)
 {
     const trek_lookup *l = h->l;
     float wide[RUN];
-    for (int64_t i = 0; i < h->n; i++)
+    /* rows of the source that lie one after the other are widened together */
+    const int64_t together = l->other.dim == h->columns && h->columns < RUN ? RUN / h->columns : 1;
+    for (int64_t i = 0; i < h->n; i += together) {
+        const int64_t rows = h->n - i < together ? h->n - i : together;
         for (int64_t first = 0; first < h->columns; first += RUN) {
             const int64_t count = h->columns - first < RUN ? h->columns - first : RUN;
-            const int64_t *at = (const int64_t *)(const void *)h->index + i * l->index.dim + first;
-            float *results = h->results + first;
-            widen_row(l->bf16, wide, h->from + i * l->other.dim + first, count);
-            for (int64_t k = 0; k < count; k++)
-                results[at[k] * h->columns + k] += wide[k];
+            widen_row(l->bf16, wide, h->from + i * l->other.dim + first, rows * count);
+            for (int64_t r = 0; r < rows; r++)
+                add_row_across(h, i + r, first, wide + r * count, count);
         }
+    }
 }
 
 /* Converts whole rows of results at the beginning and at the end, which is done if positions occur often enough. */
@@ -166,7 +176,9 @@ static void run_part(const half_line *h)
 static int64_t columns_at_once(const trek_lookup *l)
 {
     int64_t most = WORKED_ON / l->bound > SOME_COLUMNS ? WORKED_ON / l->bound / SOME_COLUMNS * SOME_COLUMNS : SOME_COLUMNS;
-    return l->columns < SOME_COLUMNS ? 1 : l->columns < most ? l->columns : most;
+    if (l->columns < SOME_COLUMNS)
+        return l->columns * l->bound <= WORKED_ON && l->index.last == 1 ? l->columns : 1;
+    return l->columns < most ? l->columns : most;
 }
 int64_t TREK_ISA_NAME(trek_halves_room)(const trek_lookup *l) { return l->bound * columns_at_once(l); }
 

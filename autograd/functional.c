@@ -3,12 +3,10 @@
 #include <math.h>
 
 #include "autograd/ops.h"
-#include "autograd/rows.h"
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 #include "tensor/number_internal.h"
 #include "tensor/pointwise.h"
-#include "tensor/random_internal.h"
 
 #define UNARY(name) \
     trek_var *trek_##name(trek_var *x) { return trek_apply_##name(x); }
@@ -242,6 +240,38 @@ trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim)
     return norm && trek_grad_mode_here.autocast == TREK_F32 ? trek_apply_convert(norm, dtype) : norm;
 }
 
+trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destination)
+{
+    TREK_NEEDED("movedim", x);
+    source = trek_listed_dims(source, trek_var_ndim(x));
+    destination = trek_listed_dims(destination, trek_var_ndim(x));
+    trek_shape order = { .ndim = trek_var_ndim(x) };
+    bool taken[TREK_MAX_DIMS] = { false }, moved[TREK_MAX_DIMS] = { false };
+    if (source.ndim != destination.ndim)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "movedim: source and destination: %d and %d dimensions; must be equal",
+                              source.ndim, destination.ndim);
+    if (order.ndim == 0)
+        return x;
+    for (int k = 0; k < source.ndim; k++) {
+        int from = trek_normalize_dim(source.sizes[k], order.ndim, "movedim");
+        int to = from < 0 ? -1 : trek_normalize_dim(destination.sizes[k], order.ndim, "movedim");
+        if (to < 0)
+            return NULL;
+        if (moved[from] || taken[to])
+            return trek_fail_null(TREK_ERR_ARGUMENT, "movedim: a dimension occurs twice; must be different ones");
+        moved[from] = taken[to] = true;
+        order.sizes[to] = from;
+    }
+    for (int to = 0, from = 0; to < order.ndim; to++) {
+        if (taken[to])
+            continue;
+        while (moved[from])
+            from++;
+        order.sizes[to] = from++;
+    }
+    return trek_permute(x, order);
+}
+
 trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim)
 {
     if (!x)
@@ -462,22 +492,35 @@ trek_var *trek_matmul(trek_var *x, trek_var *y)
     return a == 1 ? trek_apply_squeeze(product, b == 1 ? -1 : -2) : product;
 }
 
-trek_var *trek_dropout(trek_var *x, double p, bool training)
+/* --- like another ------------------------------------------------------------------------ */
+
+static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
+
+trek_var *trek_full_like(trek_var *x, double value)
 {
-    if (!(p >= 0 && p <= 1))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dropout: p: %g; must be inside [0, 1]", p);
-    if (!x)
-        return trek_fail_missing("dropout", "variable"), NULL;
-    if (!training || p == 0)
-        return x;
-    const trek_row_map *map = trek_rows_mapped(x);
-    trek_var *all = map ? trek_rows_spread(map, x) : x;
-    if (!all)
-        return NULL;
-    trek_attrs draw = { 0 };
-    trek_rng_attrs(all->data, &draw);
-    trek_var *y = trek_apply_dropout(all, p, &draw);
-    return map ? trek_rows_pick(map, y) : y;
+    TREK_NEEDED("full_like", x);
+    if (!trek_dtype_holds(trek_var_dtype(x), value))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "full_like: value: %g; %s cannot hold it", value,
+                              trek_dtype_name(trek_var_dtype(x)));
+    return made(trek_tensor_full(trek_var_shape(x), value, trek_var_dtype(x), trek_var_device(x)));
+}
+
+trek_var *trek_zeros_like(trek_var *x)
+{
+    TREK_NEEDED("zeros_like", x);
+    return made(trek_tensor_zeros(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
+}
+
+trek_var *trek_ones_like(trek_var *x)
+{
+    TREK_NEEDED("ones_like", x);
+    return made(trek_tensor_ones(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
+}
+
+trek_var *trek_empty_like(trek_var *x)
+{
+    TREK_NEEDED("empty_like", x);
+    return made(trek_tensor_empty(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
 }
 
 /* --- in place -------------------------------------------------------------------------------- */

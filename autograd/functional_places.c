@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public ops that find, write or repeat elements by position, made from other ops. */
 #include <inttypes.h>
-#include <math.h>
 
+#include "autograd/index_internal.h"
 #include "autograd/ops.h"
-#include "autograd/rows.h"
 #include "autograd/tape_internal.h"
 #include "tensor/number_internal.h"
 
@@ -17,52 +16,7 @@ static trek_var *places(const trek_var *x, int64_t end, int64_t step)
 
 static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
 
-/* --- like another ------------------------------------------------------------------------ */
-
-trek_var *trek_full_like(trek_var *x, double value)
-{
-    TREK_NEEDED("full_like", x);
-    if (!trek_dtype_holds(trek_var_dtype(x), value))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "full_like: value: %g; %s cannot hold it", value,
-                              trek_dtype_name(trek_var_dtype(x)));
-    return made(trek_tensor_full(trek_var_shape(x), value, trek_var_dtype(x), trek_var_device(x)));
-}
-
-trek_var *trek_zeros_like(trek_var *x)
-{
-    TREK_NEEDED("zeros_like", x);
-    return made(trek_tensor_zeros(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
-}
-
-trek_var *trek_ones_like(trek_var *x)
-{
-    TREK_NEEDED("ones_like", x);
-    return made(trek_tensor_ones(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
-}
-
-trek_var *trek_empty_like(trek_var *x)
-{
-    TREK_NEEDED("empty_like", x);
-    return made(trek_tensor_empty(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
-}
-
-trek_var *trek_rand_like(trek_var *x)
-{
-    TREK_NEEDED("rand_like", x);
-    return made(trek_tensor_rand(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
-}
-
-trek_var *trek_randn_like(trek_var *x)
-{
-    TREK_NEEDED("randn_like", x);
-    return made(trek_tensor_randn(trek_var_shape(x), trek_var_dtype(x), trek_var_device(x)));
-}
-
-/* --- random choices ------------------------------------------------------------------------ */
-
-/* Returns whether all elements of a bool are true; waits for a GPU. If not, it returns false with an error that says
- * `what`; another failure returns false as well. */
-static bool holds(const char *name, trek_var *condition, const char *what)
+bool trek_all_hold(const char *name, trek_var *condition, const char *what)
 {
     trek_var *all = trek_all(condition, trek_dims_all(), false);
     if (!all)
@@ -70,71 +24,6 @@ static bool holds(const char *name, trek_var *condition, const char *what)
     if (trek_var_item(all) != 0)
         return true;
     return trek_fail(TREK_ERR_ARGUMENT, "%s: %s", name, what), false;
-}
-
-static bool is_floating(const char *name, const trek_var *x)
-{
-    if (trek_dtype_is_float(trek_var_dtype(x)))
-        return true;
-    return trek_fail(TREK_ERR_DTYPE, "%s: x: dtype %s; must be floating", name, trek_dtype_name(trek_var_dtype(x))), false;
-}
-
-/* 16-bit random numbers are too coarse to compare with. */
-trek_var *trek_bernoulli(trek_var *x)
-{
-    TREK_NEEDED("bernoulli", x);
-    if (!is_floating("bernoulli", x))
-        return NULL;
-    trek_dtype dtype = trek_var_dtype(x), work = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
-    trek_var *p = trek_var_detach(x);
-    if (!p || !holds("bernoulli", trek_logical_and(trek_ge_scalar(p, 0), trek_le_scalar(p, 1)),
-                     "p: outside [0, 1]; must be inside"))
-        return NULL;
-    trek_var *drawn = made(trek_tensor_rand(trek_var_shape(x), work, trek_var_device(x)));
-    return trek_cast(trek_lt(drawn, trek_cast(p, work)), dtype);
-}
-
-/* Returns the first index at which the cumulative weight exceeds a number drawn for each sample. */
-static trek_var *with_replacement(trek_var *p, int64_t samples)
-{
-    trek_shape shape = trek_var_shape(p);
-    int64_t n = shape.sizes[shape.ndim - 1];
-    shape.sizes[shape.ndim - 1] = samples;
-    trek_var *sums = trek_cumsum(p, -1);
-    trek_var *drawn = made(trek_tensor_rand(shape, TREK_F64, trek_var_device(p)));
-    return trek_searchsorted(sums, trek_mul(drawn, trek_narrow(sums, -1, n - 1, 1)), true);
-}
-
-/* A race of exponential times: the first to end are the sample (Efraimidis and Spirakis, "Weighted random sampling
- * with a reservoir", 2006). */
-static trek_var *without_replacement(trek_var *p, int64_t samples)
-{
-    trek_var *drawn = made(trek_tensor_rand(trek_var_shape(p), TREK_F64, trek_var_device(p))), *indices = NULL;
-    trek_var *times = trek_div(trek_neg(trek_log1p(trek_neg(drawn))), p); /* infinite where the weight is 0 */
-    times = trek_masked_fill(times, trek_eq_scalar(p, 0), INFINITY);      /* also if the drawn number was 0 */
-    return trek_topk(times, samples, -1, false, &indices) ? indices : NULL;
-}
-
-trek_var *trek_multinomial(trek_var *x, int64_t samples, bool replacement)
-{
-    TREK_NEEDED("multinomial", x);
-    int ndim = trek_var_ndim(x);
-    if (!is_floating("multinomial", x))
-        return NULL;
-    if (ndim < 1 || ndim > 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "multinomial: weights: %d dimensions; must be [n] or [m, n]", ndim);
-    if (samples < 1 || (!replacement && samples > trek_var_size(x, -1)))
-        return trek_fail_null(TREK_ERR_ARGUMENT,
-                              "multinomial: samples: %lld of %lld weights; must be at least 1, and not more without replacement",
-                              (long long)samples, (long long)trek_var_size(x, -1));
-    trek_var *p = trek_cast(trek_var_detach(x), TREK_F64), *several = trek_gt_scalar(p, 0);
-    int64_t least = replacement ? 1 : samples;
-    if (!p || !holds("multinomial", trek_logical_and(trek_isfinite(p), trek_ge_scalar(p, 0)),
-                     "a weight that is negative or not finite") ||
-        !holds("multinomial", trek_ge_scalar(trek_sum(several, trek_dims(-1), false), (double)least),
-               replacement ? "a line without weight" : "a line with fewer weights than samples"))
-        return NULL;
-    return replacement ? with_replacement(p, samples) : without_replacement(p, samples);
 }
 
 /* --- places in the data ---------------------------------------------------------------------- */
@@ -302,7 +191,7 @@ trek_var *trek_repeat_interleave_by(trek_var *x, trek_var *repeats, int dim)
     if (trek_var_ndim(repeats) != 1 || trek_var_numel(repeats) != n)
         return trek_fail_null(
             TREK_ERR_SHAPE, "repeat_interleave_by: repeats: wrong shape; must have 1 dimension with %lld elements", (long long)n);
-    if (!holds("repeat_interleave_by", trek_ge_scalar(repeats, 0), "repeats: one is negative; must be 0 or more"))
+    if (!trek_all_hold("repeat_interleave_by", trek_ge_scalar(repeats, 0), "repeats: one is negative; must be 0 or more"))
         return NULL;
     trek_var *ends = trek_cumsum(repeats, 0), *end = n > 0 ? trek_narrow(ends, 0, n - 1, 1) : NULL;
     if (!ends || (n > 0 && !end))
@@ -376,38 +265,6 @@ trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list dims)
     return x == given ? trek_clone(x) : x;
 }
 
-trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destination)
-{
-    TREK_NEEDED("movedim", x);
-    source = trek_listed_dims(source, trek_var_ndim(x));
-    destination = trek_listed_dims(destination, trek_var_ndim(x));
-    trek_shape order = { .ndim = trek_var_ndim(x) };
-    bool taken[TREK_MAX_DIMS] = { false }, moved[TREK_MAX_DIMS] = { false };
-    if (source.ndim != destination.ndim)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "movedim: source and destination: %d and %d dimensions; must be equal",
-                              source.ndim, destination.ndim);
-    if (order.ndim == 0)
-        return x;
-    for (int k = 0; k < source.ndim; k++) {
-        int from = trek_normalize_dim(source.sizes[k], order.ndim, "movedim");
-        int to = from < 0 ? -1 : trek_normalize_dim(destination.sizes[k], order.ndim, "movedim");
-        if (to < 0)
-            return NULL;
-        if (moved[from] || taken[to])
-            return trek_fail_null(TREK_ERR_ARGUMENT, "movedim: a dimension occurs twice; must be different ones");
-        moved[from] = taken[to] = true;
-        order.sizes[to] = from;
-    }
-    for (int to = 0, from = 0; to < order.ndim; to++) {
-        if (taken[to])
-            continue;
-        while (moved[from])
-            from++;
-        order.sizes[to] = from++;
-    }
-    return trek_permute(x, order);
-}
-
 trek_var *trek_diagonal(trek_var *x, int64_t offset, int dim1, int dim2) { return trek_apply_diagonal(x, offset, dim1, dim2); }
 
 trek_var *trek_diag(trek_var *x, int64_t diagonal)
@@ -455,38 +312,4 @@ int trek_meshgrid(trek_var *const *list, int count, bool xy, trek_var **parts, i
             return -1;
     }
     return count;
-}
-
-/* --- random ops of some rows (rows.h) --------------------------------------------------------- */
-
-const trek_row_map *trek_rows_mapped(trek_var *x)
-{
-    return x && trek_var_ndim(x) > 0 && trek_var_numel(x) > 0 ? trek_row_map_for(trek_var_size(x, 0)) : NULL;
-}
-
-/* Moves x with `from` samples (or groups of rows) to those at index, `to` of them. */
-static trek_var *taken(trek_var *x, const int64_t *index, int64_t from, int64_t to)
-{
-    trek_tensor *places = trek_tensor_from_data(index, trek_dims(to), TREK_I64, trek_var_device(x));
-    trek_shape shape = trek_var_shape(x);
-    trek_var *flat = trek_reshape(x, trek_dims(from, trek_var_numel(x) / from));
-    shape.sizes[0] = shape.sizes[0] / from * to;
-    return places ? trek_reshape(trek_index_select(flat, 0, trek_var_from(places)), shape) : NULL;
-}
-
-trek_var *trek_rows_spread(const trek_row_map *map, trek_var *x)
-{
-    int64_t *index = x ? trek_calloc((size_t)map->total, sizeof *index) : NULL; /* elsewhere: the first row */
-    if (!index)
-        return NULL;
-    for (int64_t k = 0; k < map->n; k++)
-        index[map->rows[k]] = k;
-    trek_var *y = taken(x, index, map->n, map->total);
-    trek_free(index);
-    return y;
-}
-
-trek_var *trek_rows_pick(const trek_row_map *map, trek_var *y)
-{
-    return y ? taken(y, map->rows, map->total, map->n) : NULL;
 }

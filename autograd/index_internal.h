@@ -13,6 +13,10 @@ trek_var *trek_checked_index(const char *name, trek_var *index, int64_t size);
 /* Returns 0, 1, ... in x's shape. A view of it shows the positions in x that the same view of x would show. */
 trek_var *trek_numbered(const trek_var *x);
 
+/* Returns whether all elements of a bool are true; waits for a GPU. If not, it returns false with an error that says
+ * `what`; another failure returns false as well. */
+bool trek_all_hold(const char *name, trek_var *condition, const char *what);
+
 /* Whether scatters have this reduction. Otherwise it fails with ARGUMENT. */
 bool trek_scatter_reduction_known(const char *name, trek_reduction reduction);
 

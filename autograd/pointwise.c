@@ -79,17 +79,6 @@ trek_var *trek_prelu(trek_var *x, trek_var *weight)
     return trek_mul(x, trek_where(trek_gt_scalar(x, 0), trek_ones_like(x), trek_reshape(weight, shape)));
 }
 
-trek_var *trek_rrelu(trek_var *x, double lower, double upper, bool training)
-{
-    TREK_NEEDED("rrelu", x);
-    if (!(lower <= upper) || isinf(lower) || isinf(upper))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "rrelu: lower: %g; must be below upper, %g", lower, upper);
-    if (!training)
-        return trek_leaky_relu(x, (lower + upper) / 2);
-    trek_var *slopes = trek_add_scalar(trek_mul_scalar(trek_rand_like(x), upper - lower), lower);
-    return trek_where(trek_gt_scalar(x, 0), x, trek_mul(slopes, x));
-}
-
 /* Returns the halves of x along dim. */
 static bool halve(const char *name, trek_var *x, int dim, trek_var *halves[2])
 {

@@ -3,46 +3,32 @@
  * and its gradient. */
 #include "tensor/cpu/recurrent/recurrent.h"
 
+#define GATES 3
+#define KEPT 4
+#define D_PRODUCT 1
+
 #define REAL float
 #define R(name) name##_f32
 #include "tensor/cpu/recurrent/gru_template.h"
+#include "tensor/cpu/recurrent/recurrent_template.h"
 #undef REAL
 #undef R
 
 #define REAL double
 #define R(name) name##_f64
 #include "tensor/cpu/recurrent/gru_template.h"
+#include "tensor/cpu/recurrent/recurrent_template.h"
 #undef REAL
 #undef R
 
-static trek_status forward_dense(const trek_op_call *call)
-{
-    const trek_tensor *weight = call->inputs[1];
-    recurrent r = recurrent_of(call, call->inputs[0], weight);
-    trek_status status = TREK_ISA_NAME(trek_recurrent_begin)(&r, call->inputs[4], call->attrs.i[1] ? 0 : r.rows * 4 * r.hidden);
-    set_part(&r, call->outputs[1], 0, call->inputs[3], 0);
-    if (status == TREK_OK)
-        status = TREK_ISA_NAME(trek_recurrent_pack)(&r, weight, 3 * r.hidden, r.hidden, 1, r.hidden, false);
-    if (status == TREK_OK)
-        status = TREK_ISA_NAME(trek_recurrent_run)(&r, r.wide ? gru_forward_rows_f64 : gru_forward_rows_f32);
-    TREK_ISA_NAME(trek_recurrent_end)(&r);
-    return status;
-}
+static const recurrent_layer layer = {
+    .gates = GATES, .kept = KEPT, .parts = 1, .initial = 3, .lengths = 4, .grad_state = 4, .grad_lengths = 6,
+        .d_state = D_PRODUCT + 1,
+    .forward = { forward_rows_f32, forward_rows_f64 }, .backward = { backward_rows_f32, backward_rows_f64 },
+};
 
-static trek_status backward_dense(const trek_op_call *call)
-{
-    const trek_tensor *weight = call->inputs[0];
-    recurrent r = recurrent_of(call, call->inputs[1], weight);
-    trek_status status = TREK_ISA_NAME(trek_recurrent_begin)(&r, call->inputs[6], 0);
-    set_part(&r, call->outputs[2], 0, call->inputs[4], 0);
-    if (status == TREK_OK)
-        status = TREK_ISA_NAME(trek_recurrent_pack)(&r, weight, r.hidden, 3 * r.hidden, r.hidden, 1, true);
-    if (status == TREK_OK)
-        status = TREK_ISA_NAME(trek_recurrent_run)(&r, r.wide ? gru_backward_rows_f64 : gru_backward_rows_f32);
-    TREK_ISA_NAME(trek_recurrent_end)(&r);
-    return status;
-}
-
+static trek_status forward_dense(const trek_op_call *call) { return TREK_ISA_NAME(trek_recurrent_forward)(call, &layer); }
+static trek_status backward_dense(const trek_op_call *call) { return TREK_ISA_NAME(trek_recurrent_backward)(call, &layer); }
 static trek_status gru(const trek_op_call *call) { return trek_cpu_dense(call, 1 | 2 | 4 | 8, forward_dense); }
 static trek_status gru_backward(const trek_op_call *call)
 {

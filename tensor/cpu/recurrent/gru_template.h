@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps of a GRU for one real type REAL, with suffix R(name). Included by gru.c. */
+/* The cells of a GRU for one real type REAL, with suffix R(name). Included by gru.c. */
 
 /* Computes one row's step. kept: [4 hidden], at first the products of h; afterwards r, z, n and the products' part of
  * n. */
-static void R(gru_cell)(int64_t size, const REAL *gates, const REAL *bias, REAL *kept, REAL *h, REAL *y)
+static inline void R(cell)(const recurrent *layer, int64_t row, const REAL *gates, REAL *kept, REAL *y)
 {
+    const int64_t size = layer->hidden;
+    const REAL *bias = R(row_of)(layer, layer->call->inputs[2], 0);
+    REAL *h = (REAL *)(void *)layer->call->outputs[1]->data + row * size;
     TREK_INDEPENDENT
     for (int64_t j = 0; j < size; j++) {
         REAL r = R(trek_sigmoid)(gates[j] + (kept[j] + bias[j]));
@@ -18,39 +21,17 @@ static void R(gru_cell)(int64_t size, const REAL *gates, const REAL *bias, REAL 
     }
 }
 
-/* Computes rows [begin, end) for all steps. The state's output contains the current h. */
-static void R(gru_forward_rows)(void *arg, int64_t begin, int64_t end)
-{
-    recurrent *r = arg;
-    trek_tensor *const *out = r->call->outputs;
-    const trek_tensor *given = r->call->inputs[2];
-    const int64_t n = r->hidden, rows = r->rows;
-    const bool keep = r->call->attrs.i[1];
-    const REAL *gates = (const REAL *)(const void *)r->call->inputs[0]->data;
-    const REAL *bias = given ? (const REAL *)(const void *)given->data : r->zeros;
-    REAL *h = (REAL *)(void *)out[1]->data, *y = (REAL *)(void *)out[0]->data;
-    for (int64_t s = 0; s < r->steps; s++) {
-        int64_t t = time_of(r, s);
-        REAL *kept = keep ? (REAL *)(void *)out[2]->data + t * rows * 4 * n : r->spare;
-        if (any_has_step(r, begin, end, t))
-            TREK_ISA_NAME(trek_recurrent_product)(r, begin, end, h + begin * n, n, kept + begin * 4 * n, 4 * n);
-        for (int64_t row = begin; row < end; row++) {
-            REAL *to = y + (t * rows + row) * n;
-            if (has_step(r, row, t)) {
-                R(gru_cell)(n, gates + (t * rows + row) * 3 * n, bias, kept + row * 4 * n, h + row * n, to);
-                continue;
-            }
-            memset(to, 0, (size_t)n * sizeof *to);
-            memset(kept + row * 4 * n, 0, (size_t)(4 * n) * sizeof *kept);
-        }
-    }
-}
-
 /* Computes one row's step backward: dh is at first the gradient of its result, and afterwards what reaches h other
  * than through the product, which is added to it. */
-static void R(gru_cell_backward)(int64_t size, const REAL *grad, const REAL *kept, const REAL *h, REAL *dh, REAL *d_gates,
-                                 REAL *d_product)
+static inline void R(cell_backward)(const recurrent *layer, int64_t row, int64_t t, const REAL *kept, REAL *dh)
 {
+    const trek_tensor *const *in = (const trek_tensor *const *)layer->call->inputs;
+    trek_tensor *const *out = layer->call->outputs;
+    const int64_t size = layer->hidden, at = t * layer->rows + row;
+    const REAL *grad = R(row_of)(layer, in[3], at);
+    const REAL *h = begins_at(layer, row, t) ? R(row_of)(layer, in[5], row)
+                                             : (const REAL *)(const void *)in[2]->data + before_of(layer, row, t) * size;
+    REAL *d_gates = (REAL *)(void *)out[0]->data + at * 3 * size, *d_product = (REAL *)(void *)out[1]->data + at * 3 * size;
     TREK_INDEPENDENT
     for (int64_t j = 0; j < size; j++) {
         REAL r = kept[j], z = kept[size + j], n = kept[2 * size + j], product = kept[3 * size + j];
@@ -61,34 +42,5 @@ static void R(gru_cell_backward)(int64_t size, const REAL *grad, const REAL *kep
         d_gates[2 * size + j] = dn;
         d_product[2 * size + j] = dn * r;
         dh[j] = dy * z;
-    }
-}
-
-static void R(gru_backward_rows)(void *arg, int64_t begin, int64_t end)
-{
-    recurrent *r = arg;
-    const trek_tensor *grad = r->call->inputs[3], *h0 = r->call->inputs[5];
-    const int64_t n = r->hidden, rows = r->rows;
-    const REAL *kept = (const REAL *)(const void *)r->call->inputs[1]->data;
-    const REAL *y = (const REAL *)(const void *)r->call->inputs[2]->data;
-    REAL *d_gates = (REAL *)(void *)r->call->outputs[0]->data, *d_product = (REAL *)(void *)r->call->outputs[1]->data;
-    REAL *dh = (REAL *)(void *)r->call->outputs[2]->data;
-    for (int64_t s = r->steps - 1; s >= 0; s--) {
-        int64_t t = time_of(r, s), before = r->reverse ? t + 1 : t - 1;
-        for (int64_t row = begin; row < end; row++) {
-            int64_t at = t * rows + row;
-            if (!has_step(r, row, t)) {
-                memset(d_gates + at * 3 * n, 0, (size_t)(3 * n) * sizeof *d_gates);
-                memset(d_product + at * 3 * n, 0, (size_t)(3 * n) * sizeof *d_product);
-                continue;
-            }
-            const REAL *h = begins_at(r, row, t) ? h0 ? (const REAL *)(const void *)h0->data + row * n : r->zeros
-                                                 : y + (before * rows + row) * n;
-            R(gru_cell_backward)(n, grad ? (const REAL *)(const void *)grad->data + at * n : r->zeros, kept + at * 4 * n, h,
-                                 dh + row * n, d_gates + at * 3 * n, d_product + at * 3 * n);
-        }
-        if (any_has_step(r, begin, end, t))
-            TREK_ISA_NAME(trek_recurrent_product)(r, begin, end, d_product + (t * rows + begin) * 3 * n, 3 * n, dh + begin * n,
-                                                  n);
     }
 }

@@ -24,36 +24,22 @@ typedef struct recurrent {
     atomic_bool failed;
 } recurrent;
 
-/* Takes sizes from a sequence [T, N, ...] and the weight [..., H]. */
-static inline recurrent recurrent_of(const trek_op_call *call, const trek_tensor *sequence, const trek_tensor *weight)
-{
-    return (recurrent){ .call = call, .steps = sequence->sizes[0], .rows = sequence->sizes[1], .hidden = weight->sizes[1],
-                        .reverse = call->attrs.i[0], .wide = weight->dtype == TREK_F64 };
-}
+/* What distinguishes layers: the numbers of each element of the state, and the places of inputs and outputs. Forward:
+ * the gates' sequence, the weight, ...; results, state, kept. Backward: the weight, kept, ...; gradients. */
+typedef struct recurrent_layer {
+    int gates, kept;             /* numbers in the sequence, and those kept for the gradient */
+    int parts;                   /* tensors that the state consists of; h is the first */
+    int initial, lengths;        /* inputs of forward: the first part of the initial state, the lengths */
+    int grad_state, grad_lengths, d_state; /* inputs of backward, and the output that is the gradient of the initial state */
+    void (*forward[2])(void *arg, int64_t begin, int64_t end);  /* f32, f64: rows [begin, end) of a recurrent */
+    void (*backward[2])(void *arg, int64_t begin, int64_t end);
+} recurrent_layer;
 
-/* Allocates `spare` numbers and reads the lengths (NULL: all rows have all steps). Fails with ARGUMENT if a length is
- * outside [0, steps]. */
-trek_status TREK_ISA_NAME(trek_recurrent_begin)(recurrent *r, const trek_tensor *lengths, int64_t spare);
-void TREK_ISA_NAME(trek_recurrent_end)(recurrent *r);
-/* Packs the product of every step, [rows, k] x B, with B's strides in elements of weight. */
-trek_status TREK_ISA_NAME(trek_recurrent_pack)(recurrent *r, const trek_tensor *weight, int64_t n, int64_t k, int64_t b_row,
-                                               int64_t b_col, bool accumulate);
-/* Computes C (+)= A B for rows [begin, end); a and c are those of the first row. */
+trek_status TREK_ISA_NAME(trek_recurrent_forward)(const trek_op_call *call, const recurrent_layer *layer);
+trek_status TREK_ISA_NAME(trek_recurrent_backward)(const trek_op_call *call, const recurrent_layer *layer);
+/* Computes C (+)= A B for rows [begin, end), where B is the weight of every step; a and c are those of the first row. */
 void TREK_ISA_NAME(trek_recurrent_product)(recurrent *r, int64_t begin, int64_t end, const void *a, int64_t a_row, void *c,
                                            int64_t c_row);
-/* Calls fn for parts of the rows, or for all of them on the caller if the product has its own threads. Fails with
- * MEMORY. */
-trek_status TREK_ISA_NAME(trek_recurrent_run)(recurrent *r, void (*fn)(void *arg, int64_t begin, int64_t end));
-
-/* Copies part `place` of another state to part k of a state [parts, rows, hidden]; from NULL: zeros. */
-static inline void set_part(const recurrent *r, trek_tensor *state, int k, const trek_tensor *from, int place)
-{
-    size_t size = (size_t)(r->rows * r->hidden) * (r->wide ? 8 : 4);
-    if (from)
-        memcpy(state->data + (size_t)k * size, from->data + (size_t)place * size, size);
-    else
-        memset(state->data + (size_t)k * size, 0, size);
-}
 
 /* Returns the time of the s-th forward step. */
 static inline int64_t time_of(const recurrent *r, int64_t s) { return r->reverse ? r->steps - 1 - s : s; }
@@ -62,6 +48,20 @@ static inline bool has_step(const recurrent *r, int64_t row, int64_t t) { return
 static inline bool begins_at(const recurrent *r, int64_t row, int64_t t)
 {
     return r->reverse ? t == (r->ends ? r->ends[row] : r->steps) - 1 : t == 0;
+}
+/* Returns the place of the row's step before time t, among the rows of all times. */
+static inline int64_t before_of(const recurrent *r, int64_t row, int64_t t)
+{
+    return (r->reverse ? t + 1 : t - 1) * r->rows + row;
+}
+/* Returns row `at` of [.., hidden]; zeros if x is NULL. */
+static inline const float *row_of_f32(const recurrent *r, const trek_tensor *x, int64_t at)
+{
+    return x ? (const float *)(const void *)x->data + at * r->hidden : r->zeros;
+}
+static inline const double *row_of_f64(const recurrent *r, const trek_tensor *x, int64_t at)
+{
+    return x ? (const double *)(const void *)x->data + at * r->hidden : r->zeros;
 }
 static inline bool any_has_step(const recurrent *r, int64_t begin, int64_t end, int64_t t)
 {

@@ -1,6 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the recurrent layers share: sizes, lengths, the product of a step, and states. A step consists of a product
- * and a kernel over the elements of the state; 16-bit products accumulate in f32. */
+/* The frame of recurrent layers: sizes, lengths, the product of a step, states, and the order of all this. A step
+ * consists of a product and a kernel over the elements of the state; 16-bit products accumulate in f32. A layer is a
+ * type Layer<T, W> of dtype T and wide type W (lstm.cu, gru.cu) with
+ *   GATES, KEPT      numbers of each element in the sequence, and those kept for the gradient
+ *   PARTS            tensors of the state; h is the first
+ *   BIAS             the input of forward that is a bias of the product; 0: none
+ *   INITIAL, WIDE    inputs of forward: the initial h, and what is kept in the wide type between the steps
+ *   HAS_Y            backward gets the results as input 2, and gives the product's gradient as output 1
+ *   forward          computes an element's step: its result, and what is kept of it in v [KEPT]
+ *   backward         computes an element's step backward: the gradients of its gates in v, and behind them that of
+ *                    the product's last gate where HAS_Y is set */
 #ifndef TREK_TENSOR_CUDA_RECURRENT_CUH
 #define TREK_TENSOR_CUDA_RECURRENT_CUH
 
@@ -117,5 +126,159 @@ struct trek_recurrence {
         return trek_cuda_gemm_run(call, queue, &g);
     }
 };
+
+template <typename T, typename W> struct trek_forward_step {
+    const T *gates, *bias; /* bias, kept NULL: none */
+    const W *products;     /* of h */
+    W *wide;               /* what is kept in the wide type between the steps */
+    T *h, *y;              /* h has the dtype of the products */
+    W *kept;
+};
+
+template <typename Layer, typename T, typename W>
+static __global__ void recurrent_forward_kernel(trek_step s, trek_forward_step<T, W> a)
+{
+    const int64_t n = s.hidden, count = s.rows * n;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t row = i / n, j = i % n, at = s.at(row);
+        W v[Layer::KEPT], result = 0;
+#pragma unroll
+        for (int k = 0; k < Layer::KEPT; k++)
+            v[k] = 0;
+        if (s.has(row))
+            result = Layer::forward(s, a, row, j, v);
+        a.y[at * n + j] = trek_store<T>::of(result);
+        for (int k = 0; a.kept && k < Layer::KEPT; k++)
+            a.kept[(at * Layer::KEPT + k) * n + j] = v[k];
+    }
+}
+
+template <typename T, typename W> struct trek_backward_step {
+    const T *grad;         /* NULL: zeros */
+    const W *kept;
+    const T *y, *initial;  /* y: of layers with HAS_Y; initial NULL: zeros */
+    /* At first the gradients of the step's results, afterwards those of its initial state, without what the product
+     * adds to dh. */
+    W *dh, *dc;
+    T *d_gates, *d_product; /* one tensor, unless the layer has HAS_Y */
+};
+
+template <typename Layer, typename T, typename W>
+static __global__ void recurrent_backward_kernel(trek_step s, trek_backward_step<T, W> a)
+{
+    const int64_t n = s.hidden, count = s.rows * n;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t row = i / n, j = i % n, at = s.at(row);
+        W v[Layer::GATES + 1];
+#pragma unroll
+        for (int k = 0; k <= Layer::GATES; k++)
+            v[k] = 0;
+        if (s.has(row))
+            Layer::backward(s, a, row, j, v);
+#pragma unroll
+        for (int k = 0; k < Layer::GATES; k++) {
+            a.d_gates[(at * Layer::GATES + k) * n + j] = trek_store<T>::of(v[k]);
+            if (Layer::HAS_Y)
+                a.d_product[(at * Layer::GATES + k) * n + j] = trek_store<T>::of(v[k < Layer::GATES - 1 ? k : k + 1]);
+        }
+    }
+}
+
+template <template <typename, typename> class Layer, trek_dtype D> static trek_status recurrent_forward(const trek_op_call *call)
+{
+    typedef typename trek_element<D>::type T;
+    typedef typename trek_wide<T>::type W;
+    typedef Layer<T, W> layer;
+    trek_cuda_queue *queue = trek_queue_of(call);
+    if (!queue)
+        return trek_error_status();
+    trek_recurrence r(call, queue, call->inputs[0], call->inputs[1], trek_input_of(call, 4));
+    const int64_t n = r.elements();
+    trek_dense gates, bias, h0, wide0, y, state, kept;
+    trek_held wide, products;
+    TRY(gates.read(call, queue, call->inputs[0]));
+    TRY(bias.read(call, queue, layer::BIAS ? trek_input_of(call, layer::BIAS) : NULL));
+    TRY(h0.read(call, queue, trek_input_of(call, layer::INITIAL)));
+    TRY(wide0.read(call, queue, trek_input_of(call, layer::WIDE)));
+    TRY(y.write(queue, call->outputs[0]));
+    TRY(state.write(queue, call->outputs[1]));
+    TRY(kept.write(queue, call->outputs[2]));
+    TRY(wide.take(queue, (size_t)n * sizeof(W)));
+    TRY(products.take(queue, (size_t)(layer::GATES * n) * sizeof(W)));
+    TRY(r.check_lengths());
+    TRY(r.copy(state.as<T>(), (const T *)h0.as<T>()));
+    TRY(r.copy(wide.as<W>(), (const T *)wide0.as<T>()));
+    trek_forward_step<T, W> step = { gates.as<T>(), bias.as<T>(), products.as<W>(), wide.as<W>(), state.as<T>(), y.as<T>(),
+                                     call->attrs.i[1] ? kept.as<W>() : (W *)NULL };
+    for (int64_t s = 0; s < r.step.steps && n > 0; s++) {
+        TRY(r.forward(state.data, products.as<W>()));
+        TRY(trek_launch(call, queue, trek_loop(n), recurrent_forward_kernel<layer, T, W>, r.at(s), step));
+    }
+    if (layer::PARTS > 1)
+        TRY(r.copy(state.as<T>() + n, (const W *)wide.as<W>()));
+    TRY(y.finish(call, call->outputs[0]));
+    TRY(state.finish(call, call->outputs[1]));
+    return kept.finish(call, call->outputs[2]);
+}
+
+template <template <typename, typename> class Layer, trek_dtype D> static trek_status recurrent_backward(const trek_op_call *call)
+{
+    typedef typename trek_element<D>::type T;
+    typedef typename trek_wide<T>::type W;
+    typedef Layer<T, W> layer;
+    enum { GRAD = 2 + layer::HAS_Y, STATE = 1 + layer::HAS_Y }; /* the input and the output behind those of y */
+    trek_cuda_queue *queue = trek_queue_of(call);
+    if (!queue)
+        return trek_error_status();
+    trek_recurrence r(call, queue, call->inputs[1], call->inputs[0], trek_input_of(call, GRAD + 3));
+    const int64_t n = r.elements();
+    trek_dense kept, y, grad, grad_state, initial, d_gates, d_product, d_state;
+    trek_held sums;
+    TRY(kept.read(call, queue, call->inputs[1]));
+    TRY(y.read(call, queue, layer::HAS_Y ? trek_input_of(call, 2) : NULL));
+    TRY(grad.read(call, queue, trek_input_of(call, GRAD)));
+    TRY(grad_state.read(call, queue, trek_input_of(call, GRAD + 1)));
+    TRY(initial.read(call, queue, trek_input_of(call, GRAD + 2)));
+    TRY(d_gates.write(queue, call->outputs[0]));
+    if (layer::HAS_Y)
+        TRY(d_product.write(queue, call->outputs[1]));
+    TRY(d_state.write(queue, call->outputs[STATE]));
+    TRY(sums.take(queue, (size_t)(layer::PARTS * n) * sizeof(W)));
+    const T *given = grad_state.as<T>();
+    W *dh = sums.as<W>();
+    trek_backward_step<T, W> step = { grad.as<T>(), kept.as<W>(), y.as<T>(), initial.as<T>(), dh,
+                                      dh ? dh + (layer::PARTS - 1) * n : dh,
+                                      d_gates.as<T>(), layer::HAS_Y ? d_product.as<T>() : d_gates.as<T>() };
+    TRY(r.check_lengths());
+    for (int k = 0; k < layer::PARTS; k++)
+        TRY(r.copy(dh ? dh + k * n : dh, given ? given + k * n : given));
+    for (int64_t s = r.step.steps - 1; s >= 0 && n > 0; s--) {
+        trek_step at = r.at(s);
+        TRY(trek_launch(call, queue, trek_loop(n), recurrent_backward_kernel<layer, T, W>, at, step));
+        TRY(r.backward(step.d_product + at.t * layer::GATES * n, dh));
+    }
+    for (int k = 0; k < layer::PARTS; k++)
+        TRY(r.copy(d_state.as<T>() + k * n, (const W *)(dh ? dh + k * n : dh)));
+    TRY(d_gates.finish(call, call->outputs[0]));
+    if (layer::HAS_Y)
+        TRY(d_product.finish(call, call->outputs[1]));
+    return d_state.finish(call, call->outputs[STATE]);
+}
+
+template <template <typename, typename> class Layer, trek_dtype D>
+static void recurrent_enter(trek_backend *backend, int forward, int backward)
+{
+    backend->kernels[forward][D] = recurrent_forward<Layer, D>;
+    backend->kernels[backward][D] = recurrent_backward<Layer, D>;
+}
+
+template <template <typename, typename> class Layer>
+static void recurrent_register(trek_backend *backend, int forward, int backward)
+{
+    recurrent_enter<Layer, TREK_F32>(backend, forward, backward);
+    recurrent_enter<Layer, TREK_F64>(backend, forward, backward);
+    recurrent_enter<Layer, TREK_BF16>(backend, forward, backward);
+    recurrent_enter<Layer, TREK_F16>(backend, forward, backward);
+}
 
 #endif

@@ -41,6 +41,7 @@ static bool begun;             /* the processes have been started */
 static bool hopeless;          /* one cannot be started at all, so no one continues */
 static bool stopping;          /* a signal has requested the end */
 static double interrupted;     /* when SIGINT first came; 0 for never */
+static bool killing;           /* it has come again */
 static char address[256], port[16], token[65];
 static job all;
 static int first_failed = -1;  /* the rank */
@@ -356,7 +357,9 @@ static void pass_signal_on(int signals)
         if (ends)
             remote_give_up();
         if (number == SIGINT && is_second_interrupt()) {
-            fprintf(stderr, "trek-run: SIGINT has come again: SIGKILL\n");
+            if (!killing)
+                fprintf(stderr, "trek-run: SIGINT has come again: SIGKILL\n");
+            killing = true;
             send_all(SIGKILL);
             continue;
         }

@@ -95,11 +95,6 @@ MUTANTS = [
      "    if (control->late.decide_ns)\n        return;\n",
      "    if (!control->has_tree) {\n        decide_late(control, number, deadline_ns);\n        return;\n    }\n"
      "    if (control->late.decide_ns)\n        return;\n"),
-]
-# This one no schedule finds: it is run if it is named, and told. A host has the number of its last group, and that is the highest, unless
-# a younger process has entered a group that the host of the next one has not: process 0 tells its members one after the other, in the
-# order in which they become hosts, so that only a message that was on its way when a machine lost its power can be missing.
-NOT_YET = [
     ("groups_one_round_apart", "distributed/control/find_members.c",
      "        if (visitor && visitor->generation > place->generation)\n            place->generation = visitor->generation;\n", ""),
 ]
@@ -201,7 +196,7 @@ def record(program):
 def write(found):
     lines = ["# Schedules that find a mutant of mutants.py: scenarios and seeds, and \"rare\" if they are few. Written by mutants.py --record."]
     lines += ["%s: %s%s" % (name, " ".join("%s %s" % pair for pair in found[name]), " rare" if name in rare else "")
-              for name, *_ in MUTANTS + NOT_YET if found.get(name)]
+              for name, *_ in MUTANTS if found.get(name)]
     FOUND.write_text("\n".join(lines) + "\n")
 
 
@@ -209,7 +204,7 @@ def write(found):
 for scenario, seed in sorted({pair for seeds in known.values() for pair in seeds}) if not recording else []:
     if replay(build / PROGRAM, scenario, seed):
         sys.exit("mutants: without any mutant, the schedule of %s, seed %s, fails" % (scenario, seed))
-for name, file, before, after in [m for m in MUTANTS + NOT_YET if m[0] in chosen] if chosen else MUTANTS:
+for name, file, before, after in [m for m in MUTANTS if m[0] in chosen] if chosen else MUTANTS:
     with tempfile.TemporaryDirectory() as folder:
         mutant = make(pathlib.Path(folder), file, before, after)
         if recording:

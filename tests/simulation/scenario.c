@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "distributed/control/control.h"
 #include "distributed/control/rendezvous_internal.h"
 #include "tensor/status_internal.h"
 
@@ -24,6 +25,16 @@ trek_status __wrap_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t ge
         sim_fail("process %d comes from group %lld into group %lld", trek_rendezvous_member(rendezvous).number,
                  (long long)rendezvous->generation, (long long)generation);
     return __real_trek_rendezvous_enter(rendezvous, generation, members, n);
+}
+
+/* A fault may wait until its process begins a gather over the control channel. */
+trek_status __real_trek_control_gather(trek_control *control, const void *mine, size_t bytes, void *all, int64_t deadline_ns);
+trek_status __wrap_trek_control_gather(trek_control *control, const void *mine, size_t bytes, void *all, int64_t deadline_ns);
+trek_status __wrap_trek_control_gather(trek_control *control, const void *mine, size_t bytes, void *all, int64_t deadline_ns)
+{
+    if (sim.at_gather && sim.at_gather->process == sim_here()->number)
+        sim_faults_let(sim.at_gather);
+    return __real_trek_control_gather(control, mine, bytes, all, deadline_ns);
 }
 
 void outcome_take(outcome *to)

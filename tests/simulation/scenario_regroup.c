@@ -36,6 +36,7 @@ static struct {
     double deadline_s;
     sim_fault *at_rendezvous; /* comes when its process is about to open its rendezvous; NULL: none */
     sim_fault *at_meet; /* when it looks for the others */
+    bool tree; /* its gathers go through a tree, though it is small */
     member members[SIM_PROCESSES];
 } job;
 
@@ -117,6 +118,8 @@ static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
         trek_error_clear();
         if (job.at_meet && own->number == job.at_meet->process)
             sim_faults_let(job.at_meet);
+        if (job.tree && own->number == sim.faults[0].process)
+            sim.at_gather = &sim.faults[0];
         trek_comm *next = trek_regroup_meet(regroup, *comm, job.least);
         outcome_time("meeting the others", since, only_deaths() ? 12 * SIM_S : (int64_t)(job.deadline_s * 1e9) * 2 + 20 * SIM_S);
         own->alone = next == NULL;
@@ -236,6 +239,8 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
     sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
     sim_process_set(process, "TREK_PORT", "29500");
     sim_process_set(process, "TREK_TOKEN", "a secret of this job");
+    if (job.tree)
+        sim_process_set(process, "TREK_CONTROL_TREE_ABOVE", "2");
     if (again)
         sim_process_set(process, "TREK_JOIN", "1");
 }
@@ -294,11 +299,43 @@ static void draw_at_meet(sim_random *random)
     job.at_meet->for_ns = 4800 * SIM_MS + sim_below(random, 1500 * SIM_MS);
 }
 
+/* One dies, and in the next group the head of the tree's first branch before it has told its branch what all have gathered, and
+ * then process 0. Of those who are left the first has not entered that group, but those of other branches have. */
+static void draw_heads(sim_random *random)
+{
+    int first = (int)sim_below(random, job.n), top = first == 0, head = first <= 1 ? 2 : 1;
+    sim_fault *fault = sim.faults;
+    fault[0] = (sim_fault){ .kind = SIM_KILL, .process = head, .follows = true, .at_send = 1 + (uint64_t)sim_below(random, 5) };
+    fault[1] = (sim_fault){ .kind = SIM_KILL, .process = top, .follows = true, .at_step = (uint64_t)sim_span(random, 1, 300) };
+    fault[2] = (sim_fault){ .kind = SIM_KILL, .process = first, .at_ns = SIM_S + sim_below(random, 4 * SIM_S) };
+    sim.n_faults = 3;
+}
+
+static void draw_faults(sim_random *random, int64_t within_ns)
+{
+    sim_fault_mix mix = { .most = 4,
+                          .weights = { 9, 0, 3, 1, 0, 0, 0, 0, 1 },
+                          .processes = job.n,
+                          .machines = 1,
+                          .within_ns = within_ns,
+                          .steps = 4000,
+                          .longest_ns = 20 * SIM_S };
+    sim_faults_draw(random, &mix);
+    if (job.n > 2 && sim_chance(random, 150))
+        draw_at_rendezvous(random);
+    if (job.n > 2 && sim_chance(random, 350))
+        draw_at_meet(random);
+}
+
 static void begin(sim_random *random)
 {
+    enum { TREE = 8 }; /* with so many, and when one has died, the first branch has two members */
     memset(&job, 0, sizeof job);
+    sim_random apart = *random; /* the other schedules are what they are without this */
+    job.tree = sim_chance(&apart, 50);
     scenario_settings(random);
     job.n = scenario_processes(random, 12);
+    job.n = job.tree ? TREE + (int)sim_below(random, 13 - TREE) : job.n;
     job.least = sim_chance(random, 700) ? 1 : 1 + (int)sim_below(random, job.n);
     job.steps = EPOCH * (1 + sim_below(random, 5));
     job.deadline_s = (double)sim_span(random, 6, 60);
@@ -307,18 +344,10 @@ static void begin(sim_random *random)
     int64_t late = sim_span(random, 1, 2000) * SIM_MS, works = sim_span(random, 1, 1000) * SIM_MS;
     for (int p = 0; p < job.n; p++)
         start(p, false, sim_below(random, late), works);
-    sim_fault_mix mix = { .most = 4,
-                          .weights = { 9, 0, 3, 1, 0, 0, 0, 0, 1 },
-                          .processes = job.n,
-                          .machines = 1,
-                          .within_ns = late + job.steps * works,
-                          .steps = 4000,
-                          .longest_ns = 20 * SIM_S };
-    sim_faults_draw(random, &mix);
-    if (job.n > 2 && sim_chance(random, 150))
-        draw_at_rendezvous(random);
-    if (job.n > 2 && sim_chance(random, 350))
-        draw_at_meet(random);
+    if (job.tree)
+        draw_heads(random);
+    else
+        draw_faults(random, late + job.steps * works);
     job.runs = sim.n_faults == 0 && job.restarts == 0 ? 1 + (int)sim_below(random, 3) : 1;
     if (job.restarts)
         sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);

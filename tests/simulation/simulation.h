@@ -179,6 +179,7 @@ typedef struct sim_world {
     sim_process *processes[SIM_PROCESSES];
     int n_faults;
     sim_fault faults[SIM_FAULTS];
+    sim_fault *at_gather; /* it waits until its process gathers over the control channel; NULL: none */
     uint32_t left_out;                             /* bits: faults that do not happen, while they are shrunk */
     int64_t cut_until[SIM_MACHINES][SIM_MACHINES]; /* from, to */
     bool powerless[SIM_MACHINES], disturbed;       /* a fault has happened */

@@ -690,7 +690,7 @@ static void run_under_mpirun(const char *scenario, int world)
         snprintf(port, sizeof port, "%d", processes_free_port());
         setenv(round ? "TREK_TEST_PORT_2" : "TREK_TEST_PORT", port, 1);
     }
-    snprintf(command, sizeof command, "timeout -k 5 150 mpirun -n %d '%s' %s 2>&1", world, program, scenario);
+    snprintf(command, sizeof command, "timeout -k 5 600 mpirun -n %d '%s' %s 2>&1", world, program, scenario);
     FILE *output = popen(command, "r");
     assert_non_null(output);
     int good = 0;

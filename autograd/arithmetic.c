@@ -2,6 +2,7 @@
 /* Rounded quotients and functions of two numbers, made from other ops. */
 #include <math.h>
 
+#include "autograd/blocks.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "autograd/rules_internal.h"
@@ -53,28 +54,40 @@ trek_var *trek_signbit(trek_var *x)
     return trek_lt_scalar(!x || integers(x) ? x : trek_copysign(trek_ones_like(x), x), 0);
 }
 
-/* Returns the larger or the smaller of two numbers. If one is NaN, returns the other one. */
+/* The larger or the smaller of two numbers; the other one if one is NaN. */
+static trek_var *taken_of(trek_var *const *in, const double *larger)
+{
+    trek_var *better = *larger != 0 ? trek_maximum(in[0], in[1]) : trek_minimum(in[0], in[1]);
+    return trek_where(trek_isnan(in[1]), in[0], trek_where(trek_isnan(in[0]), in[1], better));
+}
+
 static trek_var *taken(const char *name, trek_var *x, trek_var *y, bool larger)
 {
     TREK_NEEDED(name, x);
     TREK_NEEDED(name, y);
-    trek_var *better = larger ? trek_maximum(x, y) : trek_minimum(x, y);
-    return trek_where(trek_isnan(y), x, trek_where(trek_isnan(x), y, better));
+    return trek_by_blocks(taken_of, (trek_var *[]){ x, y }, 2, (double[]){ larger });
 }
 
 trek_var *trek_fmax(trek_var *x, trek_var *y) { return taken("fmax", x, y, true); }
 trek_var *trek_fmin(trek_var *x, trek_var *y) { return taken("fmin", x, y, false); }
 
-trek_var *trek_xlogy(trek_var *x, trek_var *y)
+static trek_var *xlogy_of(trek_var *const *in, const double *numbers)
 {
-    TREK_NEEDED("xlogy", x);
-    TREK_NEEDED("xlogy", y);
+    trek_var *x = in[0], *y = in[1];
     trek_dtype dtype;
+    (void)numbers;
     if (!two("xlogy", &x, &y, true, &dtype))
         return NULL;
     trek_var *given = trek_var_detach(y), *between = trek_isfinite(trek_log(given));
     trek_var *none = trek_logical_and(trek_eq_scalar(x, 0), trek_logical_not(trek_logical_or(between, trek_isnan(given))));
     return trek_cast(trek_mul(x, trek_log(trek_where(none, trek_ones_like(y), y))), dtype);
+}
+
+trek_var *trek_xlogy(trek_var *x, trek_var *y)
+{
+    TREK_NEEDED("xlogy", x);
+    TREK_NEEDED("xlogy", y);
+    return trek_by_blocks(xlogy_of, (trek_var *[]){ x, y }, 2, NULL);
 }
 
 trek_var *trek_heaviside(trek_var *x, trek_var *y)
@@ -97,15 +110,22 @@ trek_var *trek_clamp_var(trek_var *x, trek_var *low, trek_var *high)
     return high ? trek_minimum(x, high) : x;
 }
 
-trek_var *trek_sinc(trek_var *x)
+static trek_var *sinc_of(trek_var *const *in, const double *numbers)
 {
-    TREK_NEEDED("sinc", x);
+    trek_var *x = in[0];
+    (void)numbers;
     trek_dtype dtype = integers(x) ? TREK_F32 : trek_var_dtype(x);
     trek_var *angle = trek_cast(x, trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype), *zero = trek_eq_scalar(x, 0);
     angle = trek_mul_scalar(angle, 3.14159265358979323846);
     trek_var *near = trek_sub(trek_ones_like(angle), trek_div_scalar(trek_square(angle), 6)); /* also has its curvature at 0 */
     trek_var *other = trek_masked_fill(angle, zero, 1);
     return trek_cast(trek_where(zero, near, trek_div(trek_sin(other), other)), dtype);
+}
+
+trek_var *trek_sinc(trek_var *x)
+{
+    TREK_NEEDED("sinc", x);
+    return trek_by_blocks(sinc_of, &x, 1, NULL);
 }
 
 static trek_var *is(const char *name, trek_var *x, double value)

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "autograd/blocks.h"
 #include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
@@ -125,20 +126,32 @@ static trek_dtype widen(trek_var **inputs, int n)
     return common;
 }
 
+/* From the nearer end, as in PyTorch, so that it is exact at both ends. */
+static trek_var *lerp_of(trek_var *const *given, const double *weight)
+{
+    trek_var *in[2] = { given[0], given[1] };
+    trek_dtype dtype = widen(in, 2);
+    trek_var *way = trek_sub(in[1], in[0]);
+    way = fabs(*weight) < 0.5 ? trek_add(in[0], trek_mul_scalar(way, *weight))
+                              : trek_sub(in[1], trek_mul_scalar(way, 1 - *weight));
+    return trek_cast(way, dtype);
+}
+
 trek_var *trek_lerp(trek_var *x, trek_var *y, double weight)
 {
     TREK_NEEDED("lerp", x);
     TREK_NEEDED("lerp", y);
     if (!floats("lerp", x) || !floats("lerp", y))
         return NULL;
-    /* from the nearer end, as in PyTorch, so that it is exact at both ends */
     const char *before = trek_op_calling("lerp");
-    trek_var *in[2] = { x, y };
-    trek_dtype dtype = widen(in, 2);
-    trek_var *way = trek_sub(in[1], in[0]);
-    way = fabs(weight) < 0.5 ? trek_add(in[0], trek_mul_scalar(way, weight))
-                             : trek_sub(in[1], trek_mul_scalar(way, 1 - weight));
-    return trek_op_called_end(before, trek_cast(way, dtype));
+    return trek_op_called_end(before, trek_by_blocks(lerp_of, (trek_var *[]){ x, y }, 2, &weight));
+}
+
+static trek_var *addcmul_of(trek_var *const *given, const double *value)
+{
+    trek_var *in[3] = { given[0], given[1], given[2] };
+    trek_dtype dtype = widen(in, 3);
+    return trek_cast(trek_add(in[0], trek_mul(trek_mul_scalar(in[1], *value), in[2])), dtype);
 }
 
 trek_var *trek_addcmul(trek_var *x, trek_var *y, trek_var *z, double value)
@@ -149,9 +162,14 @@ trek_var *trek_addcmul(trek_var *x, trek_var *y, trek_var *z, double value)
     if (!floats("addcmul", x) || !floats("addcmul", y) || !floats("addcmul", z))
         return NULL;
     const char *before = trek_op_calling("addcmul");
-    trek_var *in[3] = { x, y, z };
+    return trek_op_called_end(before, trek_by_blocks(addcmul_of, (trek_var *[]){ x, y, z }, 3, &value));
+}
+
+static trek_var *addcdiv_of(trek_var *const *given, const double *value)
+{
+    trek_var *in[3] = { given[0], given[1], given[2] };
     trek_dtype dtype = widen(in, 3);
-    return trek_op_called_end(before, trek_cast(trek_add(in[0], trek_mul(trek_mul_scalar(in[1], value), in[2])), dtype));
+    return trek_cast(trek_add(in[0], trek_div(trek_mul_scalar(in[1], *value), in[2])), dtype);
 }
 
 trek_var *trek_addcdiv(trek_var *x, trek_var *y, trek_var *z, double value)
@@ -162,9 +180,7 @@ trek_var *trek_addcdiv(trek_var *x, trek_var *y, trek_var *z, double value)
     if (!floats("addcdiv", x) || !floats("addcdiv", y) || !floats("addcdiv", z))
         return NULL;
     const char *before = trek_op_calling("addcdiv");
-    trek_var *in[3] = { x, y, z };
-    trek_dtype dtype = widen(in, 3);
-    return trek_op_called_end(before, trek_cast(trek_add(in[0], trek_div(trek_mul_scalar(in[1], value), in[2])), dtype));
+    return trek_op_called_end(before, trek_by_blocks(addcdiv_of, (trek_var *[]){ x, y, z }, 3, &value));
 }
 
 trek_var *trek_frac(trek_var *x)
@@ -216,16 +232,12 @@ trek_var *trek_rad2deg(trek_var *x) { return trek_mul_scalar(floating("rad2deg",
 
 /* m + log(e^(x - m) + e^(y - m)) with m the larger one, treated as a constant: computed with log1p, where the larger
  * one contributes e^0 - 1. */
-trek_var *trek_logaddexp(trek_var *x, trek_var *y)
+static trek_var *logaddexp_of(trek_var *const *given, const double *numbers)
 {
-    TREK_NEEDED("logaddexp", x);
-    TREK_NEEDED("logaddexp", y);
-    if (!trek_dtype_is_float(trek_var_dtype(x)) && !floats("logaddexp", y))
-        return NULL;
-    trek_var *in[2] = { x, y };
+    trek_var *in[2] = { given[0], given[1] };
     trek_dtype dtype = widen(in, 2);
-    x = in[0], y = in[1];
-    const char *before = trek_op_calling("logaddexp");
+    trek_var *x = in[0], *y = in[1];
+    (void)numbers;
     trek_var *first = trek_gt(x, y), *larger = trek_where(first, x, y), *smaller = trek_where(first, y, x);
     trek_var *m = trek_maximum(x, y);
     m = m ? trek_var_detach(m) : NULL;
@@ -234,8 +246,17 @@ trek_var *trek_logaddexp(trek_var *x, trek_var *y)
     trek_var *below = trek_exp(trek_masked_fill(trek_sub(smaller, m), infinite, 0));
     /* two equal infinities share the gradient, like two equal numbers */
     larger = trek_where(trek_eq(x, y), trek_mul_scalar(trek_add(x, y), 0.5), larger);
-    trek_var *sum = trek_where(infinite, larger, trek_add(m, trek_log1p(trek_add(above, below))));
-    return trek_op_called_end(before, trek_cast(sum, dtype));
+    return trek_cast(trek_where(infinite, larger, trek_add(m, trek_log1p(trek_add(above, below)))), dtype);
+}
+
+trek_var *trek_logaddexp(trek_var *x, trek_var *y)
+{
+    TREK_NEEDED("logaddexp", x);
+    TREK_NEEDED("logaddexp", y);
+    if (!trek_dtype_is_float(trek_var_dtype(x)) && !floats("logaddexp", y))
+        return NULL;
+    const char *before = trek_op_calling("logaddexp");
+    return trek_op_called_end(before, trek_by_blocks(logaddexp_of, (trek_var *[]){ x, y }, 2, NULL));
 }
 
 trek_var *trek_nan_to_num(trek_var *x, double nan, double positive_infinity, double negative_infinity)

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "autograd/blocks.h"
 #include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/rows.h"
@@ -26,6 +27,17 @@ static trek_dtype common(const trek_var *x, const trek_var *y, const trek_var *z
 }
 static trek_dtype wide(trek_dtype dtype) { return dtype == TREK_F64 ? TREK_F64 : TREK_F32; }
 
+static trek_var *lerp_of(trek_var *const *in, const double *numbers)
+{
+    trek_dtype dtype = common(in[0], in[1], in[2]), work = wide(dtype);
+    trek_var *x = trek_cast(in[0], work), *y = trek_cast(in[1], work), *weight = trek_cast(in[2], work);
+    (void)numbers;
+    trek_var *near = trek_lt_scalar(trek_abs(weight), 0.5); /* from the nearer end, as in PyTorch: exact at both ends */
+    trek_var *part = trek_where(near, weight, trek_add_scalar(weight, -1));
+    trek_var *way = trek_mul(part, trek_sub(y, x));
+    return way ? trek_cast(trek_add(trek_where(near, x, y), way), dtype) : NULL;
+}
+
 trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight)
 {
     TREK_NEEDED("lerp_var", x);
@@ -33,14 +45,7 @@ trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight)
     TREK_NEEDED("lerp_var", weight);
     if (!floats("lerp_var", x) || !floats("lerp_var", y) || !floats("lerp_var", weight))
         return NULL;
-    trek_dtype dtype = common(x, y, weight), work = wide(dtype);
-    x = trek_cast(x, work);
-    y = trek_cast(y, work);
-    weight = trek_cast(weight, work);
-    trek_var *near = trek_lt_scalar(trek_abs(weight), 0.5); /* from the nearer end, as in PyTorch: exact at both ends */
-    trek_var *part = trek_where(near, weight, trek_add_scalar(weight, -1));
-    trek_var *way = trek_mul(part, trek_sub(y, x));
-    return way ? trek_cast(trek_add(trek_where(near, x, y), way), dtype) : NULL;
+    return trek_by_blocks(lerp_of, (trek_var *[]){ x, y, weight }, 3, NULL);
 }
 
 trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
@@ -60,16 +65,22 @@ trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
     return trek_cast(decimals > 0 ? trek_div_scalar(y, ten) : decimals < 0 ? trek_mul_scalar(y, ten) : y, dtype);
 }
 
-trek_var *trek_logaddexp2(trek_var *x, trek_var *y)
+static trek_var *logaddexp2_of(trek_var *const *in, const double *numbers)
 {
     const double ln2 = 0.69314718055994530942;
+    trek_dtype dtype = common(in[0], in[1], NULL), work = wide(dtype);
+    trek_var *x = trek_mul_scalar(trek_cast(in[0], work), ln2), *y = trek_mul_scalar(trek_cast(in[1], work), ln2);
+    (void)numbers;
+    return trek_cast(trek_mul_scalar(trek_logaddexp(x, y), 1 / ln2), dtype);
+}
+
+trek_var *trek_logaddexp2(trek_var *x, trek_var *y)
+{
     TREK_NEEDED("logaddexp2", x);
     TREK_NEEDED("logaddexp2", y);
     if (!floats("logaddexp2", x) || !floats("logaddexp2", y))
         return NULL;
-    trek_dtype dtype = common(x, y, NULL), work = wide(dtype);
-    trek_var *sum = trek_logaddexp(trek_mul_scalar(trek_cast(x, work), ln2), trek_mul_scalar(trek_cast(y, work), ln2));
-    return trek_cast(trek_mul_scalar(sum, 1 / ln2), dtype);
+    return trek_by_blocks(logaddexp2_of, (trek_var *[]){ x, y }, 2, NULL);
 }
 
 /* --- powers of two ------------------------------------------------------------------------------------- */

@@ -195,11 +195,30 @@ static void promotion(void **state)
     expect_error(TREK_ERR_ARGUMENT, "remainder: ");
 }
 
+/* Sums over the first dimension add pairs of rows in f32, and those whose pairs are too large for it in f64. */
+static void large_pairs(void **state)
+{
+    enum { ROWS = 11, COLUMNS = 37 };
+    double values[ROWS * COLUMNS], wanted[COLUMNS] = { 0 };
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < COLUMNS; c++) {
+            double large = r % 4 < 2 ? 3e38 : -3e38; /* pairs are infinite, the sum is not */
+            values[r * COLUMNS + c] = c == 5 ? (r < 8 ? large : r) : c == 6 && r == 3 ? INFINITY : c == 7 && r == 2 ? NAN : r + c;
+            wanted[c] += (double)(float)values[r * COLUMNS + c];
+        }
+    trek_var *x = trek_var_from(test_values(values, trek_dims(ROWS, COLUMNS), TREK_F32));
+    double *got = test_read(trek_var_data(trek_sum(x, trek_dims(0), false)));
+    for (int c = 0; c < COLUMNS; c++)
+        if (got[c] != wanted[c] && !(isnan(got[c]) && isnan(wanted[c])))
+            fail_msg("column %d: %.9g, not %.9g", c, got[c], wanted[c]);
+    free(got);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(slopes), TEST(parts), TEST(identities), TEST(accuracy), TEST(bad_public_calls),
-        TEST(dropout_masks_do_not_know_the_split), TEST(promotion),
+        TEST(dropout_masks_do_not_know_the_split), TEST(promotion), TEST(large_pairs),
     };
     return cmocka_run_group_tests_name("functional", tests, NULL, NULL);
 }

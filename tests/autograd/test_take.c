@@ -217,9 +217,32 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_cov(NULL, 1, NULL, NULL), TREK_ERR_ARGUMENT);
 }
 
+/* One index for whole rows, in order: the last of equals stays; a number outside is named with its place. */
+static void one_index_for_rows(void **state)
+{
+    const double rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 };
+    trek_var *x = trek_var_from(test_values((double[12]){ 0 }, trek_dims(4, 3), TREK_F32));
+    trek_var *source = trek_var_from(test_values(rows, trek_dims(4, 3), TREK_F32));
+    trek_var *index = trek_var_from(test_values((double[]){ 3, 0, 3, 1 }, trek_dims(4), TREK_I64));
+    double *got = test_read(trek_var_data(trek_index_copy(x, 0, index, source)));
+    const double wanted[] = { 4, 5, 6, 10, 11, 12, 0, 0, 0, 7, 8, 9 };
+    for (int k = 0; k < 12; k++)
+        assert_true(got[k] == wanted[k]);
+    free(got);
+    got = test_read(trek_var_data(trek_scatter_reduce(x, 0, trek_expand(trek_reshape(index, trek_dims(4, 1)), trek_dims(4, 3)),
+                                                      source, TREK_REDUCTION_MAX, true)));
+    for (int k = 0; k < 12; k++)
+        assert_true(got[k] == wanted[k]); /* here the last is also the largest */
+    free(got);
+    trek_var *outside = trek_var_from(test_values((double[]){ 3, 0, 4, 1 }, trek_dims(4), TREK_I64));
+    assert_null(trek_index_copy(x, 0, outside, source));
+    assert_non_null(strstr(trek_error(), "index 4 at position 6"));
+    trek_error_clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { TEST(places), TEST(from_the_end), TEST(sums_of_16_bits), TEST(made_of_others),
-                                        TEST(statistics), TEST(gradients), TEST(refused) };
+                                        TEST(statistics), TEST(gradients), TEST(one_index_for_rows), TEST(refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

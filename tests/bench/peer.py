@@ -366,6 +366,13 @@ def blas_name():
     return next((part.split("=")[1].strip(" ,") for part in torch.__config__.show().split() if part.startswith("BLAS_INFO=")), "?")
 
 
+def features():
+    """What PyTorch and its libraries find in this CPU and are not told to leave alone."""
+    asked = {"avx512": "avx512", "avx512_bf16": "avx512_bf16", "amx_tile": "amx_tile", "amx_fp16": "amx_fp16"}
+    have = [name for name, function in asked.items() if getattr(torch.cpu, f"_is_{function}_supported", lambda: False)()]
+    return " ".join([torch.backends.cpu.get_cpu_capability(), "oneDNN" if torch.backends.mkldnn.is_available() else "no oneDNN", *have])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--serve", action="store_true")
@@ -389,7 +396,8 @@ def main():
     for name in options.names:
         work = WORKS[name](options.compile)
         first = {"work": name, "side": "pytorch", "version": torch.__version__, "threads": torch.get_num_threads(),
-                 "capability": torch.backends.cpu.get_cpu_capability(), "blas": blas_name(), "checks": work.checks}
+                 "capability": torch.backends.cpu.get_cpu_capability(), "blas": blas_name(),
+                 "features": features(), "checks": work.checks}
         if options.exact and hasattr(work, "exact"):
             first["exact"] = work.exact()
         print(json.dumps(first), flush=True)

@@ -5,6 +5,8 @@
     run.py --program BUILD/tests/bench/trek-bench [--python PYTHON] [NAME...]
 
 Each work is set up once on each side and then measured in turns: trek, peer, trek, peer, ...
+Threads may spin for a while after their work, so that each turn begins when the side before it
+uses no core any more. Then each side is measured alone: the others' processes are stopped.
 The peer runs with one thread and with two, as installed and tuned (allocator settings, passive
 waiting); the best of all is what the goals are held against. Check values (losses of ten
 steps from the same weights, which PyTorch gives in f64, too) must agree, to 1e-5 or as well as
@@ -17,6 +19,7 @@ import datetime
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -65,6 +68,7 @@ class Server:
 
     def __init__(self, label, command, extra=None):
         self.label, self.samples, self.streams, self.near, self.last = label, [], [], [], {}
+        self.alone = []
         self.process = subprocess.Popen(command, env=clean_environment(extra), stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         self.first = self.read()
@@ -84,6 +88,46 @@ class Server:
         self.samples += self.last["ns"]
         self.streams += self.last.get("stream_gb_s", [])
         self.near += self.last.get("near_stream_gb_s", [])
+
+    def turn(self, options):
+        self.ask(options.repetitions, options.ms)
+        self.answer()
+        self.settle(options.wait)
+
+    def turn_alone(self, others, options):
+        """A turn that counts apart from the others, while their processes are stopped."""
+        for other in others:
+            other.process.send_signal(signal.SIGSTOP)
+        try:
+            self.ask(options.repetitions, options.ms)
+            self.last = self.read()
+            self.alone += self.last["ns"]
+            self.settle(options.wait)
+        finally:
+            for other in others:
+                other.process.send_signal(signal.SIGCONT)
+
+    def used_ns(self):
+        """Time on a core of all its threads."""
+        used, tasks = 0, f"/proc/{self.process.pid}/task"
+        for task in os.listdir(tasks):
+            try:
+                with open(f"{tasks}/{task}/schedstat", encoding="ascii") as file:
+                    used += int(file.read().split()[0])
+            except FileNotFoundError:  # the thread has ended
+                pass
+        return used
+
+    def settle(self, limit):
+        """Waits until none of its threads runs; raises if they do not stop."""
+        deadline = time.monotonic() + limit
+        while True:
+            begin, before = time.monotonic_ns(), self.used_ns()
+            time.sleep(0.01)
+            if self.used_ns() - before < (time.monotonic_ns() - begin) // 20:
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.label} goes on using the cores after its work")
 
     def close(self):
         self.process.stdin.close()
@@ -188,15 +232,18 @@ def measure_work(name, options, result):
     try:
         peers = peer_servers(name, options)
         check(trek, peers, result)
-        time.sleep(0.2)  # the peers' threads spin a while before they sleep
+        servers = [trek, *peers]
+        for server in servers:
+            server.settle(options.wait)
         for _ in range(options.rounds):
-            for server in [trek, *peers]:
-                server.ask(options.repetitions, options.ms)
-                server.answer()
-                time.sleep(0.1)
-        result.update({"trek_ns": trek.median, "trek_version": trek.first["version"], "trek_min_ns": min(trek.samples), "trek_samples": trek.samples})
+            for server in servers:
+                server.turn(options)
+        for server in servers:
+            server.turn_alone([other for other in servers if other is not server], options)
+        result.update({"trek_ns": trek.median, "trek_version": trek.first["version"], "trek_min_ns": min(trek.samples), "trek_samples": trek.samples,
+                       "trek_alone_ns": statistics.median(trek.alone)})
         result.update({k: v for k, v in trek.last.items() if k in ("parameters", "resident_beside_model", "peak_resident")})
-        result["peers"] = {peer.label: {"ns": peer.median, "samples": peer.samples,
+        result["peers"] = {peer.label: {"ns": peer.median, "samples": peer.samples, "alone_ns": statistics.median(peer.alone),
                                         "peak_resident": peer.last.get("peak_resident")} for peer in peers}
         if trek.streams:
             result["stream_gb_s"] = statistics.median(trek.streams)
@@ -205,7 +252,7 @@ def measure_work(name, options, result):
         if trek.near:
             result["near_stream_gb_s"] = statistics.median(trek.near)
         for peer in peers:
-            result["peer_version"] = {k: peer.first[k] for k in ("version", "blas", "capability")}
+            result["peer_version"] = {k: peer.first[k] for k in ("version", "blas", "capability", "features")}
     finally:
         for server in [trek, *peers]:
             server.close()
@@ -229,6 +276,8 @@ def judge(result, goals):
         result["peer_ns"] = min(peer["ns"] for peer in peers.values())
         result["peer_best"] = min(peers, key=lambda label: peers[label]["ns"])
         result["ratio"] = result["trek_ns"] / result["peer_ns"]
+        if "trek_alone_ns" in result:
+            result["alone_ratio"] = result["trek_alone_ns"] / min(peer["alone_ns"] for peer in peers.values())
         for kind in ("as installed", "tuned", "compiled"):
             times = [peer["ns"] for label, peer in peers.items() if label.startswith(kind)]
             if times:
@@ -293,6 +342,8 @@ def row(result):
     found = [f"{GOAL_TEXTS[goal](result, limit)}: {FOUND_TEXTS[goal](result)} {'met' if result['met'][goal] else '**missed**'}"
              for goal, limit in result["goals"].items() if goal in result["met"]]
     cells.append("; ".join(found))
+    cells.append(f"{number(result['trek_alone_ns'], unit)}" + (f"; {result['alone_ratio']:.2f}" if "alone_ratio" in result else "")
+                 if "trek_alone_ns" in result else "")
     difference = f"{result['difference']:.0e}" if "difference" in result else ""
     if "peer_difference" in result:
         difference += f" (PyTorch {result['peer_difference']:.0e})"
@@ -305,12 +356,31 @@ def cpu_model():
         return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), platform.machine())
 
 
+def cpu_features():
+    """Those of the CPU that the kernels of one side or the other know."""
+    known = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd", "bf16", "sve")
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        line = next((line for line in file if line.startswith(("flags", "Features"))), ":")
+    flags = line.split(":", 1)[1].split()
+    return [name for name in known if name in flags]
+
+
+def features_used(options):
+    """What trek computes with on this machine, as trek-bench-features says."""
+    program = os.path.join(os.path.dirname(options.program), "trek-bench-features")
+    if not os.path.exists(program):
+        return "not asked: trek-bench-features is not built"
+    return subprocess.run([program], env=clean_environment(), capture_output=True, text=True, check=True).stdout.strip()
+
+
 def describe(options, results):
     seen = next((r["peer_version"] for r in results if "peer_version" in r), None)
     dropped = sorted(k for k in os.environ if k.startswith(UNWANTED))
     kept = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("TREK_"))
     return {
-        "date": datetime.date.today().isoformat(), "cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)),
+        "date": datetime.date.today().isoformat(), "cpu": cpu_model(), "features": " ".join(cpu_features()),
+        "trek_uses": features_used(options), "pytorch_uses": seen["features"] if seen else "not measured",
+        "cores": len(os.sched_getaffinity(0)),
         "threads": options.threads or "all",
         "system": f"{platform.system()} {platform.release()}", "trek": next((r["trek_version"] for r in results), "?"),
         "pytorch": f"{seen['version']} ({seen['blas']}, {seen['capability']})" if seen else "not measured",
@@ -321,11 +391,11 @@ def describe(options, results):
 
 
 def print_table(machine, results):
-    print(f"{machine['date']}, {machine['cpu']}, {machine['cores']} cores, {machine['system']}; trek {machine['trek']}, "
+    print(f"{machine['date']}, {machine['cpu']} ({machine['features']}), {machine['cores']} cores, {machine['system']}; trek {machine['trek']}, "
           f"PyTorch {machine['pytorch']}; load average {machine['load_average']:.2f}; TREK_ variables: {machine['environment']}; "
-          f"unset: {machine['unset']}. Medians of {machine['rounds']} x {machine['repetitions']} repetitions, interleaved.\n")
-    print("| work | trek | PyTorch as installed | tuned | compiled | goal: found | check value differs by |")
-    print("|---|---|---|---|---|---|---|")
+          f"unset: {machine['unset']}. Used by trek: {machine['trek_uses']}; by PyTorch: {machine['pytorch_uses']}. Medians of {machine['rounds']} x {machine['repetitions']} repetitions, interleaved.\n")
+    print("| work | trek | PyTorch as installed | tuned | compiled | goal: found | alone; ratio | check value differs by |")
+    print("|---|---|---|---|---|---|---|---|")
     for result in results:
         print(row(result))
     print(f"\nTuned: {machine['tuned']}. "

@@ -41,17 +41,36 @@ static void compare_indices(void *arg, int64_t begin, int64_t end)
         atomic_store(&b->outside, true);
 }
 
+/* Looks at each number once, also where the index repeats along a dimension. */
+static bool all_inside(const trek_tensor *index, int64_t bound)
+{
+    trek_tensor once = *index;
+    int64_t next = 1;
+    bool dense = true;
+    if (index->numel == 0)
+        return true;
+    for (int d = index->ndim - 1; d >= 0; d--) {
+        once.sizes[d] = index->strides[d] == 0 ? 1 : index->sizes[d];
+        dense = dense && (once.sizes[d] == 1 || index->strides[d] == next);
+        next *= once.sizes[d];
+    }
+    bounds b = { .index = &once, .bound = bound };
+    if (dense)
+        trek_parallel(next, TREK_GRAIN_CHEAP, compare_indices, &b);
+    for (int64_t place = 0; !dense && place < next; place++) {
+        int64_t value = trek_index_at(once.data, element_offset(&once, place), (trek_dtype)once.dtype);
+        if (value < 0 || value >= bound)
+            return false;
+    }
+    return !atomic_load(&b.outside);
+}
+
 static trek_status check_index(const trek_op_call *call, const trek_tensor *index, int64_t bound)
 {
-    bounds b = { .index = index, .bound = bound };
-    if (index->contiguous) {
-        trek_parallel(index->numel, TREK_GRAIN_CHEAP, compare_indices, &b);
-        if (!atomic_load(&b.outside))
-            return TREK_OK;
-    }
+    if (all_inside(index, bound))
+        return TREK_OK;
     for (int64_t place = 0; place < index->numel; place++) {
-        int64_t offset = index->contiguous ? place : element_offset(index, place);
-        int64_t value = trek_index_at(index->data, offset, (trek_dtype)index->dtype);
+        int64_t value = trek_index_at(index->data, element_offset(index, place), (trek_dtype)index->dtype);
         if (value < 0 || value >= bound)
             return trek_op_fail(call, TREK_ERR_ARGUMENT, "index %lld at position %lld is outside [0, %lld)", (long long)value,
                                 (long long)place, (long long)bound);

@@ -202,7 +202,60 @@ static void sum_f32_row(trek_partial *partial, const void *row, int64_t n, doubl
     (void)parameter;
     partial->f += sum - sum == 0 ? sum : trek_row_sum_f32(row, n);
 }
-FOLD_COLUMNS(sum, f32, float, double, double, double, f, x, a + b)
+FOLD_COLUMNS(sum_exact, f32, float, double, double, double, f, x, a + b)
+/* sums[i] += element i of 2 * pairs rows, which are added in f32 two by two. */
+static inline __attribute__((always_inline)) void add_pairs_of_rows(double *sums, const char *row, int64_t stride,
+                                                                    const int pairs,
+                                                                    int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        trek_f64x8 sum;
+        memcpy(&sum, sums + i, sizeof sum);
+        for (int k = 0; k < pairs; k++) {
+            trek_f32x8 a, b;
+            memcpy(&a, row + 2 * k * stride + i * 4, sizeof a);
+            memcpy(&b, row + (2 * k + 1) * stride + i * 4, sizeof b);
+            a += b;
+            sum += TREK_WIDENED(a);
+        }
+        memcpy(sums + i, &sum, sizeof sum);
+    }
+    for (; i < n; i++)
+        for (int k = 0; k < pairs; k++)
+            sums[i] += (double)(((const float *)(const void *)(row + 2 * k * stride))[i] +
+                                ((const float *)(const void *)(row + (2 * k + 1) * stride))[i]);
+}
+/* Sums columns as rows are summed: pairs in f32, and these in f64. Columns with a pair that is too large for f32 are
+ * summed again in f64 alone. */
+static void sum_f32_columns(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n,
+                            const double *parameters)
+{
+    enum { PAIRS = 4 };
+    double sums[TREK_FOLD_COLUMNS], all = 0;
+    int64_t r = 0;
+    if (rows < 2) {
+        sum_exact_f32_columns(partials, row, stride, rows, n, parameters);
+        return;
+    }
+    memset(sums, 0, (size_t)n * sizeof *sums);
+    for (; r + 2 * PAIRS <= rows; r += 2 * PAIRS)
+        add_pairs_of_rows(sums, (const char *)row + r * stride, stride, PAIRS, n);
+    for (; r + 2 <= rows; r += 2)
+        add_pairs_of_rows(sums, (const char *)row + r * stride, stride, 1, n);
+    for (int64_t i = 0; r < rows && i < n; i++)
+        sums[i] += (double)((const float *)(const void *)((const char *)row + r * stride))[i];
+    for (int64_t i = 0; i < n; i++)
+        all += sums[i] - sums[i];
+    if (all != 0) { /* NaN: one of them is not finite */
+        trek_partial exact[TREK_FOLD_COLUMNS] = { 0 };
+        sum_exact_f32_columns(exact, row, stride, rows, n, parameters);
+        for (int64_t i = 0; i < n; i++)
+            sums[i] = sums[i] - sums[i] == 0 ? sums[i] : exact[i].f;
+    }
+    for (int64_t i = 0; i < n; i++)
+        partials[i].f += sums[i];
+}
 FOLD_COMBINE(sum, f32, double, f, 0, a + b)
 #define SQUARE(d) ((d) * (d))
 FOLD_FLOAT_(sum, f64, double, 0, x, +)

@@ -15,7 +15,7 @@ typedef union trek_partial {
 
 /* Folds `n` contiguous elements into one partial result. parameter: a number of the output (its mean, its maximum). */
 typedef void (*trek_fold_row)(trek_partial *partial, const void *row, int64_t n, double parameter);
-#define TREK_FOLD_COLUMNS 512 /* the most at once */
+#define TREK_FOLD_COLUMNS 1024 /* the most at once */
 /* Folds `rows` rows of n elements, `stride` bytes apart, into n partial results. */
 typedef void (*trek_fold_columns)(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n,
                                   const double *parameters);

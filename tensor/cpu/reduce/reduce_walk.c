@@ -5,7 +5,7 @@
 
 #define BUFFER TREK_FOLD_COLUMNS /* elements copied at once if rows are not contiguous; columns in a block */
 #define CHUNK 16384     /* elements of a row that make one partial result */
-#define CHUNK_BLOCK 32768 /* and of a block of columns */
+#define CHUNK_BLOCK 65536 /* and of a block of columns */
 
 typedef struct dimension {
     int64_t size, in, out; /* strides in bytes; out is 0 for reduced ones */

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Functions that are computed a block at a time give the bits that they give when they are recorded, which is without
+ * blocks. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/blocks.h"
+#include "autograd/ops.h"
+#include "autograd/special.h"
+#include "tensor/dtypes.h"
+#include "tensor/pool.h"
+#include "tensor/rank_context.h"
+#include "tests/support/scoped.h"
+#include "tests/support/support.h"
+
+/* Not a multiple of a block, and enough blocks for the threads that are used here. */
+enum { NUMBERS = 2 * 5 * 32768 + 4321 };
+
+static trek_var *drawn(uint64_t seed, trek_dtype dtype, bool recorded)
+{
+    double *values = malloc(NUMBERS * sizeof *values);
+    assert_non_null(values);
+    for (int64_t i = 0; i < NUMBERS; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        values[i] = i % 1000 == 7 ? NAN : i % 1000 == 8 ? INFINITY : i % 1000 == 9 ? 0 : (double)(seed >> 40) * 0x1p-22 - 2;
+    }
+    trek_tensor *made = test_values(values, trek_dims(NUMBERS), dtype);
+    trek_var *x = made ? trek_var_new(made, recorded) : NULL;
+    trek_tensor_release(made);
+    free(values);
+    return x;
+}
+
+typedef trek_var *(*function)(trek_var *x, trek_var *y, trek_var *z);
+static trek_var *lerp(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_lerp(x, y, 0.7); }
+static trek_var *lerp_var(trek_var *x, trek_var *y, trek_var *z) { return trek_lerp_var(x, y, z); }
+static trek_var *addcmul(trek_var *x, trek_var *y, trek_var *z) { return trek_addcmul(x, y, z, -0.3); }
+static trek_var *addcdiv(trek_var *x, trek_var *y, trek_var *z) { return trek_addcdiv(x, y, z, 1.5); }
+static trek_var *logaddexp(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_logaddexp(x, y); }
+static trek_var *logaddexp2(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_logaddexp2(x, y); }
+static trek_var *larger(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_fmax(x, y); }
+static trek_var *smaller(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_fmin(x, y); }
+static trek_var *xlogy(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_xlogy(x, y); }
+static trek_var *sinc(trek_var *x, trek_var *y, trek_var *z) { return (void)y, (void)z, trek_sinc(x); }
+static const struct { const char *name; function f; } functions[] = {
+    { "lerp", lerp }, { "lerp_var", lerp_var }, { "addcmul", addcmul }, { "addcdiv", addcdiv }, { "logaddexp", logaddexp },
+    { "logaddexp2", logaddexp2 }, { "fmax", larger }, { "fmin", smaller }, { "xlogy", xlogy }, { "sinc", sinc },
+};
+
+static void same_bits(const char *name, trek_var *a, trek_var *b)
+{
+    if (!a || !b)
+        fail_msg("%s: %s", name, trek_error());
+    if (!test_same_bits(trek_var_data(a), trek_var_data(b)))
+        fail_msg("%s: by blocks it has other bits", name);
+}
+
+static void compare(trek_dtype dtype)
+{
+    for (size_t k = 0; k < sizeof functions / sizeof *functions; k++) {
+        trek_var *in[2][3];
+        for (int recorded = 0; recorded < 2; recorded++)
+            for (int n = 0; n < 3; n++)
+                in[recorded][n] = drawn(11 + (uint64_t)n, dtype, recorded);
+        trek_scope inner = trek_scope_begin();
+        same_bits(functions[k].name, functions[k].f(in[0][0], in[0][1], in[0][2]), functions[k].f(in[1][0], in[1][1], in[1][2]));
+        trek_scope_end(inner);
+        for (int n = 0; n < 3; n++) {
+            trek_var_release(in[0][n]);
+            trek_var_release(in[1][n]);
+        }
+    }
+}
+
+static void test_bits(void **state)
+{
+    trek_pool *before = trek_rank_here.pool;
+    for (int threads = 1; threads <= 2; threads++) {
+        trek_pool *pool = trek_pool_new(threads, 0);
+        assert_non_null(pool);
+        trek_rank_here.pool = pool;
+        compare(TREK_F32);
+        compare(TREK_BF16);
+        trek_rank_here.pool = before;
+        trek_pool_free(&pool);
+    }
+}
+
+static int calls;
+static trek_var *counted(trek_var *const *in, const double *numbers)
+{
+    calls++;
+    return *numbers != 0 ? trek_add(in[0], in[1]) : trek_reshape(in[0], trek_dims(-1, 2, 3, 5));
+}
+
+/* What is recorded, small, or broadcast is not divided; a number is used by all blocks. */
+static void test_what_is_divided(void **state)
+{
+    trek_pool *before = trek_rank_here.pool, *pool = trek_pool_new(1, 0);
+    trek_var *plain = drawn(1, TREK_F32, false), *recorded = drawn(1, TREK_F32, true);
+    trek_var *number = trek_reshape(trek_narrow(plain, 0, 0, 1), trek_dims_none()), *few = trek_narrow(plain, 0, 0, 100);
+    assert_non_null(pool);
+    trek_rank_here.pool = pool;
+    const struct { trek_var *x, *y; bool divided; } cases[] = {
+        { plain, plain, true }, { plain, number, true }, { number, plain, true }, { recorded, plain, false }, { few, few, false },
+        { plain, trek_narrow(plain, 0, 0, 1), false }, { trek_flip(plain, trek_dims(0)), plain, true },
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        calls = 0;
+        trek_var *y = trek_by_blocks(counted, (trek_var *[]){ cases[k].x, cases[k].y }, 2, (double[]){ 1 });
+        same_bits("sum", y, trek_add(cases[k].x, cases[k].y));
+        assert_true((calls > 1) == cases[k].divided);
+    }
+    trek_no_grad_begin();
+    calls = 0;
+    assert_non_null(trek_by_blocks(counted, (trek_var *[]){ recorded, plain }, 2, (double[]){ 1 }));
+    assert_true(calls > 1);
+    trek_no_grad_end();
+    calls = 0;
+    assert_null(trek_by_blocks(counted, (trek_var *[]){ plain, plain }, 2, (double[]){ 0 })); /* fails in the first block */
+    assert_int_equal(calls, 1);
+    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
+    trek_error_clear();
+    assert_null(trek_by_blocks(counted, (trek_var *[]){ plain, NULL }, 2, (double[]){ 1 }));
+    trek_rank_here.pool = before;
+    trek_pool_free(&pool);
+    trek_var_release(plain);
+    trek_var_release(recorded);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { TEST(test_bits), TEST(test_what_is_divided) };
+    return cmocka_run_group_tests_name("blocks", tests, NULL, NULL);
+}

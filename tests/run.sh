@@ -236,19 +236,28 @@ has_flag avx512f && best_isa=avx512
 
 # --- once ---------------------------------------------------------------------------------------
 
-# Every suite on the CPU, each program once, long ones with their short tables, and of the examples a tenth. Those that wait for
-# processes run beside those that compute. The fake device, to compile which takes as long as all the rest, if its kernels have
-# changed, what takes minutes there never, and the simulation if what it simulates has changed: neither the first time in a folder.
-once=(once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false)
+# Every suite on the CPU, each program once, long ones with their short tables, and of the examples a tenth. The library is compiled
+# with -O1, which saves a third of the time, except the kernels. The fake device, to compile which takes as long as all the rest, if
+# its kernels have changed, what takes minutes there never, and the simulation if what it simulates has changed: neither the first
+# time in a folder. The programs that wait for processes begin as soon as they are compiled, and what measures time runs at the end.
+once=(once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false -Doptimization=1)
+once_waiting() { tests once waiting --num-processes $((3 * jobs)) "$@"; }
 stage_once() {
-    local names all chosen most=0.1 less=(--no-suite cuda_long --no-suite ptx --no-suite simulation_mutants --no-suite examples)
+    local names all waits timed chosen most=0.1 less=(--no-suite cuda_long --no-suite ptx --no-suite simulation_mutants --no-suite examples)
+    local -x TREK_TEST_SHORT=1
     { [ -e "$work/once/build.ninja" ] && changed tensor/cuda tests/fake_cuda; } || less+=(--no-suite cuda --no-suite fake_cuda)
     { [ -e "$work/once/build.ninja" ] && changed distributed tests/simulation; } || less+=(--no-suite simulation)
-    configure "${once[@]}" && selected once --suite examples || { fail "once cannot be configured"; tail -5 "$work/once.setup.log"; return; }
-    mapfile -t all < <(python3 tests/affected.py "$work/once" --all "${less[@]}")
-    all+=("${names[@]}") chosen=("${all[@]}")
+    configure "${once[@]}" && selected once --suite examples --no-suite timed || { fail "once cannot be configured"; tail -5 "$work/once.setup.log"; return; }
+    mapfile -t waits < <(python3 tests/affected.py "$work/once" --all "${less[@]}" "${waiting[@]}")
+    mapfile -t timed < <(python3 tests/affected.py "$work/once" --all "${less[@]}" --suite timed)
+    mapfile -t all < <(python3 tests/affected.py "$work/once" --all "${less[@]}" "${not_waiting[@]}" --no-suite timed)
+    all+=("${names[@]}") chosen=("${waits[@]}")
     build "${once[@]}" || return
-    TREK_TEST_SHORT=1 tests once suites "${all[@]}" --num-processes $((jobs + 2))
+    aside waiting once_waiting "${waits[@]}"
+    chosen=("${all[@]}" "${timed[@]}")
+    build "${once[@]}" && tests once suites "${all[@]}"
+    join waiting
+    tests once timed "${timed[@]}"
 }
 
 # known BUILD NAME: whether there is such a test; else says which are called like it

@@ -125,13 +125,18 @@ static double erf_inverse(double y)
 /* By Bessel's integral, which the trapezoidal rule gives to all digits: the mean of e^(x cos t - |x|) cos(t)^order. */
 static double bessel_mean(double x, int order)
 {
-    const int steps = 400;
+    enum { HALF = 200 }; /* steps of half the circle; the other half has the same cosines */
+    static double cosines[HALF + 1];
     double sum = 0;
+    for (int k = 0; k <= HALF && cosines[0] == 0; k++)
+        cosines[HALF - k] = cos(M_PI * (HALF - k) / HALF);
     if (order == 1 && fabs(x) < 1e-5)
         return x / 2 * exp(-fabs(x));
-    for (int k = 0; k < steps; k++)
-        sum += exp(x * cos(2 * M_PI * k / steps) - fabs(x)) * pow(cos(2 * M_PI * k / steps), order);
-    return sum / steps;
+    for (int k = 0; k <= HALF; k++) {
+        double c = cosines[k], term = exp(x * c - fabs(x)) * (order == 0 ? 1 : order == 1 ? c : c * c);
+        sum += k == 0 || k == HALF ? term : 2 * term;
+    }
+    return sum / (2 * HALF);
 }
 
 /* i0, i0e, i1, i1e: the derivatives are those under the integral. */

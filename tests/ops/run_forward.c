@@ -110,7 +110,6 @@ static void run_way(const forward_call *f, int way, bool again, op_report *r)
     }
     way_use(way);
     trek_status status = trek_op_run(&call);
-    way_use(-1);
     if (status != TREK_OK)
         report_fail(r, "%s: %s", trek_status_name(status), trek_error());
     else
@@ -149,6 +148,7 @@ static void run_once(const op_row *row, const op_case *c, trek_dtype dtype, op_l
             run_way(&f, way, again, r);
             again = true;
         }
+    way_use(-1);
     for (int k = 0; k < SUITE_OUTPUTS; k++)
         array_free(&want[k]);
     for (int k = 0; k < SUITE_INPUTS; k++)

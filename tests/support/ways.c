@@ -23,6 +23,7 @@ typedef struct way {
 
 static way list[MOST_WAYS];
 static int count;
+static int own, present; /* the instruction set that the library has chosen, and the one in use */
 static trek_pool *pools[2];
 
 static void free_pools(void)
@@ -54,6 +55,7 @@ static void find_ways(void)
             add(isas[k], k, TREK_PRODUCTS_WAY_DOTS);
     }
     trek_cpu_use(NULL);
+    own = present = trek_cpu_backend()->isa;
     for (int k = 0; k < 2; k++)
         if (!(pools[k] = trek_pool_new(k + 1, 0))) {
             fprintf(stderr, "%s\n", trek_error());
@@ -84,7 +86,10 @@ void way_use(int k)
 {
     if (ways() == 1)
         return;
-    trek_cpu_use(k < 0 ? NULL : list[k].isa);
+    int isa = k < 0 ? own : list[k].place;
+    if (isa != present) /* to fill the table takes longer than most calls */
+        trek_cpu_use(k < 0 ? NULL : list[k].isa);
+    present = isa;
     trek_products_choose(TREK_BF16, k < 0 ? TREK_PRODUCTS_WAY_MEASURED : list[k].bf16);
     trek_rank_here.pool = k < 0 ? NULL : pools[list[k].threads - 1];
 }

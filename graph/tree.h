@@ -64,7 +64,8 @@ TREK_API trek_status trek_graph_collect_at(trek_graph *graph, const char *path, 
 /* Records the values of all tags of a group (trek_flow_tag_group) as trek_graph_collect_at does: "encoder.heads" records
  * heads_0, heads_1, ... If one of them fails, none is recorded. */
 TREK_API trek_status trek_graph_collect_group(trek_graph *graph, const char *path, trek_reduction reduction);
-/* Returns the trend of a nested graph's name, as trek_graph_trend does. */
+/* Returns the trend of a name of a nested graph, as trek_graph_trend does: NULL without an error if nothing was recorded under
+ * this name. */
 TREK_API const trek_trend *trek_graph_trend_at(trek_graph *graph, const char *path);
 /* Writes the trends of a group to `trends`, at most `capacity` of them, and returns how many the group has. A group consists of
  * the tags or observed scalars NAME_0, NAME_1, ... up to the last that exists. An entry is NULL if its name has no point yet.

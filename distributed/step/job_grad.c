@@ -158,7 +158,8 @@ trek_status trek_ranks_grad(trek_step *s, trek_var *loss, trek_var *const *input
     trek_status status = agree_on_weights(s, &call, check(s, loss, inputs, n, grads), &own);
     for (int k = 0; k < n && status == TREK_OK; k++)
         grads[k] = NULL;
-    bool weightless = own == 0 && !trek_team_meets(s->team); /* its part is 0, whatever the loss is; but others wait for its sums */
+    /* without weight its part is 0, whatever the loss is; but others wait for its sums */
+    bool weightless = own == 0 && !trek_team_meets(s->team);
     if (status == TREK_OK && (!weightless || s->state.joins_grads))
         status = s->team->local_ranks == 1 ? trek_ranks_alone(s, 0, true, own_part, &call) : own_part(s, &call);
     for (int k = 0; k < n && weightless && status == TREK_OK; k++)

@@ -439,8 +439,8 @@ TREK_API trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_va
  * backward. */
 TREK_API trek_var *trek_bilinear(trek_var *x, trek_var *y, trek_var *weight, trek_var *bias);
 
-/* -- convolution and pooling of x [N, C, H, W]. Convolutions and means are of floating dtypes (PyTorch also takes i64). Weight and
- *    bias have x's dtype; otherwise the call fails with DTYPE. -- */
+/* -- convolution and pooling of x [N, C, H, W]. Convolutions and means are of floating dtypes (PyTorch also takes i64). Weight
+ *    and bias have x's dtype; otherwise the call fails with DTYPE. -- */
 /* Computes a 2-D convolution. weight is [O, C/groups, kh, kw], bias [O]; bias and opts may be NULL. If x or weight lies channels
  * last in memory (trek_channels_last), the result does. Weights that are not finite may make gradients NaN anywhere; whether they
  * make results NaN where the kernel covers padding is not defined. */

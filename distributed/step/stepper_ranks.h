@@ -154,11 +154,14 @@ trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, bool goes_back, tr
 /* forward.c */
 trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n);
 bool trek_graph_states_are_reset(const trek_graph *graph);
-/* Copies train and freeze flags of rank 0's modules to all replicas. Called between runs of the group. */
+/* Copies train and freeze flags of rank 0's modules, and the dtype of its autocast, to all replicas. Called between runs
+ * of the group. */
 static inline void trek_ranks_follow_flags(ranks_stepper *s)
 {
-    for (int r = 1; r < s->local_ranks; r++)
+    for (int r = 1; r < s->local_ranks; r++) {
         trek_replica_follow_flags(s->replicas[r].model, s->replicas[0].model);
+        s->replicas[r].graph->autocast = s->replicas[0].graph->autocast;
+    }
 }
 static inline bool trek_ranks_training(const ranks_stepper *s) { return s->replicas[0].model->modules[0]->own->training; }
 /* Returns whether its layers wait for those of other ranks (synchronised batch norm); then all ranks run them,

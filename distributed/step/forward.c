@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/split_forward.h"
 #include "distributed/step/stepper_ranks.h"
@@ -220,6 +221,8 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
         trek_graph_forget_nested_tags(stepper->graph);
         return trek_graph_run_route(stepper->graph, inputs, n);
     }
+    if (s->grains && trek_ranks_training(s) && trek_grad_enabled())
+        return trek_grains_refuse("graph_forward"), NULL;
     trek_job_sync_say(s, "forward", false);
     trek_ranks_note_wait(s, trek_ranks_training(s) && trek_grad_enabled());
     trek_ranks_follow_flags(s);

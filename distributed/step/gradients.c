@@ -3,6 +3,7 @@
  * the losses, and the reset of all that. */
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
@@ -150,5 +151,7 @@ trek_status trek_ranks_zero(ranks_stepper *s) { return trek_ranks_call(s->ranks,
 void trek_ranks_reset(ranks_stepper *s)
 {
     trek_step_reset(&s->step);
+    if (s->grains)
+        trek_grains_reset(s);
     trek_accumulation_clear(&s->base.graph->accumulation);
 }

@@ -544,6 +544,7 @@ typedef struct division_state {
     trek_lock lock;
     ranks_stepper *steppers; /* of graphs that train over processes; the one set up last is the first, and its shares are used */
     int processes, process;
+    int64_t unit;            /* batches are divided into parts of whole units of this many samples */
     double shares[TREK_MAX_RANKS];
 } division_state;
 
@@ -553,11 +554,13 @@ static void cut(int64_t total, int64_t *first, int64_t *rows)
 {
     int64_t counts[TREK_MAX_RANKS];
     trek_lock_acquire(&division()->lock);
-    trek_apportion(total, division()->shares, division()->processes, counts);
-    *first = 0;
+    int64_t unit = division()->unit, at = 0, end;
+    trek_apportion((total + unit - 1) / unit, division()->shares, division()->processes, counts);
     for (int p = 0; p < division()->process; p++)
-        *first += counts[p];
-    *rows = counts[division()->process];
+        at += counts[p];
+    end = (at + counts[division()->process]) * unit;
+    *first = at * unit < total ? at * unit : total;
+    *rows = (end < total ? end : total) - *first;
     trek_lock_release(&division()->lock);
 }
 
@@ -567,6 +570,7 @@ static void take_shares(const ranks_stepper *s)
     const double *shares = trek_ranks_shares(s);
     division()->processes = s->processes;
     division()->process = s->process;
+    division()->unit = s->grain > 0 ? s->grain : 1;
     for (int p = 0, at = 0; p < s->processes; p++) {
         division()->shares[p] = 0;
         for (int r = 0; r < s->process_ranks[p]; r++)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/reduce.h"
@@ -295,7 +296,8 @@ static trek_status merge_between(ranks_stepper *s, int rank)
 
 trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank)
 {
-    if (s->recording || s->replicas[0].model->n_buffers == 0) /* this follows the replays of a recorded step */
+    /* they follow the replays of a recorded step; grains have merged them */
+    if (s->recording || s->grains || s->replicas[0].model->n_buffers == 0)
         return TREK_OK;
     int64_t start = trek_trace_enter("buffers");
     trek_status status = merge_local(s, rank);
@@ -346,6 +348,39 @@ static trek_status finish(ranks_stepper *s, int rank, bool skipped)
 
 /* --- one rank's step ------------------------------------------------------------------------------ */
 
+/* The gradients of grains are in sums of their own. */
+static trek_status sum_grains(rank_step *x)
+{
+    trek_status status = trek_grain_sums_read(x->s, x->rank);
+    if (status == TREK_OK && x->s->shared && x->measure)
+        work(x->s, x->rank, false, true, NULL);
+    return status;
+}
+
+static trek_status decide_shared(rank_step *x);
+static trek_status decide_separate(rank_step *x);
+
+/* Grains leave the whole gradient in every arena, also where the optimizer's state is divided, so that its norm has the same
+ * bits. */
+static trek_status decide_all(rank_step *x)
+{
+    if (x->call->grains)
+        return x->s->shared ? decide_shared(x) : decide_separate(x);
+    return x->call->kind->decide(x);
+}
+
+/* Sums over the ranks of this process, and over the other processes. */
+static trek_status sum_all(rank_step *x)
+{
+    trek_step_call *c = x->call;
+    trek_status status = TREK_OK;
+    if (c->grains)
+        return sum_grains(x);
+    if (!(c->sent && x->s->comm)) /* otherwise it is being sent: a process that sends has one rank */
+        status = c->kind->sum(x);
+    return status == TREK_OK && x->s->comm ? c->kind->interprocess(x) : status;
+}
+
 static trek_status step_rank(int rank, void *arg)
 {
     trek_step_call *c = arg;
@@ -357,19 +392,17 @@ static trek_status step_rank(int rank, void *arg)
     if (status != TREK_OK)
         return status;
     int64_t start = trek_trace_enter("reduce");
-    x.at_once = c->update && !x.measure && !start && !s->comm && !s->windowed && s->sharers == 1 &&
+    x.at_once = c->update && !x.measure && !start && !s->comm && !s->windowed && !c->grains && s->sharers == 1 &&
                 !trek_optimizer_is_whole(s->replicas[0].optimizer);
     if (rank == 0)
         status = trek_stopwatch_start(&s->reduce_watch, x.replica->arena->device);
-    if (status == TREK_OK && !(c->sent && s->comm)) /* otherwise it is being sent: a process that sends has one rank */
-        status = kind->sum(&x);
-    if (status == TREK_OK && s->comm)
-        status = kind->interprocess(&x);
+    if (status == TREK_OK)
+        status = sum_all(&x);
     trek_trace_end("reduce", start, s->base.graph->settings.steps);
     if (status == TREK_OK && rank == 0)
         status = trek_stopwatch_stop(&s->reduce_watch, 1);
     if (status == TREK_OK && c->update)
-        status = kind->decide(&x);
+        status = decide_all(&x);
     if (status == TREK_OK && c->update && s->comm)
         status = trek_ranks_merge_buffers(s, rank);
     if (status != TREK_OK || !c->update) {
@@ -543,7 +576,11 @@ static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separat
 trek_status trek_ranks_run_step(trek_step_call *c)
 {
     c->sent = c->s->step.phase == TREK_STEP_SENT;
+    c->grains = c->s->grains && c->s->grains->pending;
     if (!c->kind)
         c->kind = c->s->shared ? &shared_arena : c->s->on_host ? &separate_arenas : &device_arenas;
-    return trek_ranks_call(c->s->ranks, step_rank, c);
+    trek_status status = trek_ranks_call(c->s->ranks, step_rank, c);
+    if (c->grains && !c->s->grains->pending)
+        trek_step_folded(&c->s->step);
+    return status;
 }

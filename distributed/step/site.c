@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/background/background.h"
 #include "distributed/balance/workload.h"
+#include "distributed/grains/grains.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
@@ -252,6 +253,8 @@ static trek_status run_pass(site_pass *p)
 trek_var *trek_site_train_batch(trek_stepper *stepper, const trek_batch *batch)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
+    if (s->grains)
+        return trek_grains_train_batch(s, batch);
     if (!s->site || !s->background || !batch->window || !trek_graph_learns(stepper->graph))
         return trek_ranks_train_batch(stepper, batch);
     site_pass pass = { .s = s, .window = batch, .rng_step = trek_rank_here.rng_step, .rng_draw = trek_rank_here.rng_draw };

@@ -10,6 +10,7 @@
 #include "data/loader_internal.h"
 #include "distributed/background/background.h"
 #include "distributed/comm/nccl.h"
+#include "distributed/grains/grains.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/load_state.h"
@@ -264,6 +265,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->sites = opts->averages && opts->sites && opts->comm;
     s->shared = opts->shared && (!opts->averages || (s->sites && local_ranks > 1));
     s->averages = opts->averages;
+    s->grain = opts->grain;
     s->divergence_threshold = opts->divergence_threshold;
     note_kinds(s);
     s->sharers = 1;
@@ -297,6 +299,8 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
         status = s->averages ? trek_average_plan(s) : trek_overlap_plan(s);
     if (status == TREK_OK)
         status = trek_ranks_constants(&s->base);
+    if (status == TREK_OK && s->grain > 0)
+        status = trek_grains_make(s);
     if (status == TREK_OK)
         status = make_workload(s, opts);
     if (status == TREK_OK)
@@ -336,6 +340,7 @@ static void free_ranks(trek_stepper *stepper)
         trek_overlap_finish(s);
         trek_ranks_call(s->ranks, free_rank, s);
     }
+    trek_grains_free(s);
     trek_ranks_forget_before(s);
     trek_free(s->tag_output);
     trek_free(s->output_tag);

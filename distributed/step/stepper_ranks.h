@@ -19,6 +19,7 @@
 #include "graph/metric.h"
 #include "nn/module_internal.h"
 
+struct trek_grains;
 struct trek_loader;
 struct trek_reader;
 typedef struct rank_device rank_device;
@@ -123,6 +124,8 @@ typedef struct ranks_stepper {
     int64_t *segment_steps, *job_segment_steps; /* [segments], [processes][segments] numbers of updates, the most of any rank */
     double divergence_threshold; /* < 0: no guard */
     double own_drift, drift, drifts[TREK_DRIFTS]; /* of this process, of the job, and the last ones */
+    int64_t grain;           /* samples of a grain; 0: batches are not cut into grains */
+    struct trek_grains *grains; /* then (distributed/grains/); otherwise NULL */
     bool overlaps;           /* reduction during backward, if the step's last pass may send */
     trek_var *tape_leaf;     /* the tape leaf of all split forwards, if the ranks of one process overlap; otherwise NULL */
     int on_tape;             /* parameters of rank 0 that the rest of the caller's own tape does not reach, in a backward that
@@ -255,6 +258,7 @@ typedef struct trek_ranks_opts {
     bool sites;                   /* of a job's processes: the ranks of each make their steps together, and may share
                                    * parameters */
     double divergence_threshold;  /* < 0: no guard */
+    int64_t grain;                /* samples of a grain; 0: batches are not cut into grains */
     int64_t bucket_bytes;
     int overlap;                  /* 0: if the engine progresses by itself; 1: always between processes; TREK_OFF: never */
     trek_comm *comm;              /* among processes; the stepper takes a handle. NULL: one process */

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/load_state.h"
@@ -15,10 +16,21 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
+/* Merges what grains have given besides gradients. The sums get the factor. */
+static trek_status merge_grains(ranks_stepper *s)
+{
+    trek_status status = trek_grains_merge(s);
+    if (status != TREK_OK && s->comm)
+        trek_comm_abort(s->comm, "a process cannot merge its grains"); /* the others are about to enter the reduction */
+    return status;
+}
+
 /* Called when the passes' weights, those of all processes, are known. */
 static trek_status weigh(ranks_stepper *s)
 {
     trek_accumulation *a = &s->base.graph->accumulation;
+    if (s->grains)
+        return merge_grains(s);
     if (!trek_accumulation_weighs(a))
         return TREK_OK;
     s->step.factor = trek_accumulation_factor(a);

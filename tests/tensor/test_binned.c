@@ -99,7 +99,8 @@ static void draw_terms(terms *t)
     t->dtype = below(2) ? TREK_F32 : TREK_F64;
     t->n = 1 + below(MOST_TERMS);
     t->count = 1 + below(MOST_COUNT);
-    int reach = t->dtype == TREK_F32 ? 120 : 900, centre = below(2 * reach) - reach, spread = below(3) ? 1 + below(8) : 1 + below(90);
+    int reach = t->dtype == TREK_F32 ? 120 : 900, centre = below(2 * reach) - reach,
+        spread = below(3) ? 1 + below(8) : 1 + below(90);
     int zeros = below(3), odd = below(3) ? 0 : 1 + below(3);
     for (int k = 0; k < t->n; k++) {
         int own = below(4) ? 0 : below(120) - 60;
@@ -165,7 +166,8 @@ static void sum_somehow(const terms *t, double factor, void *result)
 static void check_against_plain(const terms *t, double factor, const void *result)
 {
     for (int64_t block = 0; block < trek_binned_blocks(t->count); block++) {
-        int64_t begin = block * TREK_BINNED_BLOCK, end = begin + TREK_BINNED_BLOCK < t->count ? begin + TREK_BINNED_BLOCK : t->count;
+        int64_t begin = block * TREK_BINNED_BLOCK,
+            end = begin + TREK_BINNED_BLOCK < t->count ? begin + TREK_BINNED_BLOCK : t->count;
         double most = 0;
         for (int k = 0; k < t->n; k++)
             for (int64_t i = begin; i < end; i++)

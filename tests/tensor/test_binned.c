@@ -242,6 +242,19 @@ static void the_most_terms_fit(void **state)
     sum_free(&odd);
 }
 
+/* So do the smallest numbers that there are. */
+static void the_smallest_numbers_count(void **state)
+{
+    (void)state;
+    float value = 0x1p-149f, sum;
+    trek_binned many = sum_new(TREK_F32, 1);
+    for (int k = 0; k < 3; k++)
+        trek_cpu_backend()->binned_add(&many, &value, 0, 1, false);
+    read_sum(&many, 1, &sum);
+    assert_true(sum == 3 * value);
+    sum_free(&many);
+}
+
 /* A part of the blocks can be added, merged and read by itself, as slices of ranks are. */
 static void slices_are_independent(void **state)
 {
@@ -268,6 +281,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_order_and_grouping_gives_the_same_bits),
         cmocka_unit_test(the_most_terms_fit),
+        cmocka_unit_test(the_smallest_numbers_count),
         cmocka_unit_test(slices_are_independent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

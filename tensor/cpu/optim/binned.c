@@ -59,7 +59,7 @@ static void move_digits(const trek_binned *x, int64_t block, int by)
     for (int64_t i = block * BLOCK; i < end_of(x, block); i++) {
         bool nan = x->digits[0][i] >= LEAST_NAN;
         for (int k = digits - 1; k >= 0; k--)
-            x->digits[k][i] = k >= by && !nan ? x->digits[k - by][i] : 0;
+            x->digits[k][i] = k >= by ? x->digits[k - by][i] : 0;
         if (nan)
             x->digits[0][i] = NOT_A_NUMBER;
     }
@@ -226,7 +226,7 @@ static void merge_block(const trek_binned *to, const trek_binned *from, int64_t 
     }
     for (int64_t i = begin; i < end; i++) {
         bool nan = from->digits[0][i] >= LEAST_NAN;
-        for (int k = by; k < digits && !nan; k++)
+        for (int k = by; k < digits; k++)
             to->digits[k][i] += from->digits[k - by][i];
         if (nan)
             to->digits[0][i] += NOT_A_NUMBER;

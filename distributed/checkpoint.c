@@ -10,10 +10,12 @@
 #include "data/loader_position.h"
 #include "distributed/balance/plan.h"
 #include "distributed/balance/workload.h"
+#include "distributed/step/gradients.h"
 #include "distributed/step/job_products.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/load_state.h"
 #include "distributed/step/sharded.h"
+#include "distributed/step/stepper_ranks.h"
 #include "graph/amp.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
@@ -80,11 +82,11 @@ static trek_status add_scaler(trek_state *state, trek_grad_scaler *scaler)
     return add_numbers(state, OWN "scaler", numbers, SCALER_NUMBERS, TREK_F64);
 }
 
-static trek_status add_plan(trek_state *state, const ranks_stepper *s)
+static trek_status add_plan(trek_state *state, const trek_step *s)
 {
-    if (!s || !s->workload)
+    if (!s || !s->pace.workload)
         return TREK_OK;
-    char *text = trek_plan_text(trek_workload_plan(s->workload));
+    char *text = trek_plan_text(trek_workload_plan(s->pace.workload));
     trek_status status = text ? trek_state_set_metadata(state, PLAN_KEY, text) : trek_error_status();
     trek_string_free(&text);
     return status;
@@ -151,13 +153,13 @@ trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const c
 {
     if (!graph || !path)
         return trek_fail_missing("checkpoint_save", graph ? "path" : "graph");
-    ranks_stepper *s = trek_graph_ranks(graph);
-    trek_comm *comm = s ? s->comm : NULL;
+    trek_step *s = trek_graph_ranks(graph);
+    trek_comm *comm = s ? s->job.comm : NULL;
     trek_status status = trek_error_status();
     if (comm)
         trek_comm_say(comm, "save");
     status = trek_ranks_gather_state(s, status, false);
-    if (status == TREK_OK && (!comm || s->process == 0))
+    if (status == TREK_OK && (!s || s->job.process == 0))
         status = save(graph, loader_of(graph, loader), path);
     trek_ranks_forget_state(s);
     status = trek_replica_agree(comm, status, "checkpoint_save");
@@ -170,7 +172,7 @@ trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const c
 
 typedef struct restoring {
     trek_graph *graph;
-    ranks_stepper *s;           /* NULL: one device */
+    trek_step *s;           /* NULL: one device */
     trek_loader *loader;        /* NULL: no loader */
     const char *path;
     trek_state *file, *model;   /* everything in the file; its parameters and buffers */
@@ -259,7 +261,7 @@ static trek_status read_header(restoring *r)
         status = read_scaler(r);
     if (status == TREK_OK && plan && !(r->plan = trek_plan_parse(plan)))
         status = trek_error_status();
-    if (r->plan && (!r->s || !r->s->workload || trek_plan_ranks(r->plan) != trek_ranks_sites(r->s)))
+    if (r->plan && (!r->s || !r->s->pace.workload || trek_plan_ranks(r->plan) != trek_ranks_sites(r->s)))
         trek_plan_free(&r->plan);
     return status;
 }
@@ -358,7 +360,7 @@ static void take_counts(const restoring *r)
     r->graph->settings.steps = r->run[RUN_STEPS];
     if (r->s) {
         trek_ranks_reset(r->s);
-        trek_ranks_merged(r->s);
+        trek_step_merged(r->s);
     }
     trek_seed((uint64_t)r->run[RUN_SEED]);
     trek_rank_here.rng_step = (uint64_t)r->run[RUN_RNG_STEP];
@@ -368,9 +370,9 @@ static void take_counts(const restoring *r)
 /* Goes on with the plan of the checkpoint, unless the program has set a plan, which it then keeps following. */
 static trek_status take_plan(const restoring *r)
 {
-    bool replays = trek_workload_replays(r->s->workload);
-    const trek_plan *plan = replays ? trek_workload_plan(r->s->workload) : r->plan;
-    trek_status status = plan ? trek_workload_take_plan(r->s->workload, plan, replays, r->run[RUN_STEPS]) : TREK_OK;
+    bool replays = trek_workload_replays(r->s->pace.workload);
+    const trek_plan *plan = replays ? trek_workload_plan(r->s->pace.workload) : r->plan;
+    trek_status status = plan ? trek_workload_take_plan(r->s->pace.workload, plan, replays, r->run[RUN_STEPS]) : TREK_OK;
     if (plan && status == TREK_OK)
         trek_job_sync_publish(r->s);
     return status;
@@ -381,7 +383,7 @@ static trek_status commit(restoring *r)
 {
     trek_status status = TREK_OK;
     trek_grad_scaler *scaler = trek_graph_scaler(r->graph);
-    if (r->s && r->s->workload)
+    if (r->s && r->s->pace.workload)
         status = take_plan(r);
     if (status == TREK_OK && r->loader)
         status = trek_loader_seek(r->loader, r->place[LOADER_EPOCH], r->place[LOADER_BATCH]);
@@ -429,7 +431,7 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
     if (!trek_graph_stepper(graph))
         return trek_error_status();
     restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .loader = loader_of(graph, loader), .path = path };
-    trek_comm *comm = r.s ? r.s->comm : NULL;
+    trek_comm *comm = r.s ? r.s->job.comm : NULL;
     if (comm)
         trek_comm_say(comm, "load");
     if (status == TREK_OK && !(r.file = trek_state_read(path)))

@@ -332,7 +332,7 @@ static trek_status build_replicas(setup *s, trek_ranks *ranks)
 static trek_status make_plain(setup *s)
 {
     trek_optimizer *optimizer = trek_graph_optimizer(s->graph);
-    ranks_stepper *old = trek_graph_ranks(s->graph);
+    trek_step *old = trek_graph_ranks(s->graph);
     if (trek_ranks_gather_state(old, trek_error_status(), true) != TREK_OK)
         return trek_error_status();
     if (optimizer)
@@ -449,7 +449,7 @@ static trek_status make_ranks(setup *s)
     trek_stepper *stepper = trek_stepper_ranks_new(ranks, s->graphs, &opts);
     status = stepper ? trek_graph_set_stepper(s->graph, stepper) : trek_error_status();
     if (status == TREK_OK && s->comm && !s->opts.optimizer.klass)
-        status = trek_job_sync_copy_optimizer((ranks_stepper *)stepper, s->optimizer);
+        status = trek_job_sync_copy_optimizer(trek_graph_ranks(s->graph), s->optimizer);
     return status;
 }
 
@@ -479,12 +479,12 @@ static trek_status apply_options(setup *s)
 static trek_status agree_on_options(setup *s, trek_status own)
 {
     trek_text text = { 0 };
-    ranks_stepper *stepper = (ranks_stepper *)trek_graph_stepper(s->graph);
+    trek_step *stepper = trek_graph_ranks(s->graph);
     if (own == TREK_OK)
         trek_settings_describe_setup(stepper, &s->opts, &text);
-    own = trek_agree(stepper->comm, own, "trainer_setup: the options of the processes differ", &text);
+    own = trek_agree(stepper->job.comm, own, "trainer_setup: the options of the processes differ", &text);
     trek_text_clear(&text);
-    return own == TREK_OK ? trek_job_products_choose(stepper->comm) : own;
+    return own == TREK_OK ? trek_job_products_choose(stepper->job.comm) : own;
 }
 
 /* --- the line in the log ----------------------------------------------------------------------------- */
@@ -533,11 +533,11 @@ static void describe_job(const setup *s, trek_text *text)
         return;
     if (s->comm)
         trek_text_format(text, "; %d ranks in %d processes", workload.ranks, trek_comm_world_size(s->comm));
-    const ranks_stepper *stepper = trek_graph_ranks(s->graph);
+    const trek_step *stepper = trek_graph_ranks(s->graph);
     if (stepper && stepper->grain > 0)
         trek_text_format(text, "; grains of %lld samples", (long long)stepper->grain);
-    if (stepper && stepper->sharers > 1)
-        trek_text_format(text, "; the optimizer's state in %d parts", stepper->sharers);
+    if (stepper && stepper->team->sharers > 1)
+        trek_text_format(text, "; the optimizer's state in %d parts", stepper->team->sharers);
     if (workload.windows)
         trek_text_format(text, "; windows of %lld batches at first, where the loop allows them", (long long)workload.window);
 }
@@ -546,14 +546,14 @@ static void describe_job(const setup *s, trek_text *text)
 static void log_unequal(const setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
-    const ranks_stepper *stepper = trek_graph_ranks(s->graph);
-    if (!stepper || !trek_ranks_devices_differ(stepper, 0, stepper->world_size))
+    const trek_step *stepper = trek_graph_ranks(s->graph);
+    if (!stepper || !trek_ranks_devices_differ(&stepper->job, 0, stepper->job.world_size))
         return;
     trek_trainer_workload workload = { 0 };
     trek_trainer_describe(s->graph, &workload);
     bool moves = !o->shares && !o->plan && (workload.windows || o->balance != TREK_OFF);
     trek_text text = { 0 };
-    trek_ranks_describe_devices(stepper, &text);
+    trek_ranks_describe_devices(&stepper->job, &text);
     trek_log_message(moves ? TREK_LOG_LEVEL_WARNING : TREK_LOG_LEVEL_INFO, "trainer: devices differ: %s; %s",
                      text.length ? text.data : "",
                      !moves ? "shares are as the program says" : workload.windows ? "windows of batches follow their speeds"
@@ -657,8 +657,8 @@ double trek_trainer_mean(trek_graph *graph, trek_var *loss)
         return NAN;
     }
     double part[2] = { 0 };
-    const ranks_stepper *s = trek_graph_ranks(graph);
-    trek_comm *comm = s ? s->comm : NULL;
+    const trek_step *s = trek_graph_ranks(graph);
+    trek_comm *comm = s ? s->job.comm : NULL;
     trek_status status = part_of_mean(graph, loss, part);
     if (!comm)
         return status == TREK_OK && part[1] > 0 ? trek_var_item(loss) : status == TREK_OK ? 0 : (double)NAN;
@@ -674,18 +674,18 @@ trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *work
 {
     if (!graph || !workload)
         return trek_fail_missing("trainer_describe", graph ? "workload" : "graph");
-    const ranks_stepper *s = trek_graph_ranks(graph);
+    const trek_step *s = trek_graph_ranks(graph);
     *workload = (trek_trainer_workload){ .ranks = 1, .local_ranks = 1, .costly = -1 };
     if (!s)
         return trek_error_status();
     trek_workload_state state;
-    trek_workload_describe(s->workload, &state);
-    *workload = (trek_trainer_workload){ .ranks = s->world_size,
-                                         .rank = s->first_rank,
-                                         .local_ranks = s->local_ranks,
+    trek_workload_describe(s->pace.workload, &state);
+    *workload = (trek_trainer_workload){ .ranks = s->job.world_size,
+                                         .rank = s->job.first_rank,
+                                         .local_ranks = s->job.local_ranks,
                                          .windows = state.windows,
                                          .anchor = state.anchor,
-                                         .window = trek_workload_window(s->workload),
+                                         .window = trek_workload_window(s->pace.workload),
                                          .predicted = state.predicted,
                                          .achieved = state.achieved,
                                          .costly = state.costly };
@@ -694,22 +694,22 @@ trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *work
 
 int trek_trainer_throughput(trek_graph *graph, double *samples_per_s, int capacity)
 {
-    const ranks_stepper *s = graph ? trek_graph_ranks(graph) : NULL;
+    const trek_step *s = graph ? trek_graph_ranks(graph) : NULL;
     if (!graph)
         return trek_fail_missing("trainer_throughput", "graph"), 0;
-    int n = s && trek_workload_measures(s->workload) ? trek_ranks_sites(s) : 0;
+    int n = s && trek_workload_measures(s->pace.workload) ? trek_ranks_sites(s) : 0;
     double samples =
-        n && trek_workload_window(s->workload) > 0 ? (double)trek_loader_plan(graph->graph_loader->loader)->batch_size : 1;
+        n && trek_workload_window(s->pace.workload) > 0 ? (double)trek_loader_plan(graph->graph_loader->loader)->batch_size : 1;
     for (int r = 0; samples_per_s && r < n && r < capacity; r++)
-        samples_per_s[r] = 1000 * samples * trek_workload_throughput(s->workload, r);
+        samples_per_s[r] = 1000 * samples * trek_workload_throughput(s->pace.workload, r);
     return n;
 }
 
 int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity)
 {
-    const ranks_stepper *s = trek_graph_ranks(graph);
-    int64_t window = s ? trek_workload_window(s->workload) : 0, all[TREK_MAX_RANKS];
-    if (window == 0 || trek_workload_counts(s->workload, window, all) != TREK_OK)
+    const trek_step *s = trek_graph_ranks(graph);
+    int64_t window = s ? trek_workload_window(s->pace.workload) : 0, all[TREK_MAX_RANKS];
+    if (window == 0 || trek_workload_counts(s->pace.workload, window, all) != TREK_OK)
         return 0;
     int n = trek_ranks_sites(s);
     for (int r = 0; r < n && r < capacity; r++)
@@ -719,6 +719,6 @@ int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity)
 
 trek_plan *trek_trainer_plan(trek_graph *graph)
 {
-    const ranks_stepper *s = trek_graph_ranks(graph);
-    return s ? trek_plan_copy(trek_workload_plan(s->workload)) : NULL;
+    const trek_step *s = trek_graph_ranks(graph);
+    return s ? trek_plan_copy(trek_workload_plan(s->pace.workload)) : NULL;
 }

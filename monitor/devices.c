@@ -21,10 +21,10 @@ static trek_status take_device(const char *name, trek_var *param, void *arg)
 
 trek_device trek_monitor_device(const trek_monitor *m, int rank)
 {
-    const ranks_stepper *s = trek_graph_ranks(m->graph);
+    const trek_step *s = trek_graph_ranks(m->graph);
     trek_device device = trek_device_default();
-    if (s && rank < s->local_ranks)
-        return trek_ranks_device(s->ranks, rank);
+    if (s && rank < s->team->local_ranks)
+        return trek_ranks_device(s->team->ranks, rank);
     trek_module_each_param(trek_graph_module(m->graph), take_device, &device);
     return device;
 }

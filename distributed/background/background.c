@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rounds of averaging in the background: what sites do, what the averaging thread does, and how they wait for
  * each other. */
+#include "distributed/step/shares.h"
 #include "distributed/background/background.h"
 
 #include <math.h>
@@ -43,7 +44,7 @@ typedef struct round_report {
 } round_report;
 
 struct trek_background {
-    ranks_stepper *s;
+    trek_step *s;
     int sites, local, first; /* sites of the job, sites of this process, and the first of these */
     trek_background_opts opts;
     trek_values values;
@@ -100,10 +101,10 @@ static site_report *report_of(const trek_background *b, int process, int site)
 
 /* --- making ----------------------------------------------------------------------------------------- */
 
-trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *opts)
+trek_status trek_background_new(trek_step *s, const trek_background_opts *opts)
 {
     size_t sites = (size_t)trek_ranks_sites(s);
-    int most = s->sites ? 1 : s->comm ? s->ranks_most : s->local_ranks;
+    int most = s->pace.sites ? 1 : s->job.ranks_most;
     trek_background *b = trek_calloc(1, sizeof *b);
     if (!b)
         return trek_error_status();
@@ -117,18 +118,19 @@ trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *op
     if (opts->outer) {
         b->rule = *opts->outer;
         b->opts.outer = &b->rule;
-        s->own_states = true;
-        trek_exchange_init(&b->exchange, s->comm);
+        s->averaging->own_states = true;
+        trek_exchange_init(&b->exchange, s->job.comm);
     }
     b->own = trek_calloc((size_t)b->local, sizeof *b->own);
     b->allotments = trek_calloc(sites * (AHEAD + 1), sizeof *b->allotments);
     b->lost = trek_calloc(sites, sizeof *b->lost);
     b->report_bytes = sizeof(round_report) + (size_t)most * sizeof(site_report);
-    b->reports = trek_calloc((size_t)s->processes + 1, b->report_bytes);
+    b->reports = trek_calloc((size_t)s->job.processes + 1, b->report_bytes);
     b->ms = trek_calloc(sites, sizeof *b->ms);
     b->weights = trek_calloc((size_t)b->local, sizeof *b->weights);
     b->counts = trek_calloc(sites, sizeof *b->counts);
-    s->background = b;
+    s->averaging->background = b;
+    s->policy = s->averaging->in_rounds;
     return trek_error_status();
 }
 
@@ -164,7 +166,7 @@ static trek_status count_batches(trek_background *b)
 {
     int64_t left = trek_dispatch_left(&b->dispatch);
     if (!b->opts.one_batch)
-        return trek_workload_counts(b->s->workload, left, b->counts);
+        return trek_workload_counts(b->s->pace.workload, left, b->counts);
     for (int r = 0; r < b->sites; r++)
         b->counts[r] = 1;
     return TREK_OK;
@@ -198,14 +200,14 @@ static int64_t under_way(const trek_background *b, int64_t round)
 }
 
 /* Returns the word for a site in messages. */
-static const char *kind_of(const trek_background *b) { return b->s->sites ? "process" : "rank"; }
+static const char *kind_of(const trek_background *b) { return b->s->pace.sites ? "process" : "rank"; }
 
 /* Takes note that a site has failed in this round: its batches are handed out again. */
 static trek_status lose(trek_background *b, int64_t round, int site)
 {
     trek_status status = TREK_OK;
     b->lost[site] = true;
-    b->stats.lost += b->s->sites ? b->s->process_ranks[site] : 1;
+    b->stats.lost += b->s->pace.sites ? b->s->job.process_ranks[site] : 1;
     trek_log_message(TREK_LOG_LEVEL_WARNING, "%s %d has failed: its batches go to the others, which continue without it",
                      kind_of(b),
                      site);
@@ -234,18 +236,15 @@ static void wait_for_snapshots(trek_background *b, int64_t round)
 /* Collects the reports of the sites of all processes. */
 static trek_status gather(trek_background *b)
 {
-    ranks_stepper *s = b->s;
+    trek_step *s = b->s;
     round_report *own = report_at(b, 0);
     own->stopped = b->opts.stopped && b->opts.stopped(b->opts.arg);
     for (int r = 0; r < b->local; r++) {
         const background_site *site = &b->own[r];
         own->of[r] = site->absent ? (site_report){ .failed = true }
-            : (site_report){ site->round_samples, site->ms, site->waited_ms, s->replicas[r].drift, site->batches, false };
+            : (site_report){ site->round_samples, site->ms, site->waited_ms, s->team->replicas[r].drift, site->batches, false };
     }
-    if (s->comm)
-        return trek_comm_gather_bytes(s->comm, own, b->report_bytes, report_at(b, 1));
-    memcpy(report_at(b, 1), own, b->report_bytes);
-    return TREK_OK;
+    return trek_job_gather(&s->job, own, b->report_bytes, report_at(b, 1));
 }
 
 /* Derives a number of each site of the job from its report. */
@@ -255,7 +254,7 @@ static trek_status each_report(trek_background *b, report_fn fn, void *arg)
 {
     trek_status status = TREK_OK;
     int site = 0;
-    for (int p = 0; p < b->s->processes; p++)
+    for (int p = 0; p < b->s->job.processes; p++)
         for (int r = 0; r < trek_ranks_sites_of(b->s, p) && status == TREK_OK; r++)
             status = fn(b, site++, report_of(b, p, r), arg);
     return status;
@@ -284,6 +283,8 @@ static trek_status add_report(trek_background *b, int site, const site_report *r
     return TREK_OK;
 }
 
+static void note_sent(trek_background *b, int64_t bytes) { b->stats.bytes_sent += trek_job_is_alone(&b->s->job) ? 0 : bytes; }
+
 /* Sets the update count of the center's states to the largest count of any site. */
 static trek_status agree_on_steps(trek_background *b, int fragment)
 {
@@ -291,29 +292,23 @@ static trek_status agree_on_steps(trek_background *b, int fragment)
     if (!v->states)
         return TREK_OK;
     trek_values_most_steps(v, fragment, b->weights);
-    if (!b->s->comm)
-        return TREK_OK;
-    b->stats.bytes_sent += v->n_segments * (int64_t)sizeof *v->steps;
-    return trek_comm_run(b->s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MAX, .dtype = TREK_I64,
-                                                       .count = v->n_segments, .in = v->steps, .out = v->steps });
+    note_sent(b, v->n_segments * (int64_t)sizeof *v->steps);
+    return trek_job_reduce(&b->s->job, v->steps, v->n_segments, TREK_I64, TREK_REDUCTION_MAX);
 }
 
 /* Averages one fragment. The weights of all sites of the job sum to 1. The delta of this process becomes the delta of
  * all, and the center advances by it. */
 static trek_status average(trek_background *b, int fragment)
 {
-    ranks_stepper *s = b->s;
+    trek_step *s = b->s;
     trek_values *v = &b->values;
     int64_t at = v->bounds[fragment], n = v->bounds[fragment + 1] - at;
     void *delta = trek_values_at(v, v->delta, at);
     trek_status status = TREK_OK;
     trek_values_difference(v, fragment, b->weights);
-    if (s->comm && n > 0) {
-        status = trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
-                                                          .dtype = v->dtype,
-                                                          .count = n, .in = delta, .out = delta });
-        b->stats.bytes_sent += n * (int64_t)trek_values_size(v);
-    }
+    if (n > 0)
+        status = trek_job_reduce(&s->job, delta, n, v->dtype, TREK_REDUCTION_SUM);
+    note_sent(b, n * (int64_t)trek_values_size(v));
     if (status == TREK_OK)
         trek_values_advance(v, fragment);
     return status == TREK_OK ? agree_on_steps(b, fragment) : status;
@@ -341,16 +336,16 @@ static trek_status step_outer(trek_background *b, int fragment, double samples)
 /* Sets the batch counts of the rounds that have not been handed out yet from what was measured. */
 static trek_status report_times(trek_background *b, const round_sums *sums)
 {
-    ranks_stepper *s = b->s;
+    trek_step *s = b->s;
     bool changed = false, shrunk = false;
     s->drift = sums->drift;
     trek_drift_verdict verdict = trek_average_judge(s);
     if (b->opts.one_batch)
         return TREK_OK;
-    trek_status status = trek_workload_report(s->workload, b->steps + b->trained, true, b->ms, b->counts,
+    trek_status status = trek_workload_report(s->pace.workload, b->steps + b->trained, true, b->ms, b->counts,
                                               verdict == TREK_DRIFT_STABLE ? sums->waited_ms : 0, &changed);
     if (status == TREK_OK && verdict == TREK_DRIFT_SHRINKS)
-        status = trek_workload_shrink(s->workload, 0.5, &shrunk);
+        status = trek_workload_shrink(s->pace.workload, 0.5, &shrunk);
     return status;
 }
 
@@ -368,7 +363,7 @@ static trek_status all_have_failed(trek_background *b)
 /* Averages one round. *ends: all batches of the pass have been trained and averaged. */
 static trek_status average_round(trek_background *b, int64_t round, bool *ends)
 {
-    ranks_stepper *s = b->s;
+    trek_step *s = b->s;
     int fragment = fragment_of(b, round);
     round_sums sums = { .round = round };
     trek_status status = gather(b);
@@ -381,14 +376,14 @@ static trek_status average_round(trek_background *b, int64_t round, bool *ends)
     if (status == TREK_OK && sums.samples > 0) {
         status = b->opts.outer ? step_outer(b, fragment, sums.samples) : average(b, fragment);
         for (int r = 0; r < b->local; r++)
-            s->replicas[r].drift = b->weights[r] > 0 ? trek_values_drift(&b->values, fragment, r) : 0;
+            s->team->replicas[r].drift = b->weights[r] > 0 ? trek_values_drift(&b->values, fragment, r) : 0;
         b->stats.averages++;
         b->stats.drift = sums.drift;
         status = status == TREK_OK ? report_times(b, &sums) : status;
     }
     for (int f = 0; f < b->values.fragments; f++)
         b->dirty[f] = f != fragment && (b->dirty[f] || sums.samples > 0);
-    for (int p = 0; p < s->processes; p++)
+    for (int p = 0; p < s->job.processes; p++)
         if (report_at(b, 1 + p)->stopped)
             trek_dispatch_drop(&b->dispatch);
     *ends = trek_dispatch_left(&b->dispatch) == 0 && under_way(b, round + 1) == 0;
@@ -418,8 +413,8 @@ static void *averaging_thread(void *arg)
         trek_condition_wake_all(&b->changed);
         trek_lock_release(&b->lock);
     }
-    if (status != TREK_OK && b->s->comm)
-        trek_comm_abort(b->s->comm, b->message); /* the others are already working on the next round */
+    if (status != TREK_OK)
+        trek_job_abort(&b->s->job, b->message); /* the others are already working on the next round */
     trek_error_clear();
     return NULL;
 }
@@ -436,7 +431,7 @@ static trek_status begin_sites(trek_background *b)
         int64_t *samples = trek_calloc((size_t)b->values.fragments, sizeof *samples);
         trek_free(site->samples);
         *site = (background_site){ .samples = samples, .failed = failed };
-        b->s->replicas[r].drift = 0;
+        b->s->team->replicas[r].drift = 0;
     }
     trek_free(b->dirty);
     b->dirty = trek_calloc((size_t)b->values.fragments, sizeof *b->dirty);
@@ -498,7 +493,7 @@ trek_status trek_background_take_momentum(trek_background *b, const float *value
 trek_status trek_background_begin(trek_background *b, int64_t first, int64_t end)
 {
     b->first_batch = first;
-    b->steps = b->s->base.graph->settings.steps;
+    b->steps = b->s->team->graph->settings.steps;
     b->trained = b->allotted = b->averaged = 0;
     b->over = false;
     b->status = TREK_OK;
@@ -577,7 +572,7 @@ static trek_status end_site(trek_background *b, int site)
 {
     if (b->status != TREK_OK)
         return b->status;
-    trek_arena_zero_grads(b->s->replicas[site].arena);
+    trek_arena_zero_grads(b->s->team->replicas[site].arena);
     return trek_values_take_all(&b->values, b->s, site);
 }
 
@@ -591,7 +586,7 @@ bool trek_background_next(trek_background *b, int site, trek_allotment *allotmen
     bool there = round < b->allotted && !b->over;
     if (there)
         *allotment = *allotment_of(b, round, b->first + site);
-    b->s->replicas[site].steps_ahead = b->before[round % (AHEAD + 1)] - b->s->replicas[site].local_steps;
+    b->s->team->replicas[site].steps_ahead = b->before[round % (AHEAD + 1)] - b->s->team->replicas[site].local_steps;
     trek_lock_release(&b->lock);
     own->batch = 0;
     own->round_start_ns = trek_now_ns();
@@ -664,8 +659,8 @@ trek_status trek_background_done(trek_background *b, int site, trek_status statu
     own->given = own->round + 1;
     trek_condition_wake_all(&b->changed);
     trek_lock_release(&b->lock);
-    if (!b->s->site) /* the ranks of a site have stopwatches of their own */
-        b->s->replicas[site].measured_ms += own->ms;
+    if (!b->s->averaging->site) /* the ranks of a site have stopwatches of their own */
+        b->s->team->replicas[site].measured_ms += own->ms;
     own->samples[fragment] = 0;
     own->round++;
     return b->opts.max_lead < 0 ? take_in(b, site) : TREK_OK;

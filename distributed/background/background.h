@@ -16,7 +16,7 @@
 
 #include "distributed/background/dispatch.h"
 #include "distributed/outer/outer.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/step.h"
 
 typedef struct trek_background trek_background;
 
@@ -34,7 +34,7 @@ typedef struct trek_background_opts {
 
 /* Makes the averaging of a stepper that averages parameters. From here on its training passes are of this kind. Fails
  * with MEMORY or UNSUPPORTED. */
-trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *opts);
+trek_status trek_background_new(trek_step *s, const trek_background_opts *opts);
 void trek_background_free(trek_background **background); /* NULL is allowed */
 
 /* Begin and end a pass over batches [first, end) of an epoch. The caller's thread calls them around the sites' part

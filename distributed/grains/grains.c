@@ -18,15 +18,15 @@ static bool has_states(const trek_graph *graph)
     return has;
 }
 
-static trek_status check(const ranks_stepper *s)
+static trek_status check(const trek_step *s)
 {
-    if (!s->on_host || s->mixed)
+    if (!s->team->on_host || s->job.mixed)
         return refuse("ranks on GPUs; their gradients cannot be summed in this way yet");
-    if (s->averages)
+    if (s->averaging)
         return refuse("averaged parameters; grains are summed to one gradient");
-    if (trek_ranks_meet(s))
+    if (trek_team_meets(s->team))
         return refuse("layers that use the samples of other ranks (synchronised batch norm); each grain is normalised by itself");
-    if (has_states(s->base.graph))
+    if (has_states(s->team->graph))
         return refuse("a graph that carries states from batch to batch; grains are independent of each other");
     return TREK_OK;
 }
@@ -47,7 +47,7 @@ static trek_status plan_buffers(trek_grains *g, const trek_replica *replica)
     return g->first_buffers ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-trek_status trek_grains_make(ranks_stepper *s)
+trek_status trek_grains_make(trek_step *s)
 {
     trek_status status = check(s);
     if (status != TREK_OK)
@@ -57,11 +57,11 @@ trek_status trek_grains_make(ranks_stepper *s)
         return TREK_ERR_MEMORY;
     g->size = s->grain;
     g->factor = 1;
-    status = plan_buffers(g, s->replicas[0].model);
+    status = plan_buffers(g, s->team->replicas[0].model);
     return status == TREK_OK ? trek_grain_sums_make(s) : status;
 }
 
-void trek_grains_free(ranks_stepper *s)
+void trek_grains_free(trek_step *s)
 {
     trek_grains *g = s->grains;
     if (!g)
@@ -74,10 +74,10 @@ void trek_grains_free(ranks_stepper *s)
     s->grains = NULL;
 }
 
-void trek_grains_reset(ranks_stepper *s)
+void trek_grains_reset(trek_step *s)
 {
     trek_grains *g = s->grains;
-    for (int r = 0; r < s->local_ranks; r++)
+    for (int r = 0; r < s->team->local_ranks; r++)
         trek_grain_sums_clear(&g->sums[r]);
     g->passes = g->n_records = 0;
     g->factor = 1;

@@ -13,7 +13,7 @@
 #ifndef TREK_DISTRIBUTED_GRAINS_GRAINS_H
 #define TREK_DISTRIBUTED_GRAINS_GRAINS_H
 
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/step.h"
 #include "tensor/binned.h"
 
 /* The sums of a rank's gradients, for each part of its arena. */
@@ -50,15 +50,15 @@ typedef struct trek_grains {
 /* grains.c */
 /* Allocates what grain mode needs, when the stepper has its arenas. Fails with UNSUPPORTED, and says why, if the graph
  * cannot be trained in grains. */
-trek_status trek_grains_make(ranks_stepper *s);
-void trek_grains_free(ranks_stepper *s);
+trek_status trek_grains_make(trek_step *s);
+void trek_grains_free(trek_step *s);
 /* Drops what the step has so far. */
-void trek_grains_reset(ranks_stepper *s);
+void trek_grains_reset(trek_step *s);
 /* Fails with UNSUPPORTED: a program's own forward and backward are not divided into grains. */
 trek_status trek_grains_refuse(const char *function);
 
 /* pass.c */
-trek_var *trek_grains_train_batch(ranks_stepper *s, const struct trek_batch *batch);
+trek_var *trek_grains_train_batch(trek_step *s, const struct trek_batch *batch);
 
 /* records.c */
 /* Returns the record with index k. */
@@ -70,17 +70,17 @@ void trek_grains_keep_buffers(const trek_grains *grains, const trek_replica *rep
 void trek_grains_put_buffers(const trek_grains *grains, const trek_replica *replica, const char *from);
 /* Merges the records of all processes: finds the factor of the step, and gives all ranks the merged buffers. It is a
  * collective. */
-trek_status trek_grains_merge(ranks_stepper *s);
+trek_status trek_grains_merge(trek_step *s);
 
 /* sums.c */
-trek_status trek_grain_sums_make(ranks_stepper *s);
-void trek_grain_sums_free(ranks_stepper *s);
+trek_status trek_grain_sums_make(trek_step *s);
+void trek_grain_sums_free(trek_step *s);
 /* Empties a rank's sums. */
 void trek_grain_sums_clear(trek_grain_sums *sums);
 /* Adds the gradients of a rank's arena to its sums, and sets them to zero. */
 void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
 /* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and
  * processes. The sums are empty afterwards. */
-trek_status trek_grain_sums_read(ranks_stepper *s, int rank);
+trek_status trek_grain_sums_read(trek_step *s, int rank);
 
 #endif

@@ -5,7 +5,12 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/policy/policy.h"
+#include "distributed/step/gradients.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/per_rank_step.h"
+#include "distributed/step/shares.h"
+#include "distributed/step/update.h"
 #include "distributed/system/system.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/rank_context.h"
@@ -18,7 +23,7 @@ typedef struct rank_grains {
 } rank_grains;
 
 typedef struct grain_call {
-    ranks_stepper *s;
+    trek_step *s;
     trek_grains *grains;
     const trek_graph_loader *graph_loader;
     const trek_batch *batch;
@@ -52,9 +57,9 @@ static void set_place(const grain_call *c, const trek_batch *grain)
 /* Runs forward, loss and backward, and puts what they have given where grains are merged. */
 static trek_status train_grain(const grain_call *c, int rank, int64_t k, const trek_batch *grain)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     trek_grains *g = c->grains;
-    const rank_replica *own = &s->replicas[rank];
+    const rank_replica *own = &s->team->replicas[rank];
     trek_batch_run run = { .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
                            .n_leaves = own->model->n_params, .denominator = c->denominator, .backward = c->backward };
     if (c->training)
@@ -73,11 +78,11 @@ static trek_status train_grain(const grain_call *c, int rank, int64_t k, const t
 
 static trek_status run_grain(const grain_call *c, int rank, int64_t k, const trek_batch *grain)
 {
-    ranks_stepper *s = c->s;
-    trek_stopwatch *watch = &s->watches->of[rank];
+    trek_step *s = c->s;
+    trek_stopwatch *watch = &s->team->watches->of[rank];
     int64_t start = trek_trace_enter("grain");
     set_place(c, grain);
-    trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank)) : TREK_OK;
+    trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)
         status = train_grain(c, rank, k, grain);
     if (status == TREK_OK && c->backward)
@@ -100,12 +105,12 @@ static trek_status run_grains(const grain_call *c, int rank, const trek_batch *r
         trek_var *vars[64];
         trek_batch grain;
         int64_t first = row_of(c->grains, k, c->batch->n), end = row_of(c->grains, k + 1, c->batch->n);
-        status = trek_batch_part(rows, first - base, end - first, trek_ranks_device(c->s->ranks, rank), vars, &grain);
+        status = trek_batch_part(rows, first - base, end - first, trek_ranks_device(c->s->team->ranks, rank), vars, &grain);
         if (status != TREK_OK)
             return status;
         status = run_grain(c, rank, k, &grain);
         trek_batch_part_release(&grain);
-        trek_job_sync_say(c->s, c->backward ? "forward and backward" : "forward", false);
+        trek_job_say(&c->s->job, c->backward ? "forward and backward" : "forward", false);
     }
     return status;
 }
@@ -121,7 +126,7 @@ static trek_status run_own_rows(const grain_call *c, int rank)
     if (!rows)
         return trek_error_status();
     if (c->backward)
-        trek_stopwatch_starved(&c->s->watches->of[rank], trek_rank_here.fed_ns - fed_ns);
+        trek_stopwatch_starved(&c->s->team->watches->of[rank], trek_rank_here.fed_ns - fed_ns);
     status = run_grains(c, rank, rows, row_of(c->grains, c->of[rank].first, c->batch->n));
     trek_reader_end_batch(reader);
     return status;
@@ -131,7 +136,7 @@ static trek_status run_own_rows(const grain_call *c, int rank)
 static trek_status run_rank(int rank, void *arg)
 {
     const grain_call *c = arg;
-    trek_graph_clear_traces(c->s->replicas[rank].graph);
+    trek_graph_clear_traces(c->s->team->replicas[rank].graph);
     if (c->of[rank].n == 0)
         return TREK_OK;
     trek_grad_mode mode = trek_grad_mode_here;
@@ -163,7 +168,7 @@ static trek_status plan_cuts(grain_call *c)
             n = c->batch->n;
         }
         status = trek_ranks_split(c->s, count_grains(c->grains, n), counts);
-        for (int r = 0; r < c->s->local_ranks && status == TREK_OK; r++) {
+        for (int r = 0; r < c->s->team->local_ranks && status == TREK_OK; r++) {
             rank_grains *of = &c->of[r];
             int64_t first = row_of(c->grains, grain, n), end = row_of(c->grains, grain + counts[r], n);
             *(which ? &of->cut.last_first : &of->cut.first) = at + first;
@@ -178,7 +183,7 @@ static trek_status plan_grains(grain_call *c)
 {
     int64_t counts[TREK_MAX_RANKS], at = 0;
     trek_status status = trek_ranks_split(c->s, c->n_grains, counts);
-    for (int r = 0; r < c->s->local_ranks && status == TREK_OK; r++) {
+    for (int r = 0; r < c->s->team->local_ranks && status == TREK_OK; r++) {
         c->of[r] = (rank_grains){ .first = at, .n = counts[r], .rng_draw = c->rng_draw };
         at += counts[r];
     }
@@ -188,7 +193,7 @@ static trek_status plan_grains(grain_call *c)
 static trek_status check(const grain_call *c)
 {
     const trek_batch *batch = c->batch;
-    const trek_accumulation *passes = &c->s->base.graph->accumulation;
+    const trek_accumulation *passes = &c->s->team->graph->accumulation;
     int64_t size = c->grains->size;
     if (batch->dataset->n_fields > 64)
         return trek_fail(TREK_ERR_UNSUPPORTED, "graph_train_batch: dataset: more than 64 fields; at most 64 are possible");
@@ -199,13 +204,13 @@ static trek_status check(const grain_call *c)
                          "start the epoch after trek_trainer_setup",
                          (long long)batch->first, (long long)(batch->first + batch->n), (long long)batch->global,
                          (long long)size);
-    if (c->training && !c->backward && c->s->replicas[0].model->n_buffers > 0)
+    if (c->training && !c->backward && c->s->team->replicas[0].model->n_buffers > 0)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "graph_train_batch: graph: in training mode without gradients, in grains (.grain); they change buffers "
                          "in a step, so use trek_graph_train(graph, false), or gradients");
     if (!c->backward)
         return TREK_OK;
-    if (c->s->step.phase == TREK_STEP_FOLDED || c->grains->broken)
+    if (c->s->state.phase == TREK_STEP_FOLDED || c->grains->broken)
         return trek_fail(TREK_ERR_STATE, "graph_train_batch: graph: its gradients %s; call %s first",
                          c->grains->broken ? "could not be summed" : "have been reduced",
                          c->grains->broken ? "trek_graph_zero_grad" : "trek_graph_step");
@@ -218,13 +223,13 @@ static trek_status check(const grain_call *c)
 /* Called after all ranks' grains: counts samples and draws, and tells the other processes. */
 static trek_status count(const grain_call *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     double weight = 0, total;
-    for (int r = 0; r < s->local_ranks; r++) {
+    for (int r = 0; r < s->team->local_ranks; r++) {
         const rank_grains *of = &c->of[r];
         int64_t rows = row_of(c->grains, of->first + of->n, c->batch->n) - row_of(c->grains, of->first, c->batch->n);
-        s->replicas[r].samples += c->training ? rows : 0;
-        s->replicas[r].measured_rows += c->backward ? rows : 0;
+        s->team->replicas[r].samples += c->training ? rows : 0;
+        s->team->replicas[r].measured_rows += c->backward ? rows : 0;
         if (of->rng_draw > trek_rank_here.rng_draw)
             trek_rank_here.rng_draw = of->rng_draw;
     }
@@ -235,11 +240,11 @@ static trek_status count(const grain_call *c)
 
 static trek_status run_pass(grain_call *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     trek_grains *g = c->grains;
     trek_status status = check(c);
     if (status == TREK_OK && c->backward)
-        status = trek_workload_check_batch(s->workload);
+        status = trek_workload_check_batch(s->pace.workload);
     if (status == TREK_OK)
         status = plan_grains(c);
     if (status == TREK_OK)
@@ -247,12 +252,12 @@ static trek_status run_pass(grain_call *c)
     c->first_record = g->n_records;
     if (status == TREK_OK && c->backward)
         status = trek_grains_add_records(g, c->n_grains);
-    trek_ranks_follow_flags(s);
+    trek_team_follow_flags(s->team);
     if (status == TREK_OK) {
-        trek_grains_keep_buffers(g, s->replicas[0].model, g->first_buffers);
-        status = trek_ranks_call(s->ranks, run_rank, c);
-        for (int r = 0; r < s->local_ranks && c->training; r++)
-            trek_grains_put_buffers(g, s->replicas[r].model, g->first_buffers);
+        trek_grains_keep_buffers(g, s->team->replicas[0].model, g->first_buffers);
+        status = trek_ranks_call(s->team->ranks, run_rank, c);
+        for (int r = 0; r < s->team->local_ranks && c->training; r++)
+            trek_grains_put_buffers(g, s->team->replicas[r].model, g->first_buffers);
     }
     if (status != TREK_OK && c->backward) { /* an evaluation has no round in which others would learn it */
         g->broken = true;
@@ -263,30 +268,42 @@ static trek_status run_pass(grain_call *c)
     if (status != TREK_OK)
         return status;
     g->passes += c->backward;
-    trek_step_passed(&s->step, c->backward);
+    trek_step_passed(&s->state, c->backward);
     return TREK_OK;
 }
 
-trek_var *trek_grains_train_batch(ranks_stepper *s, const trek_batch *batch)
+trek_var *trek_grains_train_batch(trek_step *s, const trek_batch *batch)
 {
-    trek_graph *graph = s->base.graph;
+    trek_graph *graph = s->team->graph;
     trek_accumulation *passes = &graph->accumulation;
     grain_call c = { .s = s, .grains = s->grains, .graph_loader = graph->graph_loader, .batch = batch,
-                     .backward = trek_graph_learns(graph), .training = trek_ranks_training(s),
+                     .backward = trek_graph_learns(graph), .training = trek_team_is_training(s->team),
                      .no_grad_depth = trek_grad_mode_here.no_grad_depth, .offload = trek_grad_mode_here.offload,
                      .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
                      .rng_draw = trek_rank_here.rng_draw, .n_grains = count_grains(s->grains, batch->n) };
     if (c.backward && trek_accumulation_weighs(passes))
         c.denominator = trek_accumulation_denominator(passes, c.denominator);
-    c.of = trek_calloc((size_t)s->local_ranks, sizeof *c.of);
+    c.of = trek_calloc((size_t)s->team->local_ranks, sizeof *c.of);
     c.sums = trek_calloc((size_t)c.n_grains, sizeof *c.sums);
-    trek_job_sync_say(s, c.backward ? "forward and backward" : "forward", c.backward);
+    trek_job_say(&s->job, c.backward ? "forward and backward" : "forward", c.backward);
     trek_ranks_note_wait(s, c.backward);
     trek_status status = c.of && c.sums ? run_pass(&c) : trek_error_status();
-    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, (int)c.n_grains, trek_ranks_device(s->ranks, 0)) : NULL;
+    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, (int)c.n_grains, trek_ranks_device(s->team->ranks, 0)) : NULL;
     for (int64_t k = 0; c.sums && k < c.n_grains; k++)
         trek_pass_sum_clear(&c.sums[k]);
     trek_free(c.sums);
     trek_free(c.of);
     return mean;
 }
+
+/* The only backward is that of a pass. */
+static trek_status backward(trek_step *s, trek_var *loss, double weight)
+{
+    (void)s, (void)loss, (void)weight;
+    return trek_grains_refuse("graph_backward");
+}
+
+const trek_step_policy trek_grains_policy = {
+    .name = "grains", .sums = true, .obstacle = "it is trained in grains (.grain)", .train_batch = trek_grains_train_batch,
+    .window = trek_ranks_window, .backward = backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
+};

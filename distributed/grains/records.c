@@ -65,25 +65,26 @@ static int by_number(const void *a, const void *b)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-static trek_status list_records(ranks_stepper *s, grain_list *list)
+static trek_status list_records(trek_step *s, grain_list *list)
 {
     const trek_grains *g = s->grains;
     int64_t own = g->n_records;
     trek_status status = TREK_OK;
-    if (s->comm)
-        status = trek_job_bytes_gather(s->comm, g->records, own * (int64_t)g->record_bytes, TREK_OK, "its grains", &list->all);
-    for (int p = 0; s->comm && p < s->processes && status == TREK_OK; p++)
+    if (trek_job_has_others(&s->job))
+        status = trek_job_bytes_gather(s->job.comm, g->records, own * (int64_t)g->record_bytes, TREK_OK, "its grains",
+                                       &list->all);
+    for (int p = 0; trek_job_has_others(&s->job) && p < s->job.processes && status == TREK_OK; p++)
         list->n += list->all.lengths[p] / (int64_t)g->record_bytes;
-    if (!s->comm)
+    if (trek_job_is_alone(&s->job))
         list->n = own;
     list->of = status == TREK_OK ? trek_calloc((size_t)list->n, sizeof *list->of) : NULL;
     if (!list->of)
         return status == TREK_OK ? TREK_ERR_MEMORY : status;
     int64_t at = 0;
-    for (int p = 0; s->comm && p < s->processes; p++)
+    for (int p = 0; trek_job_has_others(&s->job) && p < s->job.processes; p++)
         for (int64_t k = 0; k < list->all.lengths[p]; k += (int64_t)g->record_bytes)
             list->of[at++] = (trek_grain_record *)(void *)(list->all.bytes + (size_t)p * list->all.room + k);
-    for (int64_t k = 0; k < own && !s->comm; k++)
+    for (int64_t k = 0; k < own && trek_job_is_alone(&s->job); k++)
         list->of[k] = trek_grains_record(g, k);
     if (list->n > 1)
         qsort(list->of, (size_t)list->n, sizeof *list->of, by_number);
@@ -102,10 +103,10 @@ static char *copy_of(const trek_buffer_space *space, int rank, int k)
     return (char *)room->list->of[rank] + room->grains->buffer_at[k];
 }
 
-static trek_status merge_buffers(ranks_stepper *s, const grain_list *list)
+static trek_status merge_buffers(trek_step *s, const grain_list *list)
 {
     const trek_grains *g = s->grains;
-    const trek_replica *model = s->replicas[0].model;
+    const trek_replica *model = s->team->replicas[0].model;
     double counts[TREK_MAX_RANKS];
     if (model->n_buffers == 0)
         return TREK_OK;
@@ -118,12 +119,12 @@ static trek_status merge_buffers(ranks_stepper *s, const grain_list *list)
     grain_room room = { { .replica = model, .n_ranks = (int)list->n, .counts = counts, .apart = true, .copy = copy_of }, g,
                         list };
     trek_buffers_merge(&room.base, 0, 1);
-    for (int r = 0; r < s->local_ranks; r++)
-        trek_grains_put_buffers(g, s->replicas[r].model, (const char *)list->of[0]);
+    for (int r = 0; r < s->team->local_ranks; r++)
+        trek_grains_put_buffers(g, s->team->replicas[r].model, (const char *)list->of[0]);
     return TREK_OK;
 }
 
-trek_status trek_grains_merge(ranks_stepper *s)
+trek_status trek_grains_merge(trek_step *s)
 {
     trek_grains *g = s->grains;
     grain_list list = { 0 };

@@ -33,32 +33,32 @@ static trek_status make_part(trek_grain_sums *sums, const trek_arena *arena, int
 /* Only rank 0's sums are reduced with those of other processes. */
 static trek_status make_rank(int rank, void *arg)
 {
-    ranks_stepper *s = arg;
+    trek_step *s = arg;
     trek_grain_sums *sums = &s->grains->sums[rank];
-    const trek_arena *arena = s->replicas[rank].arena;
+    const trek_arena *arena = s->team->replicas[rank].arena;
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
-        status = make_part(sums, arena, p, rank == 0 ? s->comm : NULL);
+        status = make_part(sums, arena, p, rank == 0 ? s->job.comm : NULL);
     if (status == TREK_OK)
         trek_grain_sums_clear(sums);
     return status;
 }
 
-trek_status trek_grain_sums_make(ranks_stepper *s)
+trek_status trek_grain_sums_make(trek_step *s)
 {
-    const trek_arena *arena = s->replicas[0].arena;
+    const trek_arena *arena = s->team->replicas[0].arena;
     int64_t most = 0;
     for (int p = 0; p < arena->n_parts; p++)
         most = blocks_of(arena, p) > most ? blocks_of(arena, p) : most;
     s->grains->bins = trek_calloc((size_t)most, sizeof *s->grains->bins);
-    s->grains->sums = trek_calloc((size_t)s->local_ranks, sizeof *s->grains->sums);
-    return s->grains->bins && s->grains->sums ? trek_ranks_call(s->ranks, make_rank, s) : TREK_ERR_MEMORY;
+    s->grains->sums = trek_calloc((size_t)s->team->local_ranks, sizeof *s->grains->sums);
+    return s->grains->bins && s->grains->sums ? trek_ranks_call(s->team->ranks, make_rank, s) : TREK_ERR_MEMORY;
 }
 
-void trek_grain_sums_free(ranks_stepper *s)
+void trek_grain_sums_free(trek_step *s)
 {
     trek_grains *g = s->grains;
-    for (int r = 0; g->sums && r < s->local_ranks; r++)
+    for (int r = 0; g->sums && r < s->team->local_ranks; r++)
         for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
             trek_free(g->sums[r].parts[p].bins);
             for (int k = 0; k < TREK_BINNED_DIGITS; k++)
@@ -98,57 +98,57 @@ void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
 /* --- the end of a step --- */
 
 /* Returns the rank's slice of the blocks of a part. */
-static int64_t slice_of(const ranks_stepper *s, int rank, int part, int64_t *first)
+static int64_t slice_of(const trek_step *s, int rank, int part, int64_t *first)
 {
-    int64_t blocks = blocks_of(s->replicas[0].arena, part);
-    *first = blocks * rank / s->local_ranks;
-    return blocks * (rank + 1) / s->local_ranks - *first;
+    int64_t blocks = blocks_of(s->team->replicas[0].arena, part);
+    *first = blocks * rank / s->team->local_ranks;
+    return blocks * (rank + 1) / s->team->local_ranks - *first;
 }
 
-static void merge_slice(ranks_stepper *s, int rank)
+static void merge_slice(trek_step *s, int rank)
 {
-    const trek_arena *arena = s->replicas[0].arena;
+    const trek_arena *arena = s->team->replicas[0].arena;
     const trek_binned *others[TREK_MAX_RANKS];
-    for (int p = 0; p < arena->n_parts && s->local_ranks > 1; p++) {
+    for (int p = 0; p < arena->n_parts && s->team->local_ranks > 1; p++) {
         int64_t first, blocks = slice_of(s, rank, p, &first);
-        for (int r = 1; r < s->local_ranks; r++)
+        for (int r = 1; r < s->team->local_ranks; r++)
             others[r - 1] = &s->grains->sums[r].parts[p];
-        arena->backend->binned_merge(&s->grains->sums[0].parts[p], others, s->local_ranks - 1, first, blocks);
+        arena->backend->binned_merge(&s->grains->sums[0].parts[p], others, s->team->local_ranks - 1, first, blocks);
     }
 }
 
-static trek_status reduce_part(ranks_stepper *s, const trek_binned *part)
+static trek_status reduce_part(trek_step *s, const trek_binned *part)
 {
     int32_t *bins = s->grains->bins;
     int64_t blocks = trek_binned_blocks(part->count);
     memcpy(bins, part->bins, (size_t)blocks * sizeof *bins);
-    trek_status status = trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MAX,
+    trek_status status = trek_comm_run(s->job.comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MAX,
                                                                   .dtype = TREK_I32, .count = blocks, .in = bins,
                                                                   .out = bins });
     if (status == TREK_OK)
-        s->replicas[0].arena->backend->binned_raise(part, bins);
+        s->team->replicas[0].arena->backend->binned_raise(part, bins);
     for (int k = 0; k < trek_binned_digits(part->dtype) && status == TREK_OK; k++)
-        status = trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
+        status = trek_comm_run(s->job.comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
                                                           .dtype = TREK_I64, .count = part->count, .in = part->digits[k],
                                                           .out = part->digits[k] });
     return status;
 }
 
 /* Rank 0 adds the sums of the other processes. */
-static trek_status reduce_processes(ranks_stepper *s)
+static trek_status reduce_processes(trek_step *s)
 {
     int64_t start = trek_trace_enter("reduce processes");
     trek_status status = TREK_OK;
-    for (int p = 0; p < s->replicas[0].arena->n_parts && status == TREK_OK; p++)
+    for (int p = 0; p < s->team->replicas[0].arena->n_parts && status == TREK_OK; p++)
         status = reduce_part(s, &s->grains->sums[0].parts[p]);
-    trek_trace_end("reduce processes", start, s->base.graph->settings.steps);
+    trek_trace_end("reduce processes", start, s->team->graph->settings.steps);
     return status;
 }
 
 /* Ranks with separate arenas have the gradients of a step in each of them. */
-static void read_slice(ranks_stepper *s, int rank)
+static void read_slice(trek_step *s, int rank)
 {
-    const trek_arena *arena = s->replicas[0].arena;
+    const trek_arena *arena = s->team->replicas[0].arena;
     for (int p = 0; p < arena->n_parts; p++) {
         size_t size = trek_dtype_size(arena->parts[p].wide);
         int64_t first, blocks = slice_of(s, rank, p, &first), begin = first * TREK_BINNED_BLOCK;
@@ -156,20 +156,20 @@ static void read_slice(ranks_stepper *s, int rank)
         end = end < arena->parts[p].count ? end : arena->parts[p].count;
         char *grads = arena->parts[p].grads->data;
         arena->backend->binned_read(&s->grains->sums[0].parts[p], s->grains->factor, grads, first, blocks);
-        for (int r = 1; r < s->local_ranks && !s->shared && begin < end; r++)
-            memcpy(s->replicas[r].arena->parts[p].grads->data + (size_t)begin * size, grads + (size_t)begin * size,
+        for (int r = 1; r < s->team->local_ranks && !s->team->shared && begin < end; r++)
+            memcpy(s->team->replicas[r].arena->parts[p].grads->data + (size_t)begin * size, grads + (size_t)begin * size,
                    (size_t)(end - begin) * size);
     }
 }
 
-trek_status trek_grain_sums_read(ranks_stepper *s, int rank)
+trek_status trek_grain_sums_read(trek_step *s, int rank)
 {
-    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    trek_comm *local = trek_ranks_comm(s->team->ranks, rank);
     trek_status status = TREK_OK;
     if (rank == 0)
         s->grains->broken = true;
     merge_slice(s, rank);
-    if (s->comm) {
+    if (trek_job_has_others(&s->job)) {
         status = trek_comm_barrier(local);
         if (rank == 0 && status == TREK_OK)
             status = reduce_processes(s);

@@ -5,6 +5,7 @@
 #include "distributed/checkpoint_internal.h"
 #include "distributed/run/writer.h"
 #include "distributed/step/sharded.h"
+#include "distributed/step/stepper_ranks.h"
 #include "nn/state_modules.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
@@ -77,15 +78,15 @@ trek_status trek_checkpoint_writer_save(trek_checkpoint_writer *writer, trek_gra
 {
     if (!writer || !graph || !path)
         return trek_fail_missing("checkpoint_writer_save", !writer ? "writer" : !graph ? "graph" : "path");
-    ranks_stepper *s = trek_graph_ranks(graph);
-    trek_comm *comm = s ? s->comm : NULL;
+    trek_step *s = trek_graph_ranks(graph);
+    trek_comm *comm = s ? s->job.comm : NULL;
     trek_status status = trek_error_status();
     if (comm)
         trek_comm_say(comm, "save");
-    if (status == TREK_OK && (!comm || s->process == 0))
+    if (status == TREK_OK && (!s || s->job.process == 0))
         status = finish(writer);
     status = trek_ranks_gather_state(s, status, false);
-    if (status == TREK_OK && (!comm || s->process == 0))
+    if (status == TREK_OK && (!s || s->job.process == 0))
         status = give(writer, graph, loader, path);
     trek_ranks_forget_state(s);
     status = trek_replica_agree(comm, status, "checkpoint_writer_save");

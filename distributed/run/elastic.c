@@ -71,7 +71,7 @@ typedef struct run_elastic {
     int file;                /* holds the whole state; -1: the graph has it */
 } run_elastic;
 
-static const ranks_stepper *stepper_of(const trek_run *run) { return trek_graph_ranks(run->graph); }
+static const trek_step *stepper_of(const trek_run *run) { return trek_graph_ranks(run->graph); }
 
 /* --- what is kept ------------------------------------------------------------------------------------------- */
 
@@ -98,11 +98,11 @@ static void drop_kept(run_elastic *e)
     e->n_buffers = e->n_ranks = 0;
 }
 
-static trek_status make_room(run_elastic *e, const ranks_stepper *s)
+static trek_status make_room(run_elastic *e, const trek_step *s)
 {
-    const trek_replica *model = s->replicas[0].model;
-    e->ranks = trek_calloc((size_t)s->local_ranks, sizeof *e->ranks);
-    e->n_ranks = e->ranks ? s->local_ranks : 0;
+    const trek_replica *model = s->team->replicas[0].model;
+    e->ranks = trek_calloc((size_t)s->team->local_ranks, sizeof *e->ranks);
+    e->n_ranks = e->ranks ? s->team->local_ranks : 0;
     e->buffers = trek_calloc((size_t)model->n_buffers + 1, sizeof *e->buffers);
     if (!e->ranks || !e->buffers)
         return TREK_ERR_MEMORY;
@@ -112,11 +112,11 @@ static trek_status make_room(run_elastic *e, const ranks_stepper *s)
     return TREK_OK;
 }
 
-static trek_status keep_buffers(run_elastic *e, const ranks_stepper *s)
+static trek_status keep_buffers(run_elastic *e, const trek_step *s)
 {
     trek_status status = TREK_OK;
     for (int k = 0; k < e->n_buffers && status == TREK_OK; k++)
-        status = trek_tensor_copy_from(e->buffers[k], s->replicas[0].model->buffers[k]->data);
+        status = trek_tensor_copy_from(e->buffers[k], s->team->replicas[0].model->buffers[k]->data);
     return status;
 }
 
@@ -141,13 +141,13 @@ static trek_status keep_scalars(kept_rank *kept, const trek_graph *graph)
     return status;
 }
 
-static trek_status keep_observed(run_elastic *e, const ranks_stepper *s)
+static trek_status keep_observed(run_elastic *e, const trek_step *s)
 {
     trek_status status = TREK_OK;
     for (int r = 0; r < e->n_ranks && status == TREK_OK; r++) {
-        e->ranks[r].rows = s->replicas[r].measured_rows;
-        e->ranks[r].ms = s->replicas[r].measured_ms;
-        status = keep_scalars(&e->ranks[r], s->replicas[r].graph);
+        e->ranks[r].rows = s->team->replicas[r].measured_rows;
+        e->ranks[r].ms = s->team->replicas[r].measured_ms;
+        status = keep_scalars(&e->ranks[r], s->team->replicas[r].graph);
     }
     return status;
 }
@@ -174,7 +174,7 @@ static trek_status give_metric(const kept_scalar *kept, trek_graph *graph)
 /* Gives what was recorded to the graph that has been rebuilt. */
 static trek_status give_observed(run_elastic *e, trek_run *run)
 {
-    ranks_stepper *s = trek_graph_ranks(run->graph);
+    trek_step *s = trek_graph_ranks(run->graph);
     trek_status status = TREK_OK;
     for (int r = 0; r < e->n_ranks && status == TREK_OK; r++) {
         kept_rank *kept = &e->ranks[r];
@@ -188,9 +188,9 @@ static trek_status give_observed(run_elastic *e, trek_run *run)
             if (status == TREK_OK)
                 trek_observation_find(run->graph, o->name)->recorded = o->recorded;
         }
-        if (s && r < s->local_ranks) {
-            s->replicas[r].measured_rows = kept->rows;
-            s->replicas[r].measured_ms = kept->ms;
+        if (s && r < s->team->local_ranks) {
+            s->team->replicas[r].measured_rows = kept->rows;
+            s->team->replicas[r].measured_ms = kept->ms;
         }
     }
     return status == TREK_OK ? trek_error_status() : status;
@@ -218,7 +218,7 @@ static trek_status empty_file(run_elastic *e)
 static trek_status write_state(trek_run *run)
 {
     run_elastic *e = run->elastic;
-    const trek_replica *model = stepper_of(run)->replicas[0].model;
+    const trek_replica *model = stepper_of(run)->team->replicas[0].model;
     trek_status status = empty_file(e);
     for (int k = 0; k < e->n_buffers && status == TREK_OK; k++)
         status = trek_tensor_copy_from(model->buffers[k]->data, e->buffers[k]);
@@ -250,7 +250,7 @@ static trek_status write_average(trek_run *run)
 static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
 {
     run_elastic *e = run->elastic;
-    const ranks_stepper *s = stepper_of(run);
+    const trek_step *s = stepper_of(run);
     bool in_epoch = epoch == e->at.epoch;
     int64_t steps = trek_graph_steps(run->graph);
     trek_status status = e->n_ranks ? TREK_OK : make_room(e, s);
@@ -267,14 +267,14 @@ static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
     e->rng_draw = trek_rank_here.rng_draw;
     e->numbers[TREK_RUN_BEST] = run->best;
     e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
-    if (status == TREK_OK && s->averages && batch == 0)
+    if (status == TREK_OK && s->averaging && batch == 0)
         status = trek_loader_seek(run->train, epoch, 0); /* it is at the end of the epoch before */
-    return status == TREK_OK && s->averages ? write_average(run) : status;
+    return status == TREK_OK && s->averaging ? write_average(run) : status;
 }
 
 trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch)
 {
-    if (!run->elastic || !stepper_of(run) || !stepper_of(run)->comm)
+    if (!run->elastic || !stepper_of(run) || trek_job_is_alone(&stepper_of(run)->job))
         return TREK_OK;
     return keep(run, epoch, batch);
 }
@@ -295,16 +295,16 @@ static trek_status keep_whole(trek_run *run, int64_t epoch)
 /* Checks the ranks. The result is the same in all processes. */
 static trek_status check_ranks(const trek_run *run)
 {
-    const ranks_stepper *s = stepper_of(run);
-    if (!run->elastic || !s || !s->comm)
+    const trek_step *s = stepper_of(run);
+    if (!run->elastic || !s || trek_job_is_alone(&s->job))
         return TREK_OK;
-    if (s->mixed)
+    if (s->job.mixed)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_run: .min_processes: set, with ranks on CPUs and on GPUs; they must be of one kind");
-    if (s->sharers > 1)
+    if (s->team->sharers > 1)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set together with .trainer.shard_optimizer; a "
                                                "process that dies takes its part of the optimizer's state with it");
-    if (s->comm->devices)
+    if (s->job.comm->devices)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set, with NCCL between the processes, which cannot "
                                                "continue; TREK_NCCL=0 in the environment turns it off");
     return TREK_OK;
@@ -564,15 +564,15 @@ static trek_status load_state(trek_run *run)
     run->since_best = (int64_t)numbers[TREK_RUN_SINCE_BEST];
     run->first_epoch = e->at.epoch;
     run->resumed = true;
-    const ranks_stepper *s = stepper_of(run);
-    bool goes_on = s && s->comm; /* it may lose another process */
+    const trek_step *s = stepper_of(run);
+    bool goes_on = s && s->job.comm; /* it may lose another process */
     run->before.steps = e->epoch_steps;
     run->before.ns = e->epoch_ns;
     run->before.samples = goes_on ? 0 : samples_of(e);
     run->epoch_start_ns = trek_now_ns() - e->epoch_ns;
     drop_kept(e); /* belongs to another graph */
     status = trek_run_elastic_keep(run, run->first_epoch, e->at.batch);
-    if (!goes_on || !s->averages)
+    if (!goes_on || !s->averaging)
         close_file(e);
     return status;
 }

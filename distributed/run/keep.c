@@ -12,12 +12,14 @@
 #include <unistd.h>
 
 #include "data/loader_position.h"
+#include "distributed/step/average.h"
 #include "distributed/checkpoint_internal.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/run/writer.h"
 #include "distributed/step/observations.h"
 #include "distributed/step/sharded.h"
+#include "distributed/step/stepper_ranks.h"
 #include "nn/replace_file.h"
 #include "nn/state_modules.h"
 
@@ -94,16 +96,16 @@ static trek_status make_folder(const char *folder)
 /* Returns whether this process writes. */
 static bool writes(const trek_run *run)
 {
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
-    return run->opts.checkpoint_folder && (!s || !s->comm || s->process == 0);
+    const trek_step *s = trek_graph_ranks(run->graph);
+    return run->opts.checkpoint_folder && (!s || s->job.process == 0);
 }
 
 /* Announces that this process is writing: others may have to wait for it, and then know that it is not stuck. */
 static void say(const trek_run *run, const char *what)
 {
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
-    if (s && s->comm)
-        trek_comm_say(s->comm, what);
+    const trek_step *s = trek_graph_ranks(run->graph);
+    if (s && trek_job_has_others(&s->job))
+        trek_comm_say(s->job.comm, what);
 }
 
 /* Runs on the writer's thread. The best checkpoint is a second name of the last one's file, if the file system
@@ -162,8 +164,8 @@ static trek_status hear(trek_run *run)
 
 static trek_background *background_of(const trek_run *run)
 {
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
-    return s ? s->background : NULL;
+    const trek_step *s = trek_graph_ranks(run->graph);
+    return s ? trek_ranks_background(s) : NULL;
 }
 
 /* Adds the outer optimizer's momentum to what checkpoints hold. */
@@ -203,13 +205,13 @@ static trek_status add_epoch(const trek_run *run, trek_state *state)
 /* What was recorded belongs to all processes and ranks; the first process has it. */
 static trek_status take_epoch(trek_run *run, const trek_tensor *tensor)
 {
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    const trek_step *s = trek_graph_ranks(run->graph);
     size_t size = trek_tensor_dtype(tensor) == TREK_U8 ? (size_t)trek_tensor_numel(tensor) : 0;
     const char *bytes = trek_tensor_data(tensor);
     if (size < sizeof run->before)
         return trek_fail(TREK_ERR_FORMAT, "trainer_run: .resume_from: its part about the epoch is damaged");
     memcpy(&run->before, bytes, sizeof run->before);
-    return s && s->process > 0 ? TREK_OK
+    return s && s->job.process > 0 ? TREK_OK
         : trek_observations_unpack(run->graph, bytes + sizeof run->before, (int64_t)(size - sizeof run->before));
 }
 
@@ -273,7 +275,7 @@ trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *m, bool last)
     const trek_run_opts *o = &run->opts;
     int64_t every = o->checkpoint_every ? o->checkpoint_every : 1;
     bool step = last || (m->epoch + 1) % every == 0, best = m->best && o->keep_best;
-    ranks_stepper *s = trek_graph_ranks(run->graph);
+    trek_step *s = trek_graph_ranks(run->graph);
     trek_status status = run->writer ? hear(run) : TREK_OK;
     if (o->checkpoint_folder && (step || best)) /* all processes gather what one writes */
         status = trek_ranks_gather_state(s, status, false);
@@ -346,13 +348,13 @@ trek_status trek_run_load_best(trek_module *model, const char *folder)
 /* All processes must go on from the same step, although each looks in its own file system. */
 static trek_status agree_on_file(const trek_run *run, const char *path, trek_status own)
 {
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    const trek_step *s = trek_graph_ranks(run->graph);
     const char *name = path ? strrchr(path, '/') : NULL;
     trek_text text = { 0 };
-    if (!s || !s->comm)
+    if (!s || trek_job_is_alone(&s->job))
         return own;
     trek_text_format(&text, "the checkpoint to continue from\t%s\n", name ? name + 1 : path && *path ? path : "none");
-    trek_status status = trek_agree(s->comm, own, "trainer_run: .resume_from", &text);
+    trek_status status = trek_agree(s->job.comm, own, "trainer_run: .resume_from", &text);
     trek_text_clear(&text);
     return status;
 }

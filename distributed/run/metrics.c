@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "distributed/step/average.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/system/system.h"
@@ -184,13 +185,13 @@ static void derive(run_epoch *e)
 
 static void measure_averages(trek_run *run, trek_epoch_metrics *m)
 {
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    const trek_step *s = trek_graph_ranks(run->graph);
     if (!s)
         return;
-    m->drift = s->averages ? s->drift : 0;
-    if (!s->background)
+    m->drift = s->averaging ? s->drift : 0;
+    if (!trek_ranks_background(s))
         return;
-    trek_background_stats now = trek_background_look(s->background);
+    trek_background_stats now = trek_background_look(trek_ranks_background(s));
     m->averages = now.averages - run->averages.averages;
     m->bytes_sent = now.bytes_sent - run->averages.bytes_sent;
     m->drift = now.drift;
@@ -208,9 +209,9 @@ trek_status trek_run_measure_training(trek_run *run, run_epoch *e)
     trek_status status = e->ranks ? trek_trainer_describe(run->graph, &workload) : trek_error_status();
     m->anchor = workload.windows ? workload.anchor : 0;
     m->rank = workload.rank;
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
-    m->process = s && s->comm ? s->process : 0;
-    m->processes = s && s->comm ? trek_comm_world_size(s->comm) : 1;
+    const trek_step *s = trek_graph_ranks(run->graph);
+    m->process = s ? s->job.process : 0;
+    m->processes = s ? s->job.processes : 1;
     measure_averages(run, m);
     if (status == TREK_OK)
         status = take_observations(run->graph, e, "", &m->loss);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "data/loader_position.h"
+#include "distributed/step/average.h"
 #include "distributed/background/background.h"
 #include "distributed/comm/init_internal.h"
 #include "distributed/replica/agreement.h"
@@ -27,14 +28,14 @@ enum { DEFAULT_MOST_ANCHOR = 200 };
 
 static trek_background *background_of(const trek_run *run)
 {
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
-    return s ? s->background : NULL;
+    const trek_step *s = trek_graph_ranks(run->graph);
+    return s ? trek_ranks_background(s) : NULL;
 }
 
 static trek_comm *comm_of(const trek_run *run)
 {
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
-    return s ? s->comm : NULL;
+    const trek_step *s = trek_graph_ranks(run->graph);
+    return s ? s->job.comm : NULL;
 }
 
 /* Agrees with the others, after something that may fail in one process only. */
@@ -132,9 +133,9 @@ static void show_rank(int64_t samples, void *arg) { show(arg, 1, samples, NAN); 
 static trek_status average_in_background(trek_run *run)
 {
     const trek_run_opts *o = &run->opts;
-    ranks_stepper *s = trek_graph_ranks(run->graph);
+    trek_step *s = trek_graph_ranks(run->graph);
     trek_outer_rule rule;
-    if (o->transport != TREK_TRANSPORT_HOST || !s || !s->averages)
+    if (o->transport != TREK_TRANSPORT_HOST || !s || !s->averaging)
         return TREK_OK;
     if (o->outer && trek_outer_check(o->outer, "trainer_run: .outer", &rule) != TREK_OK)
         return trek_error_status();
@@ -413,9 +414,9 @@ static void rate(trek_run *run, trek_epoch_metrics *m)
 /* Logs, in one process, that the run ends with epochs left, and which was the best. */
 static void tell_early(const trek_run *run, const trek_epoch_metrics *m)
 {
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    const trek_step *s = trek_graph_ranks(run->graph);
     char number[40], epoch[40] = "one before this run began";
-    if (m->epoch + 1 >= run->opts.epochs || (s && s->comm && s->process != 0))
+    if (m->epoch + 1 >= run->opts.epochs || (s && s->job.process != 0))
         return;
     if (run->best_epoch >= 0)
         snprintf(epoch, sizeof epoch, "%lld", (long long)run->best_epoch);

@@ -8,25 +8,26 @@
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/rank_sums.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/gathered.h"
+#include "distributed/step/gradients.h"
 #include "graph/graph_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 /* --- a single rank -------------------------------------------------------------------- */
 
-trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, bool goes_back, trek_alone_fn fn, void *arg)
+trek_status trek_ranks_alone(trek_step *s, int64_t units, bool goes_back, trek_alone_fn fn, void *arg)
 {
-    trek_rank_sums *sums = trek_ranks_sums(s->ranks);
-    trek_stopwatch *watch = &s->watches->of[0];
-    trek_rank_sums_set_deadline(sums, trek_ranks_comm(s->ranks, 0)->deadline_ns);
-    if (s->comm)
-        trek_rank_sums_set_comm(sums, s->comm);
-    trek_rank_sums_begin(sums, NULL, s->comm != NULL);
+    trek_rank_sums *sums = trek_ranks_sums(s->team->ranks);
+    trek_stopwatch *watch = &s->team->watches->of[0];
+    trek_rank_sums_set_deadline(sums, trek_ranks_comm(s->team->ranks, 0)->deadline_ns);
+    if (trek_job_has_others(&s->job))
+        trek_rank_sums_set_comm(sums, s->job.comm);
+    trek_rank_sums_begin(sums, NULL, trek_job_has_others(&s->job));
     if (goes_back)
         trek_rank_sums_goes_back(sums);
     trek_rank_sums_enter(sums, 0);
-    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, 0));
+    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, 0));
     if (status == TREK_OK)
         status = fn(s, arg);
     if (status == TREK_OK)
@@ -42,30 +43,30 @@ typedef struct backward_call {
     bool zeros; /* the loss has weight 0, but what it uses still counts as used */
 } backward_call;
 
-static trek_status run_backward(ranks_stepper *s, void *arg)
+static trek_status run_backward(trek_step *s, void *arg)
 {
     const backward_call *c = arg;
     return trek_overlap_backward(s, c->loss, c->seed, c->zeros);
 }
 
 /* counted: the weight on the device; NULL: the host knows the factor. */
-static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor, trek_var *counted, bool zeros)
+static trek_status backward_with_seed(trek_step *s, trek_var *loss, double factor, trek_var *counted, bool zeros)
 {
     trek_var *seed;
-    trek_grad_scaler *scaler = s->base.graph->scaler;
+    trek_grad_scaler *scaler = s->team->graph->scaler;
     trek_status status = counted ? trek_graph_seed_by(scaler, counted, &loss, &seed)
                                  : trek_graph_seed(scaler, factor, &loss, &seed);
     if (status != TREK_OK)
         return status;
     backward_call call = { loss, seed, zeros };
-    return s->local_ranks == 1 ? trek_ranks_alone(s, 0, true, run_backward, &call) : run_backward(s, &call);
+    return s->team->local_ranks == 1 ? trek_ranks_alone(s, 0, true, run_backward, &call) : run_backward(s, &call);
 }
 
 /* Returns the factor of a process's gradient in a pass whose weights sum to `total`. If nothing counts in any
  * process, gradients are zeros, as they are on one device, from losses that are 0. */
-static double factor_of_pass(ranks_stepper *s, double own, double total, bool stated)
+static double factor_of_pass(trek_step *s, double own, double total, bool stated)
 {
-    trek_accumulation *a = &s->base.graph->accumulation;
+    trek_accumulation *a = &s->team->graph->accumulation;
     if (trek_accumulation_weighs(a))
         return total > 0 ? own / trek_accumulation_denominator(a, total) : 0;
     return total > 0 ? own / total : stated ? 0 : 1;
@@ -74,13 +75,13 @@ static double factor_of_pass(ranks_stepper *s, double own, double total, bool st
 /* In a step that processes record, weights that are counted on their devices are also summed there, because each
  * replay counts its own labels. counted NULL: the weight of this process is known. Returns the factor of
  * factor_of_pass: own / total, or 1 if nothing counts in any process. */
-static trek_var *factor_there(ranks_stepper *s, trek_var *counted, double known)
+static trek_var *factor_there(trek_step *s, trek_var *counted, double known)
 {
-    trek_device device = trek_ranks_device(s->ranks, 0);
+    trek_device device = trek_ranks_device(s->team->ranks, 0);
     trek_no_grad_begin();
     trek_var *own = counted ? counted : trek_var_from(trek_tensor_full(trek_dims_none(), known, TREK_F64, device));
     trek_var *total = trek_mul_scalar(own, 1), *factor = NULL;
-    if (total && trek_comm_all_reduce(s->comm, total->data, TREK_REDUCTION_SUM) == TREK_OK)
+    if (total && trek_comm_all_reduce(s->job.comm, total->data, TREK_REDUCTION_SUM) == TREK_OK)
         factor = trek_where(trek_gt_scalar(total, 0), trek_div(own, total),
                             trek_var_from(trek_tensor_full(trek_dims_none(), 1, TREK_F64, device)));
     trek_no_grad_end();
@@ -88,18 +89,18 @@ static trek_var *factor_there(ranks_stepper *s, trek_var *counted, double known)
 }
 
 /* Returns the weight of this process's loss. NaN: an error, or *counted has the weight on the device. */
-static double own_weight(const ranks_stepper *s, trek_var *loss, double stated, trek_var **counted)
+static double own_weight(const trek_step *s, trek_var *loss, double stated, trek_var **counted)
 {
-    bool weighs = trek_accumulation_weighs(&s->base.graph->accumulation);
-    *counted = s->recording && s->comm && stated < 0 ? trek_loss_counted(loss) : NULL;
+    bool weighs = trek_accumulation_weighs(&s->team->graph->accumulation);
+    *counted = s->records && trek_job_has_others(&s->job) && stated < 0 ? trek_loss_counted(loss) : NULL;
     if (*counted || trek_error_status() != TREK_OK)
         return NAN;
-    return s->comm || weighs || stated == 0 ? trek_graph_loss_weight(s->base.graph, loss, stated) : 1;
+    return trek_job_has_others(&s->job) || weighs || stated == 0 ? trek_graph_loss_weight(s->team->graph, loss, stated) : 1;
 }
 
 /* Does what can fail before the other processes are met. *own is the weight of its loss, unless *counted has it on
  * the device. */
-static trek_status prepare_pass(ranks_stepper *s, trek_var *loss, double stated, double *own, trek_var **counted)
+static trek_status prepare_pass(trek_step *s, trek_var *loss, double stated, double *own, trek_var **counted)
 {
     trek_status status = trek_error_status();
     if (status == TREK_OK && trek_var_numel(loss) != 1) {
@@ -112,7 +113,7 @@ static trek_status prepare_pass(ranks_stepper *s, trek_var *loss, double stated,
     if (isnan(*own) && !*counted)
         status = trek_error_status();
     if (status == TREK_OK)
-        status = trek_workload_check_batch(s->workload);
+        status = trek_workload_check_batch(s->pace.workload);
     if (status == TREK_OK)
         status = trek_overlap_keep(s);
     return status == TREK_OK ? trek_ranks_apply_grad_factor(s) : status;
@@ -121,13 +122,10 @@ static trek_status prepare_pass(ranks_stepper *s, trek_var *loss, double stated,
 /* Runs the caller's tape first; when it reaches a split forward, the ranks continue. The process is one contributor.
  * If it is alone, the gradient of its pass is the gradient, whatever its weight, unless the weight was given as 0 or
  * passes are weighed. */
-trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight)
+trek_status trek_ranks_backward(trek_step *s, trek_var *loss, double weight)
 {
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    if (s->averages)
-        return trek_fail(TREK_ERR_STATE, "graph_backward: the parameters are averaged, which needs trek_graph_train_batch");
-    trek_job_sync_say(s, "backward", true);
-    bool weighs = trek_accumulation_weighs(&stepper->graph->accumulation);
+    trek_job_say(&s->job, "backward", true);
+    bool weighs = trek_accumulation_weighs(&s->team->graph->accumulation);
     trek_var *counted;
     double own;
     trek_status status = prepare_pass(s, loss, weight, &own, &counted);
@@ -140,7 +138,7 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
     status = trek_job_sync_pass(s, own, &total, &overlap);
     if (status != TREK_OK)
         return status;
-    bool zeros = own == 0 && (total != 0 || weight == 0 || weighs) && !(s->comm && trek_ranks_meet(s));
+    bool zeros = own == 0 && (total != 0 || weight == 0 || weighs) && !(trek_job_has_others(&s->job) && trek_team_meets(s->team));
     trek_var *factor = isnan(total) ? factor_there(s, counted, own) : NULL; /* before anything else is sent */
     trek_overlap_begin(s, overlap);
     if (isnan(total) && !factor)
@@ -148,6 +146,6 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
     else
         status = backward_with_seed(s, loss, factor ? 1 : factor_of_pass(s, own, total, weight == 0), factor, zeros);
     trek_status sent = trek_overlap_end(s);
-    trek_step_passed(&s->step, true);
+    trek_step_passed(&s->state, true);
     return status == TREK_OK ? sent : status;
 }

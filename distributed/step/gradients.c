@@ -4,7 +4,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/grains/grains.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/gradients.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
 
@@ -22,7 +22,7 @@ static trek_status scale_grads(trek_arena *arena, double factor)
     return status;
 }
 
-static trek_status in_scope(trek_status (*fn)(ranks_stepper *s, int rank), ranks_stepper *s, int rank)
+static trek_status in_scope(trek_status (*fn)(trek_step *s, int rank), trek_step *s, int rank)
 {
     trek_scope scope = trek_scope_begin();
     trek_no_grad_begin();
@@ -32,25 +32,28 @@ static trek_status in_scope(trek_status (*fn)(ranks_stepper *s, int rank), ranks
     return status;
 }
 
-static trek_status apply_grad_factor(ranks_stepper *s, int rank) { return scale_grads(s->replicas[rank].arena, s->step.factor); }
+static trek_status apply_grad_factor(trek_step *s, int rank)
+{
+    return scale_grads(s->team->replicas[rank].arena, s->state.factor);
+}
 trek_status trek_ranks_apply_grad_factor_here(int rank, void *stepper) { return in_scope(apply_grad_factor, stepper, rank); }
 
-trek_status trek_ranks_apply_grad_factor(ranks_stepper *s)
+trek_status trek_ranks_apply_grad_factor(trek_step *s)
 {
-    if (s->step.factor == 1)
+    if (s->state.factor == 1)
         return TREK_OK;
-    trek_status status = trek_ranks_call(s->ranks, trek_ranks_apply_grad_factor_here, s);
+    trek_status status = trek_ranks_call(s->team->ranks, trek_ranks_apply_grad_factor_here, s);
     if (status == TREK_OK)
-        s->step.factor = 1;
+        s->state.factor = 1;
     return status;
 }
 
 /* --- putting aside ---------------------------------------------------------------------------------- */
 
 /* Puts aside what earlier passes of the step have added up, because this pass will have its own factor. */
-static trek_status stash(ranks_stepper *s, int rank)
+static trek_status stash(trek_step *s, int rank)
 {
-    rank_replica *own = &s->replicas[rank];
+    rank_replica *own = &s->team->replicas[rank];
     trek_arena *arena = own->arena;
     if (!own->stashed && !(own->stashed = trek_calloc((size_t)arena->n_parts, sizeof *own->stashed)))
         return trek_error_status();
@@ -71,14 +74,15 @@ static trek_status stash(ranks_stepper *s, int rank)
 }
 
 /* Computes grads = stash + factor * grads. */
-static trek_status unstash(ranks_stepper *s, int rank)
+static trek_status unstash(trek_step *s, int rank)
 {
-    rank_replica *own = &s->replicas[rank];
+    rank_replica *own = &s->team->replicas[rank];
     trek_status status = TREK_OK;
     for (int p = 0; p < own->arena->n_parts && status == TREK_OK; p++) {
         trek_tensor *grads = own->arena->parts[p].grads;
         trek_var *now = trek_var_from(trek_tensor_retain(grads)), *before = trek_var_from(trek_tensor_retain(own->stashed[p]));
-        trek_var *sum = now && before ? trek_add(before, s->step.factor == 1 ? now : trek_mul_scalar(now, s->step.factor)) : NULL;
+        trek_var *sum = now && before ? trek_add(before, s->state.factor == 1 ? now : trek_mul_scalar(now, s->state.factor))
+            : NULL;
         status = sum ? trek_tensor_copy_from(grads, sum->data) : trek_error_status();
     }
     for (int k = 0; k < own->arena->n_segments; k++)
@@ -89,45 +93,35 @@ static trek_status unstash(ranks_stepper *s, int rank)
 static trek_status stash_rank(int rank, void *arg) { return in_scope(stash, arg, rank); }
 static trek_status unstash_rank(int rank, void *arg) { return in_scope(unstash, arg, rank); }
 
-trek_status trek_ranks_stash_grads(ranks_stepper *s) { return trek_ranks_call(s->ranks, stash_rank, s); }
+trek_status trek_ranks_stash_grads(trek_step *s) { return trek_ranks_call(s->team->ranks, stash_rank, s); }
 
-trek_status trek_ranks_unstash_grads(ranks_stepper *s)
+trek_status trek_ranks_unstash_grads(trek_step *s)
 {
-    trek_status status = trek_ranks_call(s->ranks, unstash_rank, s);
-    s->step.factor = 1;
+    trek_status status = trek_ranks_call(s->team->ranks, unstash_rank, s);
+    s->state.factor = 1;
     return status;
-}
-
-void trek_ranks_forget_stash(rank_replica *replica)
-{
-    for (int p = 0; replica->stashed && p < replica->arena->n_parts; p++)
-        trek_tensor_release(replica->stashed[p]);
-    trek_free(replica->stashed);
-    trek_free(replica->stashed_has);
-    replica->stashed = NULL;
-    replica->stashed_has = NULL;
 }
 
 /* --- the scaler of losses ------------------------------------------------------------------------------ */
 
 /* On the host all ranks use the graph's scaler; otherwise each rank has a copy on its device. */
-trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank)
+trek_grad_scaler *trek_ranks_scaler(const trek_step *s, int rank)
 {
-    trek_grad_scaler *first = s->base.graph->scaler;
-    return first && rank > 0 && s->replicas[rank].scaler ? s->replicas[rank].scaler : first;
+    trek_grad_scaler *first = s->team->graph->scaler;
+    return first && rank > 0 && s->team->replicas[rank].scaler ? s->team->replicas[rank].scaler : first;
 }
 
-trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
+trek_status trek_ranks_prepare_scaler(trek_step *s)
 {
-    trek_grad_scaler *scaler = s->base.graph->scaler;
+    trek_grad_scaler *scaler = s->team->graph->scaler;
     s->loss_scale = NULL;
-    if (scaler && s->on_host) {
-        s->loss_scale = trek_scaler_record(scaler, s->replicas[0].arena->device);
+    if (scaler && s->team->on_host) {
+        s->loss_scale = trek_scaler_record(scaler, s->team->replicas[0].arena->device);
         return s->loss_scale ? TREK_OK : trek_error_status();
     }
     trek_status status = TREK_OK;
-    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++) {
-        rank_replica *replica = &s->replicas[r];
+    for (int r = 1; r < s->team->local_ranks && status == TREK_OK; r++) {
+        rank_replica *replica = &s->team->replicas[r];
         if (!scaler)
             trek_grad_scaler_free(&replica->scaler);
         else if (!replica->scaler && !(replica->scaler = trek_grad_scaler_new(NULL)))
@@ -142,16 +136,16 @@ trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
 
 static trek_status zero_rank(int rank, void *arg)
 {
-    trek_arena_zero_grads(((ranks_stepper *)arg)->replicas[rank].arena);
+    trek_arena_zero_grads(((trek_step *)arg)->team->replicas[rank].arena);
     return TREK_OK;
 }
 
-trek_status trek_ranks_zero(ranks_stepper *s) { return trek_ranks_call(s->ranks, zero_rank, s); }
+trek_status trek_ranks_zero(trek_step *s) { return trek_ranks_call(s->team->ranks, zero_rank, s); }
 
-void trek_ranks_reset(ranks_stepper *s)
+void trek_ranks_reset(trek_step *s)
 {
-    trek_step_reset(&s->step);
+    trek_step_reset(&s->state);
     if (s->grains)
         trek_grains_reset(s);
-    trek_accumulation_clear(&s->base.graph->accumulation);
+    trek_accumulation_clear(&s->team->graph->accumulation);
 }

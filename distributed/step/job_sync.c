@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the processes of a job tell each other, and what they reduce together. */
+#include "distributed/step/shares.h"
 #include "distributed/step/job_sync.h"
 
 #include <math.h>
@@ -52,40 +53,31 @@ typedef struct rank_report {
     int64_t units;
 } rank_report;
 
-static size_t message_bytes(const ranks_stepper *s) { return sizeof(sync_message) + (size_t)s->ranks_most * sizeof(rank_report); }
-static sync_message *message_at(const ranks_stepper *s, int process)
+static size_t message_bytes(const trek_step *s) { return sizeof(sync_message) + (size_t)s->job.ranks_most * sizeof(rank_report); }
+static sync_message *message_at(const trek_step *s, int process)
 {
     return (sync_message *)(s->messages + (size_t)process * message_bytes(s));
 }
 static rank_report *pairs_of(sync_message *w) { return (rank_report *)(w + 1); }
 
-void trek_job_sync_say(const ranks_stepper *s, const char *phase, bool training)
-{
-    if (!s->comm || !s->comm->control)
-        return;
-    if (training)
-        trek_control_say(s->comm->control, phase, NULL);
-    trek_control_note(s->comm->control, phase);
-}
-
 /* --- messages ------------------------------------------------------------------------ */
 
 /* A step's failure is announced in one round, in which all processes take part. Until its error is cleared there is
  * nothing more to announce; then all go on with the same round. */
-static trek_status all_know(ranks_stepper *s, trek_status status)
+static trek_status all_know(trek_step *s, trek_status status)
 {
     s->failure = trek_error_number();
     return status;
 }
 
-static bool is_known(const ranks_stepper *s) { return trek_error_status() != TREK_OK && s->failure == trek_error_number(); }
+static bool is_known(const trek_step *s) { return trek_error_status() != TREK_OK && s->failure == trek_error_number(); }
 
 /* Returns the first process that has failed by itself, or -1. Processes that have failed because of another report
  * PEER. */
-static int failed_process(const ranks_stepper *s)
+static int failed_process(const trek_step *s)
 {
     int found = -1;
-    for (int p = 0; p < s->processes; p++) {
+    for (int p = 0; p < s->job.processes; p++) {
         const sync_message *w = message_at(s, p);
         if (w->kind == SYNC_FAILED && (found < 0 ||
                                        (message_at(s, found)->status == TREK_ERR_PEER && w->status != TREK_ERR_PEER)))
@@ -94,18 +86,18 @@ static int failed_process(const ranks_stepper *s)
     return found;
 }
 
-static trek_status fail_of_message(ranks_stepper *s, int process)
+static trek_status fail_of_message(trek_step *s, int process)
 {
     const sync_message *w = message_at(s, process);
     return all_know(s, trek_fail(TREK_ERR_PEER, "job: process %d failed: %.*s", process, (int)sizeof w->message - 1, w->message));
 }
 
 /* Compares what the loaders of a pass give. All processes have the same messages. */
-static trek_status compare_data(ranks_stepper *s)
+static trek_status compare_data(trek_step *s)
 {
     uint64_t first = 0;
     bool differ = false;
-    for (int p = 0; p < s->processes; p++) {
+    for (int p = 0; p < s->job.processes; p++) {
         uint64_t data = message_at(s, p)->data;
         differ |= first && data && data != first;
         first = first ? first : data;
@@ -113,9 +105,9 @@ static trek_status compare_data(ranks_stepper *s)
     if (!differ)
         return TREK_OK;
     trek_text text = { 0 };
-    bool has = message_at(s, s->process)->data != 0;
+    bool has = message_at(s, s->job.process)->data != 0;
     trek_status own = has ? trek_loader_describe(trek_rank_here.batch_loader, &text) : TREK_OK;
-    trek_status status = trek_agree(s->comm, own, "graph_train_batch: the data of the processes differ", has ? &text : NULL);
+    trek_status status = trek_agree(s->job.comm, own, "graph_train_batch: the data of the processes differ", has ? &text : NULL);
     trek_text_clear(&text);
     return all_know(s, status != TREK_OK
                            ? status
@@ -124,43 +116,43 @@ static trek_status compare_data(ranks_stepper *s)
 }
 
 /* Compares the settings when all have come to a step. */
-static trek_status compare_settings(ranks_stepper *s)
+static trek_status compare_settings(trek_step *s)
 {
     bool differ = false;
-    for (int p = 1; p < s->processes; p++)
+    for (int p = 1; p < s->job.processes; p++)
         differ |= message_at(s, p)->settings != message_at(s, 0)->settings;
     if (!differ)
         return TREK_OK;
     trek_text text = { 0 };
     trek_settings_describe(s, &text);
-    trek_status status = trek_agree(s->comm, TREK_OK, "graph_step: the settings of the processes differ", &text);
+    trek_status status = trek_agree(s->job.comm, TREK_OK, "graph_step: the settings of the processes differ", &text);
     trek_text_clear(&text);
     return all_know(s, status != TREK_OK ? status
                                          : trek_fail(TREK_ERR_ARGUMENT,
                                                      "graph_step: the settings of the processes differ; they must be equal"));
 }
 
-static int32_t stop_wanted(const ranks_stepper *s)
+static int32_t stop_wanted(const trek_step *s)
 {
-    return (trek_stop_wanted() ? STOP_ALL : 0) | (s->base.graph->settings.stop_wanted ? STOP_THIS : 0);
+    return (trek_stop_wanted() ? STOP_ALL : 0) | (s->team->graph->settings.stop_wanted ? STOP_THIS : 0);
 }
 
 /* Makes one round with this message. Fails if any process says that it has failed. */
-static trek_status exchange(ranks_stepper *s, sync_message *own)
+static trek_status exchange(trek_step *s, sync_message *own)
 {
-    own->step = s->base.graph->settings.steps;
-    own->digest = trek_workload_digest(s->workload);
-    own->ranks = s->local_ranks;
+    own->step = s->team->graph->settings.steps;
+    own->digest = trek_workload_digest(s->pace.workload);
+    own->ranks = s->team->local_ranks;
     own->stop = stop_wanted(s);
-    trek_status status = trek_comm_gather_bytes(s->comm, own, message_bytes(s), s->messages);
+    trek_status status = trek_comm_gather_bytes(s->job.comm, own, message_bytes(s), s->messages);
     int failed = status == TREK_OK ? failed_process(s) : -1;
     if (failed >= 0 && own->kind != SYNC_FAILED)
         return fail_of_message(s, failed);
-    for (int p = 0; p < s->processes && status == TREK_OK && failed < 0; p++) {
+    for (int p = 0; p < s->job.processes && status == TREK_OK && failed < 0; p++) {
         sync_message *w = message_at(s, p);
         if (w->digest != own->digest && w->step == own->step)
             status =
-                trek_fail(TREK_ERR_COMM, "graph_step: process %d has decided on other shares than process %d", p, s->process);
+                trek_fail(TREK_ERR_COMM, "graph_step: process %d has decided on other shares than process %d", p, s->job.process);
     }
     if (status == TREK_OK && failed < 0)
         status = compare_data(s);
@@ -168,7 +160,7 @@ static trek_status exchange(ranks_stepper *s, sync_message *own)
 }
 
 /* Returns zeroed memory for this process's message. */
-static sync_message *new_message(ranks_stepper *s, sync_message_kind kind)
+static sync_message *new_message(trek_step *s, sync_message_kind kind)
 {
     sync_message *own = (sync_message *)s->own_message;
     memset(own, 0, message_bytes(s));
@@ -176,17 +168,17 @@ static sync_message *new_message(ranks_stepper *s, sync_message_kind kind)
     return own;
 }
 
-static bool all_say(const ranks_stepper *s, sync_message_kind kind)
+static bool all_say(const trek_step *s, sync_message_kind kind)
 {
-    for (int p = 0; p < s->processes; p++)
+    for (int p = 0; p < s->job.processes; p++)
         if (message_at(s, p)->kind != (int32_t)kind)
             return false;
     return true;
 }
 
-static bool some_say(const ranks_stepper *s, sync_message_kind kind)
+static bool some_say(const trek_step *s, sync_message_kind kind)
 {
-    for (int p = 0; p < s->processes; p++)
+    for (int p = 0; p < s->job.processes; p++)
         if (message_at(s, p)->kind == (int32_t)kind)
             return true;
     return false;
@@ -194,7 +186,7 @@ static bool some_say(const ranks_stepper *s, sync_message_kind kind)
 
 /* Makes a round of this kind. Processes that are already in their step take no part in the pass. Processes that ask
  * how all make the step learn that this one makes it by a call, and come to the next round. */
-static trek_status exchange_pass(ranks_stepper *s, sync_message *own, bool *sends)
+static trek_status exchange_pass(trek_step *s, sync_message *own, bool *sends)
 {
     own->sends = trek_overlap_wants(s);
     trek_status status;
@@ -205,15 +197,15 @@ static trek_status exchange_pass(ranks_stepper *s, sync_message *own, bool *send
         status =
             trek_fail(TREK_ERR_COMM,
                       "graph_backward: a process has recorded its step, and process %d makes one more pass; all must do the same",
-                      s->process);
+                      s->job.process);
     bool all = status == TREK_OK && all_say(s, (sync_message_kind)own->kind);
-    for (int p = 0; p < s->processes && status == TREK_OK; p++) {
+    for (int p = 0; p < s->job.processes && status == TREK_OK; p++) {
         const sync_message *w = message_at(s, p);
         all &= w->sends != 0;
         if (w->kind != own->kind && (w->kind == SYNC_BEGIN || w->kind == SYNC_PASS))
             status = trek_fail(TREK_ERR_COMM,
                                "graph_backward: process %d calls trek_graph_%s, process %d trek_graph_%s; all must call the same",
-                               s->process, own->kind == SYNC_BEGIN ? "train_batch" : "backward", p,
+                               s->job.process, own->kind == SYNC_BEGIN ? "train_batch" : "backward", p,
                                w->kind == SYNC_BEGIN ? "train_batch" : "backward");
     }
     if (sends)
@@ -221,29 +213,29 @@ static trek_status exchange_pass(ranks_stepper *s, sync_message *own, bool *send
     return status;
 }
 
-trek_status trek_job_sync_begin_pass(ranks_stepper *s, bool *sends)
+trek_status trek_job_sync_begin_pass(trek_step *s, bool *sends)
 {
     *sends = false;
-    return s->overlaps && s->comm ? exchange_pass(s, new_message(s, SYNC_BEGIN), sends) : TREK_OK;
+    return s->overlap.possible && trek_job_has_others(&s->job) ? exchange_pass(s, new_message(s, SYNC_BEGIN), sends) : TREK_OK;
 }
 
 /* Returns the sum of the weights of a round's pass. All processes know it, including those without a pass. */
-static double weigh_pass(ranks_stepper *s)
+static double weigh_pass(trek_step *s)
 {
     double sum = 0;
-    for (int p = 0; p < s->processes; p++)
+    for (int p = 0; p < s->job.processes; p++)
         if (message_at(s, p)->kind == SYNC_PASS)
             sum += message_at(s, p)->weight;
     if (!isnan(sum))
-        s->base.graph->accumulation.weight += sum;
+        s->team->graph->accumulation.weight += sum;
     return sum;
 }
 
-trek_status trek_job_sync_pass(ranks_stepper *s, double weight, double *total, bool *sends)
+trek_status trek_job_sync_pass(trek_step *s, double weight, double *total, bool *sends)
 {
     *total = weight;
-    if (!s->comm) {
-        s->base.graph->accumulation.weight += weight;
+    if (trek_job_is_alone(&s->job)) {
+        s->team->graph->accumulation.weight += weight;
         if (sends)
             *sends = trek_overlap_wants(s);
         return TREK_OK;
@@ -255,7 +247,7 @@ trek_status trek_job_sync_pass(ranks_stepper *s, double weight, double *total, b
     trek_status status = exchange_pass(s, own, sends);
     if (status == TREK_OK)
         *total = weigh_pass(s);
-    for (int p = 0; p < s->processes && status == TREK_OK; p++) {
+    for (int p = 0; p < s->job.processes && status == TREK_OK; p++) {
         const sync_message *w = message_at(s, p);
         if (w->kind == SYNC_PASS && w->rng_draw > trek_rank_here.rng_draw)
             trek_rank_here.rng_draw = w->rng_draw;
@@ -263,9 +255,9 @@ trek_status trek_job_sync_pass(ranks_stepper *s, double weight, double *total, b
     return status;
 }
 
-void trek_job_sync_failed(ranks_stepper *s, trek_status status)
+void trek_job_sync_failed(trek_step *s, trek_status status)
 {
-    if (!s->comm || trek_comm_ended(s->comm) || is_known(s))
+    if (trek_job_is_alone(&s->job) || trek_comm_ended(s->job.comm) || is_known(s))
         return;
     char message[TREK_ERROR_SIZE];
     trek_status set;
@@ -278,50 +270,50 @@ void trek_job_sync_failed(ranks_stepper *s, trek_status status)
     all_know(s, trek_fail(status, "%s", set != TREK_OK ? message : trek_status_description(status)));
 }
 
-static void agree_to_stop(ranks_stepper *s, int32_t stop)
+static void agree_to_stop(trek_step *s, int32_t stop)
 {
     if (stop & STOP_ALL)
         trek_stop_agree();
     if (stop & STOP_THIS)
-        s->base.graph->settings.stop_agreed = true;
+        s->team->graph->settings.stop_agreed = true;
 }
 
 /* Reads what the messages of a step say about all ranks. */
-static void read_messages(ranks_stepper *s)
+static void read_messages(trek_step *s)
 {
     int32_t stop = 0;
     int at = 0;
     s->window_rows = s->drift = 0;
-    for (int p = 0; p < s->processes; p++) {
+    for (int p = 0; p < s->job.processes; p++) {
         sync_message *w = message_at(s, p);
         stop |= w->stop;
         s->window_rows += w->rows;
         s->drift = w->drift > s->drift || w->drift != w->drift ? w->drift : s->drift;
-        for (int r = 0; r < s->process_ranks[p]; r++, at++) {
-            s->ms[at] = pairs_of(w)[r].ms;
-            s->starved_ms[at] = pairs_of(w)[r].starved_ms;
-            s->units[at] = pairs_of(w)[r].units;
+        for (int r = 0; r < s->job.process_ranks[p]; r++, at++) {
+            s->pace.ms[at] = pairs_of(w)[r].ms;
+            s->pace.starved_ms[at] = pairs_of(w)[r].starved_ms;
+            s->pace.units[at] = pairs_of(w)[r].units;
         }
     }
-    s->communication_ms = message_at(s, 0)->communication_ms;
+    s->pace.communication_ms = message_at(s, 0)->communication_ms;
     agree_to_stop(s, stop);
 }
 
-static trek_status read_watches(ranks_stepper *s)
+static trek_status read_watches(trek_step *s)
 {
     trek_status status = TREK_OK;
-    for (int r = 0, k = s->first_rank; r < s->local_ranks && status == TREK_OK; r++, k++)
-        status = trek_stopwatch_read(&s->watches->of[r], &s->ms[k], &s->starved_ms[k], &s->units[k]);
+    for (int r = 0, k = s->job.first_rank; r < s->team->local_ranks && status == TREK_OK; r++, k++)
+        status = trek_stopwatch_read(&s->team->watches->of[r], &s->pace.ms[k], &s->pace.starved_ms[k], &s->pace.units[k]);
     return status;
 }
 
-void trek_job_sync_stop(ranks_stepper *s)
+void trek_job_sync_stop(trek_step *s)
 {
-    if (s->base.graph->stepper == &s->base) /* not for a site, between whose steps nothing stops */
+    if (s->stops)
         agree_to_stop(s, stop_wanted(s));
 }
 
-trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, bool *pending)
+trek_status trek_job_sync_step(trek_step *s, trek_status own, bool update, bool *pending)
 {
     *pending = false;
     if (own != TREK_OK) {
@@ -329,23 +321,23 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
         return own;
     }
     s->window_rows = 0;
-    for (int r = 0; r < s->local_ranks; r++)
-        s->window_rows += (double)s->replicas[r].samples;
-    if (update && !s->recording) /* its events have no time */
+    for (int r = 0; r < s->team->local_ranks; r++)
+        s->window_rows += (double)s->team->replicas[r].samples;
+    if (update && !s->records) /* its events have no time */
         own = read_watches(s);
-    if (!s->comm) {
+    if (trek_job_is_alone(&s->job)) {
         if (update)
             trek_job_sync_stop(s);
         return own;
     }
     sync_message *mine = new_message(s, update ? SYNC_STEP : SYNC_REDUCE);
-    mine->communication_ms = s->own_communication_ms;
+    mine->communication_ms = s->pace.own_communication_ms;
     mine->rows = s->window_rows;
     mine->drift = s->own_drift;
-    mine->unsent = s->step.phase == TREK_STEP_ACCUMULATING;
+    mine->unsent = s->state.phase == TREK_STEP_ACCUMULATING;
     mine->settings = trek_settings_digest(s);
-    for (int r = 0, k = s->first_rank; r < s->local_ranks; r++, k++)
-        pairs_of(mine)[r] = (rank_report){ s->ms[k], s->starved_ms[k], s->units[k] };
+    for (int r = 0, k = s->job.first_rank; r < s->team->local_ranks; r++, k++)
+        pairs_of(mine)[r] = (rank_report){ s->pace.ms[k], s->pace.starved_ms[k], s->pace.units[k] };
     for (;;) { /* passes of others only count by their weight here */
         trek_status status = exchange(s, mine);
         if (status != TREK_OK)
@@ -357,14 +349,15 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
             return status;
         if (all_say(s, (sync_message_kind)mine->kind))
             break;
-        for (int p = 0; p < s->processes; p++)
+        for (int p = 0; p < s->job.processes; p++)
             if (message_at(s, p)->kind > SYNC_PASS && message_at(s, p)->kind != mine->kind)
                 return trek_fail(
                     TREK_ERR_COMM,
-                    "graph_step: process %d is in trek_graph_%s, process %d in trek_graph_%s; all must call the same", s->process,
+                    "graph_step: process %d is in trek_graph_%s, process %d in trek_graph_%s; all must call the same",
+                    s->job.process,
                     update ? "step" : "reduce", p, update ? "reduce" : "step");
     }
-    for (int p = 0; p < s->processes; p++)
+    for (int p = 0; p < s->job.processes; p++)
         *pending |= message_at(s, p)->unsent != 0;
     if (update)
         read_messages(s);
@@ -375,15 +368,15 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
 
 /* Reads the messages of processes that do not vote: one that has come to its step makes no pass this time; others
  * never vote. */
-static void read_no_votes(const ranks_stepper *s, trek_capture_verdict *verdict)
+static void read_no_votes(const trek_step *s, trek_capture_verdict *verdict)
 {
     *verdict = (trek_capture_verdict){ .way = TREK_CAPTURE_CALL };
-    for (int p = 0; p < s->processes && !verdict->why[0]; p++)
+    for (int p = 0; p < s->job.processes && !verdict->why[0]; p++)
         if (message_at(s, p)->kind == SYNC_PASS || message_at(s, p)->kind == SYNC_BEGIN)
             snprintf(verdict->why, sizeof verdict->why, "process %d does not record its steps", p);
 }
 
-trek_status trek_job_sync_vote(ranks_stepper *s, const trek_capture_vote *vote, trek_capture_verdict *verdict)
+trek_status trek_job_sync_vote(trek_step *s, const trek_capture_vote *vote, trek_capture_verdict *verdict)
 {
     sync_message *own = new_message(s, SYNC_VOTE);
     own->vote = *vote;
@@ -397,11 +390,11 @@ trek_status trek_job_sync_vote(ranks_stepper *s, const trek_capture_vote *vote, 
         return TREK_OK;
     }
     int32_t stop = 0;
-    for (int p = 0; p < s->processes; p++) {
+    for (int p = 0; p < s->job.processes; p++) {
         s->votes[p] = message_at(s, p)->vote;
         stop |= message_at(s, p)->stop;
     }
-    *verdict = trek_capture_decide(s->votes, s->processes);
+    *verdict = trek_capture_decide(s->votes, s->job.processes);
     if (verdict->way != TREK_CAPTURE_REPLAY) /* the step's own rounds will compare */
         return TREK_OK;
     status = compare_settings(s);
@@ -410,7 +403,7 @@ trek_status trek_job_sync_vote(ranks_stepper *s, const trek_capture_vote *vote, 
     return status;
 }
 
-trek_status trek_job_sync_recorded(ranks_stepper *s, trek_status own)
+trek_status trek_job_sync_recorded(trek_step *s, trek_status own)
 {
     if (own != TREK_OK) {
         trek_job_sync_failed(s, own);
@@ -421,120 +414,81 @@ trek_status trek_job_sync_recorded(ranks_stepper *s, trek_status own)
         status =
             trek_fail(TREK_ERR_COMM,
                       "graph_backward: process %d has recorded its step, and another makes one more pass; all must do the same",
-                      s->process);
+                      s->job.process);
     return status;
 }
 
 /* --- reducing ------------------------------------------------------------------------ */
 
-trek_status trek_job_sync_flags(ranks_stepper *s)
+trek_status trek_job_sync_flags(trek_step *s)
 {
-    trek_reducer *reducer = s->replicas[0].reducer;
+    trek_reducer *reducer = s->team->replicas[0].reducer;
     double factor;
-    if (!s->comm)
+    if (trek_job_is_alone(&s->job))
         return TREK_OK;
-    trek_status status = trek_reducer_meet(reducer, s->comm, "graph_step", 1, TREK_OK, &factor);
+    trek_status status = trek_reducer_meet(reducer, s->job.comm, "graph_step", 1, TREK_OK, &factor);
     for (int k = 0; k < reducer->n && status == TREK_OK; k++)
-        for (int r = 0; r < s->local_ranks; r++)
-            s->replicas[r].arena->segments[k].used = s->any[k] && trek_item_trains(&reducer->items[k]);
+        for (int r = 0; r < s->team->local_ranks; r++)
+            s->team->replicas[r].arena->segments[k].used = s->team->any[k] && trek_item_trains(&reducer->items[k]);
     return status == TREK_OK ? TREK_OK : all_know(s, status);
 }
 
-trek_status trek_job_sync_reduce(ranks_stepper *s)
+trek_status trek_job_sync_reduce(trek_step *s)
 {
-    if (!s->comm)
+    if (trek_job_is_alone(&s->job))
         return TREK_OK;
     int64_t start = trek_trace_enter("reduce processes");
-    trek_status started = s->step.phase == TREK_STEP_SENT ? TREK_OK
-        : trek_reducer_run(s->replicas[0].reducer, (trek_sending){ .comm = s->comm, .starts = true });
-    trek_status ended = trek_comm_finish(s->comm);
-    trek_trace_end("reduce processes", start, s->base.graph->settings.steps);
+    trek_status started = s->state.phase == TREK_STEP_SENT ? TREK_OK
+        : trek_reducer_run(s->team->replicas[0].reducer, (trek_sending){ .comm = s->job.comm, .starts = true });
+    trek_status ended = trek_comm_finish(s->job.comm);
+    trek_trace_end("reduce processes", start, s->team->graph->settings.steps);
     if (started != TREK_OK || ended != TREK_OK)
-        trek_step_accumulates(&s->step);
+        trek_step_accumulates(&s->state);
     else
-        trek_step_folded(&s->step);
+        trek_step_folded(&s->state);
     return started != TREK_OK ? started : ended;
 }
 
 /* --- beginning ---------------------------------------------------------------------------- */
 
-typedef struct greeting {
-    int32_t ranks, device;   /* a trek_device_type, of rank 0 */
-    uint32_t kinds;          /* of the devices of all ranks */
-    int32_t sharers;         /* of the optimizer's state */
-} greeting;
-
-trek_status trek_job_sync_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot)
+trek_status trek_job_sync_copy_optimizer(trek_step *s, const trek_optimizer_snapshot *snapshot)
 {
     trek_text text = { 0 };
     if (snapshot)
         trek_optimizer_snapshot_describe(snapshot, &text);
-    trek_status status = trek_agree(s->comm, text.failed ? trek_error_status() : TREK_OK,
+    trek_status status = trek_agree(s->job.comm, text.failed ? trek_error_status() : TREK_OK,
                                     "trainer_setup: the optimizers, or what they have been through, differ", &text);
     trek_text_clear(&text);
     trek_tensor *x;
     for (int k = 0; snapshot && status == TREK_OK && (x = trek_optimizer_snapshot_tensor(snapshot, k)); k++)
-        status = trek_replica_take_tensor(s->comm, x);
+        status = trek_replica_take_tensor(s->job.comm, x);
     return status;
 }
 
-static trek_status read_greetings(ranks_stepper *s, const greeting *all)
-{
-    trek_status status = TREK_OK;
-    s->world_size = 0;
-    s->ranks_most = 0;
-    for (int p = 0; p < s->processes; p++) {
-        if (p == s->process)
-            s->first_rank = s->world_size;
-        s->process_ranks[p] = all[p].ranks;
-        s->world_size += all[p].ranks;
-        s->ranks_most = all[p].ranks > s->ranks_most ? all[p].ranks : s->ranks_most;
-        s->mixed |= all[p].kinds != all[0].kinds;
-        if (all[p].sharers != all[0].sharers)
-            status = trek_fail(TREK_ERR_ARGUMENT,
-                               "trainer_setup: .shard_optimizer: %s in process 0, and %s in process %d; must be the same in all",
-                               all[0].sharers > 1 ? "set" : "not set", all[p].sharers > 1 ? "set" : "not set", p);
-    }
-    if (status != TREK_OK)
-        return status;
-    if (s->world_size > TREK_MAX_RANKS)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: ranks: %d in all processes; must be at most %d", s->world_size,
-                         TREK_MAX_RANKS);
-    return status;
-}
-
-static trek_status make_rooms(ranks_stepper *s)
+static trek_status make_rooms(trek_step *s)
 {
     s->own_message = trek_calloc(1, message_bytes(s));
-    s->messages = trek_calloc((size_t)s->processes, message_bytes(s));
-    s->votes = trek_calloc((size_t)s->processes, sizeof *s->votes);
-    return s->own_message && s->messages && s->votes ? trek_reducer_make_room(s->replicas[0].reducer, s->processes)
+    s->messages = trek_calloc((size_t)s->job.processes, message_bytes(s));
+    s->votes = trek_calloc((size_t)s->job.processes, sizeof *s->votes);
+    return s->own_message && s->messages && s->votes ? trek_reducer_make_room(s->team->replicas[0].reducer, s->job.processes)
         : trek_error_status();
 }
 
-trek_status trek_job_sync_begin(ranks_stepper *s, trek_comm *comm)
+trek_status trek_job_sync_begin(trek_step *s)
 {
-    s->comm = comm;
-    s->process = trek_comm_rank(comm);
-    s->processes = trek_comm_world_size(comm);
-    s->process_ranks = trek_calloc((size_t)s->processes, sizeof *s->process_ranks);
-    greeting own = { .ranks = s->local_ranks, .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds,
-                     .sharers = s->sharers };
-    greeting *all = trek_calloc((size_t)s->processes, sizeof *all);
-    char *graph = s->process_ranks && all ? trek_ranks_describe_graph(s->base.graph) : NULL;
-    trek_status status = trek_replica_compare(s->replicas[0].model, comm, graph, "trainer_setup: the processes' graphs differ",
+    const trek_arena *arena = s->team->replicas[0].arena;
+    trek_job_member own = { .ranks = s->team->local_ranks, .device = (int32_t)arena->device.type, .kinds = s->team->kinds,
+                            .sharers = s->team->sharers };
+    bool gpus;
+    char *graph = trek_job_is_ready(&s->job) ? trek_team_describe_graph(s->team->graph) : NULL;
+    trek_status status = trek_replica_compare(s->team->replicas[0].model, s->job.comm, graph,
+                                              "trainer_setup: the processes' graphs differ",
                                               graph ? TREK_OK : trek_error_status());
     trek_free(graph);
     if (status == TREK_OK)
-        status = trek_comm_gather_bytes(s->comm, &own, sizeof own, all);
-    if (status == TREK_OK)
-        status = read_greetings(s, all);
-    bool gpus = false;
-    for (int p = 0; status == TREK_OK && p < s->processes; p++)
-        gpus |= all[p].device == TREK_CUDA;
+        status = trek_job_meet(&s->job, &own, &gpus);
     if (status == TREK_OK && gpus)
-        status = trek_comm_nccl_join(s->comm, s->replicas[0].arena->device);
-    trek_free(all);
+        status = trek_comm_nccl_join(s->job.comm, arena->device);
     return status == TREK_OK ? make_rooms(s) : status;
 }
 
@@ -542,7 +496,7 @@ trek_status trek_job_sync_begin(ranks_stepper *s, trek_comm *comm)
 
 typedef struct division_state {
     trek_lock lock;
-    ranks_stepper *steppers; /* of graphs that train over processes; the one set up last is the first, and its shares are used */
+    trek_step *steppers; /* of graphs that train over processes; the one set up last is the first, and its shares are used */
     int processes, process;
     int64_t unit;            /* batches are divided into parts of whole units of this many samples */
     double shares[TREK_MAX_RANKS];
@@ -565,25 +519,25 @@ static void cut(int64_t total, int64_t *first, int64_t *rows)
 }
 
 /* Called with the lock held. */
-static void take_shares(const ranks_stepper *s)
+static void take_shares(const trek_step *s)
 {
     const double *shares = trek_ranks_shares(s);
-    division()->processes = s->processes;
-    division()->process = s->process;
+    division()->processes = s->job.processes;
+    division()->process = s->job.process;
     division()->unit = s->grain > 0 ? s->grain : 1;
-    for (int p = 0, at = 0; p < s->processes; p++) {
+    for (int p = 0, at = 0; p < s->job.processes; p++) {
         division()->shares[p] = 0;
-        for (int r = 0; r < s->process_ranks[p]; r++)
+        for (int r = 0; r < s->job.process_ranks[p]; r++)
             division()->shares[p] += shares[at++];
     }
-    trek_job_here.process = s->process;
-    trek_job_here.processes = s->processes;
+    trek_job_here.process = s->job.process;
+    trek_job_here.processes = s->job.processes;
     atomic_store(&trek_job_here.cut, cut);
 }
 
-void trek_job_sync_publish(ranks_stepper *s)
+void trek_job_sync_publish(trek_step *s)
 {
-    if (!s->comm)
+    if (trek_job_is_alone(&s->job))
         return;
     trek_lock_acquire(&division()->lock);
     if (!s->divides) {
@@ -598,12 +552,12 @@ void trek_job_sync_publish(ranks_stepper *s)
 }
 
 /* Loaders then follow another graph's shares, or batches are not divided. */
-static void withdraw(ranks_stepper *s)
+static void withdraw(trek_step *s)
 {
     if (!s->divides)
         return;
     trek_lock_acquire(&division()->lock);
-    ranks_stepper **link = &division()->steppers;
+    trek_step **link = &division()->steppers;
     while (*link != s)
         link = &(*link)->next_divider;
     *link = s->next_divider;
@@ -618,14 +572,12 @@ static void withdraw(ranks_stepper *s)
     trek_job_here.version++;
 }
 
-void trek_job_sync_end(ranks_stepper *s)
+void trek_job_sync_end(trek_step *s)
 {
-    if (s->comm)
-        trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), NULL);
+    if (trek_job_has_others(&s->job))
+        trek_rank_sums_set_comm(trek_ranks_sums(s->team->ranks), NULL);
     withdraw(s);
-    trek_free(s->process_ranks);
     trek_free(s->own_message);
     trek_free(s->messages);
     trek_free(s->votes);
-    trek_comm_free(&s->comm);
 }

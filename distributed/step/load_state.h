@@ -4,14 +4,14 @@
 #ifndef TREK_DISTRIBUTED_STEP_LOAD_STATE_H
 #define TREK_DISTRIBUTED_STEP_LOAD_STATE_H
 
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/step.h"
 
 /* Copies groups and rates that the program has given rank 0's optimizer since the last step to the further ranks.
  * Fails with MEMORY. */
-trek_status trek_ranks_follow_groups(ranks_stepper *s);
+trek_status trek_ranks_follow_groups(trek_step *s);
 
 typedef struct trek_ranks_loading {
-    ranks_stepper *s;            /* NULL: there is one rank, */
+    trek_step *s;            /* NULL: there is one rank, */
     trek_optimizer *optimizer;   /* and this is its optimizer */
     trek_optimizer_loaded state; /* n_rates: as many as the optimizer has groups */
     trek_optimizer_import_plan **plans; /* [ranks] NULL before `begin` */
@@ -29,7 +29,7 @@ void trek_ranks_load_end(trek_ranks_loading *loading);
  * status; comm NULL: it is alone. */
 trek_status trek_ranks_load_together(trek_ranks_loading *loading, trek_comm *comm, trek_status own);
 
-/* The functions behind rank 0's optimizer of a ranks_stepper: trek_optimizer_load loads into all ranks of the job. */
+/* The functions behind rank 0's optimizer of a trek_step: trek_optimizer_load loads into all ranks of the job. */
 extern const trek_optimizer_behind trek_ranks_behind;
 
 #endif

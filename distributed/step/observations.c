@@ -7,11 +7,14 @@
 #include "distributed/ddp.h"
 #include "distributed/step/job_bytes.h"
 #include "distributed/step/observations.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/step.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
 
-static trek_status read_rank(int rank, void *arg) { return trek_observations_read(((ranks_stepper *)arg)->replicas[rank].graph); }
+static trek_status read_rank(int rank, void *arg)
+{
+    return trek_observations_read(((trek_step *)arg)->team->replicas[rank].graph);
+}
 
 static trek_status take_metric(trek_graph *into, const char *name, trek_metric *from)
 {
@@ -45,17 +48,17 @@ static trek_status take_replica(trek_graph *into, trek_graph *from)
 }
 
 /* Records samples and milliseconds of this process's ranks since the last call, under their numbers in the job. */
-static trek_status tell_measured(ranks_stepper *s)
+static trek_status tell_measured(trek_step *s)
 {
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->local_ranks && status == TREK_OK; r++) {
+    for (int r = 0; r < s->team->local_ranks && status == TREK_OK; r++) {
         char rows[40], ms[40];
-        rank_replica *own = &s->replicas[r];
-        snprintf(rows, sizeof rows, TREK_MEASURED "rows.%d", s->first_rank + r);
-        snprintf(ms, sizeof ms, TREK_MEASURED "ms.%d", s->first_rank + r);
-        status = trek_observation_add(s->base.graph, rows, true, (double)own->measured_rows, 0);
+        rank_replica *own = &s->team->replicas[r];
+        snprintf(rows, sizeof rows, TREK_MEASURED "rows.%d", s->job.first_rank + r);
+        snprintf(ms, sizeof ms, TREK_MEASURED "ms.%d", s->job.first_rank + r);
+        status = trek_observation_add(s->team->graph, rows, true, (double)own->measured_rows, 0);
         if (status == TREK_OK)
-            status = trek_observation_add(s->base.graph, ms, true, own->measured_ms, 0);
+            status = trek_observation_add(s->team->graph, ms, true, own->measured_ms, 0);
         own->measured_rows = 0;
         own->measured_ms = 0;
     }
@@ -156,41 +159,36 @@ static trek_status drop_recorded(trek_graph *graph, void *arg)
 }
 
 /* Every process comes here; one that has failed sends nothing. */
-static trek_status gather_processes(ranks_stepper *s, trek_status own)
+static trek_status gather_processes(trek_step *s, trek_status own)
 {
-    trek_graph *graph = s->base.graph;
+    trek_graph *graph = s->team->graph;
     trek_text text = { 0 };
     job_bytes all = { 0 };
     if (own == TREK_OK)
         text = trek_observations_pack(graph);
-    trek_status status = trek_job_bytes_gather(s->comm, own == TREK_OK && !text.failed ? text.data : NULL, (int64_t)text.length,
+    trek_status status = trek_job_bytes_gather(s->job.comm, own == TREK_OK && !text.failed ? text.data : NULL,
+                                               (int64_t)text.length,
                                                own,
                                                "what it has recorded", &all);
     if (status == TREK_OK)
         trek_graph_each(graph, drop_recorded, NULL);
-    for (int p = 0; status == TREK_OK && p < s->processes; p++)
+    for (int p = 0; status == TREK_OK && p < s->job.processes; p++)
         status = trek_observations_unpack(graph, all.bytes + (size_t)p * all.room, all.lengths[p]);
     trek_job_bytes_clear(&all);
     trek_text_clear(&text);
     return status;
 }
 
-trek_status trek_ranks_gather_observations(trek_stepper *stepper)
+trek_status trek_ranks_gather_observations(trek_step *s)
 {
-    ranks_stepper *s = (ranks_stepper *)stepper;
     trek_status status = trek_error_status();
     if (status == TREK_OK)
-        status = trek_ranks_call(s->ranks, read_rank, s);
-    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
-        status = take_replica(stepper->graph, s->replicas[r].graph);
-    const trek_graph_loader *loader = stepper->graph->graph_loader;
+        status = trek_ranks_call(s->team->ranks, read_rank, s);
+    for (int r = 1; r < s->team->local_ranks && status == TREK_OK; r++)
+        status = take_replica(s->team->graph, s->team->replicas[r].graph);
+    const trek_graph_loader *loader = s->team->graph->graph_loader;
     if (status == TREK_OK && loader && loader->measures)
         status = tell_measured(s);
-    bool together = s->comm && loader && loader->loss;
+    bool together = trek_job_has_others(&s->job) && loader && loader->loss;
     return together ? gather_processes(s, status) : status;
-}
-
-trek_metric *trek_ranks_join_metric(trek_stepper *stepper, trek_metric *metric)
-{
-    return trek_metric_join(((ranks_stepper *)stepper)->comm, metric);
 }

@@ -3,6 +3,7 @@
 #ifndef TREK_DISTRIBUTED_STEP_OBSERVATIONS_H
 #define TREK_DISTRIBUTED_STEP_OBSERVATIONS_H
 
+#include "distributed/step/step.h"
 #include "graph/graph.h"
 #include "nn/text.h"
 
@@ -11,5 +12,8 @@
 trek_text trek_observations_pack(const trek_graph *graph);
 /* Adds what was packed. Fails with COMM if it is damaged, or with MEMORY. */
 trek_status trek_observations_unpack(trek_graph *into, const char *bytes, int64_t length);
+
+/* Gathers what training functions have recorded, on all ranks and processes, in the caller's graph. */
+trek_status trek_ranks_gather_observations(trek_step *s);
 
 #endif

@@ -3,28 +3,28 @@
 #ifndef TREK_DISTRIBUTED_STEP_OVERLAP_H
 #define TREK_DISTRIBUTED_STEP_OVERLAP_H
 
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/step.h"
 
-/* Determines whether the engine supports it: s->overlaps. */
-trek_status trek_overlap_plan(ranks_stepper *s);
+/* Determines whether the engine supports it: s->overlap.possible. */
+trek_status trek_overlap_plan(trek_step *s);
 
 /* Returns whether the next pass is the step's last and may send. Layers that meet need the engine for themselves. */
-bool trek_overlap_wants(const ranks_stepper *s);
+bool trek_overlap_wants(const trek_step *s);
 /* Begins a backward pass that all ranks make and whose gradients are those of the step. */
-void trek_overlap_begin(ranks_stepper *s, bool sends);
+void trek_overlap_begin(trek_step *s, bool sends);
 /* Runs the backward pass of a loss on the caller's tape. The gradients of the ranks of a split forward are sent when
  * they are complete. */
-trek_status trek_overlap_backward(ranks_stepper *s, trek_var *loss, trek_var *seed, bool zeros);
+trek_status trek_overlap_backward(trek_step *s, trek_var *loss, trek_var *seed, bool zeros);
 /* Returns the reducer that a rank's backward notifies of complete gradients, or NULL if nothing is sent. */
-trek_reducer *trek_overlap_of(const ranks_stepper *s, int rank);
+trek_reducer *trek_overlap_of(const trek_step *s, int rank);
 /* Sends what is left. Called on the rank's thread when its part is over, has failed, or does not exist, because the
  * others wait for it. */
 trek_status trek_overlap_rest(int rank, void *stepper);
 /* Does the same for ranks that had no part. Returns the first failure of what was started. */
-trek_status trek_overlap_end(ranks_stepper *s);
+trek_status trek_overlap_end(trek_step *s);
 /* Waits on every rank for what was sent. */
-trek_status trek_overlap_finish(ranks_stepper *s);
+trek_status trek_overlap_finish(trek_step *s);
 /* Called before gradients are added to those that were already reduced. */
-trek_status trek_overlap_keep(ranks_stepper *s);
+trek_status trek_overlap_keep(trek_step *s);
 
 #endif

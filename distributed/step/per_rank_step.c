@@ -14,14 +14,16 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
-#include "distributed/background/background.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/workload.h"
-#include "distributed/step/average.h"
+#include "distributed/policy/policy.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/rank_sums.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/gathered.h"
+#include "distributed/step/gradients.h"
+#include "distributed/step/per_rank_step.h"
+#include "distributed/step/shares.h"
 #include "distributed/system/system.h"
 #include "graph/graph_loader_internal.h"
 #include "optim/scaler_internal.h"
@@ -38,12 +40,12 @@ typedef struct rank_part {
     double weight;           /* of that loss */
 } rank_part;
 
-typedef struct per_rank_call {
-    ranks_stepper *s;
+typedef struct trek_pass {
+    trek_step *s;
     const trek_graph_loader *graph_loader;
     const trek_batch *batch;
     bool backward, reset;
-    bool rounds;             /* parameters are averaged in the background meanwhile */
+    const trek_window_way *way; /* of a window: how ranks come to their batches; NULL: the workload counts them out */
     bool weighs;             /* its gradients are part of the step's sum as they are */
     bool known;              /* backward begins when the weights of all ranks are known */
     bool stashes;            /* it has its own factor, and is not the step's first pass */
@@ -54,33 +56,32 @@ typedef struct per_rank_call {
     int64_t batch_size;
     rank_part *of;           /* [local_ranks] */
     trek_pass_sum *sums;     /* [local_ranks] */
-} per_rank_call;
+} trek_pass;
 
 /* --- a rank's part -------------------------------------------------------------------- */
 
-static trek_batch_run run_of(const per_rank_call *c, int rank, bool last)
+static trek_batch_run run_of(const trek_pass *c, int rank, bool last)
 {
-    ranks_stepper *s = c->s;
-    const rank_replica *own = &s->replicas[rank];
+    trek_step *s = c->s;
+    const rank_replica *own = &s->team->replicas[rank];
     trek_reducer *sends = last ? trek_overlap_of(s, rank) : NULL;
     return (trek_batch_run){ .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
-                             .n_leaves = own->model->n_params, .denominator = s->averages ? 0 : c->denominator,
+                             .n_leaves = own->model->n_params, .denominator = s->policy->sums ? c->denominator : 0,
                              .backward = c->backward,
-                             .meets = !c->batch->window && trek_ranks_meet(s),
+                             .meets = !c->batch->window && trek_team_meets(s->team),
                              .complete = sends ? trek_reducer_complete : NULL, .arg = sends };
 }
 
-static trek_status keep_loss(const per_rank_call *c, int rank, const trek_batch *batch, const trek_batch_run *run)
+static trek_status keep_loss(const trek_pass *c, int rank, const trek_batch *batch, const trek_batch_run *run)
 {
     rank_part *of = &c->of[rank];
     trek_var *loss;
-    trek_status status = trek_graph_batch_loss(c->s->replicas[rank].graph, batch, run, &c->sums[rank], &loss, &of->weight);
+    trek_status status = trek_graph_batch_loss(c->s->team->replicas[rank].graph, batch, run, &c->sums[rank], &loss, &of->weight);
     if (status == TREK_OK)
         of->loss = trek_var_retain(loss);
     return status;
 }
 
-/* Runs a rank's part, without its backward if that waits for the weights. */
 /* Returns the nanoseconds since the last batch. The rank's thread may have served another graph before. */
 static int64_t waits_for_data(rank_replica *own)
 {
@@ -90,26 +91,27 @@ static int64_t waits_for_data(rank_replica *own)
     return own->fed_ns - before;
 }
 
-static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch *batch, bool last)
+/* Runs a rank's part, without its backward if that waits for the weights. */
+static trek_status run_batch(const trek_pass *c, int rank, const trek_batch *batch, bool last)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     trek_batch_run run = run_of(c, rank, last);
     trek_rank_here.first_sample = batch->first;
     trek_rank_here.rows = batch->n;
     trek_rank_here.global_rows = batch->global;
     trek_rank_here.rng_draw = c->rng_draw;
-    trek_stopwatch *watch = &s->watches->of[rank];
+    trek_stopwatch *watch = &s->team->watches->of[rank];
     /* the time of an evaluation says nothing about the pace of training */
-    rank_replica *own = &s->replicas[rank];
+    rank_replica *own = &s->team->replicas[rank];
     int64_t fed_ns = waits_for_data(own);
     if (c->backward)
         trek_stopwatch_starved(watch, fed_ns);
-    trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank)) : TREK_OK;
+    trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)
         status = c->known ? keep_loss(c, rank, batch, &run)
-            : trek_graph_run_batch(s->replicas[rank].graph, batch, &run, &c->sums[rank]);
-    if (status == TREK_OK && c->backward && s->averages)
-        status = trek_average_local_step(s, rank);
+            : trek_graph_run_batch(s->team->replicas[rank].graph, batch, &run, &c->sums[rank]);
+    if (status == TREK_OK && c->backward && s->policy->after_batch)
+        status = s->policy->after_batch(s, rank);
     if (status == TREK_OK && c->backward)
         status = trek_slowed(s, rank, watch, !c->known);
     if (status == TREK_OK && c->backward)
@@ -121,18 +123,18 @@ static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch 
     return status;
 }
 
-trek_reader *trek_ranks_reader(ranks_stepper *s, int rank, trek_loader *loader)
+trek_reader *trek_ranks_reader(trek_step *s, int rank, trek_loader *loader)
 {
-    rank_replica *own = &s->replicas[rank];
+    rank_replica *own = &s->team->replicas[rank];
     if (own->reader && !trek_reader_is_of(own->reader, loader))
         trek_reader_free(&own->reader);
     if (!own->reader)
-        own->reader = trek_reader_new(loader, trek_ranks_device(s->ranks, rank));
+        own->reader = trek_reader_new(loader, trek_ranks_device(s->team->ranks, rank));
     return own->reader;
 }
 
 /* The rank reads its rows itself, and ahead. */
-static trek_status run_own_rows(const per_rank_call *c, int rank)
+static trek_status run_own_rows(const trek_pass *c, int rank)
 {
     trek_reader *reader = trek_ranks_reader(c->s, rank, c->graph_loader->loader);
     trek_status status = reader ? trek_reader_begin_part(reader, c->batch->epoch, c->batch->first_batch, &c->of[rank].cut)
@@ -145,13 +147,14 @@ static trek_status run_own_rows(const per_rank_call *c, int rank)
     return status;
 }
 
-static trek_status run_share(const per_rank_call *c, int rank)
+static trek_status run_share(const trek_pass *c, int rank)
 {
     if (c->batch->unread)
         return run_own_rows(c, rank);
     trek_var *vars[64];
     trek_batch part;
-    trek_status status = trek_batch_part(c->batch, c->of[rank].first, c->of[rank].rows, trek_ranks_device(c->s->ranks, rank),
+    trek_status status = trek_batch_part(c->batch, c->of[rank].first, c->of[rank].rows,
+                                         trek_ranks_device(c->s->team->ranks, rank),
                                          vars, &part);
     if (status != TREK_OK)
         return status;
@@ -160,12 +163,20 @@ static trek_status run_share(const per_rank_call *c, int rank)
     return status;
 }
 
-static const char *phase_of(const per_rank_call *c) { return c->backward ? "forward and backward" : "forward"; }
+static const char *phase_of(const trek_pass *c) { return c->backward ? "forward and backward" : "forward"; }
+
+trek_status trek_pass_run_batch(const trek_pass *pass, int rank, trek_batch *batch)
+{
+    batch->global = pass->batch->global;
+    return run_batch(pass, rank, batch, false);
+}
+
+trek_step *trek_pass_step(const trek_pass *pass) { return pass->s; }
+const trek_batch *trek_pass_window(const trek_pass *pass) { return pass->batch; }
 
 /* Runs batches [first, end) of the epoch, which the rank reads itself. */
-static trek_status run_batches(const per_rank_call *c, int rank, int64_t first, int64_t end)
+static trek_status run_batches(const trek_pass *c, int rank, int64_t first, int64_t end)
 {
-    trek_background *background = c->rounds ? c->s->background : NULL;
     trek_reader *reader = trek_ranks_reader(c->s, rank, c->graph_loader->loader);
     trek_status status = reader ? trek_reader_begin(reader, c->batch->epoch, first, end) : trek_error_status();
     for (int64_t k = first; k < end && status == TREK_OK; k++) {
@@ -174,24 +185,20 @@ static trek_status run_batches(const per_rank_call *c, int rank, int64_t first, 
             return trek_error_status();
         batch->first = (k - c->batch->first_batch) * c->batch_size;
         batch->global = c->batch->global;
-        status = background ? trek_background_before(background, rank) : TREK_OK;
-        if (status == TREK_OK)
-            status = run_batch(c, rank, batch, k + 1 == end);
-        if (status == TREK_OK && background)
-            trek_background_ran(background, rank, batch->n);
-        trek_job_sync_say(c->s, phase_of(c), false);
+        status = run_batch(c, rank, batch, k + 1 == end);
+        trek_job_say(&c->s->job, phase_of(c), false);
     }
     return status;
 }
 
-static trek_status run_window(const per_rank_call *c, int rank)
+static trek_status run_window(const trek_pass *c, int rank)
 {
     const rank_part *of = &c->of[rank];
     trek_reader *reader;
     if (of->rows == 0)
         return TREK_OK;
     trek_status status = run_batches(c, rank, of->first, of->first + of->rows);
-    if (!(reader = c->s->replicas[rank].reader))
+    if (!(reader = c->s->team->replicas[rank].reader))
         return status;
     /* the next window is likely to be similar to this one */
     int64_t next = of->first + c->batch->batches, end = next + of->rows;
@@ -200,38 +207,22 @@ static trek_status run_window(const per_rank_call *c, int rank)
     return status;
 }
 
-/* Averaging in the background: runs rounds until the pass is over. */
-static trek_status run_rounds(const per_rank_call *c, int rank)
-{
-    trek_background *background = c->s->background;
-    trek_allotment a;
-    trek_status status;
-    while (trek_background_next(background, rank, &a, &status)) {
-        for (int k = 0; k < a.n && status == TREK_OK; k++)
-            status = run_batches(c, rank, a.of[k].first, a.of[k].end);
-        if ((status = trek_background_done(background, rank, status)) != TREK_OK)
-            break;
-    }
-    if (c->s->replicas[rank].reader)
-        trek_reader_rest(c->s->replicas[rank].reader, 0, 0);
-    return status;
-}
-
 /* Returns whether a rank without rows has nothing to do. The first rank of a process that has no rows at all must run
  * its layers if those of other processes wait for them. */
-static bool skips(const per_rank_call *c, int rank)
+static bool skips(const trek_pass *c, int rank)
 {
-    bool joins_empty = rank == 0 && c->batch->n == 0 && !c->batch->window && c->s->comm && trek_ranks_meet(c->s);
+    bool joins_empty = rank == 0 && c->batch->n == 0 && !c->batch->window && trek_job_has_others(&c->s->job) &&
+        trek_team_meets(c->s->team);
     return c->of[rank].rows == 0 && !joins_empty;
 }
 
-static trek_status run_backward(const per_rank_call *c, int rank)
+static trek_status run_backward(const trek_pass *c, int rank)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     const rank_part *of = &c->of[rank];
     trek_batch_run run = run_of(c, rank, true);
-    trek_stopwatch *watch = &s->watches->of[rank];
-    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank));
+    trek_stopwatch *watch = &s->team->watches->of[rank];
+    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank));
     if (status == TREK_OK)
         status = trek_graph_batch_backward(of->loss, of->weight, of->rows, &run);
     if (status == TREK_OK)
@@ -240,16 +231,16 @@ static trek_status run_backward(const per_rank_call *c, int rank)
 }
 
 /* Runs fn in its own scope, with the caller's modes. Its layers may make sums with other ranks. */
-static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(const per_rank_call *c, int rank))
+static trek_status run_part(const trek_pass *c, int rank, trek_status (*fn)(const trek_pass *c, int rank))
 {
     trek_grad_mode mode = trek_grad_mode_here;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
     trek_grad_mode_here.offload = c->offload;
     trek_scope scope = trek_scope_begin();
     if (!c->batch->window) /* in windows ranks do not wait for each other */
-        trek_rank_sums_enter(trek_ranks_sums(c->s->ranks), rank);
+        trek_rank_sums_enter(trek_ranks_sums(c->s->team->ranks), rank);
     trek_status status = scope.depth ? fn(c, rank) : trek_error_status();
-    trek_rank_sums_leave(trek_ranks_sums(c->s->ranks), rank, status);
+    trek_rank_sums_leave(trek_ranks_sums(c->s->team->ranks), rank, status);
     trek_scope_end(scope);
     trek_grad_mode_here = mode;
     c->of[rank].end_ns = trek_now_ns();
@@ -258,15 +249,15 @@ static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(
 
 static trek_status run_rank(int rank, void *arg)
 {
-    const per_rank_call *c = arg;
-    trek_graph_clear_traces(c->s->replicas[rank].graph);
+    const trek_pass *c = arg;
+    trek_graph_clear_traces(c->s->team->replicas[rank].graph);
     if (c->reset && rank > 0)
-        trek_graph_reset_state(c->s->replicas[rank].graph);
+        trek_graph_reset_state(c->s->team->replicas[rank].graph);
     trek_status status = TREK_OK;
     if (!skips(c, rank)) {
         trek_rank_here.rng_step = c->rng_step;
         c->of[rank].rng_draw = c->rng_draw;
-        status = run_part(c, rank, c->rounds ? run_rounds : c->batch->window ? run_window : run_share);
+        status = run_part(c, rank, c->way ? c->way->run_rank : c->batch->window ? run_window : run_share);
     }
     trek_overlap_rest(rank, c->s);
     return status;
@@ -274,7 +265,7 @@ static trek_status run_rank(int rank, void *arg)
 
 static trek_status backward_rank(int rank, void *arg)
 {
-    const per_rank_call *c = arg;
+    const trek_pass *c = arg;
     trek_status status = c->of[rank].loss ? run_part(c, rank, run_backward) : TREK_OK;
     trek_overlap_rest(rank, c->s);
     return status;
@@ -284,7 +275,7 @@ static trek_status backward_rank(int rank, void *arg)
 
 /* Plans what ranks read of a batch that they divide. Of the current batch they read what they were given, even if
  * shares have changed since. */
-static trek_status plan_cuts(per_rank_call *c)
+static trek_status plan_cuts(trek_pass *c)
 {
     const trek_batch_plan *plan = trek_loader_plan(c->graph_loader->loader);
     int64_t counts[TREK_MAX_RANKS];
@@ -294,7 +285,7 @@ static trek_status plan_cuts(per_rank_call *c)
         bool present = (c->batch->first_batch == plan->batches - 1) == (which == 1);
         trek_batch_plan_cut(plan, batch, NULL, &at, &n);
         status = trek_ranks_split(c->s, n, counts);
-        for (int r = 0; r < c->s->local_ranks && status == TREK_OK; r++) {
+        for (int r = 0; r < c->s->team->local_ranks && status == TREK_OK; r++) {
             rank_part *of = &c->of[r];
             *(which ? &of->cut.last_first : &of->cut.first) = present ? c->batch->first + of->first : at;
             *(which ? &of->cut.last_rows : &of->cut.rows) = present ? of->rows : counts[r];
@@ -305,53 +296,53 @@ static trek_status plan_cuts(per_rank_call *c)
 }
 
 /* Plans the rows of the batch, or batches of the window, of each rank of this process. */
-static trek_status plan_parts(per_rank_call *c)
+static trek_status plan_parts(trek_pass *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     int64_t counts[TREK_MAX_RANKS], at = 0;
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->world_size && c->rounds; r++)
+    for (int r = 0; r < s->job.world_size && c->way; r++)
         counts[r] = 1; /* all have something to do */
-    if (c->rounds) {
+    if (c->way) {
         at = c->batch->first_batch;
     } else if (c->batch->window) {
-        status = trek_workload_counts(s->workload, c->batch->batches, counts);
-        for (int r = 0; r < s->first_rank; r++)
+        status = trek_workload_counts(s->pace.workload, c->batch->batches, counts);
+        for (int r = 0; r < s->job.first_rank; r++)
             at += counts[r];
         at += c->batch->first_batch;
     } else {
-        status = trek_ranks_split(s, c->batch->n, counts + s->first_rank);
+        status = trek_ranks_split(s, c->batch->n, counts + s->job.first_rank);
     }
-    for (int r = 0; r < s->local_ranks && status == TREK_OK; r++) {
-        c->of[r] = (rank_part){ .first = at, .rows = counts[s->first_rank + r] };
-        at += counts[s->first_rank + r];
+    for (int r = 0; r < s->team->local_ranks && status == TREK_OK; r++) {
+        c->of[r] = (rank_part){ .first = at, .rows = counts[s->job.first_rank + r] };
+        at += counts[s->job.first_rank + r];
     }
     return status == TREK_OK && c->batch->unread ? plan_cuts(c) : status;
 }
 
 /* Traces how long each rank waited for the last one. */
-static void trace_waits(const per_rank_call *c)
+static void trace_waits(const trek_pass *c)
 {
     const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
     int64_t end = 0;
-    for (int r = 0; r < c->s->local_ranks; r++)
+    for (int r = 0; r < c->s->team->local_ranks; r++)
         end = c->of[r].end_ns > end ? c->of[r].end_ns : end; /* 0: it had nothing to do */
-    for (int r = 0; sink && sink->span && r < c->s->local_ranks; r++)
+    for (int r = 0; sink && sink->span && r < c->s->team->local_ranks; r++)
         if (c->of[r].end_ns > 0 && c->of[r].end_ns < end)
-            sink->span("wait for ranks", c->s->first_rank + r, c->of[r].end_ns, end, 0, sink->arg);
+            sink->span("wait for ranks", c->s->job.first_rank + r, c->of[r].end_ns, end, 0, sink->arg);
 }
 
 /* Called after all ranks' forward: counts samples and draws, and sums the weights of all processes. */
-static trek_status weigh(per_rank_call *c, double *total, bool *sends)
+static trek_status weigh(trek_pass *c, double *total, bool *sends)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     double weight = 0;
-    for (int r = 0; r < s->local_ranks; r++) {
+    for (int r = 0; r < s->team->local_ranks; r++) {
         weight += c->sums[r].weight;
-        if (trek_ranks_training(s))
-            s->replicas[r].samples += c->sums[r].rows;
+        if (trek_team_is_training(s->team))
+            s->team->replicas[r].samples += c->sums[r].rows;
         if (c->backward)
-            s->replicas[r].measured_rows += c->sums[r].rows;
+            s->team->replicas[r].measured_rows += c->sums[r].rows;
         if (c->of[r].rng_draw > trek_rank_here.rng_draw)
             trek_rank_here.rng_draw = c->of[r].rng_draw;
     }
@@ -359,40 +350,40 @@ static trek_status weigh(per_rank_call *c, double *total, bool *sends)
 }
 
 /* Ranks that have something to do can make sums with one another. */
-static trek_status run_ranks(per_rank_call *c, trek_rank_fn fn, bool goes_back)
+static trek_status run_ranks(trek_pass *c, trek_rank_fn fn, bool goes_back)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     bool runs[TREK_MAX_RANKS];
-    for (int r = 0; r < s->local_ranks; r++)
+    for (int r = 0; r < s->team->local_ranks; r++)
         runs[r] = !skips(c, r);
-    if (s->comm)
-        trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), s->comm);
-    trek_rank_sums_set_deadline(trek_ranks_sums(s->ranks), trek_ranks_comm(s->ranks, 0)->deadline_ns);
-    trek_rank_sums_begin(trek_ranks_sums(s->ranks), runs, s->comm != NULL && !c->batch->window);
+    if (trek_job_has_others(&s->job))
+        trek_rank_sums_set_comm(trek_ranks_sums(s->team->ranks), s->job.comm);
+    trek_rank_sums_set_deadline(trek_ranks_sums(s->team->ranks), trek_ranks_comm(s->team->ranks, 0)->deadline_ns);
+    trek_rank_sums_begin(trek_ranks_sums(s->team->ranks), runs, trek_job_has_others(&s->job) && !c->batch->window);
     if (goes_back)
-        trek_rank_sums_goes_back(trek_ranks_sums(s->ranks));
-    trek_status status = trek_ranks_call(s->ranks, fn, c);
+        trek_rank_sums_goes_back(trek_ranks_sums(s->team->ranks));
+    trek_status status = trek_ranks_call(s->team->ranks, fn, c);
     trace_waits(c);
     return status;
 }
 
 /* The pass will have its own factor, or none: existing gradients are first multiplied by theirs. */
-static trek_status begin_pass(per_rank_call *c)
+static trek_status begin_pass(trek_pass *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     trek_status status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && c->backward)
-        status = s->averages ? trek_average_begin_pass(s) : trek_overlap_keep(s);
+        status = s->policy->begin_pass(s);
     if (status == TREK_OK && c->backward && !c->weighs)
         status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_stash_grads(s);
-    trek_ranks_follow_flags(s);
+    trek_team_follow_flags(s->team);
     return status;
 }
 
 /* Runs backward, now that the forward has given the weights. */
-static trek_status go_back(per_rank_call *c)
+static trek_status go_back(trek_pass *c)
 {
     double total = 0;
     bool sends = false;
@@ -406,42 +397,38 @@ static trek_status go_back(per_rank_call *c)
 }
 
 /* Finds the factor after backward. */
-static trek_status find_factor(per_rank_call *c)
+static trek_status find_factor(trek_pass *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     double total = 0;
     trek_status status = weigh(c, &total, NULL);
-    if (c->backward && !s->averages)
-        s->step.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
-    if (c->backward && status == TREK_OK && !c->rounds)
-        s->window_batches += c->batch->window ? c->batch->batches : 1;
+    if (c->backward && s->policy->sums)
+        s->state.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
+    if (c->backward && status == TREK_OK && !c->way && s->policy->end_pass)
+        s->policy->end_pass(s, c->batch->window ? c->batch->batches : 1);
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_unstash_grads(s);
     return status;
 }
 
-static trek_status run_all_rounds(per_rank_call *c)
+static trek_status run_window_of_way(trek_pass *c)
 {
-    ranks_stepper *s = c->s;
-    int64_t batches = 0, end = c->batch->first_batch + c->batch->batches;
-    trek_status status = trek_background_begin(s->background, c->batch->first_batch, end);
+    trek_status status = c->way->begin(c->s, c->batch);
     if (status == TREK_OK)
         status = run_ranks(c, run_rank, false);
-    status = trek_background_end(s->background, status, &batches);
-    s->window_batches += batches;
-    return status;
+    return c->way->end(c->s, status);
 }
 
-static trek_status run_per_rank_step(per_rank_call *c)
+static trek_status run_per_rank_step(trek_pass *c)
 {
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     bool sends = false;
     trek_status status = begin_pass(c);
     if (status == TREK_OK && c->backward && !c->known)
         status = trek_job_sync_begin_pass(s, &sends);
     trek_overlap_begin(s, sends);
     if (status == TREK_OK)
-        status = c->rounds ? run_all_rounds(c) : run_ranks(c, run_rank, false);
+        status = c->way ? run_window_of_way(c) : run_ranks(c, run_rank, false);
     if (status == TREK_OK && c->known)
         status = go_back(c);
     trek_status sent = trek_overlap_end(s);
@@ -452,50 +439,52 @@ static trek_status run_per_rank_step(per_rank_call *c)
         status = find_factor(c);
     if (status != TREK_OK)
         return status;
-    trek_step_passed(&s->step, c->backward);
+    trek_step_passed(&s->state, c->backward);
     s->windowed |= c->backward && c->batch->window;
     return TREK_OK;
 }
 
 /* Weights are exchanged before backward if ranks wait for each other anyway, or would otherwise put gradients aside. */
-static void choose_way(per_rank_call *c)
+static void choose_way(trek_pass *c)
 {
-    const ranks_stepper *s = c->s;
-    bool again = c->backward && !c->weighs && s->step.passes > 0;
-    c->known = c->backward && !c->batch->window && !s->averages && (again || s->comm || s->overlaps || trek_ranks_meet(s));
-    c->stashes = again && !c->known && !s->averages;
+    const trek_step *s = c->s;
+    bool again = c->backward && !c->weighs && s->state.passes > 0;
+    c->known = c->backward && !c->batch->window && s->policy->sums &&
+        (again || trek_job_has_others(&s->job) || s->overlap.possible || trek_team_meets(s->team));
+    c->stashes = again && !c->known && s->policy->sums;
 }
 
-trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
+trek_var *trek_ranks_train_batch(trek_step *s, const trek_batch *batch) { return trek_ranks_train_window(s, batch, NULL); }
+
+trek_var *trek_ranks_train_window(trek_step *s, const trek_batch *batch, const trek_window_way *way)
 {
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_graph *graph = stepper->graph;
+    trek_graph *graph = s->team->graph;
     if (batch->dataset->n_fields > 64)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "graph_train_batch: dataset: more than 64 fields; at most 64 are possible");
-    per_rank_call c = { .s = s, .graph_loader = graph->graph_loader, .batch = batch, .backward = trek_graph_learns(graph),
+    trek_pass c = { .s = s, .way = way, .graph_loader = graph->graph_loader, .batch = batch, .backward = trek_graph_learns(graph),
                         .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
                         .offload = trek_grad_mode_here.offload,
                         .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
                         .rng_draw = trek_rank_here.rng_draw,
                         .batch_size = trek_loader_plan(graph->graph_loader->loader)->batch_size };
-    c.rounds = s->background && c.backward && batch->window;
     c.weighs = c.backward && trek_accumulation_weighs(&graph->accumulation);
     if (c.weighs)
         c.denominator = trek_accumulation_denominator(&graph->accumulation, c.denominator);
     choose_way(&c);
-    c.of = trek_calloc((size_t)s->local_ranks, sizeof *c.of);
-    c.sums = trek_calloc((size_t)s->local_ranks, sizeof *c.sums);
-    trek_job_sync_say(s, phase_of(&c), c.backward);
+    c.of = trek_calloc((size_t)s->team->local_ranks, sizeof *c.of);
+    c.sums = trek_calloc((size_t)s->team->local_ranks, sizeof *c.sums);
+    trek_job_say(&s->job, phase_of(&c), c.backward);
     trek_ranks_note_wait(s, c.backward);
     trek_status status = c.of && c.sums ? plan_parts(&c) : trek_error_status();
-    if (status == TREK_OK && c.backward && !batch->window && (status = trek_workload_check_batch(s->workload)) != TREK_OK)
+    if (status == TREK_OK && c.backward && !batch->window && (status = trek_workload_check_batch(s->pace.workload)) != TREK_OK)
         trek_job_sync_failed(s, status);
     if (status == TREK_OK)
         status = run_per_rank_step(&c);
-    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, s->local_ranks, trek_ranks_device(s->ranks, 0)) : NULL;
-    for (int r = 0; c.sums && r < s->local_ranks; r++)
+    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, s->team->local_ranks, trek_ranks_device(s->team->ranks, 0))
+        : NULL;
+    for (int r = 0; c.sums && r < s->team->local_ranks; r++)
         trek_pass_sum_clear(&c.sums[r]);
-    for (int r = 0; c.of && r < s->local_ranks; r++)
+    for (int r = 0; c.of && r < s->team->local_ranks; r++)
         trek_var_release(c.of[r].loss);
     trek_free(c.sums);
     trek_free(c.of);
@@ -503,12 +492,9 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
 }
 
 /* The only rank of a process uses everything that its loader reads. */
-bool trek_ranks_read_parts(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->local_ranks > 1; }
+bool trek_ranks_read_parts(const trek_step *s) { return s->team->local_ranks > 1; }
 
-int64_t trek_ranks_window(trek_stepper *stepper)
+int64_t trek_ranks_window(trek_step *s)
 {
-    const ranks_stepper *s = (ranks_stepper *)stepper;
-    if (s->background && trek_ranks_training(s))
-        return INT32_MAX; /* all that is left */
-    return s->sites ? 0 : trek_workload_window(s->workload);
+    return s->pace.sites ? 0 : trek_workload_window(s->pace.workload);
 }

@@ -4,15 +4,16 @@
 #ifndef TREK_DISTRIBUTED_STEP_RANK_DEVICES_H
 #define TREK_DISTRIBUTED_STEP_RANK_DEVICES_H
 
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/job/job.h"
+#include "distributed/ranks_internal.h"
 #include "nn/text.h"
 
 /* Makes the list when the processes have met. A collective. */
-trek_status trek_ranks_list_devices(ranks_stepper *s);
+trek_status trek_ranks_list_devices(trek_job *job, const trek_ranks *ranks);
 /* Returns whether the devices of ranks [first, first + n) differ: in kind, in model, or in the part of a GPU that
  * they are. */
-bool trek_ranks_devices_differ(const ranks_stepper *s, int first, int n);
+bool trek_ranks_devices_differ(const trek_job *job, int first, int n);
 /* Writes e.g. "ranks 0 and 1 on NVIDIA A100 (40.0 GiB), rank 2 on ...". */
-void trek_ranks_describe_devices(const ranks_stepper *s, trek_text *text);
+void trek_ranks_describe_devices(const trek_job *job, trek_text *text);
 
 #endif

@@ -43,6 +43,6 @@ struct trek_stepper_capture;
 extern const struct trek_stepper_capture trek_ranks_capture;
 
 /* Called before the stepper is freed. */
-void trek_ranks_forget_before(ranks_stepper *s);
+void trek_ranks_forget_before(ranks_stepper *stepper);
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/grains/grains.h"
+#include "distributed/step/gradients.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/reduce.h"
@@ -19,75 +20,40 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
-/* --- planning ------------------------------------------------------------------------ */
+/* --- which gradients there are ---------------------------------------------------------- */
 
-static int count_chunks(const trek_arena *arena)
+void trek_ranks_note_gradients(trek_step *s)
 {
-    int64_t n = 0;
-    for (int p = 0; p < arena->n_parts; p++)
-        n += (arena->parts[p].count + TREK_CHUNK - 1) / TREK_CHUNK;
-    return (int)n;
-}
-
-trek_status trek_ranks_plan_reduce(ranks_stepper *s)
-{
-    const trek_arena *arena = s->replicas[0].arena;
-    size_t segments = (size_t)arena->n_segments, local_ranks = (size_t)s->local_ranks;
-    for (int r = 0; r < s->local_ranks; r++)
-        if (!(s->replicas[r].reducer = trek_reducer_of_arena(s->replicas[r].arena, s->bucket_bytes)))
-            return trek_error_status();
-    s->any = s->replicas[0].reducer->any;
-    s->n_chunks = count_chunks(arena);
-    s->chunks = trek_calloc((size_t)s->n_chunks, sizeof *s->chunks);
-    s->sums = trek_calloc((size_t)s->n_chunks * (s->shared ? 1 : local_ranks), sizeof *s->sums);
-    s->has = trek_calloc(segments * local_ranks, sizeof *s->has);
-    if (!s->chunks || !s->sums || !s->has)
-        return trek_error_status();
-    int n = 0, segment = 0;
-    for (int p = 0; p < arena->n_parts; p++)
-        for (int64_t begin = 0; begin < arena->parts[p].count; begin += TREK_CHUNK) {
-            int64_t end = begin + TREK_CHUNK < arena->parts[p].count ? begin + TREK_CHUNK : arena->parts[p].count;
-            while (segment + 1 < arena->n_segments &&
-                   (arena->segments[segment].part < p || arena->segments[segment + 1].offset <= begin) &&
-                   arena->segments[segment + 1].part <= p)
-                segment++;
-            s->chunks[n++] = (trek_reduce_chunk){ p, segment, begin, end };
-        }
-    return TREK_OK;
-}
-
-void trek_ranks_note_gradients(ranks_stepper *s)
-{
-    trek_arena *first = s->replicas[0].arena;
+    trek_arena *first = s->team->replicas[0].arena;
     for (int k = 0; k < first->n_segments; k++) {
-        s->any[k] = false;
-        for (int r = 0; r < s->local_ranks; r++) {
-            bool has = s->replicas[r].arena->segments[k].param->leaf->has_grad;
-            s->has[(size_t)k * (size_t)s->local_ranks + (size_t)r] = has;
-            s->any[k] |= has;
+        s->team->any[k] = false;
+        for (int r = 0; r < s->team->local_ranks; r++) {
+            bool has = s->team->replicas[r].arena->segments[k].param->leaf->has_grad;
+            s->team->has[(size_t)k * (size_t)s->team->local_ranks + (size_t)r] = has;
+            s->team->any[k] |= has;
         }
     }
-    for (int r = 0; r < s->local_ranks; r++)
+    for (int r = 0; r < s->team->local_ranks; r++)
         for (int k = 0; k < first->n_segments; k++)
-            s->replicas[r].arena->segments[k].used = s->any[k] && first->segments[k].param->requires_grad;
+            s->team->replicas[r].arena->segments[k].used = s->team->any[k] && first->segments[k].param->requires_grad;
 }
 
 /* --- what is done to a chunk --------------------------------------------------------------- */
 
-static char *grads_at(const ranks_stepper *s, int rank, int part, int64_t at)
+static char *grads_at(const trek_step *s, int rank, int part, int64_t at)
 {
-    const trek_arena_part *p = &s->replicas[rank].arena->parts[part];
+    const trek_arena_part *p = &s->team->replicas[rank].arena->parts[part];
     return p->grads->data + (size_t)at * trek_dtype_size(p->wide);
 }
 
 /* Sums elements [begin, end) of the ranks that `row` marks into rank 0's, and sets the others' to zero. */
-static void reduce_piece(ranks_stepper *s, int part, const bool *row, int64_t begin, int64_t end)
+static void reduce_piece(trek_step *s, int part, const bool *row, int64_t begin, int64_t end)
 {
-    const trek_arena *arena = s->replicas[0].arena;
+    const trek_arena *arena = s->team->replicas[0].arena;
     trek_dtype dtype = arena->parts[part].wide;
     const void *from[TREK_MAX_RANKS];
     int n = 0;
-    for (int r = 0; r < s->local_ranks; r++)
+    for (int r = 0; r < s->team->local_ranks; r++)
         if (row[r])
             from[n++] = grads_at(s, r, part, begin);
     char *to = grads_at(s, 0, part, begin);
@@ -100,19 +66,19 @@ static void reduce_piece(ranks_stepper *s, int part, const bool *row, int64_t be
 }
 
 /* Calls fn for the stretches of a chunk in which the same ranks have gradients. */
-static void reduce_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
+static void reduce_chunk(trek_step *s, const trek_reduce_chunk *chunk)
 {
-    const trek_arena *arena = s->replicas[0].arena;
-    size_t local_ranks = (size_t)s->local_ranks;
+    const trek_arena *arena = s->team->replicas[0].arena;
+    size_t local_ranks = (size_t)s->team->local_ranks;
     int k = chunk->first_segment;
     while (k < arena->n_segments && arena->segments[k].part == chunk->part && arena->segments[k].offset < chunk->end) {
-        const bool *row = s->has + (size_t)k * local_ranks;
+        const bool *row = s->team->has + (size_t)k * local_ranks;
         int64_t begin = arena->segments[k].offset, end;
         do { /* padding between segments is zero on all ranks */
             end = arena->segments[k].offset + arena->segments[k].count;
             k++;
         } while (k < arena->n_segments && arena->segments[k].part == chunk->part && arena->segments[k].offset < chunk->end &&
-                 memcmp(row, s->has + (size_t)k * local_ranks, local_ranks) == 0);
+                 memcmp(row, s->team->has + (size_t)k * local_ranks, local_ranks) == 0);
         begin = begin > chunk->begin ? begin : chunk->begin;
         end = end < chunk->end ? end : chunk->end;
         if (begin < end)
@@ -121,30 +87,30 @@ static void reduce_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
 }
 
 /* Multiplies rank 0's sum in a chunk by the factor of the passes. */
-static void scale_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
+static void scale_chunk(trek_step *s, const trek_reduce_chunk *chunk)
 {
-    trek_dtype dtype = s->replicas[0].arena->parts[chunk->part].wide;
+    trek_dtype dtype = s->team->replicas[0].arena->parts[chunk->part].wide;
     char *grads = grads_at(s, 0, chunk->part, chunk->begin);
     int64_t n = chunk->end - chunk->begin;
     if (dtype == TREK_F64)
         for (int64_t i = 0; i < n; i++)
-            ((double *)grads)[i] *= s->step.factor;
+            ((double *)grads)[i] *= s->state.factor;
     else
         for (int64_t i = 0; i < n; i++)
-            ((float *)grads)[i] *= (float)s->step.factor;
+            ((float *)grads)[i] *= (float)s->state.factor;
 }
 
 /* Gradients of segments that are not updated, because they were frozen since, are set to zero, too. */
-static void zero_leftovers(ranks_stepper *s, int rank, const trek_reduce_chunk *chunk)
+static void zero_leftovers(trek_step *s, int rank, const trek_reduce_chunk *chunk)
 {
-    const trek_arena *arena = s->replicas[rank].arena;
+    const trek_arena *arena = s->team->replicas[rank].arena;
     for (int k = chunk->first_segment; k < arena->n_segments; k++) {
         const trek_arena_segment *segment = &arena->segments[k];
         if (segment->part != chunk->part || segment->offset >= chunk->end)
             break;
         int64_t begin = segment->offset > chunk->begin ? segment->offset : chunk->begin;
         int64_t end = segment->offset + segment->count < chunk->end ? segment->offset + segment->count : chunk->end;
-        if (s->any[k] && !segment->used && begin < end)
+        if (s->team->any[k] && !segment->used && begin < end)
             memset(grads_at(s, rank, chunk->part, begin), 0,
                    (size_t)(end - begin) * trek_dtype_size(arena->parts[chunk->part].wide));
     }
@@ -153,7 +119,7 @@ static void zero_leftovers(ranks_stepper *s, int rank, const trek_reduce_chunk *
 /* --- runs over chunks on a rank's threads ----------------------------------------------------- */
 
 typedef struct chunk_work {
-    ranks_stepper *s;
+    trek_step *s;
     int rank, first;    /* part 0 of the work is chunk `first` */
     bool sum, measure;
     const trek_update_state *update; /* NULL: not decided yet */
@@ -162,17 +128,17 @@ typedef struct chunk_work {
 static void work_chunks(void *arg, int64_t begin, int64_t end)
 {
     const chunk_work *w = arg;
-    ranks_stepper *s = w->s;
-    const rank_replica *replica = &s->replicas[s->shared ? 0 : w->rank];
+    trek_step *s = w->s;
+    const rank_replica *replica = &s->team->replicas[s->team->shared ? 0 : w->rank];
     const trek_backend *backend = replica->arena->backend;
-    double *sums = s->sums + (s->shared ? 0 : (size_t)w->rank * (size_t)s->n_chunks);
+    double *sums = s->team->sums + (s->team->shared ? 0 : (size_t)w->rank * (size_t)s->team->n_chunks);
     for (int64_t k = w->first + begin; k < w->first + end; k++) {
-        const trek_reduce_chunk *chunk = &s->chunks[k];
+        const trek_reduce_chunk *chunk = &s->team->chunks[k];
         trek_dtype dtype = replica->arena->parts[chunk->part].wide;
-        char *grads = grads_at(s, s->shared ? 0 : w->rank, chunk->part, chunk->begin);
+        char *grads = grads_at(s, s->team->shared ? 0 : w->rank, chunk->part, chunk->begin);
         if (w->sum)
             reduce_chunk(s, chunk);
-        if (w->sum && s->step.factor != 1)
+        if (w->sum && s->state.factor != 1)
             scale_chunk(s, chunk);
         if (w->measure) {
             bool finite; /* a sum of squares that is not finite shows it, too */
@@ -188,29 +154,30 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
         }
         trek_optimizer_apply_range(replica->optimizer, chunk->part, chunk->begin, chunk->end, w->update->grad_scale,
                                    w->update->value_limit, true);
-        zero_leftovers(s, s->shared ? 0 : w->rank, chunk);
+        zero_leftovers(s, s->team->shared ? 0 : w->rank, chunk);
     }
 }
 
-static void work(ranks_stepper *s, int rank, bool sum, bool measure, const trek_update_state *update)
+static void work(trek_step *s, int rank, bool sum, bool measure, const trek_update_state *update)
 {
-    int64_t n = s->n_chunks, local_ranks = s->local_ranks;
-    int first = s->shared ? (int)(n * rank / local_ranks) : 0, end = s->shared ? (int)(n * (rank + 1) / local_ranks) : (int)n;
+    int64_t n = s->team->n_chunks, local_ranks = s->team->local_ranks;
+    int first = s->team->shared ? (int)(n * rank / local_ranks) : 0,
+        end = s->team->shared ? (int)(n * (rank + 1) / local_ranks) : (int)n;
     chunk_work w = { s, rank, first, sum, measure, update };
     int64_t each = (end - first + 4 * 16 - 1) / (4 * 16);
-    if (update && trek_optimizer_is_whole(s->replicas[0].optimizer)) /* its update uses the threads for each parameter */
+    if (update && trek_optimizer_is_whole(s->team->replicas[0].optimizer)) /* its update uses the threads for each parameter */
         work_chunks(&w, 0, end - first);
     else if (end > first)
         trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
 }
 
-trek_update_state trek_ranks_decide(const ranks_stepper *s, double sum_squares, bool measured)
+trek_update_state trek_ranks_decide(const trek_step *s, double sum_squares, bool measured)
 {
-    trek_update_state state = s->replicas[0].optimizer->last;
+    trek_update_state state = s->team->replicas[0].optimizer->last;
     trek_update_scaler scaler;
     state.factor = 1; /* the sum has already been multiplied by it */
-    state.max_norm = s->base.graph->settings.max_norm;
-    state.max_value = s->base.graph->settings.max_value;
+    state.max_norm = s->team->graph->settings.max_norm;
+    state.max_value = s->team->graph->settings.max_value;
     state.sum_squares = measured ? sum_squares : 0;
     state.finite = isfinite(state.sum_squares);
     if (s->loss_scale)
@@ -219,26 +186,26 @@ trek_update_state trek_ranks_decide(const ranks_stepper *s, double sum_squares, 
     return state;
 }
 
-static trek_update_state decide(const ranks_stepper *s, int rank, bool measured)
+static trek_update_state decide(const trek_step *s, int rank, bool measured)
 {
-    const double *sums = s->sums + (s->shared ? 0 : (size_t)rank * (size_t)s->n_chunks);
+    const double *sums = s->team->sums + (s->team->shared ? 0 : (size_t)rank * (size_t)s->team->n_chunks);
     double sum = 0;
-    for (int k = 0; k < s->n_chunks && measured; k++)
+    for (int k = 0; k < s->team->n_chunks && measured; k++)
         sum += sums[k];
     return trek_ranks_decide(s, sum, measured);
 }
 
 /* --- what all kinds of arenas have in common ------------------------------------------------------------ */
 
-static void keep_flags(ranks_stepper *s, int rank)
+static void keep_flags(trek_step *s, int rank)
 {
-    trek_arena *arena = s->replicas[rank].arena;
+    trek_arena *arena = s->team->replicas[rank].arena;
     if (rank > 0) {
         trek_arena_forget_grads(arena);
         return;
     }
     for (int k = 0; k < arena->n_segments; k++)
-        if (s->any[k] && !arena->segments[k].param->leaf->has_grad) {
+        if (s->team->any[k] && !arena->segments[k].param->leaf->has_grad) {
             arena->segments[k].param->leaf->has_grad = true;
             trek_tensor_bump(arena->segments[k].param->leaf->grad->data);
         }
@@ -247,61 +214,63 @@ static void keep_flags(ranks_stepper *s, int rank)
 /* Ranks in host memory merge each other's buffers in place, each rank some of them. That cannot fail. */
 typedef struct local_room {
     trek_buffer_space base;
-    const ranks_stepper *s;
+    const trek_step *s;
 } local_room;
 
 static char *local_copy(const trek_buffer_space *room, int rank, int k)
 {
-    return ((const local_room *)room)->s->replicas[rank].model->buffers[k]->data->data;
+    return ((const local_room *)room)->s->team->replicas[rank].model->buffers[k]->data->data;
 }
 
-static void merge_in_place(ranks_stepper *s, int rank)
+static void merge_in_place(trek_step *s, int rank)
 {
     double counts[TREK_MAX_RANKS], total = 0;
-    for (int r = 0; r < s->local_ranks; r++)
-        total += counts[r] = (double)s->replicas[r].samples;
-    trek_replica *own = s->replicas[rank].model;
-    local_room room = { { .replica = own, .n_ranks = s->local_ranks, .counts = counts, .apart = s->windowed, .copy = local_copy },
+    for (int r = 0; r < s->team->local_ranks; r++)
+        total += counts[r] = (double)s->team->replicas[r].samples;
+    trek_replica *own = s->team->replicas[rank].model;
+    local_room room = { { .replica = own, .n_ranks = s->team->local_ranks, .counts = counts, .apart = s->windowed,
+                          .copy = local_copy },
                         s };
     if (total == 0)
         return;
-    trek_buffers_merge(&room.base, rank, s->local_ranks);
+    trek_buffers_merge(&room.base, rank, s->team->local_ranks);
     for (int k = 0; k < own->n_buffers; k++)
         trek_tensor_bump(own->buffers[k]->data);
 }
 
-static trek_status merge_local(ranks_stepper *s, int rank)
+static trek_status merge_local(trek_step *s, int rank)
 {
-    rank_replica *own = &s->replicas[rank];
-    if (!s->on_host)
-        return trek_replica_merge(own->model, trek_ranks_comm(s->ranks, rank), (double)own->samples, s->windowed, NULL, TREK_OK);
+    rank_replica *own = &s->team->replicas[rank];
+    if (!s->team->on_host)
+        return trek_replica_merge(own->model, trek_ranks_comm(s->team->ranks, rank), (double)own->samples, s->windowed, NULL,
+                                  TREK_OK);
     merge_in_place(s, rank);
     return TREK_OK;
 }
 
 /* All ranks of the process hold its merged buffers. Rank 0 merges them with those of other processes; the others take
  * the result. */
-static trek_status merge_between(ranks_stepper *s, int rank)
+static trek_status merge_between(trek_step *s, int rank)
 {
-    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    trek_comm *local = trek_ranks_comm(s->team->ranks, rank);
     trek_status status = trek_comm_barrier(local);
     double samples = 0;
-    for (int r = 0; r < s->local_ranks; r++)
-        samples += (double)s->replicas[r].samples;
+    for (int r = 0; r < s->team->local_ranks; r++)
+        samples += (double)s->team->replicas[r].samples;
     if (rank == 0 && status == TREK_OK)
-        status = trek_replica_merge(s->replicas[0].model, s->comm, samples, s->windowed, NULL, TREK_OK);
-    return trek_replica_take_first(s->replicas[rank].model, local,
-                                   (trek_replica_values){ .buffers = true, .on_host = s->on_host }, status);
+        status = trek_replica_merge(s->team->replicas[0].model, s->job.comm, samples, s->windowed, NULL, TREK_OK);
+    return trek_replica_take_first(s->team->replicas[rank].model, local,
+                                   (trek_replica_values){ .buffers = true, .on_host = s->team->on_host }, status);
 }
 
-trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank)
+trek_status trek_ranks_merge_buffers(trek_step *s, int rank)
 {
     /* they follow the replays of a recorded step; grains have merged them */
-    if (s->recording || s->grains || s->replicas[0].model->n_buffers == 0)
+    if (s->records || s->grains || s->team->replicas[0].model->n_buffers == 0)
         return TREK_OK;
     int64_t start = trek_trace_enter("buffers");
     trek_status status = merge_local(s, rank);
-    if (status == TREK_OK && s->comm)
+    if (status == TREK_OK && trek_job_has_others(&s->job))
         status = merge_between(s, rank);
     trek_trace_end("buffers", start, 0);
     return status;
@@ -320,30 +289,30 @@ static trek_status broadcast_params(trek_comm *comm, const trek_arena *arena)
 
 /* CPUs and GPUs round differently, so all ranks take rank 0's parameters, which would otherwise drift apart. They
  * were written in this step, so their versions have already changed. */
-static trek_status follow_first(ranks_stepper *s, int rank)
+static trek_status follow_first(trek_step *s, int rank)
 {
-    const trek_arena *arena = s->replicas[rank].arena;
-    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    const trek_arena *arena = s->team->replicas[rank].arena;
+    trek_comm *local = trek_ranks_comm(s->team->ranks, rank);
     trek_status status = TREK_OK;
-    if (s->comm) {
+    if (trek_job_has_others(&s->job)) {
         status = trek_comm_barrier(local); /* an arena may be shared */
-        status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), status == TREK_OK &&
-                                    rank == 0 ? broadcast_params(s->comm, arena) : status, "step");
+        status = trek_replica_agree(trek_ranks_comm(s->team->ranks, rank), status == TREK_OK &&
+                                    rank == 0 ? broadcast_params(s->job.comm, arena) : status, "step");
     }
-    return status == TREK_OK && !s->shared && s->local_ranks > 1 ? broadcast_params(local, arena) : status;
+    return status == TREK_OK && !s->team->shared && s->team->local_ranks > 1 ? broadcast_params(local, arena) : status;
 }
 
 /* Between processes buffers have been merged before the update: if a process dies before that, parameters do not
  * change. */
-static trek_status finish(ranks_stepper *s, int rank, bool skipped)
+static trek_status finish(trek_step *s, int rank, bool skipped)
 {
-    trek_arena_forget_grads(s->replicas[rank].arena);
-    if (s->shared && rank > 0 && !skipped)
-        trek_arena_bump(s->replicas[rank].arena, s->replicas[0].arena);
-    trek_status status = s->mixed ? follow_first(s, rank) : TREK_OK;
+    trek_arena_forget_grads(s->team->replicas[rank].arena);
+    if (s->team->shared && rank > 0 && !skipped)
+        trek_arena_bump(s->team->replicas[rank].arena, s->team->replicas[0].arena);
+    trek_status status = s->job.mixed ? follow_first(s, rank) : TREK_OK;
     if (status != TREK_OK)
         return status;
-    return s->comm ? TREK_OK : trek_ranks_merge_buffers(s, rank);
+    return trek_job_has_others(&s->job) ? TREK_OK : trek_ranks_merge_buffers(s, rank);
 }
 
 /* --- one rank's step ------------------------------------------------------------------------------ */
@@ -352,7 +321,7 @@ static trek_status finish(ranks_stepper *s, int rank, bool skipped)
 static trek_status sum_grains(rank_step *x)
 {
     trek_status status = trek_grain_sums_read(x->s, x->rank);
-    if (status == TREK_OK && x->s->shared && x->measure)
+    if (status == TREK_OK && x->s->team->shared && x->measure)
         work(x->s, x->rank, false, true, NULL);
     return status;
 }
@@ -365,7 +334,7 @@ static trek_status decide_separate(rank_step *x);
 static trek_status decide_all(rank_step *x)
 {
     if (x->call->grains)
-        return x->s->shared ? decide_shared(x) : decide_separate(x);
+        return x->s->team->shared ? decide_shared(x) : decide_separate(x);
     return x->call->kind->decide(x);
 }
 
@@ -376,34 +345,35 @@ static trek_status sum_all(rank_step *x)
     trek_status status = TREK_OK;
     if (c->grains)
         return sum_grains(x);
-    if (!(c->sent && x->s->comm)) /* otherwise it is being sent: a process that sends has one rank */
+    if (!(c->sent && trek_job_has_others(&x->s->job))) /* otherwise it is being sent: a process that sends has one rank */
         status = c->kind->sum(x);
-    return status == TREK_OK && x->s->comm ? c->kind->interprocess(x) : status;
+    return status == TREK_OK && trek_job_has_others(&x->s->job) ? c->kind->interprocess(x) : status;
 }
 
 static trek_status step_rank(int rank, void *arg)
 {
     trek_step_call *c = arg;
-    ranks_stepper *s = c->s;
+    trek_step *s = c->s;
     const arena_kind *kind = c->kind;
-    rank_step x = { .call = c, .s = s, .rank = rank, .replica = &s->replicas[rank], .local = trek_ranks_comm(s->ranks, rank),
-                    .measure = c->update && (s->base.graph->settings.max_norm > 0 || s->loss_scale) };
+    rank_step x = { .call = c, .s = s, .rank = rank, .replica = &s->team->replicas[rank],
+                    .local = trek_ranks_comm(s->team->ranks, rank),
+                    .measure = c->update && (s->team->graph->settings.max_norm > 0 || s->loss_scale) };
     trek_status status = kind->begin ? kind->begin(&x) : TREK_OK;
     if (status != TREK_OK)
         return status;
     int64_t start = trek_trace_enter("reduce");
-    x.at_once = c->update && !x.measure && !start && !s->comm && !s->windowed && !c->grains && s->sharers == 1 &&
-                !trek_optimizer_is_whole(s->replicas[0].optimizer);
+    x.at_once = c->update && !x.measure && !start && trek_job_is_alone(&s->job) && !s->windowed && !c->grains &&
+                s->team->sharers == 1 && !trek_optimizer_is_whole(s->team->replicas[0].optimizer);
     if (rank == 0)
-        status = trek_stopwatch_start(&s->reduce_watch, x.replica->arena->device);
+        status = trek_stopwatch_start(&s->pace.reduce_watch, x.replica->arena->device);
     if (status == TREK_OK)
         status = sum_all(&x);
-    trek_trace_end("reduce", start, s->base.graph->settings.steps);
+    trek_trace_end("reduce", start, s->team->graph->settings.steps);
     if (status == TREK_OK && rank == 0)
-        status = trek_stopwatch_stop(&s->reduce_watch, 1);
+        status = trek_stopwatch_stop(&s->pace.reduce_watch, 1);
     if (status == TREK_OK && c->update)
         status = decide_all(&x);
-    if (status == TREK_OK && c->update && s->comm)
+    if (status == TREK_OK && c->update && trek_job_has_others(&s->job))
         status = trek_ranks_merge_buffers(s, rank);
     if (status != TREK_OK || !c->update) {
         kind->keep(&x);
@@ -411,7 +381,7 @@ static trek_status step_rank(int rank, void *arg)
     }
     start = trek_trace_enter("optimizer");
     status = kind->update(&x);
-    trek_trace_end("optimizer", start, s->base.graph->settings.steps);
+    trek_trace_end("optimizer", start, s->team->graph->settings.steps);
     if (rank == 0)
         c->decided = x.state;
     return status == TREK_OK ? finish(s, rank, x.state.skip) : status;
@@ -423,7 +393,7 @@ static trek_status sum_shared(rank_step *x)
 {
     if (x->at_once)
         x->state = decide(x->s, x->rank, false);
-    work(x->s, x->rank, true, x->measure && !x->s->comm, x->at_once ? &x->state : NULL);
+    work(x->s, x->rank, true, x->measure && trek_job_is_alone(&x->s->job), x->at_once ? &x->state : NULL);
     return TREK_OK;
 }
 
@@ -447,7 +417,7 @@ static trek_status between_shared(rank_step *x)
     if (x->rank == 0)
         c->interprocess = status == TREK_OK ? trek_job_sync_reduce(x->s) : status;
     status = trek_ranks_meet_after(x, status);
-    if (status == TREK_OK && c->sent && x->s->step.factor != 1)
+    if (status == TREK_OK && c->sent && x->s->state.factor != 1)
         status = trek_ranks_apply_grad_factor_here(x->rank, x->s);
     if (status == TREK_OK && x->measure)
         work(x->s, x->rank, false, true, NULL);
@@ -486,7 +456,7 @@ static trek_status sum_separate(rank_step *x)
     if (!x->call->sent)
         return trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = x->local });
     trek_status status = trek_comm_finish(x->local);
-    return status == TREK_OK && x->s->step.factor != 1 ? trek_ranks_apply_grad_factor_here(x->rank, x->s) : status;
+    return status == TREK_OK && x->s->state.factor != 1 ? trek_ranks_apply_grad_factor_here(x->rank, x->s) : status;
 }
 
 /* Rank 0 reduces with the other processes; its result is copied to all ranks of this one. */
@@ -494,20 +464,20 @@ static trek_status between_separate(rank_step *x)
 {
     const trek_arena *arena = x->replica->arena;
     trek_status status = trek_replica_agree(x->local, x->rank == 0 ? trek_job_sync_reduce(x->s) : TREK_OK, "step");
-    if (status == TREK_OK && x->call->sent && x->s->step.factor != 1)
+    if (status == TREK_OK && x->call->sent && x->s->state.factor != 1)
         status = trek_ranks_apply_grad_factor_here(x->rank, x->s);
-    for (int p = 0; p < arena->n_parts && status == TREK_OK && x->s->local_ranks > 1; p++)
+    for (int p = 0; p < arena->n_parts && status == TREK_OK && x->s->team->local_ranks > 1; p++)
         status = trek_replica_take_tensor(x->local, arena->parts[p].grads);
     return status;
 }
 
-trek_status trek_ranks_sum_gradients(ranks_stepper *s, int rank)
+trek_status trek_ranks_sum_gradients(trek_step *s, int rank)
 {
     trek_step_call call = { .s = s };
-    rank_step x = { .call = &call, .s = s, .rank = rank, .replica = &s->replicas[rank],
-                    .local = trek_ranks_comm(s->ranks, rank) };
+    rank_step x = { .call = &call, .s = s, .rank = rank, .replica = &s->team->replicas[rank],
+                    .local = trek_ranks_comm(s->team->ranks, rank) };
     trek_status status = sum_separate(&x);
-    return status == TREK_OK && s->comm ? between_separate(&x) : status;
+    return status == TREK_OK && trek_job_has_others(&s->job) ? between_separate(&x) : status;
 }
 
 static trek_status decide_separate(rank_step *x)
@@ -546,9 +516,9 @@ static trek_status decide_on_device(rank_step *x)
     return TREK_OK;
 }
 
-trek_step_opts trek_ranks_step_opts(const ranks_stepper *s, int rank)
+trek_step_opts trek_ranks_step_opts(const trek_step *s, int rank)
 {
-    const trek_graph_settings *settings = &s->base.graph->settings;
+    const trek_graph_settings *settings = &s->team->graph->settings;
     return (trek_step_opts){ .max_norm = settings->max_norm, .max_value = settings->max_value, .adapt = true, .zero_grad = true,
                              .scaler = trek_ranks_scaler(s, rank) };
 }
@@ -557,7 +527,7 @@ void trek_ranks_claim_gradients(const rank_step *x)
 {
     trek_arena *arena = x->replica->arena;
     for (int k = 0; k < arena->n_segments; k++)
-        if (x->s->any[k])
+        if (x->s->team->any[k])
             arena->segments[k].param->leaf->has_grad = true;
 }
 
@@ -575,12 +545,12 @@ static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separat
 
 trek_status trek_ranks_run_step(trek_step_call *c)
 {
-    c->sent = c->s->step.phase == TREK_STEP_SENT;
+    c->sent = c->s->state.phase == TREK_STEP_SENT;
     c->grains = c->s->grains && c->s->grains->pending;
     if (!c->kind)
-        c->kind = c->s->shared ? &shared_arena : c->s->on_host ? &separate_arenas : &device_arenas;
-    trek_status status = trek_ranks_call(c->s->ranks, step_rank, c);
+        c->kind = c->s->team->shared ? &shared_arena : c->s->team->on_host ? &separate_arenas : &device_arenas;
+    trek_status status = trek_ranks_call(c->s->team->ranks, step_rank, c);
     if (c->grains && !c->s->grains->pending)
-        trek_step_folded(&c->s->step);
+        trek_step_folded(&c->s->state);
     return status;
 }

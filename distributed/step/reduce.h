@@ -3,12 +3,12 @@
 #ifndef TREK_DISTRIBUTED_STEP_REDUCE_H
 #define TREK_DISTRIBUTED_STEP_REDUCE_H
 
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/step.h"
 
 struct arena_kind;
 
 typedef struct trek_step_call {
-    ranks_stepper *s;
+    trek_step *s;
     const struct arena_kind *kind; /* NULL: every rank updates everything in its own arena */
     bool update;
     bool sent;               /* the gradients are already being sent */
@@ -20,7 +20,7 @@ typedef struct trek_step_call {
 /* The step of one rank. */
 typedef struct rank_step {
     trek_step_call *call;
-    ranks_stepper *s;
+    trek_step *s;
     int rank;
     rank_replica *replica;
     trek_comm *local;        /* of the ranks of this process */
@@ -45,26 +45,24 @@ trek_status trek_ranks_begin_separate(rank_step *x);
 /* Replaces rank 0's gradients by the sum of this process, for ranks that share an arena. */
 void trek_ranks_sum_shared(const rank_step *x);
 /* Returns the decision about the step, which is the same on all ranks, from the same sum of squares. */
-trek_update_state trek_ranks_decide(const ranks_stepper *s, double sum_squares, bool measured);
+trek_update_state trek_ranks_decide(const trek_step *s, double sum_squares, bool measured);
 /* Notes on a device that all ranks have the gradients that some rank has. */
 void trek_ranks_claim_gradients(const rank_step *x);
 /* Called after rank 0 has worked with the other processes, with the result call->interprocess: all ranks learn of it.
  * own: the rank's status. */
 trek_status trek_ranks_meet_after(rank_step *x, trek_status own);
 
-/* Allocates memory and plans chunks and buckets, once. */
-trek_status trek_ranks_plan_reduce(ranks_stepper *s);
 /* Notes which rank's backward gave which segment a gradient. Called by the caller while the ranks are idle. */
-void trek_ranks_note_gradients(ranks_stepper *s);
+void trek_ranks_note_gradients(trek_step *s);
 /* Runs the step on all ranks. */
 trek_status trek_ranks_run_step(trek_step_call *call);
 
 /* Returns the options of the update of a rank that decides on its own device. */
-trek_step_opts trek_ranks_step_opts(const ranks_stepper *s, int rank);
+trek_step_opts trek_ranks_step_opts(const trek_step *s, int rank);
 
 /* Replace the gradients of all ranks of the job by their sum, for ranks with separate arenas, and merge buffers.
  * Called by every rank. */
-trek_status trek_ranks_sum_gradients(ranks_stepper *s, int rank);
-trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank);
+trek_status trek_ranks_sum_gradients(trek_step *s, int rank);
+trek_status trek_ranks_merge_buffers(trek_step *s, int rank);
 
 #endif

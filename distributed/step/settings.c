@@ -14,25 +14,6 @@
 #include "tensor/print.h"
 #include "tensor/random_internal.h"
 
-/* Describes what must be equal besides modules, parameters and buffers. Returns NULL on failure. */
-char *trek_ranks_describe_graph(trek_graph *graph)
-{
-    const trek_graph_layout *l = &graph->layout;
-    char hash[TREK_GRAPH_HASH_TEXT];
-    trek_text text = { 0 };
-    if (!trek_graph_hash(graph, hash, sizeof hash))
-        return NULL;
-    for (int k = 0; k < l->n_nodes; k++)
-        trek_text_format(&text, "node %d\t%s\n", k, l->nodes[k].module ? l->nodes[k].module->own->klass->name : "merge");
-    for (int k = 0; k < l->n_tags; k++)
-        trek_text_format(&text, "tag %d\t\"%s\" of value %d\n", k, l->tags[k].name, l->tags[k].value);
-    for (int k = 0; k < l->n_inputs; k++)
-        trek_text_format(&text, "input %d\t\"%s\"\n", k, l->inputs[k].name);
-    trek_text_format(&text, "the graph\t%d nodes, %d values, %d states\nthe graph's edges\thash %s\n", l->n_nodes, l->n_values,
-                     l->n_states, hash);
-    return trek_text_take(&text);
-}
-
 /* The destination of a walk: a digest, or lines of text. */
 typedef struct walk {
     trek_text *text;         /* NULL: only the digest */
@@ -155,10 +136,10 @@ static void precision(walk *w, const trek_graph *graph)
 
 static double limit(double value) { return value > 0 ? value : 0; }
 
-static void settings(walk *w, const ranks_stepper *s)
+static void settings(walk *w, const trek_step *s)
 {
-    const trek_graph *graph = s->base.graph;
-    optimizer(w, s->replicas[0].optimizer);
+    const trek_graph *graph = s->team->graph;
+    optimizer(w, s->team->replicas[0].optimizer);
     schedule(w, &graph->settings.schedule);
     number(w, "max_grad_norm", limit(graph->settings.max_norm));
     number(w, "max_grad_value", limit(graph->settings.max_value));
@@ -170,14 +151,14 @@ static void settings(walk *w, const ranks_stepper *s)
     count(w, "the seed", trek_rng_seed());
 }
 
-uint64_t trek_settings_digest(const ranks_stepper *s)
+uint64_t trek_settings_digest(const trek_step *s)
 {
     walk w = { .digest = 1 };
     settings(&w, s);
     return w.digest;
 }
 
-void trek_settings_describe(const ranks_stepper *s, trek_text *text) { settings(&(walk){ .text = text }, s); }
+void trek_settings_describe(const trek_step *s, trek_text *text) { settings(&(walk){ .text = text }, s); }
 
 /* --- at setup -------------------------------------------------------------------------------------------------------- */
 
@@ -217,17 +198,17 @@ static void plan_decisions(const trek_plan *plan, trek_text *text)
     trek_string_free(&lines);
 }
 
-void trek_settings_describe_setup(const ranks_stepper *s, const trek_trainer_opts *opts, trek_text *text)
+void trek_settings_describe_setup(const trek_step *s, const trek_trainer_opts *opts, trek_text *text)
 {
-    const trek_graph *graph = s->base.graph;
+    const trek_graph *graph = s->team->graph;
     walk w = { .text = text };
     settings(&w, s);
     setup_options(&w, opts);
     plan_decisions(opts->plan, text);
     count(&w, "the number of steps done (trek_graph_steps)", (uint64_t)graph->settings.steps);
-    for (int k = 0; k < s->replicas[0].model->n_params; k++)
-        trek_text_format(text, "parameter \"%s\"\t%s\n", s->replicas[0].model->param_names[k],
-                         s->replicas[0].model->params[k]->requires_grad ? "trained" : "frozen");
+    for (int k = 0; k < s->team->replicas[0].model->n_params; k++)
+        trek_text_format(text, "parameter \"%s\"\t%s\n", s->team->replicas[0].model->param_names[k],
+                         s->team->replicas[0].model->params[k]->requires_grad ? "trained" : "frozen");
     bool loads = graph->graph_loader && graph->graph_loader->loader;
     word(&w, "trek_graph_set_loader", loads, loads ? "called" : "not called");
     if (loads)

@@ -4,21 +4,18 @@
 #ifndef TREK_DISTRIBUTED_STEP_SETTINGS_H
 #define TREK_DISTRIBUTED_STEP_SETTINGS_H
 
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/step.h"
 #include "distributed/trainer.h"
 #include "nn/text.h"
 
 struct trek_trainer_opts;
 
-/* Returns a text with one line for each property of a graph besides modules, parameters and buffers. The caller frees
- * it. Returns NULL on failure. */
-char *trek_ranks_describe_graph(trek_graph *graph);
 /* Returns a number that changes with every option. Each step compares it. */
-uint64_t trek_settings_digest(const ranks_stepper *s);
+uint64_t trek_settings_digest(const trek_step *s);
 /* Writes the same settings as lines, for trek_agree. */
-void trek_settings_describe(const ranks_stepper *s, trek_text *text);
+void trek_settings_describe(const trek_step *s, trek_text *text);
 /* Writes further lines once, at the end of trek_trainer_setup: its options, the steps done, which parameters train,
  * and the graph's data. */
-void trek_settings_describe_setup(const ranks_stepper *s, const struct trek_trainer_opts *opts, trek_text *text);
+void trek_settings_describe_setup(const trek_step *s, const struct trek_trainer_opts *opts, trek_text *text);
 
 #endif

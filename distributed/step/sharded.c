@@ -10,6 +10,7 @@
  * its cuts: each updates some of their chunks, and rank 0 exchanges with the other processes. If the engine adds in
  * rank order, a step has the same bits as without sharing, except for the norm of gradients, whose squares are added
  * in another order. */
+#include "distributed/step/gradients.h"
 #include "distributed/step/sharded.h"
 
 #include <math.h>
@@ -24,11 +25,8 @@
 #include "tensor/pool.h"
 #include "tensor/trace.h"
 
-/* Returns the communicator of the sharers, a handle of the rank's (of rank 0's, if ranks share parameters). */
-static trek_comm *comm_of(const ranks_stepper *s, int rank) { return s->comm ? s->comm : trek_ranks_comm(s->ranks, rank); }
-
 /* Returns whether the rank exchanges with the other sharers, and updates for the ranks that share its arena. */
-static bool is_sharer(const ranks_stepper *s, int rank) { return rank == 0 || !s->shared; }
+static bool is_sharer(const trek_step *s, int rank) { return rank == 0 || !s->team->shared; }
 
 /* --- planning ------------------------------------------------------------------------------ */
 
@@ -43,7 +41,7 @@ typedef struct rank_cuts {
 } rank_cuts;
 
 struct trek_ranks_cuts {
-    ranks_stepper *s;
+    trek_step *s;
     const trek_optimizer_spec *spec;
     rank_cuts ranks[];       /* [local_ranks] */
 };
@@ -67,10 +65,10 @@ static trek_status plan_chunks(rank_cuts *made)
     return TREK_OK;
 }
 
-static trek_sharer sharer_of(const ranks_stepper *s, int rank)
+static trek_sharer sharer_of(const trek_step *s, int rank)
 {
-    const rank_replica *own = &s->replicas[rank];
-    return (trek_sharer){ comm_of(s, rank), own->arena, own->reducer, own->optimizer };
+    const rank_replica *own = &s->team->replicas[rank];
+    return (trek_sharer){ trek_step_carrier(s, rank), own->arena, own->reducer, own->optimizer };
 }
 
 static bool has_masters(const trek_arena *arena)
@@ -95,7 +93,7 @@ static trek_status make_cuts(int rank, void *arg)
     for (int p = 0; p < sharer.arena->n_parts && moves && status == TREK_OK; p++)
         masters[p] = trek_optimizer_gathered_of(sharer.optimizer, TREK_OWN_MASTERS, p);
     if (status == TREK_OK)
-        status = trek_sharer_cut(&sharer, made->spec, made->s->bucket_bytes, masters, &own->cuts);
+        status = trek_sharer_cut(&sharer, made->spec, made->s->team->bucket_bytes, masters, &own->cuts);
     if (moves)
         trek_optimizer_gather_end(sharer.optimizer);
     return status == TREK_OK ? plan_chunks(own) : status;
@@ -105,7 +103,7 @@ static trek_status make_cuts(int rank, void *arg)
 static trek_status take_cuts(int rank, void *arg)
 {
     trek_ranks_cuts *made = arg;
-    rank_replica *replica = &made->s->replicas[rank];
+    rank_replica *replica = &made->s->team->replicas[rank];
     rank_cuts *own = &made->ranks[rank];
     trek_sharer sharer = sharer_of(made->s, rank);
     if (!is_sharer(made->s, rank))
@@ -132,18 +130,18 @@ static trek_status drop_cuts(int rank, void *arg)
     return TREK_OK;
 }
 
-trek_status trek_ranks_cut(ranks_stepper *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
+trek_status trek_ranks_cut(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
 {
-    trek_ranks_cuts *made = trek_calloc(1, sizeof *made + (size_t)s->local_ranks * sizeof *made->ranks);
+    trek_ranks_cuts *made = trek_calloc(1, sizeof *made + (size_t)s->team->local_ranks * sizeof *made->ranks);
     *before = NULL;
     if (!made)
         return TREK_ERR_MEMORY;
     made->s = s;
     made->spec = spec;
-    trek_status status = trek_ranks_call(s->ranks, make_cuts, made);
+    trek_status status = trek_ranks_call(s->team->ranks, make_cuts, made);
     *before = made;
     if (status == TREK_OK)
-        trek_ranks_call(s->ranks, take_cuts, made);
+        trek_ranks_call(s->team->ranks, take_cuts, made);
     else
         trek_ranks_cut_end(before, true);
     return status;
@@ -156,15 +154,15 @@ void trek_ranks_cut_end(trek_ranks_cuts **address, bool keep)
     if (!before)
         return;
     if (!keep)
-        trek_ranks_call(before->s->ranks, take_cuts, before);
-    trek_ranks_call(before->s->ranks, drop_cuts, before);
+        trek_ranks_call(before->s->team->ranks, take_cuts, before);
+    trek_ranks_call(before->s->team->ranks, drop_cuts, before);
     trek_free(before);
 }
 
-trek_status trek_ranks_plan_shards(ranks_stepper *s)
+trek_status trek_ranks_plan_shards(trek_step *s)
 {
     trek_ranks_cuts *before = NULL;
-    trek_status status = s->sharers > 1 ? trek_ranks_cut(s, NULL, &before) : TREK_OK;
+    trek_status status = s->team->sharers > 1 ? trek_ranks_cut(s, NULL, &before) : TREK_OK;
     trek_ranks_cut_end(&before, true);
     return status;
 }
@@ -176,14 +174,14 @@ static bool has_owners(const trek_arena *arena, const int *owner)
     return memcmp(owner, arena->owner, (size_t)arena->n_segments * sizeof *owner) == 0;
 }
 
-trek_status trek_ranks_cut_for(ranks_stepper *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
+trek_status trek_ranks_cut_for(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
 {
     *before = NULL;
-    if (s->sharers == 1)
+    if (s->team->sharers == 1)
         return TREK_OK;
     int *owner;
-    trek_status status = trek_optimizer_owners(spec, s->replicas[0].arena, &owner);
-    bool fits = status != TREK_OK || has_owners(s->replicas[0].arena, owner);
+    trek_status status = trek_optimizer_owners(spec, s->team->replicas[0].arena, &owner);
+    bool fits = status != TREK_OK || has_owners(s->team->replicas[0].arena, owner);
     trek_free(owner);
     if (!fits)
         status = trek_overlap_keep(s); /* gradients that were sent lie in the parts of the old cuts */
@@ -219,10 +217,10 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
 }
 
 /* Ranks that share an arena take some chunks each. */
-static void work(ranks_stepper *s, int rank, const trek_update_state *update)
+static void work(trek_step *s, int rank, const trek_update_state *update)
 {
-    rank_replica *own = &s->replicas[s->shared ? 0 : rank];
-    int64_t n = own->n_own_chunks, parts = s->shared ? s->local_ranks : 1, part = s->shared ? rank : 0;
+    rank_replica *own = &s->team->replicas[s->team->shared ? 0 : rank];
+    int64_t n = own->n_own_chunks, parts = s->team->shared ? s->team->local_ranks : 1, part = s->team->shared ? rank : 0;
     int64_t first = n * part / parts, end = n * (part + 1) / parts, each = (end - first + 4 * 16 - 1) / (4 * 16);
     own_work w = { own, first, update };
     if (update && trek_optimizer_is_whole(own->optimizer)) /* its update uses the threads itself */
@@ -236,13 +234,13 @@ static void work(ranks_stepper *s, int rank, const trek_update_state *update)
 /* Replaces each sharer's cuts of the gradients by the sum. What was already sent arrives. */
 static trek_status scatter(const rank_step *x)
 {
-    trek_comm *comm = comm_of(x->s, x->rank);
+    trek_comm *comm = trek_step_carrier(x->s, x->rank);
     trek_status started = x->call->sent ? TREK_OK
         : trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = comm, .starts = true, .scatters = true });
     trek_status ended = trek_comm_finish(comm);
     if (started != TREK_OK || ended != TREK_OK)
         return started != TREK_OK ? started : ended;
-    return x->call->sent && x->s->step.factor != 1 ? trek_ranks_apply_grad_factor_here(x->rank, x->s) : TREK_OK;
+    return x->call->sent && x->s->state.factor != 1 ? trek_ranks_apply_grad_factor_here(x->rank, x->s) : TREK_OK;
 }
 
 static trek_status sum_shared(rank_step *x)
@@ -251,7 +249,7 @@ static trek_status sum_shared(rank_step *x)
     return TREK_OK;
 }
 
-static trek_status sum_separate(rank_step *x) { return x->s->comm ? TREK_OK : scatter(x); }
+static trek_status sum_separate(rank_step *x) { return trek_job_has_others(&x->s->job) ? TREK_OK : scatter(x); }
 
 static trek_status between(rank_step *x)
 {
@@ -259,7 +257,7 @@ static trek_status between(rank_step *x)
     trek_status status = trek_comm_barrier(x->local);
     if (x->rank == 0)
         x->call->interprocess = status == TREK_OK ? scatter(x) : status;
-    trek_trace_end("reduce processes", start, x->s->base.graph->settings.steps);
+    trek_trace_end("reduce processes", start, x->s->team->graph->settings.steps);
     return trek_ranks_meet_after(x, status);
 }
 
@@ -273,12 +271,12 @@ static void keep(rank_step *x)
     }
     trek_arena_zero_others(arena);
     for (int k = 0; k < arena->n_segments; k++)
-        if (x->s->any[k]) {
+        if (x->s->team->any[k]) {
             arena->segments[k].param->leaf->has_grad = true;
             trek_tensor_bump(arena->segments[k].param->leaf->grad->data);
         }
     if (x->rank == 0)
-        trek_step_accumulates(&x->s->step);
+        trek_step_accumulates(&x->s->state);
 }
 
 /* --- deciding ------------------------------------------------------------------------------------------- */
@@ -289,9 +287,9 @@ static trek_status join_sums(const rank_step *x, double *sum)
     double sums[TREK_MAX_RANKS], own = 0;
     for (int k = 0; k < x->replica->n_own_chunks; k++)
         own += x->replica->own_sums[k];
-    trek_status status = trek_comm_gather_bytes(comm_of(x->s, x->rank), &own, sizeof own, sums);
+    trek_status status = trek_comm_gather_bytes(trek_step_carrier(x->s, x->rank), &own, sizeof own, sums);
     *sum = 0;
-    for (int k = 0; k < x->s->sharers && status == TREK_OK; k++)
+    for (int k = 0; k < x->s->team->sharers && status == TREK_OK; k++)
         *sum += sums[k];
     return status;
 }
@@ -299,13 +297,13 @@ static trek_status join_sums(const rank_step *x, double *sum)
 static trek_status measure(rank_step *x, double *sum)
 {
     work(x->s, x->rank, NULL);
-    if (!x->s->shared)
+    if (!x->s->team->shared)
         return join_sums(x, sum);
     trek_status status = trek_comm_barrier(x->local);
     if (x->rank == 0)
-        x->call->interprocess = status == TREK_OK ? join_sums(x, &x->s->shared_squares) : status;
+        x->call->interprocess = status == TREK_OK ? join_sums(x, &x->s->team->shared_squares) : status;
     status = trek_ranks_meet_after(x, status);
-    *sum = x->s->shared_squares;
+    *sum = x->s->team->shared_squares;
     return status;
 }
 
@@ -362,7 +360,7 @@ static trek_status decide_on_device(rank_step *x)
 
 static trek_status update_on_device(rank_step *x)
 {
-    trek_comm *comm = comm_of(x->s, x->rank);
+    trek_comm *comm = trek_step_carrier(x->s, x->rank);
     trek_ranks_claim_gradients(x);
     trek_step_opts opts = trek_ranks_step_opts(x->s, x->rank);
     opts.zero_grad = false;
@@ -380,44 +378,44 @@ static trek_status update_on_device(rank_step *x)
 static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separate, between, decide_on_device, update_on_device,
                                           keep };
 
-const arena_kind *trek_ranks_sharded_kind(const ranks_stepper *s)
+const arena_kind *trek_ranks_sharded_kind(const trek_step *s)
 {
-    return s->sharers == 1 ? NULL : s->shared ? &shared_arena : s->on_host ? &separate_arenas : &device_arenas;
+    return s->team->sharers == 1 ? NULL : s->team->shared ? &shared_arena : s->team->on_host ? &separate_arenas : &device_arenas;
 }
 
 /* --- the whole state ------------------------------------------------------------------------------------ */
 
 typedef struct gathering {
-    ranks_stepper *s;
+    trek_step *s;
     bool everywhere;
 } gathering;
 
 static trek_status gather_rank(int rank, void *arg)
 {
     const gathering *g = arg;
-    ranks_stepper *s = g->s;
+    trek_step *s = g->s;
     if (!is_sharer(s, rank))
         return TREK_OK;
     trek_sharer sharer = sharer_of(s, rank);
-    return trek_sharer_gather_state(&sharer, rank == 0 && (g->everywhere || s->process == 0), TREK_OK);
+    return trek_sharer_gather_state(&sharer, rank == 0 && (g->everywhere || s->job.process == 0), TREK_OK);
 }
 
-trek_status trek_ranks_gather_state(ranks_stepper *s, trek_status own, bool everywhere)
+trek_status trek_ranks_gather_state(trek_step *s, trek_status own, bool everywhere)
 {
-    if (!s || s->sharers == 1 || !s->replicas[0].optimizer)
+    if (!s || s->team->sharers == 1 || !s->team->replicas[0].optimizer)
         return own;
     if (own == TREK_OK) /* a sharer that has made no step since has the same states to give */
         own = trek_ranks_follow_groups(s);
-    own = s->comm ? trek_replica_agree(s->comm, own, "the optimizer's state") : own;
+    own = trek_replica_agree(s->job.comm, own, "the optimizer's state");
     if (own == TREK_OK)
-        own = trek_ranks_call(s->ranks, gather_rank, &(gathering){ s, everywhere });
+        own = trek_ranks_call(s->team->ranks, gather_rank, &(gathering){ s, everywhere });
     if (own != TREK_OK)
         trek_ranks_forget_state(s);
     return own;
 }
 
-void trek_ranks_forget_state(ranks_stepper *s)
+void trek_ranks_forget_state(trek_step *s)
 {
-    if (s && s->replicas[0].optimizer)
-        trek_optimizer_gather_end(s->replicas[0].optimizer);
+    if (s && s->team->replicas[0].optimizer)
+        trek_optimizer_gather_end(s->team->replicas[0].optimizer);
 }

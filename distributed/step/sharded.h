@@ -6,22 +6,22 @@
 #include "distributed/step/reduce.h"
 
 /* Makes each rank's cuts before an optimizer exists: even ones. */
-trek_status trek_ranks_plan_shards(ranks_stepper *s);
+trek_status trek_ranks_plan_shards(trek_step *s);
 /* Changes all ranks' cuts to those that an optimizer needs (NULL: even ones). Masters stay with their parameters; if
  * an optimizer exists, all sharers must call it. *before gets the old cuts; `end` frees them or, without keep,
  * restores them while the old optimizer still exists. Fails with MEMORY; then nothing has changed. */
 typedef struct trek_ranks_cuts trek_ranks_cuts;
-trek_status trek_ranks_cut(ranks_stepper *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
+trek_status trek_ranks_cut(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
 void trek_ranks_cut_end(trek_ranks_cuts **before, bool keep);
 /* Does so only if the cuts do not fit and the state is divided; otherwise *before is NULL. */
-trek_status trek_ranks_cut_for(ranks_stepper *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
+trek_status trek_ranks_cut_for(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
 /* Returns how such ranks step, or NULL if the state is not divided. */
-const arena_kind *trek_ranks_sharded_kind(const ranks_stepper *s);
+const arena_kind *trek_ranks_sharded_kind(const trek_step *s);
 
 /* Gathers the state of all sharers on rank 0 of process 0, or of every process, where the optimizer can export it
  * until it is forgotten. A collective; own is the caller's status. Returns own if the state is not divided, if there
  * is no optimizer, or if s is NULL. It needs memory for the whole state on the host, and for a bucket on every rank. */
-trek_status trek_ranks_gather_state(ranks_stepper *s, trek_status own, bool everywhere);
-void trek_ranks_forget_state(ranks_stepper *s);
+trek_status trek_ranks_gather_state(trek_step *s, trek_status own, bool everywhere);
+void trek_ranks_forget_state(trek_step *s);
 
 #endif

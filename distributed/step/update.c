@@ -4,8 +4,14 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/step/update.h"
 #include "distributed/grains/grains.h"
-#include "distributed/step/average.h"
+#include "distributed/step/shares.h"
+#include "distributed/step/reduce.h"
+#include "distributed/step/gathered.h"
+#include "distributed/step/gradients.h"
+#include "distributed/step/per_rank_step.h"
+#include "distributed/policy/policy.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/load_state.h"
 #include "distributed/step/overlap.h"
@@ -17,161 +23,160 @@
 #include "tensor/trace.h"
 
 /* Merges what grains have given besides gradients. The sums get the factor. */
-static trek_status merge_grains(ranks_stepper *s)
+static trek_status merge_grains(trek_step *s)
 {
     trek_status status = trek_grains_merge(s);
-    if (status != TREK_OK && s->comm)
-        trek_comm_abort(s->comm, "a process cannot merge its grains"); /* the others are about to enter the reduction */
+    if (status != TREK_OK)
+        trek_job_abort(&s->job, "a process cannot merge its grains"); /* the others are about to enter the reduction */
     return status;
 }
 
 /* Called when the passes' weights, those of all processes, are known. */
-static trek_status weigh(ranks_stepper *s)
+static trek_status weigh(trek_step *s)
 {
-    trek_accumulation *a = &s->base.graph->accumulation;
+    trek_accumulation *a = &s->team->graph->accumulation;
     if (s->grains)
         return merge_grains(s);
     if (!trek_accumulation_weighs(a))
         return TREK_OK;
-    s->step.factor = trek_accumulation_factor(a);
-    if (s->shared || s->step.phase == TREK_STEP_SENT || s->step.factor == 1) /* the reduction applies it */
+    s->state.factor = trek_accumulation_factor(a);
+    if (s->team->shared || s->state.phase == TREK_STEP_SENT || s->state.factor == 1) /* the reduction applies it */
         return TREK_OK;
     trek_status status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK)
         trek_accumulation_settled(a);
-    else if (s->comm)
-        trek_comm_abort(s->comm, "a process cannot weigh its gradients"); /* the others are about to enter the reduction */
+    else
+        trek_job_abort(&s->job, "a process cannot weigh its gradients"); /* the others are about to enter the reduction */
     return status;
 }
 
 /* Meets the others before a reduction: every process comes, even if it has failed. */
-static trek_status meet(ranks_stepper *s, trek_status own, bool update)
+static trek_status meet(trek_step *s, trek_status own, bool update)
 {
-    bool sent = s->step.phase == TREK_STEP_SENT, pending;
+    bool sent = s->state.phase == TREK_STEP_SENT, pending;
     if (own == TREK_OK && !sent)
         own = trek_overlap_keep(s);
-    if (own == TREK_OK && !s->shared && !sent)
+    if (own == TREK_OK && !s->team->shared && !sent)
         own = trek_ranks_apply_grad_factor(s);
     own = trek_job_sync_step(s, own, update, &pending);
-    if (own == TREK_OK && sent && (pending || (s->sharers > 1 && !update))) /* the sum was scattered, and all must have it */
+    if (own == TREK_OK && sent && (pending || (s->team->sharers > 1 &&
+                                               !update))) /* the sum was scattered, and all must have it */
         own = trek_overlap_keep(s);
     if (own == TREK_OK)
         own = weigh(s);
-    if (own != TREK_OK || !s->comm)
+    if (own != TREK_OK || trek_job_is_alone(&s->job))
         return own;
     own = trek_job_sync_flags(s);
-    if (own == TREK_OK && s->shared && update && (own = trek_optimizer_prepare(s->replicas[0].optimizer)) != TREK_OK)
-        trek_comm_abort(s->comm, "a process cannot prepare its optimizer"); /* the others are about to enter the reduction */
+    if (own == TREK_OK && s->team->shared && update && (own = trek_optimizer_prepare(s->team->replicas[0].optimizer)) != TREK_OK)
+        trek_job_abort(&s->job, "a process cannot prepare its optimizer"); /* the others are about to enter the reduction */
     return own;
 }
 
-trek_status trek_ranks_reduce(trek_stepper *stepper)
+trek_status trek_ranks_reduce(trek_step *s)
 {
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    if (s->averages)
-        return trek_fail(TREK_ERR_STATE, "graph_reduce: the parameters are averaged, and the gradients stay each rank's own");
-    trek_job_sync_say(s, "reduce", true);
+    trek_job_say(&s->job, "reduce", true);
     trek_ranks_note_gradients(s);
-    trek_ranks_follow_flags(s);
+    trek_team_follow_flags(s->team);
     trek_status status = meet(s, trek_error_status(), false);
     if (status == TREK_OK)
         status = trek_ranks_run_step(&(trek_step_call){ .s = s });
     if (status != TREK_OK)
         return status;
-    s->step.factor = 1;
-    trek_accumulation_settled(&stepper->graph->accumulation);
-    trek_step_folded(&s->step);
+    s->state.factor = 1;
+    trek_accumulation_settled(&s->team->graph->accumulation);
+    trek_step_folded(&s->state);
     return TREK_OK;
 }
 
-static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach(((ranks_stepper *)arg)->replicas[rank].graph); }
+static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach(((trek_step *)arg)->team->replicas[rank].graph); }
 
-trek_status trek_ranks_detach(trek_stepper *stepper)
+trek_status trek_ranks_detach(trek_step *s)
 {
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    return trek_ranks_call(s->ranks, detach_rank, s);
+    return trek_ranks_call(s->team->ranks, detach_rank, s);
 }
 
-trek_status trek_ranks_set_rates(ranks_stepper *s, bool by_schedule)
+trek_status trek_ranks_set_rates(trek_step *s, bool by_schedule)
 {
-    const trek_graph_settings *settings = &s->base.graph->settings;
+    const trek_graph_settings *settings = &s->team->graph->settings;
     by_schedule &= settings->schedule.kind != TREK_SCHEDULE_KIND_NONE;
     double lr = by_schedule ? trek_schedule_lr(&settings->schedule, settings->steps) : 0;
     if (isnan(lr))
         return trek_error_status();
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->local_ranks && status == TREK_OK && by_schedule; r++)
-        if (s->replicas[r].optimizer)
-            status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
+    for (int r = 0; r < s->team->local_ranks && status == TREK_OK && by_schedule; r++)
+        if (s->team->replicas[r].optimizer)
+            status = trek_optimizer_schedule_lr(s->team->replicas[r].optimizer, lr);
     return status == TREK_OK ? trek_ranks_follow_groups(s) : status;
 }
 
 /* Prepares learning rates, plans and detached values: everything that can fail. */
-static trek_status prepare(ranks_stepper *s)
+static trek_status prepare(trek_step *s)
 {
     trek_status status = trek_ranks_set_rates(s, true);
     if (status == TREK_OK)
-        status = trek_ranks_call(s->ranks, detach_rank, s);
+        status = trek_ranks_call(s->team->ranks, detach_rank, s);
     trek_ranks_note_gradients(s);
-    trek_ranks_follow_flags(s);
+    trek_team_follow_flags(s->team);
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
-    if (status == TREK_OK && s->shared)
-        status = trek_optimizer_prepare(s->replicas[0].optimizer);
+    if (status == TREK_OK && s->team->shared)
+        status = trek_optimizer_prepare(s->team->replicas[0].optimizer);
     return status;
 }
 
 /* Makes known what was decided on the host. */
-static trek_status conclude(ranks_stepper *s, const trek_update_state *decided)
+static trek_status conclude(trek_step *s, const trek_update_state *decided)
 {
-    rank_replica *first = &s->replicas[0];
-    if (!s->on_host)
+    rank_replica *first = &s->team->replicas[0];
+    if (!s->team->on_host)
         return TREK_OK;
     first->optimizer->last = *decided;
     s->grad_norm = decided->norm;
-    if (s->shared && !decided->skip)
+    if (s->team->shared && !decided->skip)
         trek_optimizer_commit(first->optimizer);
     if (!s->loss_scale)
         return TREK_OK;
-    trek_scaler_record(s->base.graph->scaler, first->arena->device)->found_inf |= decided->skip;
-    return trek_grad_scaler_update(s->base.graph->scaler);
+    trek_scaler_record(s->team->graph->scaler, first->arena->device)->found_inf |= decided->skip;
+    return trek_grad_scaler_update(s->team->graph->scaler);
 }
 
-void trek_ranks_count_step(ranks_stepper *s)
+void trek_ranks_count_step(trek_step *s)
 {
-    s->base.graph->settings.steps++;
+    s->team->graph->settings.steps++;
     trek_rank_here.rng_step++;
     trek_rank_here.rng_draw = 0;
 }
 
-trek_status trek_ranks_step(trek_stepper *stepper)
+trek_status trek_ranks_step(trek_step *s)
 {
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    if (s->averages)
-        return trek_ranks_average(s);
     trek_status status = trek_error_status();
-    if (status == TREK_OK && !s->replicas[0].optimizer)
+    if (status == TREK_OK && !s->team->replicas[0].optimizer)
         status =
             trek_fail(TREK_ERR_STATE,
                       "graph_step: the graph has no optimizer; call trek_graph_set_optimizer or give one to trek_trainer_setup");
     trek_step_call call = { .s = s, .update = true, .kind = trek_ranks_sharded_kind(s) };
     int64_t start = trek_trace_enter("sync");
-    trek_job_sync_say(s, "step", true);
+    trek_job_say(&s->job, "step", true);
     if (status == TREK_OK)
         status = prepare(s);
     status = meet(s, status, true);
     if (status == TREK_OK)
         status = trek_ranks_run_step(&call);
-    trek_trace_end("sync", start, s->base.graph->settings.steps);
+    trek_trace_end("sync", start, s->team->graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s, &call.decided);
-    if (status == TREK_OK && (!s->recording || trek_workload_replays(s->workload))) /* no time is known while it is recorded */
+    if (status == TREK_OK && (!s->records || trek_workload_replays(s->pace.workload))) /* no time is known while it is recorded */
         status = trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
     if (status != TREK_OK)
         return status;
-    if (!s->recording)
-        trek_ranks_merged(s);
+    if (!s->records)
+        trek_step_merged(s);
     trek_ranks_reset(s);
     trek_ranks_count_step(s);
     return TREK_OK;
 }
+
+const trek_step_policy trek_exact_policy = {
+    .name = "exact", .sums = true, .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
+    .begin_pass = trek_overlap_keep, .backward = trek_ranks_backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
+};

@@ -63,7 +63,7 @@ MUTANTS = [
     ("guest_that_died_is_waited_for", "distributed/control/find_members.c",
      "        if (rendezvous->visitors[k].answered && rendezvous->visitors[k].line.fd < 0) {", "        if (false) {"),
     ("epoch_on_averages_is_left_out", "distributed/run/elastic.c",
-     "    if (status == TREK_OK && s->averages && batch == 0)\n        status = trek_loader_seek(run->train, epoch, 0); "
+     "    if (status == TREK_OK && s->averaging && batch == 0)\n        status = trek_loader_seek(run->train, epoch, 0); "
      "/* it is at the end of the epoch before */\n", ""),
     ("guest_keeps_its_visitors", "distributed/control/join_queue.c",
      "    tell(rendezvous, visitor, TREK_RENDEZVOUS_GO, &rendezvous->host);\n    visitor->number = -1; /* it does not wait here */\n", ""),

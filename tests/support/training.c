@@ -231,7 +231,7 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
     if (trek_trainer_setup(graph, &opts) != TREK_OK)
         fail_msg("setup: %s", trek_error());
     if (c->overlap && c->world == 1 && trek_graph_ranks(graph))
-        assert_true(trek_graph_ranks(graph)->overlaps == (c->overlap == 1));
+        assert_true(trek_graph_ranks(graph)->overlap.possible == (c->overlap == 1));
     if (c->loss == BY_TEACHER && c->late)
         training_set_constants(graph);
     assert_int_equal(trek_module_thaw(trek_graph_module(graph)), TREK_OK);

@@ -728,7 +728,7 @@ static void train_under(const char *nccl, way how, bool fails, double *values)
     unsetenv("TREK_NCCL");
     if (how == HOOKED) /* of rank 0's part, which is sent as the hook leaves it */
         trek_var_on_grad(trek_module_find(trek_graph_module(graph), "0.4.bias"), twice, NULL);
-    under.ranks = ((ranks_stepper *)graph->stepper)->ranks;
+    under.ranks = trek_graph_ranks(graph)->team->ranks;
     bool by_nccl = trek_ranks_comm(under.ranks, 0)->nccl != NULL;
     assert_int_equal(by_nccl, !*nccl);
     for (int step = 0; step < 3; step++) {

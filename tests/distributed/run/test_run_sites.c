@@ -97,10 +97,10 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
 /* All ranks of the process have the bits of the first. */
 static trek_status compare_ranks(void)
 {
-    const ranks_stepper *s = trek_graph_ranks(first);
-    for (int r = 1; s && r < s->local_ranks; r++)
-        for (int k = 0; k < s->replicas[0].model->n_params; k++)
-            if (!test_same_bits(s->replicas[r].model->params[k]->data, s->replicas[0].model->params[k]->data))
+    const trek_step *s = trek_graph_ranks(first);
+    for (int r = 1; s && r < s->job.local_ranks; r++)
+        for (int k = 0; k < s->team->replicas[0].model->n_params; k++)
+            if (!test_same_bits(s->team->replicas[r].model->params[k]->data, s->team->replicas[0].model->params[k]->data))
                 return trek_fail(TREK_ERR_STATE, "rank %d differs in parameter %d", r, k);
     return TREK_OK;
 }
@@ -119,10 +119,11 @@ static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
 {
     int64_t samples = 0;
-    const ranks_stepper *s = trek_graph_ranks(first);
+    const trek_step *s = trek_graph_ranks(first);
     for (int r = 0; r < m->ranks; r++) {
         const trek_rank_metrics *of = &m->per_rank[r];
-        bool here = s && r >= s->first_rank && r < s->first_rank + s->local_ranks; /* seconds are each process's own */
+        bool here = s && r >= s->job.first_rank && r < s->job.first_rank + s->job.local_ranks;
+            /* seconds are each process's own */
         samples += of->samples;
         if ((here && of->compute_s > 1.01 * m->seconds) || (of->samples > 0 && of->compute_s <= 0 && test_on_cpu()))
             return trek_fail(TREK_ERR_STATE, "rank %d computes %g s of %g", r, of->compute_s, m->seconds);

@@ -224,9 +224,9 @@ static void run_way(const way *w)
     for (int64_t epoch = 0; epoch < 3; epoch++) {
         trek_graph_start(graph, epoch);
         for (trek_batch *batch; (batch = trek_graph_next(graph));) {
-            ranks_stepper *s = trek_graph_ranks(graph);
+            trek_step *s = trek_graph_ranks(graph);
             int64_t counts[MOST_RANKS], steps = trek_graph_steps(graph), size = trek_batch_size(batch);
-            trek_status status = w->windows ? trek_workload_counts(s->workload, (size + w->batch - 1) / w->batch, counts)
+            trek_status status = w->windows ? trek_workload_counts(s->pace.workload, (size + w->batch - 1) / w->batch, counts)
                 : trek_ranks_split(s, size, counts);
             assert_int_equal(status, TREK_OK);
             assert_non_null(trek_graph_train_batch(graph, batch));

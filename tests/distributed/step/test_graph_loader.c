@@ -136,10 +136,10 @@ static void gradients_put_aside(void **state)
             trek_graph_start(graph, 0);
             for (int k = 0; k < 2; k++)
                 assert_non_null(trek_graph_train_batch(graph, trek_graph_next(graph)));
-            const ranks_stepper *s = (const ranks_stepper *)graph->stepper;
+            const trek_step *s = trek_graph_ranks(graph);
             for (int r = 0; r < 2; r++)
-                assert_int_equal(s->replicas[r].stashed != NULL, windows);
-            assert_true(windows || s->step.factor == 1);
+                assert_int_equal(s->team->replicas[r].stashed != NULL, windows);
+            assert_true(windows || s->state.factor == 1);
             assert_int_equal(trek_graph_step(graph), TREK_OK);
             trek_graph_free(&graph);
             trek_loader_free(&loader);

@@ -151,15 +151,15 @@ static uint32_t draws;
 static int draw(int n) { return (int)((test_number(17, draws++) + 1) / 2 * (float)n); }
 
 /* Other shares from here on, some of them nothing. */
-static void change_shares(ranks_stepper *s)
+static void change_shares(trek_step *s)
 {
     double sum = 0;
-    if (!s->rank_shares)
-        s->rank_shares = trek_calloc((size_t)s->world_size, sizeof *s->rank_shares);
-    for (int r = 0; r < s->world_size; r++)
-        sum += s->rank_shares[r] = draw(4);
-    for (int r = 0; r < s->world_size; r++)
-        s->rank_shares[r] = sum > 0 ? s->rank_shares[r] / sum : 1.0 / s->world_size;
+    if (!s->pace.rank_shares)
+        s->pace.rank_shares = trek_calloc((size_t)s->job.world_size, sizeof *s->pace.rank_shares);
+    for (int r = 0; r < s->job.world_size; r++)
+        sum += s->pace.rank_shares[r] = draw(4);
+    for (int r = 0; r < s->job.world_size; r++)
+        s->pace.rank_shares[r] = sum > 0 ? s->pace.rank_shares[r] / sum : 1.0 / s->job.world_size;
 }
 
 static void expect_whole(trek_batch *batch)
@@ -178,7 +178,7 @@ static void run_random(void)
                            .drop_last = samples >= size && draw(2), .prefetch = draw(4) };
     trek_loader *loader = trek_loader_new(watched_new(samples), &o), *plain = trek_loader_new(watched_new(samples), &o);
     trek_graph *graph = set_up(loader, ranks, NULL);
-    ranks_stepper *s = trek_graph_ranks(graph);
+    trek_step *s = trek_graph_ranks(graph);
     for (int epoch = 0; epoch < 3; epoch++) {
         int64_t from = draw(3) ? 0 : draw((int)trek_loader_batches(loader)), at = from, n;
         trek_status status = from ? trek_loader_seek(loader, epoch, from) : trek_graph_start(graph, epoch);

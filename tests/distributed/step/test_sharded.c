@@ -222,8 +222,9 @@ static void look(trek_graph *graph, const run *c, result *to)
 static void train(const run *c, result *to)
 {
     trek_graph *graph = begin(c);
-    assert_true(c->ranks == 1 || trek_graph_ranks(graph)->sharers == (c->sharded ? c->ranks : 1));
-    assert_true(devices_of(c) == test_devices() || trek_graph_ranks(graph)->overlaps); /* through NCCL, while backward goes on */
+    assert_true(c->ranks == 1 || trek_graph_ranks(graph)->team->sharers == (c->sharded ? c->ranks : 1));
+    assert_true(devices_of(c) == test_devices() || trek_graph_ranks(graph)->overlap.possible);
+        /* through NCCL, while backward goes on */
     for (uint32_t s = 0; s < STEPS; s++)
         if (make_step(c, graph, s) != TREK_OK)
             fail_msg("step %d: %s", (int)s, trek_error());
@@ -355,8 +356,8 @@ static void memory(void **state)
     trek_graph *graph = begin(&c);
     int64_t masters = 0;
     for (int r = 0; r < 3; r++)
-        masters += trek_graph_ranks(graph)->replicas[r].arena->parts[1].master->numel;
-    assert_int_equal(masters, trek_graph_ranks(graph)->replicas[0].arena->parts[1].count);
+        masters += trek_graph_ranks(graph)->team->replicas[r].arena->parts[1].master->numel;
+    assert_int_equal(masters, trek_graph_ranks(graph)->team->replicas[0].arena->parts[1].count);
     trek_graph_free(&graph);
 }
 
@@ -376,17 +377,17 @@ static void whole_memory(void **state)
         assert_int_equal(make_step(&c, graph, 0), TREK_OK);
         c.sharded = false;
         undivided = begin(&c);
-        const trek_optimizer *one = trek_graph_ranks(undivided)->replicas[0].optimizer;
+        const trek_optimizer *one = trek_graph_ranks(undivided)->team->replicas[0].optimizer;
         for (int p = 0; p < one->arena->n_parts; p++)
             for (int s = 0; s <= TREK_UPDATE_STATES; s++) {
                 int64_t kept = 0;
                 for (int r = 0; r < 3; r++)
-                    kept += numbers_of(trek_graph_ranks(graph)->replicas[r].optimizer, s, p);
+                    kept += numbers_of(trek_graph_ranks(graph)->team->replicas[r].optimizer, s, p);
                 assert_int_equal(kept, numbers_of(one, s, p)); /* each number once */
             }
         int64_t elements[3] = { 0 };
         for (int q = 0; q < one->arena->n_segments; q++)
-            elements[trek_graph_ranks(graph)->replicas[0].arena->owner[q]] += one->arena->segments[q].count;
+            elements[trek_graph_ranks(graph)->team->replicas[0].arena->owner[q]] += one->arena->segments[q].count;
         for (int r = 0; r < 3; r++)
             if (elements[r] == 0 || elements[r] > HIDDEN * HIDDEN) /* w2 alone, which is more than half of all */
                 fail_msg("optimizer %d: rank %d has %lld elements", k, r, (long long)elements[r]);
@@ -415,7 +416,7 @@ static void optimizers_change(void **state)
                 c.optimizer = order[s];
                 if (s > 0 && trek_graph_set_optimizer(graph, optimizer_of(&c)) != TREK_OK)
                     fail_msg("%s", trek_error());
-                bool owners = trek_graph_ranks(graph)->replicas[0].arena->owner;
+                bool owners = trek_graph_ranks(graph)->team->replicas[0].arena->owner;
                 assert_true(owners == (sharded && order[s] >= ELEMENTS));
                 if (order[s] == MUON)
                     add_vectors(graph, MUON);
@@ -452,7 +453,7 @@ static void change_that_fails(void **state)
         if (status == TREK_OK)
             break;
         assert_ptr_equal(trek_graph_optimizer(graph), optimizer);
-        assert_null(trek_graph_ranks(graph)->replicas[at % 3].arena->owner);
+        assert_null(trek_graph_ranks(graph)->team->replicas[at % 3].arena->owner);
         trek_error_clear();
         if (failures < STEPS && make_step(&c, graph, (uint32_t)failures) != TREK_OK)
             fail_msg("%s", trek_error());
@@ -461,7 +462,7 @@ static void change_that_fails(void **state)
             compare(&got, &expected, 0, &c);
         }
     }
-    assert_true(failures > STEPS && trek_graph_ranks(graph)->replicas[0].arena->owner);
+    assert_true(failures > STEPS && trek_graph_ranks(graph)->team->replicas[0].arena->owner);
     trek_graph_free(&graph);
 }
 

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients between the passes of a step. */
+#ifndef TREK_DISTRIBUTED_STEP_GRADIENTS_H
+#define TREK_DISTRIBUTED_STEP_GRADIENTS_H
+
+#include "distributed/step/step.h"
+
+/* Multiply gradients by `factor`, which becomes 1. */
+trek_status trek_ranks_apply_grad_factor(trek_step *s);
+trek_status trek_ranks_apply_grad_factor_here(int rank, void *step); /* on the rank's thread */
+/* Put gradients aside, and bring them back; the gradients since then are multiplied by `factor`, which becomes 1. */
+trek_status trek_ranks_stash_grads(trek_step *s);
+trek_status trek_ranks_unstash_grads(trek_step *s);
+/* The scaler of a rank's losses. prepare is called before ranks use it. */
+trek_status trek_ranks_prepare_scaler(trek_step *s);
+trek_grad_scaler *trek_ranks_scaler(const trek_step *s, int rank);
+/* Sets the gradients of all ranks to zero. */
+trek_status trek_ranks_zero(trek_step *s);
+/* Removes gradients and everything that was sent, at the end of a step or to drop what it has so far. */
+void trek_ranks_reset(trek_step *s);
+
+#endif

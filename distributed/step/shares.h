@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a process's samples are divided among its ranks, and what a step reports to the code that decides that. */
+#ifndef TREK_DISTRIBUTED_STEP_SHARES_H
+#define TREK_DISTRIBUTED_STEP_SHARES_H
+
+#include "distributed/step/step.h"
+
+/* What the replicas' drift does to the anchor of windows. */
+typedef enum trek_drift_verdict { TREK_DRIFT_STABLE, TREK_DRIFT_STAYS, TREK_DRIFT_SHRINKS } trek_drift_verdict;
+
+/* Begins measuring, when the ranks of the job are known. The caller makes the workload. Fails with MEMORY. */
+trek_status trek_pace_begin(trek_step *s);
+void trek_pace_end(trek_step *s);
+
+/* Return how many shares or counts the workload has: of ranks, or of processes. */
+static inline int trek_ranks_sites(const trek_step *s) { return s->pace.sites ? s->job.processes : s->job.world_size; }
+static inline int trek_ranks_first_site(const trek_step *s) { return s->pace.sites ? s->job.process : s->job.first_rank; }
+static inline int trek_ranks_local_sites(const trek_step *s) { return s->pace.sites ? 1 : s->job.local_ranks; }
+static inline int trek_ranks_sites_of(const trek_step *s, int process)
+{
+    return s->pace.sites ? 1 : s->job.process_ranks[process];
+}
+
+/* Returns each rank's share of a batch that all ranks of the job divide. */
+static inline const double *trek_ranks_shares(const trek_step *s)
+{
+    return s->pace.rank_shares ? s->pace.rank_shares : trek_workload_shares(s->pace.workload);
+}
+/* Divides a process's n samples among its ranks, by their shares. */
+trek_status trek_ranks_split(const trek_step *s, int64_t n, int64_t *counts);
+/* Keeps the calling rank busy if it is slowed down, while its stopwatch runs. ends: the batch ends. */
+trek_status trek_slowed(const trek_step *s, int rank, trek_stopwatch *watch, bool ends);
+/* Called before a pass, after the caller's thread has waited for the batch; trains: to train on it. */
+void trek_ranks_note_wait(trek_step *s, bool trains);
+/* Turns times into shares or counts of the next step. */
+trek_status trek_ranks_update_workload(trek_step *s, trek_drift_verdict drift);
+
+#endif

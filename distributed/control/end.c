@@ -144,10 +144,20 @@ static void finish_link(trek_control_link *link)
         trek_socket_finish(link->fd);
 }
 
+/* Takes note of what the others have already sent. If it says that the group has ended, they learn the reason from this
+ * process before it leaves, after which it could not pass anything on. */
+static void hear_all(trek_control *control)
+{
+    for (int i = 0; i < control->links_count && control->started && !atomic_load(&control->ended); i++)
+        if (control->links[i].fd >= 0)
+            trek_control_serve_link(control, &control->links[i]);
+}
+
 /* Says goodbye to all whom this process knows, when it leaves in order. */
 void trek_control_say_goodbye(trek_control *control, bool exited)
 {
     trek_control_report report;
+    hear_all(control);
     trek_control_own_report(control, &report);
     report.exited = exited;
     for (int i = 0; i < control->links_count; i++) {

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "distributed/control/control.h"
+#include "distributed/control/control_internal.h"
 #include "distributed/control/tree.h"
 #include "tests/support/processes.h"
 
@@ -176,6 +177,34 @@ static int play_end(const part *me)
     return good ? 0 : 1;
 }
 
+/* Process 1 ends the group and leaves. Process 0 leaves, too, before its thread has read that: it has kept the thread
+ * from its lock until everything had come. */
+static int play_hurry(const part *me)
+{
+    trek_control *control = join(me, 60);
+    int mine = 0, all[PROCESSES];
+    if (!control || trek_control_gather(control, &mine, sizeof mine, all, 0) != TREK_OK)
+        return report("join", trek_error_status());
+    if (me->process == 0) {
+        trek_lock_acquire(&control->lock);
+        printf("held\n");
+        fflush(stdout);
+        struct pollfd polled = { .fd = control->links[1].fd, .events = POLLRDHUP };
+        while (poll(&polled, 1, -1) != 1) {
+        }
+        trek_control_say_goodbye(control, false);
+        atomic_store(&control->stopping, true);
+        trek_lock_release(&control->lock);
+    } else if (me->process == 1) {
+        processes_await_go();
+        trek_control_end(control, TREK_ERR_CANCELLED, "enough of this");
+    } else {
+        report("gather", trek_control_gather(control, &mine, sizeof mine, all, 0));
+    }
+    trek_control_free(&control);
+    return 0;
+}
+
 /* A process with a child of its own is killed: its child does not keep its connection alive. */
 static int play_fork(const part *me)
 {
@@ -292,6 +321,7 @@ static int play(const part *me)
 {
     static const struct { const char *role; int (*fn)(const part *me); } roles[] = {
         { "gather", play_gather }, { "join", play_join }, { "differ", play_differ }, { "late", play_late }, { "end", play_end },
+        { "hurry", play_hurry },
         { "fork", play_fork }, { "leave", play_leave },
         { "tree", play_tree }, { "fall", play_fall },
     };
@@ -572,6 +602,17 @@ static void test_end(void **state)
     }
 }
 
+static void test_hurry(void **state)
+{
+    (void)state;
+    static world w;
+    processes_start_all(&w, 3, "hurry", "", -1, NULL);
+    if (processes_await(&w, 0, "held"))
+        processes_go(&w, 1);
+    processes_finish(&w, -1);
+    WANT(&w, w.code[2] == 0 && strstr(w.text[2], "gather TREK_ERR_CANCELLED: enough of this"));
+}
+
 static void test_fork(void **state)
 {
     (void)state;
@@ -705,6 +746,7 @@ int main(void)
             cmocka_unit_test(test_port_in_use),
         cmocka_unit_test(test_missing),       cmocka_unit_test(test_death_while_joining), cmocka_unit_test(test_late_starters),
         cmocka_unit_test(test_different_gathers), cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_end),
+        cmocka_unit_test(test_hurry),
         cmocka_unit_test(test_fork),          cmocka_unit_test(test_leaving),
         cmocka_unit_test(test_shape),         cmocka_unit_test(test_tree),                cmocka_unit_test(test_fall_in_tree),
     };

@@ -48,6 +48,7 @@
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/balancer.h"
 #include "distributed/balance/elche.h"
+#include "distributed/balance/handout.h"
 #include "distributed/balance/plan.h"
 #include "distributed/balance/slowdown.h"
 #include "distributed/checkpoint.h"

@@ -1,42 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shows what the balancer and El Che do with up to thousands of uneven ranks. Their code is the real one; the ranks and the
- * network are simulated.
+/* Shows what the balancer, El Che and grains do with up to thousands of uneven ranks. Their code is the real one; the ranks and
+ * the network are simulated.
  *
  *   cadence_sim --help
  *
  * A rank takes a given time for each sample and a fixed time for each batch, with jitter. The throughput is compared with the
  * ideal, which is the sum of what the ranks reach alone. */
-#include <math.h>
-
 #include "arguments.h"
 #include "trek.h"
+#include "cadence_ranks.h"
+#include "cadence_grains.h"
 
-enum { MOST_RANKS = 65536, STEPS_A_WINDOW = 10, SCHEMES = 4, MOST_ROWS = 32 };
-
-typedef struct options {
-    int from, to, ranks;                    /* numbers of ranks: doubled from one to the other, or one */
-    int batch, machine, windows, anchor;
-    uint64_t seed;
-    const char *speeds, *network;
-    double ratio, slow_share, sigma, jitter;
-    double slow_ranks, slow_factor;         /* the slow-down in mid-run */
-    double batch_ms, fixed_ms;
-    double gradient_mib, latency_us, bandwidth_gb, local_latency_us, local_bandwidth_gb;
-    double overhead, global;
-    bool plot;
-} options;
-
-/* One number of ranks. */
-typedef struct simulation {
-    const options *o;
-    int ranks;
-    double *pace;                           /* ms a sample, at present */
-    double *ms;                             /* what is reported */
-    int64_t *counts;                        /* batches or samples */
-    double *shares;
-    double communication_ms;
-    uint64_t random;
-} simulation;
+enum { STEPS_A_WINDOW = 10, SCHEMES = 5, MOST_ROWS = 32 };
+enum { SUMS = 2 }; /* sums of grains have 64 bits for each number of 32 */
 
 /* How a scheme did. */
 typedef struct score {
@@ -47,87 +23,7 @@ typedef struct score {
     int64_t anchor;
 } score;
 
-static const char *const scheme_names[SCHEMES] = { "equal", "balancer", "El Che", "constant" };
-
-/* --- random numbers -------------------------------------------------------------------- */
-
-static uint64_t next_random(uint64_t *state) /* splitmix64, by Sebastiano Vigna, public domain */
-{
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static double uniform(uint64_t *state) { return ((double)(next_random(state) >> 11) + 0.5) * 0x1p-53; }
-
-static double normal(uint64_t *state) /* Box and Muller */
-{
-    double u = uniform(state), v = uniform(state);
-    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
-}
-
-/* --- ranks and network ----------------------------------------------------------------- */
-
-/* How many times as long as the fastest kind of rank this one takes. */
-static double slowness(simulation *s, const char *speeds, int rank)
-{
-    const options *o = s->o;
-    if (strcmp(speeds, "two") == 0) /* the distance of slow ranks */
-        return floor((rank + 1) * o->slow_share) > floor(rank * o->slow_share) ? o->ratio : 1;
-    if (strcmp(speeds, "lognormal") == 0)
-        return exp(o->sigma * normal(&s->random));
-    if (strcmp(speeds, "uniform") == 0)
-        return 1 + (o->ratio - 1) * uniform(&s->random);
-    return 1;
-}
-
-static double network_ms(const options *o, int ranks)
-{
-    double bytes = o->gradient_mib * 1048576, latency = o->latency_us * 1e-3, per_ms = o->bandwidth_gb * 1e6;
-    if (ranks < 2)
-        return 0;
-    if (strcmp(o->network, "ring") == 0)
-        return 2 * (ranks - 1) * latency + 2.0 * (ranks - 1) / ranks * bytes / per_ms;
-    if (strcmp(o->network, "tree") == 0) /* in pieces, up and down at once */
-        return 2 * ceil(log2(ranks)) * latency + 2 * bytes / per_ms;
-    int inside = ranks < o->machine ? ranks : o->machine, machines = (ranks + inside - 1) / inside;
-    double local =
-        2 * (inside - 1) * o->local_latency_us * 1e-3 + 2.0 * (inside - 1) / inside * bytes / (o->local_bandwidth_gb * 1e6);
-    return local + 2 * (machines - 1) * latency + 2.0 * (machines - 1) / machines * bytes / per_ms;
-}
-
-static void set_speeds(simulation *s, const char *speeds)
-{
-    s->random = s->o->seed;
-    for (int r = 0; r < s->ranks; r++)
-        s->pace[r] = slowness(s, speeds, r) * s->o->batch_ms / s->o->batch;
-}
-
-/* From mid-run on the first ranks are slower. */
-static void slow_down(simulation *s)
-{
-    for (int r = 0; r < s->ranks && r < (int)ceil(s->o->slow_ranks * s->ranks); r++)
-        s->pace[r] *= s->o->slow_factor;
-}
-
-/* `batches` batches of `samples` each; jitter is independent from batch to batch. */
-static double work_ms(simulation *s, int rank, double batches, double samples)
-{
-    if (batches <= 0 || samples <= 0)
-        return 0;
-    double ms = batches * (samples * s->pace[rank] + s->o->fixed_ms);
-    return s->o->jitter > 0 ? ms * fmax(0.2, 1 + s->o->jitter / sqrt(batches) * normal(&s->random)) : ms;
-}
-
-/* Samples a millisecond of all ranks, each by itself. */
-static double ideal_rate(const simulation *s)
-{
-    double sum = 0;
-    for (int r = 0; r < s->ranks; r++)
-        sum += s->o->batch / (s->o->batch * s->pace[r] + s->o->fixed_ms);
-    return sum;
-}
+static const char *const scheme_names[SCHEMES] = { "equal", "balancer", "El Che", "constant", "grains" };
 
 /* --- schemes --------------------------------------------------------------------------- */
 
@@ -200,6 +96,128 @@ static score run_windows(simulation *s, const char *speeds, bool constant)
     return score;
 }
 
+/* --- a simulation ---------------------------------------------------------------------- */
+
+static bool simulation_make(simulation *s, const options *o, int ranks)
+{
+    size_t n = (size_t)ranks;
+    *s = (simulation){ .o = o, .ranks = ranks, .communication_ms = network_ms(o, ranks, 1), .pace = malloc(n * sizeof *s->pace),
+                       .ms = malloc(n * sizeof *s->ms), .counts = malloc(n * sizeof *s->counts),
+                       .shares = malloc(n * sizeof *s->shares) };
+    if (!s->pace || !s->ms || !s->counts || !s->shares)
+        trek_fail(TREK_ERR_MEMORY, "%d ranks do not fit", ranks);
+    return trek_error_status() == TREK_OK;
+}
+
+static void simulation_clear(simulation *s)
+{
+    free(s->pace);
+    free(s->ms);
+    free(s->counts);
+    free(s->shares);
+}
+
+/* --- grains ---------------------------------------------------------------------------- */
+
+/* What the counters, the waiting and deaths come to. */
+typedef struct bag {
+    score score;
+    double waiting, idle;                   /* parts of the ranks' time: for answers; and for the last one of the step */
+    double questions;                       /* a second, to the common counter */
+    double step_ms;
+} bag;
+
+static int64_t grains_of(const simulation *s) { return (int64_t)s->o->batch * s->ranks / s->o->grain; }
+
+/* Steps of one global batch, as a bag of grains. by_machine: ranks that have a counter of their own; 0: one for all. The balancer
+ * measures the speeds. */
+static bag run_grains(simulation *s, const char *speeds, int by_machine)
+{
+    bag bag = { .score.back = -1 };
+    grain_step g;
+    int steps = s->o->windows, counted = 0;
+    trek_balancer *balancer = trek_balancer_new(s->ranks, NULL);
+    set_speeds(s, speeds);
+    for (int r = 0; r < s->ranks; r++)
+        s->shares[r] = 1;
+    if (!grains_make(&g, s, s->shares, by_machine))
+        steps = 0;
+    for (int step = 0; step < steps && trek_error_status() == TREK_OK; step++) {
+        if (step == steps / 2)
+            slow_down(s);
+        double longest = grains_run(&g, grains_of(s)), computed = 0;
+        for (int r = 0; r < s->ranks; r++)
+            computed += g.compute_ms[r];
+        count_step(s, &bag.score, step, steps, longest, (double)grains_of(s) * s->o->grain);
+        trek_balancer_report(balancer, g.compute_ms, g.taken, s->communication_ms);
+        for (int r = 0; r < s->ranks; r++)
+            s->shares[r] = fmax(trek_balancer_throughput(balancer, r), 1e-9);
+        if (step < steps / 6)
+            continue;
+        counted++;
+        bag.waiting += g.waited_ms / (longest * s->ranks);
+        bag.idle += 1 - (computed + g.waited_ms) / (longest * s->ranks);
+        bag.questions += 1e3 * (double)g.questions / (longest + s->communication_ms);
+        bag.step_ms += longest;
+    }
+    bag.waiting /= counted;
+    bag.idle /= counted;
+    bag.questions /= counted;
+    bag.step_ms /= counted;
+    trek_balancer_free(&balancer);
+    grains_clear(&g);
+    return bag;
+}
+
+/* How much longer a step takes in which a rank dies, at any moment of it, on average. The speeds are known. */
+static double pause_of_death(simulation *s, const char *speeds)
+{
+    enum { DEATHS = 40 };
+    grain_step g;
+    double alive = 0, dead = 0;
+    set_speeds(s, speeds);
+    for (int r = 0; r < s->ranks; r++)
+        s->shares[r] = 1 / (s->o->grain * s->pace[r] + s->o->fixed_ms);
+    bool made = grains_make(&g, s, s->shares, 0);
+    for (int k = 0; k < DEATHS && made && trek_error_status() == TREK_OK; k++) {
+        g.victim = -1;
+        double whole = grains_run(&g, grains_of(s));
+        g.victim = (int)(uniform(&s->random) * s->ranks);
+        g.death_ms = uniform(&s->random) * whole;
+        alive += whole;
+        dead += grains_run(&g, grains_of(s));
+    }
+    grains_clear(&g);
+    return (dead - alive) / DEATHS;
+}
+
+static void print_bags(const options *o, const char *speeds)
+{
+    printf("\nspeeds: %s; network: %s, %g MiB; jitter %g; grains of %d samples, %g of them ahead; a question: %g us\n", speeds,
+           o->network, o->gradient_mib, o->jitter, o->grain, o->ahead, o->counter_us);
+    printf("%24s | %-36s | %-36s | %-26s\n", "", "one counter", "one for each machine, and a common one",
+           "pause after a death, ms");
+    printf("%6s %8s %8s | %12s %11s %11s | %12s %11s %11s | %8s %8s %8s\n", "ranks", "grains", "step ms", "questions/s",
+           "waiting %",
+           "idle %", "questions/s", "waiting %", "idle %", "grains", "shares", "windows");
+    for (int ranks = o->from; ranks <= o->to && trek_error_status() == TREK_OK; ranks *= 2) {
+        simulation s;
+        if (simulation_make(&s, o, ranks)) {
+            s.communication_ms = network_ms(o, ranks, SUMS);
+            bag one = run_grains(&s, speeds, 0), local = run_grains(&s, speeds, o->machine);
+            s.communication_ms = network_ms(o, ranks, 1);
+            score shares = run_split(&s, speeds, true), windows = run_windows(&s, speeds, false);
+            double step = shares.ms / (shares.samples / shares.samples_a_step),
+                   window = windows.ms / (windows.samples / windows.samples_a_step);
+            printf("%6d %8lld %8.2f | %12.0f %11.3f %11.2f | %12.0f %11.3f %11.2f | %8.1f %8.1f %8.1f\n", ranks,
+                   (long long)grains_of(&s), one.step_ms, one.questions, 100 * one.waiting, 100 * one.idle, local.questions,
+                   100 * local.waiting, 100 * local.idle, pause_of_death(&s, speeds), o->detect_ms + step / 2,
+                   o->detect_ms + window / 2);
+        }
+        simulation_clear(&s);
+    }
+}
+
 /* --- tables and plots ------------------------------------------------------------------ */
 
 static void print_head(const options *o, const char *speeds)
@@ -216,7 +234,7 @@ static void print_head(const options *o, const char *speeds)
         printf(" %12s %5s", scheme_names[k], "%");
     printf(" | %6s %10s", "", "a window");
     if (o->slow_factor != 1)
-        printf(" | %s", "steps, windows, windows");
+        printf(" | %s", "steps, windows, windows, steps");
     printf("\n");
 }
 
@@ -247,9 +265,9 @@ static void print_row(const simulation *s, const score *scores, double *fraction
 /* Per cent of the ideal over the ranks, a column of six for each number. */
 static void print_plot(int rows, const int *ranks, double fractions[][SCHEMES])
 {
-    static const char marks[SCHEMES] = { '=', 'b', 'E', 'c' };
+    static const char marks[SCHEMES] = { '=', 'b', 'E', 'c', 'g' };
     enum { HEIGHT = 20 };
-    printf("\n%% of ideal:  = equal split  b balancer  E El Che  c El Che, constant global batch\n");
+    printf("\n%% of ideal:  = equal split  b balancer  E El Che  c El Che, constant global batch  g grains\n");
     for (int line = HEIGHT; line >= 0; line--) {
         printf("%4d |", line * 100 / HEIGHT);
         for (int row = 0; row < rows; row++) {
@@ -270,25 +288,6 @@ static void print_plot(int rows, const int *ranks, double fractions[][SCHEMES])
     printf("ranks\n");
 }
 
-static bool simulation_make(simulation *s, const options *o, int ranks)
-{
-    size_t n = (size_t)ranks;
-    *s = (simulation){ .o = o, .ranks = ranks, .communication_ms = network_ms(o, ranks), .pace = malloc(n * sizeof *s->pace),
-                       .ms = malloc(n * sizeof *s->ms), .counts = malloc(n * sizeof *s->counts),
-                       .shares = malloc(n * sizeof *s->shares) };
-    if (!s->pace || !s->ms || !s->counts || !s->shares)
-        trek_fail(TREK_ERR_MEMORY, "%d ranks do not fit", ranks);
-    return trek_error_status() == TREK_OK;
-}
-
-static void simulation_clear(simulation *s)
-{
-    free(s->pace);
-    free(s->ms);
-    free(s->counts);
-    free(s->shares);
-}
-
 static void run_speeds(const options *o, const char *speeds)
 {
     double fractions[MOST_ROWS][SCHEMES];
@@ -300,6 +299,9 @@ static void run_speeds(const options *o, const char *speeds)
         if (simulation_make(&s, o, ranks)) {
             score scores[SCHEMES] = { run_split(&s, speeds, false), run_split(&s, speeds, true), run_windows(&s, speeds, false),
                                       run_windows(&s, speeds, true) };
+            s.communication_ms = network_ms(o, ranks, SUMS);
+            scores[4] = run_grains(&s, speeds, 0).score;
+            s.communication_ms = network_ms(o, ranks, 1);
             if (trek_error_status() == TREK_OK)
                 print_row(&s, scores, fractions[rows]);
         }
@@ -345,13 +347,21 @@ static void parse(int argc, char **argv, options *o)
         { "--overhead", "X", "El Che's target", .number = &o->overhead, .least = 0.01, .most = 0.5 },
         { "--global", "X", "mean number of batches of a rank, with a constant global batch", .number = &o->global, .least = 1,
           .most = 1e4 },
+        { "--grain", "N", "number of samples in a grain", .whole = &o->grain, .least = 1, .most = 1e6 },
+        { "--ahead", "X", "part of the grains that is divided before the step", .number = &o->ahead, .least = 0, .most = 1 },
+        { "--counter", "US", "time in which the counter of grains answers one question", .number = &o->counter_us, .least = 0,
+          .most = 1e6 },
+        { "--detect", "MS", "time until a death is known", .number = &o->detect_ms, .least = 0, .most = 1e6 },
+        { "--grains", "", "shows the questions, the waiting and the deaths with grains", .flag = &o->grains },
         { "--seed", "N", "of speeds and jitter", .seed = &o->seed },
         { "--plot", "", "also draws the table", .flag = &o->plot },
     };
-    arguments_read(argc, argv, "What balancer and El Che make of uneven ranks, simulated. equal: each rank the same number of\n"
+    arguments_read(argc, argv,
+                   "What balancer, El Che and grains make of uneven ranks, simulated. equal: each rank the same number of\n"
                    "samples. balancer: shares by measured throughput. El Che: whole batches at each rank's own\n"
-                   "pace. constant: El Che with a constant global batch. The first sixth of a run, in which they\n"
-                   "calibrate, is not counted.", list, sizeof list / sizeof *list);
+                   "pace. constant: El Che with a constant global batch. grains: one global batch in each step, of which\n"
+                   "ranks take parts while it runs. The first sixth of a run, in which they calibrate, is not counted.",
+                   list, sizeof list / sizeof *list);
     if (o->ranks > 0)
         o->from = o->to = o->ranks;
 }
@@ -362,11 +372,13 @@ int main(int argc, char **argv)
     options o = { .from = 2, .to = 4096, .speeds = "two", .network = "hierarchical", .ratio = 3, .slow_share = 0.5, .sigma = 0.4,
                   .jitter = 0.05, .slow_ranks = 0.1, .slow_factor = 1, .batch = 64, .batch_ms = 50, .fixed_ms = 0.5,
                   .gradient_mib = 100, .latency_us = 10, .bandwidth_gb = 12.5, .machine = 8, .local_latency_us = 3,
-                  .local_bandwidth_gb = 100, .windows = 60, .anchor = 10, .overhead = 0.1, .global = 10, .seed = 1 };
+                  .local_bandwidth_gb = 100, .windows = 60, .anchor = 10, .overhead = 0.1, .global = 10, .grain = 4, .ahead = 0.5,
+                  .counter_us = 5, .detect_ms = 50,
+                  .seed = 1 };
     parse(argc, argv, &o);
     for (int k = 0; k < 4; k++)
         if (strcmp(o.speeds, all[k]) == 0 || strcmp(o.speeds, "all") == 0)
-            run_speeds(&o, all[k]);
+            (o.grains ? print_bags : run_speeds)(&o, all[k]);
     if (trek_error_status() == TREK_OK)
         return 0;
     fprintf(stderr, "%s\n", trek_error());

@@ -44,7 +44,7 @@ typedef struct trek_grains {
     int64_t n_records, n_room;
     double factor;           /* D / W */
     bool pending;            /* the sums of some process have gradients that are not in the arenas */
-    bool broken;             /* a reduction has failed: the sums are of no use any more */
+    bool broken;             /* a pass or a reduction has failed: the sums are of no use any more */
 } trek_grains;
 
 /* grains.c */

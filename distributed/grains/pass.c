@@ -11,8 +11,10 @@
 #include "distributed/step/per_rank_step.h"
 #include "distributed/step/shares.h"
 #include "distributed/step/update.h"
+#include "distributed/step/observations.h"
 #include "distributed/system/system.h"
 #include "graph/graph_loader_internal.h"
+#include "graph/observe_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
@@ -35,6 +37,7 @@ typedef struct grain_call {
     int64_t n_grains;        /* of this process */
     int64_t first_record;    /* of these grains */
     rank_grains *of;         /* [local_ranks] */
+    trek_text *recorded;     /* [1 + n_grains] what training functions had recorded before, and in each grain */
     trek_pass_sum *sums;     /* [n_grains] */
 } grain_call;
 
@@ -65,6 +68,9 @@ static trek_status train_grain(const grain_call *c, int rank, int64_t k, const t
     if (c->training)
         trek_grains_put_buffers(g, own->model, g->first_buffers);
     trek_status status = trek_graph_run_batch(own->graph, grain, &run, &c->sums[k]);
+    if (status == TREK_OK)
+        status = trek_observations_read(own->graph);
+    c->recorded[1 + k] = trek_observations_take(own->graph);
     if (status != TREK_OK || !c->backward)
         return status;
     trek_grain_sums_add(&g->sums[rank], own->arena);
@@ -211,8 +217,9 @@ static trek_status check(const grain_call *c)
     if (!c->backward)
         return TREK_OK;
     if (c->s->state.phase == TREK_STEP_FOLDED || c->grains->broken)
-        return trek_fail(TREK_ERR_STATE, "graph_train_batch: graph: its gradients %s; call %s first",
-                         c->grains->broken ? "could not be summed" : "have been reduced",
+        return trek_fail(TREK_ERR_STATE, "graph_train_batch: graph: %s; call %s first",
+                         c->grains->broken ? "some of its gradients could not be computed or summed"
+                                           : "its gradients have been reduced",
                          c->grains->broken ? "trek_graph_zero_grad" : "trek_graph_step");
     if (c->grains->passes > 0 && !trek_accumulation_weighs(passes))
         return trek_fail(TREK_ERR_UNSUPPORTED, "graph_train_batch: graph: a second pass in a step in grains (.grain); set "
@@ -238,6 +245,32 @@ static trek_status count(const grain_call *c)
     return c->backward ? trek_job_sync_pass(s, weight, &total, NULL) : TREK_OK;
 }
 
+/* Gives the caller's graph what was recorded, in the order of grains. */
+static trek_status give_recorded(const grain_call *c)
+{
+    trek_status status = TREK_OK;
+    for (int64_t k = 0; k <= c->n_grains; k++) {
+        trek_text *text = &c->recorded[k];
+        if (text->failed)
+            status = TREK_ERR_MEMORY;
+        else if (text->length > 0 && status == TREK_OK)
+            status = trek_observations_unpack(c->s->team->graph, text->data, (int64_t)text->length);
+        trek_text_clear(text);
+    }
+    return status;
+}
+
+static trek_status run_ranks(const grain_call *c)
+{
+    trek_step *s = c->s;
+    trek_grains_keep_buffers(c->grains, s->team->replicas[0].model, c->grains->first_buffers);
+    c->recorded[0] = trek_observations_take(s->team->graph);
+    trek_status status = trek_ranks_call(s->team->ranks, run_rank, (void *)(uintptr_t)c), given = give_recorded(c);
+    for (int r = 0; r < s->team->local_ranks && c->training; r++)
+        trek_grains_put_buffers(c->grains, s->team->replicas[r].model, c->grains->first_buffers);
+    return status == TREK_OK ? given : status;
+}
+
 static trek_status run_pass(grain_call *c)
 {
     trek_step *s = c->s;
@@ -253,20 +286,18 @@ static trek_status run_pass(grain_call *c)
     if (status == TREK_OK && c->backward)
         status = trek_grains_add_records(g, c->n_grains);
     trek_team_follow_flags(s->team);
-    if (status == TREK_OK) {
-        trek_grains_keep_buffers(g, s->team->replicas[0].model, g->first_buffers);
-        status = trek_ranks_call(s->team->ranks, run_rank, c);
-        for (int r = 0; r < s->team->local_ranks && c->training; r++)
-            trek_grains_put_buffers(g, s->team->replicas[r].model, g->first_buffers);
-    }
-    if (status != TREK_OK && c->backward) { /* an evaluation has no round in which others would learn it */
-        g->broken = true;
-        trek_job_sync_failed(s, status);
-    }
+    bool began = status == TREK_OK && c->backward; /* from here on a failure leaves a part of the gradients */
     if (status == TREK_OK)
+        status = run_ranks(c);
+    if (status != TREK_OK && c->backward) /* an evaluation has no round in which others would learn it */
+        trek_job_sync_failed(s, status);
+    else if (status == TREK_OK)
         status = count(c);
-    if (status != TREK_OK)
+    if (status != TREK_OK) {
+        g->broken |= began;
+        trek_rank_here.rng_draw = c->rng_draw; /* when it is dropped and made again, it draws the same numbers */
         return status;
+    }
     g->passes += c->backward;
     trek_step_passed(&s->state, c->backward);
     return TREK_OK;
@@ -285,12 +316,14 @@ trek_var *trek_grains_train_batch(trek_step *s, const trek_batch *batch)
         c.denominator = trek_accumulation_denominator(passes, c.denominator);
     c.of = trek_calloc((size_t)s->team->local_ranks, sizeof *c.of);
     c.sums = trek_calloc((size_t)c.n_grains, sizeof *c.sums);
+    c.recorded = trek_calloc((size_t)c.n_grains + 1, sizeof *c.recorded);
     trek_job_say(&s->job, c.backward ? "forward and backward" : "forward", c.backward);
     trek_ranks_note_wait(s, c.backward);
-    trek_status status = c.of && c.sums ? run_pass(&c) : trek_error_status();
+    trek_status status = c.of && c.sums && c.recorded ? run_pass(&c) : trek_error_status();
     trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, (int)c.n_grains, trek_ranks_device(s->team->ranks, 0)) : NULL;
     for (int64_t k = 0; c.sums && k < c.n_grains; k++)
         trek_pass_sum_clear(&c.sums[k]);
+    trek_free(c.recorded);
     trek_free(c.sums);
     trek_free(c.of);
     return mean;

@@ -70,9 +70,11 @@ static trek_status list_records(trek_step *s, grain_list *list)
     const trek_grains *g = s->grains;
     int64_t own = g->n_records;
     trek_status status = TREK_OK;
+    if (g->broken)
+        status = trek_fail(TREK_ERR_STATE, "graph_step: graph: some of its gradients could not be computed or summed; call "
+                                           "trek_graph_zero_grad first");
     if (trek_job_has_others(&s->job))
-        status = trek_job_bytes_gather(s->job.comm, g->records, own * (int64_t)g->record_bytes, TREK_OK, "its grains",
-                                       &list->all);
+        status = trek_job_bytes_gather(s->job.comm, g->records, own * (int64_t)g->record_bytes, status, "its grains", &list->all);
     for (int p = 0; trek_job_has_others(&s->job) && p < s->job.processes && status == TREK_OK; p++)
         list->n += list->all.lengths[p] / (int64_t)g->record_bytes;
     if (trek_job_is_alone(&s->job))

@@ -2,16 +2,22 @@
 /* Training in grains: the bits of one rank, whatever the ranks of a process, their shares, their threads, and whether they
  * share parameters; and the values of training without grains. */
 #include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/ops.h"
+#include "data/loader_position.h"
 #include "distributed/run.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
+#include "graph/observe.h"
 #include "graph/passes.h"
 #include "nn/layers.h"
+#include "nn/module_tree.h"
 #include "nn/state_tensors.h"
 #include "optim/optimizers.h"
+#include "tensor/status_internal.h"
 #include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -187,6 +193,67 @@ static trek_var *mean_loss(trek_graph *graph, trek_var *output, const trek_batch
     return trek_mean(output, trek_dims_all(), false);
 }
 
+static atomic_int fails; /* grains with sample 12 fail */
+
+static trek_var *failing_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)arg;
+    for (int64_t k = 0; k < trek_batch_size(batch) && atomic_load(&fails); k++)
+        if (trek_batch_indices(batch)[k] == 12)
+            return trek_fail_null(TREK_ERR_CALLBACK, "sample 12");
+    trek_record_mean("size", 0.1 * (double)trek_batch_indices(batch)[0] / 3, (double)trek_batch_size(batch));
+    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
+}
+
+/* Two steps of 20 samples. A pass of the second fails on one rank, is dropped, and is made again. */
+static void train_with_failure(int ranks, bool with_failure, double *parameter, double *recorded)
+{
+    int model = DROPOUT_AND_RECOMPUTATION;
+    trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 20 });
+    trek_graph *graph = plain_graph(model);
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, failing_loss, NULL);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .ranks = ranks, .grain = 3,
+                               .optimizer = trek_adamw(NULL) };
+    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    for (int step = 0; step < 2; step++) {
+        trek_graph_start(graph, 0);
+        trek_batch *batch = trek_graph_next(graph);
+        if (step == 1 && with_failure) {
+            atomic_store(&fails, 1);
+            REFUSED(trek_graph_train_batch(graph, batch), TREK_ERR_CALLBACK, "sample 12");
+            atomic_store(&fails, 0);
+            REFUSED(trek_graph_train_batch(graph, batch), TREK_ERR_STATE, "graph_train_batch: graph: some of its gradients");
+            FAILS(trek_graph_step(graph), TREK_ERR_STATE, "graph_step: graph: some of its gradients");
+            assert_int_equal(trek_graph_zero_grad(graph), TREK_OK);
+            trek_graph_flush(graph);
+        }
+        assert_non_null(trek_graph_train_batch(graph, batch));
+        if (step == 1 || !with_failure)
+            assert_int_equal(trek_graph_flush(graph), TREK_OK);
+        assert_int_equal(trek_graph_step(graph), TREK_OK);
+    }
+    *recorded = trek_graph_latest(graph, "size");
+    double *weights = test_read(trek_var_data(trek_module_find(trek_graph_module(graph), "0.a.weight")));
+    *parameter = weights[5];
+    free(weights);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    expect_no_error();
+}
+
+static void a_failed_pass_can_be_dropped(void **state)
+{
+    (void)state;
+    double parameter, recorded, others[2];
+    train_with_failure(1, false, &parameter, &recorded);
+    for (int ranks = 1; ranks <= 3; ranks++)
+        for (int fails_once = 0; fails_once < 2; fails_once++) {
+            train_with_failure(ranks, fails_once, &others[0], &others[1]);
+            assert_true(others[0] == parameter && others[1] == recorded);
+        }
+}
+
 /* A loop of a program's own is refused; passes without .accumulate, too; and a graph can leave grain mode. */
 static void wrong_loops_are_refused(void **state)
 {
@@ -231,6 +298,7 @@ int main(void)
         cmocka_unit_test_setup(values_are_those_without_grains, clear_error),
         cmocka_unit_test_setup(one_grain_has_the_statistics_of_the_batch, clear_error),
         cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),
+        cmocka_unit_test_setup(a_failed_pass_can_be_dropped, clear_error),
         cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -303,3 +303,31 @@ bool grain_train(const grain_run *run, grain_result *result)
     trek_loader_free(&loader);
     return done;
 }
+
+/* --- drawn at random --- */
+
+uint64_t grain_drawn(uint64_t *state, uint64_t below)
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (x ^ x >> 31) % below;
+}
+
+grain_run grain_draw(uint64_t *state, int ranks)
+{
+    grain_run run = { .model = (int)grain_drawn(state, MODELS), .ranks = 1 + (int)grain_drawn(state, (uint64_t)ranks),
+                      .batch = 2 + (int)grain_drawn(state, 30), .steps = 3 + (int)grain_drawn(state, 4),
+                      .optimizer = (int)grain_drawn(state, 4) };
+    run.grain = 1 + (int)grain_drawn(state, (uint64_t)run.batch);
+    run.separate = grain_drawn(state, 2);
+    run.sharded = grain_drawn(state, 4) == 0;
+    run.clipped = grain_drawn(state, 2);
+    run.evaluates = grain_drawn(state, 4) == 0;
+    run.freezes = run.model == MLP && grain_drawn(state, 2);
+    run.accumulate = grain_drawn(state, 3) ? 0 : 2 + (int)grain_drawn(state, 2);
+    run.autocast = grain_drawn(state, 3) ? TREK_F32 : TREK_BF16;
+    run.scaled = grain_drawn(state, 4) == 0;
+    run.overflow = run.scaled ? 1 + (int)grain_drawn(state, (uint64_t)run.steps) : 0;
+    return run;
+}

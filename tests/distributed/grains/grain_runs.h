@@ -35,6 +35,9 @@ typedef struct grain_result {
 
 /* Trains. Returns false with an error. */
 bool grain_train(const grain_run *run, grain_result *result);
+/* Draws a run of up to `ranks` ranks, the same for the same state of the generator. */
+grain_run grain_draw(uint64_t *state, int ranks);
+uint64_t grain_drawn(uint64_t *state, uint64_t below);
 /* Builds a model; arg: its number, an int. */
 trek_graph *grain_build(trek_device device, void *arg);
 /* The data that all models are trained on. */

@@ -149,6 +149,25 @@ static void options_do_not_change_that(void **state)
                                                  .accumulate = 2, .steps = 4, .separate = true } }, 1);
 }
 
+/* Any of that together, as it is drawn. TREK_TEST_DRAWS says how often. */
+static void drawn_jobs_have_the_bits_of_one_process(void **state)
+{
+    (void)state;
+    char why[256];
+    const char *draws = getenv("TREK_TEST_DRAWS");
+    int n = draws ? atoi(draws) : test_short() ? 4 : 12;
+    bool gloo = trek_comm_gloo_there(why, sizeof why);
+    for (int k = 0; k < n; k++) {
+        uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 500;
+        job j = { .run = grain_draw(&seed, 3), .processes = 2 + (int)grain_drawn(&seed, 3), .uneven = (int)grain_drawn(&seed, 2),
+                  .engine = gloo && grain_drawn(&seed, 3) == 0 ? GLOO : SHARED, .shares = (int)grain_drawn(&seed, 2) };
+        j.run.evaluates = j.run.freezes = false;
+        if (j.run.sharded && j.run.ranks + j.uneven > 1) /* such ranks must share their parameters */
+            j.run.separate = false;
+        expect_same(&j, 1 + (int)grain_drawn(&seed, 3));
+    }
+}
+
 static void gloo_sums_alike(void **state)
 {
     (void)state;
@@ -190,6 +209,7 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(each_model_has_the_bits_of_one_process, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(drawn_jobs_have_the_bits_of_one_process, clear_error),
         cmocka_unit_test_setup(gloo_sums_alike, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

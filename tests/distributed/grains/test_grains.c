@@ -93,6 +93,24 @@ static void shares_do_not_change_that(void **state)
     expect_same(&(grain_run){ .model = LSTM, .ranks = 2, .grain = 100, .batch = 26, .steps = 4 });
 }
 
+/* Any of that together, as it is drawn. TREK_TEST_DRAWS says how often. */
+static void drawn_runs_have_the_bits_of_one_rank(void **state)
+{
+    (void)state;
+    const char *draws = getenv("TREK_TEST_DRAWS");
+    int n = draws ? atoi(draws) : test_short() ? 10 : 40;
+    double shares[8];
+    for (int k = 0; k < n; k++) {
+        uint64_t seed = test_seed() * 1000003 + (uint64_t)k;
+        grain_run run = grain_draw(&seed, 8);
+        for (int r = 0; r < run.ranks; r++)
+            shares[r] = 1 + (double)grain_drawn(&seed, 40) / 10;
+        run.shares = grain_drawn(&seed, 2) ? shares : NULL;
+        run.n_shares = run.shares ? run.ranks : 0;
+        expect_same(&run);
+    }
+}
+
 /* A run without grains gives the same values up to rounding, if no layer couples samples. */
 static void values_are_those_without_grains(void **state)
 {
@@ -295,6 +313,7 @@ int main(void)
         cmocka_unit_test_setup(a_divided_state_does_not_change_that, clear_error),
         cmocka_unit_test_setup(runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(shares_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(drawn_runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(values_are_those_without_grains, clear_error),
         cmocka_unit_test_setup(one_grain_has_the_statistics_of_the_batch, clear_error),
         cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),

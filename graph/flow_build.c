@@ -136,7 +136,7 @@ static void connect_node(trek_flow *flow, int index)
         node->inputs = inputs;
         node->n_inputs = 1 + used;
     }
-    const trek_graph *nested = trek_graph_from_module(trek_verb_taker(node->module));
+    const trek_graph *nested = trek_graph_of(trek_verb_taker(node->module));
     if (nested && nested->layout.n_inputs != node->n_inputs)
         trek_flow_mistake(flow, "nested graph %d: got %d inputs; it takes %d", node->number, node->n_inputs,
                           nested->layout.n_inputs);

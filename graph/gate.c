@@ -264,7 +264,7 @@ static const trek_module_class switch_batch_class = {
 static trek_status refuse_states(const char *path, trek_module *module, void *arg)
 {
     (void)arg;
-    const trek_graph *graph = trek_graph_from_module(module);
+    const trek_graph *graph = trek_graph_of(module);
     if (!graph || graph->layout.n_states == 0)
         return TREK_OK;
     return trek_fail(TREK_ERR_UNSUPPORTED,

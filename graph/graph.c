@@ -119,10 +119,24 @@ const trek_module_class trek_graph_class = {
 
 trek_module *trek_graph_module(trek_graph *graph) { return (trek_module *)graph; }
 
-trek_graph *trek_graph_from_module(trek_module *module)
+trek_graph *trek_graph_of(trek_module *module)
 {
     return module && !trek_gone(module, "graph_from_module", "the module") &&
         module->own->klass == &trek_graph_class ? (trek_graph *)module : NULL;
+}
+
+trek_graph *trek_graph_from_module(trek_module *module)
+{
+    if (!module)
+        return trek_fail_missing("graph_from_module", "module"), NULL;
+    trek_graph *graph = trek_graph_of(module);
+    if (!graph && trek_error_status() == TREK_OK)
+        trek_fail(
+            TREK_ERR_ARGUMENT,
+            "graph_from_module: module: it is of class \"%s\"; must be a graph: trek_flow_build(trek_flow_from(module)) makes "
+            "one of it",
+            module->own->klass->name);
+    return graph;
 }
 
 void trek_graph_free(trek_graph **graph)
@@ -140,7 +154,7 @@ void trek_graph_free(trek_graph **graph)
 static trek_status remember_part(const char *name, trek_module *module, void *arg)
 {
     (void)name;
-    trek_graph *graph = arg, *found = trek_graph_from_module(module);
+    trek_graph *graph = arg, *found = trek_graph_of(module);
     if (trek_is_loop(module)) {
         if (trek_array_grow(&graph->loops, &graph->cap_loops, graph->n_loops + 1, sizeof *graph->loops) != TREK_OK)
             return TREK_ERR_MEMORY;
@@ -411,6 +425,15 @@ trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, doub
     if (!(weight >= 0) || isinf(weight))
         return trek_fail(TREK_ERR_ARGUMENT, "graph_backward_weighted: weight: %g; must be finite and not negative", weight);
     return loss ? backward(s, loss, weight) : trek_fail_missing("graph_backward_weighted", "loss");
+}
+
+trek_status trek_graph_grad(trek_graph *graph, trek_var *loss, trek_var *const *inputs, int n, const trek_backward_opts *opts,
+                            trek_var **grads)
+{
+    trek_stepper *s = stepper_of(graph, "graph_grad");
+    if (!s)
+        return trek_error_status();
+    return loss ? s->klass->grad(s, loss, inputs, n, opts, grads) : trek_fail_missing("graph_grad", "loss");
 }
 
 trek_status trek_graph_reduce(trek_graph *graph)

@@ -157,6 +157,8 @@ struct trek_graph {
 };
 
 extern const trek_module_class trek_graph_class;
+/* Returns the module as a graph if it is one, otherwise NULL without an error. */
+trek_graph *trek_graph_of(trek_module *module);
 
 /* Returns whether ranks get the whole of input k. */
 static inline bool trek_graph_input_is_whole(const struct trek_graph *graph, int k)

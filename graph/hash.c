@@ -68,7 +68,7 @@ static bool describe_parts(trek_text *text, trek_module *module);
 /* Describes what the module is made of, after its class's name. */
 static bool describe_inside(trek_text *text, trek_module *module)
 {
-    trek_graph *nested = trek_graph_from_module(module);
+    trek_graph *nested = trek_graph_of(module);
     if (nested) {
         char hash[TREK_GRAPH_HASH_TEXT];
         if (!trek_graph_hash(nested, hash, sizeof hash))

@@ -7,8 +7,8 @@
 
 TREK_BEGIN
 
-/* Returns the module as a graph if it is one, otherwise NULL without an error. To make a graph from any other module, call
- * trek_flow_build(trek_flow_from(module)). */
+/* Returns the module as a graph. To make a graph from any other module, call trek_flow_build(trek_flow_from(module)).
+ * Errors: NULL with ARGUMENT if the module is not a graph; the class of a graph (trek_module_class_of) is called "graph". */
 TREK_API trek_graph *trek_graph_from_module(trek_module *module);
 /* Returns the number of the graph's tags, or 0 if `graph` is NULL. */
 TREK_API int trek_graph_tag_count(const trek_graph *graph);

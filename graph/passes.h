@@ -4,6 +4,7 @@
 #ifndef TREK_GRAPH_PASSES_H
 #define TREK_GRAPH_PASSES_H
 
+#include "autograd/grad.h"
 #include "graph/graph.h"
 
 TREK_BEGIN
@@ -34,6 +35,17 @@ TREK_API const char *trek_graph_input_name(const trek_graph *graph, int k);
  * With weight 0 the parameters that the loss uses get gradients of 0, even if the loss is NaN.
  * Errors: ARGUMENT if `weight` is negative or not finite. */
 TREK_API trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, double weight);
+/* Computes gradients as trek_grad does, for a loss of the batch of all processes that train the graph: the gradients that one
+ * device would compute. The loss is a scalar and counts with its weight, as in trek_graph_backward. Gradients of parameters are
+ * added up over the processes; gradients of other inputs, such as the rows of this process, are its own part. With .create_graph
+ * the results have a history: a loss that uses them (a penalty, a product with second derivatives) has the gradients of one
+ * device, too. With one process it is trek_grad. opts may be NULL.
+ * Collective: every process calls it, with the same parameters in the same order, and every process goes backward through its
+ * results if one does.
+ * Errors: those of trek_grad and of collectives. Fails with SHAPE if the loss is not a scalar, with STATE in a loss that runs on
+ * a rank or if parameters are averaged, and with UNSUPPORTED in a step that several processes capture. */
+TREK_API trek_status trek_graph_grad(trek_graph *graph, trek_var *loss, trek_var *const *inputs, int n,
+                                     const trek_backward_opts *opts, trek_var **grads);
 /* Makes the gradients ready for reading before the step: it reduces them over all ranks and, if passes are weighted, divides
  * them so that they are the mean of the passes. It is a collective: every process must call it. */
 TREK_API trek_status trek_graph_reduce(trek_graph *graph);

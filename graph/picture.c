@@ -143,7 +143,7 @@ static trek_status describe_module(trek_picture_node *node, const sources *s, co
         status = add_shape(node, s, module);
     if (status == TREK_OK)
         status = add_time(node, s);
-    if (status == TREK_OK && s->opts.children && !trek_graph_from_module(module))
+    if (status == TREK_OK && s->opts.children && !trek_graph_of(module))
         status = add_children(node, module);
     return status;
 }
@@ -177,7 +177,7 @@ static trek_status make_node(const sources *s, trek_graph *graph, const char *pa
         node->n_head = node->n_lines;
         return status;
     }
-    trek_graph *nested = trek_graph_from_module(from->module);
+    trek_graph *nested = trek_graph_of(from->module);
     if (nested && (s->opts.nested == TREK_OFF || depth < s->opts.nested)) {
         node->kind = TREK_PICTURE_NESTED;
         node->inside = make(s, nested, node->path, depth + 1);

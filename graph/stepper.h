@@ -4,6 +4,7 @@
 #ifndef TREK_GRAPH_STEPPER_H
 #define TREK_GRAPH_STEPPER_H
 
+#include "autograd/grad.h"
 #include "data/loader.h"
 #include "graph/graph.h"
 #include "graph/metric.h"
@@ -23,6 +24,9 @@ typedef struct trek_stepper_class {
     trek_var *(*forward)(trek_stepper *self, trek_var *const *inputs, int n);
     /* Runs one pass, with gradients of this graph's parameters only. weight < 0: not stated. */
     trek_status (*backward)(trek_stepper *self, trek_var *loss, double weight);
+    /* Gradients as results, over all processes. */
+    trek_status (*grad)(trek_stepper *self, trek_var *loss, trek_var *const *inputs, int n, const trek_backward_opts *opts,
+                        trek_var **grads);
     trek_status (*reduce)(trek_stepper *self);
     trek_status (*step)(trek_stepper *self);
     trek_status (*zero_grad)(trek_stepper *self);

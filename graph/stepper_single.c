@@ -76,6 +76,13 @@ static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight
     return status;
 }
 
+static trek_status grad(trek_stepper *stepper, trek_var *loss, trek_var *const *inputs, int n, const trek_backward_opts *opts,
+                        trek_var **grads)
+{
+    (void)stepper;
+    return trek_grad(&loss, 1, inputs, n, NULL, opts, grads);
+}
+
 static trek_var *train_batch(trek_stepper *stepper, const struct trek_batch *batch)
 {
     single *s = (single *)stepper;
@@ -333,7 +340,8 @@ static const struct trek_stepper_capture single_capture = {
 };
 
 static const trek_stepper_class single_class = {
-    .name = "single", .free = free_single, .forward = forward, .backward = backward, .reduce = reduce, .step = step,
+    .name = "single", .free = free_single, .forward = forward, .backward = backward, .grad = grad,
+    .reduce = reduce, .step = step,
     .zero_grad = zero_grad, .train = train, .freeze = freeze, .parameters_changed = parameters_changed,
     .set_optimizer = set_optimizer, .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr,
     .train_batch = train_batch,

@@ -31,7 +31,7 @@ static trek_graph *owner_of(trek_graph *graph, const char *path, const char **na
         module = child;
         rest += size + 1;
     }
-    trek_graph *owner = trek_graph_from_module(module);
+    trek_graph *owner = trek_graph_of(module);
     if (!*rest || !owner) {
         trek_path_tell_where(function, path, rest, module);
         return NULL;
@@ -154,7 +154,7 @@ static trek_status add_line(const char *path, trek_module *module, void *arg)
                      (long long)trek_module_param_count(module));
     if (all_frozen(module))
         trek_text_add(text, ", frozen");
-    const trek_graph *graph = trek_graph_from_module(module);
+    const trek_graph *graph = trek_graph_of(module);
     for (int k = 0, shown = 0; graph && k < graph->layout.n_tags; k++)
         if (!*path || graph->layout.tags[k].name[0] != '_')
             trek_text_format(text, "%s#%s", shown++ ? " " : "  ", graph->layout.tags[k].name);
@@ -350,7 +350,7 @@ typedef struct metric_walk {
 static trek_status tell_graph(const char *path, trek_module *module, void *arg)
 {
     const metric_walk *walk = arg;
-    const trek_graph *graph = trek_graph_from_module(module);
+    const trek_graph *graph = trek_graph_of(module);
     trek_status status = TREK_OK;
     for (int k = 0; graph && k < graph->n_observations && status == TREK_OK; k++) {
         const trek_observation *o = &graph->observations[k];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exports watched runs in the formats of other programs. A run is given by its folder (FOLDER/RUN) and may still be running. */
+/* Exports watched runs in the formats of other programs. A run is given by its folder (FOLDER/RUN) and may still be running. The
+ * functions are in the plug-in libtrek-monitor (Debian: libtrek0.2-monitor) and fail with UNSUPPORTED without it. */
 #ifndef TREK_MONITOR_EXPORT_H
 #define TREK_MONITOR_EXPORT_H
 

@@ -167,7 +167,7 @@ static char *link_end(const trek_graph *graph, const char *path, const trek_pict
     if (inner) {
         int last = inner->n_nodes - 1;
         const trek_picture_node *end = &inner->nodes[!arrives ? last : port < inner->n_inputs ? port : 0];
-        return name_of(trek_graph_from_module(module_of(graph, node)), node->path, end);
+        return name_of(trek_graph_of(module_of(graph, node)), node->path, end);
     }
     return node->kind == TREK_PICTURE_MODULE ? end_of(node->path, module_of(graph, node), arrives) : name_of(graph, path, node);
 }
@@ -180,7 +180,7 @@ static const char *label_of(const trek_graph *graph, const trek_picture *p, cons
     if (edge->port < 1 || (to->kind != TREK_PICTURE_MODULE && to->kind != TREK_PICTURE_NESTED))
         return "";
     trek_module *module = module_of(graph, to);
-    trek_graph *nested = trek_graph_from_module(module);
+    trek_graph *nested = trek_graph_of(module);
     if (nested)
         return edge->port < nested->layout.n_inputs ? nested->layout.inputs[edge->port].name : "";
     for (int k = 0; module->own->klass->input_names && module->own->klass->input_names[k]; k++)
@@ -210,7 +210,7 @@ static void add_node(writing *w, trek_graph *graph, const char *path, const trek
         trek_module *module = module_of(graph, node);
         add_module(w, node->path, module, node->inside || is_sequence(module));
         if (node->inside)
-            add_picture(w, trek_graph_from_module(module), node->path, node->inside);
+            add_picture(w, trek_graph_of(module), node->path, node->inside);
         else
             add_children(w, node->path, module);
         return;

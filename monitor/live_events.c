@@ -4,8 +4,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "monitor/event_file.h"
 #include "monitor/monitor_internal.h"
+#include "monitor/viewer.h"
 
 /* Writes as much as possible, including what was collected earlier. Called with the lock held. */
 static void put_events(trek_monitor *m, trek_text *events)
@@ -29,28 +29,26 @@ void trek_monitor_events_open(trek_monitor *m)
 {
     char host[256] = "host";
     trek_text begin = { 0 };
+    if (trek_viewer_event_begin(&begin, m->started) != TREK_OK) {
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "the run is watched without TensorBoard: %s", trek_error());
+        trek_error_clear();
+        return;
+    }
     gethostname(host, sizeof host - 1);
     char *name = trek_format("events.out.tfevents.%lld.%s.%d", (long long)m->started, host, m->process);
     m->events = name ? trek_monitor_open_file(m, name, O_WRONLY) : -1;
     trek_free(name);
-    trek_event_begin(&begin, m->started);
     put_events(m, &begin);
 }
 
 void trek_monitor_events_add(trek_monitor *m, const char *line, size_t length)
 {
-    trek_run_record record;
     trek_text events = { 0 };
     bool clean = trek_error_status() == TREK_OK;
     if (m->events < 0)
         return;
-    if (trek_run_record_read(&record, line, length) == TREK_OK) {
-        record.process = m->process;
-        m->events_step = record.step > m->events_step ? record.step : m->events_step;
-        trek_event_add(&events, &record, m->events_step);
+    if (trek_viewer_event_line(&events, line, length, m->process, &m->events_step) == TREK_OK)
         put_events(m, &events);
-        trek_run_record_clear(&record);
-    }
     if (clean)
         trek_error_clear();
 }

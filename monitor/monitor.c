@@ -478,7 +478,7 @@ static void on_stepped(trek_graph *graph)
 static void on_flushing(trek_graph *graph)
 {
     trek_monitor *m = watching(graph);
-    trek_run_value *values = m && m->process == 0 ? trek_calloc((size_t)graph->n_observations + 1, sizeof *values) : NULL;
+    trek_monitor_point *values = m && m->process == 0 ? trek_calloc((size_t)graph->n_observations + 1, sizeof *values) : NULL;
     int n = 0;
     for (int k = 0; values && k < graph->n_observations; k++) {
         trek_observation *o = &graph->observations[k];

@@ -40,7 +40,7 @@ typedef struct trek_monitor_opts {
      * PROGRAM-YYYYMMDD-HHMMSS, for several processes PROGRAM-job-NUMBER (Slurm's number or the launcher's process). */
     const char *name;
     int64_t epochs;     /* how many epochs will be trained; 0: not known (trek_trainer_run sets its own) */
-    /* Also writes TensorBoard's event file for `tensorboard --logdir FOLDER`; monitor/export.h describes it.
+    /* Also writes TensorBoard's event file for `tensorboard --logdir FOLDER`; monitor/export.h describes it, and what it needs.
      * TREK_TENSORBOARD=1 in the environment does this, too. Default false. */
     bool tensorboard;
     double interval_s;  /* least seconds between two points of a curve; TREK_ZERO: every step; default 0.25 */

@@ -8,7 +8,6 @@
 
 #include "graph/timeline_times.h"
 #include "monitor/monitor.h"
-#include "monitor/run_record.h"
 #include "nn/text.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
@@ -168,8 +167,12 @@ trek_status trek_monitor_graph_record(trek_monitor *monitor, trek_graph *graph);
 /* --- tell.c --- */
 void trek_monitor_introduce(trek_monitor *monitor);
 void trek_monitor_log_line(trek_monitor *monitor, trek_log_level level, const char *text);
+typedef struct trek_monitor_point {
+    const char *name;
+    double value;
+} trek_monitor_point;
 /* Called at an epoch's end in a program's own loop. */
-void trek_monitor_flushed(trek_monitor *monitor, int64_t epoch, const trek_run_value *values, int n);
+void trek_monitor_flushed(trek_monitor *monitor, int64_t epoch, const trek_monitor_point *values, int n);
 
 /* --- identity.c: names, and nothing that is open yet --- */
 trek_monitor *trek_monitor_make(const trek_monitor_opts *opts);

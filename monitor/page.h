@@ -12,8 +12,8 @@
  *     /metrics                                 these metrics of the only run, if one run is shown
  *     /api/runs/NAME/want-histograms           POST
  *
- * It needs libmicrohttpd (Debian: libmicrohttpd12), which is opened when the first page is served. Its only thread has a lower
- * priority than those that train. */
+ * It needs the plug-in libtrek-monitor (Debian: libtrek0.2-monitor) and libmicrohttpd (libmicrohttpd12), which are opened when
+ * the first page is served. Its only thread has a lower priority than those that train. */
 #ifndef TREK_MONITOR_PAGE_H
 #define TREK_MONITOR_PAGE_H
 
@@ -39,8 +39,8 @@ typedef struct trek_page_opts {
 
 /* Serves a page until it is freed by trek_page_free, and returns it. If the address is loopback, requests that name another
  * host are refused, so that no web page can read it through a name that leads to this machine.
- * Errors: ARGUMENT. IO if the folder does not exist or the port is in use. UNSUPPORTED without libmicrohttpd. MEMORY. NULL is
- * returned. */
+ * Errors: ARGUMENT. IO if the folder does not exist or the port is in use. UNSUPPORTED without the plug-in or libmicrohttpd.
+ * MEMORY. NULL is returned. */
 TREK_API trek_page *trek_page_serve(const trek_page_opts *opts);
 /* Serves the page that the environment variable TREK_MONITOR asks for: PORT, ADDRESS:PORT or [ADDRESS]:PORT, where port 0 is
  * any free port. It prints the address on standard error. Returns NULL without an error if the variable is not set or empty.

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "monitor/monitor_internal.h"
-#include "nn/safetensors.h"
+#include "nn/json.h"
 #include "nn/utf8.h"
 
 void trek_monitor_value(trek_text *line, double value)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reports: the live page of runs as one HTML file that can be kept, sent or shown without a server. */
+/* Reports: the live page of runs as one HTML file that can be kept, sent or shown without a server. They need the plug-in
+ * libtrek-monitor (Debian: libtrek0.2-monitor). */
 #ifndef TREK_MONITOR_REPORT_H
 #define TREK_MONITOR_REPORT_H
 

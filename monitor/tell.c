@@ -273,7 +273,7 @@ trek_status trek_monitor_log(trek_monitor *m, trek_log_level level, const char *
 }
 
 /* The point of trek_graph_flush. */
-void trek_monitor_flushed(trek_monitor *m, int64_t epoch, const trek_run_value *values, int n)
+void trek_monitor_flushed(trek_monitor *m, int64_t epoch, const trek_monitor_point *values, int n)
 {
     trek_text line = { 0 };
     bool first = true;

@@ -300,3 +300,23 @@ bool trek_json_skip(trek_json *json)
     } while (depth > 0);
     return true;
 }
+
+/* --- writing ------------------------------------------------------------------------- */
+
+void trek_json_string(trek_text *out, const char *string)
+{
+    trek_text_add(out, "\"");
+    for (const char *p = string; *p; p++) {
+        const char *from = p;
+        while (*p && *p != '"' && *p != '\\' && (unsigned char)*p >= 0x20)
+            p++;
+        trek_text_bytes(out, from, (size_t)(p - from));
+        if (!*p)
+            break;
+        if (*p == '"' || *p == '\\')
+            trek_text_format(out, "\\%c", *p);
+        else
+            trek_text_format(out, "\\u%04x", (unsigned)(unsigned char)*p);
+    }
+    trek_text_add(out, "\"");
+}

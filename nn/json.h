@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Just enough JSON to read headers, parsed strictly. Every function returns false after an error, which is then set
- * (FORMAT or MEMORY) and names the position. */
+/* Just enough JSON to read headers, parsed strictly, and to write strings. Every function that reads returns false after an
+ * error, which is then set (FORMAT or MEMORY) and names the position. */
 #ifndef TREK_NN_JSON_H
 #define TREK_NN_JSON_H
 
@@ -33,5 +33,8 @@ bool trek_json_number(trek_json *json, double *value, bool *whole, int64_t *inte
 bool trek_json_literal(trek_json *json, int *value);
 /* Skips a value and everything in it, up to 64 levels deep. */
 bool trek_json_skip(trek_json *json);
+
+/* Appends a string in JSON, including the quotes. */
+void trek_json_string(trek_text *out, const char *string);
 
 #endif

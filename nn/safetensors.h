@@ -67,7 +67,5 @@ trek_status trek_safetensors_add_file(trek_state *state, const char *path, const
 /* The file names that Hugging Face's programs use: a single file, or an index that tells which file has which tensor. */
 #define TREK_SAFETENSORS_MODEL "model.safetensors"
 #define TREK_SAFETENSORS_INDEX "model.safetensors.index.json"
-/* Appends a string in JSON, including the quotes. */
-void trek_json_string(trek_text *out, const char *string);
 
 #endif

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "nn/json.h"
 #include "nn/replace_file.h"
 #include "nn/safetensors.h"
 #include "tensor/dtypes.h"

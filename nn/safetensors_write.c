@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "nn/checksum.h"
+#include "nn/json.h"
 #include "nn/replace_file.h"
 #include "nn/safetensors.h"
 #include "tensor/copies.h"
@@ -17,24 +18,6 @@
 #include "tensor/status_internal.h"
 
 /* --- the header ---------------------------------------------------------------------- */
-
-void trek_json_string(trek_text *out, const char *string)
-{
-    trek_text_add(out, "\"");
-    for (const char *p = string; *p; p++) {
-        const char *from = p;
-        while (*p && *p != '"' && *p != '\\' && (unsigned char)*p >= 0x20)
-            p++;
-        trek_text_bytes(out, from, (size_t)(p - from));
-        if (!*p)
-            break;
-        if (*p == '"' || *p == '\\')
-            trek_text_format(out, "\\%c", *p);
-        else
-            trek_text_format(out, "\\u%04x", (unsigned)(unsigned char)*p);
-    }
-    trek_text_add(out, "\"");
-}
 
 static void write_pair(trek_text *out, const char *key, const char *text)
 {

@@ -18,6 +18,7 @@ typedef struct sync_call {
     trek_batch_norm_layer *layer; /* valid during forward */
     const trek_rank_collectives *ranks; /* the layer's own, retained; NULL if the thread's rank context has them */
     int64_t channels;
+    double eps;
     double total;             /* the number of values per channel over all ranks */
     double *mean, *variance, *rstd; /* [C] over all ranks, after the exchange */
     double *first, *second;   /* [C] this rank's mean and squared deviations; scratch in backward */
@@ -34,6 +35,7 @@ static sync_call *call_new(trek_batch_norm_layer *layer)
     double *at = call->values;
     call->layer = layer;
     call->channels = n;
+    call->eps = layer->eps;
     call->mean = at, call->variance = at + n, call->rstd = at + 2 * n;
     call->first = at + 3 * n, call->second = at + 4 * n, call->sums = at + 5 * n;
     return call;
@@ -51,12 +53,18 @@ static void call_free(void *data)
     trek_free(data);
 }
 
-static trek_status exchange(const sync_call *call, double *values, int64_t count)
+/* Sums over the ranks `own`, or over those of the thread's rank context if that is NULL. */
+static trek_status exchange_over(const trek_rank_collectives *own, double *values, int64_t count)
 {
-    const trek_rank_collectives *ranks = call->ranks ? call->ranks : trek_rank_here.collectives;
+    const trek_rank_collectives *ranks = own ? own : trek_rank_here.collectives;
     if (!ranks)
         return trek_fail(TREK_ERR_STATE, "sync_batch_norm: the forward was split over ranks, but its backward is not");
     return ranks->sum(values, count, ranks->arg);
+}
+
+static trek_status exchange(const sync_call *call, double *values, int64_t count)
+{
+    return exchange_over(call->ranks, values, count);
 }
 
 static trek_status to_host(const trek_var *var, double *values, int64_t n)
@@ -175,6 +183,114 @@ static trek_status sync_forward(trek_function_context *context, trek_var *const 
     return status == TREK_OK ? update_running(call) : status;
 }
 
+/* --- a sum over ranks as an op ---------------------------------------------------------------- */
+
+/* Each rank gives numbers, and all get their sum. The gradient that one rank's numbers get is the sum of the gradients
+ * that arrive at the result on all ranks, so the backward is the same op. Its data are the ranks, as sync_call has
+ * them. */
+typedef struct rank_sum {
+    const trek_rank_collectives *ranks;
+} rank_sum;
+
+static void rank_sum_free(void *data)
+{
+    hold(((rank_sum *)data)->ranks, -1);
+    trek_free(data);
+}
+
+static trek_status rank_sum_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                                    int n_outputs)
+{
+    (void)n_inputs, (void)n_outputs;
+    const rank_sum *sum = trek_function_data(context);
+    int64_t n = trek_var_numel(inputs[0]);
+    double *values = trek_calloc((size_t)n + 1, sizeof *values);
+    trek_status status = values ? to_host(inputs[0], values, n) : trek_error_status();
+    if (status == TREK_OK)
+        status = exchange_over(sum->ranks, values, n);
+    trek_tensor *made = status != TREK_OK ? NULL
+        : trek_tensor_from_data(values, trek_var_shape(inputs[0]), TREK_F64, trek_var_device(inputs[0]));
+    outputs[0] = made ? trek_cast(trek_var_from(made), trek_var_dtype(inputs[0])) : NULL;
+    trek_free(values);
+    return trek_error_status();
+}
+
+static trek_var *sum_over(const trek_rank_collectives *ranks, trek_var *numbers);
+
+static trek_status rank_sum_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
+                                     int n_inputs)
+{
+    (void)n_grads, (void)n_inputs;
+    input_grads[0] = sum_over(((rank_sum *)trek_function_data(context))->ranks, grads[0]);
+    return trek_error_status();
+}
+
+static const trek_function rank_sum_function = { "sum_over_ranks", rank_sum_forward, rank_sum_backward, rank_sum_free };
+
+static trek_var *sum_over(const trek_rank_collectives *ranks, trek_var *numbers)
+{
+    rank_sum *sum = numbers ? trek_calloc(1, sizeof *sum) : NULL;
+    if (!sum)
+        return NULL;
+    hold(sum->ranks = ranks, 1);
+    return trek_function_apply_one(&rank_sum_function, sum, &numbers, 1);
+}
+
+/* --- backward that is recorded ------------------------------------------------------------------ */
+
+/* Returns x in the dtype in which sums are made. */
+static trek_var *widened(trek_var *x)
+{
+    return trek_var_dtype(x) == TREK_F64 ? x : trek_cast(x, TREK_F32);
+}
+
+/* 1 / sqrt(variance + eps); 0 where that would be 1 / 0, as in forward. */
+static trek_var *rstd_of(trek_var *variance, double eps)
+{
+    if (eps != 0)
+        return trek_rsqrt(trek_add_scalar(variance, eps));
+    trek_var *flat = trek_eq_scalar(variance, 0);
+    return trek_masked_fill(trek_rsqrt(trek_masked_fill(variance, flat, 1)), flat, 0);
+}
+
+/* The formula of sync_backward in plain ops, which are recorded, with the statistics as functions of x. All ranks make
+ * the same sums in the same order, here and in the gradients of this. */
+static trek_status recorded_backward(trek_function_context *context, trek_var *dy, int n_inputs, trek_var **input_grads)
+{
+    const sync_call *call = trek_function_data(context);
+    trek_var *x = trek_saved(context, 0), *weight = n_inputs > 1 ? trek_saved(context, 3) : NULL;
+    if (!x || !dy || (n_inputs > 1 && !weight))
+        return trek_error_status();
+    trek_shape channels = { .ndim = trek_var_ndim(x) };
+    trek_dims_list others = { 0 };
+    for (int d = 0; d < channels.ndim; d++) {
+        channels.sizes[d] = d == 1 ? call->channels : 1;
+        if (d != 1)
+            others.sizes[others.ndim++] = d;
+    }
+    double share = call->total > 0 ? 1 / call->total : 0;
+    trek_var *wide = widened(x), *seed = widened(dy);
+    trek_var *mean = trek_mul_scalar(sum_over(call->ranks, trek_sum(wide, others, false)), share);
+    trek_var *centred = trek_sub(wide, trek_reshape(mean, channels));
+    trek_var *variance = trek_mul_scalar(sum_over(call->ranks, trek_sum(trek_square(centred), others, false)), share);
+    trek_var *rstd = rstd_of(variance, call->eps), *normal = trek_mul(centred, trek_reshape(rstd, channels));
+    trek_var *of_bias = trek_sum(seed, others, false), *of_weight = trek_sum(trek_mul(seed, normal), others, false);
+    if (weight) {
+        input_grads[1] = of_weight;
+        input_grads[2] = of_bias;
+    }
+    if (!trek_needs_grad(context, 0))
+        return trek_error_status();
+    trek_var *sums = sum_over(call->ranks, trek_cat((trek_var *[]){ of_bias, of_weight }, 2, 0));
+    trek_var *through_mean = trek_reshape(trek_mul_scalar(trek_narrow(sums, 0, 0, call->channels), share), channels);
+    trek_var *through_spread = trek_reshape(trek_mul_scalar(trek_narrow(sums, 0, call->channels, call->channels), share),
+                                            channels);
+    trek_var *dx = trek_sub(trek_sub(seed, through_mean), trek_mul(normal, through_spread));
+    trek_var *scale = weight ? trek_mul(rstd, widened(weight)) : rstd;
+    input_grads[0] = trek_mul(dx, trek_reshape(scale, channels));
+    return trek_error_status();
+}
+
 /* --- backward ------------------------------------------------------------------------------- */
 
 /* Returns the part of dx that goes through the statistics, shift + (x - mean) slope, computed by the batch norm
@@ -203,7 +319,7 @@ static trek_status sync_backward(trek_function_context *context, trek_var *const
     sync_call *call = trek_function_data(context);
     int64_t n = call->channels;
     if (trek_grad_enabled())
-        return trek_fail(TREK_ERR_UNSUPPORTED, "sync_batch_norm: create_graph: not possible over several ranks");
+        return recorded_backward(context, grads[0], n_inputs, input_grads);
     trek_var *x = trek_saved(context, 0), *mean = trek_saved(context, 1), *rstd = trek_saved(context, 2);
     trek_var *weight = n_inputs > 1 ? trek_saved(context, 3) : NULL,
         *wide = weight ? trek_cast(weight, TREK_F64) : filled(call, 1, x);

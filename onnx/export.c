@@ -106,7 +106,7 @@ static const char *nth(const char *const *names, int k)
 static trek_status name_ends(trek_onnx *x)
 {
     const trek_module_class *klass = x->module->own->klass;
-    trek_graph *graph = trek_graph_from_module(x->module);
+    trek_graph *graph = trek_graph_of(x->module);
     for (int k = 0; k < x->n_inputs; k++) {
         const char *name = listed_name(x->opts->input_names, k);
         name = name ? name : graph ? trek_graph_input_name(graph, k) : k > 0 ? nth(klass->input_names, k - 1) : NULL;
@@ -149,7 +149,7 @@ static trek_status check_opts(const char *path, trek_var *const *inputs, int n, 
 
 static trek_status set_up(trek_onnx *x, trek_var *const *inputs)
 {
-    trek_graph *graph = trek_graph_from_module(x->module);
+    trek_graph *graph = trek_graph_of(x->module);
     x->opset = x->opts->opset ? x->opts->opset : 17;
     x->n_results = x->opts->n_results ? x->opts->n_results : 1;
     while (x->opts->tags && x->opts->tags[x->n_tags])
@@ -208,7 +208,7 @@ static trek_var *example(const trek_onnx *x, trek_var *input, int k, int run)
 
 static trek_status forward(trek_onnx *x, trek_var *const *inputs, trek_var **results)
 {
-    trek_graph *graph = trek_graph_from_module(x->module);
+    trek_graph *graph = trek_graph_of(x->module);
     if (!graph)
         return trek_forward_results(x->module, inputs, x->n_inputs, results, x->n_results);
     if (x->n_results > 1)
@@ -590,7 +590,7 @@ static trek_status note_module(const char *name, trek_module *module, void *arg)
         return TREK_ERR_MEMORY;
     b->modules[b->n_modules].module = module;
     b->modules[b->n_modules++].training = module->own->training;
-    trek_graph *graph = trek_graph_from_module(module);
+    trek_graph *graph = trek_graph_of(module);
     if (graph && graph->layout.n_states > 0)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "onnx_export: graph %s: it carries state from one forward to the next; make it an input",

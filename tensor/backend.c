@@ -2,7 +2,6 @@
 /* The backends of this process, which are opened when they are first needed. */
 #include "tensor/backend.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,27 +22,13 @@ static char cuda_problem[512];
 
 static void open_cuda(void)
 {
-    char why[400] = "";
-    void *library = trek_plugin_open("trek-cuda", why, sizeof why);
-    if (!library) {
-        snprintf(cuda_problem, sizeof cuda_problem, "no CUDA device: the plug-in libtrek-cuda cannot be opened: %s", why);
+    char why[450] = "";
+    if (!trek_plugin_fill("trek-cuda", TREK_BACKEND_OPEN, TREK_BACKEND_ABI, &cuda_backend, why, sizeof why)) {
+        snprintf(cuda_problem, sizeof cuda_problem, "no CUDA device: %s", why);
         return;
     }
-    trek_backend_open_fn open;
-    void *symbol = dlsym(library, TREK_BACKEND_OPEN);
-    memcpy(&open, &symbol, sizeof open);
-    if (!symbol) {
-        snprintf(cuda_problem, sizeof cuda_problem, "no CUDA device: libtrek-cuda is no plug-in of trek");
-    } else if (open(TREK_BACKEND_ABI, &trek_host_table, &cuda_backend, why, sizeof why) != TREK_OK) {
-        snprintf(cuda_problem, sizeof cuda_problem, "no CUDA device: %s", why);
-    } else if (cuda_backend.abi != TREK_BACKEND_ABI) {
-        snprintf(cuda_problem, sizeof cuda_problem, "no CUDA device: libtrek-cuda is of another version of trek");
-    } else {
-        trek_backends[TREK_CUDA] = &cuda_backend;
-        trek_ranges_start();
-        return; /* never closed, because its kernels are in the table */
-    }
-    dlclose(library);
+    trek_backends[TREK_CUDA] = &cuda_backend;
+    trek_ranges_start();
 }
 
 const trek_backend *trek_backend_find(trek_device_type type, char *why, size_t size)

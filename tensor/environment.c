@@ -79,12 +79,6 @@ int trek_environment_local_rank(void)
     return 0;
 }
 
-const char *trek_environment_library(const char *name)
-{
-    const char *text = secure_getenv(name);
-    return text && *text ? text : NULL;
-}
-
 /* --- all at once -------------------------------------------------------------------------------------------------- */
 
 typedef struct rule {

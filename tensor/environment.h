@@ -19,10 +19,6 @@ int trek_environment_local_rank(void);
 /* Returns a whole number from low to high, decimal or 0x..; `unset` if the variable is not set, empty or invalid. */
 long trek_environment_number(const char *name, long low, long high, long unset);
 
-/* Returns the library, or the folders of libraries, that a variable names. Returns NULL if there is none, or if the
- * process has other rights than the user who started it (set-user-id and the like) and must not run that user's code. */
-const char *trek_environment_library(const char *name);
-
 /* Returns the index of the value among n choices; `unset` if the variable is not set, empty or not one of them. */
 int trek_environment_choice(const char *name, const char *const *choices, int n, int unset);
 

@@ -7,8 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/environment.h"
 #include "tensor/status_internal.h"
+
+const char *trek_late_named(const char *name)
+{
+    const char *text = secure_getenv(name);
+    return text && *text ? text : NULL;
+}
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
@@ -47,7 +52,7 @@ static bool open_file(trek_late *late, const char *file)
 
 static bool open_any(trek_late *late)
 {
-    const char *given = late->variable ? trek_environment_library(late->variable) : NULL;
+    const char *given = late->variable ? trek_late_named(late->variable) : NULL;
     if (given)
         return open_file(late, given);
     for (int k = 0; k < 3 && late->files[k]; k++)

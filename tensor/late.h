@@ -28,6 +28,10 @@ bool trek_late_there(trek_late *late, const char *what);
 static inline bool trek_late_name_valid(const char *name) { return name[0] == '/' || !strchr(name, '/'); }
 #define TREK_LATE_RELATIVE "a file is named by its absolute path"
 
+/* Returns the library, or the folders of libraries, that a variable names. Returns NULL if there is none, or if the
+ * process has other rights than the user who started it (set-user-id and the like) and must not run that user's code. */
+const char *trek_late_named(const char *name);
+
 /* For lists "F(name)" of functions that begin with PREFIX: the texts of their names, and members for their addresses. */
 #define TREK_LATE_FUNCTION(prefix, name) __typeof__(&prefix##name) name;
 #define TREK_LATE_NAME(prefix, name) #prefix #name,

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tensor/environment.h"
 #include "tensor/late.h"
 
 /* --- the host table ----------------------------------------------------------- */
@@ -23,11 +22,13 @@ const trek_host trek_host_table = {
     .abi = TREK_BACKEND_ABI,
     .ops = trek_ops,
     .fail = host_fail,
+    .fail_missing = trek_fail_missing,
     .status_get = trek_error_status,
     .error_clear = trek_error_clear,
     .log_message = host_log,
     .log_wanted = trek_log_wanted,
     .alloc = trek_alloc,
+    .realloc = trek_realloc,
     .free = trek_free,
     .rank_context = host_rank_context,
     .matmul_precision = trek_matmul_precision_get,
@@ -95,7 +96,7 @@ void *trek_plugin_open(const char *name, char *why, size_t size)
     void *library = NULL;
     if (why && size)
         why[0] = 0;
-    const char *at = trek_environment_library("TREK_PLUGIN_PATH");
+    const char *at = trek_late_named("TREK_PLUGIN_PATH");
     while (at && !library && next_folder(&at, folder, sizeof folder)) {
         snprintf(path, sizeof path, "%s/lib%s.so", folder, name);
         if (folder[0] == '/')
@@ -112,4 +113,28 @@ void *trek_plugin_open(const char *name, char *why, size_t size)
     if (!library && why && size && !why[0])
         snprintf(why, size, "lib%s.so was not found", name);
     return library;
+}
+
+bool trek_plugin_fill(const char *name, const char *opener, int abi, void *table, char *why, size_t size)
+{
+    char reason[400] = "";
+    void *library = trek_plugin_open(name, reason, sizeof reason);
+    if (!library) {
+        snprintf(why, size, "the plug-in lib%s cannot be opened: %s", name, reason);
+        return false;
+    }
+    trek_plugin_fill_fn fill;
+    int filled = 0;
+    void *symbol = dlsym(library, opener);
+    memcpy(&fill, &symbol, sizeof fill);
+    if (!symbol) {
+        snprintf(why, size, "lib%s is no plug-in of trek", name);
+    } else if (fill(abi, &trek_host_table, table, why, size) == TREK_OK) {
+        memcpy(&filled, table, sizeof filled);
+        if (filled == abi)
+            return true;
+        snprintf(why, size, "lib%s is of another version of trek", name);
+    }
+    dlclose(library);
+    return false;
 }

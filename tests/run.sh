@@ -690,9 +690,9 @@ files_and_page() { # in the same venv
 # What writes and reads files that others read, and what the live page is made of
 of_files=(data onnx examples/gpt2.c examples/gpt2_model.h docs/python.md tests/onnx tests/support graph/metric*
     tests/checks/check_{safetensors,tables,images,metrics,tensorboard,mlflow,python,onnx,transformers,generate}.py
-    monitor/event* monitor/export* monitor/run_* nn/checksum* nn/config* nn/generate* nn/json* nn/read_file* nn/replace_file* nn/safetensors*
+    monitor/viewer/event* monitor/export* monitor/viewer/export* monitor/viewer/run_* nn/checksum* nn/config* nn/generate* nn/json* nn/read_file* nn/replace_file* nn/safetensors*
     nn/sample* nn/state* nn/transformer* nn/kv_cache*)
-of_page=(monitor/page monitor/page* monitor/report* monitor/http* tests/checks/check_page.py)
+of_page=(monitor/page* monitor/report* monitor/viewer/page* monitor/viewer/report* monitor/viewer/http* tests/checks/check_page.py)
 of_device=(tensor/cuda tests/fake_cuda graph/capture*)
 of_debian=(debian packaging meson_options.txt tests/checks/check_debian.sh)
 # What is installed, and what pages are made of

@@ -3,7 +3,7 @@
 #ifndef TREK_TOOLS_TOP_H
 #define TREK_TOOLS_TOP_H
 
-#include "monitor/run_reader.h"
+#include "monitor/viewer/run_reader.h"
 #include "monitor/terminal.h"
 #include "nn/text.h"
 

@@ -145,7 +145,7 @@ static trek_status take_observation(const taking *t, const char *around, trek_ob
 static trek_status take_graph(const char *path, trek_module *module, void *arg)
 {
     const taking *t = arg;
-    trek_graph *graph = trek_graph_from_module(module);
+    trek_graph *graph = trek_graph_of(module);
     if (!graph || !graph->n_observations)
         return TREK_OK;
     char *around = trek_format("%s%s%s", t->prefix, path, *path ? "." : "");

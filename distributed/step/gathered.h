@@ -7,6 +7,9 @@
 
 trek_var *trek_ranks_forward(trek_step *s, trek_var *const *inputs, int n);
 trek_status trek_ranks_backward(trek_step *s, trek_var *loss, double weight);
+/* For trek_graph_grad (job_grad.c). */
+trek_status trek_ranks_grad(trek_step *s, trek_var *loss, trek_var *const *inputs, int n, const trek_backward_opts *opts,
+                            trek_var **grads);
 
 /* Calls fn on the only rank of the process; its layers may make sums with those of other processes. units: of work,
  * for its stopwatch. goes_back: it goes backward through what the run before made. */

@@ -36,7 +36,8 @@ bool trek_overlap_wants(const trek_step *s)
 {
     const trek_accumulation *a = &s->team->graph->accumulation;
     int last = trek_accumulation_weighs(a) ? a->passes : 1;
-    return s->overlap.possible && s->state.passes + 1 == last && s->state.phase != TREK_STEP_SENT && !trek_team_meets(s->team);
+    return s->overlap.possible && s->state.passes + 1 == last && s->state.phase != TREK_STEP_SENT && !s->state.joins_grads &&
+        !trek_team_meets(s->team);
 }
 
 /* --- a rank's part ----------------------------------------------------------------------- */

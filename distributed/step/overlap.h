@@ -8,7 +8,8 @@
 /* Determines whether the engine supports it: s->overlap.possible. */
 trek_status trek_overlap_plan(trek_step *s);
 
-/* Returns whether the next pass is the step's last and may send. Layers that meet need the engine for themselves. */
+/* Returns whether the next pass is the step's last and may send. Layers that meet, and gradients that are added up over processes,
+ * need the engine for themselves. */
 bool trek_overlap_wants(const trek_step *s);
 /* Begins a backward pass that all ranks make and whose gradients are those of the step. */
 void trek_overlap_begin(trek_step *s, bool sends);

@@ -9,7 +9,11 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
+
+TREK_PER_THREAD(bool, joins, false);
+bool *trek_split_grad_joins(void) { return joins(); }
 
 enum { MOST_RECORDED = 64 }; /* outputs of a node */
 
@@ -195,10 +199,10 @@ static trek_status check(const grad_call *c)
     bool params = false;
     for (int k = p->n_sources; k < p->n_sources + p->n_params; k++)
         params |= is_wanted(c, k);
-    if (params && p->interprocess)
+    if (params && p->interprocess && !*joins())
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "grad: inputs: a parameter of a graph that several processes train; each process has "
-                         "a part of its gradient: use trek_graph_backward and trek_graph_reduce");
+                         "a part of its gradient: use trek_graph_grad");
     return TREK_OK;
 }
 

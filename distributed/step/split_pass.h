@@ -92,5 +92,8 @@ trek_var *trek_split_sum(const trek_split_pass *pass, trek_var *const *parts, tr
 /* The node's backward for trek_grad, which makes the gradients results instead (split_grad.c). They have a history if the
  * caller records one. */
 trek_status trek_split_grad(trek_function_context *context, trek_var *const *grads, trek_var **input_grads);
+/* Says whether the calling thread adds up the gradients of parameters over the processes (job_grad.c); otherwise those are
+ * refused if there are other processes. */
+bool *trek_split_grad_joins(void);
 
 #endif

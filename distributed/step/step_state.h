@@ -25,6 +25,7 @@ typedef struct trek_step_state {
     int passes;              /* that gave gradients */
     double factor;           /* the gradients must be multiplied by it; 1 except for losses that are means of something else,
                               * and in a step whose passes are weighed */
+    bool joins_grads;        /* gradients with a history were added up over the processes: backward may do that, too */
 } trek_step_state;
 
 static inline void trek_step_reset(trek_step_state *state) { *state = (trek_step_state){ .phase = TREK_STEP_IDLE, .factor = 1 }; }

@@ -327,6 +327,11 @@ static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight
     trek_step *s = step_of(stepper);
     return s->policy->backward(s, loss, weight);
 }
+static trek_status grad(trek_stepper *stepper, trek_var *loss, trek_var *const *inputs, int n, const trek_backward_opts *opts,
+                        trek_var **grads)
+{
+    return trek_ranks_grad(step_of(stepper), loss, inputs, n, opts, grads);
+}
 static trek_var *train_batch(trek_stepper *stepper, const trek_batch *batch)
 {
     trek_step *s = step_of(stepper);
@@ -345,7 +350,7 @@ static trek_metric *join_metric(trek_stepper *stepper, trek_metric *metric)
 }
 
 static const trek_stepper_class ranks_class = {
-    .name = "ranks", .free = free_ranks, .forward = forward, .backward = backward,
+    .name = "ranks", .free = free_ranks, .forward = forward, .backward = backward, .grad = grad,
     .reduce = reduce, .step = step, .zero_grad = zero_grad, .train = train, .freeze = freeze,
     .parameters_changed = parameters_changed, .set_optimizer = set_optimizer,
     .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,

@@ -565,7 +565,7 @@ static trek_status allocate_on(trek_cuda_queue *queue, size_t bytes, void **data
     if (!b)
         return fail_memory(queue->device, bytes);
     b->requested = bytes;
-    b->op = trek_cuda_host->rank_context()->op;
+    b->op = trek_plugin_host->rank_context()->op;
     device_counters *c = &counters[queue->device->index];
     count(&c->allocated, &c->allocated_peak, (long long)b->size);
     atomic_fetch_add_explicit(&c->allocations, 1, memory_order_relaxed);

@@ -68,7 +68,7 @@ static trek_capture *new_capture(trek_cuda_queue *queue)
     capture->queue = queue;
     void *step = NULL;
     trek_device device = { TREK_CUDA, queue->device->index };
-    uint64_t first = trek_cuda_host->rank_context()->rng_step;
+    uint64_t first = trek_plugin_host->rank_context()->rng_step;
     if ((capture->pool = trek_cuda_pool_new(queue->device, queue->stream, true)) &&
         trek_cuda_allocate(device, sizeof first, &step, &capture->step_handle) == TREK_OK &&
         trek_cuda_copy_bytes(step, device, &first, (trek_device){ TREK_CPU, 0 }, sizeof first, NULL) == TREK_OK) {
@@ -192,7 +192,7 @@ trek_status trek_cuda_capture_end(trek_device device, trek_capture **result)
     trek_capture *capture = queue->capture ? queue->capture : paused[device.index];
     trek_status status = TREK_OK;
     if (queue->capture) { /* otherwise the host increments the step */
-        capture->steps = trek_cuda_host->rank_context()->rng_step - capture->next_step;
+        capture->steps = trek_plugin_host->rank_context()->rng_step - capture->next_step;
         if (result && capture->steps)
             status = trek_cuda_check(trek_cuda_advance(capture->step, capture->steps, queue->stream), "the end of a capture");
         trek_status ended = end_piece(queue);
@@ -284,7 +284,7 @@ void trek_cuda_capture_meets(trek_capture *capture, trek_device_rank *rank) { ca
 
 bool trek_cuda_capturing(void)
 {
-    trek_device here = trek_cuda_host->rank_context()->device;
+    trek_device here = trek_plugin_host->rank_context()->device;
     return trek_cuda_captures_here(here.type == TREK_CUDA ? here.index : -1);
 }
 

@@ -13,7 +13,7 @@ TREK_BEGIN
 
 #define TREK_CUDA_MAX_DEVICES 64
 
-/* --- the core, through its host table (host.c) ------------------------------------- */
+/* --- the core, through its host table (tensor/plugin_host.c, host.c) ------------------------------------- */
 
 #ifdef __cplusplus
 void *trek_alloc(size_t bytes);
@@ -21,7 +21,6 @@ void *trek_calloc(size_t count, size_t size);
 void trek_free(void *memory);
 void trek_log_message(trek_log_level level, const char *format, ...) TREK_PRINTF(2, 3);
 #endif
-extern const trek_host *trek_cuda_host;
 
 /* --- devices (device.c) --------------------------------------------------------------- */
 

@@ -297,7 +297,7 @@ trek_status trek_cuda_take_fault(trek_cuda_device *d)
     trek_cuda_fault_record *r = d->faults;
     if (!__atomic_load_n(&r->written, __ATOMIC_ACQUIRE))
         return TREK_OK;
-    const char *op = r->op >= 0 && r->op < TREK_OP_COUNT ? trek_cuda_host->ops[r->op].name : "?";
+    const char *op = r->op >= 0 && r->op < TREK_OP_COUNT ? trek_plugin_host->ops[r->op].name : "?";
     trek_status status = TREK_ERR_ARGUMENT;
     if (r->fault == TREK_CUDA_FAULT_DIVISION)
         trek_fail(status, "%s: division of integers by zero", op);

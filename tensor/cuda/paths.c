@@ -147,7 +147,7 @@ static void tell(const trek_cuda_queue *queue, trek_cuda_path path, const trek_c
 void trek_cuda_path_served(const trek_cuda_queue *queue, trek_cuda_path path, const trek_cuda_path_shape *shape)
 {
     atomic_fetch_add_explicit(&counts[queue->device->index][path].calls, 1, memory_order_relaxed);
-    if (trek_cuda_host->log_wanted(TREK_LOG_LEVEL_INFO)) {
+    if (trek_plugin_host->log_wanted(TREK_LOG_LEVEL_INFO)) {
         int n = count_names(shape->names);
         if (is_new(hash_of(queue, path, shape, n)))
             tell(queue, path, shape, n);

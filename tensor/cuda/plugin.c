@@ -6,7 +6,7 @@
 #include "tensor/cuda/library.h"
 #include "tensor/cuda/paths.h"
 
-__attribute__((visibility("default"))) trek_status trek_backend_open(int abi, const trek_host *host, trek_backend *backend,
+__attribute__((visibility("default"))) trek_status trek_backend_open(int abi, const trek_host *host, void *table,
                                                                          char *why, size_t size);
 
 static void release_cached(trek_device device)
@@ -57,13 +57,14 @@ static void fill_functions(trek_backend *b)
     trek_cuda_nvtx(b);
 }
 
-trek_status trek_backend_open(int abi, const trek_host *host, trek_backend *backend, char *why, size_t size)
+trek_status trek_backend_open(int abi, const trek_host *host, void *table, char *why, size_t size)
 {
+    trek_backend *backend = table;
     if (abi != TREK_BACKEND_ABI || host->abi != TREK_BACKEND_ABI) {
         snprintf(why, size, "libtrek-cuda is of another version of trek");
         return TREK_ERR_DEVICE;
     }
-    trek_cuda_host = host;
+    trek_plugin_host = host;
     trek_status status = trek_cuda_open_devices(why, size);
     if (status != TREK_OK)
         return status;

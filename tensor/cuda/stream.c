@@ -122,7 +122,7 @@ bool trek_cuda_some_device_here(void)
 {
     if (mine && mine->current >= 0)
         return true;
-    trek_device here = trek_cuda_host->rank_context()->device;
+    trek_device here = trek_plugin_host->rank_context()->device;
     trek_cuda_device *open = trek_cuda_device_open();
     return trek_cuda_queue_here(here.type == TREK_CUDA ? here.index : open ? open->index : 0) != NULL;
 }

@@ -23,6 +23,7 @@ holds() {
     done
 }
 holds libtrek0.2 'libtrek\.so\.0\.2\.'
+holds libtrek0.2-monitor 'libtrek-monitor\.so'
 holds libtrek-dev 'include/trek/trek\.h' 'include/trek/core\.h' 'include/trek/tensor/tensor\.h' 'libtrek\.a' 'libtrek\.so ' 'trek\.pc' 'trek-config\.cmake'
 holds trek-tools 'bin/trek-run' 'man1/trek-run\.1\.gz' 'bin/trek-export' 'man1/trek-export\.1\.gz'
 holds trek-doc 'docs/distributed\.md' 'examples/quickstart\.c' 'examples/Makefile'

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A folder includes only from itself and the floors below it, and says so by paths from the root; what lies in tensor/cpu and
-tensor/cuda is theirs alone. The control channel knows the system's interface and nothing of communicators, which know both alone. Sources of CUDA count, too.
+tensor/cuda is theirs alone. The control channel knows the system's interface and nothing of communicators, which know both alone. The plug-in that reads watched runs stands apart. Sources of CUDA count, too.
 What the drawing of the folders shows (docs/site/drawings/folders.dot) is what they include, and no more."""
 import pathlib
 import re
@@ -12,6 +12,8 @@ root = pathlib.Path(sys.argv[1])
 # rooms of distributed/: which others each may include
 rooms = {"distributed/system/": (), "distributed/control/": ("distributed/system/",),
          "distributed/comm/": ("distributed/system/", "distributed/control/")}
+# what of monitor/ the plug-in libtrek-monitor consists of, and what the library has of it
+viewer, viewer_seam = "monitor/viewer/", ("monitor/viewer.h", "monitor/export.h", "monitor/page.h", "monitor/report.h", "monitor/base64.h")
 failures, seen, included = [], 0, set()
 for floor, folder in enumerate(floors):
     for source in sorted((root / folder).rglob("*")):
@@ -34,6 +36,11 @@ for floor, folder in enumerate(floors):
             for room in ("tensor/cpu/", "tensor/cuda/"):
                 if name.startswith(room) and not str(source.relative_to(root)).startswith(room):
                     failures.append(f"{where}: reaches into {room[:-1]}")
+            inside = str(source.relative_to(root)).startswith(viewer)
+            if name.startswith(viewer) and not inside:
+                failures.append(f"{where}: {viewer[:-1]} is a plug-in")
+            if inside and name.startswith("monitor/") and not name.startswith((viewer, *viewer_seam)):
+                failures.append(f"{where}: the plug-in knows nothing of what records")
             if other in floors and floors.index(other) > floor:
                 failures.append(f"{where}: up the house")
 

@@ -17,6 +17,7 @@ pkg_config() { pkg-config --define-variable=prefix="$prefix" "$@"; } # the tree 
 for file in share/man/man1/trek-run.1 share/doc/trek/README.md share/doc/trek/CONTRIBUTING.md share/doc/trek/docs/distributed.md share/doc/trek/examples/quickstart.c bin/trek-run bin/trek-export share/man/man1/trek-export.1; do
     [ -s "$prefix/$file" ] || [ -s "$prefix/$file.gz" ] || { echo "$file is not installed"; exit 1; }
 done
+[ -s "$library/libtrek-monitor.so" ] || { echo "libtrek-monitor.so is not installed"; exit 1; }
 cat >"$place/program.c" <<'C'
 #include <stdio.h>
 #include <trek/trek.h>

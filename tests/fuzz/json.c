@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "nn/json.h"
-#include "nn/safetensors.h"
 #include "tensor/memory_internal.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "monitor/http.h"
+#include "monitor/viewer/http.h"
 #include "monitor/page.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -2,7 +2,7 @@
 /* A watched run's file, whole and in parts: the first byte says how long these are. Both make the same state. */
 #include <string.h>
 
-#include "monitor/run_reader.h"
+#include "monitor/viewer/run_reader.h"
 #include "tests/fuzz/fuzz.h"
 
 static bool same_word(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }

@@ -220,7 +220,9 @@ static void nested_graphs(void **state)
     assert_non_null(trek_module_find(trek_graph_module(graph), "encoder.double.factor"));
     assert_ptr_equal(trek_graph_at(graph, NULL), trek_graph_module(graph));
     assert_string_equal(trek_module_name(trek_graph_at(graph, "encoder.double")), "scale");
-    assert_null(trek_graph_from_module(trek_graph_at(graph, "encoder.double")));
+    REFUSED(trek_graph_from_module(trek_graph_at(graph, "encoder.double")), TREK_ERR_ARGUMENT,
+            "graph_from_module: module: it is of class \"scale\"; must be a graph");
+    REFUSED(trek_graph_from_module(NULL), TREK_ERR_ARGUMENT, "graph_from_module");
     assert_null(trek_graph_at(graph, "encoder.single"));
     assert_string_equal(
         trek_error(),

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "graph/flow.h"
-#include "monitor/event_file.h"
+#include "monitor/viewer/event_file.h"
 #include "monitor/export.h"
 #include "monitor/monitor.h"
 #include "nn/layers.h"

@@ -15,7 +15,7 @@
 #include "graph/timeline.h"
 #include "monitor/base64.h"
 #include "monitor/monitor.h"
-#include "monitor/run_reader.h"
+#include "monitor/viewer/run_reader.h"
 #include "nn/layers.h"
 #include "nn/module_tree.h"
 #include "tensor/layout.h"

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "monitor/export.h"
-#include "monitor/mlflow_name.h"
-#include "monitor/run_reader.h"
+#include "monitor/viewer/mlflow_name.h"
+#include "monitor/viewer/run_reader.h"
 #include "tensor/memory_internal.h"
 #include "tensor/print.h"
 #include "tensor/tensor.h"

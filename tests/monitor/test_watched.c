@@ -14,7 +14,7 @@
 #include "graph/observe.h"
 #include "monitor/monitor_internal.h"
 #include "monitor/registry.h"
-#include "monitor/run_reader.h"
+#include "monitor/viewer/run_reader.h"
 #include "nn/layers.h"
 #include "tensor/trace.h"
 #include "tests/distributed/run/line.h"

@@ -8,7 +8,7 @@
 #include "graph/settings.h"
 #include "monitor/export.h"
 #include "monitor/monitor.h"
-#include "monitor/run_reader.h"
+#include "monitor/viewer/run_reader.h"
 #include "tensor/copies.h"
 #include "tensor/devices.h"
 #include "tensor/print.h"

@@ -115,7 +115,7 @@ static void add(trek_state *to, const char *kind, int set, const char *name, tre
 static void run(trek_module *m, const spec *in, int n, const ends *e, int set, trek_var **inputs, trek_state *to)
 {
     trek_var *results[MOST] = { NULL };
-    trek_graph *graph = trek_graph_from_module(m);
+    trek_graph *graph = strcmp(trek_module_name(m), "graph") == 0 ? trek_graph_from_module(m) : NULL;
     for (int k = 0; k < n; k++)
         if (!inputs[k])
             inputs[k] = input_of(in[k], set);

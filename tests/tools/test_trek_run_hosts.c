@@ -8,7 +8,7 @@
 
 #include "distributed/run.h"
 #include "monitor/monitor.h"
-#include "monitor/run_reader.h"
+#include "monitor/viewer/run_reader.h"
 #include "nn/state_tensors.h"
 #include "tests/distributed/run/line.h"
 #include "tests/support/unit.h"

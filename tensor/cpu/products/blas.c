@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tensor/environment.h"
 #include "tensor/late.h"
 #include "tensor/status_internal.h"
 
@@ -188,7 +187,7 @@ static bool computes(trek_dtype dtype)
 /* Returns NULL if none is asked for. */
 static const char *name_of_library(void)
 {
-    const char *name = trek_environment_library("TREK_BLAS");
+    const char *name = trek_late_named("TREK_BLAS");
     name = name ? name : TREK_BLAS_DEFAULT;
     return *name && strcmp(name, "off") != 0 ? name : NULL;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "tensor/cpu/products/blas.h"
-#include "tensor/environment.h"
+#include "tensor/late.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 #include "tensor/status_internal.h"
@@ -74,7 +74,7 @@ static void open_one(int wide, const char *name)
 
 static void open_fftw(void)
 {
-    const char *name = trek_environment_library("TREK_FFT");
+    const char *name = trek_late_named("TREK_FFT");
     for (int wide = 0; wide < 2; wide++) {
         open_one(wide, name ? name : wide ? "libfftw3.so.3" : "libfftw3f.so.3");
         if (!fftw.of[wide].usable && !name)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "tensor/cpu/products/blas.h"
-#include "tensor/environment.h"
+#include "tensor/late.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
@@ -98,7 +98,7 @@ static void open_one(const char *name)
 static void open_lapack(void)
 {
     static const char *const known[] = { "liblapack.so.3", "openblas", "mkl", "liblapack.so" };
-    const char *name = trek_environment_library("TREK_LAPACK");
+    const char *name = trek_late_named("TREK_LAPACK");
     if (name) {
         open_one(name);
         return;

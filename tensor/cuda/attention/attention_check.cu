@@ -215,7 +215,7 @@ static const char *compare(const bench &b, char *first, char *second, char *othe
 
 static const char *verdict_of(const trek_op_call *call, trek_cuda_queue *queue, trek_dtype dtype, int64_t depth)
 {
-    const trek_status before = trek_cuda_host->status_get();
+    const trek_status before = trek_plugin_host->status_get();
     bench b = { call, queue, dtype, { depth }, nullptr, nullptr };
     trek_cuda_scratch memory = { nullptr, nullptr };
     const size_t inputs = (b.at.input_bytes() + 255) / 256 * 256, results = b.at.result_bytes();
@@ -236,7 +236,7 @@ static const char *verdict_of(const trek_op_call *call, trek_cuda_queue *queue, 
                          "which are used",
                          queue->device->index);
     if (before == TREK_OK)
-        trek_cuda_host->error_clear();
+        trek_plugin_host->error_clear();
     return verdict;
 }
 

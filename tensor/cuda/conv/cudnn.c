@@ -373,7 +373,7 @@ trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queu
         key.numbers[k] = (int32_t)call->attrs.i[k];
     key.kind = (int32_t)kind;
     key.dtype = x->dtype;
-    key.tf32 = trek_cuda_host->matmul_precision() != TREK_MATMUL_PRECISION_HIGHEST;
+    key.tf32 = trek_plugin_host->matmul_precision() != TREK_MATMUL_PRECISION_HIGHEST;
     key.device = queue->device->index;
     trek_cuda_scratch scratch[3] = { { 0 } };
     void *data[3];

@@ -78,7 +78,7 @@ static bool fill_key(const trek_op_call *call, const trek_cuda_queue *queue, con
     memset(key, 0, sizeof *key);
     key->dtype = x->dtype;
     key->last = trek_lies_channels_last(x) || trek_lies_channels_last(y);
-    key->exact = x->dtype == TREK_F32 && trek_cuda_host->matmul_precision() == TREK_MATMUL_PRECISION_HIGHEST;
+    key->exact = x->dtype == TREK_F32 && trek_plugin_host->matmul_precision() == TREK_MATMUL_PRECISION_HIGHEST;
     key->device = queue->device->index;
     memcpy(key->numbers, call->attrs.i, sizeof key->numbers);
     if (x->dtype == TREK_F64 || x->dtype != weight->dtype || x->dtype != y->dtype)

@@ -234,7 +234,7 @@ static trek_status update_apply(trek_device device, const trek_update *update, b
 
 static trek_cuda_queue *queue_of_place(void)
 {
-    trek_device here = trek_cuda_host->rank_context()->device;
+    trek_device here = trek_plugin_host->rank_context()->device;
     return trek_cuda_queue_here(here.type == TREK_CUDA ? here.index : 0);
 }
 

@@ -494,7 +494,7 @@ static cublasComputeType_t compute_type(trek_dtype dtype)
         return CUBLAS_COMPUTE_64F;
     if (dtype != TREK_F32)
         return CUBLAS_COMPUTE_32F;
-    switch (trek_cuda_host->matmul_precision()) {
+    switch (trek_plugin_host->matmul_precision()) {
     case TREK_MATMUL_PRECISION_HIGH: return CUBLAS_COMPUTE_32F_FAST_TF32;
     case TREK_MATMUL_PRECISION_MEDIUM: return CUBLAS_COMPUTE_32F_FAST_16BF;
     default: return CUBLAS_COMPUTE_32F;

@@ -494,6 +494,8 @@ static int play_mesh(const part *me)
             r == me->process || (poll(&wait, 1, -1) == 1 &&
                                  trek_socket_receive(sockets[r], &heard, sizeof heard) == sizeof heard && heard == cards[r].port);
     }
+    while (!good && !trek_control_ended(control)) /* process 0 tells the others why */
+        pause_ms(5);
     printf("%s %s %s\n", good ? "good" : "bad", trek_status_name(status), trek_error());
     for (int r = 0; status == TREK_OK && r < me->processes; r++)
         trek_socket_close(sockets[r]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "monitor/run_numbers.h"
+#include "monitor/viewer/run_numbers.h"
 
 #include <errno.h>
 #include <math.h>

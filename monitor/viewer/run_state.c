@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The state of a watched run, updated record by record. */
-#include "monitor/run_state.h"
+#include "monitor/viewer/run_state.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "monitor/http.h"
+#include "monitor/viewer/http.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "monitor/run_numbers.h"
+#include "monitor/viewer/run_numbers.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 

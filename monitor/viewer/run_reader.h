@@ -5,7 +5,7 @@
 #ifndef TREK_MONITOR_RUN_READER_H
 #define TREK_MONITOR_RUN_READER_H
 
-#include "monitor/run_record.h"
+#include "monitor/viewer/run_record.h"
 
 typedef enum trek_run_status {
     TREK_RUN_UNKNOWN,  /* there is nothing yet */

@@ -3,7 +3,7 @@
 #ifndef TREK_MONITOR_RUN_STATE_H
 #define TREK_MONITOR_RUN_STATE_H
 
-#include "monitor/run_reader.h"
+#include "monitor/viewer/run_reader.h"
 
 typedef struct run_state {
     trek_run_state seen;             /* shown to readers */

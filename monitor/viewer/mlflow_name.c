@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names that MLflow accepts: letters, numbers, and _ - . : / space. They must also work as files, because a name is a
  * path. */
-#include "monitor/mlflow_name.h"
+#include "monitor/viewer/mlflow_name.h"
 
 #include <stdint.h>
 #include <string.h>

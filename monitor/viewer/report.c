@@ -11,7 +11,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "monitor/page_files.h"
+#include "monitor/viewer/page_files.h"
 #include "nn/replace_file.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "monitor/export.h"
-#include "monitor/http.h"
-#include "monitor/page_files.h"
-#include "monitor/run_numbers.h"
+#include "monitor/viewer/http.h"
+#include "monitor/viewer/page_files.h"
+#include "monitor/viewer/run_numbers.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/tensor.h"

@@ -2,7 +2,7 @@
 /* The encoding of protobuf messages (see its encoding documentation). */
 #include <string.h>
 
-#include "monitor/event_internal.h"
+#include "monitor/viewer/event_internal.h"
 
 enum { VARINT = 0, WIDE = 1, BYTES = 2, NARROW = 5 };
 

@@ -3,7 +3,7 @@
 #ifndef TREK_MONITOR_RUN_NUMBERS_H
 #define TREK_MONITOR_RUN_NUMBERS_H
 
-#include "monitor/run_reader.h"
+#include "monitor/viewer/run_reader.h"
 #include "nn/text.h"
 
 /* Calls `take` for the numbers of a "system" or "ranks" record: "system/memory_bytes", "system/cuda:0/power_w",

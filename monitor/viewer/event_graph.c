@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "monitor/event_internal.h"
+#include "monitor/viewer/event_internal.h"
 
 /* Names consist of letters, digits and "_./\-", and do not begin with a punctuation mark. Scopes, which dots separate
  * here, are separated by slashes there. */

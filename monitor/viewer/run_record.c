@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parsing lines of a watched run's file. A table tells what each field is and where it goes; unknown fields are
  * skipped. */
-#include "monitor/run_record.h"
+#include "monitor/viewer/run_record.h"
 
 #include <math.h>
 #include <stddef.h>

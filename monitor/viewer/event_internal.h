@@ -3,7 +3,7 @@
 #ifndef TREK_MONITOR_EVENT_INTERNAL_H
 #define TREK_MONITOR_EVENT_INTERNAL_H
 
-#include "monitor/event_file.h"
+#include "monitor/viewer/event_file.h"
 
 /* Appends this many bytes of a number, least significant first. */
 void trek_event_little(trek_text *out, uint64_t value, int bytes);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "monitor/event_internal.h"
+#include "monitor/viewer/event_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "monitor/run_numbers.h"
+#include "monitor/viewer/run_numbers.h"
 
 /* --- checks --------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Follows the files of watched runs. */
-#include "monitor/run_reader.h"
+#include "monitor/viewer/run_reader.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "monitor/run_state.h"
+#include "monitor/viewer/run_state.h"
 #include "nn/text.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"

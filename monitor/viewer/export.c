@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "monitor/run_numbers.h"
+#include "monitor/viewer/run_numbers.h"
 
 static void add_label(trek_text *out, const char *key, const char *value, const char *before)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The files of runs, as the page and the report read them. */
-#include "monitor/page_files.h"
+#include "monitor/viewer/page_files.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -12,12 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "graph/graph_internal.h"
-#include "monitor/event_file.h"
 #include "monitor/export.h"
-#include "monitor/mlflow_name.h"
-#include "monitor/run_numbers.h"
-#include "nn/safetensors.h"
+#include "monitor/viewer/event_file.h"
+#include "monitor/viewer/mlflow_name.h"
+#include "monitor/viewer/run_numbers.h"
+#include "nn/json.h"
 #include "tensor/memory_internal.h"
 #include "tensor/sha256.h"
 #include "tensor/status_internal.h"

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "monitor/event_file.h"
+#include "monitor/viewer/event_file.h"
 #include "monitor/export.h"
-#include "monitor/run_reader.h"
+#include "monitor/viewer/run_reader.h"
 #include "nn/replace_file.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"

@@ -28,7 +28,7 @@ int main(int argc, char **argv)
     FILE *out = argc > 2 ? fopen(argv[1], "w") : NULL;
     int failed = !out;
     if (out)
-        fprintf(out, "#include \"monitor/page_files.h\"\n\n");
+        fprintf(out, "#include \"monitor/viewer/page_files.h\"\n\n");
     for (int k = 2; out && k < argc; k++)
         failed |= put(out, argv[k]);
     return (out && fclose(out) != 0) || failed;

@@ -5,7 +5,7 @@
 #define TREK_MONITOR_EVENT_FILE_H
 
 #include "monitor/base64.h"
-#include "monitor/run_record.h"
+#include "monitor/viewer/run_record.h"
 #include "nn/text.h"
 
 /* Appends the record that a file begins with. */

@@ -622,6 +622,8 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         status = apply_options(s);
     if (joined)
         status = agree_on_options(s, status);
+    if (status == TREK_OK && s->opts.grain > 0)
+        status = trek_job_products_fix(s->comm);
     if (status == TREK_OK)
         log_setup(s);
     else if (s->moved)

@@ -17,6 +17,7 @@
 #include "nn/module_tree.h"
 #include "nn/state_tensors.h"
 #include "optim/optimizers.h"
+#include "tensor/products_way.h"
 #include "tensor/status_internal.h"
 #include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/refused.h"
@@ -284,6 +285,8 @@ static void wrong_loops_are_refused(void **state)
     trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .ranks = 1, .grain = 4,
                                .optimizer = trek_adamw(NULL) };
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    assert_int_not_equal(trek_products_chosen(TREK_F32), TREK_PRODUCTS_WAY_MEASURED);
+    assert_int_not_equal(trek_products_chosen(TREK_BF16), TREK_PRODUCTS_WAY_MEASURED);
     trek_graph_start(graph, 0);
     trek_batch *batch = trek_graph_next(graph);
     REFUSED(trek_graph_forward_batch(graph, batch), TREK_ERR_UNSUPPORTED, "graph_forward: graph: it is trained in grains");

@@ -80,7 +80,7 @@ void trek_grain_sums_clear(trek_grain_sums *sums);
 /* Adds the gradients of a rank's arena to its sums, and sets them to zero. */
 void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
 /* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and
- * processes. The sums are empty afterwards. */
+ * processes. The sums are of no use afterwards; trek_grains_reset empties them. */
 trek_status trek_grain_sums_read(trek_step *s, int rank);
 
 #endif

@@ -181,7 +181,6 @@ trek_status trek_grain_sums_read(trek_step *s, int rank)
     }
     if (status != TREK_OK)
         return status;
-    trek_grain_sums_clear(&s->grains->sums[rank]);
     if (rank == 0)
         s->grains->pending = s->grains->broken = false;
     return TREK_OK;

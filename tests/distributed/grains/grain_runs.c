@@ -30,6 +30,8 @@ const char *const grain_models[MODELS] = { "mlp", "conv and batch norm", "gpt", 
 
 /* --- models --- */
 
+bool grain_noise = true;
+
 typedef struct net {
     trek_module base;
     int kind;
@@ -63,6 +65,8 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
         return trek_reshape(trek_linear(h, m->table, NULL), trek_dims(n * TOKENS, WORDS));
     default:
         h = trek_forward(m->a, trek_forward(m->d, x));
+        if (trek_module_is_training(self) && grain_noise) /* numbers that belong to no sample */
+            h = trek_mul(h, trek_forward(m->d, trek_var_from(trek_tensor_full(trek_dims(1, 24), 1, TREK_F32, trek_cpu(0)))));
         return trek_forward(m->c, trek_forward(m->b, h));
     }
 }

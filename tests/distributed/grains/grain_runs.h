@@ -33,6 +33,8 @@ typedef struct grain_result {
     double params[GRAIN_MOST]; /* and buffers */
 } grain_result;
 
+/* Whether the last model draws numbers that belong to no sample: those of grains are others than those of a whole batch. */
+extern bool grain_noise;
 /* Trains. Returns false with an error. */
 bool grain_train(const grain_run *run, grain_result *result);
 /* Draws a run of up to `ranks` ranks, the same for the same state of the generator. */

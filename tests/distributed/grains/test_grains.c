@@ -116,6 +116,7 @@ static void drawn_runs_have_the_bits_of_one_rank(void **state)
 static void values_are_those_without_grains(void **state)
 {
     (void)state;
+    grain_noise = false;
     for (int model = 0; model < MODELS; model++) {
         grain_run run = { .model = model, .ranks = 2, .grain = 3, .batch = 20, .steps = 3, .optimizer = 1, .accumulate = 2 };
         if (model == CONV_AND_BATCH_NORM) /* it has the statistics of grains */
@@ -130,6 +131,13 @@ static void values_are_those_without_grains(void **state)
                 fail_msg("%s, number %d: %.9g without grains, %.9g with them", grain_models[model], k, one.params[k],
                          many.params[k]);
     }
+}
+
+static int noise_again(void **state)
+{
+    (void)state;
+    grain_noise = true;
+    return 0;
 }
 
 /* A grain that is the whole batch has the statistics of batch norm that there are without grains. */
@@ -317,7 +325,7 @@ int main(void)
         cmocka_unit_test_setup(runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(shares_do_not_change_that, clear_error),
         cmocka_unit_test_setup(drawn_runs_have_the_bits_of_one_rank, clear_error),
-        cmocka_unit_test_setup(values_are_those_without_grains, clear_error),
+        cmocka_unit_test_setup_teardown(values_are_those_without_grains, clear_error, noise_again),
         cmocka_unit_test_setup(one_grain_has_the_statistics_of_the_batch, clear_error),
         cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),
         cmocka_unit_test_setup(a_failed_pass_can_be_dropped, clear_error),

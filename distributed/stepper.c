@@ -12,6 +12,7 @@
 #include "distributed/background/site.h"
 #include "distributed/capture/recording.h"
 #include "distributed/comm/nccl.h"
+#include "distributed/grains/grains.h"
 #include "distributed/ddp.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/gathered.h"
@@ -102,6 +103,8 @@ static trek_status make_step(trek_step *s, const trek_ranks_opts *opts)
         status = opts->averages ? trek_averaging_begin(s, opts->divergence_threshold) : trek_overlap_plan(s);
     if (status == TREK_OK)
         status = trek_ranks_constants(s);
+    if (status == TREK_OK && s->grain > 0)
+        status = trek_grains_make(s);
     return status == TREK_OK ? make_workload(s, opts) : status;
 }
 
@@ -126,7 +129,8 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     trek_step *s = &own->step;
     own->base = (trek_stepper){ &ranks_class, graphs[0] };
     s->team = &own->team;
-    s->policy = opts->averages ? &trek_average_policy : &trek_exact_policy;
+    s->policy = opts->averages ? &trek_average_policy : opts->grain > 0 ? &trek_grains_policy : &trek_exact_policy;
+    s->grain = opts->grain;
     s->pace.sites = sites;
     s->overlap.asked = opts->overlap;
     s->grad_norm = NAN;
@@ -152,6 +156,7 @@ static void free_ranks(trek_stepper *stepper)
     trek_step *s = &own->step;
     if (!trek_forked)
         trek_overlap_finish(s);
+    trek_grains_free(s);
     trek_ranks_forget_before(own);
     trek_var_release(s->overlap.tape_leaf);
     if (s->averaging)

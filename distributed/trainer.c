@@ -251,6 +251,18 @@ static trek_status check_number_of_shares(const setup *s)
                      s->opts.n_shares, ranks);
 }
 
+/* Checks that no option contradicts grains. */
+static trek_status check_grain(const trek_trainer_opts *o)
+{
+    if (o->grain < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .grain: %lld; must be 0 or more", (long long)o->grain);
+    const char *other = o->average == TREK_AVERAGE_PARAMETERS ? "average" : o->max_anchor > 0 ? "max_anchor"
+        : o->global_batch > 0 ? "global_batch" : o->overlap == 1 ? "overlap" : NULL;
+    if (o->grain > 0 && other)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .%s: set together with .grain; they cannot be combined", other);
+    return TREK_OK;
+}
+
 trek_status trek_trainer_check(const trek_trainer_opts *o)
 {
     if (o->accumulate < 0)
@@ -269,6 +281,8 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
     trek_status status = check_unequal(o);
     if (status == TREK_OK)
         status = check_average(o);
+    if (status == TREK_OK)
+        status = check_grain(o);
     if (status == TREK_OK)
         status = check_shares(o);
     return status == TREK_OK && o->optimizer.klass ? trek_optimizer_spec_check(&o->optimizer) : status;
@@ -343,7 +357,7 @@ static void put_back(setup *s)
 {
     trek_kept_error first;
     trek_error_keep(&first);
-    trek_stepper *plain = trek_graph_world_size(s->graph) > 1 || s->comm ? trek_stepper_single_new(s->graph) : NULL;
+    trek_stepper *plain = trek_graph_ranks(s->graph) || s->comm ? trek_stepper_single_new(s->graph) : NULL;
     if (plain)
         trek_graph_set_stepper(s->graph, plain);
     take_optimizer(s);
@@ -368,7 +382,7 @@ static bool has_stream(const setup *s)
 static trek_workload_opts workload_opts(const setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
-    bool unequal = o->speed_hint.ratio > 1, meets = false, may = o->max_anchor == 0 && !has_stream(s);
+    bool unequal = o->speed_hint.ratio > 1, meets = false, may = o->max_anchor == 0 && o->grain == 0 && !has_stream(s);
     trek_module_each(trek_graph_module(s->graph), note_meeting, &meets);
         /* if layers meet, shares are exact but windows are not */
     trek_workload_opts workload = { .unequal = unequal, .balance = o->balance,
@@ -420,9 +434,10 @@ static trek_status make_ranks(setup *s)
     trek_workload_opts workload = workload_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
-                             .slowdowns = s->opts.slowdowns, .comm = s->comm, .overlap = s->opts.overlap,
+                             .slowdowns = s->opts.slowdowns, .comm = s->comm,
+                             .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard_optimizer, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
-                             .sites = s->sites,
+                             .sites = s->sites, .grain = s->opts.grain,
                              .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
                                  : s->opts.divergence_threshold };
     if (status != TREK_OK) {
@@ -519,6 +534,8 @@ static void describe_job(const setup *s, trek_text *text)
     if (s->comm)
         trek_text_format(text, "; %d ranks in %d processes", workload.ranks, trek_comm_world_size(s->comm));
     const trek_step *stepper = trek_graph_ranks(s->graph);
+    if (stepper && stepper->grain > 0)
+        trek_text_format(text, "; grains of %lld samples", (long long)stepper->grain);
     if (stepper && stepper->team->sharers > 1)
         trek_text_format(text, "; the optimizer's state in %d parts", stepper->team->sharers);
     if (workload.windows)
@@ -547,7 +564,7 @@ static void log_unequal(const setup *s)
 static void log_setup(const setup *s)
 {
     char device[16];
-    if (s->local_ranks == 1 && !s->comm) {
+    if (s->local_ranks == 1 && !s->comm && s->opts.grain == 0) {
         trek_log_message(TREK_LOG_LEVEL_INFO, "trainer: one rank on %s",
                          trek_device_name(graph_device(s->graph, s->devices[0]), device, sizeof device));
         return;
@@ -594,9 +611,9 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         status = check_devices(s);
     if (status == TREK_OK)
         status = trek_constants_move(graph);
-    if (status == TREK_OK && (s->local_ranks > 1 || s->comm))
+    if (status == TREK_OK && (s->local_ranks > 1 || s->comm || s->opts.grain > 0))
         status = make_ranks(s);
-    else if (status == TREK_OK && trek_graph_world_size(graph) > 1)
+    else if (status == TREK_OK && trek_graph_ranks(graph))
         status = make_plain(s);
     bool joined = status == TREK_OK && s->comm;
     if (status == TREK_OK)
@@ -605,6 +622,8 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         status = apply_options(s);
     if (joined)
         status = agree_on_options(s, status);
+    if (status == TREK_OK && s->opts.grain > 0)
+        status = trek_job_products_fix(s->comm);
     if (status == TREK_OK)
         log_setup(s);
     else if (s->moved)

@@ -57,6 +57,15 @@ typedef enum trek_average {
  * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several processes with several ranks that have their
  *   own parameters. With one rank, or one copy of the parameters, it has no effect.
  *
+ * grain: each batch is cut into grains of this many samples, and each grain is a pass of its own. Parameters, buffers and the
+ * optimizer's state then have the same bits for any ranks, processes, shares and threads on CPUs with the same instruction set;
+ * one rank may use it, too. docs/same-bits.md says what is promised.
+ * - It needs trek_graph_set_loader, trek_graph_set_loss and trek_graph_train_batch; another loop fails with UNSUPPORTED. Several
+ *   passes in a step need accumulate.
+ * - Batch norm uses the statistics of each grain. Running statistics are merged once a step, in the order of grains.
+ * - Errors: UNSUPPORTED together with average, max_anchor, global_batch or overlap, for ranks on GPUs, for layers that use
+ *   other ranks, and for graphs that carry states.
+ *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
  * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give
  * the same value.
@@ -76,6 +85,9 @@ typedef struct trek_trainer_opts {
     trek_optimizer_spec optimizer; /* default: the optimizer of the graph, if it has one */
     trek_schedule schedule;        /* default: the schedule of the graph */
     int accumulate;                /* number of passes of a step that form one large batch (see above); default: passes add up */
+    /* Cuts each batch into grains of this many samples, so that the bits of training do not depend on the ranks, their
+     * number and their shares (see above). Default 0: batches are not cut. */
+    int64_t grain;
     double max_grad_norm;          /* clips the 2-norm of all gradients; TREK_OFF: no clipping; default: the graph's limit */
     double max_grad_value;         /* clips each element of the gradients; TREK_OFF: no clipping; default: the graph's limit */
     trek_amp_opts amp;             /* mixed precision, see trek_graph_set_amp; default: that of the graph */

@@ -5,6 +5,7 @@
 #ifndef TREK_TENSOR_BACKEND_H
 #define TREK_TENSOR_BACKEND_H
 
+#include "tensor/binned.h"
 #include "tensor/device_paths.h"
 #include "tensor/memory.h"
 #include "tensor/op.h"
@@ -111,6 +112,17 @@ typedef struct trek_backend {
     void (*sum_arrays)(trek_dtype dtype, void *to, const void *const *from, int n, int64_t count);
     void (*scale)(trek_dtype dtype, void *data, int64_t count, double factor);
     void (*clamp_abs)(trek_dtype dtype, void *data, int64_t count, double limit);
+    /* Sums that do not depend on the order of their terms (tensor/binned.h). Only the CPU has them. `first` and `blocks`
+     * say which blocks are meant; `data` is the address of element 0. None of them fails. */
+    /* Adds numbers, and replaces them by 0 if `zero` is set. */
+    void (*binned_add)(const trek_binned *to, void *data, int64_t first, int64_t blocks, bool zero);
+    /* Adds n other sums of the same size. */
+    void (*binned_merge)(const trek_binned *to, const trek_binned *const *from, int n, int64_t first, int64_t blocks);
+    /* Raises the bins of all blocks to at least these, so that digits of sums with equal bins can be added. The digits of
+     * blocks that were empty become 0. */
+    void (*binned_raise)(const trek_binned *sum, const int32_t *bins);
+    /* Writes the sums, multiplied by a factor. */
+    void (*binned_read)(const trek_binned *sum, double factor, void *data, int64_t first, int64_t blocks);
 
     /* An optimizer step without the host (tensor/update.h). Each call puts its work on the calling thread's stream of
      * the device and returns; arguments that are not in backend memory may be reused then. The order is: numbers,

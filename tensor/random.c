@@ -19,8 +19,12 @@ void trek_seed(uint64_t value)
 
 uint64_t trek_rng_seed(void) { return atomic_load_explicit(&seed, memory_order_relaxed); }
 
-/* For ranks' own numbers, which are 2^40 elements apart. */
-static int64_t rank_place(void) { return ((int64_t)trek_job_here.process * 1024 + trek_rank_here.rank) << 40; }
+/* For numbers of a rank's own, or of a grain's, which any rank may run. They are 2^40 elements apart. */
+static int64_t rank_place(void)
+{
+    int64_t grain = trek_rank_here.grain;
+    return (grain > 0 ? grain - 1 : (int64_t)trek_job_here.process * 1024 + trek_rank_here.rank) << 40;
+}
 
 int64_t trek_rng_first_row(int64_t rows)
 {
@@ -31,7 +35,7 @@ int64_t trek_rng_first_row(int64_t rows)
 }
 
 /* A tensor whose first dimension is this rank's part of the batch, or a multiple of it (samples x tokens, flattened),
- * is keyed by its position in the global batch; anything else by rank. */
+ * is keyed by its position in the global batch; anything else by rank or grain. */
 static int64_t first_element(const trek_tensor *like)
 {
     const trek_rank_context *here = &trek_rank_here;

@@ -53,6 +53,7 @@ typedef struct trek_rank_context {
     int64_t waited_ns;         /* how long this thread has waited for other ranks inside layers, in total */
     int64_t fed_ns;            /* how long it has waited for a reader's batches, or fetched them; */
     int64_t loader_ns;         /* and for a loader's, which may serve all ranks of the process */
+    int64_t grain;             /* the grain of the global batch that runs, counted from 1; 0: the batch is not cut into grains */
 } trek_rank_context;
 
 /* Returns this process's part of `total` samples. */

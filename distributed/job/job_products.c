@@ -21,6 +21,20 @@ trek_status trek_job_products_choose(trek_comm *comm)
     return choose(comm, trek_products_in_use() == TREK_PRODUCTS_WAY_TILES);
 }
 
+trek_status trek_job_products_fix(trek_comm *comm)
+{
+    bool faster;
+    double all = trek_cpu_has_tiles(&faster);
+    trek_status status = comm ? trek_comm_all_reduce_scalar(comm, &all, TREK_REDUCTION_MIN) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
+    if (trek_products_asked(TREK_F32) == TREK_PRODUCTS_WAY_MEASURED)
+        trek_products_choose(TREK_F32, TREK_PRODUCTS_WAY_FMA);
+    if (trek_products_asked(TREK_BF16) == TREK_PRODUCTS_WAY_MEASURED)
+        trek_products_choose(TREK_BF16, all > 0 ? TREK_PRODUCTS_WAY_TILES : TREK_PRODUCTS_WAY_FMA);
+    return TREK_OK;
+}
+
 const char *trek_job_products_name(void) { return trek_products_in_use() == TREK_PRODUCTS_WAY_TILES ? "tiles" : "fma"; }
 
 trek_status trek_job_products_resume(trek_comm *comm, const char *name)

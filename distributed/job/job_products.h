@@ -8,6 +8,9 @@
 
 /* Chooses at setup: what each process's TREK_F32_PRODUCTS or measurement says. A collective. */
 trek_status trek_job_products_choose(trek_comm *comm);
+/* Chooses ways that no measurement has a part in, for training that is to have the same bits elsewhere: f32 by
+ * multiply-add, and bf16 by tiles if all processes have them. Variables that are set count. */
+trek_status trek_job_products_fix(trek_comm *comm);
 
 /* Returns "fma" or "tiles", which a checkpoint keeps. */
 const char *trek_job_products_name(void);

@@ -482,6 +482,7 @@ typedef struct division_state {
     trek_lock lock;
     trek_step *steppers; /* of graphs that train over processes; the one set up last is the first, and its shares are used */
     int processes, process;
+    int64_t unit;            /* batches are divided into parts of whole units of this many samples */
     double shares[TREK_MAX_RANKS];
 } division_state;
 
@@ -491,11 +492,13 @@ static void cut(int64_t total, int64_t *first, int64_t *rows)
 {
     int64_t counts[TREK_MAX_RANKS];
     trek_lock_acquire(&division()->lock);
-    trek_apportion(total, division()->shares, division()->processes, counts);
-    *first = 0;
+    int64_t unit = division()->unit, at = 0, end;
+    trek_apportion((total + unit - 1) / unit, division()->shares, division()->processes, counts);
     for (int p = 0; p < division()->process; p++)
-        *first += counts[p];
-    *rows = counts[division()->process];
+        at += counts[p];
+    end = (at + counts[division()->process]) * unit;
+    *first = at * unit < total ? at * unit : total;
+    *rows = (end < total ? end : total) - *first;
     trek_lock_release(&division()->lock);
 }
 
@@ -505,6 +508,7 @@ static void take_shares(const trek_step *s)
     const double *shares = trek_ranks_shares(s);
     division()->processes = s->job.processes;
     division()->process = s->job.process;
+    division()->unit = s->grain > 0 ? s->grain : 1;
     for (int p = 0, at = 0; p < s->job.processes; p++) {
         division()->shares[p] = 0;
         for (int r = 0; r < s->job.process_ranks[p]; r++)

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
@@ -21,10 +22,21 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
+/* Merges what grains have given besides gradients. The sums get the factor. */
+static trek_status merge_grains(trek_step *s)
+{
+    trek_status status = trek_grains_merge(s);
+    if (status != TREK_OK)
+        trek_job_abort(&s->job, "a process cannot merge its grains"); /* the others are about to enter the reduction */
+    return status;
+}
+
 /* Called when the passes' weights, those of all processes, are known. */
 static trek_status weigh(trek_step *s)
 {
     trek_accumulation *a = &s->team->graph->accumulation;
+    if (s->grains)
+        return merge_grains(s);
     if (!trek_accumulation_weighs(a))
         return TREK_OK;
     s->state.factor = trek_accumulation_factor(a);

@@ -3,6 +3,7 @@
  * the losses, and the reset of all that. */
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
 #include "distributed/reduce/gradients.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
@@ -144,5 +145,7 @@ trek_status trek_ranks_zero(trek_step *s) { return trek_ranks_call(s->team->rank
 void trek_ranks_reset(trek_step *s)
 {
     trek_step_reset(&s->state);
+    if (s->grains)
+        trek_grains_reset(s);
     trek_accumulation_clear(&s->team->graph->accumulation);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/overlap.h"
 #include "distributed/reduce/reduce.h"
@@ -263,7 +264,8 @@ static trek_status merge_between(trek_step *s, int rank)
 
 trek_status trek_ranks_merge_buffers(trek_step *s, int rank)
 {
-    if (s->records || s->team->replicas[0].model->n_buffers == 0) /* this follows the replays of a recorded step */
+    /* they follow the replays of a recorded step; grains have merged them */
+    if (s->records || s->grains || s->team->replicas[0].model->n_buffers == 0)
         return TREK_OK;
     int64_t start = trek_trace_enter("buffers");
     trek_status status = merge_local(s, rank);
@@ -314,6 +316,39 @@ static trek_status finish(trek_step *s, int rank, bool skipped)
 
 /* --- one rank's step ------------------------------------------------------------------------------ */
 
+/* The gradients of grains are in sums of their own. */
+static trek_status sum_grains(rank_step *x)
+{
+    trek_status status = trek_grain_sums_read(x->s, x->rank);
+    if (status == TREK_OK && x->s->team->shared && x->measure)
+        work(x->s, x->rank, false, true, NULL);
+    return status;
+}
+
+static trek_status decide_shared(rank_step *x);
+static trek_status decide_separate(rank_step *x);
+
+/* Grains leave the whole gradient in every arena, also where the optimizer's state is divided, so that its norm has the same
+ * bits. */
+static trek_status decide_all(rank_step *x)
+{
+    if (x->call->grains)
+        return x->s->team->shared ? decide_shared(x) : decide_separate(x);
+    return x->call->kind->decide(x);
+}
+
+/* Sums over the ranks of this process, and over the other processes. */
+static trek_status sum_all(rank_step *x)
+{
+    trek_step_call *c = x->call;
+    trek_status status = TREK_OK;
+    if (c->grains)
+        return sum_grains(x);
+    if (!(c->sent && trek_job_has_others(&x->s->job))) /* otherwise it is being sent: a process that sends has one rank */
+        status = c->kind->sum(x);
+    return status == TREK_OK && trek_job_has_others(&x->s->job) ? c->kind->interprocess(x) : status;
+}
+
 static trek_status step_rank(int rank, void *arg)
 {
     trek_step_call *c = arg;
@@ -326,20 +361,17 @@ static trek_status step_rank(int rank, void *arg)
     if (status != TREK_OK)
         return status;
     int64_t start = trek_trace_enter("reduce");
-    x.at_once = c->update && !x.measure && !start && trek_job_is_alone(&s->job) && !s->windowed && s->team->sharers == 1 &&
-                !trek_optimizer_is_whole(s->team->replicas[0].optimizer);
+    x.at_once = c->update && !x.measure && !start && trek_job_is_alone(&s->job) && !s->windowed && !c->grains &&
+                s->team->sharers == 1 && !trek_optimizer_is_whole(s->team->replicas[0].optimizer);
     if (rank == 0)
         status = trek_stopwatch_start(&s->pace.reduce_watch, x.replica->arena->device);
-    if (status == TREK_OK &&
-        !(c->sent && trek_job_has_others(&s->job))) /* otherwise it is being sent: a process that sends has one rank */
-        status = kind->sum(&x);
-    if (status == TREK_OK && trek_job_has_others(&s->job))
-        status = kind->interprocess(&x);
+    if (status == TREK_OK)
+        status = sum_all(&x);
     trek_trace_end("reduce", start, s->team->graph->settings.steps);
     if (status == TREK_OK && rank == 0)
         status = trek_stopwatch_stop(&s->pace.reduce_watch, 1);
     if (status == TREK_OK && c->update)
-        status = kind->decide(&x);
+        status = decide_all(&x);
     if (status == TREK_OK && c->update && trek_job_has_others(&s->job))
         status = trek_ranks_merge_buffers(s, rank);
     if (status != TREK_OK || !c->update) {
@@ -528,7 +560,11 @@ static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separat
 trek_status trek_ranks_run_step(trek_step_call *c)
 {
     c->sent = c->s->state.phase == TREK_STEP_SENT;
+    c->grains = c->s->grains && c->s->grains->pending;
     if (!c->kind)
         c->kind = c->s->team->shared ? &shared_arena : c->s->team->on_host ? &separate_arenas : &device_arenas;
-    return trek_ranks_call(c->s->team->ranks, step_rank, c);
+    trek_status status = trek_ranks_call(c->s->team->ranks, step_rank, c);
+    if (c->grains && !c->s->grains->pending)
+        trek_step_folded(&c->s->state);
+    return status;
 }

@@ -12,6 +12,7 @@ typedef struct trek_step_call {
     const struct arena_kind *kind; /* NULL: every rank updates everything in its own arena */
     bool update;
     bool sent;               /* the gradients are already being sent */
+    bool grains;             /* they are in the sums of grains */
     trek_status interprocess; /* of rank 0's part: the reduction between processes */
     trek_update_state decided; /* what rank 0 has decided about the step, as all ranks have */
 } trek_step_call;

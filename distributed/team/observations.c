@@ -158,6 +158,13 @@ static trek_status drop_recorded(trek_graph *graph, void *arg)
     return TREK_OK;
 }
 
+trek_text trek_observations_take(trek_graph *graph)
+{
+    trek_text text = trek_observations_pack(graph);
+    trek_graph_each(graph, drop_recorded, NULL);
+    return text;
+}
+
 /* Every process comes here; one that has failed sends nothing. */
 static trek_status gather_processes(trek_step *s, trek_status own)
 {

@@ -10,6 +10,8 @@
 /* Packs what this graph and those inside it have recorded, as far as it is on the host. The text is in a failed state
  * if memory is missing. */
 trek_text trek_observations_pack(const trek_graph *graph);
+/* Packs it, and drops it there. */
+trek_text trek_observations_take(trek_graph *graph);
 /* Adds what was packed. Fails with COMM if it is damaged, or with MEMORY. */
 trek_status trek_observations_unpack(trek_graph *into, const char *bytes, int64_t length);
 

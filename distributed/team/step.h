@@ -14,6 +14,7 @@
 
 struct trek_averaging;
 struct trek_batch;
+struct trek_grains;
 struct trek_step_policy;
 
 /* How long ranks take, and how much each of them gets. */
@@ -45,6 +46,8 @@ typedef struct trek_step {
     const struct trek_step_policy *policy;
     trek_pace pace;
     trek_overlapping overlap;
+    int64_t grain;           /* samples of a grain; 0: batches are not cut into grains */
+    struct trek_grains *grains; /* then (distributed/grains/); otherwise NULL */
     struct trek_averaging *averaging; /* of parameters instead of gradients (average.h); NULL: gradients are summed */
 
     trek_step_state state;

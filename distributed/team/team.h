@@ -110,11 +110,14 @@ trek_status trek_team_take_first(const trek_team *team, int rank, trek_status ow
  * it. Returns NULL on failure. */
 char *trek_team_describe_graph(trek_graph *graph);
 
-/* Copies train and freeze flags of rank 0's modules to all replicas. Called between runs of the group. */
+/* Copies train and freeze flags of rank 0's modules, and the dtype of its autocast, to all replicas. Called between runs
+ * of the group. */
 static inline void trek_team_follow_flags(const trek_team *team)
 {
-    for (int r = 1; r < team->local_ranks; r++)
+    for (int r = 1; r < team->local_ranks; r++) {
         trek_replica_follow_flags(team->replicas[r].model, team->replicas[0].model);
+        team->replicas[r].graph->autocast = team->replicas[0].graph->autocast;
+    }
 }
 static inline bool trek_team_is_training(const trek_team *team) { return team->replicas[0].model->modules[0]->own->training; }
 /* Returns whether its layers wait for those of other ranks (synchronised batch norm); then all ranks run them,

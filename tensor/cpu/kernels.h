@@ -37,6 +37,7 @@
     X(index)                                                                   \
     X(random)                                                                  \
     X(arena)                                                                   \
+    X(binned)                                                                  \
     X(state)                                                                   \
     X(matmul)                                                                  \
     X(fp8)                                                                     \

@@ -9,7 +9,9 @@
 #include "data/dataset_class.h"
 #include "data/loader_position.h"
 #include "distributed/stepper.h"
+#include "graph/amp.h"
 #include "graph/constants.h"
+#include "graph/flow.h"
 #include "graph/timeline.h"
 #include "nn/layers.h"
 #include "nn/module_tree.h"
@@ -484,6 +486,54 @@ static void test_mistakes(void **state)
     trek_loader_free(&loader);
 }
 
+/* --- autocast --- */
+
+static atomic_int low_parts, wide_parts;
+
+static trek_graph *build_low(trek_device device, void *arg)
+{
+    trek_flow *flow = trek_flow_from(trek_nn_linear(4, 3, device));
+    trek_flow_tag(flow, "y");
+    return trek_flow_build(flow);
+}
+
+static trek_var *note_dtype(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    bool low = trek_var_dtype(trek_graph_tagged(graph, "y")) == TREK_BF16;
+    atomic_fetch_add(low ? &low_parts : &wide_parts, 1);
+    return trek_mean(output, trek_dims_all(), false);
+}
+
+/* It reaches all ranks, whether it is set before or after they were made, and ends on all. */
+static void autocast_is_that_of_rank_0(void **state)
+{
+    trek_tensor *x = test_tensor(1, trek_dims(24, 4), 1);
+    trek_tensor *on_cpu = trek_tensor_to(x, trek_cpu(0));
+    const char *names[] = { "x" };
+    trek_loader *loader = trek_loader_new(trek_dataset_tensors(names, &on_cpu, 1), &(trek_loader_opts){ .batch_size = 6,
+                                                                                                    .device = test_device() });
+    trek_graph *graph = build_low(test_device(), NULL);
+    trek_trainer_opts opts = { .build_replica = build_low, .devices = test_devices(), .ranks = 3, .max_anchor = TREK_OFF,
+                               .optimizer = training_momentum(), .amp = { .dtype = TREK_BF16 } };
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, note_dtype, NULL);
+    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    trek_graph_start(graph, 0);
+    for (int step = 0; step < 3; step++) {
+        atomic_store(&low_parts, 0);
+        atomic_store(&wide_parts, 0);
+        trek_graph_set_amp(graph, &(trek_amp_opts){ .dtype = step == 1 ? TREK_F32 : TREK_BF16, .scaling = TREK_OFF });
+        assert_non_null(trek_graph_train_batch(graph, trek_graph_next(graph)));
+        assert_int_equal(trek_graph_step(graph), TREK_OK);
+        assert_int_equal(atomic_load(&low_parts), step == 1 ? 0 : 3);
+        assert_int_equal(atomic_load(&wide_parts), step == 1 ? 3 : 0);
+    }
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    trek_tensor_release(on_cpu);
+    trek_tensor_release(x);
+}
+
 /* CPUs beside GPUs, by every way of a step. */
 static void test_mixed_devices(void **state)
 {
@@ -515,7 +565,7 @@ int main(void)
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
         cmocka_unit_test(test_scaled_losses), cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_timeline),
         cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_mixed_devices),
+        cmocka_unit_test(test_mixed_devices), cmocka_unit_test(autocast_is_that_of_rank_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Beginning and end of grain mode, and what it cannot do. */
+#include "distributed/grains/grains.h"
+
+#include "graph/graph_internal.h"
+#include "nn/module_internal.h"
+
+static trek_status refuse(const char *why)
+{
+    return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .grain: set, with %s", why);
+}
+
+static bool has_states(const trek_graph *graph)
+{
+    bool has = graph->layout.n_states > 0;
+    for (int k = 0; k < graph->n_below; k++)
+        has |= graph->below[k]->layout.n_states > 0;
+    return has;
+}
+
+static trek_status check(const trek_step *s)
+{
+    if (!s->team->on_host || s->job.mixed)
+        return refuse("ranks on GPUs; their gradients cannot be summed in this way yet");
+    if (s->averaging)
+        return refuse("averaged parameters; grains are summed to one gradient");
+    if (trek_team_meets(s->team))
+        return refuse("layers that use the samples of other ranks (synchronised batch norm); each grain is normalised by itself");
+    if (has_states(s->team->graph))
+        return refuse("a graph that carries states from batch to batch; grains are independent of each other");
+    return TREK_OK;
+}
+
+static trek_status plan_buffers(trek_grains *g, const trek_replica *replica)
+{
+    size_t at = (sizeof(trek_grain_record) + 15) & ~(size_t)15;
+    g->buffer_at = trek_calloc((size_t)replica->n_buffers, sizeof *g->buffer_at);
+    if (!g->buffer_at)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < replica->n_buffers; k++) {
+        const trek_tensor *x = replica->buffers[k]->data;
+        g->buffer_at[k] = at;
+        at += ((size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype) + 15) & ~(size_t)15;
+    }
+    g->record_bytes = at;
+    g->first_buffers = trek_calloc(at, 1);
+    return g->first_buffers ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+trek_status trek_grains_make(trek_step *s)
+{
+    trek_status status = check(s);
+    if (status != TREK_OK)
+        return status;
+    trek_grains *g = s->grains = trek_calloc(1, sizeof *g);
+    if (!g)
+        return TREK_ERR_MEMORY;
+    g->size = s->grain;
+    g->factor = 1;
+    status = plan_buffers(g, s->team->replicas[0].model);
+    return status == TREK_OK ? trek_grain_sums_make(s) : status;
+}
+
+void trek_grains_free(trek_step *s)
+{
+    trek_grains *g = s->grains;
+    if (!g)
+        return;
+    trek_grain_sums_free(s);
+    trek_free(g->buffer_at);
+    trek_free(g->first_buffers);
+    trek_free(g->records);
+    trek_free(g);
+    s->grains = NULL;
+}
+
+void trek_grains_reset(trek_step *s)
+{
+    trek_grains *g = s->grains;
+    for (int r = 0; r < s->team->local_ranks; r++)
+        trek_grain_sums_clear(&g->sums[r]);
+    g->passes = g->n_records = 0;
+    g->factor = 1;
+    g->pending = g->broken = false;
+}
+
+trek_status trek_grains_refuse(const char *function)
+{
+    return trek_fail(TREK_ERR_UNSUPPORTED,
+                     "%s: graph: it is trained in grains (.grain), which a forward and backward of the program's own would not "
+                     "be divided into; register a loader and a loss, and call trek_graph_train_batch",
+                     function);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Grain mode: a step of any number of ranks has the bits of one rank's step.
+ *
+ * A grain is a fixed number of consecutive samples of the global batch; the last one may be smaller. It is a micro-batch
+ * of its own: what it computes depends on its samples, the parameters, the buffers at the step's beginning, the seed and
+ * the number of the step. What grains give is put together independently of who ran them:
+ *
+ * - Gradients are added to sums that do not depend on the order of their terms (tensor/binned.h). Backward begins with
+ *   weight / D, where D is the planned number of samples; the sum is multiplied by D / W. W is the sum of all weights, in
+ *   the order of grains.
+ * - Weights and buffers are recorded for each grain. Before an update, all processes gather the records, and merge them in
+ *   the order of grains. */
+#ifndef TREK_DISTRIBUTED_GRAINS_GRAINS_H
+#define TREK_DISTRIBUTED_GRAINS_GRAINS_H
+
+#include "distributed/team/step.h"
+#include "tensor/binned.h"
+
+/* The sums of a rank's gradients, for each part of its arena. */
+typedef struct trek_grain_sums {
+    trek_binned parts[TREK_DTYPE_COUNT];
+    trek_tensor *digits[TREK_DTYPE_COUNT][TREK_BINNED_DIGITS]; /* their memory, owned */
+} trek_grain_sums;
+
+/* What is known of a grain that was trained, followed by its buffers. */
+typedef struct trek_grain_record {
+    int64_t pass, number, rows;
+    double weight;           /* of its loss */
+    double denominator;      /* D of the step */
+} trek_grain_record;
+
+typedef struct trek_grains {
+    int64_t size;            /* samples of a grain */
+    trek_grain_sums *sums;   /* [local_ranks] */
+    int32_t *bins;           /* of the part with the most blocks: those of all processes */
+
+    size_t *buffer_at;       /* [buffers] where each is in what follows a record */
+    size_t record_bytes;     /* of a record with its buffers */
+    char *first_buffers;     /* the buffers with which every grain of the step begins */
+
+    /* of a step */
+    int64_t passes;          /* that went backward */
+    char *records;           /* of this process's grains since they were merged last */
+    int64_t n_records, n_room;
+    double factor;           /* D / W */
+    bool pending;            /* the sums of some process have gradients that are not in the arenas */
+    bool broken;             /* a pass or a reduction has failed: the sums are of no use any more */
+} trek_grains;
+
+/* grains.c */
+/* Allocates what grain mode needs, when the stepper has its arenas. Fails with UNSUPPORTED, and says why, if the graph
+ * cannot be trained in grains. */
+trek_status trek_grains_make(trek_step *s);
+void trek_grains_free(trek_step *s);
+/* Drops what the step has so far. */
+void trek_grains_reset(trek_step *s);
+/* Fails with UNSUPPORTED: a program's own forward and backward are not divided into grains. */
+trek_status trek_grains_refuse(const char *function);
+
+/* pass.c */
+trek_var *trek_grains_train_batch(trek_step *s, const struct trek_batch *batch);
+
+/* records.c */
+/* Returns the record with index k. */
+trek_grain_record *trek_grains_record(const trek_grains *grains, int64_t k);
+/* Makes room for n further records. */
+trek_status trek_grains_add_records(trek_grains *grains, int64_t n);
+/* Copy the buffers of a replica, which are in host memory, from and to the bytes that follow a record. */
+void trek_grains_keep_buffers(const trek_grains *grains, const trek_replica *replica, char *to);
+void trek_grains_put_buffers(const trek_grains *grains, const trek_replica *replica, const char *from);
+/* Merges the records of all processes: finds the factor of the step, and gives all ranks the merged buffers. It is a
+ * collective. */
+trek_status trek_grains_merge(trek_step *s);
+
+/* sums.c */
+trek_status trek_grain_sums_make(trek_step *s);
+void trek_grain_sums_free(trek_step *s);
+/* Empties a rank's sums. */
+void trek_grain_sums_clear(trek_grain_sums *sums);
+/* Adds the gradients of a rank's arena to its sums, and sets them to zero. */
+void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
+/* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and
+ * processes. The sums are of no use afterwards; trek_grains_reset empties them. */
+trek_status trek_grain_sums_read(trek_step *s, int rank);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is merged in the order of grains: weights, and buffers such as running statistics. Every grain of a step begins with
+ * the same buffers, and leaves others; these are merged as those of as many ranks (replica/buffers.h), so that a step
+ * changes them once, however many grains and passes it has. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
+#include "distributed/job/job_bytes.h"
+
+trek_grain_record *trek_grains_record(const trek_grains *g, int64_t k)
+{
+    return (trek_grain_record *)(void *)(g->records + (size_t)k * g->record_bytes);
+}
+
+trek_status trek_grains_add_records(trek_grains *g, int64_t n)
+{
+    if (g->n_records + n > g->n_room) {
+        int64_t room = g->n_records + n > 2 * g->n_room ? g->n_records + n : 2 * g->n_room;
+        char *records = trek_calloc((size_t)room, g->record_bytes);
+        if (!records)
+            return TREK_ERR_MEMORY;
+        if (g->n_records > 0)
+            memcpy(records, g->records, (size_t)g->n_records * g->record_bytes);
+        trek_free(g->records);
+        g->records = records;
+        g->n_room = room;
+    }
+    g->n_records += n;
+    return TREK_OK;
+}
+
+static size_t bytes_of(const trek_tensor *x) { return (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype); }
+
+void trek_grains_keep_buffers(const trek_grains *g, const trek_replica *replica, char *to)
+{
+    for (int k = 0; k < replica->n_buffers; k++)
+        memcpy(to + g->buffer_at[k], replica->buffers[k]->data->data, bytes_of(replica->buffers[k]->data));
+}
+
+void trek_grains_put_buffers(const trek_grains *g, const trek_replica *replica, const char *from)
+{
+    for (int k = 0; k < replica->n_buffers; k++) {
+        trek_tensor *x = replica->buffers[k]->data;
+        memcpy(x->data, from + g->buffer_at[k], bytes_of(x));
+        trek_tensor_bump(x);
+    }
+}
+
+/* --- merging --- */
+
+/* The records of all processes, in the order of passes and grains. */
+typedef struct grain_list {
+    int64_t n;
+    trek_grain_record **of;
+    job_bytes all;           /* their memory, with several processes */
+} grain_list;
+
+static int by_number(const void *a, const void *b)
+{
+    const trek_grain_record *x = *(trek_grain_record *const *)a, *y = *(trek_grain_record *const *)b;
+    if (x->pass != y->pass)
+        return x->pass < y->pass ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static trek_status list_records(trek_step *s, grain_list *list)
+{
+    const trek_grains *g = s->grains;
+    int64_t own = g->n_records;
+    trek_status status = TREK_OK;
+    if (g->broken)
+        status = trek_fail(TREK_ERR_STATE, "graph_step: graph: some of its gradients could not be computed or summed; call "
+                                           "trek_graph_zero_grad first");
+    if (trek_job_has_others(&s->job))
+        status = trek_job_bytes_gather(s->job.comm, g->records, own * (int64_t)g->record_bytes, status, "its grains", &list->all);
+    for (int p = 0; trek_job_has_others(&s->job) && p < s->job.processes && status == TREK_OK; p++)
+        list->n += list->all.lengths[p] / (int64_t)g->record_bytes;
+    if (trek_job_is_alone(&s->job))
+        list->n = own;
+    list->of = status == TREK_OK ? trek_calloc((size_t)list->n, sizeof *list->of) : NULL;
+    if (!list->of)
+        return status == TREK_OK ? TREK_ERR_MEMORY : status;
+    int64_t at = 0;
+    for (int p = 0; trek_job_has_others(&s->job) && p < s->job.processes; p++)
+        for (int64_t k = 0; k < list->all.lengths[p]; k += (int64_t)g->record_bytes)
+            list->of[at++] = (trek_grain_record *)(void *)(list->all.bytes + (size_t)p * list->all.room + k);
+    for (int64_t k = 0; k < own && trek_job_is_alone(&s->job); k++)
+        list->of[k] = trek_grains_record(g, k);
+    if (list->n > 1)
+        qsort(list->of, (size_t)list->n, sizeof *list->of, by_number);
+    return TREK_OK;
+}
+
+typedef struct grain_room {
+    trek_buffer_space base;
+    const trek_grains *grains;
+    const grain_list *list;
+} grain_room;
+
+static char *copy_of(const trek_buffer_space *space, int rank, int k)
+{
+    const grain_room *room = (const grain_room *)space;
+    return (char *)room->list->of[rank] + room->grains->buffer_at[k];
+}
+
+static trek_status merge_buffers(trek_step *s, const grain_list *list)
+{
+    const trek_grains *g = s->grains;
+    const trek_replica *model = s->team->replicas[0].model;
+    double counts[TREK_MAX_RANKS];
+    if (model->n_buffers == 0)
+        return TREK_OK;
+    if (list->n > TREK_MAX_RANKS)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "graph_step: .grain: %lld grains in a step of a graph with buffers; at most %d are possible",
+                         (long long)list->n, TREK_MAX_RANKS);
+    for (int64_t k = 0; k < list->n; k++)
+        counts[k] = (double)list->of[k]->rows;
+    grain_room room = { { .replica = model, .n_ranks = (int)list->n, .counts = counts, .apart = true, .copy = copy_of }, g,
+                        list };
+    trek_buffers_merge(&room.base, 0, 1);
+    for (int r = 0; r < s->team->local_ranks; r++)
+        trek_grains_put_buffers(g, s->team->replicas[r].model, (const char *)list->of[0]);
+    return TREK_OK;
+}
+
+trek_status trek_grains_merge(trek_step *s)
+{
+    trek_grains *g = s->grains;
+    grain_list list = { 0 };
+    double weight = 0;
+    trek_status status = list_records(s, &list);
+    if (status == TREK_OK && list.n > TREK_BINNED_MOST)
+        status = trek_fail(TREK_ERR_UNSUPPORTED, "graph_step: .grain: %lld grains in a step; at most %d are possible",
+                           (long long)list.n, TREK_BINNED_MOST);
+    for (int64_t k = 0; k < list.n && status == TREK_OK; k++)
+        weight += list.of[k]->weight;
+    if (status == TREK_OK && list.n > 0) {
+        g->factor = weight > 0 ? list.of[0]->denominator / weight : 1;
+        g->pending = true;
+        status = merge_buffers(s, &list);
+    }
+    g->n_records = 0;
+    trek_free(list.of);
+    trek_job_bytes_clear(&list.all);
+    return status;
+}

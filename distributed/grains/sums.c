@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sums of gradients: one for each part of each rank's arena. At the end of a step each rank of a process adds one
+ * slice of all its ranks' sums; rank 0 adds those of the other processes; and each rank turns its slice into gradients,
+ * in the arena that all share, or in all arenas. */
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
+#include "distributed/job/agreement.h"
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
+
+static int64_t blocks_of(const trek_arena *arena, int part) { return trek_binned_blocks(arena->parts[part].count); }
+
+/* --- beginning and end --- */
+
+static trek_status make_part(trek_grain_sums *sums, const trek_arena *arena, int p, trek_comm *comm)
+{
+    trek_binned *part = &sums->parts[p];
+    *part = (trek_binned){ .dtype = arena->parts[p].wide, .count = arena->parts[p].count };
+    part->bins = trek_calloc((size_t)blocks_of(arena, p), sizeof *part->bins);
+    if (!part->bins)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < trek_binned_digits(part->dtype); k++) {
+        trek_tensor *digits = sums->digits[p][k] = trek_comm_zeros(comm, trek_dims(part->count), TREK_I64, trek_cpu(0));
+        if (!digits)
+            return trek_error_status();
+        part->digits[k] = (int64_t *)(void *)digits->data;
+    }
+    return TREK_OK;
+}
+
+/* Only rank 0's sums are reduced with those of other processes. */
+static trek_status make_rank(int rank, void *arg)
+{
+    trek_step *s = arg;
+    trek_grain_sums *sums = &s->grains->sums[rank];
+    const trek_arena *arena = s->team->replicas[rank].arena;
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
+        status = make_part(sums, arena, p, rank == 0 ? s->job.comm : NULL);
+    if (status == TREK_OK)
+        trek_grain_sums_clear(sums);
+    return status;
+}
+
+trek_status trek_grain_sums_make(trek_step *s)
+{
+    const trek_arena *arena = s->team->replicas[0].arena;
+    int64_t most = 0;
+    for (int p = 0; p < arena->n_parts; p++)
+        most = blocks_of(arena, p) > most ? blocks_of(arena, p) : most;
+    s->grains->bins = trek_calloc((size_t)most, sizeof *s->grains->bins);
+    s->grains->sums = trek_calloc((size_t)s->team->local_ranks, sizeof *s->grains->sums);
+    return s->grains->bins && s->grains->sums ? trek_ranks_call(s->team->ranks, make_rank, s) : TREK_ERR_MEMORY;
+}
+
+void trek_grain_sums_free(trek_step *s)
+{
+    trek_grains *g = s->grains;
+    for (int r = 0; g->sums && r < s->team->local_ranks; r++)
+        for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
+            trek_free(g->sums[r].parts[p].bins);
+            for (int k = 0; k < TREK_BINNED_DIGITS; k++)
+                trek_tensor_release(g->sums[r].digits[p][k]);
+        }
+    trek_free(g->sums);
+    trek_free(g->bins);
+    g->sums = NULL;
+    g->bins = NULL;
+}
+
+void trek_grain_sums_clear(trek_grain_sums *sums)
+{
+    for (int p = 0; p < TREK_DTYPE_COUNT; p++)
+        for (int64_t b = 0; sums->parts[p].bins && b < trek_binned_blocks(sums->parts[p].count); b++)
+            sums->parts[p].bins[b] = TREK_BINNED_EMPTY;
+}
+
+/* --- a grain --- */
+
+void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
+{
+    int64_t start = trek_trace_enter("sum grain");
+    for (int k = 0, end; k < arena->n_segments; k = end) {
+        const trek_arena_segment *first = &arena->segments[k], *last = first;
+        bool has = first->param->leaf->has_grad;
+        for (end = k + 1; end < arena->n_segments && arena->segments[end].part == first->part &&
+             arena->segments[end].param->leaf->has_grad == has; end++)
+            last = &arena->segments[end];
+        int64_t begin = first->offset / TREK_BINNED_BLOCK, blocks = trek_binned_blocks(last->offset + last->count) - begin;
+        if (has && blocks > 0)
+            arena->backend->binned_add(&sums->parts[first->part], arena->parts[first->part].grads->data, begin, blocks, true);
+    }
+    trek_trace_end("sum grain", start, 0);
+}
+
+/* --- the end of a step --- */
+
+/* Returns the rank's slice of the blocks of a part. */
+static int64_t slice_of(const trek_step *s, int rank, int part, int64_t *first)
+{
+    int64_t blocks = blocks_of(s->team->replicas[0].arena, part);
+    *first = blocks * rank / s->team->local_ranks;
+    return blocks * (rank + 1) / s->team->local_ranks - *first;
+}
+
+static void merge_slice(trek_step *s, int rank)
+{
+    const trek_arena *arena = s->team->replicas[0].arena;
+    const trek_binned *others[TREK_MAX_RANKS];
+    for (int p = 0; p < arena->n_parts && s->team->local_ranks > 1; p++) {
+        int64_t first, blocks = slice_of(s, rank, p, &first);
+        for (int r = 1; r < s->team->local_ranks; r++)
+            others[r - 1] = &s->grains->sums[r].parts[p];
+        arena->backend->binned_merge(&s->grains->sums[0].parts[p], others, s->team->local_ranks - 1, first, blocks);
+    }
+}
+
+static trek_status reduce_part(trek_step *s, const trek_binned *part)
+{
+    int32_t *bins = s->grains->bins;
+    int64_t blocks = trek_binned_blocks(part->count);
+    memcpy(bins, part->bins, (size_t)blocks * sizeof *bins);
+    trek_status status = trek_comm_run(s->job.comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MAX,
+                                                                  .dtype = TREK_I32, .count = blocks, .in = bins,
+                                                                  .out = bins });
+    if (status == TREK_OK)
+        s->team->replicas[0].arena->backend->binned_raise(part, bins);
+    for (int k = 0; k < trek_binned_digits(part->dtype) && status == TREK_OK; k++)
+        status = trek_comm_run(s->job.comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
+                                                          .dtype = TREK_I64, .count = part->count, .in = part->digits[k],
+                                                          .out = part->digits[k] });
+    return status;
+}
+
+/* Rank 0 adds the sums of the other processes. */
+static trek_status reduce_processes(trek_step *s)
+{
+    int64_t start = trek_trace_enter("reduce processes");
+    trek_status status = TREK_OK;
+    for (int p = 0; p < s->team->replicas[0].arena->n_parts && status == TREK_OK; p++)
+        status = reduce_part(s, &s->grains->sums[0].parts[p]);
+    trek_trace_end("reduce processes", start, s->team->graph->settings.steps);
+    return status;
+}
+
+/* Ranks with separate arenas have the gradients of a step in each of them. */
+static void read_slice(trek_step *s, int rank)
+{
+    const trek_arena *arena = s->team->replicas[0].arena;
+    for (int p = 0; p < arena->n_parts; p++) {
+        size_t size = trek_dtype_size(arena->parts[p].wide);
+        int64_t first, blocks = slice_of(s, rank, p, &first), begin = first * TREK_BINNED_BLOCK;
+        int64_t end = (first + blocks) * TREK_BINNED_BLOCK;
+        end = end < arena->parts[p].count ? end : arena->parts[p].count;
+        char *grads = arena->parts[p].grads->data;
+        arena->backend->binned_read(&s->grains->sums[0].parts[p], s->grains->factor, grads, first, blocks);
+        for (int r = 1; r < s->team->local_ranks && !s->team->shared && begin < end; r++)
+            memcpy(s->team->replicas[r].arena->parts[p].grads->data + (size_t)begin * size, grads + (size_t)begin * size,
+                   (size_t)(end - begin) * size);
+    }
+}
+
+trek_status trek_grain_sums_read(trek_step *s, int rank)
+{
+    trek_comm *local = trek_ranks_comm(s->team->ranks, rank);
+    trek_status status = TREK_OK;
+    if (rank == 0)
+        s->grains->broken = true;
+    merge_slice(s, rank);
+    if (trek_job_has_others(&s->job)) {
+        status = trek_comm_barrier(local);
+        if (rank == 0 && status == TREK_OK)
+            status = reduce_processes(s);
+        status = trek_replica_agree(local, status, "step");
+    }
+    if (status == TREK_OK) {
+        read_slice(s, rank);
+        status = trek_comm_barrier(local);
+    }
+    if (status != TREK_OK)
+        return status;
+    if (rank == 0)
+        s->grains->pending = s->grains->broken = false;
+    return TREK_OK;
+}

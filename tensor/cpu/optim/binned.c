@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums that do not depend on the order of their terms (tensor/binned.h). All operations on floats are exact: products
+ * with powers of two, differences of numbers that share their last digits, and rounding to integers, which is done by
+ * adding a constant. So every instruction set and every compiler gives the same bits. */
+#include "tensor/cpu/kernels.h"
+
+#include <math.h>
+
+#include "tensor/binned.h"
+
+#define GRAIN 64 /* blocks */
+#define BLOCK TREK_BINNED_BLOCK
+/* An element that is NaN has this in its highest digit. Digits of numbers sum to at most 2^50, and at most 1024 ranks
+ * add this number. */
+#define NOT_A_NUMBER ((int64_t)1 << 52)
+#define LEAST_NAN ((int64_t)1 << 51)
+/* The lowest bins. Below them powers of two could not be written, or there are no numbers. */
+#define LOWEST_F32 (-4)
+#define LOWEST_F64 (-26)
+
+/* A double x with |x| < 2^51, plus this, is rounded to an integer, which is in the last bits of the sum. */
+#define MAGIC 0x1.8p52
+#define MAGIC_BITS INT64_C(0x4338000000000000)
+
+static inline int64_t bits_of(double x)
+{
+    int64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline double of_bits(int64_t bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline double power(int exponent) { return of_bits((int64_t)(exponent + 1023) << 52); }
+
+/* Returns the bin of numbers below 2^(exponent + 1). */
+static int bin_of(int exponent, int lowest)
+{
+    int above = exponent + 1, bin = above >= 0 ? above / TREK_BINNED_WIDTH
+                                               : -((TREK_BINNED_WIDTH - 1 - above) / TREK_BINNED_WIDTH);
+    return bin > lowest ? bin : lowest;
+}
+
+static int64_t end_of(const trek_binned *x, int64_t block)
+{
+    return (block + 1) * BLOCK < x->count ? (block + 1) * BLOCK : x->count;
+}
+
+/* --- the bin rises --- */
+
+static void move_digits(const trek_binned *x, int64_t block, int by)
+{
+    int digits = trek_binned_digits(x->dtype);
+    for (int64_t i = block * BLOCK; i < end_of(x, block); i++) {
+        bool nan = x->digits[0][i] >= LEAST_NAN;
+        for (int k = digits - 1; k >= 0; k--)
+            x->digits[k][i] = k >= by ? x->digits[k - by][i] : 0;
+        if (nan)
+            x->digits[0][i] = NOT_A_NUMBER;
+    }
+}
+
+static void zero_digits(const trek_binned *x, int64_t block)
+{
+    for (int k = 0; k < trek_binned_digits(x->dtype); k++)
+        memset(x->digits[k] + block * BLOCK, 0, (size_t)(end_of(x, block) - block * BLOCK) * sizeof(int64_t));
+}
+
+/* Makes the block's bin at least `bin`. Returns whether it was empty; its digits are then still undefined. */
+static bool lift(const trek_binned *x, int64_t block, int bin)
+{
+    int now = x->bins[block];
+    if (now == TREK_BINNED_EMPTY) {
+        x->bins[block] = bin;
+        return true;
+    }
+    if (bin > now) {
+        move_digits(x, block, bin - now);
+        x->bins[block] = bin;
+    }
+    return false;
+}
+
+static void raise_block(const trek_binned *x, int64_t block, int bin)
+{
+    if (lift(x, block, bin))
+        zero_digits(x, block);
+}
+
+/* --- adding numbers --- */
+
+/* Cuts numbers into digits, which are written or added. `fresh` and the number of digits are constants where this is
+ * called. */
+#define ADD_ROW(T, suffix)                                                                             \
+    static inline __attribute__((always_inline)) void add_row_##suffix(                                \
+        int64_t *restrict d0, int64_t *restrict d1, int64_t *restrict d2, const T *restrict x,         \
+        int64_t n, int bin, bool fresh)                                                                \
+    {                                                                                                  \
+        const double one = power(TREK_BINNED_WIDTH * bin);                                             \
+        const double per0 = power(-TREK_BINNED_WIDTH * bin);                                           \
+        const double per1 = power(-TREK_BINNED_WIDTH * (bin - 1));                                     \
+        const double two = power(TREK_BINNED_WIDTH * (bin - 1));                                       \
+        const double per2 = d2 ? power(-TREK_BINNED_WIDTH * (bin - 2)) : 0;                            \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            double value = (double)x[i], high = value * per0 + MAGIC;                                  \
+            double rest = value - (high - MAGIC) * one, low = rest * per1 + MAGIC;                     \
+            int64_t a = bits_of(high) - MAGIC_BITS, b = bits_of(low) - MAGIC_BITS;                     \
+            d0[i] = fresh ? a : d0[i] + a;                                                             \
+            d1[i] = fresh ? b : d1[i] + b;                                                             \
+            if (d2) {                                                                                  \
+                double last = (rest - (low - MAGIC) * two) * per2 + MAGIC;                             \
+                int64_t c = bits_of(last) - MAGIC_BITS;                                                \
+                d2[i] = fresh ? c : d2[i] + c;                                                         \
+            }                                                                                          \
+        }                                                                                              \
+    }
+ADD_ROW(float, f32)
+ADD_ROW(double, f64)
+
+static void add_numbers_f32(const trek_binned *x, int64_t block, const float *from, int64_t n, int bin)
+{
+    int64_t *d0 = x->digits[0] + block * BLOCK, *d1 = x->digits[1] + block * BLOCK;
+    bool fresh = lift(x, block, bin);
+    if (fresh)
+        add_row_f32(d0, d1, NULL, from, n, x->bins[block], true);
+    else
+        add_row_f32(d0, d1, NULL, from, n, x->bins[block], false);
+}
+
+static void add_numbers_f64(const trek_binned *x, int64_t block, const double *from, int64_t n, int bin)
+{
+    int64_t *d0 = x->digits[0] + block * BLOCK, *d1 = x->digits[1] + block * BLOCK, *d2 = x->digits[2] + block * BLOCK;
+    bool fresh = lift(x, block, bin);
+    if (fresh)
+        add_row_f64(d0, d1, d2, from, n, x->bins[block], true);
+    else
+        add_row_f64(d0, d1, d2, from, n, x->bins[block], false);
+}
+
+/* Adds one block. One with inf or NaN is added as if these were 0, and then they are marked. */
+#define ADD_BLOCK(T, U, suffix, mantissa, bias, infinite, lowest)                                      \
+    static U most_##suffix(const T *x, int64_t n)                                                      \
+    {                                                                                                  \
+        U most = 0;                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            U bits;                                                                                    \
+            memcpy(&bits, &x[i], sizeof bits);                                                         \
+            bits &= (U)~(U)0 >> 1;                                                                     \
+            most = bits > most ? bits : most;                                                          \
+        }                                                                                              \
+        return most;                                                                                   \
+    }                                                                                                  \
+    static void add_block_##suffix(const trek_binned *to, int64_t block, const T *x)                   \
+    {                                                                                                  \
+        int64_t n = end_of(to, block) - block * BLOCK;                                                 \
+        U most = most_##suffix(x, n);                                                                  \
+        if (most == 0)                                                                                 \
+            return;                                                                                    \
+        if (most < infinite) {                                                                         \
+            add_numbers_##suffix(to, block, x, n, bin_of((int)(most >> mantissa) - bias, lowest));     \
+            return;                                                                                    \
+        }                                                                                              \
+        T finite[BLOCK];                                                                               \
+        for (int64_t i = 0; i < n; i++)                                                                \
+            finite[i] = isfinite(x[i]) ? x[i] : 0;                                                     \
+        most = most_##suffix(finite, n);                                                               \
+        add_numbers_##suffix(to, block, finite, n,                                                     \
+                             most ? bin_of((int)(most >> mantissa) - bias, lowest) : lowest);          \
+        for (int64_t i = 0; i < n; i++)                                                                \
+            if (!isfinite(x[i]) && to->digits[0][block * BLOCK + i] < LEAST_NAN)                       \
+                to->digits[0][block * BLOCK + i] += NOT_A_NUMBER;                                      \
+    }
+ADD_BLOCK(float, uint32_t, f32, 23, 127, 0x7f800000u, LOWEST_F32)
+ADD_BLOCK(double, uint64_t, f64, 52, 1023, UINT64_C(0x7ff0000000000000), LOWEST_F64)
+
+typedef struct binned_work {
+    const trek_binned *sum;
+    char *data;                  /* of element 0 */
+    const trek_binned *const *from;
+    int n;
+    const int32_t *bins;
+    double factor;
+    bool zero;
+    int64_t first;               /* the block that part 0 of the work is */
+} binned_work;
+
+static void add_part(void *arg, int64_t begin, int64_t end)
+{
+    const binned_work *w = arg;
+    const trek_binned *to = w->sum;
+    size_t size = trek_dtype_size(to->dtype);
+    for (int64_t block = w->first + begin; block < w->first + end; block++) {
+        char *x = w->data + (size_t)(block * BLOCK) * size;
+        if (to->dtype == TREK_F64)
+            add_block_f64(to, block, (const double *)(const void *)x);
+        else
+            add_block_f32(to, block, (const float *)(const void *)x);
+        if (w->zero)
+            memset(x, 0, (size_t)(end_of(to, block) - block * BLOCK) * size);
+    }
+}
+
+static void add(const trek_binned *to, void *data, int64_t first, int64_t blocks, bool zero)
+{
+    binned_work w = { .sum = to, .data = data, .first = first, .zero = zero };
+    trek_parallel(blocks, GRAIN, add_part, &w);
+}
+
+/* --- adding sums --- */
+
+/* Adds a block of another sum, whose bin is not above that of the result. */
+static void merge_block(const trek_binned *to, const trek_binned *from, int64_t block)
+{
+    int by = to->bins[block] - from->bins[block], digits = trek_binned_digits(to->dtype);
+    int64_t begin = block * BLOCK, end = end_of(to, block);
+    if (by == 0) {
+        for (int k = 0; k < digits; k++)
+            for (int64_t i = begin; i < end; i++)
+                to->digits[k][i] += from->digits[k][i];
+        return;
+    }
+    for (int64_t i = begin; i < end; i++) {
+        bool nan = from->digits[0][i] >= LEAST_NAN;
+        for (int k = by; k < digits; k++)
+            to->digits[k][i] += from->digits[k - by][i];
+        if (nan)
+            to->digits[0][i] += NOT_A_NUMBER;
+    }
+}
+
+static void merge_part(void *arg, int64_t begin, int64_t end)
+{
+    const binned_work *w = arg;
+    for (int64_t block = w->first + begin; block < w->first + end; block++) {
+        int32_t bin = TREK_BINNED_EMPTY;
+        for (int k = 0; k < w->n; k++)
+            bin = w->from[k]->bins[block] > bin ? w->from[k]->bins[block] : bin;
+        if (bin != TREK_BINNED_EMPTY)
+            raise_block(w->sum, block, bin);
+        for (int k = 0; k < w->n; k++)
+            if (w->from[k]->bins[block] != TREK_BINNED_EMPTY)
+                merge_block(w->sum, w->from[k], block);
+    }
+}
+
+static void merge(const trek_binned *to, const trek_binned *const *from, int n, int64_t first, int64_t blocks)
+{
+    binned_work w = { .sum = to, .from = from, .n = n, .first = first };
+    trek_parallel(blocks, GRAIN, merge_part, &w);
+}
+
+static void raise_part(void *arg, int64_t begin, int64_t end)
+{
+    const binned_work *w = arg;
+    for (int64_t block = begin; block < end; block++)
+        raise_block(w->sum, block, w->bins[block]);
+}
+
+static void raise_bins(const trek_binned *sum, const int32_t *bins)
+{
+    binned_work w = { .sum = sum, .bins = bins };
+    trek_parallel(trek_binned_blocks(sum->count), GRAIN, raise_part, &w);
+}
+
+/* --- the result --- */
+
+/* Takes what is beyond one digit out of it. Without this, the sum of three digits would be rounded before large ones cancel. */
+static inline int64_t carry(int64_t *digit)
+{
+    int64_t carried = (*digit + ((int64_t)1 << (TREK_BINNED_WIDTH - 1))) >> TREK_BINNED_WIDTH;
+    *digit -= carried * ((int64_t)1 << TREK_BINNED_WIDTH);
+    return carried;
+}
+
+#define READ_ROW(T, suffix)                                                                            \
+    static inline __attribute__((always_inline)) void read_row_##suffix(                               \
+        const int64_t *restrict d0, const int64_t *restrict d1, const int64_t *restrict d2,            \
+        T *restrict to, int64_t n, int bin, double factor)                                             \
+    {                                                                                                  \
+        const double one = power(TREK_BINNED_WIDTH * bin), two = power(TREK_BINNED_WIDTH * (bin - 1)); \
+        const double three = d2 ? power(TREK_BINNED_WIDTH * (bin - 2)) : 0;                            \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            int64_t a = d0[i], b = d1[i], c = d2 ? d2[i] : 0;                                          \
+            if (d2) {                                                                                  \
+                b += carry(&c);                                                                        \
+                a += carry(&b);                                                                        \
+            }                                                                                          \
+            double sum = (of_bits(b + MAGIC_BITS) - MAGIC) * two;                                      \
+            if (d2)                                                                                    \
+                sum += (of_bits(c + MAGIC_BITS) - MAGIC) * three;                                      \
+            sum = (sum + (of_bits(a + MAGIC_BITS) - MAGIC) * one) * factor;                            \
+            to[i] = d0[i] >= LEAST_NAN ? (T)NAN : (T)sum;                                              \
+        }                                                                                              \
+    }
+READ_ROW(float, f32)
+READ_ROW(double, f64)
+
+static void read_part(void *arg, int64_t begin, int64_t end)
+{
+    const binned_work *w = arg;
+    const trek_binned *x = w->sum;
+    size_t size = trek_dtype_size(x->dtype);
+    for (int64_t block = w->first + begin; block < w->first + end; block++) {
+        int64_t at = block * BLOCK, n = end_of(x, block) - at;
+        char *to = w->data + (size_t)at * size;
+        if (x->bins[block] == TREK_BINNED_EMPTY)
+            memset(to, 0, (size_t)n * size);
+        else if (x->dtype == TREK_F64)
+            read_row_f64(x->digits[0] + at, x->digits[1] + at, x->digits[2] + at, (double *)(void *)to, n, x->bins[block],
+                         w->factor);
+        else
+            read_row_f32(x->digits[0] + at, x->digits[1] + at, NULL, (float *)(void *)to, n, x->bins[block], w->factor);
+    }
+}
+
+static void read_sums(const trek_binned *sum, double factor, void *data, int64_t first, int64_t blocks)
+{
+    binned_work w = { .sum = sum, .data = data, .factor = factor, .first = first };
+    trek_parallel(blocks, GRAIN, read_part, &w);
+}
+
+void TREK_ISA_NAME(trek_cpu_register_binned)(trek_backend *b)
+{
+    b->binned_add = add;
+    b->binned_merge = merge;
+    b->binned_raise = raise_bins;
+    b->binned_read = read_sums;
+}

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Six small models, trained in grains or without. */
+#include "tests/distributed/grains/grain_runs.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "data/dataset.h"
+#include "data/loader_position.h"
+#include "graph/flow.h"
+#include "graph/graph_loader.h"
+#include "graph/passes.h"
+#include "graph/settings.h"
+#include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/recompute.h"
+#include "nn/transformer.h"
+#include "optim/optimizer_internal.h"
+#include "optim/optimizers.h"
+#include "optim/schedules.h"
+#include "tests/support/support.h"
+#include "tests/support/unit.h"
+
+enum { SAMPLES = 53, FEATURES = 64, TOKENS = 6, WORDS = 11, WIDTH = 16, CLASSES = 5 };
+
+const char *const grain_models[MODELS] = { "mlp", "conv and batch norm", "gpt", "lstm", "tied embedding",
+                                           "dropout and recomputation" };
+
+/* --- models --- */
+
+bool grain_noise = true;
+
+typedef struct net {
+    trek_module base;
+    int kind;
+    trek_module *a, *b, *c, *d;
+    trek_var *table, *places, *unused;
+} net;
+
+static trek_var *tokens_of(net *m, trek_var *x) { return trek_embedding(x, m->table, -1); }
+
+static trek_var *net_forward(trek_module *self, trek_var *x)
+{
+    net *m = (net *)self;
+    int64_t n = trek_var_size(x, 0);
+    trek_var *h;
+    switch (m->kind) {
+    case MLP:
+        return trek_forward(m->c, trek_gelu(trek_forward(m->b, trek_tanh(trek_forward(m->a, x)))));
+    case CONV_AND_BATCH_NORM:
+        h = trek_forward(m->a, trek_reshape(x, trek_dims(n, 1, 8, 8)));
+        h = trek_relu(trek_forward(m->b, h));
+        return trek_forward(m->c, trek_flatten(h, 1, -1));
+    case GPT:
+        h = trek_add(tokens_of(m, x), m->places);
+        h = trek_forward(m->a, h);
+        return trek_reshape(trek_forward(m->b, h), trek_dims(n * TOKENS, WORDS));
+    case LSTM:
+        h = trek_forward(m->a, trek_reshape(x, trek_dims(n, 8, 8)));
+        return trek_forward(m->b, trek_select(h, 1, 7));
+    case TIED_EMBEDDING:
+        h = trek_tanh(trek_forward(m->a, tokens_of(m, x)));
+        return trek_reshape(trek_linear(h, m->table, NULL), trek_dims(n * TOKENS, WORDS));
+    default:
+        h = trek_forward(m->a, trek_forward(m->d, x));
+        if (trek_module_is_training(self) && grain_noise) /* numbers that belong to no sample */
+            h = trek_mul(h, trek_forward(m->d, trek_var_from(trek_tensor_full(trek_dims(1, 24), 1, TREK_F32, trek_cpu(0)))));
+        return trek_forward(m->c, trek_forward(m->b, h));
+    }
+}
+
+static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward = net_forward };
+
+static trek_tensor *numbers(uint32_t stream, trek_shape shape, trek_device device)
+{
+    float values[1024];
+    int64_t n = trek_shape_numel(shape);
+    for (int64_t i = 0; i < n; i++)
+        values[i] = 0.4f * test_number(stream, (uint32_t)i);
+    return trek_tensor_from_data(values, shape, TREK_F32, device);
+}
+
+static void add(trek_module *m, const char *name, size_t offset, trek_module *child) { trek_module_add(m, name, offset, child); }
+
+static void fill(trek_module *m, int kind, trek_device device)
+{
+    size_t a = offsetof(net, a), b = offsetof(net, b), c = offsetof(net, c), d = offsetof(net, d);
+    switch (kind) {
+    case MLP:
+        add(m, "a", a, trek_nn_linear(FEATURES, 24, device));
+        add(m, "b", b, trek_nn_linear(24, 20, device));
+        add(m, "c", c, trek_nn_linear(20, CLASSES, device));
+        trek_module_param(m, "unused", offsetof(net, unused), numbers(3, trek_dims(7), device));
+        break;
+    case CONV_AND_BATCH_NORM:
+        add(m, "a", a, trek_nn_conv2d(1, 4, 3, device));
+        add(m, "b", b, trek_nn_batch_norm2d(4, device));
+        add(m, "c", c, trek_nn_linear(4 * 36, CLASSES, device));
+        break;
+    case GPT:
+        trek_module_param(m, "table", offsetof(net, table), numbers(4, trek_dims(WORDS, WIDTH), device));
+        trek_module_param(m, "places", offsetof(net, places), numbers(5, trek_dims(TOKENS, WIDTH), device));
+        add(m, "a", a, trek_nn_transformer_encoder_layer_with(&(trek_transformer_opts){
+            .d_model = WIDTH, .heads = 2, .dim_feedforward = 24, .dropout = 0.2, .causal = true, .norm_first = true,
+            .activation = TREK_ACTIVATION_GELU, .device = device }));
+        add(m, "b", b, trek_nn_linear(WIDTH, WORDS, device));
+        break;
+    case LSTM:
+        add(m, "a", a, trek_nn_lstm_with(&(trek_lstm_opts){ .in = 8, .hidden = 12, .layers = 2, .batch_first = true,
+                                                            .dropout = 0.2, .device = device }));
+        add(m, "b", b, trek_nn_linear(12, CLASSES, device));
+        break;
+    case TIED_EMBEDDING:
+        trek_module_param(m, "table", offsetof(net, table), numbers(6, trek_dims(WORDS, WIDTH), device));
+        add(m, "a", a, trek_nn_linear(WIDTH, WIDTH, device));
+        break;
+    default: {
+        trek_module *inner[] = { trek_nn_linear(24, 24, device), trek_nn_gelu(), trek_nn_dropout(0.3) };
+        add(m, "d", d, trek_nn_dropout(0.2));
+        add(m, "a", a, trek_nn_linear(FEATURES, 24, device));
+        add(m, "b", b, trek_nn_recompute(trek_nn_sequential(inner, 3)));
+        add(m, "c", c, trek_nn_linear(24, CLASSES, device));
+    }
+    }
+}
+
+trek_graph *grain_build(trek_device device, void *arg)
+{
+    trek_module *m = trek_module_new(&net_class);
+    if (!m)
+        return NULL;
+    ((net *)m)->kind = *(const int *)arg;
+    trek_seed(11);
+    fill(m, *(const int *)arg, device);
+    return trek_flow_build(trek_flow_from(trek_module_check(m)));
+}
+
+static bool reads_tokens(int model) { return model == GPT || model == TIED_EMBEDDING; }
+
+/* --- data --- */
+
+struct trek_dataset *grain_dataset(void)
+{
+    static float x[SAMPLES * FEATURES];
+    int64_t t[SAMPLES * TOKENS], next[SAMPLES * TOKENS], label[SAMPLES];
+    for (int i = 0; i < SAMPLES * FEATURES; i++)
+        x[i] = test_number(1, (uint32_t)i) * (i / FEATURES % 5 == 0 ? 30 : 1);
+    for (int i = 0; i < SAMPLES * TOKENS; i++) {
+        t[i] = (int64_t)((test_number(2, (uint32_t)i) + 1) * WORDS / 2);
+        next[i] = i / TOKENS % 7 == 0 && i % 2 ? -100 : (t[i] * 3 + 1) % WORDS;
+    }
+    for (int i = 0; i < SAMPLES; i++)
+        label[i] = i % 6 == 2 ? -100 : i % CLASSES; /* grains weigh differently */
+    const char *names[] = { "x", "tokens", "next", "label" };
+    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(SAMPLES, FEATURES), TREK_F32, trek_cpu(0)),
+                               trek_tensor_from_data(t, trek_dims(SAMPLES, TOKENS), TREK_I64, trek_cpu(0)),
+                               trek_tensor_from_data(next, trek_dims(SAMPLES, TOKENS), TREK_I64, trek_cpu(0)),
+                               trek_tensor_from_data(label, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
+    trek_dataset *dataset = trek_dataset_tensors(names, tensors, 4);
+    for (int k = 0; k < 4; k++)
+        trek_tensor_release(tensors[k]);
+    return dataset;
+}
+
+static int64_t step_now; /* which the ranks read */
+
+static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    const grain_run *run = arg;
+    trek_var *labels = trek_batch_get(batch, reads_tokens(run->model) ? "next" : "label");
+    trek_var *mean = trek_cross_entropy(output, reads_tokens(run->model) ? trek_reshape(labels, trek_dims(-1)) : labels);
+    bool overflows = run->overflow && step_now + 1 == run->overflow && trek_module_is_training(trek_graph_module(graph));
+    for (int64_t k = 0; k < trek_batch_size(batch) && overflows; k++)
+        if (trek_batch_indices(batch)[k] == 30)
+            return trek_mul_scalar(mean, INFINITY);
+    return mean;
+}
+
+/* --- training --- */
+
+static uint64_t mix(uint64_t digest, const void *bytes, size_t n)
+{
+    for (size_t k = 0; k < n; k++)
+        digest = (digest ^ ((const unsigned char *)bytes)[k]) * UINT64_C(0x100000001b3);
+    return digest;
+}
+
+static uint64_t mix_tensor(uint64_t digest, const trek_tensor *x)
+{
+    return mix(digest, trek_tensor_data(x), (size_t)trek_tensor_numel(x) * trek_dtype_size(trek_tensor_dtype(x)));
+}
+
+static trek_status add_values(const char *name, trek_var *var, void *arg)
+{
+    (void)name;
+    grain_result *r = arg;
+    r->digest = mix_tensor(r->digest, trek_var_data(var));
+    double *values = test_read(trek_var_data(var));
+    for (int64_t i = 0; values && i < trek_var_numel(var) && r->n < GRAIN_MOST; i++)
+        r->params[r->n++] = values[i];
+    free(values);
+    return TREK_OK;
+}
+
+static bool add_state(const grain_run *run, trek_graph *graph, grain_result *r)
+{
+    trek_optimizer_entry *entries;
+    int n;
+    if (trek_module_each_param(trek_graph_module(graph), add_values, r) != TREK_OK ||
+        trek_module_each_buffer(trek_graph_module(graph), add_values, r) != TREK_OK)
+        return false;
+    if (run->sharded)
+        return true;
+    if (trek_optimizer_export(trek_graph_optimizer(graph), &entries, &n) != TREK_OK)
+        return false;
+    for (int k = 0; k < n; k++)
+        r->digest = mix_tensor(r->digest, entries[k].tensor);
+    trek_optimizer_export_free(entries, n);
+    return true;
+}
+
+static trek_optimizer_spec optimizer_of(int k)
+{
+    const trek_optimizer_spec specs[] = { trek_adamw(&(trek_adam_opts){ .lr = 0.01 }),
+                                          trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
+                                          trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }),
+                                          trek_with_state(trek_adam(&(trek_adam_opts){ .lr = 0.01 }), TREK_BF16) };
+    return specs[k];
+}
+
+static trek_graph *set_up(const grain_run *run, trek_loader *loader)
+{
+    trek_graph *graph = grain_build(trek_cpu(0), (void *)(uintptr_t)&run->model);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = (void *)(uintptr_t)&run->model, .ranks = run->ranks,
+                               .grain = run->grain, .share_params = run->separate ? TREK_OFF : 0,
+                               .accumulate = run->accumulate, .shard_optimizer = run->sharded && (run->ranks > 1 || run->comm),
+                               .max_grad_norm = run->clipped ? 0.7 : 0,
+                               .optimizer = optimizer_of(run->optimizer), .shares = run->shares, .n_shares = run->n_shares,
+                               .comm = run->comm, .max_anchor = TREK_OFF, .balance = run->shares ? 0 : TREK_OFF,
+                               .schedule = trek_cosine_lr(0.01, run->steps, 0.001),
+                               .amp = { .dtype = run->autocast, .scaling = run->scaled ? 1 : TREK_OFF,
+                                        .scaler = { .growth_interval = 2 } } };
+    if (run->autocast == TREK_F32 && !run->scaled)
+        opts.amp = (trek_amp_opts){ 0 };
+    if (trek_graph_set_loader(graph, loader, reads_tokens(run->model) ? "tokens" : "x") == TREK_OK &&
+        trek_graph_set_loss(graph, loss, (void *)(uintptr_t)run) == TREK_OK && trek_trainer_setup(graph, &opts) == TREK_OK)
+        return graph;
+    trek_graph_free(&graph);
+    return NULL;
+}
+
+/* The mean loss of an epoch without gradients. */
+static bool evaluate(trek_graph *graph, grain_result *r)
+{
+    trek_graph_train(graph, false);
+    trek_graph_start(graph, 100);
+    for (trek_batch *batch; (batch = trek_graph_next(graph));) {
+        trek_var *mean = trek_graph_train_batch(graph, batch);
+        double value = mean ? trek_var_item(mean) : 0;
+        if (r->n_losses < 64)
+            r->losses[r->n_losses++] = value;
+    }
+    return trek_graph_train(graph, true) == TREK_OK;
+}
+
+static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *r)
+{
+    int pass = 0, passes = run->accumulate > 1 ? run->accumulate : 1;
+    for (int epoch = 0; trek_graph_steps(graph) < run->steps && trek_error_status() == TREK_OK; epoch++) {
+        trek_graph_start(graph, epoch);
+        for (trek_batch *batch; (batch = trek_graph_next(graph));) {
+            if (trek_graph_steps(graph) >= run->steps)
+                continue;
+            step_now = trek_graph_steps(graph);
+            if (run->freezes && pass == 0)
+                (step_now % 2 ? trek_graph_freeze : trek_graph_thaw)(graph, "0.a");
+            trek_var *mean = trek_graph_train_batch(graph, batch);
+            double value = mean ? trek_var_item(mean) : 0;
+            if (r->n_losses < 64)
+                r->losses[r->n_losses++] = value;
+            if (++pass < passes)
+                continue;
+            pass = 0;
+            if (trek_graph_step(graph) != TREK_OK)
+                return false;
+            double norm = trek_graph_grad_norm(graph);
+            r->digest = isnan(norm) ? r->digest : mix(r->digest, &norm, sizeof norm);
+        }
+        if (run->evaluates && trek_error_status() == TREK_OK && !evaluate(graph, r))
+            return false;
+    }
+    return trek_error_status() == TREK_OK;
+}
+
+bool grain_train(const grain_run *run, grain_result *result)
+{
+    *result = (grain_result){ .digest = UINT64_C(0xcbf29ce484222325) };
+    trek_seed(17);
+    trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = run->batch, .shuffle = true,
+                                                                               .seed = 5 });
+    trek_graph *graph = loader ? set_up(run, loader) : NULL;
+    trek_seed(23);
+    bool done = graph && train_epochs(run, graph, result) && add_state(run, graph, result);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    return done;
+}
+
+/* --- drawn at random --- */
+
+uint64_t grain_drawn(uint64_t *state, uint64_t below)
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (x ^ x >> 31) % below;
+}
+
+grain_run grain_draw(uint64_t *state, int ranks)
+{
+    grain_run run = { .model = (int)grain_drawn(state, MODELS), .ranks = 1 + (int)grain_drawn(state, (uint64_t)ranks),
+                      .batch = 2 + (int)grain_drawn(state, 30), .steps = 3 + (int)grain_drawn(state, 4),
+                      .optimizer = (int)grain_drawn(state, 4) };
+    run.grain = 1 + (int)grain_drawn(state, (uint64_t)run.batch);
+    run.separate = grain_drawn(state, 2);
+    run.sharded = grain_drawn(state, 4) == 0;
+    run.clipped = grain_drawn(state, 2);
+    run.evaluates = grain_drawn(state, 4) == 0;
+    run.freezes = run.model == MLP && grain_drawn(state, 2);
+    run.accumulate = grain_drawn(state, 3) ? 0 : 2 + (int)grain_drawn(state, 2);
+    run.autocast = grain_drawn(state, 3) ? TREK_F32 : TREK_BF16;
+    run.scaled = grain_drawn(state, 4) == 0;
+    run.overflow = run.scaled ? 1 + (int)grain_drawn(state, (uint64_t)run.steps) : 0;
+    return run;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Six small models that are trained in grains, or without, and the digest of what comes of it. */
+#ifndef TREK_TESTS_GRAIN_RUNS_H
+#define TREK_TESTS_GRAIN_RUNS_H
+
+#include "distributed/trainer.h"
+
+enum { MLP, CONV_AND_BATCH_NORM, GPT, LSTM, TIED_EMBEDDING, DROPOUT_AND_RECOMPUTATION, MODELS };
+extern const char *const grain_models[MODELS];
+
+typedef struct grain_run {
+    int model;
+    int grain;               /* samples of a grain; 0: no grains */
+    int ranks;               /* of this process */
+    bool separate;           /* parameters of their own */
+    bool sharded;            /* the optimizer's state is divided; it is not part of the digest */
+    const double *shares;    /* [all ranks of the job] NULL: equal */
+    int n_shares;
+    trek_dtype autocast;     /* F32: none */
+    bool scaled, clipped, freezes, evaluates;
+    int overflow;            /* if scaled: the step from 1 on in which one sample gives inf; 0: none */
+    int accumulate;          /* 0 and 1: one pass a step */
+    int optimizer;           /* 0 to 3 */
+    int batch, steps;
+    struct trek_comm *comm;
+} grain_run;
+
+enum { GRAIN_MOST = 8192 };
+typedef struct grain_result {
+    uint64_t digest;         /* of parameters, buffers, the optimizer's state, and the norms of gradients */
+    double losses[64];       /* of this process's part */
+    int n_losses, n;
+    double params[GRAIN_MOST]; /* and buffers */
+} grain_result;
+
+/* Whether the last model draws numbers that belong to no sample: those of grains are others than those of a whole batch. */
+extern bool grain_noise;
+/* Trains. Returns false with an error. */
+bool grain_train(const grain_run *run, grain_result *result);
+/* Draws a run of up to `ranks` ranks, the same for the same state of the generator. */
+grain_run grain_draw(uint64_t *state, int ranks);
+uint64_t grain_drawn(uint64_t *state, uint64_t below);
+/* Builds a model; arg: its number, an int. */
+trek_graph *grain_build(trek_device device, void *arg);
+/* The data that all models are trained on. */
+struct trek_dataset *grain_dataset(void);
+
+#endif

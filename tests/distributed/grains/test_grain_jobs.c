@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training in grains on several real processes, started by trek-run or mpirun: every process has the bits of one process
+ * with one rank, over every engine, with any numbers of ranks and threads. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "distributed/comm/comm.h"
+#include "distributed/comm/gloo/gloo.h"
+#include "tests/distributed/grains/grain_runs.h"
+#include "tests/support/refused.h"
+#include "tests/support/support.h"
+#include "tests/support/unit.h"
+
+static const char *self, *launcher;
+static grain_result result;
+
+enum { SHARED, GLOO, MPI }; /* engines */
+
+typedef struct job {
+    grain_run run;
+    int processes, engine, uneven;
+    int shares;              /* 1: of unequal ranks */
+} job;
+
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+
+static void write_job(const job *j, char *text, size_t size)
+{
+    const grain_run *r = &j->run;
+    snprintf(text, size, FORMAT, j->processes, j->engine, j->uneven, j->shares, r->model, r->grain, r->ranks, r->separate,
+             (int)r->autocast, r->scaled, r->clipped, r->overflow, r->accumulate, r->optimizer, r->batch, r->steps, r->sharded);
+}
+
+static bool read_job(const char *text, job *j)
+{
+    grain_run *r = &j->run;
+    int separate, autocast, scaled, clipped, sharded;
+    bool good = sscanf(text, FORMAT, &j->processes, &j->engine, &j->uneven, &j->shares, &r->model, &r->grain, &r->ranks,
+                       &separate, &autocast, &scaled, &clipped, &r->overflow, &r->accumulate, &r->optimizer, &r->batch,
+                       &r->steps, &sharded) == 17;
+    r->separate = separate;
+    r->autocast = (trek_dtype)autocast;
+    r->scaled = scaled;
+    r->clipped = clipped;
+    r->sharded = sharded;
+    return good;
+}
+
+/* A process of the job. All compare their digests with that of the reference. */
+static int child(const char *text, const char *expected)
+{
+    static const char *const names[] = { "shared", "gloo", "mpi" };
+    double shares[64];
+    job j = { 0 };
+    if (!read_job(text, &j))
+        return 2;
+    alarm(120);
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = names[j.engine] });
+    if (!comm || trek_comm_world_size(comm) != j.processes)
+        return fprintf(stderr, "%s\n", trek_error()), 3;
+    grain_run run = j.run;
+    run.comm = comm;
+    run.ranks += j.uneven && trek_comm_rank(comm) == 0; /* processes may have different numbers of ranks */
+    if (j.shares) {
+        run.n_shares = j.run.ranks * j.processes + (j.uneven != 0);
+        run.shares = shares;
+        for (int r = 0; r < run.n_shares; r++)
+            shares[r] = 1 + r % 3 * 1.7;
+    }
+    if (!grain_train(&run, &result))
+        return fprintf(stderr, "%s\n", trek_error()), 4;
+    int rank = trek_comm_rank(comm);
+    trek_comm_free(&comm);
+    if (result.digest == strtoull(expected, NULL, 16))
+        return 0;
+    fprintf(stderr, "process %d: digest %016" PRIx64 ", not %s\n", rank, result.digest, expected);
+    return 5;
+}
+
+static int launch(const job *j, uint64_t digest, int threads)
+{
+    char text[256], expected[32], processes[16], number[16];
+    write_job(j, text, sizeof text);
+    snprintf(expected, sizeof expected, "%016" PRIx64, digest);
+    snprintf(processes, sizeof processes, "%d", j->processes);
+    snprintf(number, sizeof number, "%d", threads);
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv("TREK_TEST_CHILD", text, 1);
+        setenv("TREK_TEST_EXPECTED", expected, 1);
+        setenv("TREK_THREADS", number, 1);
+        if (j->engine != MPI)
+            execl(launcher, launcher, "-n", processes, self, (char *)NULL);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+        execlp("mpirun", "mpirun", "--oversubscribe", "-n", processes, self, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void expect_same(const job *j, int threads)
+{
+    grain_run first = j->run;
+    first.ranks = 1;
+    first.separate = false;
+    if (!grain_train(&first, &result))
+        fail_msg("%s: %s", grain_models[first.model], trek_error());
+    int code = launch(j, result.digest, threads);
+    if (code != 0)
+        fail_msg("%s, %d processes with %d ranks and %d threads, engine %d, uneven %d, separate %d, grain %d: status %d",
+                 grain_models[j->run.model], j->processes, j->run.ranks, threads, j->engine, j->uneven, j->run.separate,
+                 j->run.grain, code);
+}
+
+static void each_model_has_the_bits_of_one_process(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++)
+        for (int processes = 2; processes <= 4; processes++)
+            expect_same(&(job){ .processes = processes, .uneven = processes == 2, .shares = model == 1,
+                                .run = { .model = model, .ranks = 1 + (model + processes) % 2, .grain = 3, .batch = 20,
+                                         .steps = 5, .separate = model % 2, .optimizer = (model + processes) % 4,
+                                         .clipped = processes == 3, .autocast = processes == 4 ? TREK_BF16 : TREK_F32 } },
+                        1 + processes % 2);
+}
+
+/* Scaled losses of which one overflows, passes that are accumulated, processes without a grain. */
+static void options_do_not_change_that(void **state)
+{
+    (void)state;
+    expect_same(&(job){ .processes = 3, .run = { .model = MLP, .ranks = 2, .grain = 2, .batch = 20, .steps = 6, .scaled = true,
+                                                 .overflow = 3 } }, 2);
+    expect_same(&(job){ .processes = 2, .run = { .model = CONV_AND_BATCH_NORM, .ranks = 2, .grain = 3, .batch = 7, .steps = 4,
+                                                 .accumulate = 3, .clipped = true } }, 2);
+    for (int ranks = 1; ranks <= 2; ranks++) /* those of a process share what it has */
+        expect_same(&(job){ .processes = 3, .run = { .model = GPT, .ranks = ranks, .grain = 3, .batch = 20, .steps = 4,
+                                                     .sharded = true, .clipped = true } }, 1);
+    expect_same(&(job){ .processes = 4, .run = { .model = GPT, .ranks = 1, .grain = 9, .batch = 20, .steps = 4 } }, 1);
+    expect_same(&(job){ .processes = 4, .run = { .model = DROPOUT_AND_RECOMPUTATION, .ranks = 1, .grain = 9, .batch = 12,
+                                                 .accumulate = 2, .steps = 4, .separate = true } }, 1);
+}
+
+/* Any of that together, as it is drawn. TREK_TEST_DRAWS says how often. */
+static void drawn_jobs_have_the_bits_of_one_process(void **state)
+{
+    (void)state;
+    char why[256];
+    const char *draws = getenv("TREK_TEST_DRAWS");
+    int n = draws ? atoi(draws) : test_short() ? 4 : 12;
+    bool gloo = trek_comm_gloo_there(why, sizeof why);
+    for (int k = 0; k < n; k++) {
+        uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 500;
+        job j = { .run = grain_draw(&seed, 3), .processes = 2 + (int)grain_drawn(&seed, 3), .uneven = (int)grain_drawn(&seed, 2),
+                  .engine = gloo && grain_drawn(&seed, 3) == 0 ? GLOO : SHARED, .shares = (int)grain_drawn(&seed, 2) };
+        j.run.evaluates = j.run.freezes = false;
+        if (j.run.sharded && j.run.ranks + j.uneven > 1) /* such ranks must share their parameters */
+            j.run.separate = false;
+        expect_same(&j, 1 + (int)grain_drawn(&seed, 3));
+    }
+}
+
+static void gloo_sums_alike(void **state)
+{
+    (void)state;
+    char why[256];
+    if (!trek_comm_gloo_there(why, sizeof why))
+        skip();
+    for (int model = 0; model < MODELS; model += 2)
+        expect_same(&(job){ .processes = 2 + model / 2, .engine = GLOO, .uneven = model == 2,
+                            .run = { .model = model, .ranks = 1, .grain = 3, .batch = 20, .steps = 4,
+                                     .separate = model == 0, .clipped = true } }, 1);
+}
+
+static void mpi_sums_alike(void **state)
+{
+    (void)state;
+    for (int model = 1; model < MODELS; model += 2)
+        expect_same(&(job){ .processes = 2 + model / 2, .engine = MPI,
+                            .run = { .model = model, .ranks = 1 + (model == 1), .grain = 3, .batch = 20, .steps = 4,
+                                     .separate = model == 1, .clipped = true } }, 1);
+}
+
+int main(int count, char **words)
+{
+    (void)count;
+    static char path[4096];
+    const char *build = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD");
+    self = words[0];
+    if (text)
+        return child(text, getenv("TREK_TEST_EXPECTED"));
+    snprintf(path, sizeof path, "%s/tools/trek-run", build ? build : ".");
+    launcher = path;
+    if (access(path, X_OK) != 0) {
+        printf("%s is not there: TREK_TEST_BUILD tells the build's folder\n", path);
+        return 77;
+    }
+    const struct CMUnitTest with_mpi[] = { cmocka_unit_test_setup(mpi_sums_alike, clear_error) };
+    if (getenv("TREK_TEST_MPI"))
+        return cmocka_run_group_tests(with_mpi, NULL, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(each_model_has_the_bits_of_one_process, clear_error),
+        cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(drawn_jobs_have_the_bits_of_one_process, clear_error),
+        cmocka_unit_test_setup(gloo_sums_alike, clear_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

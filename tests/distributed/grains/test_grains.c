@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training in grains: the bits of one rank, whatever the ranks of a process, their shares, their threads, and whether they
+ * share parameters; and the values of training without grains. */
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "data/loader_position.h"
+#include "distributed/run.h"
+#include "graph/flow.h"
+#include "graph/graph_loader.h"
+#include "graph/observe.h"
+#include "graph/passes.h"
+#include "nn/layers.h"
+#include "nn/module_tree.h"
+#include "nn/state_tensors.h"
+#include "optim/optimizers.h"
+#include "tensor/products_way.h"
+#include "tensor/status_internal.h"
+#include "tests/distributed/grains/grain_runs.h"
+#include "tests/support/refused.h"
+#include "tests/support/support.h"
+#include "tests/support/unit.h"
+
+static grain_result one, many;
+
+static void train(const grain_run *run, grain_result *result)
+{
+    if (!grain_train(run, result))
+        fail_msg("%s, %d ranks: %s", grain_models[run->model], run->ranks, trek_error());
+}
+
+static void expect_same(const grain_run *run)
+{
+    grain_run first = *run;
+    first.ranks = 1;
+    first.shares = NULL;
+    first.n_shares = 0;
+    first.separate = false;
+    train(&first, &one);
+    train(run, &many);
+    if (one.digest != many.digest)
+        fail_msg(
+            "%s, %d ranks%s, grains of %d in batches of %d, optimizer %d, autocast %d, scaled %d, clipped %d, accumulate %d: "
+            "other bits than one rank",
+            grain_models[run->model], run->ranks, run->separate ? " of their own" : "", run->grain, run->batch, run->optimizer,
+            run->autocast, run->scaled, run->clipped, run->accumulate);
+    assert_memory_equal(one.losses, many.losses, sizeof one.losses);
+    assert_true(one.n == many.n && one.n > 0);
+}
+
+static void each_model_has_the_bits_of_one_rank(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++)
+        for (int ranks = 2; ranks <= 5; ranks++)
+            expect_same(&(grain_run){ .model = model, .ranks = ranks, .grain = 3, .batch = 20, .steps = 5,
+                                      .separate = (model + ranks) % 2, .optimizer = (model + ranks) % 4,
+                                      .clipped = ranks % 2, .evaluates = ranks == 3 });
+}
+
+static void options_do_not_change_that(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++) {
+        expect_same(&(grain_run){ .model = model, .ranks = 2, .grain = 4, .batch = 14, .steps = 5, .autocast = TREK_BF16 });
+        expect_same(&(grain_run){ .model = model, .ranks = 3, .grain = 2, .batch = 9, .steps = 6, .scaled = true, .overflow = 3,
+                                  .separate = true });
+        expect_same(&(grain_run){ .model = model, .ranks = 2, .grain = 3, .batch = 7, .steps = 4, .accumulate = 3,
+                                  .clipped = true });
+    }
+    expect_same(&(grain_run){ .model = MLP, .ranks = 3, .grain = 3, .batch = 20, .steps = 6, .freezes = true });
+}
+
+/* Each rank has a part of the optimizer's state: cut anywhere, or in whole parameters. */
+static void a_divided_state_does_not_change_that(void **state)
+{
+    (void)state;
+    for (int optimizer = 0; optimizer < 4; optimizer++)
+        expect_same(&(grain_run){ .model = optimizer % 2 ? GPT : CONV_AND_BATCH_NORM, .ranks = 2 + optimizer % 2, .grain = 3,
+                                  .batch = 20, .steps = 4, .separate = true, .sharded = true, .clipped = true,
+                                  .optimizer = optimizer });
+}
+
+/* Ranks of any share, and such as have nothing to do. */
+static void shares_do_not_change_that(void **state)
+{
+    (void)state;
+    expect_same(&(grain_run){ .model = CONV_AND_BATCH_NORM, .ranks = 3, .grain = 2, .batch = 13, .steps = 6, .n_shares = 3,
+                              .shares = (double[]){ 1, 5, 2.3 }, .clipped = true });
+    expect_same(&(grain_run){ .model = GPT, .ranks = 8, .grain = 5, .batch = 26, .steps = 4, .separate = true });
+    expect_same(&(grain_run){ .model = LSTM, .ranks = 2, .grain = 100, .batch = 26, .steps = 4 });
+}
+
+/* Any of that together, as it is drawn. TREK_TEST_DRAWS says how often. */
+static void drawn_runs_have_the_bits_of_one_rank(void **state)
+{
+    (void)state;
+    const char *draws = getenv("TREK_TEST_DRAWS");
+    int n = draws ? atoi(draws) : test_short() ? 10 : 40;
+    double shares[8];
+    for (int k = 0; k < n; k++) {
+        uint64_t seed = test_seed() * 1000003 + (uint64_t)k;
+        grain_run run = grain_draw(&seed, 8);
+        for (int r = 0; r < run.ranks; r++)
+            shares[r] = 1 + (double)grain_drawn(&seed, 40) / 10;
+        run.shares = grain_drawn(&seed, 2) ? shares : NULL;
+        run.n_shares = run.shares ? run.ranks : 0;
+        expect_same(&run);
+    }
+}
+
+/* A run without grains gives the same values up to rounding, if no layer couples samples. */
+static void values_are_those_without_grains(void **state)
+{
+    (void)state;
+    grain_noise = false;
+    for (int model = 0; model < MODELS; model++) {
+        grain_run run = { .model = model, .ranks = 2, .grain = 3, .batch = 20, .steps = 3, .optimizer = 1, .accumulate = 2 };
+        if (model == CONV_AND_BATCH_NORM) /* it has the statistics of grains */
+            continue;
+        train(&run, &many);
+        run.grain = 0;
+        run.ranks = 1;
+        train(&run, &one);
+        assert_int_equal(one.n, many.n);
+        for (int k = 0; k < one.n; k++)
+            if (!(fabs(one.params[k] - many.params[k]) <= 2e-4 * (0.01 + fabs(one.params[k]))))
+                fail_msg("%s, number %d: %.9g without grains, %.9g with them", grain_models[model], k, one.params[k],
+                         many.params[k]);
+    }
+}
+
+static int noise_again(void **state)
+{
+    (void)state;
+    grain_noise = true;
+    return 0;
+}
+
+/* A grain that is the whole batch has the statistics of batch norm that there are without grains. */
+static void one_grain_has_the_statistics_of_the_batch(void **state)
+{
+    (void)state;
+    grain_run run = { .model = CONV_AND_BATCH_NORM, .ranks = 2, .grain = 64, .batch = 20, .steps = 5, .optimizer = 1 };
+    train(&run, &many);
+    run.grain = 0;
+    run.ranks = 1;
+    train(&run, &one);
+    for (int k = 0; k < one.n; k++)
+        assert_true(fabs(one.params[k] - many.params[k]) <= 2e-4 * (0.01 + fabs(one.params[k])));
+}
+
+/* --- runs --- */
+
+static trek_var *run_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)arg;
+    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
+}
+
+static trek_state *finish_run(int ranks, trek_policy policy)
+{
+    static int model = CONV_AND_BATCH_NORM;
+    trek_dataset *dataset = grain_dataset();
+    trek_run *run = trek_trainer_run(&(trek_run_opts){
+        .build_model = grain_build, .arg = &model, .train_step = run_loss, .dataset = dataset, .evaluation = dataset,
+            .input = "x",
+        .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), .batch_size = 12, .epochs = 2, .shuffle = true, .seed = 3,
+        .policy = policy, .trainer = { .ranks = ranks, .grain = 5, .max_grad_norm = 1 } });
+    trek_state *state = run ? trek_run_join(run) : NULL;
+    trek_dataset_free(&dataset);
+    return state;
+}
+
+static void runs_have_the_bits_of_one_rank(void **state)
+{
+    (void)state;
+    trek_state *first = finish_run(1, TREK_POLICY_SYNC), *other = finish_run(3, TREK_POLICY_SYNC);
+    if (!first || !other)
+        fail_msg("%s", trek_error());
+    assert_int_equal(trek_state_count(first), trek_state_count(other));
+    for (int k = 0; k < trek_state_count(first); k++)
+        assert_true(test_same_bits(trek_state_tensor(first, k), trek_state_tensor(other, k)));
+    trek_state_free(&first);
+    trek_state_free(&other);
+    REFUSED(finish_run(2, TREK_POLICY_CADENCE), TREK_ERR_ARGUMENT, "trainer_run: .trainer.grain");
+}
+
+/* --- what is refused --- */
+
+static trek_graph *plain_graph(int model) { return grain_build(trek_cpu(0), &model); }
+
+static void what_contradicts_grains_is_refused(void **state)
+{
+    (void)state;
+    int model = MLP;
+    trek_graph *graph = plain_graph(model);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .ranks = 2, .grain = -1,
+                               .optimizer = trek_adamw(NULL) };
+    FAILS(trek_trainer_setup(graph, &opts), TREK_ERR_ARGUMENT, "trainer_setup: .grain: -1");
+    opts.grain = 4;
+    opts.max_anchor = 3;
+    FAILS(trek_trainer_setup(graph, &opts), TREK_ERR_UNSUPPORTED, "trainer_setup: .max_anchor");
+    opts.max_anchor = 0;
+    opts.average = TREK_AVERAGE_PARAMETERS;
+    FAILS(trek_trainer_setup(graph, &opts), TREK_ERR_UNSUPPORTED, "trainer_setup: .average");
+    trek_graph_free(&graph);
+    graph = trek_flow_build(trek_flow_from(trek_nn_sync_batch_norm(3, trek_cpu(0))));
+    FAILS(trek_trainer_setup(graph, &(trek_trainer_opts){ .grain = 4, .optimizer = trek_adamw(NULL) }), TREK_ERR_UNSUPPORTED,
+            "trainer_setup: .grain: set, with layers");
+    trek_graph_free(&graph);
+}
+
+static trek_var *mean_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)batch, (void)arg;
+    return trek_mean(output, trek_dims_all(), false);
+}
+
+static atomic_int fails; /* grains with sample 12 fail */
+
+static trek_var *failing_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)arg;
+    for (int64_t k = 0; k < trek_batch_size(batch) && atomic_load(&fails); k++)
+        if (trek_batch_indices(batch)[k] == 12)
+            return trek_fail_null(TREK_ERR_CALLBACK, "sample 12");
+    trek_record_mean("size", 0.1 * (double)trek_batch_indices(batch)[0] / 3, (double)trek_batch_size(batch));
+    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
+}
+
+/* Two steps of 20 samples. A pass of the second fails on one rank, is dropped, and is made again. */
+static void train_with_failure(int ranks, bool with_failure, double *parameter, double *recorded)
+{
+    int model = DROPOUT_AND_RECOMPUTATION;
+    trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 20 });
+    trek_graph *graph = plain_graph(model);
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, failing_loss, NULL);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .ranks = ranks, .grain = 3,
+                               .optimizer = trek_adamw(NULL) };
+    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    for (int step = 0; step < 2; step++) {
+        trek_graph_start(graph, 0);
+        trek_batch *batch = trek_graph_next(graph);
+        if (step == 1 && with_failure) {
+            atomic_store(&fails, 1);
+            REFUSED(trek_graph_train_batch(graph, batch), TREK_ERR_CALLBACK, "sample 12");
+            atomic_store(&fails, 0);
+            REFUSED(trek_graph_train_batch(graph, batch), TREK_ERR_STATE, "graph_train_batch: graph: some of its gradients");
+            FAILS(trek_graph_step(graph), TREK_ERR_STATE, "graph_step: graph: some of its gradients");
+            assert_int_equal(trek_graph_zero_grad(graph), TREK_OK);
+            trek_graph_flush(graph);
+        }
+        assert_non_null(trek_graph_train_batch(graph, batch));
+        if (step == 1 || !with_failure)
+            assert_int_equal(trek_graph_flush(graph), TREK_OK);
+        assert_int_equal(trek_graph_step(graph), TREK_OK);
+    }
+    *recorded = trek_graph_latest(graph, "size");
+    double *weights = test_read(trek_var_data(trek_module_find(trek_graph_module(graph), "0.a.weight")));
+    *parameter = weights[5];
+    free(weights);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    expect_no_error();
+}
+
+static void a_failed_pass_can_be_dropped(void **state)
+{
+    (void)state;
+    double parameter, recorded, others[2];
+    train_with_failure(1, false, &parameter, &recorded);
+    for (int ranks = 1; ranks <= 3; ranks++)
+        for (int fails_once = 0; fails_once < 2; fails_once++) {
+            train_with_failure(ranks, fails_once, &others[0], &others[1]);
+            assert_true(others[0] == parameter && others[1] == recorded);
+        }
+}
+
+/* A loop of a program's own is refused; passes without .accumulate, too; and a graph can leave grain mode. */
+static void wrong_loops_are_refused(void **state)
+{
+    (void)state;
+    int model = MLP;
+    trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 10 });
+    trek_graph *graph = plain_graph(model);
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, mean_loss, NULL);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .ranks = 1, .grain = 4,
+                               .optimizer = trek_adamw(NULL) };
+    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    assert_int_not_equal(trek_products_chosen(TREK_F32), TREK_PRODUCTS_WAY_MEASURED);
+    assert_int_not_equal(trek_products_chosen(TREK_BF16), TREK_PRODUCTS_WAY_MEASURED);
+    trek_graph_start(graph, 0);
+    trek_batch *batch = trek_graph_next(graph);
+    REFUSED(trek_graph_forward_batch(graph, batch), TREK_ERR_UNSUPPORTED, "graph_forward: graph: it is trained in grains");
+    assert_non_null(trek_graph_train_batch(graph, batch));
+    REFUSED(trek_graph_train_batch(graph, batch), TREK_ERR_UNSUPPORTED, "graph_train_batch: graph: a second pass");
+    assert_int_equal(trek_graph_zero_grad(graph), TREK_OK);
+    assert_non_null(trek_graph_train_batch(graph, batch));
+    assert_int_equal(trek_graph_reduce(graph), TREK_OK);
+    REFUSED(trek_graph_train_batch(graph, batch), TREK_ERR_STATE, "graph_train_batch: graph: its gradients have been reduced");
+    assert_int_equal(trek_graph_step(graph), TREK_OK);
+    trek_graph_train(graph, false);
+    assert_non_null(trek_graph_forward_batch(graph, batch));
+    trek_graph_train(graph, true);
+    opts.grain = 0;
+    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    assert_non_null(trek_graph_forward_batch(graph, batch));
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    expect_no_error();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(each_model_has_the_bits_of_one_rank, clear_error),
+        cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(a_divided_state_does_not_change_that, clear_error),
+        cmocka_unit_test_setup(runs_have_the_bits_of_one_rank, clear_error),
+        cmocka_unit_test_setup(shares_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(drawn_runs_have_the_bits_of_one_rank, clear_error),
+        cmocka_unit_test_setup_teardown(values_are_those_without_grains, clear_error, noise_again),
+        cmocka_unit_test_setup(one_grain_has_the_statistics_of_the_batch, clear_error),
+        cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),
+        cmocka_unit_test_setup(a_failed_pass_can_be_dropped, clear_error),
+        cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

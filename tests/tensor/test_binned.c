@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums that do not depend on the order of their terms (tensor/binned.h): any order, any grouping and any instruction set
+ * give the same bits, which are those of the exact sum as far as promised. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/backend.h"
+#include "tests/support/refused.h"
+#include "tests/support/support.h"
+
+enum { MOST_TERMS = 24, MOST_COUNT = 3 * TREK_BINNED_BLOCK + 57 };
+
+static uint64_t drawn;
+static uint64_t draw(void)
+{
+    drawn += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t x = drawn;
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+static int below(int n) { return (int)(draw() % (uint64_t)n); }
+
+/* --- sums of tests --- */
+
+static trek_binned sum_new(trek_dtype dtype, int64_t count)
+{
+    trek_binned sum = { .dtype = dtype, .count = count };
+    for (int k = 0; k < trek_binned_digits(dtype); k++) {
+        sum.digits[k] = malloc((size_t)count * sizeof(int64_t));
+        memset(sum.digits[k], 0x5a, (size_t)count * sizeof(int64_t)); /* undefined */
+    }
+    sum.bins = malloc((size_t)trek_binned_blocks(count) * sizeof *sum.bins);
+    for (int64_t b = 0; b < trek_binned_blocks(count); b++)
+        sum.bins[b] = TREK_BINNED_EMPTY;
+    return sum;
+}
+
+static void sum_free(trek_binned *sum)
+{
+    for (int k = 0; k < TREK_BINNED_DIGITS; k++)
+        free(sum->digits[k]);
+    free(sum->bins);
+}
+
+static void add(const trek_binned *sum, const void *term)
+{
+    size_t bytes = (size_t)sum->count * trek_dtype_size(sum->dtype);
+    char *copy = malloc(bytes);
+    memcpy(copy, term, bytes);
+    bool zero = below(2);
+    trek_cpu_backend()->binned_add(sum, copy, 0, trek_binned_blocks(sum->count), zero);
+    for (size_t k = 0; k < bytes && zero; k++)
+        assert_int_equal(copy[k], 0);
+    assert_true(zero || memcmp(copy, term, bytes) == 0);
+    free(copy);
+}
+
+static void read_sum(const trek_binned *sum, double factor, void *to)
+{
+    trek_cpu_backend()->binned_read(sum, factor, to, 0, trek_binned_blocks(sum->count));
+}
+
+/* Adds up as processes do: bins first, then digits as integers. */
+static void join(trek_binned *sums, int n)
+{
+    int64_t blocks = trek_binned_blocks(sums[0].count);
+    int32_t *bins = malloc((size_t)blocks * sizeof *bins);
+    for (int64_t b = 0; b < blocks; b++) {
+        bins[b] = TREK_BINNED_EMPTY;
+        for (int k = 0; k < n; k++)
+            bins[b] = sums[k].bins[b] > bins[b] ? sums[k].bins[b] : bins[b];
+    }
+    for (int k = 0; k < n; k++)
+        trek_cpu_backend()->binned_raise(&sums[k], bins);
+    for (int d = 0; d < trek_binned_digits(sums[0].dtype); d++)
+        for (int64_t i = 0; i < sums[0].count; i++)
+            for (int k = 1; k < n && bins[i / TREK_BINNED_BLOCK] != TREK_BINNED_EMPTY; k++)
+                sums[0].digits[d][i] += sums[k].digits[d][i];
+    free(bins);
+}
+
+/* --- terms --- */
+
+typedef struct terms {
+    trek_dtype dtype;
+    int n;
+    int64_t count;
+    double values[MOST_TERMS][MOST_COUNT]; /* f32 if dtype is */
+} terms;
+
+static double round_to(trek_dtype dtype, double x) { return dtype == TREK_F32 ? (double)(float)x : x; }
+
+/* Magnitudes are around 2^centre, in one of several ways: a few powers of two, nearly all of them, a term of another
+ * size, whole blocks of zeros, inf and NaN. */
+static void draw_terms(terms *t)
+{
+    t->dtype = below(2) ? TREK_F32 : TREK_F64;
+    t->n = 1 + below(MOST_TERMS);
+    t->count = 1 + below(MOST_COUNT);
+    int reach = t->dtype == TREK_F32 ? 120 : 900, centre = below(2 * reach) - reach,
+        spread = below(3) ? 1 + below(8) : 1 + below(90);
+    int zeros = below(3), odd = below(3) ? 0 : 1 + below(3);
+    for (int k = 0; k < t->n; k++) {
+        int own = below(4) ? 0 : below(120) - 60;
+        for (int64_t i = 0; i < t->count; i++) {
+            double mantissa = 1 + (double)(draw() >> 12) * 0x1p-52;
+            int exponent = centre + own + below(spread) - spread / 2;
+            double value = ldexp(below(2) ? mantissa : -mantissa, exponent);
+            bool zero = zeros == 2 ? (k + i / TREK_BINNED_BLOCK) % 2 == 0 : zeros == 1 && below(10) == 0;
+            t->values[k][i] = zero ? (below(2) ? 0.0 : -0.0) : round_to(t->dtype, value);
+        }
+    }
+    static const double oddities[] = { INFINITY, -INFINITY, NAN };
+    for (int k = 0; k < odd * 5; k++)
+        t->values[below(t->n)][below((int)t->count)] = oddities[below(3)];
+}
+
+static const void *term(const terms *t, int k, void *room)
+{
+    for (int64_t i = 0; i < t->count; i++)
+        if (t->dtype == TREK_F32)
+            ((float *)room)[i] = (float)t->values[k][i];
+        else
+            ((double *)room)[i] = t->values[k][i];
+    return room;
+}
+
+/* Sums the terms in some order, by some ranks of some processes, and writes the result. */
+static void sum_somehow(const terms *t, double factor, void *result)
+{
+    int processes = 1 + below(4), order[MOST_TERMS];
+    double room[MOST_COUNT];
+    trek_binned of[4], ranks[4][3];
+    int n_ranks[4];
+    for (int k = 0; k < t->n; k++)
+        order[k] = k;
+    for (int k = t->n - 1; k > 0; k--) {
+        int other = below(k + 1), kept = order[k];
+        order[k] = order[other];
+        order[other] = kept;
+    }
+    for (int p = 0; p < processes; p++) {
+        n_ranks[p] = 1 + below(3);
+        for (int r = 0; r < n_ranks[p]; r++)
+            ranks[p][r] = sum_new(t->dtype, t->count);
+    }
+    for (int k = 0; k < t->n; k++) {
+        int p = below(processes);
+        add(&ranks[p][below(n_ranks[p])], term(t, order[k], room));
+    }
+    for (int p = 0; p < processes; p++) {
+        const trek_binned *others[2] = { &ranks[p][1], &ranks[p][2] };
+        trek_cpu_backend()->binned_merge(&ranks[p][0], others, n_ranks[p] - 1, 0, trek_binned_blocks(t->count));
+        of[p] = ranks[p][0];
+    }
+    join(of, processes);
+    read_sum(&of[0], factor, result);
+    for (int p = 0; p < processes; p++)
+        for (int r = 0; r < n_ranks[p]; r++)
+            sum_free(&ranks[p][r]);
+}
+
+/* Compares with a sum in extended precision. Its own error, and digits below the promised ones, are allowed for. */
+static void check_against_plain(const terms *t, double factor, const void *result)
+{
+    for (int64_t block = 0; block < trek_binned_blocks(t->count); block++) {
+        int64_t begin = block * TREK_BINNED_BLOCK,
+            end = begin + TREK_BINNED_BLOCK < t->count ? begin + TREK_BINNED_BLOCK : t->count;
+        double most = 0;
+        for (int k = 0; k < t->n; k++)
+            for (int64_t i = begin; i < end; i++)
+                most = isfinite(t->values[k][i]) && fabs(t->values[k][i]) > most ? fabs(t->values[k][i]) : most;
+        for (int64_t i = begin; i < end; i++) {
+            long double sum = 0, sizes = 0;
+            bool nan = false;
+            for (int k = 0; k < t->n; k++) {
+                nan |= !isfinite(t->values[k][i]);
+                sum += nan ? 0 : t->values[k][i];
+                sizes += nan ? 0 : fabsl(t->values[k][i]);
+            }
+            double have = t->dtype == TREK_F32 ? (double)((const float *)result)[i] : ((const double *)result)[i];
+            if (nan) {
+                assert_true(isnan(have));
+                continue;
+            }
+            long double lost = t->n * (long double)most * (t->dtype == TREK_F32 ? 0x1p-36L : 0x1p-72L);
+            long double want = sum * factor, room = fabsl((lost + sizes * 0x1p-60L) * factor) +
+                fabsl(want) * (t->dtype == TREK_F32 ? 0x1p-24L : 0x1p-52L) + (t->dtype == TREK_F32 ? 0x1p-149L : 0x1p-1000L);
+            long double limit = t->dtype == TREK_F32 ? 3.4e38L : 1.79e308L;
+            if (fabsl(want) < limit && !(fabsl(have - want) <= room))
+                fail_msg("element %lld of %d terms around %g: %.17g, not %.17Lg; at most %.3Lg apart", (long long)i, t->n, most,
+                         have, want, room);
+        }
+    }
+}
+
+static void any_order_and_grouping_gives_the_same_bits(void **state)
+{
+    (void)state;
+    drawn = test_seed();
+    terms *t = malloc(sizeof *t);
+    static double first[MOST_COUNT], again[MOST_COUNT];
+    for (int round = 0; round < (test_short() ? 60 : 400); round++) {
+        draw_terms(t);
+        double factor = below(2) ? 1 : (double)(1 + below(1000)) / 77;
+        size_t bytes = (size_t)t->count * trek_dtype_size(t->dtype);
+        sum_somehow(t, factor, first);
+        check_against_plain(t, factor, first);
+        for (int k = 0; k < 4; k++) {
+            sum_somehow(t, factor, again);
+            assert_memory_equal(first, again, bytes);
+        }
+    }
+    free(t);
+}
+
+/* The most terms, all of the largest size that their bin has, with one that is NaN, fit into the digits. */
+static void the_most_terms_fit(void **state)
+{
+    (void)state;
+    float value = 0x1.fffffep34f, sum;
+    trek_binned many = sum_new(TREK_F32, 1), odd = sum_new(TREK_F32, 1);
+    float nan = NAN;
+    for (int k = 0; k < TREK_BINNED_MOST; k++)
+        trek_cpu_backend()->binned_add(&many, &value, 0, 1, false);
+    read_sum(&many, 1, &sum);
+    assert_true(sum == (float)((double)value * TREK_BINNED_MOST));
+    for (int k = 0; k < TREK_BINNED_MOST; k++) {
+        float low = -value;
+        trek_cpu_backend()->binned_add(&odd, k % 2 ? &nan : &low, 0, 1, false);
+    }
+    read_sum(&odd, 1, &sum);
+    assert_true(isnan(sum));
+    const trek_binned *others[] = { &odd };
+    for (int k = 0; k < 1024; k++)
+        trek_cpu_backend()->binned_merge(&many, others, 1, 0, 1);
+    read_sum(&many, 1, &sum);
+    assert_true(isnan(sum));
+    sum_free(&many);
+    sum_free(&odd);
+}
+
+/* So do the smallest numbers that there are. */
+static void the_smallest_numbers_count(void **state)
+{
+    (void)state;
+    float value = 0x1p-149f, sum;
+    trek_binned many = sum_new(TREK_F32, 1);
+    for (int k = 0; k < 3; k++)
+        trek_cpu_backend()->binned_add(&many, &value, 0, 1, false);
+    read_sum(&many, 1, &sum);
+    assert_true(sum == 3 * value);
+    sum_free(&many);
+}
+
+/* A part of the blocks can be added, merged and read by itself, as slices of ranks are. */
+static void slices_are_independent(void **state)
+{
+    (void)state;
+    enum { COUNT = 5 * TREK_BINNED_BLOCK };
+    float values[COUNT], whole[COUNT], parts[COUNT];
+    drawn = 7;
+    for (int i = 0; i < COUNT; i++)
+        values[i] = test_number(3, (uint32_t)i);
+    trek_binned a = sum_new(TREK_F32, COUNT), b = sum_new(TREK_F32, COUNT);
+    add(&a, values);
+    read_sum(&a, 0.3, whole);
+    for (int slice = 0; slice < 5; slice += 2)
+        trek_cpu_backend()->binned_add(&b, values, slice, slice < 4 ? 2 : 1, false);
+    for (int block = 0; block < 5; block++)
+        trek_cpu_backend()->binned_read(&b, 0.3, parts, block, 1);
+    assert_memory_equal(whole, parts, sizeof whole);
+    sum_free(&a);
+    sum_free(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_order_and_grouping_gives_the_same_bits),
+        cmocka_unit_test(the_most_terms_fit),
+        cmocka_unit_test(the_smallest_numbers_count),
+        cmocka_unit_test(slices_are_independent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

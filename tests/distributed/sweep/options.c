@@ -166,6 +166,7 @@ static const option options[] = {
     CALLS("trainer.devices", 3, draw_devices),
     PICK("trainer.ranks", INT, TRAINER(ranks), 1, 2, 3, 4, 5),
     PICK("trainer.accumulate", INT, TRAINER(accumulate), 3, 2, 3),
+    PICK("trainer.grain", INT64, TRAINER(grain), 4, 1, 2, 3, 40),
     PICK("trainer.max_grad_norm", REAL, TRAINER(max_grad_norm), 3, 0.5, 0.05),
     PICK("trainer.max_grad_value", REAL, TRAINER(max_grad_value), 6, 0.05),
     CALLS("trainer.amp", 4, draw_amp),
@@ -328,6 +329,14 @@ static void settle_windows(sweep *s)
     t->anchor = 0;
 }
 
+/* Grains are refused with these; on one rank there are grains, too. */
+static void settle_grain(sweep *s)
+{
+    if (s->way == SWEEP_GATHERED || s->adds || s->windows > 1 || s->run.site == TREK_SITE_PROCESS ||
+        s->norm == SWEEP_SYNC_BATCH_NORM || s->run.trainer.overlap == 1)
+        s->run.trainer.grain = 0;
+}
+
 static void settle_shares(sweep *s)
 {
     trek_trainer_opts *t = &s->run.trainer;
@@ -424,6 +433,7 @@ void sweep_draw(sweep *s)
     settle_run(s);
     settle_shares(s);
     settle_windows(s);
+    settle_grain(s);
     s->tells = s->processes == 1;
 }
 

@@ -342,7 +342,12 @@ static trek_status step(trek_stepper *stepper) { return step_of(stepper)->policy
 static trek_status detach(trek_stepper *stepper) { return trek_ranks_detach(step_of(stepper)); }
 static trek_status constants(trek_stepper *stepper) { return trek_ranks_constants(step_of(stepper)); }
 static int64_t window(trek_stepper *stepper) { return step_of(stepper)->policy->window(step_of(stepper)); }
-static bool reads_parts(const trek_stepper *stepper) { return trek_ranks_read_parts(step_of(stepper)); }
+/* Grains are handed out while a pass runs: nobody knows before which rows a rank needs. */
+static bool reads_parts(const trek_stepper *stepper)
+{
+    const trek_step *s = step_of(stepper);
+    return !s->grains && trek_ranks_read_parts(s);
+}
 static trek_status gather_observations(trek_stepper *stepper) { return trek_ranks_gather_observations(step_of(stepper)); }
 static trek_metric *join_metric(trek_stepper *stepper, trek_metric *metric)
 {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pass in grain mode. Each rank gets consecutive grains of its process's part of the batch, by its share, reads their
- * rows at once, and runs them one after the other. Who runs a grain does not show in what it gives. */
+/* A pass in grain mode. Each rank gets consecutive grains of its process's part of the batch, by its share, for about half of the
+ * pass. Then it takes further ones from a counter until none is left (balance/handout.h), so that no rank waits longer than a
+ * grain takes, although speeds change. Who runs a grain does not show in what it gives. */
+#include "distributed/balance/handout.h"
 #include "distributed/grains/grains.h"
 
 #include "autograd/ops.h"
@@ -19,9 +21,13 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
+/* Part of a pass that is divided before it begins. */
+#define AHEAD 0.5
+
 typedef struct rank_grains {
-    int64_t first, n;        /* of the process's grains in this batch */
-    trek_batch_cut cut;      /* of an unread batch: the rows that it reads of this one and of those that follow */
+    int64_t first, n;        /* grains that are divided before */
+    double part;             /* of the speed of all ranks of the process */
+    int64_t rows;            /* that it has run */
     uint64_t rng_draw;       /* after the pass */
 } rank_grains;
 
@@ -38,6 +44,8 @@ typedef struct grain_call {
     int64_t n_grains;        /* of this process */
     int64_t first_record;    /* of these grains */
     rank_grains *of;         /* [local_ranks] */
+    double fastest;          /* the largest of their parts */
+    _Atomic int64_t next;    /* the first grain that no rank has */
     trek_text *recorded;     /* [1 + n_grains] what training functions had recorded before, and in each grain */
     trek_pass_sum *sums;     /* [n_grains] */
 } grain_call;
@@ -103,56 +111,61 @@ static trek_status run_grain(const grain_call *c, int rank, int64_t k, const tre
     return status;
 }
 
-/* Runs the rank's grains, whose rows begin at row `base` of the process's part, from a batch that begins there. */
-static trek_status run_grains(const grain_call *c, int rank, const trek_batch *rows, int64_t base)
+/* Runs grains [first, first + n) of the process. */
+static trek_status run_piece(grain_call *c, int rank, int64_t first, int64_t n)
 {
-    const rank_grains *of = &c->of[rank];
     trek_status status = TREK_OK;
-    for (int64_t k = of->first; k < of->first + of->n && status == TREK_OK; k++) {
+    for (int64_t k = first; k < first + n && status == TREK_OK; k++) {
         trek_var *vars[64];
         trek_batch grain;
-        int64_t first = row_of(c->grains, k, c->batch->n), end = row_of(c->grains, k + 1, c->batch->n);
-        status = trek_batch_part(rows, first - base, end - first, trek_ranks_device(c->s->team->ranks, rank), vars, &grain);
+        int64_t begin = row_of(c->grains, k, c->batch->n), end = row_of(c->grains, k + 1, c->batch->n);
+        status = trek_batch_part(c->batch, begin, end - begin, trek_ranks_device(c->s->team->ranks, rank), vars, &grain);
         if (status != TREK_OK)
             return status;
         status = run_grain(c, rank, k, &grain);
+        c->of[rank].rows += grain.n;
         trek_batch_part_release(&grain);
         trek_job_say(&c->s->job, c->backward ? "forward and backward" : "forward", false);
     }
     return status;
 }
 
-/* The rank reads the rows of its grains itself, and ahead. */
-static trek_status run_own_rows(const grain_call *c, int rank)
+/* Takes grains from the counter. Returns how many, from *first on. */
+static int64_t take(grain_call *c, int rank, int64_t *first)
 {
-    trek_reader *reader = trek_ranks_reader(c->s, rank, c->graph_loader->loader);
-    trek_status status = reader ? trek_reader_begin_part(reader, c->batch->epoch, c->batch->first_batch, &c->of[rank].cut)
-                                : trek_error_status();
-    int64_t fed_ns = trek_rank_here.fed_ns;
-    trek_batch *rows = status == TREK_OK ? trek_reader_next(reader) : NULL;
-    if (!rows)
-        return trek_error_status();
-    if (c->backward)
-        trek_stopwatch_starved(&c->s->team->watches->of[rank], trek_rank_here.fed_ns - fed_ns);
-    status = run_grains(c, rank, rows, row_of(c->grains, c->of[rank].first, c->batch->n));
-    trek_reader_end_batch(reader);
+    int64_t n;
+    *first = atomic_load_explicit(&c->next, memory_order_relaxed);
+    do {
+        n = trek_handout_next(c->n_grains - *first, c->of[rank].part, c->fastest, 1);
+    } while (n > 0 && !atomic_compare_exchange_weak_explicit(&c->next, first, *first + n, memory_order_relaxed,
+                                                             memory_order_relaxed));
+    return n;
+}
+
+/* Runs what the rank was given, and then what it takes. After a failure nobody takes any more. */
+static trek_status run_grains(grain_call *c, int rank)
+{
+    int64_t first = c->of[rank].first, n = c->of[rank].n;
+    trek_status status = TREK_OK;
+    do {
+        status = run_piece(c, rank, first, n);
+    } while (status == TREK_OK && (n = take(c, rank, &first)) > 0);
+    if (status != TREK_OK)
+        atomic_store_explicit(&c->next, c->n_grains, memory_order_relaxed);
     return status;
 }
 
 /* Runs a rank's grains in a scope, with the caller's modes. */
 static trek_status run_rank(int rank, void *arg)
 {
-    const grain_call *c = arg;
+    grain_call *c = arg;
     trek_graph_clear_traces(c->s->team->replicas[rank].graph);
-    if (c->of[rank].n == 0)
-        return TREK_OK;
     trek_grad_mode mode = trek_grad_mode_here;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
     trek_grad_mode_here.offload = c->offload;
     trek_rank_here.rng_step = c->rng_step;
     trek_scope scope = trek_scope_begin();
-    trek_status status = !scope.depth ? trek_error_status() : c->batch->unread ? run_own_rows(c, rank)
-        : run_grains(c, rank, c->batch, 0);
+    trek_status status = scope.depth ? run_grains(c, rank) : trek_error_status();
     trek_scope_end(scope);
     trek_grad_mode_here = mode;
     return status;
@@ -160,41 +173,26 @@ static trek_status run_rank(int rank, void *arg)
 
 /* --- the caller's side ------------------------------------------------------------------- */
 
-/* Plans what ranks read of a batch that they divide. The last batch may have fewer grains than the others. */
-static trek_status plan_cuts(grain_call *c)
-{
-    const trek_batch_plan *plan = trek_loader_plan(c->graph_loader->loader);
-    int64_t counts[TREK_MAX_RANKS];
-    trek_status status = TREK_OK;
-    for (int which = 0; which < 2 && status == TREK_OK; which++) {
-        int64_t at, n, grain = 0, batch = which ? plan->batches - 1 : 0;
-        bool present = (c->batch->first_batch == plan->batches - 1) == (which == 1);
-        trek_batch_plan_cut(plan, batch, NULL, &at, &n);
-        if (present) { /* of the current batch they read what they were given, even if shares have changed since */
-            at = c->batch->first;
-            n = c->batch->n;
-        }
-        status = trek_ranks_split(c->s, count_grains(c->grains, n), counts);
-        for (int r = 0; r < c->s->team->local_ranks && status == TREK_OK; r++) {
-            rank_grains *of = &c->of[r];
-            int64_t first = row_of(c->grains, grain, n), end = row_of(c->grains, grain + counts[r], n);
-            *(which ? &of->cut.last_first : &of->cut.first) = at + first;
-            *(which ? &of->cut.last_rows : &of->cut.rows) = end - first;
-            grain += counts[r];
-        }
-    }
-    return status;
-}
-
 static trek_status plan_grains(grain_call *c)
 {
+    const trek_step *s = c->s;
     int64_t counts[TREK_MAX_RANKS], at = 0;
-    trek_status status = trek_ranks_split(c->s, c->n_grains, counts);
-    for (int r = 0; r < c->s->team->local_ranks && status == TREK_OK; r++) {
-        c->of[r] = (rank_grains){ .first = at, .n = counts[r], .rng_draw = c->rng_draw };
+    const double *shares = trek_ranks_shares(s) + s->job.first_rank;
+    double sum = 0, most = 0;
+    int ranks = s->team->local_ranks;
+    for (int r = 0; r < ranks; r++) {
+        sum += shares[r];
+        most = shares[r] > most ? shares[r] : most;
+    }
+    trek_status status = trek_handout_ahead(c->n_grains, ranks > 1 ? AHEAD : 1, sum > 0 ? shares : NULL, ranks, counts);
+    for (int r = 0; r < ranks && status == TREK_OK; r++) {
+        double part = sum > 0 ? shares[r] / sum : 1.0 / ranks;
+        c->of[r] = (rank_grains){ .first = at, .n = counts[r], .part = part, .rng_draw = c->rng_draw };
         at += counts[r];
     }
-    return status == TREK_OK && c->batch->unread ? plan_cuts(c) : status;
+    c->fastest = sum > 0 ? most / sum : 1.0 / ranks;
+    atomic_init(&c->next, at);
+    return status;
 }
 
 static trek_status check(const grain_call *c)
@@ -235,9 +233,8 @@ static trek_status count(const grain_call *c)
     double weight = 0, total;
     for (int r = 0; r < s->team->local_ranks; r++) {
         const rank_grains *of = &c->of[r];
-        int64_t rows = row_of(c->grains, of->first + of->n, c->batch->n) - row_of(c->grains, of->first, c->batch->n);
-        s->team->replicas[r].samples += c->training ? rows : 0;
-        s->team->replicas[r].measured_rows += c->backward ? rows : 0;
+        s->team->replicas[r].samples += c->training ? of->rows : 0;
+        s->team->replicas[r].measured_rows += c->backward ? of->rows : 0;
         if (of->rng_draw > trek_rank_here.rng_draw)
             trek_rank_here.rng_draw = of->rng_draw;
     }
@@ -261,12 +258,12 @@ static trek_status give_recorded(const grain_call *c)
     return status;
 }
 
-static trek_status run_ranks(const grain_call *c)
+static trek_status run_ranks(grain_call *c)
 {
     trek_step *s = c->s;
     trek_grains_keep_buffers(c->grains, s->team->replicas[0].model, c->grains->first_buffers);
     c->recorded[0] = trek_observations_take(s->team->graph);
-    trek_status status = trek_ranks_call(s->team->ranks, run_rank, (void *)(uintptr_t)c), given = give_recorded(c);
+    trek_status status = trek_ranks_call(s->team->ranks, run_rank, c), given = give_recorded(c);
     for (int r = 0; r < s->team->local_ranks && c->training; r++)
         trek_grains_put_buffers(c->grains, s->team->replicas[r].model, c->grains->first_buffers);
     return status == TREK_OK ? given : status;
@@ -276,7 +273,9 @@ static trek_status run_pass(grain_call *c)
 {
     trek_step *s = c->s;
     trek_grains *g = c->grains;
-    trek_status status = check(c);
+    trek_status status = trek_batch_fill(c->batch); /* one that was begun before .grain was set */
+    if (status == TREK_OK)
+        status = check(c);
     if (status == TREK_OK && c->backward)
         status = trek_workload_check_batch(s->pace.workload);
     if (status == TREK_OK)

@@ -13,6 +13,7 @@ typedef struct bench {
     const char *models, *modes, *slow, *data, *report; /* models, modes: lists "a,b", or NULL: all */
     int ranks, windows, epochs, samples, batch_size, seeds; /* ranks: of each process */
     int processes;                   /* of the job */
+    int grain;                       /* samples of a grain; 0: a sixteenth of the batch */
     double lr, lr_scale;
     double factors[MOST_RANKS];      /* of the ranks: factors by which a batch takes longer */
 } bench;
@@ -21,6 +22,7 @@ typedef struct bench {
 typedef struct mode {
     const char *name, *about;
     bool one_rank;
+    bool grains;                     /* batches are cut into grains */
     bool by_hand;                    /* the program has the loop, over trek_trainer_setup; otherwise trek_trainer_run has it */
     trek_run_opts opts;              /* what makes it this way; the rest is alike in all */
 } mode;
@@ -41,6 +43,7 @@ typedef struct outcome {
 
 int bench_epochs(const bench *b, const workload *w);
 int bench_batch(const bench *b, const workload *w);
+int bench_grain(const bench *b, const workload *w);
 
 /* False and an error on failure. source: where the data are from. */
 bool bench_train(const bench *b, const workload *w, const mode *m, int seed, outcome *result, const char **source);

@@ -112,6 +112,8 @@ static bool parse(int argc, char **argv, bench *b)
         { "--batch-size", "N", "batch size of all ranks together; with windows, of each rank (default: the workload's)",
           .whole = &b->batch_size,
           .least = 1 },
+        { "--grain", "N", "samples of a grain, in the modes that have grains; 0: a sixteenth of the batch", .whole = &b->grain,
+          .least = 0 },
         { "--lr", "X", "learning rate (default: the workload's)", .number = &b->lr, .least = 1e-12, .most = 1e6 },
         { "--lr-scale", "X", "multiplies the rate of modes that average by 1 + (ranks - 1) X", .number = &b->lr_scale, .least = 0,
           .most = 1e3 },

@@ -13,10 +13,12 @@ static const trek_outer_opts eight_bits = { .bits = 8 };
 const mode modes[] = {
     { "solo", "one rank, the loop written out", .one_rank = true, .by_hand = true },
     { "solo-run", "one rank, `trek_trainer_run`", .one_rank = true },
+    { "solo-grains", "the same in grains", .one_rank = true, .grains = true },
     { "setup", "ranks share each batch, the loop written out over `trek_trainer_setup`", .by_hand = true },
     { "windows", "the same with windows: ranks run whole batches and reduce their gradients after a window", .by_hand = true,
       .opts = { .policy = TREK_POLICY_CADENCE } },
     { "sync", "`trek_trainer_run` with `TREK_POLICY_SYNC`", .opts = { .policy = TREK_POLICY_SYNC } },
+    { "grains", "the same in grains: the bits of `solo-grains`, on any number of ranks", .grains = true },
     { "cadence", "`trek_trainer_run` with `TREK_POLICY_CADENCE`: windows", .opts = { .policy = TREK_POLICY_CADENCE } },
     { "cadence-params", "the same, ranks make steps of their own and average parameters after a window",
       .opts = { .policy = TREK_POLICY_CADENCE, .trainer = { .average = TREK_AVERAGE_PARAMETERS } } },
@@ -33,6 +35,12 @@ const int n_modes = (int)(sizeof modes / sizeof *modes);
 
 int bench_epochs(const bench *b, const workload *w) { return b->epochs ? b->epochs : w->epochs; }
 int bench_batch(const bench *b, const workload *w) { return b->batch_size ? b->batch_size : w->batch_size; }
+
+int bench_grain(const bench *b, const workload *w)
+{
+    int sixteenth = bench_batch(b, w) / 16;
+    return b->grain ? b->grain : sixteenth ? sixteenth : 1;
+}
 
 static double now(void)
 {
@@ -104,6 +112,7 @@ static trek_run_opts options_of(const bench *b, const workload *w, const mode *m
         o.schedule = w->schedule(lr, count_steps(b, m, trek_dataset_length(data->train) / o.batch_size, o.epochs));
     o.lr_scale = b->lr_scale;
     o.trainer.ranks = m->one_rank ? 1 : b->ranks;
+    o.trainer.grain = m->grains ? bench_grain(b, w) : 0;
     if (o.policy != TREK_POLICY_SYNC && !m->one_rank)
         o.trainer.anchor = o.trainer.max_anchor = b->windows;
     for (int k = 0; k < b->ranks && !m->one_rank; k++) {

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "autograd/ops.h"
 #include "data/loader_position.h"
@@ -18,6 +19,7 @@
 #include "nn/state_tensors.h"
 #include "optim/optimizers.h"
 #include "tensor/products_way.h"
+#include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
 #include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/refused.h"
@@ -281,6 +283,55 @@ static void a_failed_pass_can_be_dropped(void **state)
         }
 }
 
+static atomic_int grains_of[2]; /* how many each rank has begun */
+
+/* Rank 1 stands still in its first grain until rank 0 has begun all that rank 1 was not given before. */
+static trek_var *standing_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)arg;
+    int rank = trek_rank_here.rank;
+    if (atomic_fetch_add(&grains_of[rank], 1) == 0 && rank == 1)
+        for (int k = 0; atomic_load(&grains_of[0]) < 12; k++) {
+            nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+            if (k == 60000)
+                return trek_fail_null(TREK_ERR_TIMEOUT, "rank 0 has begun only %d grains", atomic_load(&grains_of[0]));
+        }
+    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
+}
+
+static double train_standing(int ranks)
+{
+    int model = DROPOUT_AND_RECOMPUTATION;
+    trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 16 });
+    trek_graph *graph = plain_graph(model);
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, standing_loss, NULL);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .ranks = ranks, .grain = 1,
+                               .optimizer = trek_adamw(NULL) };
+    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    atomic_store(&grains_of[0], 0);
+    atomic_store(&grains_of[1], 0);
+    trek_graph_start(graph, 0);
+    if (!trek_graph_train_batch(graph, trek_graph_next(graph)) || trek_graph_step(graph) != TREK_OK)
+        fail_msg("%s", trek_error());
+    double *weights = test_read(trek_var_data(trek_module_find(trek_graph_module(graph), "0.a.weight"))), one = weights[5];
+    free(weights);
+    trek_graph_flush(graph);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    return one;
+}
+
+/* A rank that is slower than was measured keeps only what it was given: the others take the rest, and the bits are the same. */
+static void ranks_take_what_a_slow_one_leaves(void **state)
+{
+    (void)state;
+    double alone = train_standing(1), together = train_standing(2);
+    assert_int_equal(atomic_load(&grains_of[0]), 12);
+    assert_int_equal(atomic_load(&grains_of[1]), 4);
+    assert_true(alone == together);
+}
+
 /* A loop of a program's own is refused; passes without .accumulate, too; and a graph can leave grain mode. */
 static void wrong_loops_are_refused(void **state)
 {
@@ -329,6 +380,7 @@ int main(void)
         cmocka_unit_test_setup(one_grain_has_the_statistics_of_the_batch, clear_error),
         cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),
         cmocka_unit_test_setup(a_failed_pass_can_be_dropped, clear_error),
+        cmocka_unit_test_setup(ranks_take_what_a_slow_one_leaves, clear_error),
         cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

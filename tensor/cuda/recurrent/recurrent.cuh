@@ -197,7 +197,7 @@ template <template <typename, typename> class Layer, trek_dtype D> static trek_s
     trek_dense gates, bias, h0, wide0, y, state, kept;
     trek_held wide, products;
     TRY(gates.read(call, queue, call->inputs[0]));
-    TRY(bias.read(call, queue, layer::BIAS ? trek_input_of(call, layer::BIAS) : NULL));
+    TRY(bias.read(call, queue, layer::BIAS != 0 ? trek_input_of(call, layer::BIAS) : NULL));
     TRY(h0.read(call, queue, trek_input_of(call, layer::INITIAL)));
     TRY(wide0.read(call, queue, trek_input_of(call, layer::WIDE)));
     TRY(y.write(queue, call->outputs[0]));

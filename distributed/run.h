@@ -192,9 +192,8 @@ typedef struct trek_run_opts {
     trek_transport transport; /* not HOST with .trainer.accumulate, scaled losses or layers that use other ranks */
     trek_site site;          /* with TREK_TRANSPORT_HOST: who trains independently; default TREK_SITE_RANK */
     /* With TREK_TRANSPORT_HOST: the most batches of a round that a rank trains before it takes over the average of the round
-     * before (with TREK_POLICY_ASYNC it takes an average that has arrived earlier). Default 0: all. TREK_OFF: none, ranks
-     * wait. A rank is never more than one round ahead: if an exchange takes longer than a round, longer rounds
-     * (.trainer.anchor) give ranks the same lead and send fewer bytes. */
+     * before (with TREK_POLICY_ASYNC it takes one that has arrived earlier). Default 0: all. TREK_OFF: none, ranks wait. A
+     * rank is never more than one round ahead; longer rounds (.trainer.anchor) give it a longer lead. */
     int64_t max_lead;
     const trek_outer_opts *outer; /* with TREK_TRANSPORT_HOST: an outer optimizer (see above); copied; default NULL: averages */
     int min_processes;       /* processes that must be left for the run to continue (see above); default 0: a loss ends the run */

@@ -408,6 +408,8 @@ static void settle_run(sweep *s)
         s->ema = 0;
     if (s->resumes && s->resumed_ranks != o->trainer.ranks)
         o->lr_scale = 0;
+    if (s->optimizer.klass == trek_rmsprop(NULL).klass) /* at several times the rate it amplifies rounding tenfold in an epoch */
+        o->lr_scale = 0;
     s->ema = s->resumes ? 0 : s->ema;
 }
 

@@ -31,7 +31,6 @@
 #include "distributed/team/settings.h"
 #include "graph/graph_internal.h"
 #include "graph/tree.h"
-#include "nn/module_values.h"
 
 /* --- making ------------------------------------------------------------------------------- */
 
@@ -184,18 +183,6 @@ static trek_status zero_grad(trek_stepper *stepper)
         return status;
     trek_ranks_reset(s);
     return TREK_OK;
-}
-
-static trek_status train(trek_stepper *stepper, const char *path, bool training)
-{
-    trek_module *module = trek_graph_at(stepper->graph, path);
-    return module ? trek_module_train(module, training) : trek_error_status();
-}
-
-static trek_status freeze(trek_stepper *stepper, const char *path, bool frozen)
-{
-    trek_module *module = trek_graph_at(stepper->graph, path);
-    return module ? (frozen ? trek_module_freeze : trek_module_thaw)(module) : trek_error_status();
 }
 
 static trek_status parameters_changed(trek_stepper *stepper)
@@ -356,7 +343,7 @@ static trek_metric *join_metric(trek_stepper *stepper, trek_metric *metric)
 
 static const trek_stepper_class ranks_class = {
     .name = "ranks", .free = free_ranks, .forward = forward, .backward = backward, .grad = grad,
-    .reduce = reduce, .step = step, .zero_grad = zero_grad, .train = train, .freeze = freeze,
+    .reduce = reduce, .step = step, .zero_grad = zero_grad,
     .parameters_changed = parameters_changed, .set_optimizer = set_optimizer,
     .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,
     .constants = constants, .train_batch = train_batch, .window = window,

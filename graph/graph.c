@@ -8,6 +8,7 @@
 #include "graph/watch.h"
 #include "nn/module_internal.h"
 #include "nn/module_tree.h"
+#include "nn/module_values.h"
 #include "optim/schedules.h"
 
 #include <math.h>
@@ -372,22 +373,23 @@ trek_status trek_graph_train(trek_graph *graph, bool training)
     return trek_graph_train_at(graph, NULL, training);
 }
 
+/* Replicas take over these flags before their next pass. */
 trek_status trek_graph_train_at(trek_graph *graph, const char *path, bool training)
 {
-    trek_stepper *s = stepper_of(graph, "graph_train");
-    return s ? s->klass->train(s, path, training) : trek_error_status();
+    trek_module *module = stepper_of(graph, "graph_train") ? trek_graph_at(graph, path) : NULL;
+    return module ? trek_module_train(module, training) : trek_error_status();
 }
 
 trek_status trek_graph_freeze(trek_graph *graph, const char *path)
 {
-    trek_stepper *s = stepper_of(graph, "graph_freeze");
-    return s ? s->klass->freeze(s, path, true) : trek_error_status();
+    trek_module *module = stepper_of(graph, "graph_freeze") ? trek_graph_at(graph, path) : NULL;
+    return module ? trek_module_freeze(module) : trek_error_status();
 }
 
 trek_status trek_graph_thaw(trek_graph *graph, const char *path)
 {
-    trek_stepper *s = stepper_of(graph, "graph_thaw");
-    return s ? s->klass->freeze(s, path, false) : trek_error_status();
+    trek_module *module = stepper_of(graph, "graph_thaw") ? trek_graph_at(graph, path) : NULL;
+    return module ? trek_module_thaw(module) : trek_error_status();
 }
 
 trek_status trek_graph_parameters_changed(trek_graph *graph)

@@ -30,8 +30,6 @@ typedef struct trek_stepper_class {
     trek_status (*reduce)(trek_stepper *self);
     trek_status (*step)(trek_stepper *self);
     trek_status (*zero_grad)(trek_stepper *self);
-    trek_status (*train)(trek_stepper *self, const char *path, bool training); /* path NULL: all */
-    trek_status (*freeze)(trek_stepper *self, const char *path, bool frozen); /* path NULL: all */
     trek_status (*parameters_changed)(trek_stepper *self); /* after load, reset, to: replicas follow */
     /* Replaces the optimizer; the old one stays on failure. */
     trek_status (*set_optimizer)(trek_stepper *self, const trek_optimizer_source *source);

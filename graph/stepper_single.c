@@ -3,7 +3,6 @@
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
 #include "graph/batch_run.h"
-#include "nn/module_values.h"
 #include "nn/params.h"
 #include "optim/optimizer_internal.h"
 #include "optim/schedules.h"
@@ -179,18 +178,6 @@ static trek_status zero_grad(trek_stepper *stepper)
     return status;
 }
 
-static trek_status train(trek_stepper *stepper, const char *path, bool training)
-{
-    trek_module *module = trek_graph_at(stepper->graph, path);
-    return module ? trek_module_train(module, training) : trek_error_status();
-}
-
-static trek_status freeze(trek_stepper *stepper, const char *path, bool frozen)
-{
-    trek_module *module = trek_graph_at(stepper->graph, path);
-    return module ? (frozen ? trek_module_freeze : trek_module_thaw)(module) : trek_error_status();
-}
-
 static trek_status parameters_changed(trek_stepper *stepper)
 {
     return trek_constants_move(stepper->graph); /* there are no replicas */
@@ -342,7 +329,7 @@ static const struct trek_stepper_capture single_capture = {
 static const trek_stepper_class single_class = {
     .name = "single", .free = free_single, .forward = forward, .backward = backward, .grad = grad,
     .reduce = reduce, .step = step,
-    .zero_grad = zero_grad, .train = train, .freeze = freeze, .parameters_changed = parameters_changed,
+    .zero_grad = zero_grad, .parameters_changed = parameters_changed,
     .set_optimizer = set_optimizer, .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr,
     .train_batch = train_batch,
     .grad_norm = grad_norm, .optimizer = optimizer_of, .capture = &single_capture,

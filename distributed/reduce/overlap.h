@@ -22,7 +22,8 @@ trek_status trek_overlap_rest(int rank, void *stepper);
 trek_status trek_overlap_end(trek_step *s);
 /* Waits on every rank for what was sent. */
 trek_status trek_overlap_finish(trek_step *s);
-/* Called before gradients are added to those that were already reduced. */
+/* Called before a further pass adds gradients to those that were already reduced. It waits for what was sent; then one
+ * rank keeps the sum, and the others set their gradients to zero. */
 trek_status trek_overlap_keep(trek_step *s);
 
 #endif

@@ -103,8 +103,8 @@ typedef struct trek_team_opts {
 trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **graphs, const trek_team_opts *opts);
 void trek_team_end(trek_team *team);
 
-/* Gives a rank rank 0's values, except those that shared parameters already have. A collective of the ranks; own: this
- * rank's status. */
+/* Copies the values of rank 0 to a rank, except parameters that the ranks share. It is a collective of the ranks; `own` is
+ * the status of this one. */
 trek_status trek_team_take_first(const trek_team *team, int rank, trek_status own);
 /* Returns a text with one line for each property of a graph besides modules, parameters and buffers. The caller frees
  * it. Returns NULL on failure. */

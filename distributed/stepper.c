@@ -118,7 +118,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     }
     bool sites = opts->averages && opts->sites && opts->comm;
     trek_team_opts team = { .shared = opts->shared && (!opts->averages || (sites && local_ranks > 1)), .sharers = 1,
-                            .bucket_bytes = opts->bucket_bytes, .comm = opts->comm, .slowdowns = opts->slowdowns };
+                            .bucket_bytes = opts->bucket_bytes, .comm = opts->comm };
     if (opts->shards && (opts->comm || !team.shared))
         team.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
     trek_step *s = &own->step;

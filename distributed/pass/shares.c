@@ -2,7 +2,7 @@
 /* How a process's samples are divided among its ranks, and what a step reports to the code that decides that. */
 #include "data/batch_here.h"
 #include "distributed/balance/apportion.h"
-#include "distributed/balance/slowdown_internal.h"
+#include "distributed/balance/slowdown.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
 #include "distributed/system/system.h"

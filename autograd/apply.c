@@ -295,12 +295,12 @@ trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const tr
     return trek_apply_many(op, inputs, n, attrs, &out, 1) == TREK_OK ? out : NULL;
 }
 
-/* --- trek_apply_x of every row, and the public names ------------------------------------ */
+/* --- trek_x of public rows, trek_apply_x of the others ------------------------------------ */
 
 /* Only ops with numbers keep them on the tape (a is NULL for the others). Fill ops write an existing tensor, and are
  * not for variables. */
-#define TREK_OP(name, signature, infer, dtypes, flags, ...)                            \
-    trek_var *trek_apply_##name(TREK_PARAMS_##signature(trek_var))                     \
+#define APPLY(function, name, signature, flags)                                        \
+    trek_var *function(TREK_PARAMS_##signature(trek_var))                              \
     {                                                                                  \
         trek_attrs attrs, *a = &attrs;                                                 \
         TREK_INPUTS_##signature(trek_var);                                             \
@@ -309,5 +309,7 @@ trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const tr
             return trek_fail_null(TREK_ERR_UNSUPPORTED, #name ": for tensors only");   \
         return trek_apply(&trek_ops[TREK_OP_##name], in, n_in, a);                     \
     }
+#define TREK_OP(name, signature, infer, dtypes, flags, ...) APPLY(trek_apply_##name, name, signature, flags)
+#define TREK_PUBLIC_OP(name, signature, infer, dtypes, flags, ...) APPLY(trek_##name, name, signature, flags)
 #include "tensor/ops.def"
 #undef TREK_OP

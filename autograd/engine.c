@@ -68,7 +68,7 @@ static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
     }
     if (!create_graph && trek_grad_is_alone(*slot) && (*slot)->data->dtype == grad->data->dtype)
         return add_in_place((*slot)->data, grad->data);
-    trek_var *sum = trek_apply_add(*slot, grad);
+    trek_var *sum = trek_add(*slot, grad);
     if (!sum)
         return trek_error_status();
     trek_var_drop(*slot);
@@ -184,9 +184,9 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
             if (d < added || (edge->sizes[d - added] == 1 && g->sizes[d] != 1))
                 dims.sizes[dims.ndim++] = d;
         if (dims.ndim > 0)
-            grad = trek_apply_sum(grad, dims, true);
+            grad = trek_sum(grad, dims, true);
         if (added > 0)
-            grad = trek_apply_reshape(grad, trek_shape_make(edge->sizes, edge->ndim));
+            grad = trek_reshape(grad, trek_shape_make(edge->sizes, edge->ndim));
     }
     bool widens = edge->leaf && edge->leaf->leaf && edge->leaf->leaf->grad_in_arena; /* accumulation there casts on its own */
     if (grad && grad->data->dtype != edge->dtype && !(widens && !walking->inputs))

@@ -475,8 +475,8 @@ static void test_random(void **state)
     int64_t blocks = count_memory();
     for (uint64_t seed = first; seed < first + runs; seed++) {
         try_seed(seed, data);
-        for (int wait = 0; wait < 200 && count_threads() > threads; wait++)
-            usleep(5000);
+        for (double since = 0; count_threads() > threads && test_wait(&since);)
+            continue;
         if (count_threads() > threads)
             WRONG("%d threads, before it %d", SEED, count_threads(), threads);
         if (count_memory() > blocks)

@@ -10,7 +10,7 @@
 
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/distributed/failures.h"
-#include "tests/support/own_shm.h"
+#include "tests/support/left.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
@@ -209,7 +209,7 @@ static void test_nothing_left(void **state)
     for (double since = 0; count_running() > 0 && test_wait(&since);)
         pause_us(20000); /* it is looked at all processes */
     assert_int_equal(count_running(), 0);
-    const char *left = own_shm_left();
+    const char *left = left_in_shm();
     if (left)
         fail_msg("/dev/shm/%s was left behind", left);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
@@ -232,7 +232,7 @@ int main(int count, char **words)
         return 77;
     }
     alarm(1100);
-    own_shm_make();
+    left_own_shm();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_undisturbed),     cmocka_unit_test(test_delays),
         cmocka_unit_test(test_killed),          cmocka_unit_test(test_killed_at_end),

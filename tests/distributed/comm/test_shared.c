@@ -20,7 +20,7 @@
 #include "nn/layers.h"
 #include "tensor/tensor_internal.h"
 #include "tests/distributed/comm/reductions.h"
-#include "tests/support/own_shm.h"
+#include "tests/support/left.h"
 #include "tests/support/processes.h"
 #include "tests/support/unit.h"
 
@@ -656,7 +656,7 @@ static void test_leaving(void **state)
 /* Last: none of the above has left anything. */
 static void test_nothing_is_left(void **state)
 {
-    const char *left = own_shm_left();
+    const char *left = left_in_shm();
     if (left)
         fail_msg("/dev/shm/%s was left behind", left);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
@@ -667,7 +667,7 @@ int main(int argc, char **argv)
 {
     if (argc == 7 && strcmp(argv[1], "rank") == 0)
         return rank_main(argv);
-    own_shm_make();
+    left_own_shm();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_results), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_come_and_go),
         cmocka_unit_test(test_stays), cmocka_unit_test(test_setup), cmocka_unit_test(test_mismatch),

@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -31,6 +30,7 @@
 #include "nn/state_modules.h"
 #include "nn/state_tensors.h"
 #include "tensor/trace.h"
+#include "tests/support/left.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
@@ -218,27 +218,6 @@ static void *die_later(void *arg)
     return NULL;
 }
 
-/* Those that stay as long as the process: Gloo's, beside those that it has left connecting to who has died, until it gives up;
- * and the thread sanitizer's. */
-static int threads_of_others(void)
-{
-    int n = strcmp(engine_name(), "gloo") == 0 ? 1 + 3 : 0;
-#ifdef __SANITIZE_THREAD__
-    n++;
-#endif
-    return n;
-}
-
-static int count_in(const char *folder)
-{
-    DIR *list = opendir(folder);
-    int n = 0;
-    while (list && readdir(list))
-        n++;
-    closedir(list);
-    return n;
-}
-
 static trek_run_opts opts_of(const part *me, trek_dataset *data)
 {
     trek_run_opts o = { .build_model = build, .train_step = train_step, .dataset = data, .evaluation = data,
@@ -333,7 +312,7 @@ static int play(const part *me)
     static const trek_trace_sink sink = { .span = span, .event = event, .enter = enter };
     mine = me;
     plain = strstr(me->detail, "two") || strstr(me->detail, "cadence");
-    int threads = count_in("/proc/self/task") + threads_of_others();
+    int threads = left_threads() + left_by_engine(engine_name());
     pthread_t killer;
     bool launched = strstr(me->detail, "launched") != NULL, again = getenv("TREK_JOIN") != NULL;
     bool joins = launched ? again : strstr(me->detail, "join") != NULL;
@@ -386,10 +365,7 @@ static int play(const part *me)
     trek_dataset_free(&data);
     trek_comm_free(&comm);
     atomic_store(&trek_trace_now, NULL);
-    bool left = !strstr(me->detail, "us=") && count_in("/proc/self/task") > threads;
-    for (double since = 0; left && test_wait(&since);) /* the system takes its time with one that has ended */
-        left = count_in("/proc/self/task") > threads;
-    if (left)
+    if (!strstr(me->detail, "us=") && left_threads_settle(threads) > threads)
         printf("threads are left\n");
     return good ? 0 : 1;
 }

@@ -14,21 +14,26 @@ trek_grain_record *trek_grains_record(const trek_grains *g, int64_t k)
     return (trek_grain_record *)(void *)(g->records + (size_t)k * g->record_bytes);
 }
 
-trek_status trek_grains_add_records(trek_grains *g, int64_t n)
+trek_status trek_grains_reserve(trek_grains *g, int64_t n)
 {
-    if (g->n_records + n > g->n_room) {
-        int64_t room = g->n_records + n > 2 * g->n_room ? g->n_records + n : 2 * g->n_room;
-        char *records = trek_calloc((size_t)room, g->record_bytes);
-        if (!records)
-            return TREK_ERR_MEMORY;
-        if (g->n_records > 0)
-            memcpy(records, g->records, (size_t)g->n_records * g->record_bytes);
-        trek_free(g->records);
-        g->records = records;
-        g->n_room = room;
-    }
-    g->n_records += n;
+    int64_t have = atomic_load_explicit(&g->n_records, memory_order_relaxed);
+    if (have + n <= g->n_room)
+        return TREK_OK;
+    int64_t room = have + n > 2 * g->n_room ? have + n : 2 * g->n_room;
+    char *records = trek_calloc((size_t)room, g->record_bytes);
+    if (!records)
+        return TREK_ERR_MEMORY;
+    if (have > 0)
+        memcpy(records, g->records, (size_t)have * g->record_bytes);
+    trek_free(g->records);
+    g->records = records;
+    g->n_room = room;
     return TREK_OK;
+}
+
+trek_grain_record *trek_grains_new_record(trek_grains *g)
+{
+    return trek_grains_record(g, atomic_fetch_add_explicit(&g->n_records, 1, memory_order_relaxed));
 }
 
 static size_t bytes_of(const trek_tensor *x) { return (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype); }

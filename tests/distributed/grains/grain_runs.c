@@ -9,6 +9,8 @@
 #include "autograd/ops.h"
 #include "data/dataset.h"
 #include "data/loader_position.h"
+#include "distributed/policy/grain_pass.h"
+#include "distributed/stepper.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
 #include "graph/passes.h"
@@ -265,6 +267,25 @@ static bool evaluate(trek_graph *graph, grain_result *r)
     return trek_graph_train(graph, true) == TREK_OK;
 }
 
+/* All grains of the step again, in another order and in two calls, by one process alone: whoever runs a grain, and when, gives
+ * the same. */
+static bool run_again(const grain_run *run, trek_graph *graph)
+{
+    trek_step *s = trek_graph_ranks(graph);
+    trek_grains *g = s->grains;
+    for (int r = 0; r < s->team->local_ranks; r++)
+        trek_grain_sums_clear(&g->sums[r]);
+    g->n_records = 0;
+    for (int64_t k = g->passes - 1; k >= 0 && s->job.process == run->again - 1; k--) {
+        int64_t numbers[64], n = trek_grains_count(g, g->pass[k].rows), half = n / 3;
+        for (int64_t i = 0; i < n; i++)
+            numbers[(i * 37 + 5) % n] = n - 1 - i; /* 37 is no divisor of so few */
+        if (trek_grains_run(s, k, numbers, half) != TREK_OK || trek_grains_run(s, k, numbers + half, n - half) != TREK_OK)
+            return false;
+    }
+    return true;
+}
+
 static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *r)
 {
     int pass = 0, passes = run->accumulate > 1 ? run->accumulate : 1;
@@ -283,6 +304,8 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             if (++pass < passes)
                 continue;
             pass = 0;
+            if (run->again && !run_again(run, graph))
+                return false;
             if (trek_graph_step(graph) != TREK_OK)
                 return false;
             double norm = trek_graph_grad_norm(graph);

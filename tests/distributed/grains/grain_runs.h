@@ -22,6 +22,7 @@ typedef struct grain_run {
     int accumulate;          /* 0 and 1: one pass a step */
     int optimizer;           /* 0 to 3 */
     int batch, steps;
+    int again;               /* k: what the grains of a step have given is dropped, and process k - 1 runs them all again */
     struct trek_comm *comm;
 } grain_run;
 

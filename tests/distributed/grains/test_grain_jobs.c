@@ -27,13 +27,14 @@ typedef struct job {
     int shares;              /* 1: of unequal ranks */
 } job;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
 
 static void write_job(const job *j, char *text, size_t size)
 {
     const grain_run *r = &j->run;
     snprintf(text, size, FORMAT, j->processes, j->engine, j->uneven, j->shares, r->model, r->grain, r->ranks, r->separate,
-             (int)r->autocast, r->scaled, r->clipped, r->overflow, r->accumulate, r->optimizer, r->batch, r->steps, r->sharded);
+             (int)r->autocast, r->scaled, r->clipped, r->overflow, r->accumulate, r->optimizer, r->batch, r->steps, r->sharded,
+             r->again);
 }
 
 static bool read_job(const char *text, job *j)
@@ -42,7 +43,7 @@ static bool read_job(const char *text, job *j)
     int separate, autocast, scaled, clipped, sharded;
     bool good = sscanf(text, FORMAT, &j->processes, &j->engine, &j->uneven, &j->shares, &r->model, &r->grain, &r->ranks,
                        &separate, &autocast, &scaled, &clipped, &r->overflow, &r->accumulate, &r->optimizer, &r->batch,
-                       &r->steps, &sharded) == 17;
+                       &r->steps, &sharded, &r->again) == 18;
     r->separate = separate;
     r->autocast = (trek_dtype)autocast;
     r->scaled = scaled;
@@ -112,6 +113,7 @@ static void expect_same(const job *j, int threads)
     grain_run first = j->run;
     first.ranks = 1;
     first.separate = false;
+    first.again = 0;
     if (!grain_train(&first, &result))
         fail_msg("%s: %s", grain_models[first.model], trek_error());
     int code = launch(j, result.digest, threads);
@@ -147,6 +149,17 @@ static void options_do_not_change_that(void **state)
     expect_same(&(job){ .processes = 4, .run = { .model = GPT, .ranks = 1, .grain = 9, .batch = 20, .steps = 4 } }, 1);
     expect_same(&(job){ .processes = 4, .run = { .model = DROPOUT_AND_RECOMPUTATION, .ranks = 1, .grain = 9, .batch = 12,
                                                  .accumulate = 2, .steps = 4, .separate = true } }, 1);
+}
+
+/* One process can run the grains that others were given, with samples that it has not read before. */
+static void each_process_can_run_all_grains(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++)
+        expect_same(&(job){ .processes = 2 + model % 2, .uneven = model == 3,
+                            .run = { .model = model, .ranks = 1 + model % 2, .grain = 3, .batch = 20, .steps = 4,
+                                     .again = 1 + model % 3 % 2, .separate = model == 1, .accumulate = model == 2 ? 2 : 0 } },
+                    1);
 }
 
 /* Any of that together, as it is drawn. TREK_TEST_DRAWS says how often. */
@@ -209,6 +222,7 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(each_model_has_the_bits_of_one_process, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(each_process_can_run_all_grains, clear_error),
         cmocka_unit_test_setup(drawn_jobs_have_the_bits_of_one_process, clear_error),
         cmocka_unit_test_setup(gloo_sums_alike, clear_error),
     };

@@ -41,6 +41,7 @@ static void expect_same(const grain_run *run)
     first.shares = NULL;
     first.n_shares = 0;
     first.separate = false;
+    first.again = 0;
     train(&first, &one);
     train(run, &many);
     if (one.digest != many.digest)
@@ -74,6 +75,17 @@ static void options_do_not_change_that(void **state)
                                   .clipped = true });
     }
     expect_same(&(grain_run){ .model = MLP, .ranks = 3, .grain = 3, .batch = 20, .steps = 6, .freezes = true });
+}
+
+/* What a grain gives depends on its pass and its number, not on what the process had read. */
+static void grains_can_be_run_again(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++)
+        expect_same(&(grain_run){ .model = model, .ranks = 1 + model % 3, .grain = 3, .batch = 20, .steps = 5, .again = 1,
+                                  .separate = model % 2, .accumulate = model < 3 ? 2 : 0 });
+    expect_same(&(grain_run){ .model = GPT, .ranks = 2, .grain = 4, .batch = 14, .steps = 6, .again = 1, .scaled = true,
+                              .overflow = 3, .autocast = TREK_BF16 });
 }
 
 /* Each rank has a part of the optimizer's state: cut anywhere, or in whole parameters. */
@@ -372,6 +384,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(each_model_has_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(grains_can_be_run_again, clear_error),
         cmocka_unit_test_setup(a_divided_state_does_not_change_that, clear_error),
         cmocka_unit_test_setup(runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(shares_do_not_change_that, clear_error),

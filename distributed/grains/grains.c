@@ -98,6 +98,10 @@ trek_status trek_grains_make(trek_step *s)
     trek_grains *g = s->grains = trek_calloc(1, sizeof *g);
     if (!g)
         return TREK_ERR_MEMORY;
+    if (trek_job_has_others(&s->job))
+        status = trek_shared_words_make(s->job.comm, &g->words);
+    if (status != TREK_OK)
+        return status;
     g->size = s->grain;
     g->follower.forget = forget;
     g->factor = 1;
@@ -111,6 +115,7 @@ void trek_grains_free(trek_step *s)
     if (!g)
         return;
     follow(g, NULL);
+    trek_shared_words_end(&g->words);
     trek_grain_sums_free(s);
     trek_free(g->pass);
     trek_free(g->buffer_at);

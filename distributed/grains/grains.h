@@ -17,6 +17,7 @@
 
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
+#include "distributed/comm/shared/shared.h"
 #include "distributed/team/step.h"
 #include "tensor/binned.h"
 
@@ -40,6 +41,7 @@ typedef struct trek_grain_pass {
     int64_t epoch, batch;    /* of the loader */
     int64_t rows;            /* of that batch, in all processes */
     bool backward, training;
+    bool joint;              /* its grains have numbers in all processes; otherwise each has a batch of its own */
     int no_grad_depth;       /* of the caller, as the next field */
     trek_offload_opts offload;
     double denominator;
@@ -55,6 +57,7 @@ typedef struct trek_grains {
     size_t record_bytes;     /* of a record with its buffers */
     char *first_buffers;     /* the buffers with which every grain of the step begins */
 
+    trek_shared_words words; /* in which the processes of one machine take grains (ranges.h) */
     trek_loader_follower follower; /* of `loader`, from which the last pass came; NULL: none, or it has ended */
     trek_loader *loader;
 

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pass in grain mode. Each rank gets consecutive grains of its process's part of the batch, by its share, for about half of the
- * pass. Then it takes further ones from a counter until none is left (balance/handout.h), so that no rank waits longer than a
- * grain takes, although speeds change. Who runs a grain does not show in what it gives. */
+/* A pass in grain mode. Each rank of a process gets consecutive grains of its process's part of the batch, by its share, for
+ * about half of the pass. Then it takes further ones from a counter until none is left (balance/handout.h), so that no rank waits
+ * longer than a grain takes, although speeds change. If processes are on one machine, their ranks take all grains one by one,
+ * first from the part of their own process, then from those of others (grains/ranges.h). Who runs a grain does not show in what
+ * it gives. */
 #include "distributed/balance/handout.h"
 #include "distributed/grains/grains.h"
+#include "distributed/grains/ranges.h"
+
+#include <string.h>
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/job/job_bytes.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
@@ -26,13 +32,14 @@ typedef struct rank_grains {
     double part;             /* of the speed of all ranks of the process */
 } rank_grains;
 
-/* The grains of this process's part of the batch. */
-typedef struct grain_counter {
+/* Where ranks get grains: from a counter of this process's part of the batch, or from ranges of all processes. */
+typedef struct grain_source {
     rank_grains of[TREK_MAX_RANKS]; /* [local_ranks] */
     double fastest;          /* the largest of their parts */
     _Atomic int64_t next;    /* the first grain that no rank has */
     int64_t end;
-} grain_counter;
+    trek_grain_ranges ranges;
+} grain_source;
 
 typedef struct grain_pass {
     trek_step *s;
@@ -41,13 +48,13 @@ typedef struct grain_pass {
     trek_grain_pass pass;
     trek_grain_call call;
     int64_t first, n;        /* grains of this process's part */
-    grain_counter *counter;
+    grain_source *source;
 } grain_pass;
 
 /* --- handing out ---------------------------------------------------------------------------- */
 
 /* Takes grains from the counter. Returns how many, from *first on. */
-static int64_t take(grain_counter *c, const rank_grains *of, int64_t *first)
+static int64_t take(grain_source *c, const rank_grains *of, int64_t *first)
 {
     int64_t n;
     *first = atomic_load_explicit(&c->next, memory_order_relaxed);
@@ -61,7 +68,7 @@ static int64_t take(grain_counter *c, const rank_grains *of, int64_t *first)
 /* First what the rank was given, then what it takes. */
 static int64_t next_of_counter(trek_grain_call *call, int rank)
 {
-    grain_counter *c = call->source;
+    grain_source *c = call->source;
     rank_grains *of = &c->of[rank];
     if (of->n == 0 && (of->n = take(c, of, &of->first)) == 0)
         return -1;
@@ -69,10 +76,51 @@ static int64_t next_of_counter(trek_grain_call *call, int rank)
     return of->first++;
 }
 
-static trek_status plan_grains(grain_pass *c)
+/* A rank of a job takes one grain at a time. It takes none if others will have done what is left before it has done one. */
+static int64_t next_of_ranges(trek_grain_call *call, int rank)
+{
+    grain_source *c = call->source;
+    int64_t left = trek_grain_ranges_left(&c->ranges);
+    return trek_handout_next(left, c->of[rank].part, c->fastest, 1) > 0 ? trek_grain_ranges_take(&c->ranges) : -1;
+}
+
+/* All processes divide the batch as they do for reading, and take grains from each other's ranges. */
+static trek_status plan_ranges(grain_pass *c, _Atomic uint64_t *words)
 {
     const trek_step *s = c->s;
-    grain_counter *counter = c->counter;
+    grain_source *source = c->source;
+    trek_grain_ranges *ranges = &source->ranges;
+    const double *shares = trek_ranks_shares(s);
+    double sum = 0, most = 0;
+    for (int r = 0; r < s->job.world_size; r++) {
+        sum += shares[r];
+        most = shares[r] > most ? shares[r] : most;
+    }
+    for (int r = 0; r < s->job.local_ranks; r++)
+        source->of[r] = (rank_grains){ .part = sum > 0 ? shares[s->job.first_rank + r] / sum : 1.0 / s->job.world_size };
+    source->fastest = sum > 0 ? most / sum : 1.0 / s->job.world_size;
+    ranges->words = words;
+    ranges->process = s->job.process;
+    ranges->processes = s->job.processes;
+    ranges->serial = (uint32_t)s->job.comm->calls; /* equal in all processes, and each pass makes a call */
+    trek_job_sync_division(c->pass.rows, ranges->first);
+    for (int p = 0, at = 0; p < s->job.processes; p++) {
+        for (int r = 0; r < s->job.process_ranks[p]; r++)
+            ranges->speed[p] += shares[at++];
+        if (ranges->first[p] % c->grains->size != 0 && ranges->first[p] != c->pass.rows)
+            return trek_fail(TREK_ERR_STATE, "graph_train_batch: batch: another graph divides the batches of this job in another "
+                                             "way; give both the same .grain");
+    }
+    for (int p = 0; p <= s->job.processes; p++)
+        ranges->first[p] = trek_grains_count(c->grains, ranges->first[p]);
+    c->call.next = next_of_ranges;
+    return TREK_OK;
+}
+
+static trek_status plan_counter(grain_pass *c)
+{
+    const trek_step *s = c->s;
+    grain_source *counter = c->source;
     int64_t counts[TREK_MAX_RANKS], at = c->first;
     const double *shares = trek_ranks_shares(s) + s->job.first_rank;
     double sum = 0, most = 0;
@@ -89,7 +137,24 @@ static trek_status plan_grains(grain_pass *c)
     counter->fastest = sum > 0 ? most / sum : 1.0 / ranks;
     atomic_init(&counter->next, at);
     counter->end = c->first + c->n;
+    c->call.next = next_of_counter;
     return status;
+}
+
+/* Returns whether all processes train on parts of this batch, so that its grains have numbers in all of them. */
+static bool is_joint(const grain_pass *c)
+{
+    return c->pass.backward && (trek_job_is_alone(&c->s->job) || !trek_loader_plan(c->batch->loader)->whole);
+}
+
+/* Decides, in the same way in all processes, who gets which grains. Streams are read by each process for itself. */
+static trek_status plan_grains(grain_pass *c)
+{
+    bool shared = c->pass.joint && trek_job_has_others(&c->s->job);
+    _Atomic uint64_t *words = shared ? c->grains->words.words : NULL;
+    bool any = words && !trek_loader_plan(c->batch->loader)->feed &&
+               trek_grains_count(c->grains, c->pass.rows) <= TREK_GRAIN_RANGES_MOST;
+    return any ? plan_ranges(c, words) : plan_counter(c);
 }
 
 /* --- a pass ----------------------------------------------------------------------------------- */
@@ -125,8 +190,83 @@ static trek_status check(const grain_pass *c)
     return TREK_OK;
 }
 
+/* Gives all processes the losses and weights of all grains: every number is that of one process, and zero in the others. */
+static trek_status join_losses(grain_pass *c, double *recorded)
+{
+    int64_t n = trek_grains_count(c->grains, c->pass.rows);
+    double *values = trek_calloc((size_t)n + 1, 2 * sizeof *values);
+    if (!values) {
+        trek_job_abort(&c->s->job, "a process has no memory for the losses of grains");
+        return TREK_ERR_MEMORY;
+    }
+    for (int64_t k = 0; k < n; k++) {
+        values[2 * k] = c->call.sums[k].loss;
+        values[2 * k + 1] = c->call.sums[k].weight;
+        values[2 * n] += (double)c->call.recorded[k].length + c->call.recorded[k].failed;
+    }
+    trek_status status = trek_job_reduce(&c->s->job, values, 2 * n + 1, TREK_F64, TREK_REDUCTION_SUM);
+    for (int64_t k = 0; k < n && status == TREK_OK; k++) {
+        c->call.sums[k].loss = values[2 * k];
+        c->call.sums[k].weight = values[2 * k + 1];
+    }
+    *recorded = values[2 * n];
+    trek_free(values);
+    return status;
+}
+
+/* Puts what a process has recorded where its grains are. */
+static trek_status sort_recorded(grain_pass *c, const char *bytes, int64_t length)
+{
+    int64_t n = trek_grains_count(c->grains, c->pass.rows), head[2];
+    for (int64_t at = 0; at < length; at += (int64_t)sizeof head + head[1]) {
+        if (length - at < (int64_t)sizeof head)
+            return trek_fail(TREK_ERR_COMM, "graph_train_batch: values that another process recorded are damaged");
+        memcpy(head, bytes + at, sizeof head);
+        if (head[0] < 0 || head[0] >= n || head[1] < 0 || head[1] > length - at - (int64_t)sizeof head)
+            return trek_fail(TREK_ERR_COMM, "graph_train_batch: values that another process recorded are damaged");
+        trek_text_bytes(&c->call.recorded[head[0]], bytes + at + sizeof head, (size_t)head[1]);
+    }
+    return TREK_OK;
+}
+
+/* What training functions have recorded goes to process 0, which adds it up in the order of grains. */
+static trek_status join_recorded(grain_pass *c)
+{
+    int64_t n = trek_grains_count(c->grains, c->pass.rows);
+    trek_text text = { 0 };
+    job_bytes all = { 0 };
+    for (int64_t k = 0; k < n; k++) {
+        int64_t head[2] = { k, (int64_t)c->call.recorded[k].length };
+        text.failed |= c->call.recorded[k].failed;
+        if (head[1] == 0)
+            continue;
+        trek_text_bytes(&text, (const char *)head, sizeof head);
+        trek_text_bytes(&text, c->call.recorded[k].data, c->call.recorded[k].length);
+        trek_text_clear(&c->call.recorded[k]);
+    }
+    trek_status status = trek_job_bytes_gather(c->s->job.comm, text.failed ? NULL : text.data, (int64_t)text.length,
+                                               text.failed ? TREK_ERR_MEMORY : TREK_OK, "what it has recorded", &all);
+    for (int p = 0; p < c->s->job.processes && status == TREK_OK && c->s->job.process == 0; p++)
+        status = sort_recorded(c, all.bytes + (size_t)p * all.room, all.lengths[p]);
+    trek_job_bytes_clear(&all);
+    trek_text_clear(&text);
+    return status;
+}
+
+/* All processes get what the grains of all have given besides gradients. */
+static trek_status join(grain_pass *c)
+{
+    double recorded = 0;
+    if (!trek_job_sync_all_made(c->s))
+        return trek_fail(TREK_ERR_STATE,
+                         "graph_train_batch: graph: another process is in its step already; in grains (.grain) all "
+                         "processes train on the same batches");
+    trek_status status = join_losses(c, &recorded);
+    return status == TREK_OK && recorded > 0 ? join_recorded(c) : status;
+}
+
 /* Called after all ranks' grains: counts samples and draws, and tells the other processes. */
-static trek_status count(const grain_pass *c)
+static trek_status count(grain_pass *c)
 {
     trek_step *s = c->s;
     double weight = 0, total;
@@ -138,7 +278,10 @@ static trek_status count(const grain_pass *c)
     }
     for (int64_t k = 0; k < trek_grains_count(c->grains, c->pass.rows); k++)
         weight += c->call.sums[k].weight;
-    return c->pass.backward ? trek_job_sync_pass(s, weight, &total, NULL) : TREK_OK;
+    trek_status status = c->pass.backward ? trek_job_sync_pass(s, weight, &total, NULL) : TREK_OK;
+    if (status == TREK_OK && c->pass.joint && trek_job_has_others(&s->job))
+        status = join(c);
+    return status == TREK_OK ? trek_grain_call_give_recorded(&c->call) : status;
 }
 
 /* Everything that can fail before a grain runs. */
@@ -157,7 +300,7 @@ static trek_status prepare(grain_pass *c)
     if (status == TREK_OK)
         status = trek_grain_call_begin(&c->call);
     if (status == TREK_OK && c->pass.backward)
-        status = trek_grains_reserve(c->grains, c->n);
+        status = trek_grains_reserve(c->grains, c->pass.joint ? trek_grains_count(c->grains, c->pass.rows) : c->n);
     if (status == TREK_OK && c->pass.backward)
         status = trek_grains_add_pass(c->grains, &c->pass);
     trek_team_follow_flags(s->team);
@@ -175,8 +318,6 @@ static trek_status run_pass(grain_pass *c)
         trek_grains_keep_buffers(g, s->team->replicas[0].model, g->first_buffers);
         status = trek_grain_call_run(&c->call);
     }
-    if (status == TREK_OK)
-        status = trek_grain_call_give_recorded(&c->call);
     if (status != TREK_OK && c->pass.backward) /* an evaluation has no round in which others would learn it */
         trek_job_sync_failed(s, status);
     else if (status == TREK_OK)
@@ -204,15 +345,16 @@ static trek_var *train_batch(trek_step *s, const trek_batch *batch)
                                .rng_draw = trek_rank_here.rng_draw } };
     if (c.pass.backward && trek_accumulation_weighs(passes))
         c.pass.denominator = trek_accumulation_denominator(passes, c.pass.denominator);
-    c.counter = trek_calloc(1, sizeof *c.counter);
-    c.call = (trek_grain_call){ .s = s, .pass = &c.pass, .batch = batch, .next = next_of_counter, .source = c.counter };
+    c.pass.joint = is_joint(&c);
+    c.source = trek_calloc(1, sizeof *c.source);
+    c.call = (trek_grain_call){ .s = s, .pass = &c.pass, .batch = batch, .source = c.source };
     trek_job_say(&s->job, c.pass.backward ? "forward and backward" : "forward", c.pass.backward);
     trek_ranks_note_wait(s, c.pass.backward);
-    trek_status status = c.counter ? run_pass(&c) : trek_error_status();
+    trek_status status = c.source ? run_pass(&c) : trek_error_status();
     int64_t n = trek_grains_count(s->grains, c.pass.rows);
     trek_var *mean = status == TREK_OK ? trek_pass_mean(c.call.sums, (int)n, trek_ranks_device(s->team->ranks, 0)) : NULL;
     trek_grain_call_end(&c.call);
-    trek_free(c.counter);
+    trek_free(c.source);
     return mean;
 }
 

@@ -8,11 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "autograd/ops.h"
 #include "data/loader_position.h"
+#include "distributed/checkpoint.h"
+#include "distributed/grains/grains.h"
 #include "distributed/grains/ranges.h"
 #include "distributed/run.h"
+#include "distributed/stepper.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
 #include "graph/observe.h"
@@ -348,6 +352,72 @@ static void ranks_take_what_a_slow_one_leaves(void **state)
     assert_true(alone == together);
 }
 
+/* The size that trek chooses gives the bits of the same size as the program's own, so measuring leaves no trace. */
+static void a_size_can_be_chosen(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++) {
+        grain_run run = { .model = model, .ranks = 1 + model % 3, .grain = TREK_GRAIN, .batch = 20, .steps = 4,
+                          .scaled = model == 1, .autocast = model == 3 ? TREK_BF16 : TREK_F32 };
+        train(&run, &many);
+        assert_in_range(many.grain, 1, 5);
+        run.grain = (int)many.grain;
+        run.ranks = 1;
+        train(&run, &one);
+        assert_true(one.digest == many.digest);
+    }
+    setenv("TREK_GRAIN", "7", 1);
+    train(&(grain_run){ .model = MLP, .ranks = 2, .grain = TREK_GRAIN, .batch = 20, .steps = 2 }, &many);
+    unsetenv("TREK_GRAIN");
+    assert_int_equal(many.grain, 7);
+    int model = MLP;
+    trek_graph *graph = plain_graph(model);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .grain = TREK_GRAIN };
+    FAILS(trek_trainer_setup(graph, &opts), TREK_ERR_STATE, "trainer_setup: .grain: TREK_GRAIN");
+    trek_graph_free(&graph);
+}
+
+static trek_graph *graph_of_size(trek_loader *loader, int64_t size)
+{
+    static int model = MLP;
+    trek_graph *graph = plain_graph(model);
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, mean_loss, NULL);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .grain = size, .optimizer = trek_adamw(NULL) };
+    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    return graph;
+}
+
+/* A chosen size is a part of the run's state. */
+static void checkpoints_keep_the_size(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/trek-grain-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 20 });
+    trek_graph *graph = graph_of_size(loader, 9); /* no choice finds it: these have at most 5 samples */
+    assert_int_equal(trek_checkpoint_save(graph, NULL, path), TREK_OK);
+    trek_graph_free(&graph);
+    graph = graph_of_size(loader, TREK_GRAIN);
+    assert_in_range(trek_graph_ranks(graph)->grain, 1, 5);
+    assert_int_equal(trek_checkpoint_load(graph, NULL, path), TREK_OK);
+    assert_int_equal(trek_graph_ranks(graph)->grain, 9);
+    trek_graph_start(graph, 0);
+    assert_non_null(trek_graph_train_batch(graph, trek_graph_next(graph)));
+    assert_int_equal(trek_graph_ranks(graph)->grains->n_records, 3);
+    assert_int_equal(trek_graph_step(graph), TREK_OK);
+    trek_graph_free(&graph);
+    graph = graph_of_size(loader, 4); /* the program's own word counts */
+    assert_int_equal(trek_checkpoint_load(graph, NULL, path), TREK_OK);
+    assert_int_equal(trek_graph_ranks(graph)->grain, 4);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    unlink(path);
+    expect_no_error();
+}
+
 enum { TAKERS = 4, TAKEN_PASSES = 300, TAKEN_MOST = 64 };
 static _Atomic uint64_t taken_words[TAKERS];
 static atomic_int taken[TAKEN_PASSES][TAKEN_MOST];
@@ -448,6 +518,8 @@ int main(void)
         cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),
         cmocka_unit_test_setup(a_failed_pass_can_be_dropped, clear_error),
         cmocka_unit_test_setup(ranks_take_what_a_slow_one_leaves, clear_error),
+        cmocka_unit_test_setup(a_size_can_be_chosen, clear_error),
+        cmocka_unit_test_setup(checkpoints_keep_the_size, clear_error),
         cmocka_unit_test_setup(each_grain_is_taken_once, clear_error),
         cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
     };

@@ -21,6 +21,7 @@
 #include "graph/graph_loader.h"
 #include "graph/observe.h"
 #include "graph/passes.h"
+#include "graph/timeline.h"
 #include "nn/layers.h"
 #include "nn/module_tree.h"
 #include "nn/state_tensors.h"
@@ -319,6 +320,23 @@ static trek_var *standing_loss(trek_graph *graph, trek_var *output, const trek_b
     return trek_cross_entropy(output, trek_batch_get(batch, "label"));
 }
 
+/* The timeline says which rank ran which grain: each of the 16 once. */
+static void expect_in_timeline(trek_timeline *timeline)
+{
+    int seen[16] = { 0 }, of_rank[2] = { 0 };
+    trek_timeline_entry entry;
+    for (int64_t k = 0; trek_timeline_get(timeline, k, &entry); k++)
+        if (strcmp(entry.name, "grain") == 0) {
+            assert_in_range(entry.detail, 0, 15);
+            assert_in_range(entry.rank, 0, 1);
+            seen[entry.detail]++;
+            of_rank[entry.rank]++;
+        }
+    for (int k = 0; k < 16; k++)
+        assert_int_equal(seen[k], 1);
+    assert_true(of_rank[0] == atomic_load(&grains_of[0]) && of_rank[1] == atomic_load(&grains_of[1]));
+}
+
 static double train_standing(int ranks)
 {
     int model = DROPOUT_AND_RECOMPUTATION;
@@ -331,9 +349,14 @@ static double train_standing(int ranks)
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
     atomic_store(&grains_of[0], 0);
     atomic_store(&grains_of[1], 0);
+    trek_timeline *timeline = trek_timeline_new(NULL);
+    trek_timeline_attach(timeline);
     trek_graph_start(graph, 0);
     if (!trek_graph_train_batch(graph, trek_graph_next(graph)) || trek_graph_step(graph) != TREK_OK)
         fail_msg("%s", trek_error());
+    trek_timeline_detach(timeline);
+    expect_in_timeline(timeline);
+    trek_timeline_free(&timeline);
     double *weights = test_read(trek_var_data(trek_module_find(trek_graph_module(graph), "0.a.weight"))), one = weights[5];
     free(weights);
     trek_graph_flush(graph);

@@ -5,6 +5,7 @@
 
 #include "distributed/outer/outer.h"
 #include "data/stream.h"
+#include "distributed/balance/slowdown.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/control/call.h"
 #include "distributed/trainer_internal.h"

@@ -6,12 +6,9 @@
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 #include "tensor/number_internal.h"
-#include "tensor/pointwise.h"
 
 trek_var *trek_gelu(trek_var *x) { return trek_apply_gelu(x, false); }
 trek_var *trek_gelu_tanh(trek_var *x) { return trek_apply_gelu(x, true); }
-trek_var *trek_leaky_relu(trek_var *x, double slope) { return trek_apply_pointwise(x, TREK_POINTWISE_leaky_relu, slope, 0); }
-trek_var *trek_elu(trek_var *x, double alpha) { return trek_apply_pointwise(x, TREK_POINTWISE_elu, alpha, 0); }
 trek_var *trek_variance(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_variance(x, dims, keepdim, 1); }
 trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_std(x, dims, keepdim, 1); }
 static trek_dims_list listed(const trek_var *x, trek_dims_list dims) { return trek_listed_dims(dims, x ? trek_var_ndim(x) : 0); }

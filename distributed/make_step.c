@@ -16,6 +16,7 @@
 #include "distributed/rounds/rounds.h"
 #include "distributed/rounds/site.h"
 #include "distributed/team/constants.h"
+#include "tensor/try_internal.h"
 
 static trek_status copy_rank(int rank, void *arg)
 {
@@ -74,20 +75,15 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
 /* Makes what needs the team and the other processes. */
 static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
 {
-    trek_status status = trek_ranks_plan_shards(s);
-    if (status == TREK_OK)
-        status = join_processes(s);
-    if (status == TREK_OK)
-        status = trek_ranks_list_devices(&s->job, s->team->ranks);
-    if (status == TREK_OK)
-        status = check_sharers(s);
-    if (status == TREK_OK)
-        status = opts->averages ? trek_averaging_begin(s, opts->divergence_threshold) : trek_overlap_plan(s);
-    if (status == TREK_OK)
-        status = trek_ranks_constants(s->team, &s->job);
-    if (status == TREK_OK && s->grain > 0)
-        status = trek_grains_make(s);
-    return status == TREK_OK ? make_workload(s, opts) : status;
+    TRY(trek_ranks_plan_shards(s));
+    TRY(join_processes(s));
+    TRY(trek_ranks_list_devices(&s->job, s->team->ranks));
+    TRY(check_sharers(s));
+    TRY(opts->averages ? trek_averaging_begin(s, opts->divergence_threshold) : trek_overlap_plan(s));
+    TRY(trek_ranks_constants(s->team, &s->job));
+    if (s->grain > 0)
+        TRY(trek_grains_make(s));
+    return make_workload(s, opts);
 }
 
 trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts)
@@ -95,7 +91,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     int local_ranks = trek_ranks_world_size(ranks);
     bool sites = opts->averages && opts->sites && opts->comm;
     trek_team_opts of = { .shared = opts->shared && (!opts->averages || (sites && local_ranks > 1)), .sharers = 1,
-                          .bucket_bytes = opts->bucket_bytes, .comm = opts->comm, .slowdowns = opts->slowdowns };
+                          .bucket_bytes = opts->bucket_bytes, .comm = opts->comm };
     if (opts->shards && (opts->comm || !of.shared))
         of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
     s->team = team;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the processes of a job tell each other, and what they reduce together. */
+#include "data/batch_here.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
 
@@ -106,7 +107,7 @@ static trek_status compare_data(trek_step *s)
         return TREK_OK;
     trek_text text = { 0 };
     bool has = message_at(s, s->job.process)->data != 0;
-    trek_status own = has ? trek_loader_describe(trek_rank_here.batch_loader, &text) : TREK_OK;
+    trek_status own = has ? trek_loader_describe(trek_batch_here.loader, &text) : TREK_OK;
     trek_status status = trek_agree(s->job.comm, own, "graph_train_batch: the data of the processes differ", has ? &text : NULL);
     trek_text_clear(&text);
     return all_know(s, status != TREK_OK
@@ -213,6 +214,8 @@ static trek_status exchange_pass(trek_step *s, sync_message *own, bool *sends)
     return status;
 }
 
+bool trek_job_sync_all_made(const trek_step *s) { return trek_job_is_alone(&s->job) || all_say(s, SYNC_PASS); }
+
 trek_status trek_job_sync_begin_pass(trek_step *s, bool *sends)
 {
     *sends = false;
@@ -242,7 +245,7 @@ trek_status trek_job_sync_pass(trek_step *s, double weight, double *total, bool 
     }
     sync_message *own = new_message(s, SYNC_PASS);
     own->weight = weight;
-    own->data = trek_rank_here.batch_digest;
+    own->data = trek_batch_here.digest;
     own->rng_draw = trek_rank_here.rng_draw;
     trek_status status = exchange_pass(s, own, sends);
     if (status == TREK_OK)
@@ -380,7 +383,7 @@ trek_status trek_job_sync_vote(trek_step *s, const trek_capture_vote *vote, trek
 {
     sync_message *own = new_message(s, SYNC_VOTE);
     own->vote = *vote;
-    own->data = trek_rank_here.batch_digest;
+    own->data = trek_batch_here.digest;
     own->settings = trek_settings_digest(s->team);
     trek_status status = exchange(s, own);
     if (status != TREK_OK)
@@ -488,17 +491,31 @@ typedef struct division_state {
 
 TREK_PER_PROCESS(division_state, division, { .lock = TREK_LOCK_INIT });
 
+/* Called with the lock held. */
+static void divide(int64_t total, int64_t *first)
+{
+    int64_t counts[TREK_MAX_RANKS], unit = division()->unit, at = 0;
+    trek_apportion((total + unit - 1) / unit, division()->shares, division()->processes, counts);
+    for (int p = 0; p <= division()->processes; p++) {
+        first[p] = at * unit < total ? at * unit : total;
+        at += p < division()->processes ? counts[p] : 0;
+    }
+}
+
+void trek_job_sync_division(int64_t total, int64_t *first)
+{
+    trek_lock_acquire(&division()->lock);
+    divide(total, first);
+    trek_lock_release(&division()->lock);
+}
+
 static void cut(int64_t total, int64_t *first, int64_t *rows)
 {
-    int64_t counts[TREK_MAX_RANKS];
+    int64_t all[TREK_MAX_RANKS + 1];
     trek_lock_acquire(&division()->lock);
-    int64_t unit = division()->unit, at = 0, end;
-    trek_apportion((total + unit - 1) / unit, division()->shares, division()->processes, counts);
-    for (int p = 0; p < division()->process; p++)
-        at += counts[p];
-    end = (at + counts[division()->process]) * unit;
-    *first = at * unit < total ? at * unit : total;
-    *rows = (end < total ? end : total) - *first;
+    divide(total, all);
+    *first = all[division()->process];
+    *rows = all[division()->process + 1] - *first;
     trek_lock_release(&division()->lock);
 }
 

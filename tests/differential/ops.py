@@ -59,7 +59,7 @@ def covered():
 
 
 # Rows of ops.def whose public function has another name.
-RENAMED = {"pointwise": "its kinds: autograd/pointwise.h", "div_rounded": "div_mode"}
+RENAMED = {"div_rounded": "div_mode"}
 
 
 def rows():

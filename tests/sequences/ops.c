@@ -14,8 +14,6 @@
 #define TAKES_BINARY_SCALAR x, pool_like(p, x), pool_number(p)
 #define TAKES_BINARY_SCALAR2 x, pool_like(p, x), pool_number(p), pool_number(p)
 #define TAKES_UNARY_FLAG x, pool_chance(p, 50)
-#define TAKES_KIND x, pool_below(p, 20), pool_number(p), pool_number(p)
-#define TAKES_BINARY_KIND x, pool_like(p, x), pool_below(p, 20), pool_number(p), pool_number(p)
 #define TAKES_BINARY_FLAG x, pool_like(p, x), pool_chance(p, 50)
 #define TAKES_REDUCE x, pool_dims(p), pool_chance(p, 50)
 #define TAKES_REDUCE_SCALAR x, pool_dims(p), pool_chance(p, 50), 1

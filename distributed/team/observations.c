@@ -6,6 +6,7 @@
 
 #include "distributed/ddp.h"
 #include "distributed/job/job_bytes.h"
+#include "distributed/job/survival.h"
 #include "distributed/team/observations.h"
 #include "distributed/team/step.h"
 #include "graph/graph_loader_internal.h"
@@ -177,6 +178,8 @@ static trek_status gather_processes(trek_step *s, trek_status own)
                                                (int64_t)text.length,
                                                own,
                                                "what it has recorded", &all);
+    if (status == TREK_OK) /* all have it, and need what they have recorded no more */
+        status = trek_survival_commit(&s->job, graph->settings.steps);
     if (status == TREK_OK)
         trek_graph_each(graph, drop_recorded, NULL);
     for (int p = 0; status == TREK_OK && p < s->job.processes; p++)

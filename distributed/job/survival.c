@@ -72,7 +72,7 @@ static trek_status fail_to_go_on(const char *reason)
 }
 
 /* Forms the next group. */
-static trek_status regroup(trek_job *job, const char *reason)
+static trek_status regroup(const trek_job *job, const char *reason)
 {
     trek_survival *survival = job->survival;
     int64_t start = trek_trace_enter("regroup");
@@ -108,7 +108,7 @@ static trek_status agree(trek_survival *survival, const trek_survivor *own, trek
     return status;
 }
 
-trek_status trek_survival_meet(trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict)
+trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict)
 {
     trek_survivor own = { .commits = job->survival->commits, .steps = steps, .ready = ready };
     trek_status status;
@@ -125,7 +125,7 @@ trek_status trek_survival_meet(trek_job *job, int64_t steps, bool ready, trek_su
     return status;
 }
 
-trek_status trek_survival_commit(trek_job *job, int64_t steps)
+trek_status trek_survival_commit(const trek_job *job, int64_t steps)
 {
     trek_survival *survival = job->survival;
     trek_survival_verdict verdict = TREK_SURVIVAL_GO_ON;

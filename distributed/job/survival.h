@@ -55,9 +55,9 @@ bool trek_survival_may(const trek_job *job, trek_status status);
 /* Meets those that are left, however many die meanwhile. It sets job->survival->next. `steps` are the complete ones, `ready`:
  * this process is in a commit. The error of the call that has failed is the thread's; it is cleared, or becomes part of the
  * error if too few are left (PEER), or of other errors of trek_regroup_meet. */
-trek_status trek_survival_meet(trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict);
+trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict);
 /* The meeting between the two parts, in a job that outlives some of its processes; otherwise it does nothing. Fails with PEER if
  * the first part is made again, or if too few are left, and with errors of the engine. */
-trek_status trek_survival_commit(trek_job *job, int64_t steps);
+trek_status trek_survival_commit(const trek_job *job, int64_t steps);
 
 #endif

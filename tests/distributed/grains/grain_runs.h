@@ -10,7 +10,7 @@ extern const char *const grain_models[MODELS];
 
 typedef struct grain_run {
     int model;
-    int grain;               /* samples of a grain; 0: no grains */
+    int grain;               /* samples of a grain; 0: no grains; TREK_GRAIN */
     int ranks;               /* of this process */
     bool separate;           /* parameters of their own */
     bool sharded;            /* the optimizer's state is divided; it is not part of the digest */
@@ -37,6 +37,7 @@ typedef struct grain_result {
     double losses[64];
     int n_losses, n;
     int world;               /* ranks at the end */
+    int64_t grain;           /* samples of a grain */
     int64_t most_grains;     /* that this process ran in a step */
     double params[GRAIN_MOST]; /* and buffers */
 } grain_result;

@@ -45,15 +45,6 @@ struct trek_loader {
     const void *home;
 };
 
-/* The calling thread's outermost active loader. It is active as long as its batch's scope is open. The variable's
- * address identifies the thread. */
-static _Thread_local struct {
-    uint64_t id; /* of the loader; 0 for none */
-    trek_scope scope;
-} outermost;
-
-_Thread_local trek_batch_slot trek_batch_here = { .rows = -1 };
-
 static bool scope_is_open(trek_scope scope)
 {
     const trek_scope_stack *stack = &trek_scopes;
@@ -186,7 +177,7 @@ trek_loader *trek_loader_new(trek_dataset *dataset, const trek_loader_opts *opts
 /* Ends the current batch. This is safe if the user has already ended the scopes. */
 static void end_batch(trek_loader *l)
 {
-    if (l->scope.depth && l->home == &outermost && scope_is_open(l->scope))
+    if (l->scope.depth && l->home == trek_batch_here() && scope_is_open(l->scope))
         trek_scope_end(l->scope);
     l->scope = (trek_scope){ 0, 0 };
     for (int k = 0; l->batch.vars && k < l->plan.dataset->n_fields; k++) {
@@ -194,9 +185,9 @@ static void end_batch(trek_loader *l)
         l->batch.vars[k] = NULL;
     }
     if (l->batch.given) {
-        trek_batch_here.rows = -1;
-        trek_batch_here.loader = NULL;
-        trek_batch_here.digest = 0;
+        trek_batch_here()->rows = -1;
+        trek_batch_here()->loader = NULL;
+        trek_batch_here()->digest = 0;
     }
     l->batch.n = 0;
     l->batch.given = l->batch.unread = false;
@@ -207,8 +198,8 @@ static void end_batch(trek_loader *l)
 static void end_epoch(trek_loader *l)
 {
     end_batch(l);
-    if (outermost.id == l->id)
-        outermost.id = 0;
+    if (trek_batch_here()->outermost == l->id)
+        trek_batch_here()->outermost = 0;
     if (l->active && l->prefetch)
         trek_prefetch_stop(l->prefetch);
     l->active = false;
@@ -311,14 +302,15 @@ trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
  * is released in the order of the user's own loops. */
 static trek_status open_scope(trek_loader *l)
 {
-    if (outermost.id && outermost.id != l->id && scope_is_open(outermost.scope))
+    trek_batch_slot *here = trek_batch_here();
+    if (here->outermost && here->outermost != l->id && scope_is_open(here->scope))
         return TREK_OK;
     l->scope = trek_scope_begin();
     if (l->scope.depth == 0)
         return trek_status_or(TREK_ERR_MEMORY);
-    l->home = &outermost;
-    outermost.id = l->id;
-    outermost.scope = l->scope;
+    l->home = here;
+    here->outermost = l->id;
+    here->scope = l->scope;
     return TREK_OK;
 }
 
@@ -332,23 +324,29 @@ static trek_status fetch(trek_loader *l)
     trek_status status = l->prefetch ? trek_prefetch_take(l->prefetch, &l->fetched)
                                      : trek_fetched_fill(l->fetched, &l->plan, l->epoch, l->position, NULL);
     trek_trace_end("loader wait", start, l->position);
-    trek_batch_here.loader_ns += trek_clock_ns() - began;
+    trek_batch_here()->loader_ns += trek_clock_ns() - began;
     return status;
 }
 
-static void give(trek_loader *l, int64_t n, int64_t first, int64_t global, const int64_t *indices)
+/* Makes the next batches of the epoch the current one. */
+static void give(trek_loader *l, int64_t n, int64_t first, int64_t global, const int64_t *indices, int64_t batches)
 {
     l->batch.given = true;
+    l->batch.loader = l;
+    l->batch.epoch = l->epoch;
+    l->batch.first_batch = l->position;
+    l->batch.batches = batches;
+    l->position += batches;
     l->batch.n = n;
     l->batch.first = first;
     l->batch.global = global;
     l->batch.indices = indices;
     l->batch.window = false;
-    trek_batch_here.rows = n;
-    trek_batch_here.first = first;
-    trek_batch_here.global = global;
-    trek_batch_here.loader = l;
-    trek_batch_here.digest = l->digest;
+    trek_batch_here()->rows = n;
+    trek_batch_here()->first = first;
+    trek_batch_here()->global = global;
+    trek_batch_here()->loader = l;
+    trek_batch_here()->digest = l->digest;
 }
 
 static trek_status make_vars(trek_loader *l)
@@ -394,8 +392,7 @@ trek_batch *trek_loader_next(trek_loader *loader)
         end_epoch(l);
         return NULL;
     }
-    give(l, l->fetched->n, l->fetched->first, l->fetched->global, l->fetched->indices);
-    l->position++;
+    give(l, l->fetched->n, l->fetched->first, l->fetched->global, l->fetched->indices, 1);
     return &l->batch;
 }
 
@@ -408,17 +405,6 @@ static void leave_to_ranks(trek_loader *l)
     if (l->prefetch && !l->left_to_ranks)
         trek_prefetch_stop(l->prefetch);
     l->left_to_ranks = true;
-}
-
-/* Makes the next batches, whose samples the ranks list and read themselves. */
-static void give_unread(trek_loader *l, int64_t n, int64_t first, int64_t global, int64_t batches)
-{
-    give(l, n, first, global, NULL);
-    l->batch.loader = l;
-    l->batch.epoch = l->epoch;
-    l->batch.first_batch = l->position;
-    l->batch.batches = batches;
-    l->position += batches;
 }
 
 trek_batch *trek_loader_next_parts(trek_loader *loader)
@@ -434,7 +420,7 @@ trek_batch *trek_loader_next_parts(trek_loader *loader)
         end_epoch(l);
         return NULL;
     }
-    give_unread(l, n, first, global, 1);
+    give(l, n, first, global, NULL, 1);
     l->batch.unread = true;
     return &l->batch;
 }
@@ -487,8 +473,8 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
         end_epoch(l);
         return NULL;
     }
-    give_unread(l, left < size ? left : size, 0, left < size ? left : size, batches);
-    trek_batch_here.rows = -1; /* no forward of the caller covers it */
+    give(l, left < size ? left : size, 0, left < size ? left : size, NULL, batches);
+    trek_batch_here()->rows = -1; /* no forward of the caller covers it */
     l->batch.window = true;
     return &l->batch;
 }

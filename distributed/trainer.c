@@ -21,6 +21,8 @@
 #include "distributed/job/job_products.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
+#include "distributed/pass/survivors.h"
+#include "distributed/policy/grain_size.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/stepper.h"
 #include "distributed/team/settings.h"
@@ -41,6 +43,7 @@ typedef struct setup {
     trek_optimizer_snapshot *optimizer; /* state of the optimizer that the graph had; NULL: it had none, or kept its stepper */
     bool moved;              /* the graph has another stepper */
     bool sites;
+    bool chooses_grain;      /* the size of grains is measured at the end */
     trek_lock building;
 } setup;
 
@@ -254,12 +257,62 @@ static trek_status check_number_of_shares(const setup *s)
 /* Checks that no option contradicts grains. */
 static trek_status check_grain(const trek_trainer_opts *o)
 {
-    if (o->grain < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .grain: %lld; must be 0 or more", (long long)o->grain);
+    if (o->grain < 0 && o->grain != TREK_GRAIN)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .grain: %lld; must be TREK_GRAIN, or 0 or more", (long long)o->grain);
     const char *other = o->average == TREK_AVERAGE_PARAMETERS ? "average" : o->max_anchor > 0 ? "max_anchor"
         : o->global_batch > 0 ? "global_batch" : o->overlap == 1 ? "overlap" : NULL;
-    if (o->grain > 0 && other)
+    if (o->grain != 0 && other)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .%s: set together with .grain; they cannot be combined", other);
+    return TREK_OK;
+}
+
+/* Checks that no option contradicts min_processes. */
+static trek_status check_min_processes(const trek_trainer_opts *o)
+{
+    if (o->min_processes < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: %d; must be 0 or more", o->min_processes);
+    if (o->min_processes == 0)
+        return TREK_OK;
+    if (o->grain == 0)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain; without grains only a run "
+                                               "(trek_trainer_run) can go on without a process");
+    if (o->shard_optimizer)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .min_processes: set together with .shard_optimizer; a process that "
+                         "dies takes its part of the optimizer's state with it");
+    const char *other = o->shares ? "shares" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint" : NULL;
+    if (other)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .min_processes: set together with .%s, which is for a fixed number "
+                         "of ranks",
+                         other);
+    return TREK_OK;
+}
+
+/* Returns whether the graph's loader reads a stream: it is read in order, so that ranks cannot take windows of it. */
+static bool has_stream(const setup *s)
+{
+    const trek_graph_loader *graph_loader = s->graph->graph_loader;
+    return graph_loader && trek_dataset_is_stream(trek_loader_dataset(graph_loader->loader));
+}
+
+/* Finds the size of grains where the program leaves it to trek: that of the environment. Otherwise it is measured when everything
+ * has been set up; until then a grain is a batch. */
+static trek_status begin_grain(setup *s)
+{
+    if (s->opts.grain != TREK_GRAIN)
+        return TREK_OK;
+    const trek_graph_loader *graph_loader = s->graph->graph_loader;
+    s->opts.grain = trek_process_number("TREK_GRAIN", 1, 1000000000, 0);
+    if (s->opts.grain > 0)
+        return TREK_OK;
+    if (!graph_loader || !graph_loader->loader || !graph_loader->loss || has_stream(s))
+        return trek_fail(
+            TREK_ERR_STATE,
+            "trainer_setup: .grain: TREK_GRAIN, which measures training on a batch; call trek_graph_set_loader, with a "
+            "loader that reads no stream, and trek_graph_set_loss first");
+    s->chooses_grain = true;
+    s->opts.grain = trek_loader_plan(graph_loader->loader)->batch_size;
     return TREK_OK;
 }
 
@@ -283,6 +336,8 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
         status = check_average(o);
     if (status == TREK_OK)
         status = check_grain(o);
+    if (status == TREK_OK)
+        status = check_min_processes(o);
     if (status == TREK_OK)
         status = check_shares(o);
     return status == TREK_OK && o->optimizer.klass ? trek_optimizer_spec_check(&o->optimizer) : status;
@@ -370,13 +425,6 @@ static trek_status note_meeting(const char *name, trek_module *module, void *mee
     (void)name;
     *(bool *)meets |= module->own->klass->meets_ranks;
     return TREK_OK;
-}
-
-/* Returns whether the graph's loader reads a stream: it is read in order, so that ranks cannot take windows of it. */
-static bool has_stream(const setup *s)
-{
-    const trek_graph_loader *graph_loader = s->graph->graph_loader;
-    return graph_loader && trek_dataset_is_stream(trek_loader_dataset(graph_loader->loader));
 }
 
 static trek_workload_opts workload_opts(const setup *s)
@@ -481,10 +529,26 @@ static trek_status agree_on_options(setup *s, trek_status own)
     trek_text text = { 0 };
     trek_step *stepper = trek_graph_ranks(s->graph);
     if (own == TREK_OK)
-        trek_settings_describe_setup(stepper, &s->opts, &text);
+        trek_settings_describe_setup(stepper->team, &s->opts, &text);
     own = trek_agree(stepper->job.comm, own, "trainer_setup: the options of the processes differ", &text);
     trek_text_clear(&text);
     return own == TREK_OK ? trek_job_products_choose(stepper->job.comm) : own;
+}
+
+/* Makes the job able to go on without some of its processes. All processes have agreed on the options. */
+static trek_status outlive(setup *s)
+{
+    int least = s->opts.min_processes, processes = trek_comm_world_size(s->comm);
+    if (least > processes)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: %d; must be 0 to %d, the number of processes", least,
+                         processes);
+    if (has_stream(s))
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set, with a loader over a stream, whose samples "
+                                               "cannot be read again when the process that had them has died");
+    if (!s->comm || least == 0)
+        return TREK_OK;
+    const trek_workload_opts workload = workload_opts(s);
+    return trek_survivors_begin(trek_graph_ranks(s->graph), &workload, least);
 }
 
 /* --- the line in the log ----------------------------------------------------------------------------- */
@@ -602,6 +666,8 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         s->opts = *opts;
     trek_status status = trek_trainer_check(&s->opts);
     if (status == TREK_OK)
+        status = begin_grain(s);
+    if (status == TREK_OK)
         status = check_global_batch(s);
     if (status == TREK_OK)
         status = find_processes(s);
@@ -624,6 +690,10 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         status = agree_on_options(s, status);
     if (status == TREK_OK && s->opts.grain > 0)
         status = trek_job_products_fix(s->comm);
+    if (status == TREK_OK && s->chooses_grain)
+        status = trek_grains_choose(trek_graph_ranks(graph));
+    if (status == TREK_OK && s->opts.min_processes > 0)
+        status = outlive(s);
     if (status == TREK_OK)
         log_setup(s);
     else if (s->moved)
@@ -652,24 +722,33 @@ static trek_status part_of_mean(const trek_graph *graph, trek_var *loss, double 
     return trek_error_status();
 }
 
+/* Adds the parts of all processes. */
+static trek_status sum_parts(trek_step *s, trek_status own, const double *part, double *sum)
+{
+    trek_status status = trek_replica_agree(s->job.comm, own, "trainer_mean");
+    if (status == TREK_OK)
+        status = trek_comm_run(s->job.comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
+                                                              .dtype = TREK_F64, .count = 2, .in = part, .out = sum });
+    return status == TREK_OK ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : status;
+}
+
 double trek_trainer_mean(trek_graph *graph, trek_var *loss)
 {
     if (!graph) {
         trek_fail_missing("trainer_mean", "graph");
         return NAN;
     }
-    double part[2] = { 0 };
-    const trek_step *s = trek_graph_ranks(graph);
-    trek_comm *comm = s ? s->job.comm : NULL;
-    trek_status status = part_of_mean(graph, loss, part);
-    if (!comm)
-        return status == TREK_OK && part[1] > 0 ? trek_var_item(loss) : status == TREK_OK ? 0 : (double)NAN;
-    status = trek_replica_agree(comm, status, "trainer_mean");
+    double part[2] = { 0 }, sum[2];
+    trek_step *s = trek_graph_ranks(graph);
+    trek_status own = part_of_mean(graph, loss, part), status;
+    if (!s || !s->job.comm)
+        return own == TREK_OK && part[1] > 0 ? trek_var_item(loss) : own == TREK_OK ? 0 : (double)NAN;
+    do
+        status = sum_parts(s, own, part, sum);
+    while (status != TREK_OK && trek_survivors_go_on(s, &status));
     if (status == TREK_OK)
-        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F64,
-                                                       .count = 2,
-                                                       .in = part, .out = part });
-    return status != TREK_OK ? (double)NAN : part[1] > 0 ? part[0] / part[1] : 0;
+        status = trek_survivors_after_commit(s);
+    return status != TREK_OK ? (double)NAN : sum[1] > 0 ? sum[0] / sum[1] : 0;
 }
 
 trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *workload)

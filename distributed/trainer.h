@@ -28,6 +28,9 @@ typedef enum trek_average {
     TREK_AVERAGE_PARAMETERS
 } trek_average;
 
+/* A size of grains that trek chooses (trek_trainer_opts). */
+#define TREK_GRAIN (-2)
+
 /* Options of trek_trainer_setup. Fields that are 0 have their defaults.
  *
  * devices: by default a graph on a CPU uses cpu:0, ..., cpu:(ranks-1) if `ranks` is given, otherwise the devices of the
@@ -62,9 +65,23 @@ typedef enum trek_average {
  * one rank may use it, too. docs/same-bits.md says what is promised.
  * - It needs trek_graph_set_loader, trek_graph_set_loss and trek_graph_train_batch; another loop fails with UNSUPPORTED. Several
  *   passes in a step need accumulate.
+ * - TREK_GRAIN measures grains of several sizes at set-up, with samples and the loss of the graph, and chooses the smallest that
+ *   costs at most 5 % more than the best. The size is part of the result and of checkpoints: a run that is loaded from one goes
+ * on with its size. The variable TREK_GRAIN says the size instead. It needs trek_graph_set_loader and trek_graph_set_loss before
+ *   set-up; otherwise it fails with STATE.
  * - Batch norm uses the statistics of each grain. Running statistics are merged once a step, in the order of grains.
  * - Errors: UNSUPPORTED together with average, max_anchor, global_batch or overlap, for ranks on GPUs, for layers that use
  *   other ranks, and for graphs that carry states.
+ *
+ * min_processes: if processes of the job die, also in the middle of a step, the others compute what died with them, and go on.
+ * Functions of the trainer do not fail, and parameters have the bits of a job in which nobody died. trek_graph_world_size tells
+ * how many ranks are left. docs/same-bits.md says more.
+ * - It has no effect in a job of one process.
+ * - If fewer processes are left, trek_graph_train_batch or trek_graph_step fails with PEER in all of them.
+ * - A communicator of the program's own has ended, too. trek_comm_init returns the one of those that are left.
+ * - trek_graph_reduce fails with UNSUPPORTED.
+ * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shard_optimizer, shares, plan or
+ *   speed_hint, with a loader over a stream, and over MPI, which ends with the first process that dies.
  *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
  * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give
@@ -86,8 +103,11 @@ typedef struct trek_trainer_opts {
     trek_schedule schedule;        /* default: the schedule of the graph */
     int accumulate;                /* number of passes of a step that form one large batch (see above); default: passes add up */
     /* Cuts each batch into grains of this many samples, so that the bits of training do not depend on the ranks, their
-     * number and their shares (see above). Default 0: batches are not cut. */
+     * number and their shares (see above). TREK_GRAIN leaves the size to trek. Default 0: batches are not cut. */
     int64_t grain;
+    /* With grain: a job goes on while at least this number of its processes is left, with the same bits (see above). Default 0:
+     * the death of a process is an error in the others. */
+    int min_processes;
     double max_grad_norm;          /* clips the 2-norm of all gradients; TREK_OFF: no clipping; default: the graph's limit */
     double max_grad_value;         /* clips each element of the gradients; TREK_OFF: no clipping; default: the graph's limit */
     trek_amp_opts amp;             /* mixed precision, see trek_graph_set_amp; default: that of the graph */

@@ -8,27 +8,35 @@
 #include "autograd/var_internal.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/job_bytes.h"
+#include "distributed/job/survival.h"
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
 
 trek_grain_record *trek_grains_record(const trek_grains *g, int64_t k)
 {
     return (trek_grain_record *)(void *)(g->records + (size_t)k * g->record_bytes);
 }
 
-trek_status trek_grains_add_records(trek_grains *g, int64_t n)
+trek_status trek_grains_reserve(trek_grains *g, int64_t n)
 {
-    if (g->n_records + n > g->n_room) {
-        int64_t room = g->n_records + n > 2 * g->n_room ? g->n_records + n : 2 * g->n_room;
-        char *records = trek_calloc((size_t)room, g->record_bytes);
-        if (!records)
-            return TREK_ERR_MEMORY;
-        if (g->n_records > 0)
-            memcpy(records, g->records, (size_t)g->n_records * g->record_bytes);
-        trek_free(g->records);
-        g->records = records;
-        g->n_room = room;
-    }
-    g->n_records += n;
+    int64_t have = atomic_load_explicit(&g->n_records, memory_order_relaxed);
+    if (have + n <= g->n_room)
+        return TREK_OK;
+    int64_t room = have + n > 2 * g->n_room ? have + n : 2 * g->n_room;
+    char *records = trek_calloc((size_t)room, g->record_bytes);
+    if (!records)
+        return TREK_ERR_MEMORY;
+    if (have > 0)
+        memcpy(records, g->records, (size_t)have * g->record_bytes);
+    trek_free(g->records);
+    g->records = records;
+    g->n_room = room;
     return TREK_OK;
+}
+
+trek_grain_record *trek_grains_new_record(trek_grains *g)
+{
+    return trek_grains_record(g, atomic_fetch_add_explicit(&g->n_records, 1, memory_order_relaxed));
 }
 
 static size_t bytes_of(const trek_tensor *x) { return (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype); }
@@ -62,7 +70,9 @@ static int by_number(const void *a, const void *b)
     const trek_grain_record *x = *(trek_grain_record *const *)a, *y = *(trek_grain_record *const *)b;
     if (x->pass != y->pass)
         return x->pass < y->pass ? -1 : 1;
-    return x->number < y->number ? -1 : x->number > y->number;
+    if (x->number != y->number)
+        return x->number < y->number ? -1 : 1;
+    return x < y ? -1 : x > y; /* of processes that have batches of their own */
 }
 
 static trek_status list_records(trek_step *s, grain_list *list)
@@ -126,15 +136,108 @@ static trek_status merge_buffers(trek_step *s, const grain_list *list)
     return TREK_OK;
 }
 
-trek_status trek_grains_merge(trek_step *s)
+/* No grain may be lost or counted twice, whoever was to run it. */
+static trek_status check_complete(const trek_grains *g, const grain_list *list)
+{
+    int64_t at = 0;
+    for (int64_t p = 0; p < g->passes && g->pass[p].joint && list->n > 0; p++) {
+        int64_t n = trek_grains_count(g, g->pass[p].rows);
+        for (int64_t k = 0; k < n; k++, at++) {
+            const trek_grain_record *record = at < list->n ? list->of[at] : NULL;
+            if (!record || record->pass != p || record->number != k)
+                return trek_fail(TREK_ERR_COMM, "graph_step: grain %lld of pass %lld of the step has been run by %s process",
+                                 (long long)k, (long long)p, record && record->pass == p && record->number < k ? "more than one"
+                                                                                                             : "no");
+        }
+    }
+    return TREK_OK;
+}
+
+/* --- grains that died with a process --- */
+
+typedef struct lost_grain {
+    int64_t pass, number;
+} lost_grain;
+
+typedef struct lost_grains {
+    lost_grain *list;
+    int n, room;
+} lost_grains;
+
+/* Finds the grains that have no record. What is there twice is found by check_complete. */
+static trek_status find_lost(const trek_grains *g, const grain_list *list, lost_grains *lost)
+{
+    int64_t at = 0;
+    trek_status status = TREK_OK;
+    for (int64_t pass = 0; pass < g->passes; pass++)
+        for (int64_t k = 0; k < trek_grains_count(g, g->pass[pass].rows) && status == TREK_OK; k++) {
+            while (at < list->n && (list->of[at]->pass < pass || (list->of[at]->pass == pass && list->of[at]->number < k)))
+                at++;
+            if (at < list->n && list->of[at]->pass == pass && list->of[at]->number == k)
+                continue;
+            status = trek_array_grow(&lost->list, &lost->room, lost->n + 1, sizeof *lost->list);
+            if (status == TREK_OK)
+                lost->list[lost->n++] = (lost_grain){ pass, k };
+        }
+    return status;
+}
+
+/* Every process takes every n-th of them. */
+static trek_status run_lost(trek_step *s, const lost_grains *lost, trek_grains_run_fn run)
+{
+    int64_t *numbers = trek_calloc((size_t)lost->n, sizeof *numbers);
+    trek_status status = numbers ? TREK_OK : TREK_ERR_MEMORY;
+    for (int64_t pass = 0; pass < s->grains->passes && status == TREK_OK; pass++) {
+        int64_t n = 0;
+        for (int k = s->job.process; k < lost->n; k += s->job.processes)
+            if (lost->list[k].pass == pass)
+                numbers[n++] = lost->list[k].number;
+        if (n > 0)
+            status = run(s, pass, numbers, n);
+    }
+    trek_free(numbers);
+    return status;
+}
+
+static void clear(grain_list *list)
+{
+    trek_free(list->of);
+    trek_job_bytes_clear(&list->all);
+    *list = (grain_list){ 0 };
+}
+
+/* Lists the records of all processes when no grain is missing any more. */
+static trek_status list_all(trek_step *s, grain_list *list, trek_grains_run_fn run)
+{
+    trek_status status = list_records(s, list);
+    for (bool again = s->job.survival != NULL; again && status == TREK_OK;) {
+        lost_grains lost = { 0 };
+        status = find_lost(s->grains, list, &lost);
+        again = lost.n > 0;
+        if (status == TREK_OK && again) {
+            trek_log_message(TREK_LOG_LEVEL_INFO, "job: %d grains of step %lld are computed again", lost.n,
+                             (long long)s->team->graph->settings.steps);
+            clear(list);
+            status = run_lost(s, &lost, run);
+        }
+        trek_free(lost.list);
+        if (status == TREK_OK && again)
+            status = list_records(s, list);
+    }
+    return status;
+}
+
+trek_status trek_grains_merge(trek_step *s, trek_grains_run_fn run)
 {
     trek_grains *g = s->grains;
     grain_list list = { 0 };
     double weight = 0;
-    trek_status status = list_records(s, &list);
+    trek_status status = list_all(s, &list, run);
     if (status == TREK_OK && list.n > TREK_BINNED_MOST)
         status = trek_fail(TREK_ERR_UNSUPPORTED, "graph_step: .grain: %lld grains in a step; at most %d are possible",
                            (long long)list.n, TREK_BINNED_MOST);
+    if (status == TREK_OK)
+        status = check_complete(g, &list);
     for (int64_t k = 0; k < list.n && status == TREK_OK; k++)
         weight += list.of[k]->weight;
     if (status == TREK_OK && list.n > 0) {
@@ -142,8 +245,8 @@ trek_status trek_grains_merge(trek_step *s)
         g->pending = true;
         status = merge_buffers(s, &list);
     }
-    g->n_records = 0;
-    trek_free(list.of);
-    trek_job_bytes_clear(&list.all);
+    if (trek_job_is_alone(&s->job)) /* buffers were merged in them */
+        g->n_records = 0;
+    clear(&list);
     return status;
 }

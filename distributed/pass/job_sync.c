@@ -15,6 +15,7 @@
 #include "distributed/comm/nccl.h"
 #include "distributed/control/control.h"
 #include "distributed/job/agreement.h"
+#include "distributed/job/survival.h"
 #include "distributed/reduce/overlap.h"
 #include "distributed/stop_internal.h"
 #include "distributed/system/system.h"
@@ -107,7 +108,7 @@ static trek_status compare_data(trek_step *s)
         return TREK_OK;
     trek_text text = { 0 };
     bool has = message_at(s, s->job.process)->data != 0;
-    trek_status own = has ? trek_loader_describe(trek_batch_here.loader, &text) : TREK_OK;
+    trek_status own = has ? trek_loader_describe(trek_batch_here()->loader, &text) : TREK_OK;
     trek_status status = trek_agree(s->job.comm, own, "graph_train_batch: the data of the processes differ", has ? &text : NULL);
     trek_text_clear(&text);
     return all_know(s, status != TREK_OK
@@ -125,7 +126,7 @@ static trek_status compare_settings(trek_step *s)
     if (!differ)
         return TREK_OK;
     trek_text text = { 0 };
-    trek_settings_describe(s, &text);
+    trek_settings_describe(s->team, &text);
     trek_status status = trek_agree(s->job.comm, TREK_OK, "graph_step: the settings of the processes differ", &text);
     trek_text_clear(&text);
     return all_know(s, status != TREK_OK ? status
@@ -214,6 +215,8 @@ static trek_status exchange_pass(trek_step *s, sync_message *own, bool *sends)
     return status;
 }
 
+bool trek_job_sync_all_made(const trek_step *s) { return trek_job_is_alone(&s->job) || all_say(s, SYNC_PASS); }
+
 trek_status trek_job_sync_begin_pass(trek_step *s, bool *sends)
 {
     *sends = false;
@@ -243,7 +246,7 @@ trek_status trek_job_sync_pass(trek_step *s, double weight, double *total, bool 
     }
     sync_message *own = new_message(s, SYNC_PASS);
     own->weight = weight;
-    own->data = trek_batch_here.digest;
+    own->data = trek_batch_here()->digest;
     own->rng_draw = trek_rank_here.rng_draw;
     trek_status status = exchange_pass(s, own, sends);
     if (status == TREK_OK)
@@ -336,7 +339,7 @@ trek_status trek_job_sync_step(trek_step *s, trek_status own, bool update, bool 
     mine->rows = s->window_rows;
     mine->drift = s->own_drift;
     mine->unsent = s->state.phase == TREK_STEP_ACCUMULATING;
-    mine->settings = trek_settings_digest(s);
+    mine->settings = trek_settings_digest(s->team);
     for (int r = 0, k = s->job.first_rank; r < s->team->local_ranks; r++, k++)
         pairs_of(mine)[r] = (rank_report){ s->pace.ms[k], s->pace.starved_ms[k], s->pace.units[k] };
     for (;;) { /* passes of others only count by their weight here */
@@ -381,8 +384,8 @@ trek_status trek_job_sync_vote(trek_step *s, const trek_capture_vote *vote, trek
 {
     sync_message *own = new_message(s, SYNC_VOTE);
     own->vote = *vote;
-    own->data = trek_batch_here.digest;
-    own->settings = trek_settings_digest(s);
+    own->data = trek_batch_here()->digest;
+    own->settings = trek_settings_digest(s->team);
     trek_status status = exchange(s, own);
     if (status != TREK_OK)
         return status;
@@ -436,6 +439,15 @@ trek_status trek_job_sync_flags(trek_step *s)
 
 /* --- beginning ---------------------------------------------------------------------------- */
 
+static void free_rooms(trek_step *s)
+{
+    trek_free(s->own_message);
+    trek_free(s->messages);
+    trek_free(s->votes);
+    s->own_message = s->messages = NULL;
+    s->votes = NULL;
+}
+
 trek_status trek_job_sync_copy_optimizer(trek_step *s, const trek_optimizer_snapshot *snapshot)
 {
     trek_text text = { 0 };
@@ -450,8 +462,9 @@ trek_status trek_job_sync_copy_optimizer(trek_step *s, const trek_optimizer_snap
     return status;
 }
 
-static trek_status make_rooms(trek_step *s)
+trek_status trek_job_sync_make_rooms(trek_step *s)
 {
+    free_rooms(s);
     s->own_message = trek_calloc(1, message_bytes(s));
     s->messages = trek_calloc((size_t)s->job.processes, message_bytes(s));
     s->votes = trek_calloc((size_t)s->job.processes, sizeof *s->votes);
@@ -474,7 +487,7 @@ trek_status trek_job_sync_begin(trek_step *s)
         status = trek_job_meet(&s->job, &own, &gpus);
     if (status == TREK_OK && gpus)
         status = trek_comm_nccl_join(s->job.comm, arena->device);
-    return status == TREK_OK ? make_rooms(s) : status;
+    return status == TREK_OK ? trek_job_sync_make_rooms(s) : status;
 }
 
 /* --- how processes divide a batch: loaders ask for it ---------------------------------------- */
@@ -489,17 +502,31 @@ typedef struct division_state {
 
 TREK_PER_PROCESS(division_state, division, { .lock = TREK_LOCK_INIT });
 
+/* Called with the lock held. */
+static void divide(int64_t total, int64_t *first)
+{
+    int64_t counts[TREK_MAX_RANKS], unit = division()->unit, at = 0;
+    trek_apportion((total + unit - 1) / unit, division()->shares, division()->processes, counts);
+    for (int p = 0; p <= division()->processes; p++) {
+        first[p] = at * unit < total ? at * unit : total;
+        at += p < division()->processes ? counts[p] : 0;
+    }
+}
+
+void trek_job_sync_division(int64_t total, int64_t *first)
+{
+    trek_lock_acquire(&division()->lock);
+    divide(total, first);
+    trek_lock_release(&division()->lock);
+}
+
 static void cut(int64_t total, int64_t *first, int64_t *rows)
 {
-    int64_t counts[TREK_MAX_RANKS];
+    int64_t all[TREK_MAX_RANKS + 1];
     trek_lock_acquire(&division()->lock);
-    int64_t unit = division()->unit, at = 0, end;
-    trek_apportion((total + unit - 1) / unit, division()->shares, division()->processes, counts);
-    for (int p = 0; p < division()->process; p++)
-        at += counts[p];
-    end = (at + counts[division()->process]) * unit;
-    *first = at * unit < total ? at * unit : total;
-    *rows = (end < total ? end : total) - *first;
+    divide(total, all);
+    *first = all[division()->process];
+    *rows = all[division()->process + 1] - *first;
     trek_lock_release(&division()->lock);
 }
 
@@ -522,7 +549,7 @@ static void take_shares(const trek_step *s)
 
 void trek_job_sync_publish(trek_step *s)
 {
-    if (trek_job_is_alone(&s->job))
+    if (trek_job_is_alone(&s->job) || (s->job.survival && s->job.survival->held > 0))
         return;
     trek_lock_acquire(&division()->lock);
     if (!s->divides) {
@@ -562,7 +589,5 @@ void trek_job_sync_end(trek_step *s)
     if (trek_job_has_others(&s->job))
         trek_rank_sums_set_comm(trek_ranks_sums(s->team->ranks), NULL);
     withdraw(s);
-    trek_free(s->own_message);
-    trek_free(s->messages);
-    trek_free(s->votes);
+    free_rooms(s);
 }

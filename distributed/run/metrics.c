@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/policy/average.h"
+#include "distributed/rounds/averaging.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/stepper.h"
 #include "distributed/system/system.h"
@@ -189,9 +189,9 @@ static void measure_averages(trek_run *run, trek_epoch_metrics *m)
     if (!s)
         return;
     m->drift = s->averaging ? s->drift : 0;
-    if (!trek_ranks_background(s))
+    if (!trek_ranks_rounds(s))
         return;
-    trek_background_stats now = trek_background_look(trek_ranks_background(s));
+    trek_rounds_stats now = trek_rounds_look(trek_ranks_rounds(s));
     m->averages = now.averages - run->averages.averages;
     m->bytes_sent = now.bytes_sent - run->averages.bytes_sent;
     m->drift = now.drift;

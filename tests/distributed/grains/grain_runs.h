@@ -10,7 +10,7 @@ extern const char *const grain_models[MODELS];
 
 typedef struct grain_run {
     int model;
-    int grain;               /* samples of a grain; 0: no grains */
+    int grain;               /* samples of a grain; 0: no grains; TREK_GRAIN */
     int ranks;               /* of this process */
     bool separate;           /* parameters of their own */
     bool sharded;            /* the optimizer's state is divided; it is not part of the digest */
@@ -22,14 +22,23 @@ typedef struct grain_run {
     int accumulate;          /* 0 and 1: one pass a step */
     int optimizer;           /* 0 to 3 */
     int batch, steps;
+    int again;               /* k: what the grains of a step have given is dropped, and process k - 1 runs them all again */
+    int holds;               /* k: process k - 1 stays in its first grain until no other one is left. It has one rank */
+    bool slow;               /* grains take random times */
     struct trek_comm *comm;
+    bool unrecorded;         /* what was recorded is not part of the digest */
+    int min_processes;       /* with it: the job goes on while so many are left; 0: it does not outlive any */
 } grain_run;
 
 enum { GRAIN_MOST = 8192 };
 typedef struct grain_result {
-    uint64_t digest;         /* of parameters, buffers, the optimizer's state, and the norms of gradients */
-    double losses[64];       /* of this process's part */
+    uint64_t digest;         /* of parameters, buffers, the optimizer's state, the norms of gradients, the losses of training, and
+                              * what was recorded */
+    double losses[64];
     int n_losses, n;
+    int world;               /* ranks at the end */
+    int64_t grain;           /* samples of a grain */
+    int64_t most_grains;     /* that this process ran in a step */
     double params[GRAIN_MOST]; /* and buffers */
 } grain_result;
 

@@ -2,18 +2,26 @@
 /* Training in grains: the bits of one rank, whatever the ranks of a process, their shares, their threads, and whether they
  * share parameters; and the values of training without grains. */
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "autograd/ops.h"
 #include "data/loader_position.h"
+#include "distributed/checkpoint.h"
+#include "distributed/grains/grains.h"
+#include "distributed/grains/ranges.h"
 #include "distributed/run.h"
+#include "distributed/stepper.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
 #include "graph/observe.h"
 #include "graph/passes.h"
+#include "graph/timeline.h"
 #include "nn/layers.h"
 #include "nn/module_tree.h"
 #include "nn/state_tensors.h"
@@ -41,6 +49,8 @@ static void expect_same(const grain_run *run)
     first.shares = NULL;
     first.n_shares = 0;
     first.separate = false;
+    first.again = 0;
+    first.slow = false;
     train(&first, &one);
     train(run, &many);
     if (one.digest != many.digest)
@@ -74,6 +84,17 @@ static void options_do_not_change_that(void **state)
                                   .clipped = true });
     }
     expect_same(&(grain_run){ .model = MLP, .ranks = 3, .grain = 3, .batch = 20, .steps = 6, .freezes = true });
+}
+
+/* What a grain gives depends on its pass and its number, not on what the process had read. */
+static void grains_can_be_run_again(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++)
+        expect_same(&(grain_run){ .model = model, .ranks = 1 + model % 3, .grain = 3, .batch = 20, .steps = 5, .again = 1,
+                                  .separate = model % 2, .accumulate = model < 3 ? 2 : 0 });
+    expect_same(&(grain_run){ .model = GPT, .ranks = 2, .grain = 4, .batch = 14, .steps = 6, .again = 1, .scaled = true,
+                              .overflow = 3, .autocast = TREK_BF16 });
 }
 
 /* Each rank has a part of the optimizer's state: cut anywhere, or in whole parameters. */
@@ -299,6 +320,23 @@ static trek_var *standing_loss(trek_graph *graph, trek_var *output, const trek_b
     return trek_cross_entropy(output, trek_batch_get(batch, "label"));
 }
 
+/* The timeline says which rank ran which grain: each of the 16 once. */
+static void expect_in_timeline(trek_timeline *timeline)
+{
+    int seen[16] = { 0 }, of_rank[2] = { 0 };
+    trek_timeline_entry entry;
+    for (int64_t k = 0; trek_timeline_get(timeline, k, &entry); k++)
+        if (strcmp(entry.name, "grain") == 0) {
+            assert_in_range(entry.detail, 0, 15);
+            assert_in_range(entry.rank, 0, 1);
+            seen[entry.detail]++;
+            of_rank[entry.rank]++;
+        }
+    for (int k = 0; k < 16; k++)
+        assert_int_equal(seen[k], 1);
+    assert_true(of_rank[0] == atomic_load(&grains_of[0]) && of_rank[1] == atomic_load(&grains_of[1]));
+}
+
 static double train_standing(int ranks)
 {
     int model = DROPOUT_AND_RECOMPUTATION;
@@ -311,9 +349,14 @@ static double train_standing(int ranks)
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
     atomic_store(&grains_of[0], 0);
     atomic_store(&grains_of[1], 0);
+    trek_timeline *timeline = trek_timeline_new(NULL);
+    trek_timeline_attach(timeline);
     trek_graph_start(graph, 0);
     if (!trek_graph_train_batch(graph, trek_graph_next(graph)) || trek_graph_step(graph) != TREK_OK)
         fail_msg("%s", trek_error());
+    trek_timeline_detach(timeline);
+    expect_in_timeline(timeline);
+    trek_timeline_free(&timeline);
     double *weights = test_read(trek_var_data(trek_module_find(trek_graph_module(graph), "0.a.weight"))), one = weights[5];
     free(weights);
     trek_graph_flush(graph);
@@ -330,6 +373,122 @@ static void ranks_take_what_a_slow_one_leaves(void **state)
     assert_int_equal(atomic_load(&grains_of[0]), 12);
     assert_int_equal(atomic_load(&grains_of[1]), 4);
     assert_true(alone == together);
+}
+
+/* The size that trek chooses gives the bits of the same size as the program's own, so measuring leaves no trace. */
+static void a_size_can_be_chosen(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++) {
+        grain_run run = { .model = model, .ranks = 1 + model % 3, .grain = TREK_GRAIN, .batch = 20, .steps = 4,
+                          .scaled = model == 1, .autocast = model == 3 ? TREK_BF16 : TREK_F32 };
+        train(&run, &many);
+        assert_in_range(many.grain, 1, 5);
+        run.grain = (int)many.grain;
+        run.ranks = 1;
+        train(&run, &one);
+        assert_true(one.digest == many.digest);
+    }
+    setenv("TREK_GRAIN", "7", 1);
+    train(&(grain_run){ .model = MLP, .ranks = 2, .grain = TREK_GRAIN, .batch = 20, .steps = 2 }, &many);
+    unsetenv("TREK_GRAIN");
+    assert_int_equal(many.grain, 7);
+    int model = MLP;
+    trek_graph *graph = plain_graph(model);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .grain = TREK_GRAIN };
+    FAILS(trek_trainer_setup(graph, &opts), TREK_ERR_STATE, "trainer_setup: .grain: TREK_GRAIN");
+    trek_graph_free(&graph);
+}
+
+static trek_graph *graph_of_size(trek_loader *loader, int64_t size)
+{
+    static int model = MLP;
+    trek_graph *graph = plain_graph(model);
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, mean_loss, NULL);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .grain = size, .optimizer = trek_adamw(NULL) };
+    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    return graph;
+}
+
+/* A chosen size is a part of the run's state. */
+static void checkpoints_keep_the_size(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/trek-grain-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 20 });
+    trek_graph *graph = graph_of_size(loader, 9); /* no choice finds it: these have at most 5 samples */
+    assert_int_equal(trek_checkpoint_save(graph, NULL, path), TREK_OK);
+    trek_graph_free(&graph);
+    graph = graph_of_size(loader, TREK_GRAIN);
+    assert_in_range(trek_graph_ranks(graph)->grain, 1, 5);
+    assert_int_equal(trek_checkpoint_load(graph, NULL, path), TREK_OK);
+    assert_int_equal(trek_graph_ranks(graph)->grain, 9);
+    trek_graph_start(graph, 0);
+    assert_non_null(trek_graph_train_batch(graph, trek_graph_next(graph)));
+    assert_int_equal(trek_graph_ranks(graph)->grains->n_records, 3);
+    assert_int_equal(trek_graph_step(graph), TREK_OK);
+    trek_graph_free(&graph);
+    graph = graph_of_size(loader, 4); /* the program's own word counts */
+    assert_int_equal(trek_checkpoint_load(graph, NULL, path), TREK_OK);
+    assert_int_equal(trek_graph_ranks(graph)->grain, 4);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    unlink(path);
+    expect_no_error();
+}
+
+enum { TAKERS = 4, TAKEN_PASSES = 300, TAKEN_MOST = 64 };
+static _Atomic uint64_t taken_words[TAKERS];
+static atomic_int taken[TAKEN_PASSES][TAKEN_MOST];
+static pthread_barrier_t pass_ends;
+
+/* Pass k has k % 64 + 1 grains, divided in another way each time; some processes come late to a pass. */
+static void *take_grains(void *arg)
+{
+    static trek_grain_ranges all[TAKERS];
+    int own = *(int *)arg;
+    trek_grain_ranges *g = &all[own];
+    *g = (trek_grain_ranges){ .words = taken_words, .process = own, .processes = TAKERS };
+    for (int pass = 0; pass < TAKEN_PASSES; pass++) {
+        int64_t n = pass % TAKEN_MOST + 1, k;
+        g->serial = (uint32_t)(pass * 3 + 7);
+        for (int p = 0; p <= TAKERS; p++) {
+            g->first[p] = p == TAKERS ? n : p * (pass % 3) * n / (2 * TAKERS) % (n + 1);
+            g->speed[p % TAKERS] = p % TAKERS;
+        }
+        for (int late = 0; late < (pass + own) % TAKERS * 50; late++)
+            sched_yield();
+        while ((k = trek_grain_ranges_take(g)) >= 0)
+            atomic_fetch_add(&taken[pass][k], 1);
+        if (trek_grain_ranges_left(g) != 0)
+            atomic_store(&taken[pass][0], 100);
+        pthread_barrier_wait(&pass_ends);
+    }
+    return NULL;
+}
+
+/* Whoever takes grains of whom, each is taken once. */
+static void each_grain_is_taken_once(void **state)
+{
+    (void)state;
+    pthread_t threads[TAKERS];
+    int numbers[TAKERS];
+    pthread_barrier_init(&pass_ends, NULL, TAKERS);
+    for (int p = 0; p < TAKERS; p++) {
+        numbers[p] = p;
+        assert_int_equal(pthread_create(&threads[p], NULL, take_grains, &numbers[p]), 0);
+    }
+    for (int p = 0; p < TAKERS; p++)
+        pthread_join(threads[p], NULL);
+    pthread_barrier_destroy(&pass_ends);
+    for (int pass = 0; pass < TAKEN_PASSES; pass++)
+        for (int k = 0; k < TAKEN_MOST; k++)
+            if (taken[pass][k] != (k <= pass % TAKEN_MOST))
+                fail_msg("pass %d: grain %d was taken %d times", pass, k, taken[pass][k]);
 }
 
 /* A loop of a program's own is refused; passes without .accumulate, too; and a graph can leave grain mode. */
@@ -372,6 +531,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(each_model_has_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(grains_can_be_run_again, clear_error),
         cmocka_unit_test_setup(a_divided_state_does_not_change_that, clear_error),
         cmocka_unit_test_setup(runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(shares_do_not_change_that, clear_error),
@@ -381,6 +541,9 @@ int main(void)
         cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),
         cmocka_unit_test_setup(a_failed_pass_can_be_dropped, clear_error),
         cmocka_unit_test_setup(ranks_take_what_a_slow_one_leaves, clear_error),
+        cmocka_unit_test_setup(a_size_can_be_chosen, clear_error),
+        cmocka_unit_test_setup(checkpoints_keep_the_size, clear_error),
+        cmocka_unit_test_setup(each_grain_is_taken_once, clear_error),
         cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

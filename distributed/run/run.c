@@ -59,7 +59,8 @@ static trek_run *start(const trek_run_opts *given, trek_module *module)
     run->best = NAN;
     run->best_epoch = -1;
     run->module = module;
-    run->progress = (trek_run_progress){ .running = true, .epochs = opts->epochs, .loss = NAN };
+    run->progress = (trek_run_progress){ .running = true, .epochs = opts->epochs, .max_steps = opts->max_steps,
+                                         .loss = NAN };
     trek_status status = trek_run_opts_copy(&run->opts, opts);
     if (status == TREK_OK && trek_thread_begin(&run->thread, run_thread, run) != 0)
         status = trek_fail(TREK_ERR_STATE, "trainer_run: the thread of the run cannot be started");

@@ -165,28 +165,33 @@ trek_text trek_observations_take(trek_graph *graph)
     return text;
 }
 
-/* Every process comes here; one that has failed sends nothing. */
+/* Gathers what the processes have packed. Every process comes here; one that has failed sends nothing. */
+static trek_status exchange(trek_step *s, trek_status own, job_bytes *all)
+{
+    trek_text text = { 0 };
+    if (own == TREK_OK)
+        text = trek_observations_pack(s->team->graph);
+    trek_status status = trek_job_bytes_gather(s->job.comm, own == TREK_OK && !text.failed ? text.data : NULL,
+                                               (int64_t)text.length, own, "what it has recorded", all);
+    trek_text_clear(&text);
+    return status;
+}
+
 static trek_status gather_processes(trek_step *s, trek_status own)
 {
     trek_graph *graph = s->team->graph;
-    trek_text text = { 0 };
     job_bytes all = { 0 };
-    if (own == TREK_OK)
-        text = trek_observations_pack(graph);
-    trek_status status = trek_job_bytes_gather(s->job.comm, own == TREK_OK && !text.failed ? text.data : NULL,
-                                               (int64_t)text.length,
-                                               own,
-                                               "what it has recorded", &all);
+    trek_status status = exchange(s, own, &all);
     if (status == TREK_OK)
         trek_graph_each(graph, drop_recorded, NULL);
     for (int p = 0; status == TREK_OK && p < s->job.processes; p++)
         status = trek_observations_unpack(graph, all.bytes + (size_t)p * all.room, all.lengths[p]);
     trek_job_bytes_clear(&all);
-    trek_text_clear(&text);
     return status;
 }
 
-trek_status trek_ranks_gather_observations(trek_step *s)
+/* Gathers what the ranks of this process have recorded in the caller's graph. */
+static trek_status gather_ranks(trek_step *s)
 {
     trek_status status = trek_error_status();
     if (status == TREK_OK)
@@ -194,8 +199,28 @@ trek_status trek_ranks_gather_observations(trek_step *s)
     for (int r = 1; r < s->team->local_ranks && status == TREK_OK; r++)
         status = take_replica(s->team->graph, s->team->replicas[r].graph);
     const trek_graph_loader *loader = s->team->graph->graph_loader;
-    if (status == TREK_OK && loader && loader->measures)
-        status = tell_measured(s);
+    return status == TREK_OK && loader && loader->measures ? tell_measured(s) : status;
+}
+
+trek_status trek_ranks_gather_observations(trek_step *s)
+{
+    trek_status status = gather_ranks(s);
+    const trek_graph_loader *loader = s->team->graph->graph_loader;
     bool together = trek_job_has_others(&s->job) && loader && loader->loss;
     return together ? gather_processes(s, status) : status;
+}
+
+trek_status trek_ranks_pack_observations(trek_step *s, trek_text *text)
+{
+    trek_status status = gather_ranks(s);
+    job_bytes all = { 0 };
+    if (trek_job_is_alone(&s->job)) {
+        *text = status == TREK_OK ? trek_observations_pack(s->team->graph) : (trek_text){ 0 };
+        return status;
+    }
+    status = exchange(s, status, &all);
+    for (int p = 0; status == TREK_OK && p < s->job.processes; p++)
+        trek_text_bytes(text, all.bytes + (size_t)p * all.room, (size_t)all.lengths[p]);
+    trek_job_bytes_clear(&all);
+    return status;
 }

@@ -12,7 +12,7 @@
 #include "distributed/background/site.h"
 #include "distributed/capture/recording.h"
 #include "distributed/comm/nccl.h"
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 #include "distributed/ddp.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/gathered.h"
@@ -104,6 +104,8 @@ static trek_status make_step(trek_step *s, const trek_ranks_opts *opts)
         status = trek_ranks_constants(s);
     if (status == TREK_OK && s->grain > 0)
         status = trek_grains_make(s);
+    if (status == TREK_OK && s->grain > 0)
+        status = trek_digests_make(s, opts->digests);
     return status == TREK_OK ? make_workload(s, opts) : status;
 }
 

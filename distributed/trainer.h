@@ -88,6 +88,9 @@ typedef struct trek_trainer_opts {
     /* Cuts each batch into grains of this many samples, so that the bits of training do not depend on the ranks, their
      * number and their shares (see above). Default 0: batches are not cut. */
     int64_t grain;
+    /* With .grain, a text file to which process 0 appends what each step and each grain leaves behind (distributed/digests.h,
+     * docs/same-bits.md); copied. If it cannot be written, that is logged, and training continues. Default NULL: no file. */
+    const char *digests;
     double max_grad_norm;          /* clips the 2-norm of all gradients; TREK_OFF: no clipping; default: the graph's limit */
     double max_grad_value;         /* clips each element of the gradients; TREK_OFF: no clipping; default: the graph's limit */
     trek_amp_opts amp;             /* mixed precision, see trek_graph_set_amp; default: that of the graph */

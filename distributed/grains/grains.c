@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Beginning and end of grain mode, and what it cannot do. */
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 
 #include "graph/graph_internal.h"
 #include "nn/module_internal.h"
@@ -67,6 +67,7 @@ void trek_grains_free(trek_step *s)
     if (!g)
         return;
     trek_grain_sums_free(s);
+    trek_digests_free(s);
     trek_free(g->buffer_at);
     trek_free(g->first_buffers);
     trek_free(g->records);
@@ -79,6 +80,7 @@ void trek_grains_reset(trek_step *s)
     trek_grains *g = s->grains;
     for (int r = 0; r < s->team->local_ranks; r++)
         trek_grain_sums_clear(&g->sums[r]);
+    trek_digests_reset(s);
     g->passes = g->n_records = 0;
     g->factor = 1;
     g->pending = g->broken = false;

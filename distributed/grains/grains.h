@@ -13,6 +13,7 @@
 #ifndef TREK_DISTRIBUTED_GRAINS_GRAINS_H
 #define TREK_DISTRIBUTED_GRAINS_GRAINS_H
 
+#include "distributed/grains/digest.h"
 #include "distributed/team/step.h"
 #include "tensor/binned.h"
 
@@ -26,6 +27,8 @@ typedef struct trek_grain_sums {
 typedef struct trek_grain_record {
     int64_t pass, number, rows;
     double weight;           /* of its loss */
+    double loss;             /* times that weight */
+    trek_digest samples, gradients; /* gradients: only if somebody asks for those of grains */
     double denominator;      /* D of the step */
 } trek_grain_record;
 
@@ -44,6 +47,9 @@ typedef struct trek_grains {
     int64_t n_records, n_room;
     double factor;           /* D / W */
     bool pending;            /* the sums of some process have gradients that are not in the arenas */
+    struct trek_digests *digests; /* of its steps (digests.h) */
+    /* For tests: may change the gradients that a grain has just given. NULL: nothing. */
+    void (*fault)(int rank, int64_t step, int64_t number, const trek_arena *arena);
     bool broken;             /* a pass or a reduction has failed: the sums are of no use any more */
 } trek_grains;
 

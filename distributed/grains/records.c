@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 #include "distributed/job/job_bytes.h"
 
 trek_grain_record *trek_grains_record(const trek_grains *g, int64_t k)
@@ -135,8 +135,10 @@ trek_status trek_grains_merge(trek_step *s)
     if (status == TREK_OK && list.n > TREK_BINNED_MOST)
         status = trek_fail(TREK_ERR_UNSUPPORTED, "graph_step: .grain: %lld grains in a step; at most %d are possible",
                            (long long)list.n, TREK_BINNED_MOST);
-    for (int64_t k = 0; k < list.n && status == TREK_OK; k++)
+    for (int64_t k = 0; k < list.n && status == TREK_OK; k++) {
         weight += list.of[k]->weight;
+        trek_digests_add(g->digests, list.of[k]);
+    }
     if (status == TREK_OK && list.n > 0) {
         g->factor = weight > 0 ? list.of[0]->denominator / weight : 1;
         g->pending = true;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
@@ -156,6 +156,7 @@ static void read_slice(trek_step *s, int rank)
         end = end < arena->parts[p].count ? end : arena->parts[p].count;
         char *grads = arena->parts[p].grads->data;
         arena->backend->binned_read(&s->grains->sums[0].parts[p], s->grains->factor, grads, first, blocks);
+        trek_digests_read(s, rank, p, begin, end);
         for (int r = 1; r < s->team->local_ranks && !s->team->shared && begin < end; r++)
             memcpy(s->team->replicas[r].arena->parts[p].grads->data + (size_t)begin * size, grads + (size_t)begin * size,
                    (size_t)(end - begin) * size);

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
@@ -167,6 +167,8 @@ trek_status trek_ranks_step(trek_step *s)
         status = conclude(s, &call.decided);
     if (status == TREK_OK && (!s->records || trek_workload_replays(s->pace.workload))) /* no time is known while it is recorded */
         status = trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
+    if (status == TREK_OK && s->grains)
+        status = trek_digests_leave(s);
     if (status != TREK_OK)
         return status;
     if (!s->records)

@@ -3,11 +3,12 @@
  * pass. Then it takes further ones from a counter until none is left (balance/handout.h), so that no rank waits longer than a
  * grain takes, although speeds change. Who runs a grain does not show in what it gives. */
 #include "distributed/balance/handout.h"
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/policy/policies.h"
+#include "distributed/replay/replay.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
@@ -76,16 +77,26 @@ static trek_status train_grain(const grain_call *c, int rank, int64_t k, const t
                            .n_leaves = own->model->n_params, .denominator = c->denominator, .backward = c->backward };
     if (c->training)
         trek_grains_put_buffers(g, own->model, g->first_buffers);
+    if (g->digests->replay && c->backward)
+        trek_replay_enter(g->digests->replay, s->team->graph->settings.steps + 1, grain);
     trek_status status = trek_graph_run_batch(own->graph, grain, &run, &c->sums[k]);
+    if (g->digests->replay)
+        trek_replay_leave(g->digests->replay);
     if (status == TREK_OK)
         status = trek_observations_read(own->graph);
     c->recorded[1 + k] = trek_observations_take(own->graph);
     if (status != TREK_OK || !c->backward)
         return status;
+    trek_digest gradients = { { 0, 0 } };
+    if (g->fault)
+        g->fault(rank, s->team->graph->settings.steps + 1, grain->first / g->size, own->arena);
+    if (g->digests->of_grains)
+        gradients = trek_digests_gradients(own->arena);
     trek_grain_sums_add(&g->sums[rank], own->arena);
     trek_grain_record *record = trek_grains_record(g, c->first_record + k);
     *record = (trek_grain_record){ .pass = g->passes, .number = grain->first / g->size, .rows = grain->n,
-                                   .weight = c->sums[k].weight, .denominator = c->denominator };
+                                   .weight = c->sums[k].weight, .loss = c->sums[k].loss, .denominator = c->denominator,
+                                   .samples = trek_digests_samples(grain), .gradients = gradients };
     if (c->training)
         trek_grains_keep_buffers(g, own->model, (char *)record);
     return TREK_OK;

@@ -397,3 +397,13 @@ trek_status trek_run_resume(trek_run *run)
     trek_free(path);
     return status;
 }
+
+char *trek_run_checkpoint_before(const char *folder, int64_t step)
+{
+    int n;
+    int64_t *steps = list_steps(folder, &n), last = -1;
+    for (int k = n; k > 0; k--) /* ascending */
+        last = steps[k - 1] < step ? steps[k - 1] : last;
+    trek_free(steps);
+    return last >= 0 ? path_of_step(folder, last) : NULL;
+}

@@ -156,6 +156,7 @@ trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from)
         *texts[k] = copy_of(*texts[k], *texts[k] ? strlen(*texts[k]) + 1 : 0);
     to->outer = copy_of(from->outer, sizeof *from->outer);
     trek_trainer_opts *t = &to->trainer;
+    t->digests = copy_of(t->digests, t->digests ? strlen(t->digests) + 1 : 0);
     t->devices = copy_of(t->devices, (size_t)t->ranks * sizeof *t->devices);
     t->slowdowns = copy_of(t->slowdowns, (size_t)t->ranks * sizeof *t->slowdowns);
     t->shares = copy_of(t->shares, (size_t)t->n_shares * sizeof *t->shares);
@@ -171,6 +172,7 @@ void trek_run_opts_clear(trek_run_opts *o)
     trek_free((void *)o->checkpoint_folder);
     trek_free((void *)o->resume_from);
     trek_free((void *)o->outer);
+    trek_free((void *)o->trainer.digests);
     trek_free((void *)o->trainer.devices);
     trek_free((void *)o->trainer.slowdowns);
     trek_free((void *)o->trainer.shares);

@@ -8,6 +8,7 @@
 #include "data/loader_position.h"
 #include "distributed/background/background.h"
 #include "distributed/comm/init_internal.h"
+#include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
 #include "distributed/policy/average.h"
 #include "distributed/run/run_internal.h"
@@ -88,7 +89,8 @@ static trek_status scale_rates(trek_run *run)
     int sites = trek_graph_world_size(run->graph);
     if (o->site == TREK_SITE_PROCESS)
         sites = comm_of(run) ? trek_comm_world_size(comm_of(run)) : 1;
-    double factor = 1 + (sites - 1) * o->lr_scale;
+    int replayed = trek_grains_replayed_ranks(trek_graph_ranks(run->graph));
+    double factor = 1 + ((replayed > 0 ? replayed : sites) - 1) * o->lr_scale;
     if (factor == 1)
         return TREK_OK;
     if (o->schedule.kind == TREK_SCHEDULE_KIND_NONE)

@@ -50,7 +50,6 @@
 #include "distributed/balance/elche.h"
 #include "distributed/balance/handout.h"
 #include "distributed/balance/plan.h"
-#include "distributed/balance/slowdown.h"
 #include "distributed/checkpoint.h"
 #include "distributed/comm/comm.h"
 #include "distributed/ddp.h"

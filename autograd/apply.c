@@ -63,8 +63,7 @@ static trek_node *record(const trek_op *op, trek_var *const *inputs, int n, cons
 }
 
 /* Returns the tensors of the inputs, in few[] or in a block of their own, or NULL on failure. */
-static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_tensor **few,
-                                   bool *needs_grad)
+static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, int n, trek_tensor **few, bool *needs_grad)
 {
     trek_tensor **tensors = few;
     if (n > FEW && !(tensors = trek_block_alloc((size_t)n * sizeof *tensors)))
@@ -82,7 +81,7 @@ static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, i
     *needs_grad = needs;
     if (!missing)
         return tensors;
-    trek_fail_missing(trek_op_called(op, attrs), "input");
+    trek_fail_missing(trek_op_called(op), "input");
     if (tensors != few)
         trek_block_free(tensors);
     return NULL;
@@ -159,10 +158,10 @@ static inline trek_status run(const trek_op *op, trek_var *const *inputs, trek_t
     return status;
 }
 
-static trek_status fail_scope(const trek_op *op, const trek_attrs *attrs)
+static trek_status fail_scope(const trek_op *op)
 {
     return trek_fail(TREK_ERR_SCOPE, "%s: no scope is open; begin one with trek_scope_begin, or use a loader's loop",
-                     trek_op_called(op, attrs));
+                     trek_op_called(op));
 }
 
 /* With TREK_DEBUG=1: checks that neither the variables nor their tensors were freed. */
@@ -186,12 +185,12 @@ trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, c
     trek_tensor *few[FEW];
     bool needs_grad;
     if (trek_scopes.depth == 0)
-        return fail_scope(op, attrs);
+        return fail_scope(op);
     if (trek_debug && check_inputs_live(op, inputs, n) != TREK_OK)
         return TREK_ERR_STATE;
     if (trek_grad_mode_here.autocast != TREK_F32 && (op->flags & TREK_OP_CASTS))
         return trek_autocast_apply(op, inputs, n, attrs, outs, n_outs);
-    trek_tensor **tensors = unwrap(op, inputs, n, attrs, few, &needs_grad);
+    trek_tensor **tensors = unwrap(op, inputs, n, few, &needs_grad);
     if (!tensors)
         return trek_error_status();
     trek_status status = run(op, inputs, tensors, n, attrs, needs_grad, NULL, outs, n_outs);
@@ -205,8 +204,8 @@ trek_var *trek_apply_into(const trek_op *op, trek_var *const *inputs, int n, tre
     trek_tensor *few[FEW], **tensors = few;
     trek_var *out;
     bool needs_grad = false;
-    trek_status status = trek_scopes.depth == 0 ? fail_scope(op, NULL) : TREK_OK;
-    if (status == TREK_OK && !(tensors = unwrap(op, inputs, n, NULL, few, &needs_grad)))
+    trek_status status = trek_scopes.depth == 0 ? fail_scope(op) : TREK_OK;
+    if (status == TREK_OK && !(tensors = unwrap(op, inputs, n, few, &needs_grad)))
         status = trek_error_status();
     trek_ref_take(&given->refs);
     if (status == TREK_OK)
@@ -295,12 +294,12 @@ trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const tr
     return trek_apply_many(op, inputs, n, attrs, &out, 1) == TREK_OK ? out : NULL;
 }
 
-/* --- trek_apply_x of every row, and the public names ------------------------------------ */
+/* --- trek_x of public rows, trek_apply_x of the others ------------------------------------ */
 
 /* Only ops with numbers keep them on the tape (a is NULL for the others). Fill ops write an existing tensor, and are
  * not for variables. */
-#define TREK_OP(name, signature, infer, dtypes, flags, ...)                            \
-    trek_var *trek_apply_##name(TREK_PARAMS_##signature(trek_var))                     \
+#define APPLY(function, name, signature, flags)                                        \
+    trek_var *function(TREK_PARAMS_##signature(trek_var))                              \
     {                                                                                  \
         trek_attrs attrs, *a = &attrs;                                                 \
         TREK_INPUTS_##signature(trek_var);                                             \
@@ -309,5 +308,7 @@ trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const tr
             return trek_fail_null(TREK_ERR_UNSUPPORTED, #name ": for tensors only");   \
         return trek_apply(&trek_ops[TREK_OP_##name], in, n_in, a);                     \
     }
+#define TREK_OP(name, signature, infer, dtypes, flags, ...) APPLY(trek_apply_##name, name, signature, flags)
+#define TREK_PUBLIC_OP(name, signature, infer, dtypes, flags, ...) APPLY(trek_##name, name, signature, flags)
 #include "tensor/ops.def"
 #undef TREK_OP

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "autograd/engine_internal.h"
 #include "autograd/offload_internal.h"
 #include "autograd/ops.h"
 #include "autograd/partial.h"
@@ -17,153 +18,19 @@
 
 enum { FEW_COMPOSITE = 8 };
 
-typedef struct walk {
-    uint32_t id;
-    const struct walk *outer;   /* the walk in whose node it runs, or NULL */
-    bool create_graph, retain;
-    bool counting;              /* uses of leaves were counted */
-    bool fresh;                 /* leaves got gradients that settle_leaves has to check */
-    bool zeros;                 /* from trek_backward_watch, or from the walk in whose node this one runs */
-    int64_t live;               /* nodes of the walk that are not done */
-    trek_node *newest;
-    const trek_backward_watch *watch;
-    trek_var *const *inputs;    /* for trek_grad: gradients go to captured[] and nowhere else */
-    trek_var **captured;        /* owned references */
-    const trek_node *of; /* the walk serves this node's rule through its composite: it ends at older nodes, whose gradients
-                          * belong to the outer walk; captured[] is passed on and need not be memory of its own */
-    int n_inputs;
-    int made;                   /* results made from here on in the scope belong to the current gradient's node, and nobody
-                                 * else uses them; INT_MAX if others may */
-} walk;
-
+_Thread_local trek_walk *trek_walking;
 static _Atomic(uint32_t) last_walk; /* across all threads, since threads may share leaves */
-static _Thread_local walk *walking;
-
-/* --- adding up ------------------------------------------------------------------- */
-
-static trek_status add_in_place(trek_tensor *to, trek_tensor *grad)
-{
-    trek_tensor *in[2] = { to, grad };
-    trek_op_call call = { .op = &trek_ops[TREK_OP_add], .n_inputs = 2, .inputs = in, .n_outputs = 1, .outputs = { to } };
-    return trek_op_run(&call);
-}
-
-/* Returns a reference to a gradient. If the current node's work has made it last, this is the scope's own reference. */
-static inline trek_var *take_over(trek_var *grad)
-{
-    int last = trek_scopes.count - 1;
-    if (last >= walking->made && trek_scopes.values[last] == grad && !trek_debug)
-        trek_scopes.count = last;
-    else
-        trek_ref_take(&grad->refs);
-    return grad;
-}
-
-/* Computes *slot += grad; slot owns its reference. */
-static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
-{
-    if (!*slot) {
-        *slot = take_over(grad);
-        return TREK_OK;
-    }
-    if (!create_graph && trek_grad_is_alone(*slot) && (*slot)->data->dtype == grad->data->dtype)
-        return add_in_place((*slot)->data, grad->data);
-    trek_var *sum = trek_apply_add(*slot, grad);
-    if (!sum)
-        return trek_error_status();
-    trek_var_drop(*slot);
-    *slot = take_over(sum);
-    return TREK_OK;
-}
-
-/* Handles a leaf reached by a walk of zeros: it has a gradient, to which nothing is added. */
-static trek_status give_zeros(trek_var *var, trek_leaf *leaf)
-{
-    if (leaf->has_grad)
-        return TREK_OK;
-    const trek_tensor *x = leaf->grad_in_arena ? leaf->grad->data : var->data;
-    trek_tensor *zeros = trek_tensor_zeros(trek_tensor_shape(x), (trek_dtype)x->dtype, x->device);
-    trek_var *grad = zeros && !leaf->grad_in_arena ? trek_var_new(zeros, false) : NULL;
-    trek_status status = !zeros || (!grad && !leaf->grad_in_arena) ? trek_error_status()
-        : leaf->grad_in_arena ? trek_tensor_copy_from(leaf->grad->data, zeros) : TREK_OK;
-    trek_tensor_release(zeros);
-    if (grad) {
-        trek_var_release(leaf->grad);
-        leaf->grad = grad;
-    }
-    leaf->has_grad = status == TREK_OK;
-    return status;
-}
-
-static trek_status add_to_leaf(trek_var *var, trek_var *grad, bool create_graph)
-{
-    trek_leaf *leaf = trek_var_leaf(var);
-    if (!leaf)
-        return trek_error_status();
-    if (walking->zeros)
-        return give_zeros(var, leaf);
-    trek_status status;
-    if (leaf->grad_in_arena) {
-        trek_tensor *place = leaf->grad->data;
-        status = leaf->has_grad ? add_in_place(place, grad->data) : trek_tensor_copy_from(place, grad->data);
-    } else {
-        if (!leaf->has_grad) { /* a sink that nothing was written to */
-            trek_var_release(leaf->grad);
-            leaf->grad = NULL;
-        }
-        leaf->fresh |= !leaf->grad;
-        walking->fresh |= leaf->fresh;
-        status = add_to(&leaf->grad, grad, create_graph);
-    }
-    leaf->has_grad |= status == TREK_OK;
-    return status;
-}
-
-/* Returns whether the whole memory belongs to this gradient alone, so that its owner may write to it. */
-static bool is_own(const trek_var *grad)
-{
-    const trek_tensor *t = grad->data;
-    const trek_storage *s = t->storage;
-    bool spread = true; /* no two elements share a place */
-    for (int d = 0; d < t->ndim; d++)
-        spread = spread && (t->strides[d] != 0 || t->sizes[d] <= 1);
-    return spread && atomic_load_explicit(&grad->refs, memory_order_acquire) == 1 &&
-           atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
-           atomic_load_explicit(&s->refs, memory_order_acquire) == 1 && !s->parent && !s->release &&
-           s->bytes == (size_t)t->numel * trek_item_size[t->dtype];
-}
-
-/* Gradients for the caller get memory of their own. Rules pass on what they received, also as views and to several
- * inputs. Nothing is copied if the walk, which has released it, was its only other holder. */
-static trek_status make_own(trek_var **grad)
-{
-    if (!*grad || is_own(*grad))
-        return TREK_OK;
-    trek_var *copy = trek_apply_copy(*grad);
-    if (!copy)
-        return trek_error_status();
-    trek_var_release(*grad);
-    *grad = trek_var_retain(copy);
-    return TREK_OK;
-}
-
-static trek_status settle_leaf(trek_var *var)
-{
-    trek_leaf *leaf = var ? var->leaf : NULL;
-    if (!leaf || !leaf->fresh)
-        return TREK_OK;
-    leaf->fresh = false;
-    return make_own(&leaf->grad);
-}
 
 /* Settles the gradients that a node gave to leaves, after its scope has ended and its own gradient is gone. */
 static trek_status settle_leaves(const trek_node *node)
 {
     trek_status status = TREK_OK;
     for (int k = 0; status == TREK_OK && k < node->n_inputs; k++)
-        status = settle_leaf(node->edges[k].leaf);
+        status = trek_walk_settle(node->edges[k].leaf);
     return status;
 }
+
+/* --- giving ---------------------------------------------------------------------- */
 
 /* Adapts the gradient to the input as the caller gave it: sums broadcast dimensions and casts the dtype. */
 static trek_var *fit(const trek_edge *edge, trek_var *grad)
@@ -184,12 +51,12 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
             if (d < added || (edge->sizes[d - added] == 1 && g->sizes[d] != 1))
                 dims.sizes[dims.ndim++] = d;
         if (dims.ndim > 0)
-            grad = trek_apply_sum(grad, dims, true);
+            grad = trek_sum(grad, dims, true);
         if (added > 0)
-            grad = trek_apply_reshape(grad, trek_shape_make(edge->sizes, edge->ndim));
+            grad = trek_reshape(grad, trek_shape_make(edge->sizes, edge->ndim));
     }
     bool widens = edge->leaf && edge->leaf->leaf && edge->leaf->leaf->grad_in_arena; /* accumulation there casts on its own */
-    if (grad && grad->data->dtype != edge->dtype && !(widens && !walking->inputs))
+    if (grad && grad->data->dtype != edge->dtype && !(widens && !trek_walking->inputs))
         grad = trek_apply_convert(grad, (trek_dtype)edge->dtype);
     if (grad && edge->leaf && !trek_device_equal(grad->data->device, edge->leaf->data->device)) /* it is on another CPU device */
         grad = trek_to(grad, edge->leaf->data->device);
@@ -198,18 +65,18 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
 
 /* Adds the node to the walk. The walk holds it through the reference of the edge by which it came, which the edge
  * leaves to the walk (trek_node_free_saved), or from the start. */
-static inline trek_status join(walk *w, trek_node *node)
+static inline trek_status join(trek_walk *w, trek_node *node)
 {
     if (node->walk == w->id)
         return TREK_OK;
-    if (node->walk) /* its gradients belong to that walk */
+    if (node->walk) /* its gradients belong to that trek_walk */
         return trek_fail(TREK_ERR_STATE, "backward: called within a pass, for a part of the tape that the pass itself needs");
     node->walk = w->id;
     w->live++;
     return TREK_OK;
 }
 
-static inline void leave(walk *w, trek_node *node)
+static inline void leave(trek_walk *w, trek_node *node)
 {
     node->walk = 0;
     w->live--;
@@ -224,37 +91,32 @@ static inline void let_pass(trek_node *node)
     trek_node_release(node);
 }
 
-static trek_status capture(walk *w, trek_var *leaf, trek_node *node, int output, trek_var *grad)
+static trek_status capture(trek_walk *w, trek_var *leaf, trek_node *node, int output, trek_var *grad)
 {
     for (int k = 0; k < w->n_inputs; k++) {
         const trek_var *input = w->inputs[k];
         bool hit = leaf ? input == leaf : input->node == node && input->output == output;
-        trek_status status = hit ? add_to(&w->captured[k], grad, w->create_graph) : TREK_OK;
+        trek_status status = hit ? trek_walk_add(&w->captured[k], grad, w->create_graph) : TREK_OK;
         if (status != TREK_OK)
             return status;
     }
     return TREK_OK;
 }
 
-static trek_status give_to_node(walk *w, trek_node *node, int output, trek_var *grad)
+static trek_status give_to_node(trek_walk *w, trek_node *node, int output, trek_var *grad)
 {
     if (w->of && node->serial <= w->of->serial)
         return capture(w, NULL, node, output, grad);
     if (join(w, node) != TREK_OK || (output == 0 && node->partial && trek_partial_complete(node) != TREK_OK))
         return trek_error_status();
     if (output == 0)
-        return add_to(&node->grad, grad, w->create_graph);
+        return trek_walk_add(&node->grad, grad, w->create_graph);
     if (!node->more_grads && !(node->more_grads = trek_calloc((size_t)node->n_outputs, sizeof *node->more_grads)))
         return trek_error_status();
-    return add_to(&node->more_grads[output], grad, w->create_graph);
+    return trek_walk_add(&node->more_grads[output], grad, w->create_graph);
 }
 
-static bool is_watched(const walk *w, const trek_var *leaf)
-{
-    return !w->watch || !w->watch->only_these || (leaf->leaf && leaf->leaf->watch == w->id);
-}
-
-static trek_status give(walk *w, trek_edge *edge, trek_var *grad)
+static trek_status give(trek_walk *w, trek_edge *edge, trek_var *grad)
 {
     if (!edge->node && !edge->leaf)
         return TREK_OK;
@@ -265,93 +127,14 @@ static trek_status give(walk *w, trek_edge *edge, trek_var *grad)
         return give_to_node(w, edge->node, edge->output, grad);
     if (w->inputs)
         return capture(w, edge->leaf, NULL, 0, grad);
-    return is_watched(w, edge->leaf) ? add_to_leaf(edge->leaf, grad, w->create_graph) : TREK_OK;
+    return trek_walk_reaches(w, edge->leaf) ? trek_walk_add_to_leaf(edge->leaf, grad, w->create_graph) : TREK_OK;
 }
 
-/* --- complete leaves ------------------------------------------------------------------ */
-
-/* Runs the hooks on output `output` of a node (0 for a leaf). */
-static trek_status run_hooks(trek_hook *hooks, int output, trek_var *var, trek_var **grad)
-{
-    for (trek_hook *hook = hooks, *next; hook; hook = next) {
-        next = hook->next;
-        if (hook->output != output)
-            continue;
-        trek_var *replacement = hook->fn(var, *grad, hook->arg);
-        if (trek_error_status() != TREK_OK)
-            return trek_error_status();
-        if (replacement && replacement != *grad) {
-            trek_var_retain(replacement);
-            trek_var_release(*grad);
-            *grad = replacement;
-        }
-    }
-    return TREK_OK;
-}
-
-static trek_status run_leaf_hooks(const walk *w, trek_var *var)
-{
-    trek_leaf *leaf = var->leaf;
-    if (!leaf->hooks || !leaf->has_grad || w->inputs || !is_watched(w, var))
-        return TREK_OK;
-    trek_var *grad = trek_var_retain(leaf->grad), *given = grad;
-    trek_status status = run_hooks(leaf->hooks, 0, var, &grad);
-    if (status == TREK_OK && grad != given)
-        status = trek_var_set_grad(var, grad);
-    trek_var_release(grad);
-    return status;
-}
-
-/* The watcher may send the gradient as the hooks leave it. */
-static trek_status leaf_complete(walk *w, trek_var *var)
-{
-    trek_status status = run_leaf_hooks(w, var);
-    if (status == TREK_OK && w->watch && var->leaf->watch == w->id && w->watch->complete)
-        w->watch->complete(var->leaf->watch_index, w->watch->arg);
-    return status;
-}
-
-static trek_status pass_leaves(walk *w, trek_node *node)
-{
-    trek_status status = TREK_OK;
-    for (int k = 0; status == TREK_OK && k < node->n_inputs; k++) {
-        trek_var *leaf = node->edges[k].leaf;
-        if (leaf && leaf->leaf && leaf->leaf->walk == w->id && --leaf->leaf->pending == 0)
-            status = leaf_complete(w, leaf);
-    }
-    return status;
-}
-
-/* Returns whether an outer walk still has uses of the leaf. It then reports the leaf as complete, with what this walk
- * adds. A watcher of this walk is notified by this walk nevertheless. */
-static bool is_awaited(const walk *w, const trek_leaf *leaf)
-{
-    if (w->watch && w->watch->complete && leaf->watch == w->id)
-        return false;
-    for (const walk *outer = w->outer; outer; outer = outer->outer)
-        if (leaf->walk == outer->id)
-            return leaf->pending > 0 && leaf->due;
-    return false;
-}
-
-static trek_status count_use(const walk *w, trek_var *var)
-{
-    trek_leaf *leaf = trek_var_leaf(var);
-    if (!leaf)
-        return trek_error_status();
-    if (leaf->walk == w->id) {
-        leaf->pending++;
-    } else if (!is_awaited(w, leaf)) {
-        leaf->walk = w->id;
-        leaf->pending = 1;
-        leaf->due = is_watched(w, var);
-    }
-    return TREK_OK;
-}
+/* --- the first pass ------------------------------------------------------------------- */
 
 /* The first pass: marks what can be reached and counts the uses of leaves. It does not count where leaves' gradients
  * are not accumulated: trek_grad, which also runs in nodes of a walk that counts them. */
-static trek_status count_uses(walk *w)
+static trek_status count_uses(trek_walk *w)
 {
     w->counting = !w->inputs;
     int64_t visited = 0;
@@ -363,7 +146,7 @@ static trek_status count_uses(walk *w)
             trek_edge *edge = &node->edges[k];
             trek_status status = edge->node ? join(w, edge->node) : TREK_OK;
             if (status == TREK_OK && edge->leaf && w->counting)
-                status = count_use(w, edge->leaf);
+                status = trek_walk_count_use(w, edge->leaf);
             if (status != TREK_OK)
                 return status;
         }
@@ -378,13 +161,13 @@ static trek_status count_uses(walk *w)
 /* --- one node ---------------------------------------------------------------------------- */
 
 /* Clears the gradients and returns which inputs need one. */
-static inline uint32_t begin_grads(const walk *w, const trek_node *node, trek_var **grads)
+static inline uint32_t begin_grads(const trek_walk *w, const trek_node *node, trek_var **grads)
 {
     const trek_edge *edge = node->edges;
     uint32_t needs = 0;
     for (int k = 0, n = node->n_inputs; k < n; k++, edge++) {
         grads[k] = NULL;
-        if (edge->node || (edge->leaf && is_watched(w, edge->leaf)))
+        if (edge->node || (edge->leaf && trek_walk_reaches(w, edge->leaf)))
             needs |= 1u << (k < 31 ? k : 31);
     }
     return needs;
@@ -454,7 +237,7 @@ trek_status trek_rule_composite(trek_backward_call *b)
 }
 
 /* Variables for saved tensors, which the node holds, are in saved[]. */
-static inline trek_status run_rule(walk *w, trek_node *node, uint32_t needs, trek_var **grads)
+static inline trek_status run_rule(trek_walk *w, trek_node *node, uint32_t needs, trek_var **grads)
 {
     trek_var saved[TREK_SAVED_VARS];
     trek_backward_call b = { .node = node, .op = node->op, .attrs = node->attrs, .grad = node->grad, .n_inputs = node->n_inputs,
@@ -480,10 +263,10 @@ static trek_status fail_node(const trek_node *node, trek_status status)
 
 static trek_status node_hooks(trek_node *node)
 {
-    trek_status status = node->hooks && node->grad ? run_hooks(node->hooks, 0, NULL, &node->grad) : TREK_OK;
+    trek_status status = node->hooks && node->grad ? trek_walk_run_hooks(node->hooks, 0, NULL, &node->grad) : TREK_OK;
     for (int k = 1; status == TREK_OK && node->hooks && node->more_grads && k < node->n_outputs; k++)
         if (node->more_grads[k])
-            status = run_hooks(node->hooks, k, NULL, &node->more_grads[k]);
+            status = trek_walk_run_hooks(node->hooks, k, NULL, &node->more_grads[k]);
     return status;
 }
 
@@ -497,7 +280,7 @@ static inline bool given_again(trek_var *const *grads, int k, int n)
 }
 
 /* Runs the node's hooks on its gradients, and captures those that the caller requested. */
-TREK_SELDOM static trek_status show_grads(walk *w, trek_node *node)
+TREK_SELDOM static trek_status show_grads(trek_walk *w, trek_node *node)
 {
     trek_status status = node_hooks(node);
     if (status == TREK_OK && w->inputs && node->grad)
@@ -508,7 +291,7 @@ TREK_SELDOM static trek_status show_grads(walk *w, trek_node *node)
 }
 
 /* Passes to the inputs what the rule has made since the scope had `made` results. */
-static inline trek_status hand_on(walk *w, trek_node *node, trek_var *const *grads, int made)
+static inline trek_status hand_on(trek_walk *w, trek_node *node, trek_var *const *grads, int made)
 {
     trek_edge *edge = node->edges;
     trek_status status = TREK_OK;
@@ -522,7 +305,7 @@ static inline trek_status hand_on(walk *w, trek_node *node, trek_var *const *gra
     return status;
 }
 
-static trek_status run_node(walk *w, trek_node *node)
+static trek_status run_node(trek_walk *w, trek_node *node)
 {
     trek_var *few[8], **grads = few;
     if (node->freed)
@@ -568,7 +351,7 @@ static void drop_grads(trek_node *node)
 /* --- the walk ------------------------------------------------------------------------------- */
 
 /* Processes a node that takes part in the walk, and releases it. */
-static trek_status visit(walk *w, trek_node *node, trek_status status)
+static trek_status visit(trek_walk *w, trek_node *node, trek_status status)
 {
     leave(w, node);
     bool runs = status == TREK_OK && (node->grad || node->more_grads), offloaded = runs && trek_offload_has(node->tape);
@@ -582,7 +365,7 @@ static trek_status visit(walk *w, trek_node *node, trek_status status)
         status = settle_leaves(node);
     }
     if (w->counting && status == TREK_OK)
-        status = pass_leaves(w, node);
+        status = trek_walk_pass_leaves(w, node);
     if (offloaded && w->retain)
         trek_offload_leave_again(node);
     bool done = runs && status == TREK_OK && !w->retain;
@@ -591,7 +374,7 @@ static trek_status visit(walk *w, trek_node *node, trek_status status)
     return status;
 }
 
-static trek_status run_walk(walk *w)
+static trek_status run_walk(trek_walk *w)
 {
     bool looks_ahead = trek_tape_here && trek_offload_has(trek_tape_here);
     bool counts = (w->watch && w->watch->complete) || looks_ahead ||
@@ -644,7 +427,7 @@ static trek_status check_root(trek_var *root, trek_var *seed)
     return TREK_OK;
 }
 
-static trek_status seed_root(walk *w, trek_var *root, trek_var *seed)
+static trek_status seed_root(trek_walk *w, trek_var *root, trek_var *seed)
 {
     trek_status status = check_root(root, seed);
     if (status != TREK_OK)
@@ -660,7 +443,7 @@ static trek_status seed_root(walk *w, trek_var *root, trek_var *seed)
     if (!root->node) {
         if (w->inputs)
             return capture(w, root, NULL, 0, seed);
-        return is_watched(w, root) ? add_to_leaf(root, seed, w->create_graph) : TREK_OK;
+        return trek_walk_reaches(w, root) ? trek_walk_add_to_leaf(root, seed, w->create_graph) : TREK_OK;
     }
     if (!w->newest || root->node->serial > w->newest->serial)
         w->newest = root->node;
@@ -673,7 +456,7 @@ static trek_status seed_root(walk *w, trek_var *root, trek_var *seed)
 }
 
 /* Clears the gradients that a failed pass left on nodes. */
-static void clear_walk(walk *w)
+static void clear_walk(trek_walk *w)
 {
     for (trek_node *node = w->newest, *prev; node && w->live > 0; node = prev) {
         prev = node->prev;
@@ -686,7 +469,7 @@ static void clear_walk(walk *w)
     }
 }
 
-static trek_status mark_watched(walk *w)
+static trek_status mark_watched(trek_walk *w)
 {
     for (int k = 0; w->watch && k < w->watch->n_leaves; k++) {
         trek_leaf *leaf = trek_var_leaf(w->watch->leaves[k]);
@@ -698,15 +481,15 @@ static trek_status mark_watched(walk *w)
     return TREK_OK;
 }
 
-static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts)
+static trek_status backward(trek_walk *w, trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts)
 {
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     do {
         w->id = 1 + atomic_fetch_add_explicit(&last_walk, 1, memory_order_relaxed);
     } while (w->id == 0);
-    w->outer = walking;
-    w->zeros = (w->watch && w->watch->zeros) || (walking && walking->zeros);
+    w->outer = trek_walking;
+    w->zeros = (w->watch && w->watch->zeros) || (trek_walking && trek_walking->zeros);
     w->made = INT_MAX;
     w->create_graph = opts && opts->create_graph;
     w->retain = w->create_graph || (opts && opts->retain_graph);
@@ -715,9 +498,9 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
         return trek_error_status();
     trek_grad_mode mode = trek_grad_mode_here;
     trek_grad_mode_here = (trek_grad_mode){ .no_grad_depth = w->create_graph ? 0 : 1, .autocast = TREK_F32 };
-    walk *outer = walking;
+    trek_walk *outer = trek_walking;
     trek_tape *tape = trek_tape_here;
-    walking = w;
+    trek_walking = w;
     if (tape)
         tape->walks++;
     trek_status status = mark_watched(w);
@@ -727,10 +510,10 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
         status = run_walk(w);
     clear_walk(w);
     for (int k = 0; status == TREK_OK && k < n; k++)
-        status = settle_leaf(roots[k]);
+        status = trek_walk_settle(roots[k]);
     for (int k = 0; status == TREK_OK && !w->of && k < w->n_inputs; k++)
-        status = make_own(&w->captured[k]);
-    walking = outer;
+        status = trek_walk_make_own(&w->captured[k]);
+    trek_walking = outer;
     if (tape)
         tape->walks--;
     if (outer && w->watch) /* leaves watched by both carry this walk's number */
@@ -744,14 +527,14 @@ trek_status trek_backward(trek_var *var) { return trek_backward_with(var, NULL, 
 
 trek_status trek_backward_with(trek_var *var, trek_var *seed, const trek_backward_opts *opts)
 {
-    walk w = { 0 };
+    trek_walk w = { 0 };
     return backward(&w, &var, &seed, 1, opts);
 }
 
 trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts,
                                   const trek_backward_watch *watch)
 {
-    walk w = { .watch = watch };
+    trek_walk w = { .watch = watch };
     return backward(&w, roots, seeds, n, opts);
 }
 
@@ -771,7 +554,7 @@ static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_
     trek_var **captured = trek_calloc((size_t)n_inputs + 1, sizeof *captured);
     if (!captured)
         return trek_error_status();
-    walk w = { .inputs = inputs, .n_inputs = n_inputs, .captured = captured, .of = of };
+    trek_walk w = { .inputs = inputs, .n_inputs = n_inputs, .captured = captured, .of = of };
     trek_status status = backward(&w, outputs, seeds, n_outputs, opts);
     for (int k = 0; k < n_inputs; k++) {
         if (status == TREK_OK && captured[k] && (status = trek_scope_push(captured[k], "grad")) == TREK_OK)
@@ -789,126 +572,11 @@ trek_status trek_grad(trek_var *const *outputs, int n_outputs, trek_var *const *
     return captured_grads(outputs, n_outputs, inputs, n_inputs, seeds, opts, NULL, grads);
 }
 
-/* --- what rules see -------------------------------------------------------------------------- */
-
-/* Makes a variable for a saved tensor, in the rule's scope. It is connected to the tape if the rule is recorded. */
-static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
-{
-    trek_node *node = b->node;
-    if (s->tensor->storage->version != s->version) {
-        char text[TREK_SHAPE_TEXT];
-        return trek_fail_null(TREK_ERR_STATE, "backward of %s: %s %d, %s, was overwritten after it was saved; write to a copy",
-                              node->op->name, s->is_output ? "output" : "input", s->index,
-                              trek_tensor_shape_text(s->tensor, text));
-    }
-    if (s->offloads && trek_offload_bring(node->tape, s->tensor) != TREK_OK)
-        return NULL;
-    if (!b->create_graph && b->n_saved < TREK_SAVED_VARS) {
-        trek_var *var = &b->saved[b->n_saved++];
-        *var = (trek_var){ .data = s->tensor };
-        atomic_init(&var->refs, 1);
-        return var;
-    }
-    if (b->create_graph && !s->is_output && node->edges[s->index].leaf)
-        return node->edges[s->index].leaf;
-    trek_var *var = trek_var_constant(s->tensor);
-    trek_node *from = !b->create_graph ? NULL : !s->is_output ? node->edges[s->index].node : s->index < node->n_outputs ? node
-        : NULL;
-    if (!var || !from)
-        return var;
-    trek_ref_take(&from->refs);
-    var->node = from;
-    var->output = s->is_output ? s->index : node->edges[s->index].output;
-    var->requires_grad = true;
-    return var;
-}
-
-static trek_var *find_saved(trek_backward_call *b, int index, bool is_output)
-{
-    for (int k = 0; k < b->node->n_saved; k++) {
-        const trek_saved_tensor *s = &b->node->saved[k];
-        if (s->index == index && s->is_output == is_output)
-            return saved_var(b, s);
-    }
-    return NULL;
-}
-
-trek_var *trek_rule_input(trek_backward_call *b, int k) { return find_saved(b, k, false); }
-trek_var *trek_rule_output(trek_backward_call *b, int k) { return find_saved(b, k, true); }
-
-trek_shape trek_rule_shape(const trek_backward_call *b, int k)
-{
-    return trek_shape_make(b->node->edges[k].sizes, b->node->edges[k].ndim);
-}
-
-/* Returns the tensor of a leaf's gradient that a rule may write into, or NULL. It has the given dtype: the leaf's, or
- * f32 if an arena keeps a 16-bit leaf's gradient. */
-static trek_tensor *sink_of(trek_var *var, trek_dtype dtype, bool *overwrite)
-{
-    if (walking->inputs || walking->zeros || !is_watched(walking, var))
-        return NULL;
-    trek_leaf *leaf = trek_var_leaf(var);
-    if (!leaf || (!leaf->grad && var->data->dtype != dtype))
-        return NULL;
-    if (!leaf->grad) {
-        trek_tensor *made = trek_tensor_make(var->data->ndim, var->data->sizes, (trek_dtype)var->data->dtype, var->data->device);
-        leaf->grad = made ? trek_var_new(made, false) : NULL;
-        trek_tensor_release(made);
-        leaf->has_grad = false;
-    }
-    if (!leaf->grad || !leaf->grad->data->contiguous || leaf->grad->data->dtype != dtype ||
-        (!leaf->grad_in_arena && leaf->has_grad && !trek_grad_is_alone(leaf->grad)))
-        return NULL;
-    *overwrite = !leaf->has_grad;
-    return leaf->grad->data;
-}
+/* --- what others give to the walk that runs ------------------------------------------------------ */
 
 trek_status trek_walk_give(trek_backward_call *b, int k, trek_var *grad)
 {
-    return give_to_node(walking, b->node->edges[k].node, 0, grad);
+    return give_to_node(trek_walking, b->node->edges[k].node, 0, grad);
 }
 
-trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
-{
-    trek_var *var = b->node->edges[k].leaf;
-    trek_dtype dtype = (trek_dtype)b->grad->data->dtype;
-    return var && var->data->dtype == dtype && !b->create_graph ? sink_of(var, dtype, overwrite) : NULL;
-}
-
-/* Returns the leaf whose cast is input k, if nobody watches the cast; otherwise NULL. */
-static trek_var *leaf_of_cast(const trek_backward_call *b, int k)
-{
-    const trek_node *node = b->node->edges[k].node;
-    return node && node->op && node->op->id == TREK_OP_convert && !node->hooks && !node->freed ? node->edges[0].leaf : NULL;
-}
-
-trek_tensor *trek_rule_sink_wide(trek_backward_call *b, int k, bool *overwrite)
-{
-    trek_var *leaf = b->node->edges[k].leaf, *var = leaf ? leaf : leaf_of_cast(b, k);
-    bool fits = var && !b->create_graph &&
-                trek_device_equal(var->data->device, b->grad->data->device);
-    return fits ? sink_of(var, TREK_F32, overwrite) : NULL;
-}
-
-void trek_rule_sunk(trek_backward_call *b, int k)
-{
-    trek_var *var = b->node->edges[k].leaf;
-    (var ? var : leaf_of_cast(b, k))->leaf->has_grad = true;
-}
-
-bool trek_backward_retains(void) { return walking && walking->retain; }
-bool trek_backward_captures(void) { return walking && walking->inputs; }
-bool trek_backward_captures_leaf(const trek_var *leaf)
-{
-    for (int k = 0; walking && k < walking->n_inputs; k++)
-        if (walking->inputs[k] == leaf)
-            return true;
-    return false;
-}
-trek_status trek_backward_capture_leaf(trek_var *leaf, trek_var *grad) { return capture(walking, leaf, NULL, 0, grad); }
-bool trek_backward_gives_zeros(void) { return walking && walking->zeros; }
-bool trek_backward_passes_last(const trek_var *leaf)
-{
-    return walking && walking->counting && leaf->leaf && leaf->leaf->walk == walking->id && leaf->leaf->pending == 1;
-}
-bool trek_backward_reaches(const trek_var *leaf) { return !walking || is_watched(walking, leaf); }
+trek_status trek_backward_capture_leaf(trek_var *leaf, trek_var *grad) { return capture(trek_walking, leaf, NULL, 0, grad); }

@@ -1,56 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public ops: those that are a single row, and those made from several. */
+/* Public ops that call their row with other parameters than it has, and those made from several rows. */
 #include <math.h>
 
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 #include "tensor/number_internal.h"
-#include "tensor/pointwise.h"
-
-#define UNARY(name) \
-    trek_var *trek_##name(trek_var *x) { return trek_apply_##name(x); }
-#define BINARY(name) \
-    trek_var *trek_##name(trek_var *x, trek_var *y) { return trek_apply_##name(x, y); }
-#define SCALAR(name) \
-    trek_var *trek_##name(trek_var *x, double value) { return trek_apply_##name(x, value); }
-#define REDUCE(name) \
-    trek_var *trek_##name(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_##name(x, dims, keepdim); }
-#define DIM(name) \
-    trek_var *trek_##name(trek_var *x, int dim) { return trek_apply_##name(x, dim); }
-
-UNARY(neg) UNARY(abs) UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(log2) UNARY(log10)
-UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(sin) UNARY(cos) UNARY(tan) UNARY(asin) UNARY(acos)
-UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(tanh) UNARY(sigmoid) UNARY(erf) UNARY(relu) UNARY(silu)
-UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(isnan) UNARY(isinf) UNARY(isfinite) UNARY(logical_not) UNARY(bitwise_not)
-SCALAR(add_scalar) SCALAR(mul_scalar)
-SCALAR(eq_scalar) SCALAR(ne_scalar) SCALAR(lt_scalar) SCALAR(le_scalar) SCALAR(gt_scalar) SCALAR(ge_scalar)
-BINARY(add) BINARY(mul) BINARY(div) BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(atan2) BINARY(remainder)
-BINARY(gcd) BINARY(nextafter) BINARY(fmod) BINARY(hypot) BINARY(copysign)
-BINARY(bitwise_and) BINARY(bitwise_or) BINARY(bitwise_xor) BINARY(bitwise_left_shift) BINARY(bitwise_right_shift)
-BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(logical_and) BINARY(logical_or) BINARY(logical_xor)
-REDUCE(sum) REDUCE(mean) REDUCE(prod) REDUCE(max) REDUCE(min) REDUCE(argmax) REDUCE(argmin) REDUCE(any) REDUCE(all)
-REDUCE(logsumexp)
-DIM(cumsum) DIM(logcumsumexp) DIM(softmax) DIM(log_softmax) DIM(squeeze) DIM(unsqueeze)
 
 trek_var *trek_gelu(trek_var *x) { return trek_apply_gelu(x, false); }
 trek_var *trek_gelu_tanh(trek_var *x) { return trek_apply_gelu(x, true); }
-trek_var *trek_leaky_relu(trek_var *x, double slope) { return trek_apply_pointwise(x, TREK_POINTWISE_leaky_relu, slope, 0); }
-trek_var *trek_elu(trek_var *x, double alpha) { return trek_apply_pointwise(x, TREK_POINTWISE_elu, alpha, 0); }
-trek_var *trek_softplus(trek_var *x, double beta, double threshold) { return trek_apply_softplus(x, beta, threshold); }
-trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y) { return trek_apply_where(condition, x, y); }
 trek_var *trek_variance(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_variance(x, dims, keepdim, 1); }
 trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_std(x, dims, keepdim, 1); }
-trek_var *trek_reshape(trek_var *x, trek_shape shape) { return trek_apply_reshape(x, shape); }
-trek_var *trek_expand(trek_var *x, trek_shape shape) { return trek_apply_expand(x, shape); }
 static trek_dims_list listed(const trek_var *x, trek_dims_list dims) { return trek_listed_dims(dims, x ? trek_var_ndim(x) : 0); }
 trek_var *trek_permute(trek_var *x, trek_dims_list dims) { return trek_apply_permute(x, listed(x, dims)); }
-trek_var *trek_transpose(trek_var *x, int first, int second) { return trek_apply_transpose(x, first, second); }
-trek_var *trek_narrow(trek_var *x, int dim, int64_t start, int64_t length) { return trek_apply_narrow(x, dim, start, length); }
-trek_var *trek_select(trek_var *x, int dim, int64_t index) { return trek_apply_select(x, dim, index); }
 trek_var *trek_flip(trek_var *x, trek_dims_list dims) { return trek_apply_flip(x, listed(x, dims)); }
-trek_var *trek_tril(trek_var *x, int64_t diagonal) { return trek_apply_tril(x, diagonal); }
-trek_var *trek_triu(trek_var *x, int64_t diagonal) { return trek_apply_triu(x, diagonal); }
 trek_var *trek_index_select(trek_var *x, int dim, trek_var *index) { return trek_apply_index_select(x, index, dim); }
 trek_var *trek_index_add(trek_var *x, int dim, trek_var *index, trek_var *source)
 {
@@ -61,7 +24,6 @@ trek_var *trek_scatter_add(trek_var *x, int dim, trek_var *index, trek_var *sour
 {
     return trek_apply_scatter_add(x, index, source, dim);
 }
-trek_var *trek_one_hot(trek_var *x, int64_t classes) { return trek_apply_one_hot(x, classes); }
 trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias)
 {
     return trek_apply_linear(x, weight, bias, TREK_ACTIVATION_NONE);
@@ -69,12 +31,6 @@ trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias)
 trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_var *bias, trek_activation activation)
 {
     return trek_apply_linear(x, weight, bias, (int)activation);
-}
-trek_var *trek_max_pool2d(trek_var *x, const trek_pool_opts *opts) { return trek_apply_max_pool2d(x, opts); }
-trek_var *trek_avg_pool2d(trek_var *x, const trek_pool_opts *opts) { return trek_apply_avg_pool2d(x, opts); }
-trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width)
-{
-    return trek_apply_adaptive_avg_pool2d(x, height, width);
 }
 
 /* Returns x with `more` zeros at the end of a dimension. */
@@ -151,7 +107,7 @@ trek_var *trek_sub(trek_var *x, trek_var *y) { return is_bool(x) || is_bool(y) ?
 
 trek_var *trek_sub_scalar(trek_var *x, double value)
 {
-    return is_bool(x) ? fail_bool("sub_scalar") : trek_apply_add_scalar(x, -value);
+    return is_bool(x) ? fail_bool("sub_scalar") : trek_add_scalar(x, -value);
 }
 
 trek_var *trek_pow_scalar(trek_var *x, double value)
@@ -169,7 +125,7 @@ trek_var *trek_div_scalar(trek_var *x, double value)
 {
     trek_dtype dtype = x ? trek_var_dtype(x) : TREK_F32, work = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
     trek_tensor *divisor = x ? trek_tensor_full(trek_dims_none(), value, work, trek_var_device(x)) : NULL;
-    trek_var *y = trek_apply_div(dtype == work ? x : trek_apply_convert(x, work), divisor ? trek_var_from(divisor) : NULL);
+    trek_var *y = trek_div(dtype == work ? x : trek_apply_convert(x, work), divisor ? trek_var_from(divisor) : NULL);
     return dtype == work || !trek_dtype_is_float(dtype) ? y : trek_apply_convert(y, dtype);
 }
 
@@ -178,11 +134,11 @@ trek_var *trek_div_scalar(trek_var *x, double value)
 trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value)
 {
     if (!x || !mask)
-        return trek_apply_where(mask, x, x);
+        return trek_where(mask, x, x);
     if (!held("masked_fill", x, value))
         return NULL;
     trek_tensor *fill = trek_tensor_full(trek_dims_none(), value, trek_var_dtype(x), trek_var_device(x));
-    return trek_apply_where(mask, fill ? trek_var_from(fill) : NULL, x);
+    return trek_where(mask, fill ? trek_var_from(fill) : NULL, x);
 }
 
 /* The root of a sum of powers. Where the sum is 0 the gradient is defined as 0: the inner value is replaced by 1 and
@@ -191,38 +147,38 @@ static trek_var *root_of(trek_var *sum, double p)
 {
     if (p < 0)
         return trek_apply_pow_scalar(sum, 1 / p);
-    trek_var *zero = trek_apply_eq_scalar(sum, 0), *safe = trek_masked_fill(sum, zero, 1);
-    trek_var *root = p == 2 ? trek_apply_sqrt(safe) : trek_apply_pow_scalar(safe, 1 / p);
+    trek_var *zero = trek_eq_scalar(sum, 0), *safe = trek_masked_fill(sum, zero, 1);
+    trek_var *root = p == 2 ? trek_sqrt(safe) : trek_apply_pow_scalar(safe, 1 / p);
     return trek_masked_fill(root, zero, 0);
 }
 
 /* Computes |x|^p. For p < 1 its slope at 0 is infinite and is defined as 0. */
 static trek_var *powers_of(trek_var *x, double p)
 {
-    trek_var *size = trek_apply_abs(x);
+    trek_var *size = trek_abs(x);
     if (p > 1)
         return trek_apply_pow_scalar(size, p);
-    trek_var *zero = trek_apply_eq_scalar(size, 0);
+    trek_var *zero = trek_eq_scalar(size, 0);
     return trek_masked_fill(trek_apply_pow_scalar(trek_masked_fill(size, zero, 1), p), zero, p < 0 ? INFINITY : 0);
 }
 
 /* Counts the elements that are not 0; the gradient is 0. */
 static trek_var *nonzeros(trek_var *x)
 {
-    return trek_masked_fill(trek_apply_abs(trek_apply_sign(x)), trek_apply_isnan(x), 1);
+    return trek_masked_fill(trek_abs(trek_apply_sign(x)), trek_isnan(x), 1);
 }
 
 static trek_var *norm_of(trek_var *x, double p, trek_dims_list dims, bool keepdim)
 {
     if (p == INFINITY)
-        return trek_apply_max(trek_apply_abs(x), dims, keepdim);
+        return trek_max(trek_abs(x), dims, keepdim);
     if (p == -INFINITY)
-        return trek_apply_min(trek_apply_abs(x), dims, keepdim);
+        return trek_min(trek_abs(x), dims, keepdim);
     if (p == 0)
-        return trek_apply_sum(nonzeros(x), dims, keepdim);
+        return trek_sum(nonzeros(x), dims, keepdim);
     if (p == 1)
-        return trek_apply_sum(trek_apply_abs(x), dims, keepdim);
-    trek_var *sum = p == 2 ? trek_apply_sum_squares(x, dims, keepdim) : trek_apply_sum(powers_of(x, p), dims, keepdim);
+        return trek_sum(trek_abs(x), dims, keepdim);
+    trek_var *sum = p == 2 ? trek_apply_sum_squares(x, dims, keepdim) : trek_sum(powers_of(x, p), dims, keepdim);
     if (p < 0 && sum && trek_var_numel(x) == 0 && trek_var_numel(sum) > 0)
         return trek_fail_null(TREK_ERR_SHAPE, "norm: x: it has 0 elements, which have no norm with p = %g", p);
     return root_of(sum, p);
@@ -275,7 +231,7 @@ trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destin
 trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim)
 {
     if (!x)
-        return trek_apply_reshape(x, trek_dims(-1));
+        return trek_reshape(x, trek_dims(-1));
     trek_shape shape = trek_var_shape(x), flat = { 0 };
     int start = trek_normalize_dim(start_dim, shape.ndim, "flatten"), end = trek_normalize_dim(end_dim, shape.ndim, "flatten");
     if (start < 0 || end < 0)
@@ -284,14 +240,14 @@ trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim)
         return trek_fail_null(TREK_ERR_ARGUMENT, "flatten: start and end: dimension %d is after dimension %d; must be in order",
                               start, end);
     if (shape.ndim == 0)
-        return trek_apply_reshape(x, trek_dims(1));
+        return trek_reshape(x, trek_dims(1));
     for (int d = 0; d < shape.ndim; d++) {
         if (d > start && d <= end)
             flat.sizes[flat.ndim - 1] *= shape.sizes[d];
         else
             flat.sizes[flat.ndim++] = shape.sizes[d];
     }
-    return trek_apply_reshape(x, flat);
+    return trek_reshape(x, flat);
 }
 
 trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
@@ -324,7 +280,7 @@ trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
     for (int d = 0; d < shape.ndim; d++)
         for (int k = 0; k < (d == at ? sizes.ndim : 1); k++)
             whole.sizes[whole.ndim++] = d == at ? sizes.sizes[k] : shape.sizes[d];
-    return trek_apply_reshape(x, whole);
+    return trek_reshape(x, whole);
 }
 
 trek_var *trek_contiguous(trek_var *x) { return x && x->data->contiguous ? x : trek_apply_copy(x); }
@@ -400,7 +356,7 @@ static trek_var *cat_list(trek_var *const *list, int count, int dim, bool stacke
                       trek_tensor_shape_text(list[k]->data, b));
             fine = false;
         } else {
-            fine = (made[k] = trek_apply_unsqueeze(made[k], dim)) != NULL;
+            fine = (made[k] = trek_unsqueeze(made[k], dim)) != NULL;
         }
     }
     trek_var *result = fine ? trek_apply_cat(made, count, dim) : NULL;
@@ -416,7 +372,7 @@ static int cut(trek_var *x, int at, int64_t length, int64_t size, int n, trek_va
 {
     for (int64_t k = 0; k < n; k++) {
         int64_t rest = length - k * size;
-        if (!(parts[k] = trek_apply_narrow(x, at, k * size, rest < size ? rest : size)))
+        if (!(parts[k] = trek_narrow(x, at, k * size, rest < size ? rest : size)))
             return -1;
     }
     return n;
@@ -471,7 +427,7 @@ int trek_unbind(trek_var *x, int dim, trek_var **parts, int capacity)
     if (n > capacity)
         return trek_fail(TREK_ERR_ARGUMENT, "unbind: capacity: %d; there are %lld parts", capacity, (long long)n), -1;
     for (int64_t k = 0; k < n; k++)
-        if (!(parts[k] = trek_apply_select(x, at, k)))
+        if (!(parts[k] = trek_select(x, at, k)))
             return -1;
     return (int)n;
 }
@@ -486,10 +442,10 @@ trek_var *trek_matmul(trek_var *x, trek_var *y)
         return trek_fail_null(TREK_ERR_SHAPE, "matmul: a scalar is not a matrix; use trek_mul");
     if (a >= 2 && b >= 2)
         return trek_apply_matmul(x, y);
-    trek_var *product = trek_apply_matmul(a == 1 ? trek_apply_unsqueeze(x, 0) : x, b == 1 ? trek_apply_unsqueeze(y, 1) : y);
+    trek_var *product = trek_apply_matmul(a == 1 ? trek_unsqueeze(x, 0) : x, b == 1 ? trek_unsqueeze(y, 1) : y);
     if (b == 1)
-        product = trek_apply_squeeze(product, -1);
-    return a == 1 ? trek_apply_squeeze(product, b == 1 ? -1 : -2) : product;
+        product = trek_squeeze(product, -1);
+    return a == 1 ? trek_squeeze(product, b == 1 ? -1 : -2) : product;
 }
 
 /* --- like another ------------------------------------------------------------------------ */

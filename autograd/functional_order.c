@@ -8,7 +8,7 @@
 /* Removes the dimension that was reduced. */
 static trek_var *reduced(trek_var *x, int dim, bool keepdim)
 {
-    return !x || keepdim || trek_var_ndim(x) == 0 ? x : trek_apply_squeeze(x, dim);
+    return !x || keepdim || trek_var_ndim(x) == 0 ? x : trek_squeeze(x, dim);
 }
 
 static bool is_bool(const trek_var *x) { return x && trek_var_dtype(x) == TREK_BOOL; }
@@ -89,17 +89,12 @@ trek_var *trek_cummin(trek_var *x, int dim, trek_var **indices)
 {
     return apply_places(TREK_OP_cummin, x, &(trek_attrs){ .i = { dim } }, indices);
 }
-trek_var *trek_cumprod(trek_var *x, int dim) { return trek_apply_cumprod(x, dim); }
 
-trek_var *trek_searchsorted(trek_var *sorted, trek_var *x, bool right)
-{
-    return trek_apply_searchsorted(sorted, x, right);
-}
 trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right)
 {
     if (boundaries && trek_var_ndim(boundaries) != 1)
         return trek_fail_null(TREK_ERR_SHAPE, "bucketize: boundaries: %d dimensions; must have 1", trek_var_ndim(boundaries));
-    return trek_apply_searchsorted(boundaries, x, right);
+    return trek_searchsorted(boundaries, x, right);
 }
 
 trek_var *trek_searchsorted_by(trek_var *sequence, trek_var *x, bool right, trek_var *sorter)
@@ -187,7 +182,7 @@ static trek_var *quantile_of(const char *name, trek_var *x, trek_var *q, int dim
     if (interpolation < TREK_INTERPOLATION_LINEAR || interpolation > TREK_INTERPOLATION_NEAREST)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: interpolation: %d; must be a value of trek_interpolation", name,
                               (int)interpolation);
-    trek_var *lines = ndim == 0 ? trek_apply_reshape(x, trek_dims(1)) : trek_movedim(x, trek_dims(at), trek_dims(-1));
+    trek_var *lines = ndim == 0 ? trek_reshape(x, trek_dims(1)) : trek_movedim(x, trek_dims(at), trek_dims(-1));
     int64_t n = lines ? trek_var_size(lines, -1) : 0, count = trek_var_numel(q);
     if (n == 0 || trek_var_numel(x) == 0)
         return lines ? trek_fail_null(TREK_ERR_SHAPE, "%s: x: it has 0 elements; must have at least 1", name) : NULL;
@@ -202,9 +197,9 @@ static trek_var *quantile_of(const char *name, trek_var *x, trek_var *q, int dim
     if (ndim == 0)
         return found;
     if (!several) /* with a single q, its dimension is the one that is kept or removed */
-        return keepdim ? trek_movedim(found, trek_dims(-1), trek_dims(at)) : trek_apply_squeeze(found, -1);
+        return keepdim ? trek_movedim(found, trek_dims(-1), trek_dims(at)) : trek_squeeze(found, -1);
     found = trek_movedim(found, trek_dims(-1), trek_dims(0));
-    return keepdim ? trek_apply_unsqueeze(found, at + 1) : found;
+    return keepdim ? trek_unsqueeze(found, at + 1) : found;
 }
 
 trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation)

@@ -28,8 +28,6 @@ bool trek_all_hold(const char *name, trek_var *condition, const char *what)
 
 /* --- places in the data ---------------------------------------------------------------------- */
 
-trek_var *trek_nonzero(trek_var *x) { return trek_apply_nonzero(x); }
-
 trek_var *trek_masked_select(trek_var *x, trek_var *mask)
 {
     TREK_NEEDED("masked_select", x, mask);
@@ -42,7 +40,7 @@ trek_var *trek_masked_select(trek_var *x, trek_var *mask)
         int64_t size = of_x < 0 ? 1 : a.sizes[of_x];
         shape.sizes[d] = size == 1 && of_mask >= 0 ? b.sizes[of_mask] : size;
     }
-    trek_var *found = trek_apply_nonzero(trek_reshape(trek_expand(mask, shape), trek_dims(-1)));
+    trek_var *found = trek_nonzero(trek_reshape(trek_expand(mask, shape), trek_dims(-1)));
     return trek_index_select(trek_reshape(trek_expand(x, shape), trek_dims(-1)), 0, trek_reshape(found, trek_dims(-1)));
 }
 
@@ -265,13 +263,11 @@ trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list dims)
     return x == given ? trek_clone(x) : x;
 }
 
-trek_var *trek_diagonal(trek_var *x, int64_t offset, int dim1, int dim2) { return trek_apply_diagonal(x, offset, dim1, dim2); }
-
 trek_var *trek_diag(trek_var *x, int64_t diagonal)
 {
     TREK_NEEDED("diag", x);
     if (trek_var_ndim(x) == 2)
-        return trek_clone(trek_apply_diagonal(x, diagonal, 0, 1));
+        return trek_clone(trek_diagonal(x, diagonal, 0, 1));
     if (trek_var_ndim(x) != 1)
         return trek_fail_null(TREK_ERR_SHAPE, "diag: x: %d dimensions; must have 1 or 2", trek_var_ndim(x));
     const int64_t most = (int64_t)1 << 30; /* of rows: no memory holds more */

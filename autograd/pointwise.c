@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Activations and element-wise ops that are kinds of a single row, or made from others. */
+/* Activations and element-wise ops that check their numbers, or are made from others. */
 #include "autograd/pointwise.h"
 
 #include <math.h>
@@ -8,45 +8,34 @@
 #include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
-#include "tensor/pointwise.h"
 
 /* --- activations -------------------------------------------------------------------------------- */
-
-#define PLAIN(name) \
-    trek_var *trek_##name(trek_var *x) { return trek_apply_pointwise(x, TREK_POINTWISE_##name, 0, 0); }
-PLAIN(hardsigmoid) PLAIN(hardswish) PLAIN(logsigmoid) PLAIN(mish) PLAIN(selu) PLAIN(softsign) PLAIN(tanhshrink)
 
 trek_var *trek_hardtanh(trek_var *x, double low, double high)
 {
     if (!(low <= high))
         return trek_fail_null(TREK_ERR_ARGUMENT, "hardtanh: low: %g; must be below high, %g", low, high);
-    return trek_apply_pointwise(x, TREK_POINTWISE_hardtanh, low, high);
+    return trek_apply_hardtanh(x, low, high);
 }
 
 trek_var *trek_relu6(trek_var *x)
 {
     const char *before = trek_op_calling("relu6");
-    return trek_op_called_end(before, trek_apply_pointwise(x, TREK_POINTWISE_hardtanh, 0, 6));
+    return trek_op_called_end(before, trek_apply_hardtanh(x, 0, 6));
 }
-trek_var *trek_hardshrink(trek_var *x, double lambda) { return trek_apply_pointwise(x, TREK_POINTWISE_hardshrink, lambda, 0); }
 
 trek_var *trek_softshrink(trek_var *x, double lambda)
 {
     if (!(lambda >= 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "softshrink: lambda: %g; must not be negative", lambda);
-    return trek_apply_pointwise(x, TREK_POINTWISE_softshrink, lambda, 0);
-}
-
-trek_var *trek_threshold(trek_var *x, double threshold, double value)
-{
-    return trek_apply_pointwise(x, TREK_POINTWISE_threshold, threshold, value);
+    return trek_apply_softshrink(x, lambda);
 }
 
 trek_var *trek_celu(trek_var *x, double alpha)
 {
     if (alpha == 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "celu: alpha: 0; must be another number");
-    return trek_apply_pointwise(x, TREK_POINTWISE_celu, alpha, 0);
+    return trek_apply_celu(x, alpha);
 }
 
 trek_var *trek_softmin(trek_var *x, int dim) { return trek_softmax(trek_neg(x), dim); }
@@ -197,21 +186,17 @@ static trek_var *floating(const char *name, trek_var *x)
     return !x ? NULL : trek_dtype_is_float(trek_var_dtype(x)) ? x : trek_cast(x, TREK_F32);
 }
 
-#define SPECIAL(name) \
-    trek_var *trek_##name(trek_var *x) { return trek_apply_pointwise(floating(#name, x), TREK_POINTWISE_##name, 0, 0); }
-SPECIAL(exp2) SPECIAL(asinh) SPECIAL(acosh) SPECIAL(atanh) SPECIAL(erfc) SPECIAL(erfinv) SPECIAL(lgamma)
-
 trek_var *trek_digamma(trek_var *x)
 {
     const char *before = trek_op_calling("digamma");
-    return trek_op_called_end(before, trek_apply_pointwise(floating("digamma", x), TREK_POINTWISE_polygamma, 0, 0));
+    return trek_op_called_end(before, trek_apply_polygamma(x, 0));
 }
 
 trek_var *trek_polygamma(int64_t n, trek_var *x)
 {
     if (n < 0 || n > 100)
         return trek_fail_null(TREK_ERR_ARGUMENT, "polygamma: n: %lld; must be inside [0, 100]", (long long)n);
-    return trek_apply_pointwise(floating("polygamma", x), TREK_POINTWISE_polygamma, (double)n, 0);
+    return trek_apply_polygamma(x, (double)n);
 }
 
 trek_var *trek_logit(trek_var *x, double eps)

@@ -166,76 +166,79 @@ static trek_var *log_ndtr_slope(trek_var *x)
     return x ? trek_cast(slope, trek_var_dtype(x)) : NULL;
 }
 
-/* The derivative, by ops that have derivatives themselves. For piecewise linear functions it is a constant. */
-static trek_var *pointwise_slope(trek_backward_call *b, trek_var *x)
-{
-    double s = b->attrs->f[0], t = b->attrs->f[1];
-    trek_var *one = trek_rule_full(b, trek_ones_like(x));
-    switch ((trek_pointwise_kind)b->attrs->i[0]) {
-    case TREK_POINTWISE_hardswish: { /* (2 x + 3) / 6 inside */
-        trek_var *inside = trek_logical_and(trek_gt_scalar(x, -3), trek_lt_scalar(x, 3));
-        trek_var *slope = trek_mul_scalar(trek_add_scalar(trek_mul_scalar(x, 2), 3), 1.0 / 6);
-        return trek_where(inside, slope, trek_cast(trek_logical_not(trek_lt_scalar(x, 3)), trek_var_dtype(x)));
-    }
-    case TREK_POINTWISE_logsigmoid:
-        return trek_exp(trek_logsigmoid(trek_neg(x))); /* precise at both ends, for derivatives of every order */
-    case TREK_POINTWISE_selu:
-    case TREK_POINTWISE_celu: {
-        bool celu = b->attrs->i[0] == TREK_POINTWISE_celu;
-        double scale = celu ? 1 : TREK_SELU_SCALE, below = celu ? 1 : TREK_SELU_SCALE * TREK_SELU_ALPHA;
-        trek_var *e = trek_exp(trek_mul_scalar(trek_clamp(x, -INFINITY, 0), celu ? 1 / s : 1));
-        return trek_masked_fill(trek_mul_scalar(e, below), trek_logical_not(trek_le_scalar(x, 0)), scale);
-    }
-    case TREK_POINTWISE_elu: {
-        trek_var *e = trek_mul_scalar(trek_exp(trek_clamp(x, -INFINITY, 0)), s);
-        return trek_masked_fill(e, trek_logical_not(trek_le_scalar(x, 0)), 1);
-    }
-    case TREK_POINTWISE_mish: {
-        trek_var *w = trek_tanh(trek_softplus(x, 1, 20));
-        return trek_add(w, trek_mul(trek_mul(x, trek_sigmoid(x)), one_minus(trek_square(w))));
-    }
-    case TREK_POINTWISE_softsign:
-        return trek_reciprocal(trek_square(trek_add_scalar(trek_abs(x), 1)));
-    case TREK_POINTWISE_tanhshrink:
-        return trek_square(trek_tanh(x));
-    case TREK_POINTWISE_asinh:
-        return trek_rsqrt(trek_add_scalar(trek_square(x), 1));
-    case TREK_POINTWISE_acosh:
-        return trek_rsqrt(trek_sub_scalar(trek_square(x), 1));
-    case TREK_POINTWISE_atanh:
-        return trek_reciprocal(trek_mul(one_minus(x), trek_add_scalar(x, 1)));
-    case TREK_POINTWISE_erfc:
-        return trek_mul_scalar(trek_exp(trek_neg(trek_square(x))), -1.1283791670955125739); /* -2 / sqrt(pi) */
-    case TREK_POINTWISE_erfinv:
-        return trek_mul_scalar(trek_exp(trek_square(trek_erfinv(x))), 0.88622692545275801365);
-    case TREK_POINTWISE_exp2:
-        return trek_mul_scalar(trek_exp2(x), 0.69314718055994530942);
-    case TREK_POINTWISE_lgamma:
-        return trek_digamma(x);
-    case TREK_POINTWISE_polygamma:
-        return trek_polygamma((int64_t)s + 1, x);
-    case TREK_POINTWISE_i0:
-        return trek_i1(x);
-    case TREK_POINTWISE_i0e:
-        return trek_sub(trek_i1e(x), trek_mul(trek_sign(x), trek_i0e(x)));
-    case TREK_POINTWISE_i1:
-    case TREK_POINTWISE_i1e:
-        return bessel_1_slope(x, b->attrs->i[0] == TREK_POINTWISE_i1e);
-    case TREK_POINTWISE_log_ndtr:
-        return log_ndtr_slope(x);
-    default:
-        return trek_apply_pointwise_backward(one, trek_var_detach(x), b->attrs->i[0], s, t);
-    }
-}
+/* --- whose gradient has a kernel --------------------------------------------------- */
 
-trek_status trek_rule_pointwise(trek_backward_call *b)
+/* Computes the gradient by the kernel of that row; where it is recorded, by `slope`, the derivative made of ops that have
+ * derivatives themselves, or NULL for a piecewise linear function, whose derivative is a constant. */
+typedef trek_var *(*slope_fn)(trek_backward_call *b, trek_var *x);
+static trek_status sloped(trek_backward_call *b, enum trek_op_id row, slope_fn slope)
 {
+    const trek_op *kernel = &trek_ops[row];
     trek_var *x = x_of(b);
     if (!b->create_graph)
-        return trek_rule_give(b, trek_apply_pointwise_backward(b->grad, x, b->attrs->i[0], b->attrs->f[0], b->attrs->f[1]));
+        return trek_rule_give(b, trek_apply(kernel, (trek_var *[]){ b->grad, x }, 2, b->attrs));
     x = trek_rule_full(b, x);
-    return trek_rule_give(b, trek_mul(trek_rule_full(b, b->grad), pointwise_slope(b, x)));
+    trek_var *one = slope ? NULL : trek_rule_full(b, trek_ones_like(x));
+    trek_var *factor = slope ? slope(b, x) : trek_apply(kernel, (trek_var *[]){ one, trek_var_detach(x) }, 2, b->attrs);
+    return trek_rule_give(b, trek_mul(full_g(b), factor));
 }
+#define SLOPED(name, slope) \
+    trek_status trek_rule_##name(trek_backward_call *b) { return sloped(b, TREK_OP_##name##_backward, slope); }
+#define SLOPE(name, derivative)                                                                          \
+    static trek_var *slope_of_##name(trek_backward_call *b, trek_var *x) { return (void)b, derivative; } \
+    SLOPED(name, slope_of_##name)
+
+SLOPED(hardshrink, NULL)
+SLOPED(hardsigmoid, NULL)
+SLOPED(hardtanh, NULL)
+SLOPED(leaky_relu, NULL)
+SLOPED(softshrink, NULL)
+SLOPED(threshold, NULL)
+
+/* (2 x + 3) / 6 inside */
+static trek_var *hardswish_slope(trek_backward_call *b, trek_var *x)
+{
+    trek_var *inside = trek_logical_and(trek_gt_scalar(x, -3), trek_lt_scalar(x, 3));
+    trek_var *slope = trek_mul_scalar(trek_add_scalar(trek_mul_scalar(x, 2), 3), 1.0 / 6);
+    (void)b;
+    return trek_where(inside, slope, trek_cast(trek_logical_not(trek_lt_scalar(x, 3)), trek_var_dtype(x)));
+}
+SLOPED(hardswish, hardswish_slope)
+
+/* below e^(x / s) for x <= 0, otherwise above */
+static trek_var *exponential_slope(trek_var *x, double s, double below, double above)
+{
+    trek_var *e = trek_mul_scalar(trek_exp(trek_mul_scalar(trek_clamp(x, -INFINITY, 0), 1 / s)), below);
+    return trek_masked_fill(e, trek_logical_not(trek_le_scalar(x, 0)), above);
+}
+SLOPE(selu, exponential_slope(x, 1, TREK_SELU_SCALE * TREK_SELU_ALPHA, TREK_SELU_SCALE))
+SLOPE(celu, exponential_slope(x, b->attrs->f[0], 1, 1))
+SLOPE(elu, exponential_slope(x, 1, b->attrs->f[0], 1))
+
+static trek_var *mish_slope(trek_backward_call *b, trek_var *x)
+{
+    trek_var *w = trek_tanh(trek_softplus(x, 1, 20));
+    (void)b;
+    return trek_add(w, trek_mul(trek_mul(x, trek_sigmoid(x)), one_minus(trek_square(w))));
+}
+SLOPED(mish, mish_slope)
+
+SLOPE(logsigmoid, trek_exp(trek_logsigmoid(trek_neg(x)))) /* precise at both ends, for derivatives of every order */
+SLOPE(softsign, trek_reciprocal(trek_square(trek_add_scalar(trek_abs(x), 1))))
+SLOPE(tanhshrink, trek_square(trek_tanh(x)))
+SLOPE(asinh, trek_rsqrt(trek_add_scalar(trek_square(x), 1)))
+SLOPE(acosh, trek_rsqrt(trek_sub_scalar(trek_square(x), 1)))
+SLOPE(atanh, trek_reciprocal(trek_mul(one_minus(x), trek_add_scalar(x, 1))))
+SLOPE(erfc, trek_mul_scalar(trek_exp(trek_neg(trek_square(x))), -1.1283791670955125739)) /* -2 / sqrt(pi) */
+SLOPE(erfinv, trek_mul_scalar(trek_exp(trek_square(trek_erfinv(x))), 0.88622692545275801365))
+SLOPE(exp2, trek_mul_scalar(trek_exp2(x), 0.69314718055994530942))
+SLOPE(lgamma, trek_digamma(x))
+SLOPE(polygamma, trek_polygamma((int64_t)b->attrs->f[0] + 1, x))
+SLOPE(i0, trek_i1(x))
+SLOPE(i0e, trek_sub(trek_i1e(x), trek_mul(trek_sign(x), trek_i0e(x))))
+SLOPE(i1, bessel_1_slope(x, false))
+SLOPE(i1e, bessel_1_slope(x, true))
+SLOPE(log_ndtr, log_ndtr_slope(x))
 
 /* --- with numbers ------------------------------------------------------------------- */
 

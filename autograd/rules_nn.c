@@ -255,7 +255,7 @@ trek_status trek_rule_adaptive_avg_pool2d(trek_backward_call *b)
 trek_status trek_rule_adaptive_avg_pool2d_backward(trek_backward_call *b)
 {
     trek_shape shape = trek_rule_shape(b, 0);
-    return trek_rule_give(b, trek_apply_adaptive_avg_pool2d(b->grad, shape.sizes[2], shape.sizes[3]));
+    return trek_rule_give(b, trek_adaptive_avg_pool2d(b->grad, shape.sizes[2], shape.sizes[3]));
 }
 
 /* Each is the other's transpose, with the same numbers. */

@@ -9,7 +9,6 @@
 #include "autograd/ops.h"
 #include "autograd/rows.h"
 #include "autograd/tape_internal.h"
-#include "tensor/pointwise.h"
 
 static bool floats(const char *name, const trek_var *x)
 {
@@ -169,20 +168,6 @@ trek_var *trek_ndtr(trek_var *x)
     trek_var *scaled_x = trek_mul_scalar(trek_cast(x, wide(dtype)), -0.70710678118654752440);
     return trek_cast(trek_mul_scalar(trek_erfc(scaled_x), 0.5), dtype);
 }
-
-/* --- kinds of one op ------------------------------------------------------------------------------------- */
-
-static trek_var *special(const char *name, trek_var *x, int kind)
-{
-    TREK_NEEDED(name, x);
-    const char *before = trek_op_calling(name);
-    return trek_op_called_end(before, trek_apply_pointwise(trek_cast(x, common(x, NULL, NULL)), kind, 0, 0));
-}
-trek_var *trek_log_ndtr(trek_var *x) { return special("log_ndtr", x, TREK_POINTWISE_log_ndtr); }
-trek_var *trek_i0(trek_var *x) { return special("i0", x, TREK_POINTWISE_i0); }
-trek_var *trek_i0e(trek_var *x) { return special("i0e", x, TREK_POINTWISE_i0e); }
-trek_var *trek_i1(trek_var *x) { return special("i1", x, TREK_POINTWISE_i1); }
-trek_var *trek_i1e(trek_var *x) { return special("i1e", x, TREK_POINTWISE_i1e); }
 
 static trek_var *incomplete_gamma(const char *name, trek_var *a, trek_var *x, bool upper)
 {

@@ -137,8 +137,9 @@ trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n_inputs, c
 trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs, trek_var **outs,
                             int n);
 
-/* trek_apply_x: every row on variables, including internal ones; the public trek_x are these. */
+/* trek_apply_x runs row x on variables. Rows that are public have trek_x instead. */
 #define TREK_OP(name, signature, ...) trek_var *trek_apply_##name(TREK_PARAMS_##signature(trek_var));
+#define TREK_PUBLIC_OP(name, signature, ...)
 #include "tensor/ops.def"
 #undef TREK_OP
 

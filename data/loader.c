@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "data/batch_here.h"
 #include "data/loader_internal.h"
 #include "data/loader_position.h"
 #include "data/prefetch_internal.h"
@@ -51,6 +52,8 @@ static _Thread_local struct {
     uint64_t id; /* of the loader; 0 for none */
     trek_scope scope;
 } outermost;
+
+_Thread_local trek_batch_slot trek_batch_here = { .rows = -1 };
 
 static bool scope_is_open(trek_scope scope)
 {
@@ -192,9 +195,9 @@ static void end_batch(trek_loader *l)
         l->batch.vars[k] = NULL;
     }
     if (l->batch.given) {
-        trek_rank_here.batch_rows = -1;
-        trek_rank_here.batch_loader = NULL;
-        trek_rank_here.batch_digest = 0;
+        trek_batch_here.rows = -1;
+        trek_batch_here.loader = NULL;
+        trek_batch_here.digest = 0;
     }
     l->batch.n = 0;
     l->batch.given = l->batch.unread = false;
@@ -335,7 +338,7 @@ static trek_status fetch(trek_loader *l)
     trek_status status = l->prefetch ? trek_prefetch_take(l->prefetch, &l->fetched)
                                      : trek_fetched_fill(l->fetched, &l->plan, l->epoch, l->position, NULL);
     trek_trace_end("loader wait", start, l->position);
-    trek_rank_here.loader_ns += trek_clock_ns() - began;
+    trek_batch_here.loader_ns += trek_clock_ns() - began;
     return status;
 }
 
@@ -347,11 +350,11 @@ static void give(trek_loader *l, int64_t n, int64_t first, int64_t global, const
     l->batch.global = global;
     l->batch.indices = indices;
     l->batch.window = false;
-    trek_rank_here.batch_rows = n;
-    trek_rank_here.batch_first = first;
-    trek_rank_here.batch_global = global;
-    trek_rank_here.batch_loader = l;
-    trek_rank_here.batch_digest = l->digest;
+    trek_batch_here.rows = n;
+    trek_batch_here.first = first;
+    trek_batch_here.global = global;
+    trek_batch_here.loader = l;
+    trek_batch_here.digest = l->digest;
 }
 
 static trek_status make_vars(trek_loader *l)
@@ -507,7 +510,7 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
         return NULL;
     }
     give_unread(l, left < size ? left : size, 0, left < size ? left : size, batches);
-    trek_rank_here.batch_rows = -1; /* no forward of the caller covers it */
+    trek_batch_here.rows = -1; /* no forward of the caller covers it */
     l->batch.window = true;
     return &l->batch;
 }

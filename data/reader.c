@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "data/batch_here.h"
 #include "data/loader_internal.h"
-#include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
 #include "tensor/trace.h"
 
@@ -181,7 +181,7 @@ trek_batch *trek_reader_next(trek_reader *r)
     trek_status status = r->prefetch ? trek_prefetch_take(r->prefetch, &r->fetched)
         : trek_fetched_fill(r->fetched, &r->plan, r->epoch, r->next, r->is_cut ? &r->cut : NULL);
     trek_trace_end("loader wait", start, r->next);
-    trek_rank_here.fed_ns += trek_clock_ns() - began;
+    trek_batch_here.fed_ns += trek_clock_ns() - began;
     r->running = status == TREK_OK;
     if (status != TREK_OK)
         return NULL;

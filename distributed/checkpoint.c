@@ -26,6 +26,7 @@
 #include "tensor/print.h"
 #include "tensor/random_internal.h"
 #include "tensor/rank_context.h"
+#include "tensor/try_internal.h"
 
 #define OWN TREK_STATE_OWN
 #define OF_OPTIMIZER OWN "optimizer."
@@ -385,27 +386,20 @@ static trek_status take_plan(const restoring *r)
 /* First does what needs memory or threads. */
 static trek_status commit(restoring *r)
 {
-    trek_status status = TREK_OK;
     trek_grad_scaler *scaler = trek_graph_scaler(r->graph);
     if (r->s && r->s->pace.workload)
-        status = take_plan(r);
-    if (status == TREK_OK && r->loader)
-        status = trek_loader_seek(r->loader, r->place[LOADER_EPOCH], r->place[LOADER_BATCH]);
-    if (status == TREK_OK && scaler && r->has_scaler)
-        status = trek_grad_scaler_load(scaler, &r->scaler);
-    if (status == TREK_OK)
-        status = trek_state_loading_commit(r->loading);
-    if (status == TREK_OK)
-        status = trek_graph_parameters_changed(r->graph);
-    if (status == TREK_OK)
-        status = trek_ranks_load_commit(&r->optimizer);
-    if (status == TREK_OK)
-        status = trek_graph_zero_grad(r->graph);
-    if (status == TREK_OK)
-        status = trek_graph_reset_state(r->graph);
-    if (status == TREK_OK)
-        take_counts(r);
-    return status;
+        TRY(take_plan(r));
+    if (r->loader)
+        TRY(trek_loader_seek(r->loader, r->place[LOADER_EPOCH], r->place[LOADER_BATCH]));
+    if (scaler && r->has_scaler)
+        TRY(trek_grad_scaler_load(scaler, &r->scaler));
+    TRY(trek_state_loading_commit(r->loading));
+    TRY(trek_graph_parameters_changed(r->graph));
+    TRY(trek_ranks_load_commit(&r->optimizer));
+    TRY(trek_graph_zero_grad(r->graph));
+    TRY(trek_graph_reset_state(r->graph));
+    take_counts(r);
+    return TREK_OK;
 }
 
 static void end(restoring *r)

@@ -31,6 +31,7 @@
 #include "distributed/team/settings.h"
 #include "graph/graph_internal.h"
 #include "graph/tree.h"
+#include "tensor/try_internal.h"
 
 /* --- making ------------------------------------------------------------------------------- */
 
@@ -91,22 +92,17 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
 /* Makes the step of a team, with the other processes of its job. */
 static trek_status make_step(trek_step *s, const trek_ranks_opts *opts)
 {
-    trek_status status = trek_ranks_plan_shards(s);
-    if (status == TREK_OK)
-        status = join_processes(s);
-    if (status == TREK_OK)
-        status = trek_ranks_list_devices(&s->job, s->team->ranks);
-    if (status == TREK_OK)
-        status = check_sharers(s);
-    if (status == TREK_OK)
-        status = opts->averages ? trek_averaging_begin(s, opts->divergence_threshold) : trek_overlap_plan(s);
-    if (status == TREK_OK)
-        status = trek_ranks_constants(s);
-    if (status == TREK_OK && s->grain > 0)
-        status = trek_grains_make(s);
-    if (status == TREK_OK && s->grain > 0)
-        status = trek_digests_make(s, opts->digests);
-    return status == TREK_OK ? make_workload(s, opts) : status;
+    TRY(trek_ranks_plan_shards(s));
+    TRY(join_processes(s));
+    TRY(trek_ranks_list_devices(&s->job, s->team->ranks));
+    TRY(check_sharers(s));
+    TRY(opts->averages ? trek_averaging_begin(s, opts->divergence_threshold) : trek_overlap_plan(s));
+    TRY(trek_ranks_constants(s));
+    if (s->grain > 0) {
+        TRY(trek_grains_make(s));
+        TRY(trek_digests_make(s, opts->digests));
+    }
+    return make_workload(s, opts);
 }
 
 static const trek_stepper_class ranks_class;
@@ -124,7 +120,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     }
     bool sites = opts->averages && opts->sites && opts->comm;
     trek_team_opts team = { .shared = opts->shared && (!opts->averages || (sites && local_ranks > 1)), .sharers = 1,
-                            .bucket_bytes = opts->bucket_bytes, .comm = opts->comm, .slowdowns = opts->slowdowns };
+                            .bucket_bytes = opts->bucket_bytes, .comm = opts->comm };
     if (opts->shards && (opts->comm || !team.shared))
         team.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
     trek_step *s = &own->step;

@@ -29,7 +29,6 @@ typedef struct trek_ranks_opts {
     int overlap;                  /* 0: if the engine progresses by itself; 1: always between processes; TREK_OFF: never */
     trek_comm *comm;              /* among processes; the stepper takes a handle. NULL: one process */
     const trek_workload_opts *workload;
-    const trek_slowdown *slowdowns; /* [ranks of this process] copied; NULL: none */
 } trek_ranks_opts;
 trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts);
 /* Returns the step of a graph that trains on several ranks or processes; NULL otherwise. */

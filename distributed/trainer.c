@@ -437,7 +437,7 @@ static trek_status make_ranks(setup *s)
     trek_workload_opts workload = workload_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
-                             .slowdowns = s->opts.slowdowns, .comm = s->comm,
+                             .comm = s->comm,
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard_optimizer, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,

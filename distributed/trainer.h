@@ -129,8 +129,6 @@ typedef struct trek_trainer_opts {
     /* Decisions of an earlier run that are used instead of measured ones; copied. Counts need windows: a pass of another loop
      * is then an error ARGUMENT. Default NULL. */
     const struct trek_plan *plan;
-    /* Makes ranks of this process slower, one entry each, for examples; copied; default NULL. */
-    const struct trek_slowdown *slowdowns;
     /* The communicator of the job's processes, of which setup takes its own handle. Default: trek_comm_init(NULL) if the
      * environment describes more than one process. */
     struct trek_comm *comm;

@@ -8,7 +8,10 @@
  * equal: each rank gets the same part of each batch, and the fast ranks wait for the slow ones. shares: the parts of each batch
  * follow measured times. windows (El Che): each rank makes steps with whole batches at its own pace, and all ranks average after
  * a window. --slow: for each rank the factor by which a batch takes longer; there are as many ranks as factors. */
+#define _POSIX_C_SOURCE 200809L /* NOLINT(bugprone-reserved-identifier): it is for this */
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "digits.h"
 #include "training.h"
@@ -19,7 +22,7 @@ typedef struct options {
     training common;
     const char *mode, *slow;
     int ranks;
-    trek_slowdown slowdowns[MOST_RANKS];
+    double factors[MOST_RANKS];
 } options;
 
 static trek_graph *build_model(trek_device device, void *arg)
@@ -57,7 +60,7 @@ static void tell(const options *o, const trek_epoch_metrics *m)
         const trek_rank_metrics *rank = &m->per_rank[r];
         double all = rank->compute_s + rank->waiting_s;
         printf("  rank %d, slowed by %g: %5.1f%% of the samples, computes %5.1f%% of the time\n", r,
-               o->slowdowns[r % o->ranks].factor,
+               o->factors[r % o->ranks],
                100 * rank->share, all > 0 ? 100 * rank->compute_s / all : 0);
     }
     fflush(stdout);
@@ -79,7 +82,7 @@ static void train(const options *o, trek_dataset *digits, trek_dataset *test, bo
         .evaluation        = test,
         .evaluation_batch  = 500,
         .policy            = windows ? TREK_POLICY_CADENCE : TREK_POLICY_SYNC,
-        .trainer           = { .ranks = o->ranks, .slowdowns = o->slowdowns, .anchor = windows ? 2 : 0,
+        .trainer           = { .ranks = o->ranks, .anchor = windows ? 2 : 0,
                                .max_anchor = windows ? 8 : 0, .balance = shares ? 1 : windows ? 0 : TREK_OFF,
                                .average = windows ? TREK_AVERAGE_PARAMETERS : TREK_AVERAGE_GRADIENTS },
         .checkpoint_folder = o->common.checkpoint,
@@ -107,18 +110,21 @@ static void train(const options *o, trek_dataset *digits, trek_dataset *test, bo
 
 /* --- the program -------------------------------------------------------------------------------- */
 
-/* Reads "1,1,3", a factor for each rank. Returns false if the text is not such a list. */
+/* Reads "1,1,3", a factor for each rank, and hands them to trek: "1s,1s,3s", ranks that sleep as if they waited for a slower
+ * device. Returns false if the text is not such a list. */
 static bool read_factors(options *o)
 {
+    char text[MOST_RANKS * 16] = "";
     const char *at = o->slow;
     for (o->ranks = 0; o->ranks < MOST_RANKS; at++) {
         char *end;
         double factor = strtod(at, &end);
         if (end == at || !(factor >= 1 && factor <= 1000) || (*end != ',' && *end != '\0'))
             return false;
-        o->slowdowns[o->ranks++] = (trek_slowdown){ .factor = factor, .sleep = true }; /* as a rank that waits for a device */
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%gs", o->ranks > 0 ? "," : "", factor);
+        o->factors[o->ranks++] = factor;
         if (*end == '\0')
-            return true;
+            return setenv("TREK_SLOWDOWN", text, 1) == 0;
         at = end;
     }
     return false;

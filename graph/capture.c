@@ -122,26 +122,26 @@ static void clear(struct trek_captures *c)
     c->problem[0] = 0;
 }
 
-void trek_captures_free(trek_graph *graph)
+static void free_captures(trek_graph *graph)
 {
-    if (!graph->captures)
-        return;
     clear(graph->captures);
     trek_free(graph->captures);
     graph->captures = NULL;
 }
 
-bool trek_captures_drop(trek_graph *graph)
+static bool drop_captures(trek_graph *graph)
 {
     struct trek_captures *c = graph->captures;
-    if (c && c->present)
+    if (c->present)
         return false;
-    for (int k = 0; c && k < c->n_records; k++) {
+    for (int k = 0; k < c->n_records; k++) {
         drop_recording(c->records[k]);
         c->records[k]->runs_left = FIRST_RUNS;
     }
     return true;
 }
+
+static const trek_captures_class captures_class = { free_captures, drop_captures };
 
 static struct trek_captures *captures_of(trek_graph *graph, const char *function)
 {
@@ -151,6 +151,7 @@ static struct trek_captures *captures_of(trek_graph *graph, const char *function
     }
     if (!graph->captures)
         graph->captures = trek_calloc(1, sizeof *graph->captures);
+    graph->captures_class = &captures_class;
     return graph->captures;
 }
 

@@ -89,7 +89,8 @@ static void free_parts(trek_module *self)
     const trek_graph_watch *watch = trek_graph_watched();
     if (watch)
         watch->freed(graph);
-    trek_captures_free(graph);
+    if (graph->captures)
+        graph->captures_class->free(graph);
     if (graph->stepper)
         graph->stepper->klass->free(graph->stepper);
     trek_grad_scaler_free(&graph->scaler);
@@ -177,7 +178,7 @@ trek_status trek_graph_set_stepper(trek_graph *graph, trek_stepper *stepper)
             stepper->klass->free(stepper);
         return trek_fail_missing("graph_set_stepper", graph ? "stepper" : "graph");
     }
-    if (!trek_captures_drop(graph)) {
+    if (graph->captures && !graph->captures_class->drop(graph)) {
         stepper->klass->free(stepper);
         return trek_fail(
             TREK_ERR_STATE,

@@ -131,6 +131,12 @@ typedef struct trek_graph_settings {
         stop_agreed; /* of this graph's training, in addition to trek_request_stop: agreed at the same step on all processes */
 } trek_graph_settings;
 
+/* What a graph does with the captured steps that it owns. */
+typedef struct trek_captures_class {
+    void (*free)(struct trek_graph *graph); /* before the stepper, whose memory they use */
+    bool (*drop)(struct trek_graph *graph); /* what was recorded, so that the stepper can be freed; false: a step function runs */
+} trek_captures_class;
+
 struct trek_graph {
     trek_module base;         /* must be the first member */
     trek_graph_layout layout;
@@ -144,7 +150,8 @@ struct trek_graph {
     bool fp8;                 /* trek_graph_set_amp has made its products 8-bit products, */
     trek_fp8_opts fp8_opts;   /* with these options */
     trek_grad_scaler *scaler; /* NULL: the loss is not scaled */
-    struct trek_captures *captures; /* capture.c; NULL: none yet */
+    struct trek_captures *captures; /* capture.c; NULL: none yet; */
+    const trek_captures_class *captures_class; /* what the graph does with them */
     int n_below, cap_below;
     struct trek_graph **below; /* capture.c; NULL: none yet */
     bool *unjoined;           /* [tags] whether the ranks' values could not be joined; NULL: none so far */
@@ -177,9 +184,6 @@ void trek_graph_put_tag(struct trek_graph *graph, int k, trek_var *value);
 trek_status trek_graph_unjoin_tag(struct trek_graph *graph, int k); /* sets no value: the ranks' values do not fit together */
 
 void trek_observations_free(struct trek_graph *graph);
-void trek_captures_free(struct trek_graph *graph); /* before the stepper, whose memory captured steps use */
-/* Drops what was recorded, so that the stepper can be freed. Returns false if a step function is running. */
-bool trek_captures_drop(struct trek_graph *graph);
 
 /* Returns the index of a name of tags or inputs, or -1. */
 int trek_graph_find_name(const trek_graph_name *names, int n, const char *name);

@@ -6,7 +6,6 @@
 #include "graph/graph_internal.h"
 #include "graph/metric_internal.h"
 #include "graph/observe.h"
-#include "tensor/rank_context.h"
 
 struct trek_observation {
     char *name;
@@ -29,11 +28,9 @@ typedef struct trek_recording {
     double rows;
 } trek_recording;
 trek_recording trek_recording_begin(trek_recording to);
+extern _Thread_local trek_recording trek_recording_here;
 /* Returns whether the calling thread runs that graph's training function. */
-static inline bool trek_recording_of(const trek_graph *graph)
-{
-    return trek_rank_context_mine && trek_rank_context_mine->recording == graph;
-}
+static inline bool trek_recording_of(const trek_graph *graph) { return trek_recording_here.graph == graph; }
 
 trek_observation *trek_observation_find(const trek_graph *graph, const char *name); /* returns NULL if there is none */
 /* Adds a sum of values with total weight `weight`, as a training function does. */

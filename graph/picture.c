@@ -10,6 +10,7 @@
 #include "graph/timeline_times.h"
 #include "nn/pointer_map.h"
 #include "nn/watch.h"
+#include "tensor/try_internal.h"
 
 enum { MOST_CHILDREN = 8, MOST_DETAILS = 128 };
 
@@ -131,21 +132,16 @@ static trek_status describe_module(trek_picture_node *node, const sources *s, co
                                    const trek_graph_layout *l, int index)
 {
     trek_module *module = from->module;
-    trek_status status = from->label ? add_line(node, trek_strdup(from->label)) : TREK_OK;
-    if (status == TREK_OK)
-        status = add_line(node, class_text(module));
-    if (status == TREK_OK)
-        status = add_tags(node, l, index);
+    if (from->label)
+        TRY(add_line(node, trek_strdup(from->label)));
+    TRY(add_line(node, class_text(module)));
+    TRY(add_tags(node, l, index));
     node->n_head = node->n_lines;
-    if (status == TREK_OK && s->opts.params && trek_module_param_count(module) > 0)
-        status = add_line(node, trek_format("%lld parameters", (long long)trek_module_param_count(module)));
-    if (status == TREK_OK)
-        status = add_shape(node, s, module);
-    if (status == TREK_OK)
-        status = add_time(node, s);
-    if (status == TREK_OK && s->opts.children && !trek_graph_of(module))
-        status = add_children(node, module);
-    return status;
+    if (s->opts.params && trek_module_param_count(module) > 0)
+        TRY(add_line(node, trek_format("%lld parameters", (long long)trek_module_param_count(module))));
+    TRY(add_shape(node, s, module));
+    TRY(add_time(node, s));
+    return s->opts.children && !trek_graph_of(module) ? add_children(node, module) : TREK_OK;
 }
 
 /* --- boxes and arrows ---------------------------------------------------------------- */

@@ -7,23 +7,15 @@
 #include "autograd/var_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
-#include "tensor/rank_context.h"
 
-static trek_recording here(void)
-{
-    const trek_rank_context *context = trek_rank_context_mine;
-    return context ? (trek_recording){ (trek_graph *)(uintptr_t)context->recording, context->recording_rows }
-        : (trek_recording){ NULL, 0 };
-}
+_Thread_local trek_recording trek_recording_here;
 
 trek_recording trek_recording_begin(trek_recording to)
 {
-    trek_recording before = here();
-    trek_rank_here.recording = to.graph;
-    trek_rank_here.recording_rows = to.rows;
+    trek_recording before = trek_recording_here;
+    trek_recording_here = to;
     return before;
 }
-
 
 static trek_status check(const char *function, const char *name)
 {
@@ -33,7 +25,7 @@ static trek_status check(const char *function, const char *name)
         return trek_fail(TREK_ERR_ARGUMENT,
                          "%s: name: \"%s\"; must not be empty, contain a tab or a line break, or begin with \"%s\"", function,
                          name, TREK_MEASURED);
-    if (!here().graph)
+    if (!trek_recording_here.graph)
         return trek_fail(
             TREK_ERR_STATE,
             "%s: \"%s\": no function of trek_graph_set_loss runs on this thread; trek_graph_record records what a loop measures",
@@ -48,13 +40,13 @@ trek_status trek_record_mean(const char *name, double value, double weight)
         return status;
     if (!(weight >= 0) || isinf(weight))
         return trek_fail(TREK_ERR_ARGUMENT, "record_mean: weight: %g for \"%s\"; must be finite and not negative", weight, name);
-    return weight == 0 ? TREK_OK : trek_observation_add(here().graph, name, false, value * weight, weight);
+    return weight == 0 ? TREK_OK : trek_observation_add(trek_recording_here.graph, name, false, value * weight, weight);
 }
 
 trek_status trek_record_sum(const char *name, double value)
 {
     trek_status status = check("record_sum", name);
-    return status == TREK_OK ? trek_observation_add(here().graph, name, true, value, 0) : status;
+    return status == TREK_OK ? trek_observation_add(trek_recording_here.graph, name, true, value, 0) : status;
 }
 
 /* Does not wait for a device: the sum stays there until the point ends. */
@@ -98,7 +90,7 @@ trek_status trek_record_scalar(const char *name, trek_var *value)
         return trek_fail(TREK_ERR_SHAPE, "record_scalar: value: \"%s\" has shape %s; must be a scalar", name,
                          trek_shape_format(trek_var_shape(value), text, sizeof text));
     }
-    return trek_observation_add_scalar(here().graph, name, value, here().rows);
+    return trek_observation_add_scalar(trek_recording_here.graph, name, value, trek_recording_here.rows);
 }
 
 static trek_status record_metric(const char *function, const char *name, const trek_metric_spec *spec, trek_var *pred,
@@ -108,7 +100,7 @@ static trek_status record_metric(const char *function, const char *name, const t
     trek_status status = check(function, name);
     if (status == TREK_OK)
         status = trek_metric_form(function, spec, &form);
-    trek_metric *metric = status == TREK_OK ? trek_observation_metric(here().graph, name, &form) : NULL;
+    trek_metric *metric = status == TREK_OK ? trek_observation_metric(trek_recording_here.graph, name, &form) : NULL;
     if (status == TREK_OK)
         status = metric ? trek_metric_take(function, metric, pred, target, weight) : trek_error_status();
     return status;

@@ -208,7 +208,7 @@ static trek_status record(const trek_graph *graph, trek_graph *owner, const char
 {
     if (!trek_recording_of(graph))
         return trek_graph_record(owner, name, value);
-    double rows = trek_rank_here.recording_rows;
+    double rows = trek_recording_here.rows;
     return rows > 0 ? trek_observation_add(owner, name, false, value * rows, rows) : trek_error_status();
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "autograd/var.h"
+#include "data/batch_here.h"
 #include "data/loader_position.h"
 #include "distributed/trainer.h"
 #include "distributed/trainer_ranks.h"
@@ -17,7 +18,6 @@
 #include "monitor/monitor_internal.h"
 #include "monitor/page.h"
 #include "monitor/registry.h"
-#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 /* LOOK_NS: how often the clock is read if steps are shorter; MOST_PASSED: the maximum number of such steps in between. */
@@ -240,7 +240,7 @@ static void look_at_ranks(trek_monitor *m, trek_graph *graph)
 static const trek_loader *loader_of(const trek_graph *graph)
 {
     const trek_loader *own = graph->graph_loader ? graph->graph_loader->loader : NULL;
-    return own ? own : trek_rank_here.batch_loader;
+    return own ? own : trek_batch_here.loader;
 }
 
 /* Runs in every step, because the position may be needed when the loader is gone. */

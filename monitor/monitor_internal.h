@@ -44,7 +44,8 @@ struct trek_monitor {
     int file;                        /* -1 if there is none */
     int events;                      /* TensorBoard's; -1 if there is none */
     int64_t events_step;             /* the last step reported there */
-    bool warned, torn;               /* torn: the file does not end with a whole line */
+    atomic_bool warned;
+    bool torn;                       /* the file does not end with a whole line */
     int process, processes;
     char *run, *program;
     double started;

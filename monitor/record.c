@@ -85,10 +85,9 @@ static trek_status make_folders(const char *path)
 /* Warns once for each monitor, and not while holding its lock, because the message comes back as a record. */
 static void warn(trek_monitor *m, int error)
 {
-    if (!m->warned)
+    if (!atomic_exchange(&m->warned, true))
         trek_log_message(TREK_LOG_LEVEL_WARNING, "the watched run cannot be written to %s: %s; training continues", m->file_path,
                          error ? strerror(error) : "its folder was removed");
-    m->warned = true;
 }
 
 void trek_monitor_open(trek_monitor *m)

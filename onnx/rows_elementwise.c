@@ -317,46 +317,47 @@ static const char *hardsigmoid(trek_onnx *x, const char *a)
     return y;
 }
 
-static void pointwise(trek_onnx *x, const char **outs)
+#define IN trek_onnx_in(x, 0)
+#define S trek_onnx_f(x, 0)
+static void hardshrink_row(trek_onnx *x, const char **outs) { outs[0] = shrink(x, IN, S, 0); }
+static void softshrink_row(trek_onnx *x, const char **outs) { outs[0] = shrink(x, IN, S, S); }
+static void hardsigmoid_row(trek_onnx *x, const char **outs) { outs[0] = hardsigmoid(x, IN); }
+static void hardtanh_row(trek_onnx *x, const char **outs)
 {
-    const char *a = trek_onnx_in(x, 0);
-    int64_t kind = trek_onnx_i(x, 0);
-    double s = trek_onnx_f(x, 0), t = trek_onnx_f(x, 1);
-    switch (kind) {
-    case TREK_POINTWISE_hardshrink: outs[0] = shrink(x, a, s, 0); return;
-    case TREK_POINTWISE_softshrink: outs[0] = shrink(x, a, s, s); return;
-    case TREK_POINTWISE_hardsigmoid: outs[0] = hardsigmoid(x, a); return;
-    case TREK_POINTWISE_hardtanh: outs[0] = trek_onnx_3(x, "Clip", a, number(x, s), number(x, t)); return;
-    case TREK_POINTWISE_hardswish: outs[0] = trek_onnx_1(x, "HardSwish", a); return;
-    case TREK_POINTWISE_logsigmoid:
-        outs[0] = trek_onnx_1(x, "Neg", trek_onnx_1(x, "Softplus", trek_onnx_1(x, "Neg", a)));
-        return;
-    case TREK_POINTWISE_selu: outs[0] = selu(x, a); return;
-    case TREK_POINTWISE_celu:
-        outs[0] = trek_onnx_2(x, "Mul", with_float(x, "Elu", trek_onnx_2(x, "Div", a, number(x, s)), "alpha", 1), number(x, s));
-        if (s < 0) /* a negative scale exchanges the halves */
-            trek_onnx_refuse(x, "celu of a negative alpha");
-        return;
-    case TREK_POINTWISE_elu: outs[0] = with_float(x, "Elu", a, "alpha", s); return;
-    case TREK_POINTWISE_leaky_relu: outs[0] = with_float(x, "LeakyRelu", a, "alpha", s); return;
-    case TREK_POINTWISE_mish:
-        outs[0] = trek_onnx_2(x, "Mul", a, trek_onnx_1(x, "Tanh", trek_onnx_1(x, "Softplus", a)));
-        return;
-    case TREK_POINTWISE_softsign: outs[0] = trek_onnx_1(x, "Softsign", a); return;
-    case TREK_POINTWISE_tanhshrink: outs[0] = trek_onnx_2(x, "Sub", a, trek_onnx_1(x, "Tanh", a)); return;
-    case TREK_POINTWISE_threshold:
-        outs[0] = trek_onnx_3(x, "Where", trek_onnx_2(x, "Greater", a, number(x, s)), a, number(x, t));
-        return;
-    case TREK_POINTWISE_asinh: outs[0] = trek_onnx_1(x, "Asinh", a); return;
-    case TREK_POINTWISE_acosh: outs[0] = trek_onnx_1(x, "Acosh", a); return;
-    case TREK_POINTWISE_atanh: outs[0] = trek_onnx_1(x, "Atanh", a); return;
-    case TREK_POINTWISE_exp2: outs[0] = trek_onnx_2(x, "Pow", number(x, 2), a); return;
-    case TREK_POINTWISE_erfc: outs[0] = trek_onnx_2(x, "Sub", number(x, 1), trek_onnx_1(x, "Erf", a)); return;
-    default:
-        trek_onnx_refuse(x, "ONNX does not have this function (erfinv, lgamma, polygamma, i0, i0e, i1, i1e, log_ndtr)");
-        return;
-    }
+    outs[0] = trek_onnx_3(x, "Clip", IN, number(x, S), number(x, trek_onnx_f(x, 1)));
 }
+static void logsigmoid_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_1(x, "Neg", trek_onnx_1(x, "Softplus", trek_onnx_1(x, "Neg", IN)));
+}
+static void selu_row(trek_onnx *x, const char **outs) { outs[0] = selu(x, IN); }
+static void celu_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_2(x, "Mul", with_float(x, "Elu", trek_onnx_2(x, "Div", IN, number(x, S)), "alpha", 1), number(x, S));
+    if (S < 0) /* a negative scale exchanges the halves */
+        trek_onnx_refuse(x, "celu of a negative alpha");
+}
+static void elu_row(trek_onnx *x, const char **outs) { outs[0] = with_float(x, "Elu", IN, "alpha", S); }
+static void leaky_relu_row(trek_onnx *x, const char **outs) { outs[0] = with_float(x, "LeakyRelu", IN, "alpha", S); }
+static void mish_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_2(x, "Mul", IN, trek_onnx_1(x, "Tanh", trek_onnx_1(x, "Softplus", IN)));
+}
+static void tanhshrink_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_2(x, "Sub", IN, trek_onnx_1(x, "Tanh", IN));
+}
+static void threshold_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_3(x, "Where", trek_onnx_2(x, "Greater", IN, number(x, S)), IN, number(x, trek_onnx_f(x, 1)));
+}
+static void exp2_row(trek_onnx *x, const char **outs) { outs[0] = trek_onnx_2(x, "Pow", number(x, 2), IN); }
+static void erfc_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_2(x, "Sub", number(x, 1), trek_onnx_1(x, "Erf", IN));
+}
+#undef IN
+#undef S
 
 const trek_onnx_row trek_onnx_rows_elementwise[] = {
     { TREK_OP_neg, plain, "Neg" }, { TREK_OP_abs, plain, "Abs" }, { TREK_OP_sign, plain, "Sign" },
@@ -386,6 +387,13 @@ const trek_onnx_row trek_onnx_rows_elementwise[] = {
     { TREK_OP_minimum, both, "Min" }, { TREK_OP_remainder, remainder_row, NULL }, { TREK_OP_fmod, fmod_row, NULL },
     { TREK_OP_div_rounded, divided, NULL }, { TREK_OP_hypot, hypot_row, NULL }, { TREK_OP_atan2, atan2_row, NULL },
     { TREK_OP_copysign, copysign_row, NULL }, { TREK_OP_relu, relu, NULL }, { TREK_OP_gelu, gelu, NULL },
-    { TREK_OP_softplus, softplus, NULL }, { TREK_OP_pointwise, pointwise, NULL },
+    { TREK_OP_softplus, softplus, NULL }, { TREK_OP_hardshrink, hardshrink_row, NULL },
+    { TREK_OP_softshrink, softshrink_row, NULL }, { TREK_OP_hardsigmoid, hardsigmoid_row, NULL },
+    { TREK_OP_hardtanh, hardtanh_row, NULL }, { TREK_OP_hardswish, plain, "HardSwish" },
+    { TREK_OP_logsigmoid, logsigmoid_row, NULL }, { TREK_OP_selu, selu_row, NULL }, { TREK_OP_celu, celu_row, NULL },
+    { TREK_OP_elu, elu_row, NULL }, { TREK_OP_leaky_relu, leaky_relu_row, NULL }, { TREK_OP_mish, mish_row, NULL },
+    { TREK_OP_softsign, plain, "Softsign" }, { TREK_OP_tanhshrink, tanhshrink_row, NULL },
+    { TREK_OP_threshold, threshold_row, NULL }, { TREK_OP_asinh, plain, "Asinh" }, { TREK_OP_acosh, plain, "Acosh" },
+    { TREK_OP_atanh, plain, "Atanh" }, { TREK_OP_exp2, exp2_row, NULL }, { TREK_OP_erfc, erfc_row, NULL },
     { 0, NULL, NULL },
 };

@@ -155,14 +155,14 @@ static double number_of(trek_var *var, trek_scope scope)
     return value;
 }
 
-double trek_lbfgs_dot(const trek_tensor *a, const trek_tensor *b)
+static double dot(const trek_tensor *a, const trek_tensor *b)
 {
     trek_scope scope = begin();
     trek_var *x = var_of(a), *y = var_of(b);
     return number_of(x && y ? trek_sum(trek_mul(x, y), trek_dims_all(), false) : NULL, scope);
 }
 
-double trek_lbfgs_largest(const trek_tensor *a)
+static double largest(const trek_tensor *a)
 {
     trek_scope scope = begin();
     trek_var *x = var_of(a);
@@ -255,13 +255,13 @@ static double evaluate(trek_lbfgs *l, trek_closure_fn closure, void *arg, trek_t
     return sign * loss;
 }
 
-trek_lbfgs_point trek_lbfgs_evaluate(trek_lbfgs_line *line, double t)
+static trek_lbfgs_point evaluate_on(trek_lbfgs_line *line, double t)
 {
     trek_lbfgs_point p = { .t = t };
     line->evaluations++;
     if (spread(line->lbfgs, line->x, t, line->d) == TREK_OK)
         p.loss = evaluate(line->lbfgs, line->closure, line->arg, &p.grad);
-    p.slope = trek_lbfgs_dot(p.grad, line->d);
+    p.slope = dot(p.grad, line->d);
     return p;
 }
 
@@ -269,7 +269,7 @@ trek_lbfgs_point trek_lbfgs_evaluate(trek_lbfgs_line *line, double t)
 static void remember(trek_lbfgs *l, const trek_tensor *grad)
 {
     trek_tensor *y = combined(1, grad, -1, l->prev_grad), *s = combined(l->t, l->d, 0, NULL);
-    double ys = trek_lbfgs_dot(y, s);
+    double ys = dot(y, s);
     if (!(ys > 1e-10)) {
         trek_tensor_release(y);
         trek_tensor_release(s);
@@ -288,7 +288,7 @@ static void remember(trek_lbfgs *l, const trek_tensor *grad)
     l->dirs[l->n_old] = y;
     l->steps[l->n_old] = s;
     l->ro[l->n_old++] = 1 / ys;
-    l->h_diag = ys / trek_lbfgs_dot(y, y);
+    l->h_diag = ys / dot(y, y);
 }
 
 /* Returns the approximate inverse Hessian, from the pairs, times the negative gradient. */
@@ -296,13 +296,13 @@ static trek_tensor *direction(trek_lbfgs *l, const trek_tensor *grad)
 {
     trek_tensor *q = combined(-1, grad, 0, NULL);
     for (int k = l->n_old - 1; k >= 0; k--) {
-        l->al[k] = trek_lbfgs_dot(l->steps[k], q) * l->ro[k];
+        l->al[k] = dot(l->steps[k], q) * l->ro[k];
         replace(&q, combined(1, q, -l->al[k], l->dirs[k]));
     }
     if (l->n_old > 0 || l->h_diag != 1)
         replace(&q, combined(l->h_diag, q, 0, NULL));
     for (int k = 0; k < l->n_old; k++) {
-        double be = trek_lbfgs_dot(l->dirs[k], q) * l->ro[k];
+        double be = dot(l->dirs[k], q) * l->ro[k];
         replace(&q, combined(1, q, l->al[k] - be, l->steps[k]));
     }
     return q;
@@ -319,8 +319,9 @@ typedef struct progress {
 /* Moves along d: by a line search, or by the step length t. After the last iteration the loss is not needed. */
 static void go(trek_lbfgs *l, progress *p, double slope)
 {
-    trek_lbfgs_line line = { l, p->closure, p->arg, gather(l, value_of, 1), l->d, 0 };
+    trek_lbfgs_line line = { evaluate_on, l, p->closure, p->arg, gather(l, value_of, 1), l->d, 0, 0 };
     if (l->opts.strong_wolfe) {
+        line.largest = largest(l->d);
         trek_lbfgs_point start = { 0, p->loss, slope, p->grad };
         trek_lbfgs_point end = trek_lbfgs_search(&line, start, l->t, l->opts.max_eval - p->evaluations);
         l->t = end.t;
@@ -348,14 +349,14 @@ static bool iterate(trek_lbfgs *l, progress *p)
     replace(&l->prev_grad, trek_tensor_retain(p->grad));
     l->prev_loss = p->loss;
     l->t = first ? fmin(1, 1 / sum_of_sizes(p->grad)) * l->opts.lr : l->opts.lr;
-    double slope = trek_lbfgs_dot(p->grad, l->d);
+    double slope = dot(p->grad, l->d);
     if (trek_error_status() != TREK_OK || slope > -l->opts.tolerance_change)
         return false;
     go(l, p, slope);
     if (trek_error_status() != TREK_OK || p->iteration == l->opts.max_iter || p->evaluations >= l->opts.max_eval)
         return false;
-    return !(trek_lbfgs_largest(p->grad) <= l->opts.tolerance_grad) &&
-           !(trek_lbfgs_largest(l->d) * fabs(l->t) <= l->opts.tolerance_change) &&
+    return !(largest(p->grad) <= l->opts.tolerance_grad) &&
+           !(largest(l->d) * fabs(l->t) <= l->opts.tolerance_change) &&
            !(fabs(p->loss - l->prev_loss) < l->opts.tolerance_change);
 }
 
@@ -369,7 +370,7 @@ trek_status trek_lbfgs_step(trek_lbfgs *l, trek_closure_fn closure, void *arg, d
     p.loss = evaluate(l, closure, arg, &p.grad);
     if (loss)
         *loss = l->opts.maximize ? -p.loss : p.loss;
-    bool there = trek_error_status() != TREK_OK || l->total == 0 || trek_lbfgs_largest(p.grad) <= l->opts.tolerance_grad;
+    bool there = trek_error_status() != TREK_OK || l->total == 0 || largest(p.grad) <= l->opts.tolerance_grad;
     while (!there)
         there = !iterate(l, &p);
     trek_tensor_release(p.grad);

@@ -27,21 +27,20 @@ typedef struct trek_lbfgs_point {
 } trek_lbfgs_point;
 
 typedef struct trek_lbfgs_line {
+    /* Computes loss and gradient at x + t d. */
+    trek_lbfgs_point (*evaluate)(struct trek_lbfgs_line *line, double t);
     trek_lbfgs *lbfgs;
     trek_closure_fn closure;
     void *arg;
     trek_tensor *x;          /* where the line begins */
     const trek_tensor *d;
+    double largest;          /* magnitude in d */
     int evaluations;
 } trek_lbfgs_line;
 
 /* Forgets the curvature information, except for plain numbers. */
 void trek_lbfgs_forget(trek_lbfgs *lbfgs);
 
-double trek_lbfgs_dot(const trek_tensor *a, const trek_tensor *b);
-double trek_lbfgs_largest(const trek_tensor *a);
-/* Computes loss and gradient at x + t d. */
-trek_lbfgs_point trek_lbfgs_evaluate(trek_lbfgs_line *line, double t);
 /* Returns a point that satisfies the strong Wolfe conditions, or the best one found. The search begins at `start`, at
  * t 0, with t as the first guess. */
 trek_lbfgs_point trek_lbfgs_search(trek_lbfgs_line *line, trek_lbfgs_point start, double t, int most);

@@ -53,14 +53,14 @@ static bool flat_enough(const search *s, const trek_lbfgs_point *p) { return fab
 /* Moves outwards until a minimum lies between two points, which `ends` takes over. */
 static void bracket(search *s, double t)
 {
-    trek_lbfgs_point before = copy(s->start), now = trek_lbfgs_evaluate(s->line, t);
+    trek_lbfgs_point before = copy(s->start), now = s->line->evaluate(s->line, t);
     for (; s->iterations < s->most && trek_error_status() == TREK_OK; s->iterations++) {
         s->done = !too_high(s, &now) && !(s->iterations > 1 && now.loss >= before.loss) && flat_enough(s, &now);
         if (s->done || too_high(s, &now) || (s->iterations > 1 && now.loss >= before.loss) || now.slope >= 0)
             break;
         double next = interpolate(&before, &now, now.t + 0.01 * (now.t - before.t), now.t * 10);
         move(&before, now);
-        now = trek_lbfgs_evaluate(s->line, next);
+        now = s->line->evaluate(s->line, next);
     }
     if (s->iterations == s->most)
         move(&before, copy(s->start));
@@ -89,7 +89,7 @@ static double between(search *s)
 static void narrow(search *s)
 {
     int low = s->low, high = 1 - low;
-    trek_lbfgs_point now = trek_lbfgs_evaluate(s->line, between(s));
+    trek_lbfgs_point now = s->line->evaluate(s->line, between(s));
     s->iterations++;
     if (too_high(s, &now) || now.loss >= s->ends[low].loss) {
         move(&s->ends[high], now);
@@ -106,7 +106,7 @@ static void narrow(search *s)
 trek_lbfgs_point trek_lbfgs_search(trek_lbfgs_line *line, trek_lbfgs_point start, double t, int most)
 {
     search s = { .line = line, .start = &start, .most = most };
-    double size = trek_lbfgs_largest(line->d), least = line->lbfgs->opts.tolerance_change;
+    double size = line->largest, least = line->lbfgs->opts.tolerance_change;
     bracket(&s, t);
     s.low = s.ends[0].loss <= s.ends[1].loss ? 0 : 1;
     while (!s.done && s.iterations < most && trek_error_status() == TREK_OK && !(fabs(s.ends[1].t - s.ends[0].t) * size < least))

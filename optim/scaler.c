@@ -116,7 +116,7 @@ static trek_var *present_scale(trek_grad_scaler *scaler, const trek_var *loss)
 trek_var *trek_scaler_seed(trek_grad_scaler *scaler, const trek_var *loss)
 {
     trek_var *scale = present_scale(scaler, loss);
-    return scale && loss->data->ndim > 0 ? trek_apply_reshape(scale, trek_tensor_shape(loss->data)) : scale;
+    return scale && loss->data->ndim > 0 ? trek_reshape(scale, trek_tensor_shape(loss->data)) : scale;
 }
 
 trek_var *trek_grad_scaler_scale(trek_grad_scaler *scaler, trek_var *loss)
@@ -126,7 +126,7 @@ trek_var *trek_grad_scaler_scale(trek_grad_scaler *scaler, trek_var *loss)
     if (scaler->no_scaling)
         return loss;
     trek_var *scale = present_scale(scaler, loss);
-    return scale ? trek_apply_mul(loss, scale) : NULL;
+    return scale ? trek_mul(loss, scale) : NULL;
 }
 
 trek_status trek_grad_scaler_update(trek_grad_scaler *scaler)

@@ -251,7 +251,7 @@ static double value_at(const trek_schedule *s, int64_t step)
     case TREK_SCHEDULE_KIND_LAMBDA:
     case TREK_SCHEDULE_KIND_SEQUENTIAL:
     case TREK_SCHEDULE_KIND_CHAINED:
-        return trek_schedule_composed(s, step);
+        return trek_schedule_composed(s, step, trek_schedule_lr);
     case TREK_SCHEDULE_KIND_NONE:
         break;
     }

@@ -172,7 +172,7 @@ static double lambda(const trek_schedule *s, int64_t step)
     return NAN;
 }
 
-static double part_at(const trek_schedule *s, int k, int64_t step)
+static double part_at(const trek_schedule *s, int k, int64_t step, trek_schedule_value value)
 {
     const trek_schedule_part *p = &s->parts[k];
     trek_schedule one = { .kind = p->kind, .mode = p->mode, .n_milestones = p->n_milestones, .warmup = p->warmup, .lr = p->lr,
@@ -180,18 +180,18 @@ static double part_at(const trek_schedule *s, int k, int64_t step)
     memcpy(one.steps, p->steps, sizeof one.steps);
     memcpy(one.numbers, p->numbers, sizeof one.numbers);
     memcpy(one.milestones, s->milestones + p->first_milestone, (size_t)p->n_milestones * sizeof *one.milestones);
-    return trek_schedule_lr(&one, step - p->begin);
+    return value(&one, step - p->begin);
 }
 
-static double sequential(const trek_schedule *s, int64_t step)
+static double sequential(const trek_schedule *s, int64_t step, trek_schedule_value value)
 {
     int k = s->n_parts - 1;
     while (k > 0 && step < s->parts[k].begin)
         k--;
-    return part_at(s, k, step);
+    return part_at(s, k, step, value);
 }
 
-double trek_schedule_composed(const trek_schedule *s, int64_t step)
+double trek_schedule_composed(const trek_schedule *s, int64_t step, trek_schedule_value value)
 {
     double product = 1;
     switch (s->kind) {
@@ -202,11 +202,11 @@ double trek_schedule_composed(const trek_schedule *s, int64_t step)
     case TREK_SCHEDULE_KIND_LAMBDA:
         return lambda(s, step);
     case TREK_SCHEDULE_KIND_SEQUENTIAL:
-        return sequential(s, step);
+        return sequential(s, step, value);
     default:
         break;
     }
     for (int k = 0; k < s->n_parts; k++)
-        product *= part_at(s, k, step);
+        product *= part_at(s, k, step, value);
     return product;
 }

@@ -5,6 +5,8 @@
 
 #include "optim/schedule.h"
 
-double trek_schedule_composed(const trek_schedule *s, int64_t step);
+/* Returns the value of a schedule that is made of others, whose values come from `value`. */
+typedef double (*trek_schedule_value)(const trek_schedule *s, int64_t step);
+double trek_schedule_composed(const trek_schedule *s, int64_t step, trek_schedule_value value);
 
 #endif

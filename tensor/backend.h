@@ -14,7 +14,7 @@
 TREK_BEGIN
 
 /* The version and the size of the table below and of that in device_comm.h. The size depends on the number of ops. */
-#define TREK_BACKEND_ABI (16 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (17 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work that is done in order. Every thread has its own compute stream on each device that it uses; NULL stands for it
  * wherever a stream is an argument. */

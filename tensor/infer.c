@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "tensor/channels_last.h"
-#include "tensor/pointwise.h"
 #include "tensor/number_internal.h"
 #include "tensor/op.h"
 #include "tensor/op_caller_internal.h"
@@ -90,13 +89,6 @@ static trek_status same_layout(trek_op_call *call, trek_dtype dtype)
 }
 
 trek_status trek_infer_same(trek_op_call *call) { return same_layout(call, dtype_of(call, 0)); }
-trek_status trek_infer_pointwise(trek_op_call *call)
-{
-    int64_t kind = call->attrs.i[0];
-    if (kind < 0 || kind >= TREK_POINTWISE_KINDS)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "kind: %lld; must be an activation", (long long)kind);
-    return trek_infer_same(call);
-}
 
 /* The table's dimensions except the last are broadcast to those of x. */
 trek_status trek_infer_rotary(trek_op_call *call)
@@ -193,7 +185,7 @@ static bool reduced_dims(trek_op_call *call)
     if (listed < 0 || listed > TREK_MAX_DIMS)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "dims: %lld dimensions are listed; must be fewer", (long long)listed), false;
     for (int k = 0; k < listed; k++) {
-        int dim = trek_normalize_dim(i[1 + k], x->ndim, trek_op_called(call->op, &call->attrs));
+        int dim = trek_normalize_dim(i[1 + k], x->ndim, trek_op_called(call->op));
         if (dim < 0)
             return false;
         if (mask >> dim & 1)
@@ -261,7 +253,7 @@ trek_status trek_infer_reduce_arg(trek_op_call *call)
 
 static bool one_dim(trek_op_call *call)
 {
-    int dim = trek_normalize_dim(call->attrs.i[0], call->inputs[0]->ndim, trek_op_called(call->op, &call->attrs));
+    int dim = trek_normalize_dim(call->attrs.i[0], call->inputs[0]->ndim, trek_op_called(call->op));
     call->attrs.i[0] = dim;
     return dim >= 0;
 }

@@ -4,6 +4,7 @@
 #define TREK_TENSOR_INFER_INTERNAL_H
 
 #include "tensor/op.h"
+#include "tensor/try_internal.h"
 
 static inline trek_tensor *input(const trek_op_call *call, int k)
 {
@@ -102,12 +103,5 @@ static inline trek_status need_integer(const trek_op_call *call, const char *nam
         return TREK_OK;
     return trek_op_fail(call, TREK_ERR_DTYPE, "%s: dtype %s; must be an integer dtype", name, trek_dtype_name(t->dtype));
 }
-
-#define TRY(expression)                                                        \
-    do {                                                                       \
-        trek_status status_ = (expression);                                    \
-        if (status_ != TREK_OK)                                                \
-            return status_;                                                    \
-    } while (0)
 
 #endif

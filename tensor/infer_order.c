@@ -12,7 +12,7 @@
 /* Makes the dimension in attrs.i[k] positive. Returns false on failure. */
 static bool take_dim(trek_op_call *call, int k)
 {
-    int dim = trek_normalize_dim(call->attrs.i[k], call->inputs[0]->ndim, trek_op_called(call->op, &call->attrs));
+    int dim = trek_normalize_dim(call->attrs.i[k], call->inputs[0]->ndim, trek_op_called(call->op));
     call->attrs.i[k] = dim;
     return dim >= 0;
 }

@@ -11,7 +11,6 @@
 #include "tensor/debug.h"
 #include "tensor/number_internal.h"
 #include "tensor/op_caller_internal.h"
-#include "tensor/pointwise.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
@@ -36,16 +35,7 @@ const trek_op trek_ops[TREK_OP_COUNT] = {
 
 _Thread_local const char *trek_op_caller;
 
-const char *trek_op_called(const trek_op *op, const trek_attrs *attrs)
-{
-#define NAME(name) #name,
-    static const char *const kinds[] = { TREK_POINTWISE(NAME) };
-#undef NAME
-    if (trek_op_caller)
-        return trek_op_caller;
-    bool of_a_kind = attrs && (op->id == TREK_OP_pointwise || op->id == TREK_OP_pointwise_backward);
-    return of_a_kind && attrs->i[0] >= 0 && attrs->i[0] < TREK_POINTWISE_KINDS ? kinds[attrs->i[0]] : op->name;
-}
+const char *trek_op_called(const trek_op *op) { return trek_op_caller ? trek_op_caller : op->name; }
 
 trek_status trek_op_fail(const trek_op_call *call, trek_status status, const char *format, ...)
 {
@@ -54,7 +44,7 @@ trek_status trek_op_fail(const trek_op_call *call, trek_status status, const cha
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    return trek_fail(status, "%s: %s", trek_op_called(call->op, &call->attrs), message);
+    return trek_fail(status, "%s: %s", trek_op_called(call->op), message);
 }
 
 trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *sizes, trek_dtype dtype)
@@ -124,7 +114,7 @@ static trek_dtype common_dtype(const trek_op_call *call)
 
 static trek_status fail_missing_input(const trek_op_call *call)
 {
-    return trek_fail_missing(trek_op_called(call->op, &call->attrs), "input");
+    return trek_fail_missing(trek_op_called(call->op), "input");
 }
 
 static trek_status fail_devices(const trek_op_call *call, int k)

@@ -17,7 +17,7 @@ static inline const char *trek_op_calling(const char *name)
     return before;
 }
 
-/* Returns what errors of a call name: the caller, the kind if the row has kinds, or the row. */
-const char *trek_op_called(const trek_op *op, const trek_attrs *attrs);
+/* Returns what errors of a call name: the caller, or the row. */
+const char *trek_op_called(const trek_op *op);
 
 #endif

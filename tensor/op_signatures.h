@@ -48,13 +48,6 @@
 #define TREK_PARAMS_UNARY_FLAG(T) T *x, bool flag
 #define TREK_INPUTS_UNARY_FLAG(T) TREK_IN(T, x)
 #define TREK_ATTRS_UNARY_FLAG a->i[0] = flag
-/* i[0] = kind, f[0], f[1] */
-#define TREK_PARAMS_KIND(T) T *x, int64_t kind, double first, double second
-#define TREK_INPUTS_KIND(T) TREK_IN(T, x)
-#define TREK_ATTRS_KIND (a->i[0] = kind, a->f[0] = first, a->f[1] = second)
-#define TREK_PARAMS_BINARY_KIND(T) T *x, T *y, int64_t kind, double first, double second
-#define TREK_INPUTS_BINARY_KIND(T) TREK_IN(T, x, y)
-#define TREK_ATTRS_BINARY_KIND (a->i[0] = kind, a->f[0] = first, a->f[1] = second)
 #define TREK_PARAMS_BINARY_FLAG(T) T *x, T *y, bool flag
 #define TREK_INPUTS_BINARY_FLAG(T) TREK_IN(T, x, y)
 #define TREK_ATTRS_BINARY_FLAG a->i[0] = flag

@@ -19,9 +19,8 @@ static void place_end(void)
 /* Plain memory: the context outlives any allocator, and it must exist even without memory. */
 trek_rank_context *trek_rank_context_make(void)
 {
-    static const trek_rank_context alone = { .world = 1, .device = { TREK_CPU, 0 }, .rows = -1, .global_rows = -1,
-                                             .batch_rows = -1 };
-    static trek_rank_context spare = { .world = 1, .device = { TREK_CPU, 0 }, .rows = -1, .global_rows = -1, .batch_rows = -1 };
+    static const trek_rank_context alone = { .world = 1, .device = { TREK_CPU, 0 }, .rows = -1, .global_rows = -1 };
+    static trek_rank_context spare = { .world = 1, .device = { TREK_CPU, 0 }, .rows = -1, .global_rows = -1 };
     trek_rank_context *context = malloc(sizeof *context);
     if (!context) {
         trek_fail(TREK_ERR_MEMORY, "out of memory: %zu bytes for the thread's rank context were asked for", sizeof *context);

@@ -42,17 +42,8 @@ typedef struct trek_rank_context {
     struct trek_pool *pool;    /* threads of this rank; NULL: the process's default pool */
     const struct trek_rank_collectives *collectives; /* NULL with one rank */
     const trek_rank_watch *watch; /* NULL: nobody watches */
-    int64_t batch_rows;        /* of the loader's current batch in this process; -1: none */
-    int64_t batch_first;       /* the position of its first sample in the global batch */
-    int64_t batch_global;      /* samples of the global batch */
-    const void *batch_loader;  /* the trek_loader that gave it; NULL: none */
-    uint64_t batch_digest;     /* in a job of several processes: a digest of what its loader gives; 0: not compared */
-    const void *recording;     /* the trek_graph whose training function runs; NULL: none */
-    double recording_rows;     /* samples of the batch that it runs on */
     bool joins_grads;          /* trek_graph_grad runs, which adds up the gradients of parameters over the processes */
     int64_t waited_ns;         /* how long this thread has waited for other ranks inside layers, in total */
-    int64_t fed_ns;            /* how long it has waited for a reader's batches, or fetched them; */
-    int64_t loader_ns;         /* and for a loader's, which may serve all ranks of the process */
     int64_t grain;             /* the grain of the global batch that runs, counted from 1; 0: the batch is not cut into grains */
 } trek_rank_context;
 

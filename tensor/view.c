@@ -231,7 +231,7 @@ trek_status trek_infer_unsqueeze(trek_op_call *call)
 static int slice_dim(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0];
-    int dim = trek_normalize_dim(call->attrs.i[0], x->ndim, trek_op_called(call->op, &call->attrs));
+    int dim = trek_normalize_dim(call->attrs.i[0], x->ndim, trek_op_called(call->op));
     if (dim >= 0 && x->ndim == 0)
         return trek_op_fail(call, TREK_ERR_SHAPE, "x: it is a scalar; must have dimensions"), -1;
     call->attrs.i[0] = dim;

@@ -46,12 +46,21 @@ count() {
     passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
 }
 
-# run_stage NAME: the function stage_NAME, with its title and its time
+# idle: the seconds that the machine's cores have waited since it was started, with all that runs on it; 0 where nobody tells
+idle() {
+    local name user nice system idle waiting rest
+    read -r name user nice system idle waiting rest 2>/dev/null </proc/stat || idle=0 waiting=0
+    echo $(((idle + waiting) / ticks))
+}
+ticks=$(getconf CLK_TCK 2>/dev/null || echo 100)
+
+# run_stage NAME: the function stage_NAME, with its title, its time, and how long cores were idle meanwhile
 run_stage() {
-    local from=$SECONDS
+    local from=$SECONDS idle_from
+    idle_from=$(idle)
     printf '\n== %s\n' "$1"
     "stage_$1"
-    printf -- '-- %s: %ss (at %ss)\n' "$1" $((SECONDS - from)) "$SECONDS"
+    printf -- '-- %s: %ss (at %ss, idle cores: %ss)\n' "$1" $((SECONDS - from)) "$SECONDS" $(($(idle) - idle_from))
 }
 
 # aside LABEL COMMAND...: beside what follows; join LABEL waits, shows what it said and adds what it counted
@@ -376,7 +385,7 @@ stage_plain() {
 }
 
 stage_processes() {
-    [ -n "$night" ] && local -x TREK_SWEEP_RUNS=20000
+    [ -n "$night" ] && local -x TREK_SWEEP_RUNS=20000 TREK_TEST_LONG=1
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
@@ -689,9 +698,9 @@ tidy() {
 }
 
 stages=(refusals plain processes sleeps plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
-# Some things go on beside others, so that no core waits: the programs that wait, while what is compiled gives way to them; the
-# differential fuzzer, a minute of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
-# ends by the clock, under the tests of threads.
+# Some things go on beside others, so that no core waits: what the sanitizers need is compiled from early on, and gives way to all
+# other stages, of which many wait: for processes, packages, a browser, one thread of Sphinx; the differential fuzzer is two
+# minutes of one thread; and fuzzing gives way to the tests of threads.
 files_and_page() { # in the same venv
     if [ -n "$night" ] || changed "${of_files[@]}" || turn 3; then run_stage files; fi
     if [ -n "$night" ] || changed "${of_page[@]}" || turn 5; then run_stage page; fi
@@ -715,6 +724,7 @@ everything() {
     run_stage plain
     beside clang
     run_stage processes
+    beside thread
     aside files files_and_page # which wait for packages; at night all of it
     affects_plugin && stages+=(plugin ptx)
     { changed "${of_install[@]}" || turn 4; } && stages+=(install)
@@ -723,7 +733,6 @@ everything() {
     { changed tests/checks/aarch64.ini tests/checks/check_aarch64.sh || turn 2; } && stages+=(aarch64)
     for stage in "${stages[@]}"; do run_stage "$stage"; done
     join files
-    beside thread
     aside differential run_stage differential
     run_stage address
     join differential

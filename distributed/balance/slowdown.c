@@ -1,19 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time that passes on the calling thread, by the monotonic clock. */
-#include "distributed/balance/slowdown_internal.h"
+/* Ranks that are made slower: what TREK_SLOWDOWN says, and the time that passes on the calling thread. */
+#include "distributed/balance/slowdown.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "distributed/system/system.h"
 
+/* Reads "factor", or "/batch:factor" after it, at *text. */
+static bool read_point(const char **text, trek_slowdown *to)
+{
+    char *end;
+    long long batch = 0;
+    if (to->points == TREK_SLOWDOWN_POINTS)
+        return false;
+    if (to->points > 0) {
+        batch = strtoll(*text + 1, &end, 10);
+        if (end == *text + 1 || *end != ':' || batch <= to->point[to->points - 1].from_batch)
+            return false;
+        *text = end + 1;
+    }
+    double factor = strtod(*text, &end);
+    if (end == *text || !(factor >= 0 && factor <= 1e6))
+        return false;
+    to->point[to->points].from_batch = batch;
+    to->point[to->points++].factor = factor;
+    *text = end;
+    return true;
+}
+
+static bool read_rank(const char **text, trek_slowdown *to)
+{
+    *to = (trek_slowdown){ 0 };
+    do {
+        if (!read_point(text, to))
+            return false;
+    } while (**text == '/');
+    to->sleep = **text == 's';
+    *text += to->sleep;
+    return **text == ',' || **text == '\0';
+}
+
+trek_status trek_slowdown_read(const char *text, trek_slowdown *slowdowns, int ranks)
+{
+    const char *at = text;
+    for (int r = 0;; r++, at++) {
+        trek_slowdown further;
+        if (!read_rank(&at, r < ranks ? &slowdowns[r] : &further))
+            return trek_fail(
+                TREK_ERR_ARGUMENT,
+                "trainer_setup: TREK_SLOWDOWN: \"%.80s\"; must be a factor from 0 to 1000000 for each rank, separated "
+                "by commas, each followed by at most %d changes /batch:factor, and by s for a rank that sleeps",
+                text, TREK_SLOWDOWN_POINTS - 1);
+        if (*at == '\0')
+            return TREK_OK;
+    }
+}
+
 double trek_slowdown_factor(const trek_slowdown *slowdown, int64_t batch)
 {
-    if (!slowdown)
-        return 1;
-    double factor = slowdown->factor;
-    for (int k = 0; slowdown->schedule && k < slowdown->points && slowdown->schedule[k].from_batch <= batch; k++)
-        factor = slowdown->schedule[k].factor;
-    return factor > 1 && !isinf(factor) ? factor : 1;
+    double factor = 1;
+    for (int k = 0; slowdown && k < slowdown->points && slowdown->point[k].from_batch <= batch; k++)
+        factor = slowdown->point[k].factor;
+    return factor > 1 ? factor : 1;
 }
 
 void trek_slowdown_apply(const trek_slowdown *slowdown, int64_t batch, int64_t compute_ns)

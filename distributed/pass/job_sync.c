@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the processes of a job tell each other, and what they reduce together. */
+#include "data/batch_here.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
 
@@ -106,7 +107,7 @@ static trek_status compare_data(trek_step *s)
         return TREK_OK;
     trek_text text = { 0 };
     bool has = message_at(s, s->job.process)->data != 0;
-    trek_status own = has ? trek_loader_describe(trek_rank_here.batch_loader, &text) : TREK_OK;
+    trek_status own = has ? trek_loader_describe(trek_batch_here.loader, &text) : TREK_OK;
     trek_status status = trek_agree(s->job.comm, own, "graph_train_batch: the data of the processes differ", has ? &text : NULL);
     trek_text_clear(&text);
     return all_know(s, status != TREK_OK
@@ -242,7 +243,7 @@ trek_status trek_job_sync_pass(trek_step *s, double weight, double *total, bool 
     }
     sync_message *own = new_message(s, SYNC_PASS);
     own->weight = weight;
-    own->data = trek_rank_here.batch_digest;
+    own->data = trek_batch_here.digest;
     own->rng_draw = trek_rank_here.rng_draw;
     trek_status status = exchange_pass(s, own, sends);
     if (status == TREK_OK)
@@ -380,7 +381,7 @@ trek_status trek_job_sync_vote(trek_step *s, const trek_capture_vote *vote, trek
 {
     sync_message *own = new_message(s, SYNC_VOTE);
     own->vote = *vote;
-    own->data = trek_rank_here.batch_digest;
+    own->data = trek_batch_here.digest;
     own->settings = trek_settings_digest(s);
     trek_status status = exchange(s, own);
     if (status != TREK_OK)

@@ -44,9 +44,9 @@ static trek_status check_trainer(const trek_run_opts *o)
     const trek_trainer_opts *t = &o->trainer;
     if (t->build_replica || t->arg || t->optimizer.klass || t->schedule.kind != TREK_SCHEDULE_KIND_NONE)
         FAIL(".trainer: .build_replica, .arg, .optimizer or .schedule is set; these are options of the run itself");
-    if (t->ranks < 0 || t->ranks > TREK_MAX_RANKS || (t->ranks == 0 && (t->devices || t->slowdowns)))
-        FAIL(".trainer.ranks: %d%s; must be 0 to 1024, and at least 1 with .devices or .slowdowns", t->ranks, t->devices ||
-             t->slowdowns ? ", with a list for each rank" : "");
+    if (t->ranks < 0 || t->ranks > TREK_MAX_RANKS || (t->ranks == 0 && t->devices))
+        FAIL(".trainer.ranks: %d%s; must be 0 to 1024, and at least 1 with .devices", t->ranks,
+             t->devices ? ", with a list for each rank" : "");
     if (o->policy < TREK_POLICY_SYNC || o->policy > TREK_POLICY_ASYNC)
         FAIL(".policy: %d; must be a value of trek_policy", (int)o->policy);
     if (t->grain > 0 && (o->policy != TREK_POLICY_SYNC || o->transport != TREK_TRANSPORT_DEVICE))
@@ -158,7 +158,6 @@ trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from)
     trek_trainer_opts *t = &to->trainer;
     t->digests = copy_of(t->digests, t->digests ? strlen(t->digests) + 1 : 0);
     t->devices = copy_of(t->devices, (size_t)t->ranks * sizeof *t->devices);
-    t->slowdowns = copy_of(t->slowdowns, (size_t)t->ranks * sizeof *t->slowdowns);
     t->shares = copy_of(t->shares, (size_t)t->n_shares * sizeof *t->shares);
     return trek_error_status();
 }
@@ -174,7 +173,6 @@ void trek_run_opts_clear(trek_run_opts *o)
     trek_free((void *)o->outer);
     trek_free((void *)o->trainer.digests);
     trek_free((void *)o->trainer.devices);
-    trek_free((void *)o->trainer.slowdowns);
     trek_free((void *)o->trainer.shares);
     *o = (trek_run_opts){ 0 };
 }

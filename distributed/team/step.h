@@ -26,7 +26,7 @@ typedef struct trek_pace {
     double *starved_ms;      /* [world_size] how much of it the rank waited for its data, */
     int64_t *units;          /* [world_size] and for how many samples, or batches of a window */
     trek_starvation starvation;
-    int64_t loader_ns;       /* how much of the caller's waiting for data (trek_rank_context) has been accounted for */
+    int64_t loader_ns;       /* how much of the caller's waiting for data (trek_batch_here) has been accounted for */
     trek_stopwatch reduce_watch; /* rank 0's, of the reduction */
     double own_communication_ms, communication_ms; /* of the last reduction; as process 0 measured it in the step before */
 } trek_pace;

@@ -8,6 +8,7 @@
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "distributed/comm/nccl.h"
+#include "distributed/system/system.h"
 #include "graph/tree.h"
 #include "nn/text.h"
 
@@ -206,19 +207,19 @@ static void note_kinds(trek_team *team)
     team->on_host = team->kinds == 1u << TREK_CPU;
 }
 
-static trek_status make_watches(trek_team *team, const trek_slowdown *slowdowns)
+static trek_status make_watches(trek_team *team)
 {
     size_t ranks = (size_t)team->local_ranks;
+    const char *slowdown = trek_process_variable("TREK_SLOWDOWN");
     if (!(team->watches = trek_stopwatches_new(team->local_ranks)))
         return trek_error_status();
-    if (!slowdowns)
+    if (!slowdown || !*slowdown)
         return TREK_OK;
-    trek_slowdown *own = trek_calloc(ranks, sizeof *own);
+    team->slowdowns = trek_calloc(ranks, sizeof *team->slowdowns);
     team->slowed_batches = trek_calloc(ranks, sizeof *team->slowed_batches);
-    if (own)
-        memcpy(own, slowdowns, ranks * sizeof *own);
-    team->slowdowns = own;
-    return own && team->slowed_batches ? TREK_OK : trek_error_status();
+    if (!team->slowdowns || !team->slowed_batches)
+        return trek_error_status();
+    return trek_slowdown_read(slowdown, team->slowdowns, team->local_ranks);
 }
 
 trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **graphs, const trek_team_opts *opts)
@@ -242,7 +243,7 @@ trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **gra
         status = move_params(team, opts->comm);
     if (status == TREK_OK)
         status = plan_reduce(team);
-    return status == TREK_OK ? make_watches(team, opts->slowdowns) : status;
+    return status == TREK_OK ? make_watches(team) : status;
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */
@@ -291,7 +292,7 @@ void trek_team_end(trek_team *team)
     trek_free(team->has);
     trek_free(team->replicas);
     trek_stopwatches_release(team->watches);
-    trek_free((void *)(uintptr_t)team->slowdowns);
+    trek_free(team->slowdowns);
     trek_free(team->slowed_batches);
     trek_ranks_free(&team->ranks);
 }

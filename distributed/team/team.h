@@ -47,7 +47,7 @@ typedef struct rank_replica {
     double drift;            /* its distance from that average, divided by the average's norm */
     int64_t measured_rows;   /* rows trained, and compute time for them, since they were read last (graph_loader's measures) */
     double measured_ms;
-    int64_t fed_ns;          /* how much of its thread's waiting for data (trek_rank_context) has been accounted for, */
+    int64_t fed_ns;          /* how much of its thread's waiting for data (trek_batch_here) has been accounted for, */
     bool is_fed;             /* and whether any has */
 } rank_replica;
 
@@ -87,7 +87,7 @@ typedef struct trek_team {
     bool *any;               /* [segments] whether some rank's did: the array of rank 0's reducer */
 
     trek_stopwatches *watches; /* [local_ranks] */
-    const trek_slowdown *slowdowns; /* [local_ranks] for examples and benchmarks; NULL: none */
+    trek_slowdown *slowdowns; /* [local_ranks] what TREK_SLOWDOWN says; NULL: nothing */
     int64_t *slowed_batches; /* [local_ranks] batches that each has run */
 } trek_team;
 
@@ -96,7 +96,6 @@ typedef struct trek_team_opts {
     int sharers;
     int64_t bucket_bytes;
     trek_comm *comm;         /* of the processes, in whose memory gradients are reduced; NULL: a single process */
-    const trek_slowdown *slowdowns; /* [ranks] copied; NULL: none */
 } trek_team_opts;
 /* Makes a team, which owns the group and the graphs of ranks 1 and above, also on failure; it must be ended in any case.
  * graphs[0] is the caller's. */

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ways to train, and one training: by a loop that is written out, or by the library's. */
+#define _POSIX_C_SOURCE 200809L /* NOLINT(bugprone-reserved-identifier): it is for this */
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "bench.h"
@@ -87,9 +90,8 @@ static trek_var *evaluate_batch(trek_graph *graph, trek_var *output, const trek_
     return w->loss(graph, output, batch, NULL);
 }
 
-/* The options of a training, for both forms of the loop. slowdowns: an array with an element for each rank. */
-static trek_run_opts options_of(const bench *b, const workload *w, const mode *m, const workload_data *data, int seed,
-                                trek_slowdown *slowdowns)
+/* The options of a training, for both forms of the loop. */
+static trek_run_opts options_of(const bench *b, const workload *w, const mode *m, const workload_data *data, int seed)
 {
     trek_run_opts o = m->opts;
     double lr = b->lr > 0 ? b->lr : w->lr;
@@ -115,11 +117,8 @@ static trek_run_opts options_of(const bench *b, const workload *w, const mode *m
     o.trainer.grain = m->grains ? bench_grain(b, w) : 0;
     if (o.policy != TREK_POLICY_SYNC && !m->one_rank)
         o.trainer.anchor = o.trainer.max_anchor = b->windows;
-    for (int k = 0; k < b->ranks && !m->one_rank; k++) {
-        slowdowns[k] = (trek_slowdown){ .factor = b->factors[k], .sleep = true };
+    for (int k = 0; k < b->ranks && !m->one_rank; k++)
         uneven |= b->factors[k] != b->factors[0];
-        o.trainer.slowdowns = slowdowns;
-    }
     o.trainer.balance = uneven ? 1 : 0;
     return o;
 }
@@ -224,14 +223,26 @@ static void train_by_run(const trek_run_opts *o, outcome *r)
     trek_state_free(&final);
 }
 
+/* What trek reads when ranks are set up: "1s,2.5s", ranks that sleep as if they waited for a slower device. */
+static void slow_ranks(const bench *b)
+{
+    char text[MOST_RANKS * 32] = "";
+    for (int k = 0; k < b->ranks; k++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%gs", k ? "," : "", b->factors[k]);
+    setenv("TREK_SLOWDOWN", text, 1);
+}
+
 bool bench_train(const bench *b, const workload *w, const mode *m, int seed, outcome *result, const char **source)
 {
-    trek_slowdown slowdowns[MOST_RANKS];
     *result = (outcome){ .accuracy = NAN };
     workload_data data = workload_open(w->data, b->data, b->samples);
     *source = data.source;
     if (data.train && data.test) {
-        trek_run_opts o = options_of(b, w, m, &data, seed, slowdowns);
+        trek_run_opts o = options_of(b, w, m, &data, seed);
+        if (m->one_rank)
+            unsetenv("TREK_SLOWDOWN");
+        else
+            slow_ranks(b);
         if (m->by_hand)
             train_by_hand(w, &o, result);
         else

@@ -63,6 +63,7 @@ TREK_KERNEL_FILES(TREK_KERNEL_DECLARE)
 
 /* Files that are compiled once, not per instruction set: each exports trek_cpu_register_<file>(backend). */
 #define TREK_KERNEL_FILES_ONCE(X)                                              \
+    X(special)                                                                 \
     X(sort)                                                                    \
     X(cumulative)                                                              \
     X(search)                                                                  \

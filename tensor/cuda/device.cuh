@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "tensor/cuda/cuda.h"
+#include "tensor/try_internal.h"
 
 #define TREK_INLINED __device__ __forceinline__
 /* A real call, for long functions: a kernel is limited by memory long before, and code stays small. */

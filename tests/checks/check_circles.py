@@ -9,21 +9,17 @@ import subprocess
 import sys
 
 CIRCLES = {
-    # bad values of variables are logged; a variable says what is logged
-    "tensor": ["environment status",
-               # an op makes tensors, and copying a tensor is an op; backends are its kernels
-               "backend cpu_backend cpu_optim_update device_memory infer infer_fp8 infer_fused infer_nn infer_order infer_recurrent infer_resample op overlap plugin ranges storage "
+    # an op makes tensors, and copying a tensor is an op; backends are its kernels
+    "tensor": ["backend cpu_backend cpu_optim_update device_memory infer infer_fp8 infer_fused infer_nn infer_order infer_recurrent infer_resample op overlap plugin ranges storage "
                "tensor types view"],
     # the derivative of an op is made of ops; a variable holds the node that holds variables
-    "autograd": ["apply arithmetic autocast composite composite_fused composite_recurrent engine functional functional_order functional_scatter grid_sample pointwise rules "
-                 "rules_embedding rules_fused rules_math rules_nn rules_order rules_recurrent rules_shape slice_grad special", "tape var"],
+    "autograd": ["apply arithmetic autocast composite composite_fused composite_recurrent engine engine_leaves engine_rules functional functional_scatter grid_sample "
+                 "pointwise rules rules_embedding rules_fused rules_math rules_nn rules_order rules_recurrent rules_shape slice_grad", "tape var"],
     # a weight is made by modules, and a module's forward has its weights made
     "nn": ["forward parametrize"],
     "data": [],
-    # the search along a line evaluates the closure as the method does; a composed schedule asks others
-    "optim": ["lbfgs lbfgs_search", "schedule schedule_compose"],
-    # a graph owns its captured steps, which call the graph
-    "graph": ["capture graph"],
+    "optim": [],
+    "graph": [],
     "onnx": [],
     "monitor": [],
     # the thread drives communicators, which give it work; what cannot be sent ends a group, and its end is sent

@@ -12,6 +12,7 @@
 #include "data/loader_position.h"
 #include "data/sampler.h"
 #include "tests/support/scoped.h"
+#include "tests/support/support.h"
 
 /* -- a dataset for the loader: "value" f32 [n, 1] = index, may fail or be slow --- */
 
@@ -441,14 +442,14 @@ static void loader_fetches_ahead(void **state)
     counting *set = counting_new(40);
     trek_loader *loader = trek_loader_new(trek_dataset_retain(&set->base), &(trek_loader_opts){ .batch_size = 4, .prefetch = 3 });
     trek_loader_start(loader, 0);
-    for (int wait = 0; atomic_load(&set->calls) < 3 && wait < 5000; wait++)
-        usleep(1000);
+    for (double since = 0; atomic_load(&set->calls) < 3 && test_wait(&since);)
+        continue;
     usleep(20000);
     assert_int_equal(atomic_load(&set->calls), 3); /* no more than asked for */
     trek_batch *batch = trek_loader_next(loader);
     assert_int_equal(trek_batch_indices(batch)[1], 1);
-    for (int wait = 0; atomic_load(&set->calls) < 4 && wait < 5000; wait++)
-        usleep(1000);
+    for (double since = 0; atomic_load(&set->calls) < 4 && test_wait(&since);)
+        continue;
     assert_int_equal(atomic_load(&set->calls), 4);
     trek_loader_free(&loader);
     trek_dataset *rest = &set->base;
@@ -609,8 +610,8 @@ static trek_status meeting_get(trek_dataset *self, const trek_fetch *fetch, trek
     int inside = atomic_fetch_add(&set->inside, 1) + 1, most = atomic_load(&set->most);
     while (inside > most && !atomic_compare_exchange_weak(&set->most, &most, inside))
         continue;
-    for (int k = 0; k < 5000 && atomic_load(&set->most) < set->together; k++)
-        usleep(1000);
+    for (double since = 0; atomic_load(&set->most) < set->together && test_wait(&since);)
+        continue;
     atomic_fetch_sub(&set->inside, 1);
     out[0] = trek_tensor_from_data(fetch->indices, trek_dims(fetch->n), TREK_I64, trek_cpu(0));
     return out[0] ? TREK_OK : trek_error_status();
@@ -670,8 +671,8 @@ static void workers_stop_when_the_ring_is_full(void **state)
     trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 1, .prefetch = 2, .workers = 4 });
     trek_loader_start(loader, 0);
     assert_non_null(trek_loader_next(loader));
-    for (int k = 0; k < 3000 && atomic_load(&set->calls) < 9; k++)
-        usleep(1000);
+    for (double since = 0; atomic_load(&set->calls) < 9 && test_wait(&since);)
+        continue;
     usleep(20000);
     assert_int_equal(atomic_load(&set->calls), 9); /* the one given, and 2 * 4 */
     trek_loader_free(&loader);

@@ -17,7 +17,7 @@ from headers import root
 ULPS = {torch.float32: 6, torch.float64: 24, torch.bfloat16: 2.5, torch.float16: 2.5}
 TIMES = 3  # of PyTorch's own error
 # Rows whose derivative is taken from the rounded result: 1 - y^2 is off by the rounding of y.
-FROM_RESULT = set(re.findall(r"^TREK_OP\((\w+), .*, S\(O\(0\)\), none\)", (root / "tensor/ops.def").read_text(), flags=re.M))
+FROM_RESULT = set(re.findall(r"^TREK_(?:PUBLIC_)?OP\((\w+), .*, S\(O\(0\)\), none\)", (root / "tensor/ops.def").read_text(), flags=re.M))
 
 
 def ulp(t, dtype):

@@ -59,13 +59,13 @@ def covered():
 
 
 # Rows of ops.def whose public function has another name.
-RENAMED = {"pointwise": "its kinds: autograd/pointwise.h", "div_rounded": "div_mode"}
+RENAMED = {"div_rounded": "div_mode"}
 
 
 def rows():
     """Rows of the op table that are public and take inputs."""
     text = (root / "tensor/ops.def").read_text()
-    for name, flags in re.findall(r"^TREK_OP\((\w+), \w+, \w+, \w+, ([^,]+),", text, flags=re.M):
+    for name, flags in re.findall(r"^TREK_(?:PUBLIC_)?OP\((\w+), \w+, \w+, \w+, ([^,]+),", text, flags=re.M):
         if not re.search(r"TREK_OP_(INTERNAL|FILL)\b", flags):
             yield name
 

@@ -10,6 +10,7 @@
 
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/distributed/failures.h"
+#include "tests/support/left.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
@@ -203,37 +204,14 @@ static int count_running(void)
     return count;
 }
 
-/* Those of trek's user in /dev/shm, but not what an MPI job, or the simulation, beside this test keeps there. */
-static int list_shared(char names_of[][256], int most)
-{
-    DIR *dir = opendir("/dev/shm");
-    int n = 0;
-    for (struct dirent *entry; dir && (entry = readdir(dir));)
-        if (entry->d_name[0] != '.' && strncmp(entry->d_name, "vader_segment", 13) != 0 &&
-            strncmp(entry->d_name, "trek-simulation-", 16) != 0 && n < most)
-            snprintf(names_of[n++], 256, "%s", entry->d_name);
-    if (dir)
-        closedir(dir);
-    return n;
-}
-
-static char shared_before[256][256];
-static int shared_count;
-
 static void test_nothing_left(void **state)
 {
-    static char after[256][256];
-    for (double end = now() + 2; count_running() > 0 && now() < end;)
-        pause_us(20000);
+    for (double since = 0; count_running() > 0 && test_wait(&since);)
+        pause_us(20000); /* it is looked at all processes */
     assert_int_equal(count_running(), 0);
-    int n = list_shared(after, 256);
-    for (int k = 0; k < n; k++) {
-        bool was = false;
-        for (int j = 0; j < shared_count && !was; j++)
-            was = strcmp(after[k], shared_before[j]) == 0;
-        if (!was)
-            fail_msg("/dev/shm/%s was left behind", after[k]);
-    }
+    const char *left = left_in_shm();
+    if (left)
+        fail_msg("/dev/shm/%s was left behind", left);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     assert_int_equal(errno, ECHILD);
 }
@@ -254,7 +232,7 @@ int main(int count, char **words)
         return 77;
     }
     alarm(1100);
-    shared_count = list_shared(shared_before, 256);
+    left_own_shm();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_undisturbed),     cmocka_unit_test(test_delays),
         cmocka_unit_test(test_killed),          cmocka_unit_test(test_killed_at_end),

@@ -187,7 +187,6 @@ static void options_are_the_calls(void **state)
         { "overlap off", { .share_params = TREK_OFF, .overlap = TREK_OFF }, same_nothing, 1 },
         { "overlap", { .share_params = TREK_OFF, .overlap = 1 }, same_nothing, 1 },
         { "speed_hint", { .speed_hint = { .slow_rank = 0, .ratio = 3 }, .balance = 1 }, same_nothing, 1 },
-        { "slowdowns", { .slowdowns = (trek_slowdown[WORLD]){ { .factor = 1 }, { .factor = 2 } } }, same_nothing, 1 },
         { "deadline_s", { .deadline_s = TREK_OFF }, same_nothing, 1 },
     };
     values plain = trained(&courses[0], 0);

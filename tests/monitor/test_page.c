@@ -448,7 +448,7 @@ static void test_hanging_clients(void **state)
     assert_int_equal(get(page, "/api/runs"), 200);
     double from = seconds();
     trek_page_free(&page);
-    assert_true(seconds() - from < 3);
+    assert_true(seconds() - from < 20); /* not after the 30 s that a client may be idle */
     char byte;
     assert_true(recv(silent, &byte, 1, 0) <= 0);
     close(half);

@@ -3,7 +3,6 @@
 #include <float.h>
 #include <math.h>
 
-#include "tensor/pointwise.h"
 #include "tests/ops/suite.h"
 
 #define REFERENCE(name) int reference_##name(const op_array *const *in, int n, const trek_attrs *a, op_array *out)
@@ -142,8 +141,8 @@ static double bessel_mean(double x, int order)
 /* i0, i0e, i1, i1e: the derivatives are those under the integral. */
 static double bessel_at(double x, int kind, bool slope)
 {
-    const bool scaled = kind == TREK_POINTWISE_i0e || kind == TREK_POINTWISE_i1e;
-    const int order = kind == TREK_POINTWISE_i1 || kind == TREK_POINTWISE_i1e;
+    const bool scaled = kind == TREK_OP_i0e || kind == TREK_OP_i1e;
+    const int order = kind == TREK_OP_i1 || kind == TREK_OP_i1e;
     double value = bessel_mean(x, order + slope), sign = x > 0 ? 1 : x < 0 ? -1 : 0;
     if (scaled)
         return slope ? value - sign * bessel_mean(x, order) : value;
@@ -153,71 +152,77 @@ static double bessel_at(double x, int kind, bool slope)
 static double special_at(double x, int kind, bool slope)
 {
     switch (kind) {
-    case TREK_POINTWISE_i0:
-    case TREK_POINTWISE_i0e:
-    case TREK_POINTWISE_i1:
-    case TREK_POINTWISE_i1e:
+    case TREK_OP_i0:
+    case TREK_OP_i0e:
+    case TREK_OP_i1:
+    case TREK_OP_i1e:
         return bessel_at(x, kind, slope);
-    case TREK_POINTWISE_log_ndtr:
+    case TREK_OP_log_ndtr:
         return slope ? exp(-x * x / 2) / sqrt(2 * M_PI) / phi(x) : log(phi(x));
-    case TREK_POINTWISE_asinh: return slope ? 1 / sqrt(x * x + 1) : asinh(x);
-    case TREK_POINTWISE_acosh: return slope ? 1 / sqrt(x * x - 1) : acosh(x);
-    case TREK_POINTWISE_atanh: return slope ? 1 / (1 - x * x) : atanh(x);
-    case TREK_POINTWISE_erfc: return slope ? -2 / sqrt(M_PI) * exp(-x * x) : erfc(x);
-    case TREK_POINTWISE_erfinv: return slope ? sqrt(M_PI) / 2 * exp(pow(erf_inverse(x), 2)) : erf_inverse(x);
-    case TREK_POINTWISE_exp2: return slope ? M_LN2 * exp2(x) : exp2(x);
-    case TREK_POINTWISE_lgamma: return slope ? gamma_slope(x, 1) : lgamma(x);
+    case TREK_OP_asinh: return slope ? 1 / sqrt(x * x + 1) : asinh(x);
+    case TREK_OP_acosh: return slope ? 1 / sqrt(x * x - 1) : acosh(x);
+    case TREK_OP_atanh: return slope ? 1 / (1 - x * x) : atanh(x);
+    case TREK_OP_erfc: return slope ? -2 / sqrt(M_PI) * exp(-x * x) : erfc(x);
+    case TREK_OP_erfinv: return slope ? sqrt(M_PI) / 2 * exp(pow(erf_inverse(x), 2)) : erf_inverse(x);
+    case TREK_OP_exp2: return slope ? M_LN2 * exp2(x) : exp2(x);
+    case TREK_OP_lgamma: return slope ? gamma_slope(x, 1) : lgamma(x);
     default: return gamma_slope(x, slope ? 2 : 1); /* of order 0 */
     }
 }
 
-/* The kind's value, or its slope. */
-static double pointwise_at(double x, const trek_attrs *a, bool slope)
+/* The op's value, or its slope. */
+static double sloped_at(double x, int id, const trek_attrs *a, bool slope)
 {
     const double s = a->f[0], t = a->f[1], scale = 1.0507009873554805, alpha = 1.6732632423543772;
     const double softplus = x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)), w = tanh(softplus);
-    switch (a->i[0]) {
-    case TREK_POINTWISE_hardshrink: return fabs(x) <= s ? 0 : slope ? 1 : x;
-    case TREK_POINTWISE_hardsigmoid: return slope ? (fabs(x) < 3 ? 1 / 6.0 : 0) : x != x ? x : fmin(fmax(x + 3, 0), 6) / 6;
-    case TREK_POINTWISE_hardtanh: return slope ? (x > s && x < t) : x != x ? x : fmin(fmax(x, s), t);
-    case TREK_POINTWISE_hardswish: return slope ? (x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5) : x <= -3 ? 0 : x * fmin(x + 3, 6) / 6;
-    case TREK_POINTWISE_logsigmoid: return slope ? sigmoid_at(-x) : x > 0 ? -log1p(exp(-x)) : x - log1p(exp(x));
-    case TREK_POINTWISE_selu: return scale * (slope ? (x > 0 ? 1 : alpha * exp(x)) : x > 0 ? x : alpha * expm1(x));
-    case TREK_POINTWISE_celu: return slope ? (x > 0 ? 1 : exp(x / s)) : x > 0 ? x : s * expm1(x / s);
-    case TREK_POINTWISE_elu: return slope ? (x > 0 ? 1 : s * exp(x)) : x > 0 ? x : s * expm1(x);
-    case TREK_POINTWISE_leaky_relu: return slope ? (x > 0 ? 1 : s) : x > 0 ? x : s * x;
-    case TREK_POINTWISE_mish: return slope ? w + x * sigmoid_at(x) * (1 - w * w) : x * w;
-    case TREK_POINTWISE_softshrink: return slope ? fabs(x) > s : x > s ? x - s : x < -s ? x + s : x * 0;
-    case TREK_POINTWISE_softsign: return slope ? pow(1 + fabs(x), -2) : x / (1 + fabs(x));
-    case TREK_POINTWISE_tanhshrink: return slope ? tanh(x) * tanh(x) : x - tanh(x);
-    case TREK_POINTWISE_threshold: return x <= s ? (slope ? 0 : t) : slope ? 1 : x;
-    default: return special_at(x, (int)a->i[0], slope);
+    switch (id) {
+    case TREK_OP_hardshrink: return fabs(x) <= s ? 0 : slope ? 1 : x;
+    case TREK_OP_hardsigmoid: return slope ? (fabs(x) < 3 ? 1 / 6.0 : 0) : x != x ? x : fmin(fmax(x + 3, 0), 6) / 6;
+    case TREK_OP_hardtanh: return slope ? (x > s && x < t) : x != x ? x : fmin(fmax(x, s), t);
+    case TREK_OP_hardswish: return slope ? (x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5) : x <= -3 ? 0 : x * fmin(x + 3, 6) / 6;
+    case TREK_OP_logsigmoid: return slope ? sigmoid_at(-x) : x > 0 ? -log1p(exp(-x)) : x - log1p(exp(x));
+    case TREK_OP_selu: return scale * (slope ? (x > 0 ? 1 : alpha * exp(x)) : x > 0 ? x : alpha * expm1(x));
+    case TREK_OP_celu: return slope ? (x > 0 ? 1 : exp(x / s)) : x > 0 ? x : s * expm1(x / s);
+    case TREK_OP_elu: return slope ? (x > 0 ? 1 : s * exp(x)) : x > 0 ? x : s * expm1(x);
+    case TREK_OP_leaky_relu: return slope ? (x > 0 ? 1 : s) : x > 0 ? x : s * x;
+    case TREK_OP_mish: return slope ? w + x * sigmoid_at(x) * (1 - w * w) : x * w;
+    case TREK_OP_softshrink: return slope ? fabs(x) > s : x > s ? x - s : x < -s ? x + s : x * 0;
+    case TREK_OP_softsign: return slope ? pow(1 + fabs(x), -2) : x / (1 + fabs(x));
+    case TREK_OP_tanhshrink: return slope ? tanh(x) * tanh(x) : x - tanh(x);
+    case TREK_OP_threshold: return x <= s ? (slope ? 0 : t) : slope ? 1 : x;
+    default: return special_at(x, id, slope);
     }
 }
 
-REFERENCE(pointwise)
+static int sloped_values(const op_array *x, int id, const trek_attrs *a, op_array *out)
 {
-    (void)n;
-    array_like(&out[0], in[0], in[0]->dtype);
-    for (int64_t i = 0; i < in[0]->numel; i++)
-        out[0].v[i] = pointwise_at(in[0]->v[i], a, false);
+    array_like(&out[0], x, result_dtype(x->dtype, FLOAT));
+    for (int64_t i = 0; i < x->numel; i++)
+        array_set(&out[0], i, sloped_at(x->v[i], id, a, false));
     return 1;
 }
 
 /* The slopes of i0e and i1e are differences of means of which none is larger than 1, and i1e's crosses 0. */
-REFERENCE(pointwise_backward)
+static int sloped_gradient(const op_array *const *in, int id, const trek_attrs *a, op_array *out)
 {
-    (void)n;
     array_like(&out[0], in[0], in[0]->dtype);
-    if (a->i[0] == TREK_POINTWISE_i0e || a->i[0] == TREK_POINTWISE_i1e)
+    if (id == TREK_OP_i0e || id == TREK_OP_i1e)
         array_scaled(&out[0]);
     for (int64_t i = 0; i < in[0]->numel; i++) {
-        out[0].v[i] = in[0]->v[i] * pointwise_at(in[1]->v[i], a, true);
+        out[0].v[i] = in[0]->v[i] * sloped_at(in[1]->v[i], id, a, true);
         if (out[0].scale)
             out[0].scale[i] = fabs(in[0]->v[i]) * bessel_mean(in[1]->v[i], 0);
     }
     return 1;
 }
+
+#define SLOPED(name)                                                                              \
+    REFERENCE(name) { return (void)n, sloped_values(in[0], TREK_OP_##name, a, out); }            \
+    REFERENCE(name##_backward) { return (void)n, sloped_gradient(in, TREK_OP_##name, a, out); }
+SLOPED(hardshrink) SLOPED(hardsigmoid) SLOPED(hardtanh) SLOPED(hardswish) SLOPED(logsigmoid) SLOPED(selu)
+SLOPED(celu) SLOPED(elu) SLOPED(leaky_relu) SLOPED(mish) SLOPED(softshrink) SLOPED(softsign)
+SLOPED(tanhshrink) SLOPED(threshold) SLOPED(asinh) SLOPED(acosh) SLOPED(atanh) SLOPED(erfc) SLOPED(erfinv)
+SLOPED(lgamma) SLOPED(exp2) SLOPED(polygamma) SLOPED(i0) SLOPED(i0e) SLOPED(i1) SLOPED(i1e) SLOPED(log_ndtr)
 
 static double gelu_slope(double x, bool approximate)
 {

@@ -22,10 +22,10 @@ static bool fills(const op_row *row)
     return trek_ops[row->id].flags & TREK_OP_FILL;
 }
 
-static void expect_error(op_report *r, const char *what, const op_row *row, const trek_attrs *attrs, trek_status want)
+static void expect_error(op_report *r, const char *what, const op_row *row, trek_status want)
 {
     char prefix[80];
-    int length = snprintf(prefix, sizeof prefix, "%s: ", trek_op_called(&trek_ops[row->id], attrs));
+    int length = snprintf(prefix, sizeof prefix, "%s: ", trek_op_called(&trek_ops[row->id]));
     trek_status got = trek_error_status();
     r->checks++;
     if (got != want)
@@ -59,7 +59,7 @@ static void run_bad(op_report *r, const char *what, const op_row *row, const op_
             report_fail(r, "%s: output %d was left behind", what, k);
         trek_tensor_release(call.outputs[k]);
     }
-    expect_error(r, what, row, &c->attrs, want);
+    expect_error(r, what, row, want);
     expect_quiet(r, what);
     if (fills(row))
         return;
@@ -72,7 +72,7 @@ static void run_bad(op_report *r, const char *what, const op_row *row, const op_
         trek_device_sync(test_device());
     else if (result)
         report_fail(r, "%s: a result on variables", what);
-    expect_error(r, what, row, &c->attrs, want);
+    expect_error(r, what, row, want);
     expect_quiet(r, what);
     trek_scope_end(scope);
 }
@@ -200,7 +200,7 @@ static void scope_and_sticky(const op_row *row, const op_case *good, op_report *
         vars[k] = in[k] ? trek_var_new(in[k], false) : NULL;
     if (trek_apply(&trek_ops[row->id], vars, good->n, &good->attrs))
         report_fail(r, "a result without a scope");
-    expect_error(r, "no scope", row, &good->attrs, TREK_ERR_SCOPE);
+    expect_error(r, "no scope", row, TREK_ERR_SCOPE);
     trek_scope scope = trek_scope_begin();
     trek_fail(TREK_ERR_CANCELLED, "first");
     trek_var *kept = vars[0];
@@ -234,7 +234,7 @@ void check_bad(const op_row *row, op_report *r)
         trek_op_call call = { .op = &trek_ops[row->id], .inputs = in, .attrs = nothing.attrs };
         if (trek_op_run(&call) == TREK_OK)
             report_fail(r, "filled nothing");
-        expect_error(r, "x: missing", row, &nothing.attrs, TREK_ERR_ARGUMENT);
+        expect_error(r, "x: missing", row, TREK_ERR_ARGUMENT);
         return;
     }
     generic_bad(row, &b.good, r);

@@ -29,7 +29,7 @@ MOST = 1024  # threads of a block that says nothing
 # What nvcc has to make, and a user to wait for: lines of PTX and kernels. A core takes a second for some 3500 lines, and as long for
 # two dozen kernels, whose launches are compiled for the host. Files that may have more say why.
 LINES, KERNELS = 45000, 125
-MANY = {"kernel_elementwise_pointwise": (150, "each kind of function has two small ones, its values and its derivative")}
+MANY = {"kernel_elementwise_pointwise": (150, "each function has two small ones, its values and its derivative")}
 ALL_LINES, ALL_KERNELS = 1080000, 1350
 LONG = {
     "kernel_attention_attention_mma": (95000, "a kernel for each depth, all in registers"),

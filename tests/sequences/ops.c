@@ -14,8 +14,6 @@
 #define TAKES_BINARY_SCALAR x, pool_like(p, x), pool_number(p)
 #define TAKES_BINARY_SCALAR2 x, pool_like(p, x), pool_number(p), pool_number(p)
 #define TAKES_UNARY_FLAG x, pool_chance(p, 50)
-#define TAKES_KIND x, pool_below(p, 20), pool_number(p), pool_number(p)
-#define TAKES_BINARY_KIND x, pool_like(p, x), pool_below(p, 20), pool_number(p), pool_number(p)
 #define TAKES_BINARY_FLAG x, pool_like(p, x), pool_chance(p, 50)
 #define TAKES_REDUCE x, pool_dims(p), pool_chance(p, 50)
 #define TAKES_REDUCE_SCALAR x, pool_dims(p), pool_chance(p, 50), 1
@@ -83,13 +81,15 @@ static const trek_attrs no_numbers;
 #define TAKES_FILL NULL, 0
 #define TAKES_RANDOM NULL, 0, 0, &no_numbers
 
-#define TREK_OP(name, signature, infer, dtypes, flags, ...) \
+#define RUN(function, name, signature) \
     static outcome run_##name(pool *p) \
     { \
         trek_var *x = pool_var(p); \
         (void)x; \
-        return sequence_var(p, trek_apply_##name(TAKES_##signature)); \
+        return sequence_var(p, function(TAKES_##signature)); \
     }
+#define TREK_OP(name, signature, ...) RUN(trek_apply_##name, name, signature)
+#define TREK_PUBLIC_OP(name, signature, ...) RUN(trek_##name, name, signature)
 #include "tensor/ops.def"
 #undef TREK_OP
 

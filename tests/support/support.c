@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tensor/copies.h"
@@ -62,6 +63,16 @@ uint64_t test_seed(void)
     const char *one = getenv("TREK_TEST_SEED"), *first = getenv("TREK_RANDOM_SEED");
     return one ? strtoull(one, NULL, 0) : first ? strtoull(first, NULL, 0) : 1;
 }
+bool test_wait(double *since)
+{
+    struct timespec now;
+    nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    *since = *since > 0 ? *since : seconds;
+    return seconds - *since < 120;
+}
+
 bool test_short_on_device(void) { return test_short() && !test_on_cpu(); }
 
 void *test_fake(const char *function)

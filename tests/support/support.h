@@ -33,6 +33,10 @@ void *test_fake(const char *function);
  * device's next synchronisation, the status of that one. */
 trek_status test_settle(trek_status status);
 
+/* For a loop that waits for what others do: sleeps for a millisecond; false when two minutes are over since the first call, which
+ * takes a defect, not a busy machine. *since is 0 before the first call. */
+bool test_wait(double *since);
+
 /* Number k of a stream: an integer hash, the same in tests/vectors/make.py. In [-1, 1), a multiple of 2^-24. */
 float test_number(uint32_t stream, uint32_t k);
 /* A tensor (f32, on test_device) of scale * test_number(stream, 0..). A new reference. */

@@ -221,15 +221,18 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
                                .overlap = c->overlap,
                                .bucket_bytes = 256,
                                .max_grad_norm = c->clip ? 0.05 : 0,
-                               .max_anchor = c->windows ? 3 : TREK_OFF, .anchor = 2, .plan = c->plan, .slowdowns = c->slowdowns,
+                               .max_anchor = c->windows ? 3 : TREK_OFF, .anchor = 2, .plan = c->plan,
                                .balance = c->balance, .accumulate = c->accumulate, .shares = c->shares,
                                .n_shares = c->shares ? c->world : 0 };
     if (c->scaled)
         opts.amp = (trek_amp_opts){ .scaling = 1, .scaler = { .init_scale = 1024 } };
     if (c->loss == BY_TEACHER && !c->late)
         training_set_constants(graph);
+    if (c->slowdown)
+        setenv("TREK_SLOWDOWN", c->slowdown, 1);
     if (trek_trainer_setup(graph, &opts) != TREK_OK)
         fail_msg("setup: %s", trek_error());
+    unsetenv("TREK_SLOWDOWN");
     if (c->overlap && c->world == 1 && trek_graph_ranks(graph))
         assert_true(trek_graph_ranks(graph)->overlap.possible == (c->overlap == 1));
     if (c->loss == BY_TEACHER && c->late)
@@ -403,7 +406,7 @@ void training_on_one(const run *c, const result *as, result *to)
     alone.world = 1;
     alone.plan = NULL;
     alone.devices = NULL;
-    alone.slowdowns = NULL;
+    alone.slowdown = NULL;
     alone.balance = 0;
     alone.windows = false;
     alone.accumulate = 0;

@@ -8,7 +8,6 @@
 #define TREK_TESTS_TRAINING_H
 
 #include "distributed/balance/plan.h"
-#include "distributed/balance/slowdown.h"
 #include "distributed/trainer.h"
 #include "graph/graph_loader.h"
 
@@ -22,7 +21,7 @@ typedef struct run {
     loss_kind loss;
     bool separate, windows, gathered, drop_last, clip, scaled; /* scaled: the loss, dynamically */
     const trek_plan *plan;
-    const trek_slowdown *slowdowns;
+    const char *slowdown;     /* TREK_SLOWDOWN while it is set up; NULL: ranks are as fast as they are */
     int balance, epochs;      /* epochs 0: 2 */
     bool late;                /* constants and teacher are set after setup */
     trek_optimizer_spec optimizer;

@@ -175,8 +175,8 @@ static void meet(void *arg, int64_t begin, int64_t end)
 {
     meeting *m = arg;
     atomic_fetch_add(&m->here, (int)(end - begin));
-    for (int naps = 0; atomic_load(&m->here) < 4 && naps < 20000; naps++)
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    for (double since = 0; atomic_load(&m->here) < 4 && test_wait(&since);)
+        continue;
     atomic_fetch_add(&m->met, atomic_load(&m->here) == 4);
 }
 
@@ -440,8 +440,8 @@ static void note_place(void *arg, int64_t begin, int64_t end)
     if (own_cores(&p->cores[begin]) != 1 || end != begin + 1)
         atomic_fetch_add(&p->wrong, 1);
     atomic_fetch_add(&p->here, 1);
-    for (int naps = 0; atomic_load(&p->here) < 4 && naps < 20000; naps++)
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    for (double since = 0; atomic_load(&p->here) < 4 && test_wait(&since);)
+        continue;
 }
 
 static void *count_own(void *arg)

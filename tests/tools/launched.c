@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/support/support.h"
 #include "tests/support/unit.h"
 
 char launched_program[4096];
@@ -100,8 +101,8 @@ int count_running(const char *word)
 
 void check_gone(const char *word)
 {
-    for (int k = 0; k < 2000 && count_running(word) > 0; k++)
-        sleep_ms(50);
+    for (double since = 0; count_running(word) > 0 && test_wait(&since);)
+        sleep_ms(20); /* it is looked at all processes */
     assert_int_equal(count_running(word), 0);
 }
 

@@ -4,7 +4,6 @@
 #include "tensor/cpu/elementwise/elementwise.h"
 #include "tensor/cpu/elementwise/vector_activations.h"
 #include "tensor/cpu/vector_math.h"
-#include "tensor/special.h"
 
 #define CHEAP TREK_GRAIN_CHEAP
 #define FUNCTION TREK_GRAIN_FUNCTION
@@ -42,9 +41,6 @@ TREK_BINARY_ROW(pow, u8, u8, trek_power_u8((uint32_t)x, (uint32_t)y))
 TREK_BINARY_KERNEL(pow, i64, i64, 8, CALL)
 TREK_BINARY_KERNEL(pow, i32, i32, 4, CALL)
 TREK_BINARY_KERNEL(pow, u8, u8, 1, FUNCTION)
-
-/* Incomplete gamma functions: rare, so computed in f64. */
-TREK_BINARY_FLOATS(igamma, CALL, (float)trek_igamma(x, y, flag != 0), trek_igamma(x, y, flag != 0))
 
 /* The length of (x, y): an infinity wins over a NaN, as in C. f32 computes in f64, where nothing overflows and little
  * is lost. */
@@ -156,7 +152,7 @@ void TREK_ISA_NAME(trek_cpu_register_binary)(trek_backend *b)
 #define BOOL(op) TREK_ENTER_BOOL(b, op);
     NUMBERS(add)
     NUMBERS(sub) NUMBERS(mul) NUMBERS(maximum) NUMBERS(minimum) NUMBERS(pow) NUMBERS(relu_backward) FLOATS(div) FLOATS(atan2)
-        FLOATS(hypot) FLOATS(copysign) FLOATS(igamma) FLOATS(tanh_backward) FLOATS(sigmoid_backward) FLOATS(silu_backward)
+        FLOATS(hypot) FLOATS(copysign) FLOATS(tanh_backward) FLOATS(sigmoid_backward) FLOATS(silu_backward)
             FLOATS(gelu_backward) BOOL(add) BOOL(mul) BOOL(maximum) BOOL(minimum)
 #undef NUMBERS
 #undef FLOATS

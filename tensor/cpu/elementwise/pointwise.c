@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions that are kinds of one op, and their derivatives. */
+/* Functions of one number, with numbers s and t, and their derivatives. */
 #include "tensor/pointwise.h"
-#include "tensor/special.h"
 #include "tensor/cpu/elementwise/elementwise.h"
 #include "tensor/cpu/elementwise/vector_activations.h"
 #include "tensor/cpu/vector_math.h"
@@ -26,26 +25,7 @@ PIECES(leaky_relu, x > 0 ? x : x *s, y > 0 ? x : x *s)
 PIECES(softsign, x / (1 + (x < 0 ? -x : x)), x / ((1 + (y < 0 ? -y : y)) * (1 + (y < 0 ? -y : y))))
 PIECES(threshold, x <= s ? t : x, y <= s ? 0 : x)
 
-/* --- special functions, which are rare: in f64 --------------------------------------------------------------------------------
- */
-
-#define SPECIAL(kind, value, slope)                                                                    \
-    TREK_UNARY_ROW(kind, f32, f32, (float)special_##kind((double)x, (double)s))                        \
-    TREK_UNARY_ROW(kind, f64, f64, special_##kind(x, s))                                               \
-    TREK_BINARY_ROW(kind##_backward, f32, f32, x * (float)special_##kind##_slope((double)y, (double)s)) \
-    TREK_BINARY_ROW(kind##_backward, f64, f64, x *special_##kind##_slope(y, s))
-#define SPECIAL_OF(kind, value, slope)                                                                 \
-    static double special_##kind(double x, double s) { return (void)s, value; }                        \
-    static double special_##kind##_slope(double x, double s) { return (void)s, slope; }                \
-    SPECIAL(kind, value, slope)
-
-SPECIAL_OF(lgamma, lgamma(x), trek_digamma(x))
-SPECIAL_OF(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
-SPECIAL_OF(i0, trek_bessel(0, x), trek_bessel(1, x))
-SPECIAL_OF(i0e, trek_bessel_scaled(0, x), trek_i0e_slope(x))
-SPECIAL_OF(i1, trek_bessel(1, x), trek_i1_slope(x))
-SPECIAL_OF(i1e, trek_bessel_scaled(1, x), trek_i1e_slope(x))
-SPECIAL_OF(log_ndtr, trek_log_ndtr(x), trek_log_ndtr_slope(x))
+/* --- inverses and powers ------------------------------------------------------------------------------------------ */
 
 /* Inverses use the vector library; slopes, for which f32 loses digits if x is large or near 1, use f64. */
 #define INVERSE(kind, slope)                                                                           \
@@ -256,29 +236,21 @@ FUNCTIONS(elu)
 FUNCTIONS(mish)
 FUNCTIONS(tanhshrink)
 
-/* --- the op: its kind is the call's first integer -----------------------------------------------------------------------------
- */
+/* --- the kernels --------------------------------------------------------------------------------------------- */
 
-typedef void (*row)(void *to, const void *const *from, int64_t n, const trek_attrs *attrs);
-#define DISPATCH(op, suffix, ROW)                                                                      \
-    static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
-    {                                                                                                  \
-        static const row rows[] = { TREK_POINTWISE(ROW) };                                           \
-        rows[attrs->i[0]](to, from, n, attrs);                                                         \
-    }
-#define ROW_f32(kind) kind##_f32_row,
-#define ROW_f64(kind) kind##_f64_row,
-#define ROW_BACKWARD_f32(kind) kind##_backward_f32_row,
-#define ROW_BACKWARD_f64(kind) kind##_backward_f64_row,
-DISPATCH(pointwise, f32, ROW_f32)
-DISPATCH(pointwise, f64, ROW_f64)
-DISPATCH(pointwise_backward, f32, ROW_BACKWARD_f32)
-DISPATCH(pointwise_backward, f64, ROW_BACKWARD_f64)
-TREK_UNARY_FLOAT_KERNELS(pointwise, TREK_GRAIN_FUNCTION)
-TREK_BINARY_FLOAT_KERNELS(pointwise_backward, TREK_GRAIN_FUNCTION)
+#define SLOPED(X)                                                                                     \
+    X(hardshrink) X(hardsigmoid) X(hardtanh) X(hardswish) X(logsigmoid) X(selu) X(celu) X(elu)        \
+    X(leaky_relu) X(mish) X(softshrink) X(softsign) X(tanhshrink) X(threshold) X(asinh) X(acosh)      \
+    X(atanh) X(erfc) X(erfinv) X(exp2)               \
+   
+#define KERNELS(op)                                                                                    \
+    TREK_UNARY_FLOAT_KERNELS(op, TREK_GRAIN_FUNCTION)                                                  \
+    TREK_BINARY_FLOAT_KERNELS(op##_backward, TREK_GRAIN_FUNCTION)
+SLOPED(KERNELS)
 
 void TREK_ISA_NAME(trek_cpu_register_pointwise)(trek_backend *b)
 {
-    TREK_ENTER_FLOATS(b, pointwise);
-    TREK_ENTER_FLOATS(b, pointwise_backward);
+#define ENTER(op) (TREK_ENTER_FLOATS(b, op), TREK_ENTER_FLOATS(b, op##_backward));
+    SLOPED(ENTER)
+#undef ENTER
 }

@@ -6,12 +6,9 @@
 #include "tensor/cuda/elementwise/elementwise.cuh"
 #include "tensor/resample.h"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
-
 namespace {
 
 #define CHUNK 128 /* positions whose gradients a block distributes at once */
-
 
 #define PLACE_REAL float
 #define PLACE(name) name##_f32

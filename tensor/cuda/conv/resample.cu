@@ -4,8 +4,6 @@
 #include "tensor/cuda/elementwise/elementwise.cuh"
 #include "tensor/resample.h"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
-
 namespace {
 
 /* Windows are monotone, so that the first and the last position to which element i contributes are found by bisection. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elementary functions under one name for f32 and f64. The long ones are real calls. */
+/* Elementary functions under one name for f32 and f64, of which several files need some. The long ones are real calls. */
 #ifndef TREK_TENSOR_CUDA_ELEMENTWISE_FUNCTIONS_CUH
 #define TREK_TENSOR_CUDA_ELEMENTWISE_FUNCTIONS_CUH
 
@@ -19,19 +19,8 @@ TREK_FUNCTION(exp)
 TREK_FUNCTION(expm1)
 TREK_FUNCTION(log)
 TREK_FUNCTION(log1p)
-TREK_FUNCTION(log2)
-TREK_FUNCTION(log10)
 TREK_FUNCTION(tanh)
-TREK_FUNCTION(erf)
 TREK_FUNCTION(normcdf)
-TREK_LONG_FUNCTION(sin)
-TREK_LONG_FUNCTION(cos)
-TREK_LONG_FUNCTION(tan)
-TREK_LONG_FUNCTION(asin)
-TREK_LONG_FUNCTION(acos)
-TREK_LONG_FUNCTION(atan)
-TREK_LONG_FUNCTION(sinh)
-TREK_LONG_FUNCTION(cosh)
 TREK_LONG_FUNCTION2(pow)
 TREK_LONG_FUNCTION2(atan2)
 TREK_LONG_FUNCTION2(fmod)

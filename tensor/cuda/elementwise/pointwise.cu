@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions that are kinds of one op, and their derivatives. */
+/* Functions of one number, with numbers s and t, and their derivatives. */
 #include "tensor/pointwise.h"
 #include "tensor/cuda/elementwise/elementwise.cuh"
 #include "tensor/cuda/elementwise/functions.cuh"
@@ -8,10 +8,10 @@
 
 namespace {
 
-/* A kind's value at x, and its derivative; NaN passes, and passes its gradient. */
-template <int kind, typename W> struct activation;
-#define ACTIVATION(kind, cost, at, derivative)                                                         \
-    template <typename W> struct activation<TREK_POINTWISE_##kind, W> {                                 \
+/* An op's value at x, and its derivative; NaN passes, and passes its gradient. */
+template <int op, typename W> struct activation;
+#define ACTIVATION(op, cost, at, derivative)                                                         \
+    template <typename W> struct activation<TREK_OP_##op, W> {                                 \
         static constexpr int weight = cost;                                                            \
         static TREK_INLINED W of(W x, W s, W t) { return (void)s, (void)t, at; }                       \
         static TREK_INLINED W slope(W x, W s, W t) { return (void)s, (void)t, derivative; }            \
@@ -55,8 +55,8 @@ ACTIVATION(threshold, TREK_RARE, x <= s ? t : x, x <= s ? (W)0 : (W)1)
 
 /* Rare functions: in f64, not inlined, with one kernel for all layouts, because compiling copies for each took most
  * of this file's time. */
-#define SPECIAL(kind, at, derivative)                                                                  \
-    template <typename W> struct activation<TREK_POINTWISE_##kind, W> {                                \
+#define SPECIAL(op, at, derivative)                                                                  \
+    template <typename W> struct activation<TREK_OP_##op, W> {                                \
         static constexpr int weight = TREK_RARE;                                                       \
         static TREK_CALLED W of(W given, W number, W)                                                  \
         {                                                                                              \
@@ -84,39 +84,26 @@ SPECIAL(i1, trek_bessel(1, x), trek_i1_slope(x))
 SPECIAL(i1e, trek_bessel_scaled(1, x), trek_i1e_slope(x))
 SPECIAL(log_ndtr, trek_log_ndtr(x), trek_log_ndtr_slope(x))
 
-template <typename W, int kind> struct pointwise_functor {
-    static constexpr int weight = activation<kind, W>::weight;
+template <typename W, int op> struct pointwise_functor {
+    static constexpr int weight = activation<op, W>::weight;
     W s, t;
-    __device__ __forceinline__ W operator()(W x) const { return activation<kind, W>::of(x, s, t); }
+    __device__ __forceinline__ W operator()(W x) const { return activation<op, W>::of(x, s, t); }
 };
-template <typename W, int kind> struct pointwise_backward_functor {
-    static constexpr int weight = activation<kind, W>::weight;
+template <typename W, int op> struct pointwise_backward_functor {
+    static constexpr int weight = activation<op, W>::weight;
     W s, t;
-    __device__ __forceinline__ W operator()(W x, W y) const { return x * activation<kind, W>::slope(y, s, t); }
+    __device__ __forceinline__ W operator()(W x, W y) const { return x * activation<op, W>::slope(y, s, t); }
 };
 
-template <typename T, int kind> trek_status run_kind(const trek_op_call *call)
+template <int op, typename T> trek_status run_sloped(const trek_op_call *call)
 {
-    typedef pointwise_functor<typename trek_work<T>::type, kind> functor;
+    typedef pointwise_functor<typename trek_work<T>::type, op> functor;
     return trek_map1<T, T>(call, functor{ trek_number<T>(call->attrs.f[0]), trek_number<T>(call->attrs.f[1]) });
 }
-template <typename T, int kind> trek_status run_kind_backward(const trek_op_call *call)
+template <int op, typename T> trek_status run_sloped_backward(const trek_op_call *call)
 {
-    typedef pointwise_backward_functor<typename trek_work<T>::type, kind> functor;
+    typedef pointwise_backward_functor<typename trek_work<T>::type, op> functor;
     return trek_map2<T, T>(call, functor{ trek_number<T>(call->attrs.f[0]), trek_number<T>(call->attrs.f[1]) });
-}
-
-#define RUN(name) run_kind<T, TREK_POINTWISE_##name>,
-#define RUN_BACKWARD(name) run_kind_backward<T, TREK_POINTWISE_##name>,
-template <typename T> trek_status run_pointwise(const trek_op_call *call)
-{
-    static trek_status (*const runs[])(const trek_op_call *) = { TREK_POINTWISE(RUN) };
-    return runs[call->attrs.i[0]](call);
-}
-template <typename T> trek_status run_pointwise_backward(const trek_op_call *call)
-{
-    static trek_status (*const runs[])(const trek_op_call *) = { TREK_POINTWISE(RUN_BACKWARD) };
-    return runs[call->attrs.i[0]](call);
 }
 
 /* Incomplete gamma functions, of two inputs. */
@@ -134,7 +121,22 @@ template <typename T> trek_status run_igamma(const trek_op_call *call)
 
 extern "C" void trek_cuda_register_pointwise(trek_backend *b)
 {
-    TREK_ENTER_FLOATS(b, TREK_OP_pointwise, run_pointwise)
-    TREK_ENTER_FLOATS(b, TREK_OP_pointwise_backward, run_pointwise_backward)
+#define ENTER(id, run, op, DTYPE, T) TREK_ENTER(b, id, DTYPE, (run<TREK_OP_##op, T>))
+#define ENTER_FLOATS(id, run, op)                                                                      \
+    ENTER(id, run, op, F32, float)                                                                     \
+    ENTER(id, run, op, F64, double)                                                                    \
+    ENTER(id, run, op, BF16, trek_bf16)                                                                \
+    ENTER(id, run, op, F16, trek_f16)
+#define SLOPED(op)                                                                                     \
+    ENTER_FLOATS(TREK_OP_##op, run_sloped, op)                                                         \
+    ENTER_FLOATS(TREK_OP_##op##_backward, run_sloped_backward, op)
+    SLOPED(hardshrink) SLOPED(hardsigmoid) SLOPED(hardtanh) SLOPED(hardswish) SLOPED(logsigmoid) SLOPED(selu)
+    SLOPED(celu) SLOPED(elu) SLOPED(leaky_relu) SLOPED(mish) SLOPED(softshrink) SLOPED(softsign)
+    SLOPED(tanhshrink) SLOPED(threshold) SLOPED(asinh) SLOPED(acosh) SLOPED(atanh) SLOPED(erfc) SLOPED(erfinv)
+    SLOPED(lgamma) SLOPED(exp2) SLOPED(polygamma) SLOPED(i0) SLOPED(i0e) SLOPED(i1) SLOPED(i1e)
+    SLOPED(log_ndtr)
+#undef SLOPED
+#undef ENTER_FLOATS
+#undef ENTER
     TREK_ENTER_FLOATS(b, TREK_OP_igamma, run_igamma)
 }

@@ -3,8 +3,6 @@
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/layout.cuh"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
-
 /* From the first of a pair to its second, in elements; and from the cosine to the sine. */
 struct pair_steps {
     int64_t to, from, sine;

@@ -27,6 +27,14 @@ template <typename W> struct numbers {
         return trek_map1<T, T>(call, f);                                                               \
     }
 
+/* Functions that no other file needs. */
+#define FUNCTION(op)                                                                                   \
+    TREK_FUNCTION(op)                                                                                  \
+    FUNCTOR(op, TREK_RARE, of_##op(x))
+#define LONG_FUNCTION(op)                                                                              \
+    TREK_LONG_FUNCTION(op)                                                                             \
+    FUNCTOR(op, TREK_RARE, of_##op(x))
+
 /* Floats keep the sign of 0 and NaN; integers wrap around. */
 template <typename W> TREK_INLINED W negative(W x)
 {
@@ -66,17 +74,17 @@ FUNCTOR(exp, TREK_LIGHT, of_exp(x))
 FUNCTOR(expm1, TREK_RARE, of_expm1(x))
 FUNCTOR(log, TREK_HEAVY, of_log(x))
 FUNCTOR(log1p, TREK_RARE, of_log1p(x))
-FUNCTOR(log2, TREK_RARE, of_log2(x))
-FUNCTOR(log10, TREK_RARE, of_log10(x))
-FUNCTOR(sin, TREK_RARE, of_sin(x))
-FUNCTOR(cos, TREK_RARE, of_cos(x))
-FUNCTOR(tan, TREK_RARE, of_tan(x))
-FUNCTOR(asin, TREK_RARE, of_asin(x))
-FUNCTOR(acos, TREK_RARE, of_acos(x))
-FUNCTOR(atan, TREK_RARE, of_atan(x))
-FUNCTOR(sinh, TREK_RARE, of_sinh(x))
-FUNCTOR(cosh, TREK_RARE, of_cosh(x))
-FUNCTOR(erf, TREK_RARE, of_erf(x))
+FUNCTION(log2)
+FUNCTION(log10)
+LONG_FUNCTION(sin)
+LONG_FUNCTION(cos)
+LONG_FUNCTION(tan)
+LONG_FUNCTION(asin)
+LONG_FUNCTION(acos)
+LONG_FUNCTION(atan)
+LONG_FUNCTION(sinh)
+LONG_FUNCTION(cosh)
+FUNCTION(erf)
 FUNCTOR(cube, TREK_RARE, x *x *x)
 FUNCTOR(inverse_square, TREK_RARE, 1 / (x * x))
 FUNCTOR(power, TREK_RARE, of_pow(x, s))

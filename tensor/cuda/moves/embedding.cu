@@ -2,7 +2,6 @@
 /* Rows of a table by index. */
 #include "tensor/cuda/dense.cuh"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
 struct table {
     int64_t rows, columns;       /* columns and steps are in units of what is copied at once */

@@ -4,7 +4,6 @@
  * pieces' sums. */
 #include "tensor/cuda/moves/radix_sort.cuh"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 #define PIECE 32
 #define THREADS 256
 

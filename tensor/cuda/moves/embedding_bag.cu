@@ -3,8 +3,6 @@
 #include "tensor/cuda/dense.cuh"
 #include "tensor/op_opts.h"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
-
 template <typename T> struct bags {
     T *to;
     int64_t *largest;                                     /* of maxima: rows of the table */

@@ -6,8 +6,6 @@
 #include "tensor/cuda/reduce/reduce.cuh"
 #include "tensor/cuda/storage.h"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
-
 /* --- what is computed for a channel ------------------------------------------------------ */
 
 struct batch_statistics {

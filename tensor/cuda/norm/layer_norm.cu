@@ -3,8 +3,6 @@
  * backward: maps their calls to the kernels of norm.cuh. */
 #include "tensor/cuda/norm/norm.cuh"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
-
 /* The indices of a row's inputs and outputs; -1: it has none. */
 struct norm_places {
     int x, branch, weight, bias, y, residual, mean, rstd;

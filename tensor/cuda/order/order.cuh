@@ -7,8 +7,6 @@
 #include "tensor/cuda/elementwise/elementwise.cuh"
 #include "tensor/cuda/lines.cuh"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
-
 /* Sizes and strides of a tensor; `but` is a dimension to leave out (-1 for none). */
 struct trek_places {
     int ndim;

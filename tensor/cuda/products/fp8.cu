@@ -147,8 +147,6 @@ static trek_status quantise_of(const trek_op_call *call, trek_cuda_queue *queue,
                                 whole, p);
 }
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
-
 static trek_status quantise_into(const trek_op_call *call, trek_cuda_queue *queue, trek_dense *results, const void *x)
 {
     const trek_tensor *record = call->n_inputs > 1 ? call->inputs[1] : nullptr;

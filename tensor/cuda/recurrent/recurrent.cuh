@@ -16,7 +16,6 @@
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/products/blas.h"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
 __device__ __forceinline__ float trek_gate(float x)
 {

@@ -5,7 +5,6 @@
 #include "tensor/cuda/reduce/powers.cuh"
 #include "tensor/op_opts.h"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 #define THREADS 256
 #define ROW_BLOCKS 64 /* the most blocks that add losses */
 

@@ -4,7 +4,6 @@
 #include "tensor/cuda/dense.cuh"
 #include "tensor/cuda/lines.cuh"
 
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 #define THREADS 256
 #define ITEMS 4          /* neighbours that a thread has */
 #define CHUNK 8192       /* the fewest elements */

@@ -22,7 +22,6 @@
 #define BUFFER_BYTES ((int64_t)384 << 20) /* of their gradients, at most */
 #define SMALL (1 << 18)                   /* logits that are computed at once */
 #define KEPT_SHARE 8                      /* the part of the device's memory (one in 8) that logits of 16 bits may take */
-#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
 /* What the rows' kernel reads and writes: logits of type L, operands and gradients of type T. */
 template <typename L, typename T> struct rows_job {

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "distributed/balance/plan.h"
-#include "distributed/balance/slowdown_internal.h"
+#include "distributed/balance/slowdown.h"
 #include "nn/checksum.h"
 #include "tensor/print.h"
 #include "tests/support/refused.h"
@@ -347,24 +347,42 @@ static double clock_ms(clockid_t clock)
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-static void factors_follow_the_schedule(void **state)
+static void factors_follow_the_text(void **state)
 {
-    const trek_slowdown_point points[] = { { 10, 3 }, { 20, 0.5 }, { 30, 5 } };
-    trek_slowdown s = { .factor = 2, .schedule = points, .points = 3 };
+    trek_slowdown s[4] = { 0 };
+    assert_int_equal(trek_slowdown_read("2/10:3/20:0.5/30:5,1,3.5s,0", s, 4), TREK_OK);
     static const struct { int64_t batch; double factor; } cases[] = { { 0, 2 }, { 9, 2 }, { 10, 3 }, { 19, 3 }, { 20, 1 },
                                                                       { 29, 1 }, { 1000, 5 } };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-        assert_true(trek_slowdown_factor(&s, cases[k].batch) == cases[k].factor);
+        assert_true(trek_slowdown_factor(&s[0], cases[k].batch) == cases[k].factor);
+    assert_true(!s[0].sleep && trek_slowdown_factor(&s[1], 3) == 1);
+    assert_true(s[2].sleep && trek_slowdown_factor(&s[2], 3) == 3.5);
+    assert_true(trek_slowdown_factor(&s[3], 3) == 1);
     assert_true(trek_slowdown_factor(NULL, 3) == 1);
-    assert_true(trek_slowdown_factor(&(trek_slowdown){ 0 }, 3) == 1);
-    assert_true(trek_slowdown_factor(&(trek_slowdown){ .factor = INFINITY }, 3) == 1);
-    assert_true(trek_slowdown_factor(&(trek_slowdown){ .factor = NAN }, 3) == 1);
+    assert_int_equal(trek_slowdown_read("7,3,4", s, 1), TREK_OK); /* a process with fewer ranks */
+    assert_true(trek_slowdown_factor(&s[0], 0) == 7 && trek_slowdown_factor(&s[1], 3) == 1);
+    assert_int_equal(trek_slowdown_read("4", s, 3), TREK_OK); /* and one with more */
+    assert_true(trek_slowdown_factor(&s[0], 0) == 4);
+}
+
+static void wrong_texts_are_refused(void **state)
+{
+    static const char *const texts[] = { "", "x", "1,", ",1", "-1", "nan", "inf", "1e7", "1,2q", "1ss", "1s/3:2", "1/3", "1/3:",
+                                         "1/:2",
+                                         "1/0:2", "1/5:2/5:3", "1/5:2/4:3", "1 ,2", "1/1:1/2:1/3:1/4:1/5:1/6:1/7:1/8:1",
+                                         "1,1,x" };
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
+        trek_slowdown s[2] = { 0 };
+        if (trek_slowdown_read(texts[k], s, 2) != TREK_ERR_ARGUMENT || !strstr(trek_error(), "TREK_SLOWDOWN"))
+            fail_msg("\"%s\": %s", texts[k], trek_error());
+        trek_error_clear();
+    }
 }
 
 static void time_passes(void **state)
 {
     for (int sleeping = 0; sleeping < 2; sleeping++) {
-        trek_slowdown s = { .factor = 3, .sleep = sleeping };
+        trek_slowdown s = { .points = 1, .point = { { 0, 3 } }, .sleep = sleeping };
         double start = clock_ms(CLOCK_MONOTONIC), busy = clock_ms(CLOCK_THREAD_CPUTIME_ID);
         trek_slowdown_apply(&s, 0, 20000000); /* 20 ms: 40 more */
         double took = clock_ms(CLOCK_MONOTONIC) - start;
@@ -375,7 +393,7 @@ static void time_passes(void **state)
         trek_slowdown_apply(&s, 0, 0);
         trek_slowdown_apply(&s, 0, -1000000000);
         trek_slowdown_apply(NULL, 0, 1000000000);
-        s.factor = 1;
+        s.point[0].factor = 1;
         trek_slowdown_apply(&s, 0, 1000000000);
         assert_true(clock_ms(CLOCK_MONOTONIC) - start < 900);
     }
@@ -388,7 +406,8 @@ int main(void)
         cmocka_unit_test(text_comes_back), cmocka_unit_test(every_bit_of_a_share_comes_back),
         cmocka_unit_test(locale_plays_no_part), cmocka_unit_test(files_come_back), cmocka_unit_test(bad_texts_are_refused),
         cmocka_unit_test(damage_is_noticed), cmocka_unit_test(without_a_checksum), cmocka_unit_test(bad_arguments_are_refused),
-        cmocka_unit_test(memory_may_run_out), cmocka_unit_test(factors_follow_the_schedule), cmocka_unit_test(time_passes),
+        cmocka_unit_test(memory_may_run_out), cmocka_unit_test(factors_follow_the_text),
+        cmocka_unit_test(wrong_texts_are_refused), cmocka_unit_test(time_passes),
     };
     if (test_allocator_use() != TREK_OK || !mkdtemp(folder))
         return 1;

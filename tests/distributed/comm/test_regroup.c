@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/comm/regroup.h"
 #include "distributed/control/control.h"
+#include "tests/support/left.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 
@@ -69,27 +69,6 @@ static void die_in(long us)
     pthread_detach(thread);
 }
 
-/* Those that stay as long as the process: Gloo's, beside those that it has left connecting to who has died, until it gives up;
- * and the thread sanitizer's. */
-static int threads_of_others(void)
-{
-    int n = strcmp(engine_name(), "gloo") == 0 ? 1 + 3 : 0;
-#ifdef __SANITIZE_THREAD__
-    n++;
-#endif
-    return n;
-}
-
-static int count_in(const char *folder)
-{
-    DIR *list = opendir(folder);
-    int n = 0;
-    while (list && readdir(list))
-        n++;
-    closedir(list);
-    return n;
-}
-
 /* Everybody's number, in rank order; false: the group has ended. */
 static bool call(trek_comm *comm, int number, int64_t at, int64_t *most)
 {
@@ -128,7 +107,7 @@ static trek_comm *again(const part *me, trek_regroup *regroup, trek_comm *comm)
 
 static int play(const part *me)
 {
-    int threads = count_in("/proc/self/task") + threads_of_others(), files = count_in("/proc/self/fd");
+    int threads = left_threads() + left_by_engine(engine_name()), files = left_files();
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
                                                         .world_size = me->processes, .address = me->address, .port = me->port,
                                                         .token = "of the test", .deadline_s = 60 });
@@ -163,14 +142,12 @@ static int play(const part *me)
     trek_regroup_free(&regroup);
     trek_comm_free(&comm);
     bool dies = number_of(me, "call") >= 0 || number_of(me, "late") >= 0; /* by a thread of the test */
-    for (int k = 0; k < 500 && count_in("/proc/self/task") > threads && !dies;
-         k++) /* the system takes its time with one that ended */
-        pause_us(1000);
-    if (count_in("/proc/self/task") > threads && !dies) {
-        printf("threads are left: %d of %d\n", count_in("/proc/self/task"), threads);
+    int left = dies ? 0 : left_threads_settle(threads);
+    if (left > threads) {
+        printf("threads are left: %d of %d\n", left, threads);
         good = false;
     }
-    int more = count_in("/proc/self/fd") - files; /* the window of shared memory stays as long as the process */
+    int more = left_files() - files; /* the window of shared memory stays as long as the process */
     if (more > (strcmp(engine_name(), "shared") == 0 ? 1 : 8))
         printf("files are left: %d\n", more);
     return good ? 0 : 1;
@@ -374,10 +351,14 @@ int main(void)
         printf("skipped: %s\n", why);
         return 77;
     }
+    const struct CMUnitTest engine[] = { /* who finds whom, in the others, is the same for every engine */
+        cmocka_unit_test(test_one), cmocka_unit_test(test_several), cmocka_unit_test(test_many),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one),     cmocka_unit_test(test_several), cmocka_unit_test(test_while_regrouping),
         cmocka_unit_test(test_busy),    cmocka_unit_test(test_too_few), cmocka_unit_test(test_abort),
         cmocka_unit_test(test_stopped), cmocka_unit_test(test_many),    cmocka_unit_test(test_random),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    bool all = strcmp(engine_name(), "gloo") != 0 || getenv("TREK_TEST_LONG");
+    return all ? cmocka_run_group_tests(tests, NULL, NULL) : cmocka_run_group_tests(engine, NULL, NULL);
 }

@@ -2,7 +2,6 @@
 /* The engine between processes of one machine. The program starts itself again as the
  * ranks of a job; each checks its results against plain loops and tells the parent what
  * it saw, in a line through a pipe. Peers are killed, stopped, and end at any time. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -21,6 +20,7 @@
 #include "nn/layers.h"
 #include "tensor/tensor_internal.h"
 #include "tests/distributed/comm/reductions.h"
+#include "tests/support/left.h"
 #include "tests/support/processes.h"
 #include "tests/support/unit.h"
 
@@ -653,25 +653,12 @@ static void test_leaving(void **state)
     }
 }
 
-/* Files of trek's; others may come and go. */
-static int count_files(void)
-{
-    DIR *dir = opendir("/dev/shm");
-    struct dirent *entry;
-    int count = 0;
-    while (dir && (entry = readdir(dir)))
-        count += strstr(entry->d_name, "trek") != NULL;
-    if (dir)
-        closedir(dir);
-    return count;
-}
-
-static int files_before;
-
 /* Last: none of the above has left anything. */
 static void test_nothing_is_left(void **state)
 {
-    assert_int_equal(count_files(), files_before);
+    const char *left = left_in_shm();
+    if (left)
+        fail_msg("/dev/shm/%s was left behind", left);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     assert_int_equal(errno, ECHILD);
 }
@@ -680,7 +667,7 @@ int main(int argc, char **argv)
 {
     if (argc == 7 && strcmp(argv[1], "rank") == 0)
         return rank_main(argv);
-    files_before = count_files();
+    left_own_shm();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_results), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_come_and_go),
         cmocka_unit_test(test_stays), cmocka_unit_test(test_setup), cmocka_unit_test(test_mismatch),

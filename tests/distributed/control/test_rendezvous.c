@@ -20,6 +20,7 @@
 #include "distributed/system/socket.h"
 #include "tensor/trace.h"
 #include "tests/support/processes.h"
+#include "tests/support/support.h"
 
 enum { PROGRAM = 77, WORLD = 9 };
 
@@ -60,7 +61,7 @@ static int hear(const trek_rendezvous *rendezvous, trek_rendezvous_line *line)
 {
     trek_rendezvous_note note;
     int got = 0;
-    for (int k = 0; k < 500 && got == 0; k++) {
+    for (double since = 0; got == 0 && test_wait(&since);) {
         struct pollfd wait = { .fd = line->fd, .events = POLLIN };
         poll(&wait, 1, 10);
         got = trek_rendezvous_receive(rendezvous, line, &note);
@@ -186,10 +187,8 @@ static void test_no_descriptors(void **state)
     none.rlim_cur = (rlim_t)last;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
     assert_int_equal(connect(next, (struct sockaddr *)&to, sizeof to), 0);
-    for (int k = 0; k < 2000 && !rests; k++) {
+    for (double since = 0; !rests && test_wait(&since);)
         strangers(rendezvous, &rests);
-        poll(NULL, 0, 1);
-    }
     setrlimit(RLIMIT_NOFILE, &before);
     assert_true(rests);
     trek_rendezvous_note five = join_of(rendezvous, 5);
@@ -243,7 +242,7 @@ static void test_later(void **state)
     trek_control_head head = { .type = 0 };
     const char *data;
     bool bad = false, said = false;
-    for (int k = 0; k < 500 && !said && !bad; k++) {
+    for (double since = 0; !said && !bad && test_wait(&since);) {
         struct pollfd wait = { .fd = fd, .events = POLLIN };
         poll(&wait, 1, 10);
         trek_control_receive(control, &link);

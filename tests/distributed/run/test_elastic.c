@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -31,6 +30,7 @@
 #include "nn/state_modules.h"
 #include "nn/state_tensors.h"
 #include "tensor/trace.h"
+#include "tests/support/left.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
@@ -127,8 +127,8 @@ static void await_sign(const char *what, int number)
 {
     char path[128];
     name_sign(path, sizeof path, what, number);
-    for (int k = 0; k < 20000 && access(path, F_OK) != 0; k++)
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    for (double since = 0; access(path, F_OK) != 0 && test_wait(&since);)
+        continue;
 }
 
 static void die(void)
@@ -218,27 +218,6 @@ static void *die_later(void *arg)
     return NULL;
 }
 
-/* Those that stay as long as the process: Gloo's, beside those that it has left connecting to who has died, until it gives up;
- * and the thread sanitizer's. */
-static int threads_of_others(void)
-{
-    int n = strcmp(engine_name(), "gloo") == 0 ? 1 + 3 : 0;
-#ifdef __SANITIZE_THREAD__
-    n++;
-#endif
-    return n;
-}
-
-static int count_in(const char *folder)
-{
-    DIR *list = opendir(folder);
-    int n = 0;
-    while (list && readdir(list))
-        n++;
-    closedir(list);
-    return n;
-}
-
 static trek_run_opts opts_of(const part *me, trek_dataset *data)
 {
     trek_run_opts o = { .build_model = build, .train_step = train_step, .dataset = data, .evaluation = data,
@@ -319,7 +298,7 @@ static int count_sockets(void)
 static void say_here(const part *me, trek_run *run)
 {
     trek_run_progress now = { .running = true };
-    for (int k = 0, steady = 0; k < 1000 && steady < 10 && now.running && trek_run_look(run, &now) == TREK_OK; k++) {
+    for (int steady = 0; steady < 10 && now.running && trek_run_look(run, &now) == TREK_OK;) {
         nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
         steady = count_sockets() < 2 ? 0 : steady + 1;
     }
@@ -333,7 +312,7 @@ static int play(const part *me)
     static const trek_trace_sink sink = { .span = span, .event = event, .enter = enter };
     mine = me;
     plain = strstr(me->detail, "two") || strstr(me->detail, "cadence");
-    int threads = count_in("/proc/self/task") + threads_of_others();
+    int threads = left_threads() + left_by_engine(engine_name());
     pthread_t killer;
     bool launched = strstr(me->detail, "launched") != NULL, again = getenv("TREK_JOIN") != NULL;
     bool joins = launched ? again : strstr(me->detail, "join") != NULL;
@@ -386,10 +365,7 @@ static int play(const part *me)
     trek_dataset_free(&data);
     trek_comm_free(&comm);
     atomic_store(&trek_trace_now, NULL);
-    for (int k = 0; k < 500 && count_in("/proc/self/task") > threads;
-         k++) /* the system takes its time with one that has ended */
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-    if (count_in("/proc/self/task") > threads && !strstr(me->detail, "us="))
+    if (!strstr(me->detail, "us=") && left_threads_settle(threads) > threads)
         printf("threads are left\n");
     return good ? 0 : 1;
 }
@@ -1060,6 +1036,11 @@ int main(void)
         printf("skipped: %s\n", why);
         return 77;
     }
+    const struct CMUnitTest engine[] = { /* who comes and goes when, in the others, is the same for every engine */
+        cmocka_unit_test(test_none),  cmocka_unit_test(test_one),     cmocka_unit_test(test_several),
+        cmocka_unit_test(test_ranks), cmocka_unit_test(test_metrics), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_again), cmocka_unit_test(test_again_several),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_none),     cmocka_unit_test(test_one),   cmocka_unit_test(test_saving),
         cmocka_unit_test(test_several),  cmocka_unit_test(test_ranks), cmocka_unit_test(test_averages),
@@ -1069,5 +1050,6 @@ int main(void)
         cmocka_unit_test(test_again_host), cmocka_unit_test(test_again_launched), cmocka_unit_test(test_again_random),
         cmocka_unit_test(test_random), cmocka_unit_test(test_tries),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    bool all = strcmp(engine_name(), "gloo") != 0 || getenv("TREK_TEST_LONG");
+    return all ? cmocka_run_group_tests(tests, NULL, NULL) : cmocka_run_group_tests(engine, NULL, NULL);
 }

@@ -173,14 +173,13 @@ static void test_is_the_loop(void **state)
 static void test_cadence(void **state)
 {
     trek_dataset *data = training_dataset();
-    trek_slowdown slow[2] = { { .factor = 1 }, { .factor = 4, .sleep = true } };
     trek_run_opts o = plain_opts(data, 2);
     o.policy = TREK_POLICY_CADENCE;
     o.batch_size = 2;
     o.epochs = 6;
     o.trainer.anchor = 2;
     o.trainer.max_anchor = 4;
-    o.trainer.slowdowns = slow;
+    setenv("TREK_SLOWDOWN", "1,4s", 1);
     trek_epoch_metrics m;
     trek_run *run = trek_trainer_run(&o);
     double first = NAN;
@@ -196,6 +195,7 @@ static void test_cadence(void **state)
     assert_true(m.loss < first);
     assert_true(m.per_rank[0].samples > m.per_rank[1].samples); /* the slow one has fewer */
     trek_state *final = trek_run_join(run);
+    unsetenv("TREK_SLOWDOWN");
     assert_non_null(final);
     trek_state_free(&final);
     trek_dataset_free(&data);

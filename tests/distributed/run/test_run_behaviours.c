@@ -9,7 +9,6 @@
 #include "data/compose.h"
 #include "data/loader_position.h"
 #include "distributed/balance/plan.h"
-#include "distributed/balance/slowdown.h"
 #include "distributed/run.h"
 #include "distributed/run_progress.h"
 #include "graph/flow.h"
@@ -19,6 +18,7 @@
 #include "nn/state_modules.h"
 #include "nn/state_tensors.h"
 #include "optim/schedules.h"
+#include "tests/support/left.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
@@ -207,14 +207,12 @@ static void run_seen(trek_run_opts *o, seen *s)
 /* Ranks change pace in mid-epoch. */
 static void test_every_sample_once(void **state)
 {
-    static const trek_slowdown_point points[] = { { 0, 1 }, { 3, 6 }, { 9, 1 } };
-    const trek_slowdown slow[] = { { .factor = 1 }, { .schedule = points, .points = 3, .sleep = true }, { .factor = 2 } };
     trek_dataset *data = line_dataset();
     static seen s;
+    setenv("TREK_SLOWDOWN", "1,1/3:6/9:1s,2", 1);
     for (int k = 0; k < MOST_WAYS; k++) {
         memset(&s, 0, sizeof s);
         trek_run_opts o = opts_of(data, way_of(k));
-        o.trainer.slowdowns = slow;
         o.trainer.max_anchor = o.policy == TREK_POLICY_SYNC ? 0 : 5;
         o.trainer.balance = 1;
         run_seen(&o, &s);
@@ -225,6 +223,7 @@ static void test_every_sample_once(void **state)
                     fail_msg("way %d: sample %d was seen %d times in epoch %d", k, i, atomic_load(&s.times[epoch][i]), epoch);
         }
     }
+    unsetenv("TREK_SLOWDOWN");
     trek_dataset_free(&data);
 }
 
@@ -253,6 +252,7 @@ static void test_rate_set_before_epochs(void **state)
 {
     trek_dataset *data = line_dataset();
     static seen s;
+    setenv("TREK_SLOWDOWN", "1,1/3:6/9:1s,2", 1);
     for (int k = 0; k < MOST_WAYS; k++) {
         memset(&s, 0, sizeof s);
         s.lr = 0.2;
@@ -292,8 +292,6 @@ static void test_schedule_drives_the_steps(void **state)
             o.train_step = plain_mean;
             o.lr_scale = scaled;
             o.schedule = trek_multistep_lr(0.1, (int64_t[]){ 5, 17 }, 2, 0.1);
-            trek_slowdown even[3] = { { .factor = 1 }, { .factor = 1 }, { .factor = 1 } };
-            o.trainer.slowdowns = even;
             trek_plan *plan = trek_plan_new(w.ranks); /* two batches each, whatever the speeds */
             int64_t counts[3] = { 2, 2, 2 };
             if (windows && w.ranks > 1) {
@@ -566,15 +564,6 @@ static void test_checkpoints_every_other_epoch(void **state)
 
 /* --- threads ------------------------------------------------------------------------------------------- */
 
-static int threads_now(void)
-{
-    int n = -1;
-    FILE *pipe = popen("ls /proc/$PPID/task | wc -l", "r");
-    assert_int_equal(fscanf(pipe, "%d", &n), 1);
-    pclose(pipe);
-    return n;
-}
-
 typedef struct other {
     trek_run *run;
     int epochs;
@@ -615,7 +604,7 @@ static void test_on_another_thread(void **state)
     trek_run_opts first = opts_of(data, way_of(2)); /* whatever the library starts once */
     trek_state *final = join(begin(&first));
     trek_state_free(&final);
-    int before = threads_now();
+    int before = left_threads();
     for (int k = 0; k < MOST_WAYS; k++)
         for (int fails = 0; fails < 2; fails++) {
             trek_run_opts o = opts_of(data, way_of(k));
@@ -632,7 +621,7 @@ static void test_on_another_thread(void **state)
             assert_true((there.final == NULL) == fails);
             assert_int_equal(trek_error_status(), TREK_OK); /* errors are of the thread that joins */
             trek_state_free(&there.final);
-            assert_int_equal(threads_now(), before);
+            assert_in_range(left_threads_settle(before), 1, before);
         }
     trek_dataset_free(&data);
 }

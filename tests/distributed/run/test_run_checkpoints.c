@@ -390,8 +390,8 @@ static void test_killed(void **state)
         processes_init(&w, 1);
         processes_start(&w, 0, "keep", path);
         usleep((useconds_t)(60000 + 50000 * test_number(17, (uint32_t)k)));
-        for (int wait = 0; wait < 1000 && !has_best(path); wait++)
-            usleep(5000);
+        for (double since = 0; !has_best(path) && test_wait(&since);)
+            continue;
         processes_kill(&w, 0);
         if (w.code[0] != -SIGKILL)
             processes_print(&w);

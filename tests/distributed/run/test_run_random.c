@@ -2,7 +2,6 @@
 /* Short runs drawn at random: models, ranks, policies, options, moments of stopping, delays, and things that fail. Each ends in
  * time, with an error that says what has happened or with finite parameters and every sample seen once an epoch; no thread and
  * no memory is left. TREK_TEST_SEED: that run alone; TREK_TEST_LONG: 500 of them. */
-#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "nn/state_tensors.h"
 #include "optim/optimizers.h"
 #include "tensor/log.h"
+#include "tests/support/left.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
@@ -334,17 +334,6 @@ static void *watch(void *arg)
 
 /* --- what is left -------------------------------------------------------------------------------------------- */
 
-static int count_threads(void)
-{
-    int n = 0;
-    DIR *list = opendir("/proc/self/task");
-    for (struct dirent *entry; list && (entry = readdir(list));)
-        n += entry->d_name[0] != '.';
-    if (list)
-        closedir(list);
-    return n;
-}
-
 static int64_t count_memory(void)
 {
     trek_memory_release_cached(trek_cpu(0));
@@ -471,14 +460,13 @@ static void test_random(void **state)
     assert_int_equal(pthread_create(&watcher, NULL, watch, NULL), 0);
     atomic_store(&watched, -1);
     try_seed(first, data); /* what stays for good */
-    int threads = count_threads();
+    int threads = left_threads();
     int64_t blocks = count_memory();
     for (uint64_t seed = first; seed < first + runs; seed++) {
         try_seed(seed, data);
-        for (int wait = 0; wait < 200 && count_threads() > threads; wait++)
-            usleep(5000);
-        if (count_threads() > threads)
-            WRONG("%d threads, before it %d", SEED, count_threads(), threads);
+        int left = left_threads_settle(threads);
+        if (left > threads)
+            WRONG("%d threads, before it %d", SEED, left, threads);
         if (count_memory() > blocks)
             WRONG("%d blocks of memory, before it %d", SEED, (int)count_memory(), (int)blocks);
     }

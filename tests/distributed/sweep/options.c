@@ -57,12 +57,6 @@ static void draw_hint(sweep *s, uint64_t number)
     s->run.trainer.speed_hint = (trek_speed_hint){ (int)(number % 2), 1 + (double)(number % 5) };
 }
 
-static void draw_slowdowns(sweep *s, uint64_t number)
-{
-    s->slowdowns[number % 2] = (trek_slowdown){ .factor = 2, .sleep = true };
-    s->run.trainer.slowdowns = s->slowdowns;
-}
-
 static void draw_devices(sweep *s, uint64_t number)
 {
     for (int r = 0; r < SWEEP_MOST_RANKS; r++) /* with gaps; the first is the graph's own */
@@ -183,7 +177,7 @@ static const option options[] = {
     PICK("trainer.overhead_target", REAL, TRAINER(overhead_target), 6, 0.3),
     PICK("trainer.max_batch_diff", INT64, TRAINER(max_batch_diff), 6, 1),
     CALLS("trainer.plan", 6, draw_plan),
-    CALLS("trainer.slowdowns", 8, draw_slowdowns),
+    PICK("slow", INT, OWN(slow), 8, 1, 2),
     PICK("trainer.deadline_s", REAL, TRAINER(deadline_s), 4, 50, TREK_OFF),
     PICK("trainer.timeline", BOOL, OWN(timed), 6, 1),
     NOT_DRAWN("trainer.build_replica", "required: the case's model"),
@@ -427,8 +421,6 @@ void sweep_draw(sweep *s)
         s->run.trainer.shares = s->shares;
     if (s->run.trainer.devices)
         s->run.trainer.devices = s->devices;
-    if (s->run.trainer.slowdowns)
-        s->run.trainer.slowdowns = s->slowdowns;
     s->run.input = s->own_forward && s->way != SWEEP_GATHERED ? NULL : "x";
     settle_model(s);
     settle_ranks(s);

@@ -4,7 +4,6 @@
 #ifndef TREK_TESTS_SWEEP_H
 #define TREK_TESTS_SWEEP_H
 
-#include "distributed/balance/slowdown.h"
 #include "distributed/run.h"
 
 enum { SWEEP_MOST_RANKS = 6, SWEEP_MOST_OPTIONS = 128, SWEEP_WIDTH = 20, SWEEP_CLASSES = 4 };
@@ -23,9 +22,9 @@ typedef struct sweep {
     trek_run_opts run;               /* with .trainer */
     double shares[SWEEP_MOST_RANKS];
     trek_device devices[SWEEP_MOST_RANKS];
-    trek_slowdown slowdowns[SWEEP_MOST_RANKS];
     sweep_way way;
     int processes, windows;          /* windows: batches of each */
+    int slow;                        /* the rank of each process that is slower, counted from 1; 0: none */
     int shares_in_plan;
     bool evaluates, resumes, freezes, timed, own_forward;
     bool tells;                      /* losses of passes, which are of one process */

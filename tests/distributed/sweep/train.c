@@ -280,8 +280,11 @@ trek_status sweep_train(sweep *s, const char *path)
     trek_timeline *timeline = s->timed ? trek_timeline_new(NULL) : NULL;
     trek_run_opts o = opts_of(s, data, evaluation, plan, timeline);
     bool writes = !getenv("TREK_RANK") || atoi(getenv("TREK_RANK")) == 0;
+    if (s->slow && !s->one)
+        setenv("TREK_SLOWDOWN", s->slow == 1 ? "2s" : "1,2s", 1);
     trek_status status = mkdir(folder, 0700) != 0 && errno != EEXIST ? trek_fail(TREK_ERR_IO, "no folder %s", folder)
         : s->way == SWEEP_RUN ? train_by_run(s, &o, folder) : train_by_loop(s, &o, folder);
+    unsetenv("TREK_SLOWDOWN");
     if (status == TREK_OK && writes)
         status = keep(path);
     trek_timeline_free(&timeline);

@@ -630,9 +630,9 @@ static void test_batches_ahead(void **state)
             int64_t n = 0;
             for (trek_batch *batch; (batch = trek_loader_next(loader)); n++) {
                 if (epoch == 0 && n == 2) { /* the next ones come while this one is at work */
-                    for (int wait = 0; wait < 1000 && depth && trek_memory_usage(gpu).allocated < before + (1 + depth) * bytes;
-                         wait++)
-                        usleep(1000);
+                    double since = 0;
+                    while (depth && trek_memory_usage(gpu).allocated < before + (1 + depth) * bytes && test_wait(&since))
+                        continue;
                     assert_true((trek_memory_usage(gpu).allocated >= before + 2 * bytes) == (depth > 0));
                 }
                 check_batch(batch);

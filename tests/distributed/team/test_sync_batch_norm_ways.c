@@ -16,7 +16,7 @@
 #include "nn/module_internal.h"
 #include "nn/module_tree.h"
 #include "tensor/rank_context.h"
-#include "tests/distributed/replica/sync_net.h"
+#include "tests/distributed/team/sync_net.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

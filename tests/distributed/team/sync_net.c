@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/distributed/replica/sync_net.h"
+#include "tests/distributed/team/sync_net.h"
 
 #include <unistd.h>
 

@@ -2,6 +2,7 @@
 /* Fixed shares: that each rank has what was asked for, of batches and of windows, whatever its speed; that the result is one
  * device's; what contradicts them. */
 #include "autograd/ops.h"
+#include "data/batch_here.h"
 #include "data/dataset_class.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/workload.h"
@@ -103,11 +104,12 @@ static trek_run_opts plain_opts(trek_dataset *data, int ranks)
 
 static int64_t late_length(const trek_dataset *self) { return 640; }
 
-/* Rank 1's storage is slow: so says the clock of waits, by more than a busy machine takes for a step. */
+/* One rank's storage is slow: so says the clock of waits, by more than a busy machine takes for a step. */
+static int late_rank;
 static trek_status late_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
-    if (trek_rank_here.rank == 1)
-        trek_rank_here.fed_ns += 500000000 * fetch->n;
+    if (trek_rank_here.rank == late_rank)
+        trek_batch_here.fed_ns += 500000000 * fetch->n;
     out[0] = trek_tensor_ones(trek_dims(fetch->n, IN), TREK_F64, trek_cpu(0));
     out[1] = trek_tensor_zeros(trek_dims(fetch->n, 1), TREK_F64, trek_cpu(0));
     return trek_error_status();
@@ -117,57 +119,74 @@ static int late_lines;
 
 static void count_late(trek_log_level level, const char *message, void *arg)
 {
-    late_lines += level == TREK_LOG_LEVEL_WARNING && strstr(message, "rank 1 spends") && strstr(message, "dataset late");
+    char who[32];
+    snprintf(who, sizeof who, "rank %d spends", late_rank);
+    late_lines += level == TREK_LOG_LEVEL_WARNING && strstr(message, who) && strstr(message, "dataset late");
 }
 
-static void test_late_data(void **state)
+enum { BY_SHARES, BY_WINDOWS, EQUAL_SHARES, LATE_WAYS }; /* equal shares stay: it is told of all the same */
+
+static void check_late(trek_graph *graph, int way)
+{
+    const int late = late_rank, other = 1 - late;
+    double shares[2], speeds[2];
+    int64_t counts[2];
+    assert_int_equal(trek_graph_shares(graph, shares, 2), 2);
+    assert_int_equal(trek_trainer_throughput(graph, speeds, 2), way == EQUAL_SHARES ? 0 : 2);
+    if (way != EQUAL_SHARES) /* two samples a second; what was read ahead counts in another step, and once for shares that then
+                                changed */
+        assert_true(speeds[late] > 1 && speeds[late] < 4 && speeds[other] > 10 * speeds[late]);
+    if (way == BY_WINDOWS) {
+        assert_int_equal(trek_trainer_counts(graph, counts, 2), 2);
+        assert_true(counts[other] > 2 * counts[late]);
+    } else {
+        assert_true(way == BY_SHARES ? shares[late] < 0.25 : shares[late] == 0.5);
+    }
+    assert_int_equal(late_lines, 1);
+}
+
+static void late_training(int way)
 {
     static const char *const names[] = { "x", "target" };
     static const trek_dataset_class late = { .name = "late", .size = sizeof(trek_dataset), .length = late_length, .get = late_get,
                                              .n_fields = 2, .fields = names };
     loss_kind kind = BY_ROWS;
-    for (int way = 0; way < 3; way++) { /* shares, windows, and equal shares that stay: it is told of all the same */
-        run c = { .world = 2, .batch = way == 1 ? 2 : 16, .windows = way == 1, .balance = way == 0 ? 1 : TREK_OFF,
-                  .optimizer = training_momentum() };
-        trek_loader *loader = trek_loader_new(trek_dataset_new(&late), &(trek_loader_opts){ .batch_size = c.batch,
-                                                                                            .prefetch = TREK_ZERO });
-        late_lines = 0;
-        trek_log_set(TREK_LOG_LEVEL_WARNING, count_late, NULL);
-        trek_graph *graph = training_set_up(&c, loader);
-        assert_int_equal(trek_graph_set_loss(graph, training_loss, &kind), TREK_OK);
-        double shares[2];
-        int64_t counts[2];
-        for (int epoch = 0; epoch < (way == 1 ? 15 : 1); epoch++) {
-            assert_int_equal(trek_graph_start(graph, epoch), TREK_OK);
-            for (trek_batch *batch; (batch = trek_graph_next(graph));) {
-                assert_non_null(trek_graph_train_batch(graph, batch));
-                assert_int_equal(trek_graph_step(graph), TREK_OK);
-            }
+    bool windows = way == BY_WINDOWS;
+    run c = { .world = 2, .batch = windows ? 2 : 16, .windows = windows, .balance = way == BY_SHARES ? 1 : TREK_OFF,
+              .optimizer = training_momentum() };
+    trek_loader *loader = trek_loader_new(trek_dataset_new(&late), &(trek_loader_opts){ .batch_size = c.batch,
+                                                                                        .prefetch = TREK_ZERO });
+    late_lines = 0;
+    trek_log_set(TREK_LOG_LEVEL_WARNING, count_late, NULL);
+    trek_graph *graph = training_set_up(&c, loader);
+    assert_int_equal(trek_graph_set_loss(graph, training_loss, &kind), TREK_OK);
+    for (int epoch = 0; epoch < (windows ? 15 : 1); epoch++) {
+        assert_int_equal(trek_graph_start(graph, epoch), TREK_OK);
+        for (trek_batch *batch; (batch = trek_graph_next(graph));) {
+            assert_non_null(trek_graph_train_batch(graph, batch));
+            assert_int_equal(trek_graph_step(graph), TREK_OK);
         }
-        assert_int_equal(trek_error_status(), TREK_OK);
-        assert_int_equal(trek_graph_shares(graph, shares, 2), 2);
-        double speeds[2];
-        assert_int_equal(trek_trainer_throughput(graph, speeds, 2), way < 2 ? 2 : 0);
-        if (way < 2) /* two samples a second; what was read ahead counts in another step, and once for shares that then changed */
-            assert_true(speeds[1] > 1 && speeds[1] < 4 && speeds[0] > 10 * speeds[1]);
-        if (way == 1) {
-            assert_int_equal(trek_trainer_counts(graph, counts, 2), 2);
-            assert_true(counts[0] > 2 * counts[1]);
-        } else {
-            assert_true(way == 0 ? shares[1] < 0.25 : shares[1] == 0.5);
-        }
-        assert_int_equal(late_lines, 1);
-        trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
-        trek_graph_free(&graph);
-        trek_loader_free(&loader);
     }
+    assert_int_equal(trek_error_status(), TREK_OK);
+    check_late(graph, way);
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
 }
 
-/* Runs of ranks of which the one with the most is slow. The list is copied: it may go once the run has begun. */
+/* Also of rank 0, which is the caller's thread. */
+static void test_late_data(void **state)
+{
+    for (late_rank = 0; late_rank < 2; late_rank++)
+        for (int way = 0; way < LATE_WAYS; way++)
+            late_training(way);
+}
+
+/* Runs of ranks, whose list is copied: it may go once the run has begun. */
 static void test_counts_of_runs(void **state)
 {
     trek_dataset *data = training_dataset();
-    trek_slowdown slow[3] = { { .factor = 3, .sleep = true }, { .factor = 1 }, { .factor = 1 } };
+    setenv("TREK_SLOWDOWN", "3s,1,1", 1); /* the one with the most */
     for (int ranks = 1; ranks <= 3; ranks++)
         for (int windows = 0; windows < 2; windows++) {
             int64_t expected[3] = { 0 }, part[3];
@@ -175,7 +194,6 @@ static void test_counts_of_runs(void **state)
             double *shares = malloc(sizeof asked);
             memcpy(shares, asked, sizeof asked);
             o.trainer.shares = shares;
-            o.trainer.slowdowns = slow;
             o.batch_size = windows ? 2 : 8;
             o.policy = windows ? TREK_POLICY_CADENCE : TREK_POLICY_SYNC;
             o.trainer.global_batch = windows ? 20 : 0;
@@ -205,6 +223,7 @@ static void test_counts_of_runs(void **state)
             assert_non_null(final);
             trek_state_free(&final);
         }
+    unsetenv("TREK_SLOWDOWN");
     trek_dataset_free(&data);
 }
 

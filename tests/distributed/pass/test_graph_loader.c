@@ -164,9 +164,8 @@ static void test_accumulate(void **state)
                 if (test_on_cpu() && w > 0)
                     compare(&c);
             }
-    trek_slowdown slow[3] = { { .factor = 1 }, { .factor = 30, .sleep = true }, { .factor = 3, .sleep = true } };
     compare(&(run){ .world = 3, .passes = 2, .accumulate = 2, .batch = 5, .loss = BY_LABELS, .optimizer = training_momentum(),
-                    .slowdowns = slow, .balance = 1 });
+                    .slowdown = "1,30s,3s", .balance = 1 });
 }
 
 /* Weights of classes and a teacher, which every rank has on its device. */
@@ -279,8 +278,7 @@ static void test_constants(void **state)
 /* Ranks that are slowed down get less, and the result stays that of one device. */
 static void test_uneven_shares(void **state)
 {
-    trek_slowdown slow[3] = { { .factor = 1 }, { .factor = 30, .sleep = true }, { .factor = 3, .sleep = true } };
-    run c = { .world = 3, .passes = 1, .batch = 5, .loss = BY_LABELS, .optimizer = training_momentum(), .slowdowns = slow,
+    run c = { .world = 3, .passes = 1, .batch = 5, .loss = BY_LABELS, .optimizer = training_momentum(), .slowdown = "1,30s,3s",
               .balance = 1 };
     compare(&c);
 }
@@ -288,16 +286,14 @@ static void test_uneven_shares(void **state)
 static void test_replay(void **state)
 {
     for (int windows = brief(); windows < 2; windows++) {
-        trek_slowdown slow[3] = { { .factor = 1 }, { .factor = 40, .sleep = true }, { .factor = 3, .sleep = true } };
         run c = { .world = 3, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = windows, .optimizer = training_adam(),
-                  .slowdowns = slow,
+                  .slowdown = "1,40s,3s",
                   .balance = 1 };
         training_run(&c, &many);
         trek_plan *plan = many.made;
         assert_true(trek_plan_size(plan) > 1);
         c.plan = plan;
-        trek_slowdown other[3] = { { .factor = 25, .sleep = true }, { .factor = 1 }, { .factor = 9, .sleep = true } };
-        c.slowdowns = other;
+        c.slowdown = "25s,1,9s";
         training_run(&c, &again);
         assert_int_equal(many.steps, again.steps);
         assert_memory_equal(many.params, again.params, sizeof many.params);
@@ -369,9 +365,8 @@ static void test_timeline(void **state)
 {
     static const char *const names[] = { "forward", "backward", "wait for ranks", "sync", "reduce", "optimizer", "anchor" };
     char path[] = "/tmp/trek-test-feed-XXXXXX", *text = calloc(1, 1 << 20);
-    trek_slowdown slow[2] = { { .factor = 1 }, { .factor = 20, .sleep = true } };
     run c = { .world = 2, .passes = 1, .batch = 2, .loss = BY_ROWS, .windows = true, .optimizer = training_momentum(),
-              .slowdowns = slow };
+              .slowdown = "1,20s" };
     trek_timeline *timeline = trek_timeline_new(NULL);
     assert_int_equal(trek_timeline_attach(timeline), TREK_OK);
     training_run(&c, &many);

@@ -6,7 +6,7 @@
 #include "distributed/ranks.h"
 #include "distributed/team/rank_sums.h"
 #include "tensor/rank_context.h"
-#include "tests/distributed/replica/sync_net.h"
+#include "tests/distributed/team/sync_net.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -7,7 +7,7 @@
 #include "graph/flow.h"
 #include "nn/module_tree.h"
 #include "tensor/rank_context.h"
-#include "tests/distributed/replica/sync_net.h"
+#include "tests/distributed/team/sync_net.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 

@@ -342,9 +342,15 @@ static trek_status fetch(trek_loader *l)
     return status;
 }
 
-static void give(trek_loader *l, int64_t n, int64_t first, int64_t global, const int64_t *indices)
+/* Makes the next batches of the epoch the current one. */
+static void give(trek_loader *l, int64_t n, int64_t first, int64_t global, const int64_t *indices, int64_t batches)
 {
     l->batch.given = true;
+    l->batch.loader = l;
+    l->batch.epoch = l->epoch;
+    l->batch.first_batch = l->position;
+    l->batch.batches = batches;
+    l->position += batches;
     l->batch.n = n;
     l->batch.first = first;
     l->batch.global = global;
@@ -400,8 +406,7 @@ trek_batch *trek_loader_next(trek_loader *loader)
         end_epoch(l);
         return NULL;
     }
-    give(l, l->fetched->n, l->fetched->first, l->fetched->global, l->fetched->indices);
-    l->position++;
+    give(l, l->fetched->n, l->fetched->first, l->fetched->global, l->fetched->indices, 1);
     return &l->batch;
 }
 
@@ -432,17 +437,6 @@ static void leave_to_ranks(trek_loader *l)
     l->left_to_ranks = true;
 }
 
-/* Makes the next batches, whose samples the ranks list and read themselves. */
-static void give_unread(trek_loader *l, int64_t n, int64_t first, int64_t global, int64_t batches)
-{
-    give(l, n, first, global, NULL);
-    l->batch.loader = l;
-    l->batch.epoch = l->epoch;
-    l->batch.first_batch = l->position;
-    l->batch.batches = batches;
-    l->position += batches;
-}
-
 trek_batch *trek_loader_next_parts(trek_loader *loader)
 {
     trek_loader *l = loader;
@@ -456,7 +450,7 @@ trek_batch *trek_loader_next_parts(trek_loader *loader)
         end_epoch(l);
         return NULL;
     }
-    give_unread(l, n, first, global, 1);
+    give(l, n, first, global, NULL, 1);
     l->batch.unread = true;
     return &l->batch;
 }
@@ -509,7 +503,7 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
         end_epoch(l);
         return NULL;
     }
-    give_unread(l, left < size ? left : size, 0, left < size ? left : size, batches);
+    give(l, left < size ? left : size, 0, left < size ? left : size, NULL, batches);
     trek_batch_here.rows = -1; /* no forward of the caller covers it */
     l->batch.window = true;
     return &l->batch;

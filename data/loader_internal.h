@@ -16,8 +16,8 @@ struct trek_batch {
     trek_var **vars;         /* [fields]; all NULL for a window, whose batches the ranks read themselves */
     bool window;
     bool unread;             /* vars are still NULL: ranks read their own rows, and trek_batch_fill reads all */
-    trek_loader *loader;     /* of an unread batch, or of a window */
-    int64_t epoch, first_batch, batches; /* for these: batches [first_batch, first_batch + batches) of the epoch */
+    trek_loader *loader;     /* that has given it; NULL: a rank's reader */
+    int64_t epoch, first_batch, batches; /* it consists of batches [first_batch, first_batch + batches) of the loader's epoch */
 };
 
 /* Lists the samples of one global batch without fetching them. `indices` has room for the batch size, and *n is their
@@ -74,6 +74,10 @@ trek_status trek_reader_begin(trek_reader *reader, int64_t epoch, int64_t first,
 trek_status trek_reader_begin_part(trek_reader *reader, int64_t epoch, int64_t batch, const trek_batch_cut *cut);
 /* Returns the next batch, valid until the following call, or NULL on failure. */
 trek_batch *trek_reader_next(trek_reader *reader);
+/* Returns rows [first, first + rows) of any batch of an epoch, valid until the following call, or NULL on failure. They are the
+ * same whoever reads them: samples are found by their index, and transforms depend on nothing else (data/transform.h). The
+ * calling thread reads. Fails with UNSUPPORTED for a stream. */
+trek_batch *trek_reader_rows(trek_reader *reader, int64_t epoch, int64_t batch, int64_t first, int64_t rows);
 /* Ends the current batch. */
 void trek_reader_end_batch(trek_reader *reader);
 /* Ends the current batch and reads ahead from `first` in case it comes next (up to `end`). */

@@ -87,11 +87,8 @@ trek_reader *trek_reader_new(trek_loader *loader, trek_device device)
     r->fetched = trek_fetched_new(&r->plan);
     r->batch.dataset = r->plan.dataset;
     r->batch.vars = trek_calloc((size_t)r->plan.dataset->n_fields, sizeof *r->batch.vars);
-    int depth = trek_loader_depth(loader);
-    if (depth > 0)
-        r->prefetch = trek_prefetch_new(&r->plan, depth, trek_loader_workers(loader));
     trek_loader_follow(loader, &r->follower);
-    if (!r->fetched || !r->batch.vars || (depth > 0 && !r->prefetch))
+    if (!r->fetched || !r->batch.vars)
         trek_reader_free(&r);
     return r;
 }
@@ -140,9 +137,13 @@ static bool same_cut(const trek_reader *r, const trek_batch_cut *cut)
                                                    have->last_first == cut->last_first && have->last_rows == cut->last_rows));
 }
 
-/* What was read ahead is kept if it belongs to these batches. */
-static void read_on(trek_reader *r, int64_t epoch, int64_t first, int64_t end, const trek_batch_cut *cut)
+/* What was read ahead is kept if it belongs to these batches. The threads that read ahead are started when they are first
+ * needed: a reader that only reads what it is asked for has none. */
+static trek_status read_on(trek_reader *r, int64_t epoch, int64_t first, int64_t end, const trek_batch_cut *cut)
 {
+    int depth = r->loader ? trek_loader_depth(r->loader) : 0;
+    if (depth > 0 && !r->prefetch && !(r->prefetch = trek_prefetch_new(&r->plan, depth, trek_loader_workers(r->loader))))
+        return trek_status_or(TREK_ERR_MEMORY);
     bool goes_on = r->running && r->epoch == epoch && r->next == first && same_cut(r, cut);
     if (r->prefetch && !goes_on)
         trek_prefetch_start(r->prefetch, epoch, first, end, cut);
@@ -155,37 +156,25 @@ static void read_on(trek_reader *r, int64_t epoch, int64_t first, int64_t end, c
     if (cut)
         r->cut = *cut;
     r->running = true;
+    return TREK_OK;
 }
 
 trek_status trek_reader_begin(trek_reader *r, int64_t epoch, int64_t first, int64_t end)
 {
     trek_reader_end_batch(r);
-    read_on(r, epoch, first, end, NULL);
-    return TREK_OK;
+    return read_on(r, epoch, first, end, NULL);
 }
 
 trek_status trek_reader_begin_part(trek_reader *r, int64_t epoch, int64_t batch, const trek_batch_cut *cut)
 {
     trek_reader_end_batch(r);
     int64_t last = r->plan.batches - 1;
-    read_on(r, epoch, batch, batch < last && cut->last_rows == 0 ? last : last + 1, cut);
-    return TREK_OK;
+    return read_on(r, epoch, batch, batch < last && cut->last_rows == 0 ? last : last + 1, cut);
 }
 
-trek_batch *trek_reader_next(trek_reader *r)
+/* Makes variables of what was fetched. */
+static trek_batch *give(trek_reader *r)
 {
-    trek_reader_end_batch(r);
-    if (r->next >= r->end)
-        return trek_fail_null(TREK_ERR_STATE, "reader: no batch is left");
-    int64_t start = trek_trace_enter("loader wait"), began = trek_clock_ns();
-    trek_status status = r->prefetch ? trek_prefetch_take(r->prefetch, &r->fetched)
-        : trek_fetched_fill(r->fetched, &r->plan, r->epoch, r->next, r->is_cut ? &r->cut : NULL);
-    trek_trace_end("loader wait", start, r->next);
-    trek_batch_here.fed_ns += trek_clock_ns() - began;
-    r->running = status == TREK_OK;
-    if (status != TREK_OK)
-        return NULL;
-    r->next++;
     r->batch.n = r->fetched->n;
     r->batch.first = r->fetched->first;
     r->batch.global = r->fetched->global;
@@ -205,9 +194,42 @@ trek_batch *trek_reader_next(trek_reader *r)
     return &r->batch;
 }
 
+trek_batch *trek_reader_next(trek_reader *r)
+{
+    trek_reader_end_batch(r);
+    if (r->next >= r->end)
+        return trek_fail_null(TREK_ERR_STATE, "reader: no batch is left");
+    int64_t start = trek_trace_enter("loader wait"), began = trek_clock_ns();
+    trek_status status = r->prefetch ? trek_prefetch_take(r->prefetch, &r->fetched)
+        : trek_fetched_fill(r->fetched, &r->plan, r->epoch, r->next, r->is_cut ? &r->cut : NULL);
+    trek_trace_end("loader wait", start, r->next);
+    trek_batch_here.fed_ns += trek_clock_ns() - began;
+    r->running = status == TREK_OK;
+    if (status != TREK_OK)
+        return NULL;
+    r->next++;
+    return give(r);
+}
+
+trek_batch *trek_reader_rows(trek_reader *r, int64_t epoch, int64_t batch, int64_t first, int64_t rows)
+{
+    if (!r->loader)
+        return trek_fail_null(TREK_ERR_STATE, "reader: the loader has ended, so no more samples can be read");
+    trek_reader_end_batch(r);
+    if (r->plan.feed)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "reader: dataset %s is a stream, whose samples can only be read one after "
+                                                    "the other", r->plan.dataset->klass->name);
+    trek_batch_cut cut = { first, rows, first, rows };
+    int64_t start = trek_trace_enter("loader wait"), began = trek_clock_ns();
+    trek_status status = trek_fetched_fill(r->fetched, &r->plan, epoch, batch, &cut);
+    trek_trace_end("loader wait", start, batch);
+    trek_batch_here.fed_ns += trek_clock_ns() - began;
+    return status == TREK_OK ? give(r) : NULL;
+}
+
 void trek_reader_rest(trek_reader *r, int64_t first, int64_t end)
 {
     trek_reader_end_batch(r);
     if (r->prefetch && first < end)
-        read_on(r, r->epoch, first, end, NULL);
+        read_on(r, r->epoch, first, end, NULL); /* with threads it cannot fail */
 }

@@ -40,8 +40,8 @@ TREK_API trek_status trek_graph_start(trek_graph *graph, int64_t epoch);
 TREK_API trek_batch *trek_graph_next(trek_graph *graph);
 /* Runs forward, the registered loss and backward for a batch or window of trek_graph_next, and returns the mean loss.
  * Backward runs only in training mode and while gradients are enabled. It adds to the gradients as trek_graph_backward does. The
- * result is the weighted mean of the losses of this process, a scalar that requires no gradient. It is 0 if no sample counted.
- * Afterwards the tagged values are those of rank 0's last batch.
+ * result is the weighted mean of the losses of this process (in grains, if it trains: of all processes), a scalar that requires
+ * no gradient. It is 0 if no sample counted. Afterwards the tagged values are those of rank 0's last batch.
  * Errors: STATE if no loss is registered. */
 TREK_API trek_var *trek_graph_train_batch(trek_graph *graph, trek_batch *batch);
 /* Returns the graph's output for the batch's fields, as trek_graph_forward_many does. A registered loss is not used.

@@ -2,6 +2,9 @@
 /* Beginning and end of grain mode, and what it cannot do. */
 #include "distributed/grains/digests.h"
 
+#include <stddef.h>
+#include <string.h>
+
 #include "graph/graph_internal.h"
 #include "nn/module_internal.h"
 
@@ -47,6 +50,46 @@ static trek_status plan_buffers(trek_grains *g, const trek_replica *replica)
     return g->first_buffers ? TREK_OK : TREK_ERR_MEMORY;
 }
 
+/* The loader ends: none of its samples can be read any more. */
+static void forget(trek_loader_follower *follower)
+{
+    trek_grains *g = (trek_grains *)(void *)((char *)follower - offsetof(trek_grains, follower));
+    for (int64_t k = 0; k < g->passes; k++)
+        g->pass[k].loader = g->pass[k].loader == g->loader ? NULL : g->pass[k].loader;
+    g->loader = NULL;
+}
+
+static void follow(trek_grains *g, trek_loader *loader)
+{
+    if (g->loader == loader)
+        return;
+    if (g->loader) {
+        trek_loader_unfollow(g->loader, &g->follower);
+        forget(&g->follower);
+    }
+    if (loader)
+        trek_loader_follow(loader, &g->follower);
+    g->loader = loader;
+}
+
+trek_status trek_grains_add_pass(trek_grains *g, const trek_grain_pass *pass)
+{
+    if (g->passes == g->pass_room) {
+        int64_t room = 2 * g->pass_room + 4;
+        trek_grain_pass *grown = trek_calloc((size_t)room, sizeof *grown);
+        if (!grown)
+            return TREK_ERR_MEMORY;
+        if (g->passes > 0)
+            memcpy(grown, g->pass, (size_t)g->passes * sizeof *grown);
+        trek_free(g->pass);
+        g->pass = grown;
+        g->pass_room = room;
+    }
+    follow(g, pass->loader);
+    g->pass[g->passes++] = *pass;
+    return TREK_OK;
+}
+
 trek_status trek_grains_make(trek_step *s)
 {
     trek_status status = check(s);
@@ -55,7 +98,12 @@ trek_status trek_grains_make(trek_step *s)
     trek_grains *g = s->grains = trek_calloc(1, sizeof *g);
     if (!g)
         return TREK_ERR_MEMORY;
+    if (trek_job_has_others(&s->job))
+        status = trek_shared_words_make(s->job.comm, &g->words);
+    if (status != TREK_OK)
+        return status;
     g->size = s->grain;
+    g->follower.forget = forget;
     g->factor = 1;
     status = plan_buffers(g, s->team->replicas[0].model);
     return status == TREK_OK ? trek_grain_sums_make(s) : status;
@@ -66,8 +114,11 @@ void trek_grains_free(trek_step *s)
     trek_grains *g = s->grains;
     if (!g)
         return;
+    follow(g, NULL);
+    trek_shared_words_end(&g->words);
     trek_grain_sums_free(s);
     trek_digests_free(s);
+    trek_free(g->pass);
     trek_free(g->buffer_at);
     trek_free(g->first_buffers);
     trek_free(g->records);

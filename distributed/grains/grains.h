@@ -13,6 +13,11 @@
 #ifndef TREK_DISTRIBUTED_GRAINS_GRAINS_H
 #define TREK_DISTRIBUTED_GRAINS_GRAINS_H
 
+#include <stdatomic.h>
+
+#include "autograd/var_internal.h"
+#include "data/loader_internal.h"
+#include "distributed/comm/shared/shared.h"
 #include "distributed/grains/digest.h"
 #include "distributed/team/step.h"
 #include "tensor/binned.h"
@@ -25,12 +30,25 @@ typedef struct trek_grain_sums {
 
 /* What is known of a grain that was trained, followed by its buffers. */
 typedef struct trek_grain_record {
-    int64_t pass, number, rows;
+    int64_t pass, number, rows; /* number: of the grain in the batch of all processes */
     double weight;           /* of its loss */
     double loss;             /* times that weight */
     trek_digest samples, gradients; /* gradients: only if somebody asks for those of grains */
     double denominator;      /* D of the step */
 } trek_grain_record;
+
+/* A pass, as it has to be known for running any of its grains, in any process, as often as necessary. */
+typedef struct trek_grain_pass {
+    trek_loader *loader;     /* of the batch; NULL: it has ended, or the step has gone on with another one */
+    int64_t epoch, batch;    /* of the loader */
+    int64_t rows;            /* of that batch, in all processes */
+    bool backward, training;
+    bool joint;              /* its grains have numbers in all processes; otherwise each has a batch of its own */
+    int no_grad_depth;       /* of the caller, as the next field */
+    trek_offload_opts offload;
+    double denominator;
+    uint64_t rng_step, rng_draw;
+} trek_grain_pass;
 
 typedef struct trek_grains {
     int64_t size;            /* samples of a grain */
@@ -41,10 +59,16 @@ typedef struct trek_grains {
     size_t record_bytes;     /* of a record with its buffers */
     char *first_buffers;     /* the buffers with which every grain of the step begins */
 
+    trek_shared_words words; /* in which the processes of one machine take grains (ranges.h) */
+    trek_loader_follower follower; /* of `loader`, from which the last pass came; NULL: none, or it has ended */
+    trek_loader *loader;
+
     /* of a step */
-    int64_t passes;          /* that went backward */
+    trek_grain_pass *pass;   /* [passes], those that went backward */
+    int64_t passes, pass_room;
     char *records;           /* of this process's grains since they were merged last */
-    int64_t n_records, n_room;
+    _Atomic int64_t n_records; /* ranks take places for theirs */
+    int64_t n_room;
     double factor;           /* D / W */
     bool pending;            /* the sums of some process have gradients that are not in the arenas */
     struct trek_digests *digests; /* of its steps (digests.h) */
@@ -63,14 +87,21 @@ void trek_grains_reset(trek_step *s);
 /* Fails with UNSUPPORTED: a program's own forward and backward are not divided into grains. */
 trek_status trek_grains_refuse(const char *function);
 
-/* pass.c */
-trek_var *trek_grains_train_batch(trek_step *s, const struct trek_batch *batch);
+/* Adds a pass, whose grains all begin after it. Its loader is watched until the step ends. Fails with MEMORY. */
+trek_status trek_grains_add_pass(trek_grains *grains, const trek_grain_pass *pass);
+/* Returns the number of grains of a batch of so many rows. */
+static inline int64_t trek_grains_count(const trek_grains *grains, int64_t rows)
+{
+    return (rows + grains->size - 1) / grains->size;
+}
 
 /* records.c */
 /* Returns the record with index k. */
 trek_grain_record *trek_grains_record(const trek_grains *grains, int64_t k);
 /* Makes room for n further records. */
-trek_status trek_grains_add_records(trek_grains *grains, int64_t n);
+trek_status trek_grains_reserve(trek_grains *grains, int64_t n);
+/* Returns the place of a further one, for which there is room. Ranks may call it at the same time. */
+trek_grain_record *trek_grains_new_record(trek_grains *grains);
 /* Copy the buffers of a replica, which are in host memory, from and to the bytes that follow a record. */
 void trek_grains_keep_buffers(const trek_grains *grains, const trek_replica *replica, char *to);
 void trek_grains_put_buffers(const trek_grains *grains, const trek_replica *replica, const char *from);

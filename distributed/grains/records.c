@@ -14,21 +14,26 @@ trek_grain_record *trek_grains_record(const trek_grains *g, int64_t k)
     return (trek_grain_record *)(void *)(g->records + (size_t)k * g->record_bytes);
 }
 
-trek_status trek_grains_add_records(trek_grains *g, int64_t n)
+trek_status trek_grains_reserve(trek_grains *g, int64_t n)
 {
-    if (g->n_records + n > g->n_room) {
-        int64_t room = g->n_records + n > 2 * g->n_room ? g->n_records + n : 2 * g->n_room;
-        char *records = trek_calloc((size_t)room, g->record_bytes);
-        if (!records)
-            return TREK_ERR_MEMORY;
-        if (g->n_records > 0)
-            memcpy(records, g->records, (size_t)g->n_records * g->record_bytes);
-        trek_free(g->records);
-        g->records = records;
-        g->n_room = room;
-    }
-    g->n_records += n;
+    int64_t have = atomic_load_explicit(&g->n_records, memory_order_relaxed);
+    if (have + n <= g->n_room)
+        return TREK_OK;
+    int64_t room = have + n > 2 * g->n_room ? have + n : 2 * g->n_room;
+    char *records = trek_calloc((size_t)room, g->record_bytes);
+    if (!records)
+        return TREK_ERR_MEMORY;
+    if (have > 0)
+        memcpy(records, g->records, (size_t)have * g->record_bytes);
+    trek_free(g->records);
+    g->records = records;
+    g->n_room = room;
     return TREK_OK;
+}
+
+trek_grain_record *trek_grains_new_record(trek_grains *g)
+{
+    return trek_grains_record(g, atomic_fetch_add_explicit(&g->n_records, 1, memory_order_relaxed));
 }
 
 static size_t bytes_of(const trek_tensor *x) { return (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype); }
@@ -62,7 +67,9 @@ static int by_number(const void *a, const void *b)
     const trek_grain_record *x = *(trek_grain_record *const *)a, *y = *(trek_grain_record *const *)b;
     if (x->pass != y->pass)
         return x->pass < y->pass ? -1 : 1;
-    return x->number < y->number ? -1 : x->number > y->number;
+    if (x->number != y->number)
+        return x->number < y->number ? -1 : 1;
+    return x < y ? -1 : x > y; /* of processes that have batches of their own */
 }
 
 static trek_status list_records(trek_step *s, grain_list *list)
@@ -126,6 +133,23 @@ static trek_status merge_buffers(trek_step *s, const grain_list *list)
     return TREK_OK;
 }
 
+/* No grain may be lost or counted twice, whoever was to run it. */
+static trek_status check_complete(const trek_grains *g, const grain_list *list)
+{
+    int64_t at = 0;
+    for (int64_t p = 0; p < g->passes && g->pass[p].joint && list->n > 0; p++) {
+        int64_t n = trek_grains_count(g, g->pass[p].rows);
+        for (int64_t k = 0; k < n; k++, at++) {
+            const trek_grain_record *record = at < list->n ? list->of[at] : NULL;
+            if (!record || record->pass != p || record->number != k)
+                return trek_fail(TREK_ERR_COMM, "graph_step: grain %lld of pass %lld of the step has been run by %s process",
+                                 (long long)k, (long long)p, record && record->pass == p && record->number < k ? "more than one"
+                                                                                                             : "no");
+        }
+    }
+    return TREK_OK;
+}
+
 trek_status trek_grains_merge(trek_step *s)
 {
     trek_grains *g = s->grains;
@@ -135,6 +159,8 @@ trek_status trek_grains_merge(trek_step *s)
     if (status == TREK_OK && list.n > TREK_BINNED_MOST)
         status = trek_fail(TREK_ERR_UNSUPPORTED, "graph_step: .grain: %lld grains in a step; at most %d are possible",
                            (long long)list.n, TREK_BINNED_MOST);
+    if (status == TREK_OK)
+        status = check_complete(g, &list);
     for (int64_t k = 0; k < list.n && status == TREK_OK; k++) {
         weight += list.of[k]->weight;
         trek_digests_add(g->digests, list.of[k]);

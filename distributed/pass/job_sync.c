@@ -214,6 +214,8 @@ static trek_status exchange_pass(trek_step *s, sync_message *own, bool *sends)
     return status;
 }
 
+bool trek_job_sync_all_made(const trek_step *s) { return trek_job_is_alone(&s->job) || all_say(s, SYNC_PASS); }
+
 trek_status trek_job_sync_begin_pass(trek_step *s, bool *sends)
 {
     *sends = false;
@@ -489,17 +491,31 @@ typedef struct division_state {
 
 TREK_PER_PROCESS(division_state, division, { .lock = TREK_LOCK_INIT });
 
+/* Called with the lock held. */
+static void divide(int64_t total, int64_t *first)
+{
+    int64_t counts[TREK_MAX_RANKS], unit = division()->unit, at = 0;
+    trek_apportion((total + unit - 1) / unit, division()->shares, division()->processes, counts);
+    for (int p = 0; p <= division()->processes; p++) {
+        first[p] = at * unit < total ? at * unit : total;
+        at += p < division()->processes ? counts[p] : 0;
+    }
+}
+
+void trek_job_sync_division(int64_t total, int64_t *first)
+{
+    trek_lock_acquire(&division()->lock);
+    divide(total, first);
+    trek_lock_release(&division()->lock);
+}
+
 static void cut(int64_t total, int64_t *first, int64_t *rows)
 {
-    int64_t counts[TREK_MAX_RANKS];
+    int64_t all[TREK_MAX_RANKS + 1];
     trek_lock_acquire(&division()->lock);
-    int64_t unit = division()->unit, at = 0, end;
-    trek_apportion((total + unit - 1) / unit, division()->shares, division()->processes, counts);
-    for (int p = 0; p < division()->process; p++)
-        at += counts[p];
-    end = (at + counts[division()->process]) * unit;
-    *first = at * unit < total ? at * unit : total;
-    *rows = (end < total ? end : total) - *first;
+    divide(total, all);
+    *first = all[division()->process];
+    *rows = all[division()->process + 1] - *first;
     trek_lock_release(&division()->lock);
 }
 

@@ -39,6 +39,10 @@ trek_status trek_job_sync_flags(trek_step *s);
  * optimizers differ. */
 trek_status trek_job_sync_copy_optimizer(trek_step *s, const trek_optimizer_snapshot *snapshot);
 
+/* Returns whether all processes made the last pass that was announced. */
+bool trek_job_sync_all_made(const trek_step *s);
+/* Writes where the part of each process begins, if `total` samples are divided now; first: [processes + 1]. */
+void trek_job_sync_division(int64_t total, int64_t *first);
 /* Makes the current shares those by which loaders divide batches among the processes. */
 void trek_job_sync_publish(trek_step *s);
 

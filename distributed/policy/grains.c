@@ -1,193 +1,127 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pass in grain mode. Each rank gets consecutive grains of its process's part of the batch, by its share, for about half of the
- * pass. Then it takes further ones from a counter until none is left (balance/handout.h), so that no rank waits longer than a
- * grain takes, although speeds change. Who runs a grain does not show in what it gives. */
+/* A pass in grain mode. Each rank of a process gets consecutive grains of its process's part of the batch, by its share, for
+ * about half of the pass. Then it takes further ones from a counter until none is left (balance/handout.h), so that no rank waits
+ * longer than a grain takes, although speeds change. If processes are on one machine, their ranks take all grains one by one,
+ * first from the part of their own process, then from those of others (grains/ranges.h). Who runs a grain does not show in what
+ * it gives. */
 #include "distributed/balance/handout.h"
-#include "distributed/grains/digests.h"
+#include "distributed/grains/grains.h"
+#include "distributed/grains/ranges.h"
+
+#include <string.h>
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
-#include "distributed/policy/policies.h"
-#include "distributed/replay/replay.h"
-#include "distributed/reduce/gradients.h"
+#include "distributed/job/job_bytes.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
 #include "distributed/policy/exact.h"
-#include "distributed/team/observations.h"
-#include "distributed/system/system.h"
+#include "distributed/policy/grain_pass.h"
+#include "distributed/policy/policies.h"
+#include "distributed/reduce/gradients.h"
 #include "graph/batch_run.h"
 #include "graph/graph_loader_internal.h"
-#include "graph/observe_internal.h"
 #include "tensor/rank_context.h"
-#include "tensor/trace.h"
 
 /* Part of a pass that is divided before it begins. */
 #define AHEAD 0.5
 
 typedef struct rank_grains {
-    int64_t first, n;        /* grains that are divided before */
+    int64_t first, n;        /* grains that it has been given, or has taken, and has not run yet */
     double part;             /* of the speed of all ranks of the process */
-    int64_t rows;            /* that it has run */
-    uint64_t rng_draw;       /* after the pass */
 } rank_grains;
 
-typedef struct grain_call {
-    trek_step *s;
-    trek_grains *grains;
-    const trek_graph_loader *graph_loader;
-    const trek_batch *batch;
-    bool backward, training;
-    int no_grad_depth;       /* of the caller, as the next field */
-    trek_offload_opts offload;
-    double denominator;
-    uint64_t rng_step, rng_draw;
-    int64_t n_grains;        /* of this process */
-    int64_t first_record;    /* of these grains */
-    rank_grains *of;         /* [local_ranks] */
+/* Where ranks get grains: from a counter of this process's part of the batch, or from ranges of all processes. */
+typedef struct grain_source {
+    rank_grains of[TREK_MAX_RANKS]; /* [local_ranks] */
     double fastest;          /* the largest of their parts */
     _Atomic int64_t next;    /* the first grain that no rank has */
-    trek_text *recorded;     /* [1 + n_grains] what training functions had recorded before, and in each grain */
-    trek_pass_sum *sums;     /* [n_grains] */
-} grain_call;
+    int64_t end;
+    trek_grain_ranges ranges;
+} grain_source;
 
-static int64_t count_grains(const trek_grains *g, int64_t rows) { return (rows + g->size - 1) / g->size; }
-/* Returns where grain k of n rows begins; the end is where the grain behind the last one begins. */
-static int64_t row_of(const trek_grains *g, int64_t k, int64_t n) { return k * g->size < n ? k * g->size : n; }
+typedef struct grain_pass {
+    trek_step *s;
+    trek_grains *grains;
+    const trek_batch *batch;
+    trek_grain_pass pass;
+    trek_grain_call call;
+    int64_t first, n;        /* grains of this process's part */
+    grain_source *source;
+} grain_pass;
 
-/* --- a rank's part -------------------------------------------------------------------- */
-
-static void set_place(const grain_call *c, const trek_batch *grain)
-{
-    trek_rank_here.first_sample = grain ? grain->first : 0;
-    trek_rank_here.rows = grain ? grain->n : -1;
-    trek_rank_here.global_rows = grain ? grain->global : -1;
-    trek_rank_here.grain = grain ? grain->first / c->grains->size + 1 : 0;
-    if (grain)
-        trek_rank_here.rng_draw = c->rng_draw;
-}
-
-/* Runs forward, loss and backward, and puts what they have given where grains are merged. */
-static trek_status train_grain(const grain_call *c, int rank, int64_t k, const trek_batch *grain)
-{
-    trek_step *s = c->s;
-    trek_grains *g = c->grains;
-    const rank_replica *own = &s->team->replicas[rank];
-    trek_batch_run run = { .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
-                           .n_leaves = own->model->n_params, .denominator = c->denominator, .backward = c->backward };
-    if (c->training)
-        trek_grains_put_buffers(g, own->model, g->first_buffers);
-    if (g->digests->replay && c->backward)
-        trek_replay_enter(g->digests->replay, s->team->graph->settings.steps + 1, grain);
-    trek_status status = trek_graph_run_batch(own->graph, grain, &run, &c->sums[k]);
-    if (g->digests->replay)
-        trek_replay_leave(g->digests->replay);
-    if (status == TREK_OK)
-        status = trek_observations_read(own->graph);
-    c->recorded[1 + k] = trek_observations_take(own->graph);
-    if (status != TREK_OK || !c->backward)
-        return status;
-    trek_digest gradients = { { 0, 0 } };
-    if (g->fault)
-        g->fault(rank, s->team->graph->settings.steps + 1, grain->first / g->size, own->arena);
-    if (g->digests->of_grains)
-        gradients = trek_digests_gradients(own->arena);
-    trek_grain_sums_add(&g->sums[rank], own->arena);
-    trek_grain_record *record = trek_grains_record(g, c->first_record + k);
-    *record = (trek_grain_record){ .pass = g->passes, .number = grain->first / g->size, .rows = grain->n,
-                                   .weight = c->sums[k].weight, .loss = c->sums[k].loss, .denominator = c->denominator,
-                                   .samples = trek_digests_samples(grain), .gradients = gradients };
-    if (c->training)
-        trek_grains_keep_buffers(g, own->model, (char *)record);
-    return TREK_OK;
-}
-
-static trek_status run_grain(const grain_call *c, int rank, int64_t k, const trek_batch *grain)
-{
-    trek_step *s = c->s;
-    trek_stopwatch *watch = &s->team->watches->of[rank];
-    int64_t start = trek_trace_enter("grain");
-    set_place(c, grain);
-    trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank)) : TREK_OK;
-    if (status == TREK_OK)
-        status = train_grain(c, rank, k, grain);
-    if (status == TREK_OK && c->backward)
-        status = trek_slowed(s, rank, watch, true);
-    if (status == TREK_OK && c->backward)
-        status = trek_stopwatch_stop(watch, grain->n);
-    if (trek_rank_here.rng_draw > c->of[rank].rng_draw)
-        c->of[rank].rng_draw = trek_rank_here.rng_draw;
-    set_place(c, NULL);
-    trek_trace_end("grain", start, grain->first / c->grains->size);
-    return status;
-}
-
-/* Runs grains [first, first + n) of the process. */
-static trek_status run_piece(grain_call *c, int rank, int64_t first, int64_t n)
-{
-    trek_status status = TREK_OK;
-    for (int64_t k = first; k < first + n && status == TREK_OK; k++) {
-        trek_var *vars[64];
-        trek_batch grain;
-        int64_t begin = row_of(c->grains, k, c->batch->n), end = row_of(c->grains, k + 1, c->batch->n);
-        status = trek_batch_part(c->batch, begin, end - begin, trek_ranks_device(c->s->team->ranks, rank), vars, &grain);
-        if (status != TREK_OK)
-            return status;
-        status = run_grain(c, rank, k, &grain);
-        c->of[rank].rows += grain.n;
-        trek_batch_part_release(&grain);
-        trek_job_say(&c->s->job, c->backward ? "forward and backward" : "forward", false);
-    }
-    return status;
-}
+/* --- handing out ---------------------------------------------------------------------------- */
 
 /* Takes grains from the counter. Returns how many, from *first on. */
-static int64_t take(grain_call *c, int rank, int64_t *first)
+static int64_t take(grain_source *c, const rank_grains *of, int64_t *first)
 {
     int64_t n;
     *first = atomic_load_explicit(&c->next, memory_order_relaxed);
     do {
-        n = trek_handout_next(c->n_grains - *first, c->of[rank].part, c->fastest, 1);
+        n = trek_handout_next(c->end - *first, of->part, c->fastest, 1);
     } while (n > 0 && !atomic_compare_exchange_weak_explicit(&c->next, first, *first + n, memory_order_relaxed,
                                                              memory_order_relaxed));
     return n;
 }
 
-/* Runs what the rank was given, and then what it takes. After a failure nobody takes any more. */
-static trek_status run_grains(grain_call *c, int rank)
+/* First what the rank was given, then what it takes. */
+static int64_t next_of_counter(trek_grain_call *call, int rank)
 {
-    int64_t first = c->of[rank].first, n = c->of[rank].n;
-    trek_status status = TREK_OK;
-    do {
-        status = run_piece(c, rank, first, n);
-    } while (status == TREK_OK && (n = take(c, rank, &first)) > 0);
-    if (status != TREK_OK)
-        atomic_store_explicit(&c->next, c->n_grains, memory_order_relaxed);
-    return status;
+    grain_source *c = call->source;
+    rank_grains *of = &c->of[rank];
+    if (of->n == 0 && (of->n = take(c, of, &of->first)) == 0)
+        return -1;
+    of->n--;
+    return of->first++;
 }
 
-/* Runs a rank's grains in a scope, with the caller's modes. */
-static trek_status run_rank(int rank, void *arg)
+/* A rank of a job takes one grain at a time. It takes none if others will have done what is left before it has done one. */
+static int64_t next_of_ranges(trek_grain_call *call, int rank)
 {
-    grain_call *c = arg;
-    trek_graph_clear_traces(c->s->team->replicas[rank].graph);
-    trek_grad_mode mode = trek_grad_mode_here;
-    trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
-    trek_grad_mode_here.offload = c->offload;
-    trek_rank_here.rng_step = c->rng_step;
-    trek_scope scope = trek_scope_begin();
-    trek_status status = scope.depth ? run_grains(c, rank) : trek_error_status();
-    trek_scope_end(scope);
-    trek_grad_mode_here = mode;
-    return status;
+    grain_source *c = call->source;
+    int64_t left = trek_grain_ranges_left(&c->ranges);
+    return trek_handout_next(left, c->of[rank].part, c->fastest, 1) > 0 ? trek_grain_ranges_take(&c->ranges) : -1;
 }
 
-/* --- the caller's side ------------------------------------------------------------------- */
-
-static trek_status plan_grains(grain_call *c)
+/* All processes divide the batch as they do for reading, and take grains from each other's ranges. */
+static trek_status plan_ranges(grain_pass *c, _Atomic uint64_t *words)
 {
     const trek_step *s = c->s;
-    int64_t counts[TREK_MAX_RANKS], at = 0;
+    grain_source *source = c->source;
+    trek_grain_ranges *ranges = &source->ranges;
+    const double *shares = trek_ranks_shares(s);
+    double sum = 0, most = 0;
+    for (int r = 0; r < s->job.world_size; r++) {
+        sum += shares[r];
+        most = shares[r] > most ? shares[r] : most;
+    }
+    for (int r = 0; r < s->job.local_ranks; r++)
+        source->of[r] = (rank_grains){ .part = sum > 0 ? shares[s->job.first_rank + r] / sum : 1.0 / s->job.world_size };
+    source->fastest = sum > 0 ? most / sum : 1.0 / s->job.world_size;
+    ranges->words = words;
+    ranges->process = s->job.process;
+    ranges->processes = s->job.processes;
+    ranges->serial = (uint32_t)s->job.comm->calls; /* equal in all processes, and each pass makes a call */
+    trek_job_sync_division(c->pass.rows, ranges->first);
+    for (int p = 0, at = 0; p < s->job.processes; p++) {
+        for (int r = 0; r < s->job.process_ranks[p]; r++)
+            ranges->speed[p] += shares[at++];
+        if (ranges->first[p] % c->grains->size != 0 && ranges->first[p] != c->pass.rows)
+            return trek_fail(TREK_ERR_STATE, "graph_train_batch: batch: another graph divides the batches of this job in another "
+                                             "way; give both the same .grain");
+    }
+    for (int p = 0; p <= s->job.processes; p++)
+        ranges->first[p] = trek_grains_count(c->grains, ranges->first[p]);
+    c->call.next = next_of_ranges;
+    return TREK_OK;
+}
+
+static trek_status plan_counter(grain_pass *c)
+{
+    const trek_step *s = c->s;
+    grain_source *counter = c->source;
+    int64_t counts[TREK_MAX_RANKS], at = c->first;
     const double *shares = trek_ranks_shares(s) + s->job.first_rank;
     double sum = 0, most = 0;
     int ranks = s->team->local_ranks;
@@ -195,18 +129,37 @@ static trek_status plan_grains(grain_call *c)
         sum += shares[r];
         most = shares[r] > most ? shares[r] : most;
     }
-    trek_status status = trek_handout_ahead(c->n_grains, ranks > 1 ? AHEAD : 1, sum > 0 ? shares : NULL, ranks, counts);
+    trek_status status = trek_handout_ahead(c->n, ranks > 1 ? AHEAD : 1, sum > 0 ? shares : NULL, ranks, counts);
     for (int r = 0; r < ranks && status == TREK_OK; r++) {
-        double part = sum > 0 ? shares[r] / sum : 1.0 / ranks;
-        c->of[r] = (rank_grains){ .first = at, .n = counts[r], .part = part, .rng_draw = c->rng_draw };
+        counter->of[r] = (rank_grains){ .first = at, .n = counts[r], .part = sum > 0 ? shares[r] / sum : 1.0 / ranks };
         at += counts[r];
     }
-    c->fastest = sum > 0 ? most / sum : 1.0 / ranks;
-    atomic_init(&c->next, at);
+    counter->fastest = sum > 0 ? most / sum : 1.0 / ranks;
+    atomic_init(&counter->next, at);
+    counter->end = c->first + c->n;
+    c->call.next = next_of_counter;
     return status;
 }
 
-static trek_status check(const grain_call *c)
+/* Returns whether all processes train on parts of this batch, so that its grains have numbers in all of them. */
+static bool is_joint(const grain_pass *c)
+{
+    return c->pass.backward && (trek_job_is_alone(&c->s->job) || !trek_loader_plan(c->batch->loader)->whole);
+}
+
+/* Decides, in the same way in all processes, who gets which grains. Streams are read by each process for itself. */
+static trek_status plan_grains(grain_pass *c)
+{
+    bool shared = c->pass.joint && trek_job_has_others(&c->s->job);
+    _Atomic uint64_t *words = shared ? c->grains->words.words : NULL;
+    bool any = words && !trek_loader_plan(c->batch->loader)->feed &&
+               trek_grains_count(c->grains, c->pass.rows) <= TREK_GRAIN_RANGES_MOST;
+    return any ? plan_ranges(c, words) : plan_counter(c);
+}
+
+/* --- a pass ----------------------------------------------------------------------------------- */
+
+static trek_status check(const grain_pass *c)
 {
     const trek_batch *batch = c->batch;
     const trek_accumulation *passes = &c->s->team->graph->accumulation;
@@ -220,11 +173,11 @@ static trek_status check(const grain_call *c)
                          "start the epoch after trek_trainer_setup",
                          (long long)batch->first, (long long)(batch->first + batch->n), (long long)batch->global,
                          (long long)size);
-    if (c->training && !c->backward && c->s->team->replicas[0].model->n_buffers > 0)
+    if (c->pass.training && !c->pass.backward && c->s->team->replicas[0].model->n_buffers > 0)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "graph_train_batch: graph: in training mode without gradients, in grains (.grain); they change buffers "
                          "in a step, so use trek_graph_train(graph, false), or gradients");
-    if (!c->backward)
+    if (!c->pass.backward)
         return TREK_OK;
     if (c->s->state.phase == TREK_STEP_FOLDED || c->grains->broken)
         return trek_fail(TREK_ERR_STATE, "graph_train_batch: graph: %s; call %s first",
@@ -237,106 +190,171 @@ static trek_status check(const grain_call *c)
     return TREK_OK;
 }
 
+/* Gives all processes the losses and weights of all grains: every number is that of one process, and zero in the others. */
+static trek_status join_losses(grain_pass *c, double *recorded)
+{
+    int64_t n = trek_grains_count(c->grains, c->pass.rows);
+    double *values = trek_calloc((size_t)n + 1, 2 * sizeof *values);
+    if (!values) {
+        trek_job_abort(&c->s->job, "a process has no memory for the losses of grains");
+        return TREK_ERR_MEMORY;
+    }
+    for (int64_t k = 0; k < n; k++) {
+        values[2 * k] = c->call.sums[k].loss;
+        values[2 * k + 1] = c->call.sums[k].weight;
+        values[2 * n] += (double)c->call.recorded[k].length + c->call.recorded[k].failed;
+    }
+    trek_status status = trek_job_reduce(&c->s->job, values, 2 * n + 1, TREK_F64, TREK_REDUCTION_SUM);
+    for (int64_t k = 0; k < n && status == TREK_OK; k++) {
+        c->call.sums[k].loss = values[2 * k];
+        c->call.sums[k].weight = values[2 * k + 1];
+    }
+    *recorded = values[2 * n];
+    trek_free(values);
+    return status;
+}
+
+/* Puts what a process has recorded where its grains are. */
+static trek_status sort_recorded(grain_pass *c, const char *bytes, int64_t length)
+{
+    int64_t n = trek_grains_count(c->grains, c->pass.rows), head[2];
+    for (int64_t at = 0; at < length; at += (int64_t)sizeof head + head[1]) {
+        if (length - at < (int64_t)sizeof head)
+            return trek_fail(TREK_ERR_COMM, "graph_train_batch: values that another process recorded are damaged");
+        memcpy(head, bytes + at, sizeof head);
+        if (head[0] < 0 || head[0] >= n || head[1] < 0 || head[1] > length - at - (int64_t)sizeof head)
+            return trek_fail(TREK_ERR_COMM, "graph_train_batch: values that another process recorded are damaged");
+        trek_text_bytes(&c->call.recorded[head[0]], bytes + at + sizeof head, (size_t)head[1]);
+    }
+    return TREK_OK;
+}
+
+/* What training functions have recorded goes to process 0, which adds it up in the order of grains. */
+static trek_status join_recorded(grain_pass *c)
+{
+    int64_t n = trek_grains_count(c->grains, c->pass.rows);
+    trek_text text = { 0 };
+    job_bytes all = { 0 };
+    for (int64_t k = 0; k < n; k++) {
+        int64_t head[2] = { k, (int64_t)c->call.recorded[k].length };
+        text.failed |= c->call.recorded[k].failed;
+        if (head[1] == 0)
+            continue;
+        trek_text_bytes(&text, (const char *)head, sizeof head);
+        trek_text_bytes(&text, c->call.recorded[k].data, c->call.recorded[k].length);
+        trek_text_clear(&c->call.recorded[k]);
+    }
+    trek_status status = trek_job_bytes_gather(c->s->job.comm, text.failed ? NULL : text.data, (int64_t)text.length,
+                                               text.failed ? TREK_ERR_MEMORY : TREK_OK, "what it has recorded", &all);
+    for (int p = 0; p < c->s->job.processes && status == TREK_OK && c->s->job.process == 0; p++)
+        status = sort_recorded(c, all.bytes + (size_t)p * all.room, all.lengths[p]);
+    trek_job_bytes_clear(&all);
+    trek_text_clear(&text);
+    return status;
+}
+
+/* All processes get what the grains of all have given besides gradients. */
+static trek_status join(grain_pass *c)
+{
+    double recorded = 0;
+    if (!trek_job_sync_all_made(c->s))
+        return trek_fail(TREK_ERR_STATE,
+                         "graph_train_batch: graph: another process is in its step already; in grains (.grain) all "
+                         "processes train on the same batches");
+    trek_status status = join_losses(c, &recorded);
+    return status == TREK_OK && recorded > 0 ? join_recorded(c) : status;
+}
+
 /* Called after all ranks' grains: counts samples and draws, and tells the other processes. */
-static trek_status count(const grain_call *c)
+static trek_status count(grain_pass *c)
 {
     trek_step *s = c->s;
     double weight = 0, total;
     for (int r = 0; r < s->team->local_ranks; r++) {
-        const rank_grains *of = &c->of[r];
-        s->team->replicas[r].samples += c->training ? of->rows : 0;
-        s->team->replicas[r].measured_rows += c->backward ? of->rows : 0;
-        if (of->rng_draw > trek_rank_here.rng_draw)
-            trek_rank_here.rng_draw = of->rng_draw;
+        s->team->replicas[r].samples += c->pass.training ? c->call.rows[r] : 0;
+        s->team->replicas[r].measured_rows += c->pass.backward ? c->call.rows[r] : 0;
+        if (c->call.rng_draw[r] > trek_rank_here.rng_draw)
+            trek_rank_here.rng_draw = c->call.rng_draw[r];
     }
-    for (int64_t k = 0; k < c->n_grains; k++)
-        weight += c->sums[k].weight;
-    return c->backward ? trek_job_sync_pass(s, weight, &total, NULL) : TREK_OK;
+    for (int64_t k = 0; k < trek_grains_count(c->grains, c->pass.rows); k++)
+        weight += c->call.sums[k].weight;
+    trek_status status = c->pass.backward ? trek_job_sync_pass(s, weight, &total, NULL) : TREK_OK;
+    if (status == TREK_OK && c->pass.joint && trek_job_has_others(&s->job))
+        status = join(c);
+    return status == TREK_OK ? trek_grain_call_give_recorded(&c->call) : status;
 }
 
-/* Gives the caller's graph what was recorded, in the order of grains. */
-static trek_status give_recorded(const grain_call *c)
-{
-    trek_status status = TREK_OK;
-    for (int64_t k = 0; k <= c->n_grains; k++) {
-        trek_text *text = &c->recorded[k];
-        if (text->failed)
-            status = TREK_ERR_MEMORY;
-        else if (text->length > 0 && status == TREK_OK)
-            status = trek_observations_unpack(c->s->team->graph, text->data, (int64_t)text->length);
-        trek_text_clear(text);
-    }
-    return status;
-}
-
-static trek_status run_ranks(grain_call *c)
+/* Everything that can fail before a grain runs. */
+static trek_status prepare(grain_pass *c)
 {
     trek_step *s = c->s;
-    trek_grains_keep_buffers(c->grains, s->team->replicas[0].model, c->grains->first_buffers);
-    c->recorded[0] = trek_observations_take(s->team->graph);
-    trek_status status = trek_ranks_call(s->team->ranks, run_rank, c), given = give_recorded(c);
-    for (int r = 0; r < s->team->local_ranks && c->training; r++)
-        trek_grains_put_buffers(c->grains, s->team->replicas[r].model, c->grains->first_buffers);
-    return status == TREK_OK ? given : status;
-}
-
-static trek_status run_pass(grain_call *c)
-{
-    trek_step *s = c->s;
-    trek_grains *g = c->grains;
     trek_status status = trek_batch_fill(c->batch); /* one that was begun before .grain was set */
     if (status == TREK_OK)
         status = check(c);
-    if (status == TREK_OK && c->backward)
+    if (status == TREK_OK && c->pass.backward)
         status = trek_workload_check_batch(s->pace.workload);
     if (status == TREK_OK)
         status = plan_grains(c);
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
-    c->first_record = g->n_records;
-    if (status == TREK_OK && c->backward)
-        status = trek_grains_add_records(g, c->n_grains);
-    trek_team_follow_flags(s->team);
-    bool began = status == TREK_OK && c->backward; /* from here on a failure leaves a part of the gradients */
     if (status == TREK_OK)
-        status = run_ranks(c);
-    if (status != TREK_OK && c->backward) /* an evaluation has no round in which others would learn it */
+        status = trek_grain_call_begin(&c->call);
+    if (status == TREK_OK && c->pass.backward)
+        status = trek_grains_reserve(c->grains, c->pass.joint ? trek_grains_count(c->grains, c->pass.rows) : c->n);
+    if (status == TREK_OK && c->pass.backward)
+        status = trek_grains_add_pass(c->grains, &c->pass);
+    trek_team_follow_flags(s->team);
+    return status;
+}
+
+static trek_status run_pass(grain_pass *c)
+{
+    trek_step *s = c->s;
+    trek_grains *g = c->grains;
+    c->call.pass_number = g->passes;
+    trek_status status = prepare(c);
+    bool began = status == TREK_OK && c->pass.backward; /* from here on a failure leaves a part of the gradients */
+    if (status == TREK_OK) {
+        trek_grains_keep_buffers(g, s->team->replicas[0].model, g->first_buffers);
+        status = trek_grain_call_run(&c->call);
+    }
+    if (status != TREK_OK && c->pass.backward) /* an evaluation has no round in which others would learn it */
         trek_job_sync_failed(s, status);
     else if (status == TREK_OK)
         status = count(c);
     if (status != TREK_OK) {
         g->broken |= began;
-        trek_rank_here.rng_draw = c->rng_draw; /* when it is dropped and made again, it draws the same numbers */
+        trek_rank_here.rng_draw = c->pass.rng_draw; /* when it is dropped and made again, it draws the same numbers */
         return status;
     }
-    g->passes += c->backward;
-    trek_step_passed(&s->state, c->backward);
+    trek_step_passed(&s->state, c->pass.backward);
     return TREK_OK;
 }
 
-trek_var *trek_grains_train_batch(trek_step *s, const trek_batch *batch)
+static trek_var *train_batch(trek_step *s, const trek_batch *batch)
 {
     trek_graph *graph = s->team->graph;
     trek_accumulation *passes = &graph->accumulation;
-    grain_call c = { .s = s, .grains = s->grains, .graph_loader = graph->graph_loader, .batch = batch,
-                     .backward = trek_graph_learns(graph), .training = trek_team_is_training(s->team),
-                     .no_grad_depth = trek_grad_mode_here.no_grad_depth, .offload = trek_grad_mode_here.offload,
-                     .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
-                     .rng_draw = trek_rank_here.rng_draw, .n_grains = count_grains(s->grains, batch->n) };
-    if (c.backward && trek_accumulation_weighs(passes))
-        c.denominator = trek_accumulation_denominator(passes, c.denominator);
-    c.of = trek_calloc((size_t)s->team->local_ranks, sizeof *c.of);
-    c.sums = trek_calloc((size_t)c.n_grains, sizeof *c.sums);
-    c.recorded = trek_calloc((size_t)c.n_grains + 1, sizeof *c.recorded);
-    trek_job_say(&s->job, c.backward ? "forward and backward" : "forward", c.backward);
-    trek_ranks_note_wait(s, c.backward);
-    trek_status status = c.of && c.sums && c.recorded ? run_pass(&c) : trek_error_status();
-    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, (int)c.n_grains, trek_ranks_device(s->team->ranks, 0)) : NULL;
-    for (int64_t k = 0; c.sums && k < c.n_grains; k++)
-        trek_pass_sum_clear(&c.sums[k]);
-    trek_free(c.recorded);
-    trek_free(c.sums);
-    trek_free(c.of);
+    grain_pass c = { .s = s, .grains = s->grains, .batch = batch, .first = batch->first / s->grains->size,
+                     .n = trek_grains_count(s->grains, batch->n),
+                     .pass = { .loader = batch->loader, .epoch = batch->epoch, .batch = batch->first_batch,
+                               .rows = batch->global, .backward = trek_graph_learns(graph),
+                               .training = trek_team_is_training(s->team),
+                               .no_grad_depth = trek_grad_mode_here.no_grad_depth, .offload = trek_grad_mode_here.offload,
+                               .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
+                               .rng_draw = trek_rank_here.rng_draw } };
+    if (c.pass.backward && trek_accumulation_weighs(passes))
+        c.pass.denominator = trek_accumulation_denominator(passes, c.pass.denominator);
+    c.pass.joint = is_joint(&c);
+    c.source = trek_calloc(1, sizeof *c.source);
+    c.call = (trek_grain_call){ .s = s, .pass = &c.pass, .batch = batch, .source = c.source };
+    trek_job_say(&s->job, c.pass.backward ? "forward and backward" : "forward", c.pass.backward);
+    trek_ranks_note_wait(s, c.pass.backward);
+    trek_status status = c.source ? run_pass(&c) : trek_error_status();
+    int64_t n = trek_grains_count(s->grains, c.pass.rows);
+    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.call.sums, (int)n, trek_ranks_device(s->team->ranks, 0)) : NULL;
+    trek_grain_call_end(&c.call);
+    trek_free(c.source);
     return mean;
 }
 
@@ -348,6 +366,6 @@ static trek_status backward(trek_step *s, trek_var *loss, double weight)
 }
 
 const trek_step_policy trek_grains_policy = {
-    .name = "grains", .sums = true, .obstacle = "it is trained in grains (.grain)", .train_batch = trek_grains_train_batch,
+    .name = "grains", .sums = true, .obstacle = "it is trained in grains (.grain)", .train_batch = train_batch,
     .window = trek_ranks_window, .backward = backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
 };

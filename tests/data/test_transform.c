@@ -308,6 +308,39 @@ static void test_ranks(void **state)
     expect_no_error();
 }
 
+/* Any rows of any batch, in any order: those of the batch that a loader gives. */
+static void test_any_rows(void **state)
+{
+    static rows want, have;
+    trek_loader *loader = mixing_loader(2, 2);
+    trek_reader *reader = trek_reader_new(loader, trek_cpu(0));
+    assert_int_equal(trek_loader_start(loader, 1), TREK_OK);
+    for (int at = 0; at < BATCHES; at++) {
+        trek_batch *batch = trek_loader_next(loader);
+        keep(batch, want + at * BATCH * C * OUT * OUT);
+        int64_t rows = trek_batch_size(batch);
+        for (int64_t first = rows - 1; first >= 0; first -= 2) { /* while the loader reads ahead */
+            int64_t n = first + 2 < rows ? 2 : rows - first;
+            trek_batch *part = trek_reader_rows(reader, 1, at, first, n);
+            assert_non_null(part);
+            assert_true(part->first == first && part->n == n && part->global == rows);
+            for (int64_t k = 0; k < n; k++)
+                assert_int_equal(trek_batch_indices(part)[k], trek_batch_indices(batch)[first + k]);
+            keep(part, have + (at * BATCH + first) * C * OUT * OUT);
+        }
+        if (rows % 2 == 0) {
+            assert_non_null(trek_reader_rows(reader, 1, at, 0, 1));
+            keep(trek_reader_rows(reader, 1, at, 0, 1), have + at * BATCH * C * OUT * OUT);
+        }
+    }
+    assert_int_equal(same_rows(want, have), N);
+    trek_loader_free(&loader);
+    assert_null(trek_reader_rows(reader, 1, 0, 0, 1));
+    expect_error(TREK_ERR_STATE, "the loader has ended");
+    trek_reader_free(&reader);
+    expect_no_error();
+}
+
 /* --- what is drawn ----------------------------------------------------------------- */
 
 static void test_rates(void **state)
@@ -706,7 +739,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys), cmocka_unit_test(test_place), cmocka_unit_test(test_stream), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_loader), cmocka_unit_test(test_ranks), cmocka_unit_test(test_rates),
+        cmocka_unit_test(test_loader), cmocka_unit_test(test_ranks), cmocka_unit_test(test_any_rows),
+        cmocka_unit_test(test_rates),
         cmocka_unit_test(test_crop_places), cmocka_unit_test(test_resized_crop), cmocka_unit_test(test_erasing),
         cmocka_unit_test(test_values), cmocka_unit_test(test_mix_parts), cmocka_unit_test(test_mixup_values),
         cmocka_unit_test(test_cutmix_values), cmocka_unit_test(test_bad_numbers), cmocka_unit_test(test_ownership),

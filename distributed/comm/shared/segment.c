@@ -58,8 +58,7 @@ static trek_shared_layout lay_out(int world)
     return l;
 }
 
-/* Maps a file of process pid. Returns NULL if it cannot be reached or is another file. */
-static void *map_file(int pid, int fd, uint64_t bytes, const uint64_t nonce[2])
+void *trek_shared_file_open(int pid, int fd, uint64_t bytes, const uint64_t nonce[2])
 {
     int own = trek_process_file(pid, fd);
     if (own < 0)
@@ -144,7 +143,7 @@ static void map_all(trek_comm_shared *self, const ticket *all, found *mine)
             return;
     errno = 0;
     if (all[0].segment_fd >= 0)
-        self->segment = map_file(all[0].pid, all[0].segment_fd, self->layout.bytes, all[0].segment_nonce);
+        self->segment = trek_shared_file_open(all[0].pid, all[0].segment_fd, self->layout.bytes, all[0].segment_nonce);
     if (all[0].segment_fd >= 0 && !self->segment)
         note_limit(mine);
     if (!self->segment)
@@ -154,7 +153,7 @@ static void map_all(trek_comm_shared *self, const ticket *all, found *mine)
         if (r == self->met.base.rank)
             continue;
         if (all[r].window_fd >= 0)
-            self->window[r] = map_file(all[r].pid, all[r].window_fd, all[r].window_bytes, all[r].window_nonce);
+            self->window[r] = trek_shared_file_open(all[r].pid, all[r].window_fd, all[r].window_bytes, all[r].window_nonce);
         if (all[r].window_fd < 0 || !self->window[r])
             return;
         self->window_bytes[r] = all[r].window_bytes;

@@ -20,6 +20,10 @@ int trek_shared_file_new(const char *name, uint64_t bytes);
 /* Maps the file at the beginning of a huge page, so that its memory can be one. Returns NULL if it cannot be mapped. */
 void *trek_shared_file_map(int fd, uint64_t offset, uint64_t bytes);
 
+/* Maps the file that process pid has open as fd, if it has so many bytes and begins with the nonce. Returns NULL if it cannot be
+ * reached or is another file. */
+void *trek_shared_file_open(int pid, int fd, uint64_t bytes, const uint64_t nonce[2]);
+
 /* Returns the window of this process, which is made at the first call. */
 trek_shared_window trek_shared_window_open(void);
 /* Allocates zeroed memory in the window, in pages of its own, and frees it. Returns NULL without an error if none is

@@ -3,15 +3,20 @@
 #include "tests/distributed/grains/grain_runs.h"
 
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "autograd/ops.h"
 #include "data/dataset.h"
 #include "data/loader_position.h"
 #include "distributed/digests.h"
+#include "distributed/policy/grain_pass.h"
+#include "distributed/stepper.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
+#include "graph/observe.h"
 #include "graph/passes.h"
 #include "graph/settings.h"
 #include "nn/layers.h"
@@ -167,9 +172,44 @@ struct trek_dataset *grain_dataset(void)
 
 static int64_t step_now; /* which the ranks read */
 
+/* Returns whether all grains of this pass have been taken (grains/ranges.c). The calling process has taken one. */
+static bool none_is_left(trek_graph *graph, trek_comm *comm)
+{
+    _Atomic uint64_t *words = trek_graph_ranks(graph)->grains->words.words;
+    uint64_t own = atomic_load(&words[trek_comm_rank(comm)]);
+    for (int p = 0; p < trek_comm_world_size(comm); p++) {
+        uint64_t word = atomic_load(&words[p]);
+        if (word >> 32 != own >> 32 || (word >> 16 & 0xffff) != (word & 0xffff))
+            return false;
+    }
+    return true;
+}
+
+/* Takes more or less time, in another way in each process. */
+static void dawdle(const grain_run *run, trek_graph *graph)
+{
+    static _Atomic uint64_t state;
+    if (run->holds && trek_comm_rank(run->comm) == run->holds - 1)
+        while (!none_is_left(graph, run->comm))
+            sched_yield();
+    uint64_t seed = atomic_fetch_add(&state, 1) * 977 + (uint64_t)getpid();
+    if (run->slow)
+        usleep((useconds_t)grain_drawn(&seed, 600));
+}
+
+/* Numbers whose sums depend on their order. */
+static void record(const trek_batch *batch)
+{
+    double number = (double)trek_batch_indices(batch)[0] / 3;
+    trek_record_sum("sum", number);
+    trek_record_mean("mean", 0.7 * number, (double)trek_batch_size(batch));
+}
+
 static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     const grain_run *run = arg;
+    if (trek_module_is_training(trek_graph_module(graph)))
+        dawdle(run, graph), record(batch);
     trek_var *labels = trek_batch_get(batch, reads_tokens(run->model) ? "next" : "label");
     trek_var *mean = trek_cross_entropy(output, reads_tokens(run->model) ? trek_reshape(labels, trek_dims(-1)) : labels);
     bool overflows = run->overflow && step_now + 1 == run->overflow && trek_module_is_training(trek_graph_module(graph));
@@ -266,6 +306,25 @@ static bool evaluate(trek_graph *graph, grain_result *r)
     return trek_graph_train(graph, true) == TREK_OK;
 }
 
+/* All grains of the step again, in another order and in two calls, by one process alone: whoever runs a grain, and when, gives
+ * the same. */
+static bool run_again(const grain_run *run, trek_graph *graph)
+{
+    trek_step *s = trek_graph_ranks(graph);
+    trek_grains *g = s->grains;
+    for (int r = 0; r < s->team->local_ranks; r++)
+        trek_grain_sums_clear(&g->sums[r]);
+    g->n_records = 0;
+    for (int64_t k = g->passes - 1; k >= 0 && s->job.process == run->again - 1; k--) {
+        int64_t numbers[64], n = trek_grains_count(g, g->pass[k].rows), half = n / 3;
+        for (int64_t i = 0; i < n; i++)
+            numbers[(i * 37 + 5) % n] = n - 1 - i; /* 37 is no divisor of so few */
+        if (trek_grains_run(s, k, numbers, half) != TREK_OK || trek_grains_run(s, k, numbers + half, n - half) != TREK_OK)
+            return false;
+    }
+    return true;
+}
+
 static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *r)
 {
     int pass = 0, passes = run->accumulate > 1 ? run->accumulate : 1;
@@ -281,9 +340,14 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             double value = mean ? trek_var_item(mean) : 0;
             if (r->n_losses < 64)
                 r->losses[r->n_losses++] = value;
+            r->digest = mix(r->digest, &value, sizeof value);
             if (++pass < passes)
                 continue;
             pass = 0;
+            int64_t grains = run->grain ? trek_graph_ranks(graph)->grains->n_records : 0;
+            r->most_grains = grains > r->most_grains ? grains : r->most_grains;
+            if (run->again && !run_again(run, graph))
+                return false;
             if (trek_graph_step(graph) != TREK_OK)
                 return false;
             double norm = trek_graph_grad_norm(graph);
@@ -296,6 +360,12 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
         if (run->evaluates && trek_error_status() == TREK_OK && !evaluate(graph, r))
             return false;
     }
+    double recorded[2] = { 0 };
+    if (trek_graph_flush(graph) == TREK_OK) {
+        recorded[0] = trek_graph_latest(graph, "sum");
+        recorded[1] = trek_graph_latest(graph, "mean");
+    }
+    r->digest = mix(r->digest, recorded, sizeof recorded);
     return trek_error_status() == TREK_OK;
 }
 
@@ -338,5 +408,6 @@ grain_run grain_draw(uint64_t *state, int ranks)
     run.autocast = grain_drawn(state, 3) ? TREK_F32 : TREK_BF16;
     run.scaled = grain_drawn(state, 4) == 0;
     run.overflow = run.scaled ? 1 + (int)grain_drawn(state, (uint64_t)run.steps) : 0;
+    run.slow = grain_drawn(state, 2);
     return run;
 }

@@ -22,14 +22,19 @@ typedef struct grain_run {
     int accumulate;          /* 0 and 1: one pass a step */
     int optimizer;           /* 0 to 3 */
     int batch, steps;
+    int again;               /* k: what the grains of a step have given is dropped, and process k - 1 runs them all again */
+    int holds;               /* k: process k - 1 stays in its first grain until no other one is left. It has one rank */
+    bool slow;               /* grains take random times */
     struct trek_comm *comm;
 } grain_run;
 
 enum { GRAIN_MOST = 8192 };
 typedef struct grain_result {
-    uint64_t digest;         /* of parameters, buffers, the optimizer's state, and the norms of gradients */
-    double losses[64];       /* of this process's part */
+    uint64_t digest;         /* of parameters, buffers, the optimizer's state, the norms of gradients, the losses of training, and
+                              * what was recorded */
+    double losses[64];
     int n_losses, n;
+    int64_t most_grains;     /* that this process ran in a step */
     double params[GRAIN_MOST]; /* and buffers */
 } grain_result;
 

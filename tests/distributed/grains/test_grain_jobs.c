@@ -27,27 +27,29 @@ typedef struct job {
     int shares;              /* 1: of unequal ranks */
 } job;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
 
 static void write_job(const job *j, char *text, size_t size)
 {
     const grain_run *r = &j->run;
     snprintf(text, size, FORMAT, j->processes, j->engine, j->uneven, j->shares, r->model, r->grain, r->ranks, r->separate,
-             (int)r->autocast, r->scaled, r->clipped, r->overflow, r->accumulate, r->optimizer, r->batch, r->steps, r->sharded);
+             (int)r->autocast, r->scaled, r->clipped, r->overflow, r->accumulate, r->optimizer, r->batch, r->steps, r->sharded,
+             r->again, r->holds, r->slow);
 }
 
 static bool read_job(const char *text, job *j)
 {
     grain_run *r = &j->run;
-    int separate, autocast, scaled, clipped, sharded;
+    int separate, autocast, scaled, clipped, sharded, slow;
     bool good = sscanf(text, FORMAT, &j->processes, &j->engine, &j->uneven, &j->shares, &r->model, &r->grain, &r->ranks,
                        &separate, &autocast, &scaled, &clipped, &r->overflow, &r->accumulate, &r->optimizer, &r->batch,
-                       &r->steps, &sharded) == 17;
+                       &r->steps, &sharded, &r->again, &r->holds, &slow) == 20;
     r->separate = separate;
     r->autocast = (trek_dtype)autocast;
     r->scaled = scaled;
     r->clipped = clipped;
     r->sharded = sharded;
+    r->slow = slow;
     return good;
 }
 
@@ -76,6 +78,11 @@ static int child(const char *text, const char *expected)
         return fprintf(stderr, "%s\n", trek_error()), 4;
     int rank = trek_comm_rank(comm);
     trek_comm_free(&comm);
+    int64_t grains = (run.batch + run.grain - 1) / run.grain;
+    if (run.holds && (rank == run.holds - 1 ? result.most_grains > 1 : j.processes == 2 && result.most_grains < grains - 1)) {
+        fprintf(stderr, "process %d ran %d of %d grains\n", rank, (int)result.most_grains, (int)grains);
+        return 6;
+    }
     if (result.digest == strtoull(expected, NULL, 16))
         return 0;
     fprintf(stderr, "process %d: digest %016" PRIx64 ", not %s\n", rank, result.digest, expected);
@@ -112,6 +119,8 @@ static void expect_same(const job *j, int threads)
     grain_run first = j->run;
     first.ranks = 1;
     first.separate = false;
+    first.again = first.holds = 0;
+    first.slow = false;
     if (!grain_train(&first, &result))
         fail_msg("%s: %s", grain_models[first.model], trek_error());
     int code = launch(j, result.digest, threads);
@@ -147,6 +156,30 @@ static void options_do_not_change_that(void **state)
     expect_same(&(job){ .processes = 4, .run = { .model = GPT, .ranks = 1, .grain = 9, .batch = 20, .steps = 4 } }, 1);
     expect_same(&(job){ .processes = 4, .run = { .model = DROPOUT_AND_RECOMPUTATION, .ranks = 1, .grain = 9, .batch = 12,
                                                  .accumulate = 2, .steps = 4, .separate = true } }, 1);
+}
+
+/* One process can run the grains that others were given, with samples that it has not read before. */
+static void each_process_can_run_all_grains(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++)
+        expect_same(&(job){ .processes = 2 + model % 2, .uneven = model == 3,
+                            .run = { .model = model, .ranks = 1 + model % 2, .grain = 3, .batch = 20, .steps = 4,
+                                     .again = 1 + model % 3 % 2, .separate = model == 1, .accumulate = model == 2 ? 2 : 0 } },
+                    1);
+}
+
+/* A process that is stuck in its first grain loses its other ones to the others, in each step: nobody waits for longer than a
+ * grain takes, and the bits are the same. */
+static void others_take_what_a_slow_process_leaves(void **state)
+{
+    (void)state;
+    char why[256];
+    for (int engine = SHARED; engine <= GLOO; engine++)
+        for (int holds = 1; holds <= 3 && (engine == SHARED || trek_comm_gloo_there(why, sizeof why)); holds++)
+            expect_same(&(job){ .processes = holds == 1 ? 2 : 3, .engine = engine, .shares = holds == 3,
+                                .run = { .model = holds == 2 ? CONV_AND_BATCH_NORM : GPT, .ranks = 1, .grain = 2, .batch = 20,
+                                         .steps = 4, .holds = holds } }, 1);
 }
 
 /* Any of that together, as it is drawn. TREK_TEST_DRAWS says how often. */
@@ -187,6 +220,8 @@ static void mpi_sums_alike(void **state)
         expect_same(&(job){ .processes = 2 + model / 2, .engine = MPI,
                             .run = { .model = model, .ranks = 1 + (model == 1), .grain = 3, .batch = 20, .steps = 4,
                                      .separate = model == 1, .clipped = true } }, 1);
+    expect_same(&(job){ .processes = 2, .engine = MPI,
+                        .run = { .model = LSTM, .ranks = 1, .grain = 2, .batch = 20, .steps = 4, .holds = 2 } }, 1);
 }
 
 int main(int count, char **words)
@@ -209,6 +244,8 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(each_model_has_the_bits_of_one_process, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(each_process_can_run_all_grains, clear_error),
+        cmocka_unit_test_setup(others_take_what_a_slow_process_leaves, clear_error),
         cmocka_unit_test_setup(drawn_jobs_have_the_bits_of_one_process, clear_error),
         cmocka_unit_test_setup(gloo_sums_alike, clear_error),
     };

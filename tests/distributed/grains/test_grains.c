@@ -2,6 +2,8 @@
 /* Training in grains: the bits of one rank, whatever the ranks of a process, their shares, their threads, and whether they
  * share parameters; and the values of training without grains. */
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +11,7 @@
 
 #include "autograd/ops.h"
 #include "data/loader_position.h"
+#include "distributed/grains/ranges.h"
 #include "distributed/run.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
@@ -41,6 +44,8 @@ static void expect_same(const grain_run *run)
     first.shares = NULL;
     first.n_shares = 0;
     first.separate = false;
+    first.again = 0;
+    first.slow = false;
     train(&first, &one);
     train(run, &many);
     if (one.digest != many.digest)
@@ -74,6 +79,17 @@ static void options_do_not_change_that(void **state)
                                   .clipped = true });
     }
     expect_same(&(grain_run){ .model = MLP, .ranks = 3, .grain = 3, .batch = 20, .steps = 6, .freezes = true });
+}
+
+/* What a grain gives depends on its pass and its number, not on what the process had read. */
+static void grains_can_be_run_again(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++)
+        expect_same(&(grain_run){ .model = model, .ranks = 1 + model % 3, .grain = 3, .batch = 20, .steps = 5, .again = 1,
+                                  .separate = model % 2, .accumulate = model < 3 ? 2 : 0 });
+    expect_same(&(grain_run){ .model = GPT, .ranks = 2, .grain = 4, .batch = 14, .steps = 6, .again = 1, .scaled = true,
+                              .overflow = 3, .autocast = TREK_BF16 });
 }
 
 /* Each rank has a part of the optimizer's state: cut anywhere, or in whole parameters. */
@@ -332,6 +348,56 @@ static void ranks_take_what_a_slow_one_leaves(void **state)
     assert_true(alone == together);
 }
 
+enum { TAKERS = 4, TAKEN_PASSES = 300, TAKEN_MOST = 64 };
+static _Atomic uint64_t taken_words[TAKERS];
+static atomic_int taken[TAKEN_PASSES][TAKEN_MOST];
+static pthread_barrier_t pass_ends;
+
+/* Pass k has k % 64 + 1 grains, divided in another way each time; some processes come late to a pass. */
+static void *take_grains(void *arg)
+{
+    static trek_grain_ranges all[TAKERS];
+    int own = *(int *)arg;
+    trek_grain_ranges *g = &all[own];
+    *g = (trek_grain_ranges){ .words = taken_words, .process = own, .processes = TAKERS };
+    for (int pass = 0; pass < TAKEN_PASSES; pass++) {
+        int64_t n = pass % TAKEN_MOST + 1, k;
+        g->serial = (uint32_t)(pass * 3 + 7);
+        for (int p = 0; p <= TAKERS; p++) {
+            g->first[p] = p == TAKERS ? n : p * (pass % 3) * n / (2 * TAKERS) % (n + 1);
+            g->speed[p % TAKERS] = p % TAKERS;
+        }
+        for (int late = 0; late < (pass + own) % TAKERS * 50; late++)
+            sched_yield();
+        while ((k = trek_grain_ranges_take(g)) >= 0)
+            atomic_fetch_add(&taken[pass][k], 1);
+        if (trek_grain_ranges_left(g) != 0)
+            atomic_store(&taken[pass][0], 100);
+        pthread_barrier_wait(&pass_ends);
+    }
+    return NULL;
+}
+
+/* Whoever takes grains of whom, each is taken once. */
+static void each_grain_is_taken_once(void **state)
+{
+    (void)state;
+    pthread_t threads[TAKERS];
+    int numbers[TAKERS];
+    pthread_barrier_init(&pass_ends, NULL, TAKERS);
+    for (int p = 0; p < TAKERS; p++) {
+        numbers[p] = p;
+        assert_int_equal(pthread_create(&threads[p], NULL, take_grains, &numbers[p]), 0);
+    }
+    for (int p = 0; p < TAKERS; p++)
+        pthread_join(threads[p], NULL);
+    pthread_barrier_destroy(&pass_ends);
+    for (int pass = 0; pass < TAKEN_PASSES; pass++)
+        for (int k = 0; k < TAKEN_MOST; k++)
+            if (taken[pass][k] != (k <= pass % TAKEN_MOST))
+                fail_msg("pass %d: grain %d was taken %d times", pass, k, taken[pass][k]);
+}
+
 /* A loop of a program's own is refused; passes without .accumulate, too; and a graph can leave grain mode. */
 static void wrong_loops_are_refused(void **state)
 {
@@ -372,6 +438,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(each_model_has_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(grains_can_be_run_again, clear_error),
         cmocka_unit_test_setup(a_divided_state_does_not_change_that, clear_error),
         cmocka_unit_test_setup(runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(shares_do_not_change_that, clear_error),
@@ -381,6 +448,7 @@ int main(void)
         cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),
         cmocka_unit_test_setup(a_failed_pass_can_be_dropped, clear_error),
         cmocka_unit_test_setup(ranks_take_what_a_slow_one_leaves, clear_error),
+        cmocka_unit_test_setup(each_grain_is_taken_once, clear_error),
         cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "distributed/grains/ranges.h"
+
+#include <stdbool.h>
+
+/* A word: the serial number of a pass, and what is left of a range in it. */
+typedef struct grain_range {
+    uint32_t serial;
+    int64_t first, end;
+} grain_range;
+
+static uint64_t pack(grain_range r) { return (uint64_t)r.serial << 32 | (uint64_t)r.first << 16 | (uint64_t)r.end; }
+
+static grain_range unpack(uint64_t word)
+{
+    return (grain_range){ (uint32_t)(word >> 32), (int64_t)(word >> 16 & 0xffff), (int64_t)(word & 0xffff) };
+}
+
+/* Reads a word of this pass. One that is still of an earlier pass means that nobody has taken anything. */
+static grain_range read(const trek_grain_ranges *g, int process, uint64_t *word)
+{
+    *word = atomic_load_explicit(&g->words[process], memory_order_relaxed);
+    grain_range r = unpack(*word);
+    return r.serial == g->serial ? r : (grain_range){ g->serial, g->first[process], g->first[process + 1] };
+}
+
+static bool change(const trek_grain_ranges *g, int process, uint64_t from, grain_range to)
+{
+    return atomic_compare_exchange_strong_explicit(&g->words[process], &from, pack(to), memory_order_relaxed,
+                                                   memory_order_relaxed);
+}
+
+int64_t trek_grain_ranges_left(const trek_grain_ranges *g)
+{
+    int64_t left = 0;
+    uint64_t word;
+    for (int p = 0; p < g->processes; p++) {
+        grain_range r = read(g, p, &word);
+        left += r.end - r.first;
+    }
+    return left;
+}
+
+/* Returns the process whose range would last longest, or -1 if all are empty. */
+static int richest(const trek_grain_ranges *g)
+{
+    double longest = 0;
+    int found = -1;
+    uint64_t word;
+    for (int p = 0; p < g->processes; p++) {
+        grain_range r = read(g, p, &word);
+        double lasts = (double)(r.end - r.first) / (g->speed[p] > 0 ? g->speed[p] : 1e-9);
+        if (r.first < r.end && lasts > longest) {
+            longest = lasts;
+            found = p;
+        }
+    }
+    return found;
+}
+
+int64_t trek_grain_ranges_take(const trek_grain_ranges *g)
+{
+    uint64_t word;
+    for (;;) {
+        grain_range own = read(g, g->process, &word);
+        if (own.first < own.end) {
+            if (change(g, g->process, word, (grain_range){ own.serial, own.first + 1, own.end }))
+                return own.first;
+            continue;
+        }
+        int other = richest(g);
+        if (other < 0)
+            return -1;
+        grain_range of = read(g, other, &word);
+        if (of.first < of.end && change(g, other, word, (grain_range){ of.serial, of.first, of.end - 1 }))
+            return of.end - 1;
+    }
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "distributed/policy/grain_pass.h"
+
+#include "autograd/ops.h"
+#include "distributed/grains/digests.h"
+#include "distributed/pass/per_rank_step.h"
+#include "distributed/pass/shares.h"
+#include "distributed/reduce/gradients.h"
+#include "distributed/replay/replay.h"
+#include "distributed/team/observations.h"
+#include "graph/observe_internal.h"
+#include "tensor/rank_context.h"
+#include "tensor/trace.h"
+
+/* --- a grain ------------------------------------------------------------------------------ */
+
+static void set_place(const trek_grain_call *c, const trek_batch *grain, int64_t number)
+{
+    trek_rank_here.first_sample = grain ? grain->first : 0;
+    trek_rank_here.rows = grain ? grain->n : -1;
+    trek_rank_here.global_rows = grain ? grain->global : -1;
+    trek_rank_here.grain = grain ? number + 1 : 0;
+    if (grain)
+        trek_rank_here.rng_draw = c->pass->rng_draw;
+}
+
+/* Puts what backward has given where grains are merged. */
+static void add_grain(const trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
+{
+    trek_step *s = c->s;
+    trek_grains *g = s->grains;
+    const rank_replica *own = &s->team->replicas[rank];
+    int64_t step = s->team->graph->settings.steps + 1;
+    trek_digest gradients = { { 0, 0 } };
+    if (g->fault)
+        g->fault(s->job.first_rank + rank, step, number, own->arena);
+    if (g->digests->of_grains)
+        gradients = trek_digests_gradients(own->arena);
+    trek_grain_sums_add(&g->sums[rank], own->arena);
+    trek_grain_record *record = trek_grains_new_record(g);
+    *record = (trek_grain_record){ .pass = c->pass_number, .number = number, .rows = grain->n,
+                                   .weight = c->sums[number].weight, .loss = c->sums[number].loss,
+                                   .denominator = c->pass->denominator, .samples = trek_digests_samples(grain),
+                                   .gradients = gradients };
+    if (c->pass->training)
+        trek_grains_keep_buffers(g, own->model, (char *)record);
+}
+
+/* Runs forward, loss and backward. */
+static trek_status train_grain(trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
+{
+    trek_step *s = c->s;
+    trek_grains *g = s->grains;
+    const trek_grain_pass *pass = c->pass;
+    const rank_replica *own = &s->team->replicas[rank];
+    trek_batch_run run = { .graph_loader = s->team->graph->graph_loader, .scaler = trek_ranks_scaler(s, rank),
+                           .leaves = own->model->params, .n_leaves = own->model->n_params, .denominator = pass->denominator,
+                           .backward = pass->backward };
+    if (pass->training)
+        trek_grains_put_buffers(g, own->model, g->first_buffers);
+    if (g->digests->replay && pass->backward)
+        trek_replay_enter(g->digests->replay, s->team->graph->settings.steps + 1, grain);
+    trek_status status = trek_graph_run_batch(own->graph, grain, &run, &c->sums[number]);
+    if (g->digests->replay)
+        trek_replay_leave(g->digests->replay);
+    if (status == TREK_OK)
+        status = trek_observations_read(own->graph);
+    c->recorded[number] = trek_observations_take(own->graph);
+    if (status == TREK_OK && pass->backward)
+        add_grain(c, rank, number, grain);
+    return status;
+}
+
+static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
+{
+    trek_step *s = c->s;
+    trek_stopwatch *watch = &s->team->watches->of[rank];
+    int64_t start = trek_trace_enter("grain");
+    bool timed = c->pass->backward;
+    set_place(c, grain, number);
+    trek_status status = timed ? trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank)) : TREK_OK;
+    if (status == TREK_OK)
+        status = train_grain(c, rank, number, grain);
+    if (status == TREK_OK && timed)
+        status = trek_slowed(s, rank, watch, true);
+    if (status == TREK_OK && timed)
+        status = trek_stopwatch_stop(watch, grain->n);
+    if (trek_rank_here.rng_draw > c->rng_draw[rank])
+        c->rng_draw[rank] = trek_rank_here.rng_draw;
+    c->rows[rank] += grain->n;
+    set_place(c, NULL, 0);
+    trek_trace_end("grain", start, number);
+    return status;
+}
+
+/* Runs a grain with the samples that the process has, or reads them. */
+static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
+{
+    const trek_grain_pass *pass = c->pass;
+    int64_t size = c->s->grains->size, first = number * size, rows = size < pass->rows - first ? size : pass->rows - first;
+    const trek_batch *have = c->batch;
+    trek_status status;
+    if (have && first >= have->first && first + rows <= have->first + have->n) {
+        trek_var *vars[64];
+        trek_batch grain;
+        status = trek_batch_part(have, first - have->first, rows, trek_ranks_device(c->s->team->ranks, rank), vars, &grain);
+        if (status != TREK_OK)
+            return status;
+        status = run_grain(c, rank, number, &grain);
+        trek_batch_part_release(&grain);
+        return status;
+    }
+    if (!pass->loader)
+        return trek_fail(TREK_ERR_STATE, "graph_step: the loader has ended, so the samples of grain %lld cannot be read again",
+                         (long long)number);
+    trek_reader *reader = trek_ranks_reader(c->s, rank, pass->loader);
+    trek_batch *grain = reader ? trek_reader_rows(reader, pass->epoch, pass->batch, first, rows) : NULL;
+    if (!grain)
+        return trek_error_status();
+    status = run_grain(c, rank, number, grain);
+    trek_reader_end_batch(reader);
+    return status;
+}
+
+/* --- a rank --------------------------------------------------------------------------------- */
+
+static trek_status run_grains(trek_grain_call *c, int rank)
+{
+    int64_t number;
+    trek_status status = TREK_OK;
+    while (status == TREK_OK && !atomic_load_explicit(&c->failed, memory_order_relaxed) && (number = c->next(c, rank)) >= 0) {
+        status = read_and_run(c, rank, number);
+        trek_job_say(&c->s->job, c->pass->backward ? "forward and backward" : "forward", false);
+    }
+    if (status != TREK_OK)
+        atomic_store_explicit(&c->failed, true, memory_order_relaxed);
+    return status;
+}
+
+/* Runs a rank's grains in a scope, with the caller's modes. */
+static trek_status run_rank(int rank, void *arg)
+{
+    trek_grain_call *c = arg;
+    trek_graph_clear_traces(c->s->team->replicas[rank].graph);
+    trek_grad_mode mode = trek_grad_mode_here;
+    trek_grad_mode_here.no_grad_depth = c->pass->no_grad_depth;
+    trek_grad_mode_here.offload = c->pass->offload;
+    trek_rank_here.rng_step = c->pass->rng_step;
+    trek_scope scope = trek_scope_begin();
+    trek_status status = scope.depth ? run_grains(c, rank) : trek_error_status();
+    trek_scope_end(scope);
+    trek_grad_mode_here = mode;
+    return status;
+}
+
+/* --- the caller's side ------------------------------------------------------------------------ */
+
+trek_status trek_grain_call_begin(trek_grain_call *c)
+{
+    size_t n = (size_t)trek_grains_count(c->s->grains, c->pass->rows);
+    c->sums = trek_calloc(n, sizeof *c->sums);
+    c->recorded = trek_calloc(n, sizeof *c->recorded);
+    for (int r = 0; r < c->s->team->local_ranks; r++)
+        c->rng_draw[r] = c->pass->rng_draw;
+    return c->sums && c->recorded ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);
+}
+
+trek_status trek_grain_call_run(trek_grain_call *c)
+{
+    trek_step *s = c->s;
+    trek_text before = trek_observations_take(s->team->graph);
+    trek_status status = trek_ranks_call(s->team->ranks, run_rank, c), given = TREK_OK;
+    if (before.failed)
+        given = TREK_ERR_MEMORY;
+    else if (before.length > 0)
+        given = trek_observations_unpack(s->team->graph, before.data, (int64_t)before.length);
+    trek_text_clear(&before);
+    for (int r = 0; r < s->team->local_ranks && c->pass->training; r++)
+        trek_grains_put_buffers(s->grains, s->team->replicas[r].model, s->grains->first_buffers);
+    return status == TREK_OK ? given : status;
+}
+
+trek_status trek_grain_call_give_recorded(trek_grain_call *c)
+{
+    int64_t n = trek_grains_count(c->s->grains, c->pass->rows);
+    trek_status status = TREK_OK;
+    for (int64_t k = 0; k < n && status == TREK_OK; k++) {
+        const trek_text *text = &c->recorded[k];
+        if (text->failed)
+            status = TREK_ERR_MEMORY;
+        else if (text->length > 0)
+            status = trek_observations_unpack(c->s->team->graph, text->data, (int64_t)text->length);
+    }
+    return status;
+}
+
+void trek_grain_call_end(trek_grain_call *c)
+{
+    int64_t n = trek_grains_count(c->s->grains, c->pass->rows);
+    for (int64_t k = 0; c->sums && k < n; k++)
+        trek_pass_sum_clear(&c->sums[k]);
+    for (int64_t k = 0; c->recorded && k < n; k++)
+        trek_text_clear(&c->recorded[k]);
+    trek_free(c->sums);
+    trek_free(c->recorded);
+    c->sums = NULL;
+    c->recorded = NULL;
+}
+
+/* --- grains of a list ---------------------------------------------------------------------------- */
+
+typedef struct grain_list {
+    const int64_t *numbers;
+    int64_t n;
+    _Atomic int64_t next;
+} grain_list;
+
+static int64_t next_of_list(trek_grain_call *c, int rank)
+{
+    (void)rank;
+    grain_list *list = c->source;
+    int64_t k = atomic_fetch_add_explicit(&list->next, 1, memory_order_relaxed);
+    return k < list->n ? list->numbers[k] : -1;
+}
+
+static trek_status check_list(const trek_grains *g, int64_t pass, const int64_t *numbers, int64_t n)
+{
+    if (pass < 0 || pass >= g->passes)
+        return trek_fail(TREK_ERR_STATE, "grains_run: pass: %lld; the step has %lld", (long long)pass, (long long)g->passes);
+    int64_t most = trek_grains_count(g, g->pass[pass].rows);
+    for (int64_t k = 0; k < n; k++)
+        if (numbers[k] < 0 || numbers[k] >= most)
+            return trek_fail(TREK_ERR_ARGUMENT, "grains_run: numbers: %lld; must be 0 to %lld", (long long)numbers[k],
+                             (long long)most - 1);
+    return TREK_OK;
+}
+
+trek_status trek_grains_run(trek_step *s, int64_t pass, const int64_t *numbers, int64_t n)
+{
+    trek_grains *g = s->grains;
+    trek_status status = check_list(g, pass, numbers, n);
+    if (status != TREK_OK)
+        return status;
+    grain_list list = { .numbers = numbers, .n = n };
+    trek_grain_call c = { .s = s, .pass = &g->pass[pass], .pass_number = pass, .next = next_of_list, .source = &list };
+    uint64_t rng_draw = trek_rank_here.rng_draw;
+    status = trek_grain_call_begin(&c);
+    if (status == TREK_OK)
+        status = trek_grains_reserve(g, n);
+    if (status == TREK_OK)
+        status = trek_grain_call_run(&c);
+    trek_rank_here.rng_draw = rng_draw;
+    for (int r = 0; r < s->team->local_ranks && status == TREK_OK; r++) {
+        s->team->replicas[r].samples += c.pass->training ? c.rows[r] : 0;
+        s->team->replicas[r].measured_rows += c.rows[r];
+    }
+    g->broken |= status != TREK_OK;
+    trek_grain_call_end(&c);
+    return status;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Grains of a pass on the ranks of this process. What a grain gives depends on its pass and its number, and on nothing else, so
+ * any process can run any grain. */
+#ifndef TREK_DISTRIBUTED_POLICY_GRAIN_PASS_H
+#define TREK_DISTRIBUTED_POLICY_GRAIN_PASS_H
+
+#include "distributed/grains/grains.h"
+#include "graph/batch_run.h"
+
+typedef struct trek_grain_call {
+    trek_step *s;
+    const trek_grain_pass *pass;
+    int64_t pass_number;     /* in the step */
+    const trek_batch *batch; /* with the samples that the process has read; NULL: none */
+    /* Returns the number of the grain that the rank runs next, on the rank's thread; -1: there is none for it any more. */
+    int64_t (*next)(struct trek_grain_call *call, int rank);
+    void *source;            /* of it */
+    atomic_bool failed;      /* a rank has failed: the others run no further grains */
+
+    /* results */
+    trek_pass_sum *sums;     /* [grains of the batch] */
+    trek_text *recorded;     /* [grains of the batch] what training functions have recorded in each */
+    int64_t rows[TREK_MAX_RANKS]; /* that each rank has run */
+    uint64_t rng_draw[TREK_MAX_RANKS]; /* after that */
+} trek_grain_call;
+
+/* Makes room for the results. Fails with MEMORY. */
+trek_status trek_grain_call_begin(trek_grain_call *call);
+/* Runs what `next` gives, on all ranks. The buffers of all ranks are then those of the step's beginning again. */
+trek_status trek_grain_call_run(trek_grain_call *call);
+/* Gives the graph what training functions have recorded, in the order of grains. */
+trek_status trek_grain_call_give_recorded(trek_grain_call *call);
+void trek_grain_call_end(trek_grain_call *call);
+
+/* Runs grains of pass number `pass` of the current step, on the ranks of this process, whoever was given them before: those in
+ * `numbers`, [n], of the batch of all processes. Their gradients are added to the sums, and their records to those of this
+ * process; what training functions record is dropped, since it was recorded when the pass was made. A failure leaves the step
+ * without gradients. Fails with STATE if the pass does not exist, or if its loader has ended; with UNSUPPORTED if it reads a
+ * stream; with ARGUMENT if the batch has no such grain. */
+trek_status trek_grains_run(trek_step *s, int64_t pass, const int64_t *numbers, int64_t n);
+
+#endif

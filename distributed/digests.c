@@ -20,3 +20,14 @@ trek_status trek_trainer_digest(const trek_graph *graph, int64_t step, trek_step
                          TREK_DIGESTS_KEPT);
     return TREK_OK;
 }
+
+trek_status trek_trainer_audit(const trek_graph *graph, trek_audit_report *report)
+{
+    if (!graph || !report)
+        return trek_fail_missing("trainer_audit", graph ? "report" : "graph");
+    const trek_step *s = trek_graph_ranks(graph);
+    if (!s || !s->grains)
+        return trek_fail(TREK_ERR_STATE, "trainer_audit: graph: it is not trained in grains; set .grain in trek_trainer_setup");
+    *report = s->grains->audit_report;
+    return TREK_OK;
+}

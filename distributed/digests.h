@@ -27,6 +27,20 @@ typedef struct trek_step_digest {
  * among the last TREK_DIGESTS_KEPT ones. */
 TREK_API trek_status trek_trainer_digest(const trek_graph *graph, int64_t step, trek_step_digest *digest);
 
+/* What audits have found since trek_trainer_setup (.audit of trek_trainer_opts). */
+typedef struct trek_audit_report {
+    int64_t grains;         /* grains that a second rank has computed */
+    int64_t differences;    /* grains whose gradients were not the same */
+    int64_t step;           /* the step of the last difference; 0 without one */
+    int64_t grain;          /* its grain, from 0 on */
+    int ranks[2];           /* the ranks that have computed it */
+    int wrong;              /* the one of them that was wrong, as a third rank has found; -1: unknown */
+} trek_audit_report;
+
+/* Writes what the audits of a graph have found to *report. It is the same in all processes.
+ * Errors: STATE if the graph is not trained in grains. */
+TREK_API trek_status trek_trainer_audit(const trek_graph *graph, trek_audit_report *report);
+
 TREK_END
 
 #endif

@@ -101,6 +101,7 @@ static trek_status make_step(trek_step *s, const trek_ranks_opts *opts)
     if (s->grain > 0) {
         TRY(trek_grains_make(s));
         TRY(trek_digests_make(s, opts->digests));
+        s->grains->audit = opts->audit;
     }
     return make_workload(s, opts);
 }

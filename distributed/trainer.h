@@ -66,6 +66,10 @@ typedef enum trek_average {
  * - Errors: UNSUPPORTED together with average, max_anchor, global_batch or overlap, for ranks on GPUs, for layers that use
  *   other ranks, and for graphs that carry states.
  *
+ * audit: if the gradients of a grain differ that two ranks have computed, the log names the step, the grain and the ranks, and a
+ * third rank decides which of them was wrong; trek_trainer_audit counts. The step is made as if nothing had been found. Streams
+ * cannot be audited: the first step that would fails with UNSUPPORTED.
+ *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
  * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give
  * the same value.
@@ -91,6 +95,9 @@ typedef struct trek_trainer_opts {
     /* With .grain, a text file to which process 0 appends what each step and each grain leaves behind (distributed/digests.h,
      * docs/same-bits.md); copied. If it cannot be written, that is logged, and training continues. Default NULL: no file. */
     const char *digests;
+    /* With .grain and several ranks, the share of all grains whose gradients a second rank computes again, 0 to 1 (see above).
+     * Default 0: none. */
+    double audit;
     double max_grad_norm;          /* clips the 2-norm of all gradients; TREK_OFF: no clipping; default: the graph's limit */
     double max_grad_value;         /* clips each element of the gradients; TREK_OFF: no clipping; default: the graph's limit */
     trek_amp_opts amp;             /* mixed precision, see trek_graph_set_amp; default: that of the graph */

@@ -95,6 +95,17 @@ void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
     trek_trace_end("sum grain", start, 0);
 }
 
+void trek_grain_sums_drop(const trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        const trek_arena_part *part = &arena->parts[segment->part];
+        size_t size = trek_dtype_size(part->wide);
+        if (segment->param->leaf->has_grad)
+            memset(part->grads->data + (size_t)segment->offset * size, 0, (size_t)segment->count * size);
+    }
+}
+
 /* --- the end of a step --- */
 
 /* Returns the rank's slice of the blocks of a part. */

@@ -10,6 +10,7 @@
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
 #include "distributed/policy/exact.h"
+#include "distributed/policy/audit.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/overlap.h"
@@ -25,7 +26,9 @@
 /* Merges what grains have given besides gradients. The sums get the factor. */
 static trek_status merge_grains(trek_step *s)
 {
-    trek_status status = trek_grains_merge(s);
+    trek_status status = trek_grains_audit(s, TREK_OK);
+    if (status == TREK_OK)
+        status = trek_grains_merge(s);
     if (status != TREK_OK)
         trek_job_abort(&s->job, "a process cannot merge its grains"); /* the others are about to enter the reduction */
     return status;

@@ -34,13 +34,19 @@ static void add_grain(const trek_grain_call *c, int rank, int64_t number, const 
     trek_digest gradients = { { 0, 0 } };
     if (g->fault)
         g->fault(s->job.first_rank + rank, step, number, own->arena);
-    if (g->digests->of_grains)
+    if (g->digests->of_grains || c->audited || trek_grains_is_audited(s, c->pass_number, number))
         gradients = trek_digests_gradients(own->arena);
+    if (c->audited) {
+        *c->audited[rank] = gradients;
+        trek_grain_sums_drop(own->arena);
+        return;
+    }
     trek_grain_sums_add(&g->sums[rank], own->arena);
     trek_grain_record *record = trek_grains_new_record(g);
     *record = (trek_grain_record){ .pass = c->pass_number, .number = number, .rows = grain->n,
                                    .weight = c->sums[number].weight, .loss = c->sums[number].loss,
-                                   .denominator = c->pass->denominator, .samples = trek_digests_samples(grain),
+                                   .denominator = c->pass->denominator, .rank = s->job.first_rank + rank,
+                                   .samples = trek_digests_samples(grain),
                                    .gradients = gradients };
     if (c->pass->training)
         trek_grains_keep_buffers(g, own->model, (char *)record);
@@ -76,7 +82,7 @@ static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const
     trek_step *s = c->s;
     trek_stopwatch *watch = &s->team->watches->of[rank];
     int64_t start = trek_trace_enter("grain");
-    bool timed = c->pass->backward;
+    bool timed = c->pass->backward && !c->audited;
     set_place(c, grain, number);
     trek_status status = timed ? trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)

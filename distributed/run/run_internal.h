@@ -120,7 +120,8 @@ trek_status trek_run_resume(trek_run *run);
 /* Returns the last checkpoint of a folder before a step as a new string; NULL without an error if it has none. */
 char *trek_run_checkpoint_before(const char *folder, int64_t step);
 
-/* replay.c: turns the options into those of a replay of a step (TREK_REPLAY): one rank begins at the last checkpoint before it. */
+/* replay.c: turns the options into those of a replay of a step (TREK_REPLAY): one rank begins at the last checkpoint before it.
+ */
 trek_status trek_run_become_replay(trek_run_opts *opts, int64_t step);
 /* Return the complete state of a run, on the CPU (NULL on failure), and take from a state that was read what the
  * graph does not take itself. */

@@ -4,6 +4,8 @@
 #include "distributed/checkpoint_internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "data/loader_internal.h"
@@ -12,6 +14,7 @@
 #include "distributed/balance/workload.h"
 #include "distributed/job/job_products.h"
 #include "distributed/pass/job_sync.h"
+#include "distributed/policy/grain_size.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/stepper.h"
@@ -34,6 +37,7 @@
 #define VERSION_KEY TREK_STATE_CHECKPOINT
 #define VERSION "2"
 #define PLAN_KEY "trek.plan"
+#define GRAIN_KEY "trek.grain" /* samples of a grain */
 #define PRODUCTS_KEY "trek.products" /* how products of f32 are computed */
 
 enum { RUN_STEPS, RUN_SEED, RUN_RNG_STEP, RUN_RNG_DRAW, RUN_NUMBERS };
@@ -97,6 +101,15 @@ static trek_status add_plan(trek_state *state, const trek_step *s)
     return status;
 }
 
+static trek_status add_grain(trek_state *state, const trek_step *s)
+{
+    char text[32];
+    if (!s || s->grain == 0)
+        return TREK_OK;
+    snprintf(text, sizeof text, "%" PRId64, s->grain);
+    return trek_state_set_metadata(state, GRAIN_KEY, text);
+}
+
 static trek_status check_names(const trek_state *state)
 {
     for (int k = 0; k < state->n_entries; k++)
@@ -126,6 +139,8 @@ static trek_state *gather(trek_graph *graph, trek_loader *loader, const double *
         status = add_scaler(state, trek_graph_scaler(graph));
     if (status == TREK_OK)
         status = add_plan(state, trek_graph_ranks(graph));
+    if (status == TREK_OK)
+        status = add_grain(state, trek_graph_ranks(graph));
     if (status == TREK_OK && n > 0)
         status = add_numbers(state, MORE, more, n, TREK_F64);
     if (status != TREK_OK)
@@ -188,6 +203,7 @@ typedef struct restoring {
     trek_ranks_loading optimizer; /* their number */
     trek_plan *plan;            /* NULL if the file has no plan, or a plan for another number of ranks */
     int64_t run[RUN_NUMBERS], place[LOADER_NUMBERS];
+    int64_t grain;              /* samples of a grain; 0: it was not trained in grains */
     bool has_optimizer, has_loader, has_scaler;
     trek_grad_scaler_state scaler;
 } restoring;
@@ -249,6 +265,20 @@ static trek_status check_version(const restoring *r)
     return TREK_OK;
 }
 
+/* Reads the size of grains, which a graph that has chosen one takes over. */
+static trek_status read_grain(restoring *r)
+{
+    const char *text = trek_state_metadata(r->file, GRAIN_KEY);
+    char *end;
+    r->grain = text ? strtoll(text, &end, 10) : 0;
+    if (text && (*end || r->grain < 1))
+        return fail_format(r, "the size of grains is no number of samples");
+    if (r->s && r->s->grain > 0 && !r->s->grain_chosen && r->grain > 0 && r->grain != r->s->grain)
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "%s: it was trained in grains of %" PRId64 " samples; with .grain = %" PRId64
+                                                 " the bits will differ", r->path, r->grain, r->s->grain);
+    return TREK_OK;
+}
+
 static trek_status read_header(restoring *r)
 {
     const char *plan = trek_state_metadata(r->file, PLAN_KEY);
@@ -264,6 +294,8 @@ static trek_status read_header(restoring *r)
         status = read_rates(r);
     if (status == TREK_OK)
         status = read_scaler(r);
+    if (status == TREK_OK)
+        status = read_grain(r);
     if (status == TREK_OK && plan && !(r->plan = trek_plan_parse(plan)))
         status = trek_error_status();
     if (r->plan && (!r->s || !r->s->pace.workload || trek_plan_ranks(r->plan) != trek_ranks_sites(r->s)))
@@ -398,6 +430,8 @@ static trek_status commit(restoring *r)
     TRY(trek_ranks_load_commit(&r->optimizer));
     TRY(trek_graph_zero_grad(r->graph));
     TRY(trek_graph_reset_state(r->graph));
+    if (r->s && r->s->grain_chosen && r->grain > 0)
+        trek_grains_set_size(r->s, r->grain);
     take_counts(r);
     return TREK_OK;
 }

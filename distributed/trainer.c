@@ -21,6 +21,7 @@
 #include "distributed/job/job_products.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
+#include "distributed/policy/grain_size.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/stepper.h"
 #include "distributed/team/settings.h"
@@ -41,6 +42,7 @@ typedef struct setup {
     trek_optimizer_snapshot *optimizer; /* state of the optimizer that the graph had; NULL: it had none, or kept its stepper */
     bool moved;              /* the graph has another stepper */
     bool sites;
+    bool chooses_grain;      /* the size of grains is measured at the end */
     trek_lock building;
 } setup;
 
@@ -254,8 +256,8 @@ static trek_status check_number_of_shares(const setup *s)
 /* Checks that no option contradicts grains. */
 static trek_status check_grain(const trek_trainer_opts *o)
 {
-    if (o->grain < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .grain: %lld; must be 0 or more", (long long)o->grain);
+    if (o->grain < 0 && o->grain != TREK_GRAIN)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .grain: %lld; must be TREK_GRAIN, or 0 or more", (long long)o->grain);
     if (!(o->audit >= 0 && o->audit <= 1))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .audit: %g; must be 0 to 1", o->audit);
     if (o->audit > 0 && o->grain == 0)
@@ -266,8 +268,35 @@ static trek_status check_grain(const trek_trainer_opts *o)
                          o->digests);
     const char *other = o->average == TREK_AVERAGE_PARAMETERS ? "average" : o->max_anchor > 0 ? "max_anchor"
         : o->global_batch > 0 ? "global_batch" : o->overlap == 1 ? "overlap" : NULL;
-    if (o->grain > 0 && other)
+    if (o->grain != 0 && other)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .%s: set together with .grain; they cannot be combined", other);
+    return TREK_OK;
+}
+
+/* Returns whether the graph's loader reads a stream: it is read in order, so that ranks cannot take windows of it. */
+static bool has_stream(const setup *s)
+{
+    const trek_graph_loader *graph_loader = s->graph->graph_loader;
+    return graph_loader && trek_dataset_is_stream(trek_loader_dataset(graph_loader->loader));
+}
+
+/* Finds the size of grains where the program leaves it to trek: that of the environment. Otherwise it is measured when everything
+ * has been set up; until then a grain is a batch. */
+static trek_status begin_grain(setup *s)
+{
+    if (s->opts.grain != TREK_GRAIN)
+        return TREK_OK;
+    const trek_graph_loader *graph_loader = s->graph->graph_loader;
+    s->opts.grain = trek_process_number("TREK_GRAIN", 1, 1000000000, 0);
+    if (s->opts.grain > 0)
+        return TREK_OK;
+    if (!graph_loader || !graph_loader->loader || !graph_loader->loss || has_stream(s))
+        return trek_fail(
+            TREK_ERR_STATE,
+            "trainer_setup: .grain: TREK_GRAIN, which measures training on a batch; call trek_graph_set_loader, with a "
+            "loader that reads no stream, and trek_graph_set_loss first");
+    s->chooses_grain = true;
+    s->opts.grain = trek_loader_plan(graph_loader->loader)->batch_size;
     return TREK_OK;
 }
 
@@ -378,13 +407,6 @@ static trek_status note_meeting(const char *name, trek_module *module, void *mee
     (void)name;
     *(bool *)meets |= module->own->klass->meets_ranks;
     return TREK_OK;
-}
-
-/* Returns whether the graph's loader reads a stream: it is read in order, so that ranks cannot take windows of it. */
-static bool has_stream(const setup *s)
-{
-    const trek_graph_loader *graph_loader = s->graph->graph_loader;
-    return graph_loader && trek_dataset_is_stream(trek_loader_dataset(graph_loader->loader));
 }
 
 static trek_workload_opts workload_opts(const setup *s)
@@ -611,6 +633,8 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         s->opts = *opts;
     trek_status status = trek_trainer_check(&s->opts);
     if (status == TREK_OK)
+        status = begin_grain(s);
+    if (status == TREK_OK)
         status = check_global_batch(s);
     if (status == TREK_OK)
         status = find_processes(s);
@@ -633,6 +657,8 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         status = agree_on_options(s, status);
     if (status == TREK_OK && s->opts.grain > 0)
         status = trek_job_products_fix(s->comm);
+    if (status == TREK_OK && s->chooses_grain)
+        status = trek_grains_choose(trek_graph_ranks(graph));
     if (status == TREK_OK)
         log_setup(s);
     else if (s->moved)

@@ -28,6 +28,9 @@ typedef enum trek_average {
     TREK_AVERAGE_PARAMETERS
 } trek_average;
 
+/* A size of grains that trek chooses (trek_trainer_opts). */
+#define TREK_GRAIN (-2)
+
 /* Options of trek_trainer_setup. Fields that are 0 have their defaults.
  *
  * devices: by default a graph on a CPU uses cpu:0, ..., cpu:(ranks-1) if `ranks` is given, otherwise the devices of the
@@ -62,6 +65,10 @@ typedef enum trek_average {
  * one rank may use it, too. docs/same-bits.md says what is promised.
  * - It needs trek_graph_set_loader, trek_graph_set_loss and trek_graph_train_batch; another loop fails with UNSUPPORTED. Several
  *   passes in a step need accumulate.
+ * - TREK_GRAIN measures grains of several sizes at set-up, with samples and the loss of the graph, and chooses the smallest that
+ *   costs at most 5 % more than the best. The size is part of the result and of checkpoints: a run that is loaded from one goes
+ * on with its size. The variable TREK_GRAIN says the size instead. It needs trek_graph_set_loader and trek_graph_set_loss before
+ *   set-up; otherwise it fails with STATE.
  * - Batch norm uses the statistics of each grain. Running statistics are merged once a step, in the order of grains.
  * - Errors: UNSUPPORTED together with average, max_anchor, global_batch or overlap, for ranks on GPUs, for layers that use
  *   other ranks, and for graphs that carry states.
@@ -90,7 +97,7 @@ typedef struct trek_trainer_opts {
     trek_schedule schedule;        /* default: the schedule of the graph */
     int accumulate;                /* number of passes of a step that form one large batch (see above); default: passes add up */
     /* Cuts each batch into grains of this many samples, so that the bits of training do not depend on the ranks, their
-     * number and their shares (see above). Default 0: batches are not cut. */
+     * number and their shares (see above). TREK_GRAIN leaves the size to trek. Default 0: batches are not cut. */
     int64_t grain;
     /* With .grain, a text file to which process 0 appends what each step and each grain leaves behind (distributed/digests.h,
      * docs/same-bits.md); copied. If it cannot be written, that is logged, and training continues. Default NULL: no file. */

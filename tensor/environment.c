@@ -92,6 +92,7 @@ static const rule rules[] = {
     { "TREK_CACHE", 0, 0, { "off", "on" } },
     { "TREK_ON_ERROR", 0, 0, { "abort" } },
     { "TREK_THREADS", 1, 1024, { NULL } },
+    { "TREK_GRAIN", 1, 1000000000, { NULL } },
     { "TREK_PIN", 0, 1, { NULL } },
     { "TREK_DEBUG", 0, 1, { NULL } },
     { "TREK_DEBUG_POISON", 0, 255, { NULL } },

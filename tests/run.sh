@@ -389,6 +389,12 @@ stage_processes() {
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
+# Jobs that are drawn at random, each compared with one rank: how many, TREK_TEST_DRAWS says.
+stage_grains() {
+    built plain "jobs in grains" || return
+    TREK_TEST_DRAWS=${TREK_TEST_DRAWS:-2000} tests plain grains grain_jobs --timeout-multiplier 20
+}
+
 # The same beside sleeps that last ten times as long, or a tenth, and threads that begin late: what waits for others waits for what
 # they do, and not for a time in which they should have done it.
 stage_sleeps() {
@@ -697,7 +703,7 @@ tidy() {
     fi
 }
 
-stages=(refusals plain processes sleeps plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
+stages=(refusals plain processes grains sleeps plugin ptx install debian files page docs style clang aarch64 differential address thread fuzz)
 # Some things go on beside others, so that no core waits: what the sanitizers need is compiled from early on, and gives way to all
 # other stages, of which many wait: for processes, packages, a browser, one thread of Sphinx; the differential fuzzer is two
 # minutes of one thread; and fuzzing gives way to the tests of threads.
@@ -762,7 +768,7 @@ whole_night() {
     night=${TREK_NIGHT_SECONDS:-3600}
     export TREK_RANDOM_SEED=${TREK_RANDOM_SEED:-$(date +%s)}
     printf 'TREK_RANDOM_SEED=%s\n' "$TREK_RANDOM_SEED"
-    for stage in plain processes sleeps plugin ptx install debian aarch64 style docs address thread; do run_stage "$stage"; done
+    for stage in plain processes grains sleeps plugin ptx install debian aarch64 style docs address thread; do run_stage "$stage"; done
     files_and_page
     run_stage fuzz
     run_stage differential

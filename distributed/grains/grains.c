@@ -133,7 +133,8 @@ void trek_grains_reset(trek_step *s)
     for (int r = 0; r < s->team->local_ranks; r++)
         trek_grain_sums_clear(&g->sums[r]);
     trek_digests_reset(s);
-    g->passes = g->n_records = 0;
+    g->passes = 0;
+    g->n_records = 0;
     g->factor = 1;
     g->pending = g->broken = false;
 }

@@ -39,7 +39,10 @@ static trek_status divide(replay_recorded *r)
     for (char *line = r->text, *end; (end = strchr(line, '\n')) && status == TREK_OK; line = end + 1) {
         if (line[0] == '#') {
             int ranks;
+            long long grain;
             lines = NULL;
+            if (sscanf(line, "# grain %lld", &grain) == 1)
+                r->grain = grain;
             if (sscanf(line, "# ranks %d", &ranks) == 1)
                 r->ranks = ranks;
             continue;

@@ -38,18 +38,33 @@ bool trek_replay_asked(int64_t *step)
     return asked && *asked && (is || !step);
 }
 
+/* Reads the file of digests that the environment names, otherwise that of the program. */
+static trek_status read_recorded(replay_recorded *recorded, const char **digests)
+{
+    const char *named = trek_process_variable("TREK_REPLAY_DIGESTS");
+    *digests = named && *named ? named : *digests;
+    if (!*digests)
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "replay: TREK_REPLAY_DIGESTS: missing; it must name the file of digests, since .digests is not set");
+    return trek_replay_read(recorded, *digests);
+}
+
+int64_t trek_replay_grain(const char *digests)
+{
+    replay_recorded recorded = { 0 };
+    int64_t grain = read_recorded(&recorded, &digests) == TREK_OK ? recorded.grain : 0;
+    trek_replay_forget(&recorded);
+    if (grain < 1 && trek_error_status() == TREK_OK)
+        trek_fail(TREK_ERR_FORMAT, "replay: TREK_REPLAY_DIGESTS: %s does not say how large its grains were", digests);
+    return grain;
+}
+
 static trek_status begin(trek_replay *r, const char *digests)
 {
     const char *asked = trek_process_variable("TREK_REPLAY"), *report = trek_process_variable("TREK_REPLAY_REPORT");
-    const char *named = trek_process_variable("TREK_REPLAY_DIGESTS");
     if (!parse(asked ? asked : "", &r->step, &r->grain))
         return trek_fail(TREK_ERR_ARGUMENT, "replay: TREK_REPLAY: %s; must be a step from 1 on, or STEP:GRAIN", asked);
-    digests = named && *named ? named : digests;
-    if (!digests)
-        return trek_fail(TREK_ERR_ARGUMENT,
-                         "replay: TREK_REPLAY_DIGESTS: missing; it must name the file of digests, since .digests "
-                         "is not set");
-    trek_status status = trek_replay_read(&r->recorded, digests);
+    trek_status status = read_recorded(&r->recorded, &digests);
     if (status == TREK_OK && !trek_replay_find(&r->recorded, r->step))
         status = trek_fail(TREK_ERR_ARGUMENT, "replay: TREK_REPLAY: step %" PRId64 " is not in %s, whose last step is %" PRId64,
                            r->step, digests, r->recorded.n_steps > 0 ? r->recorded.steps[r->recorded.n_steps - 1].step : 0);

@@ -14,6 +14,8 @@ typedef struct trek_replay trek_replay;
 /* Returns whether the environment asks for a replay, and of which step. */
 bool trek_replay_asked(int64_t *step);
 
+/* Returns the samples of a grain of a recorded run, or 0 with an error. `digests` is as in trek_replay_new. */
+int64_t trek_replay_grain(const char *digests);
 /* Begins a replay from a file of digests (NULL: TREK_REPLAY_DIGESTS names it). Returns NULL with an error if the file cannot be
  * read or has no such step: IO, FORMAT, ARGUMENT. */
 trek_replay *trek_replay_new(const char *digests);

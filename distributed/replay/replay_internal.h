@@ -16,6 +16,7 @@ typedef struct replay_recorded {
     } *steps;                /* in the order of the file */
     int n_steps, room;
     int ranks;
+    int64_t grain;           /* samples of a grain */
 } replay_recorded;
 
 /* A grain of the step that is under way, and its samples. */

@@ -49,7 +49,7 @@ static trek_status check_trainer(const trek_run_opts *o)
              t->devices ? ", with a list for each rank" : "");
     if (o->policy < TREK_POLICY_SYNC || o->policy > TREK_POLICY_ASYNC)
         FAIL(".policy: %d; must be a value of trek_policy", (int)o->policy);
-    if (t->grain > 0 && (o->policy != TREK_POLICY_SYNC || o->transport != TREK_TRANSPORT_DEVICE))
+    if (t->grain != 0 && (o->policy != TREK_POLICY_SYNC || o->transport != TREK_TRANSPORT_DEVICE))
         FAIL(".trainer.grain: set without TREK_POLICY_SYNC and TREK_TRANSPORT_DEVICE, in which ranks make each step together");
     if (o->policy == TREK_POLICY_SYNC && t->max_anchor > 0)
         FAIL(".trainer.max_anchor: set together with TREK_POLICY_SYNC; only the other policies have windows");

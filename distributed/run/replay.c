@@ -2,6 +2,7 @@
 /* A run that makes a step of an earlier one again (distributed/replay/): what is left of its options. */
 #include <string.h>
 
+#include "distributed/replay/replay.h"
 #include "distributed/run/run_internal.h"
 #include "tensor/memory_internal.h"
 
@@ -54,5 +55,7 @@ trek_status trek_run_become_replay(trek_run_opts *o, int64_t step)
     }
     leave_out(o);
     o->max_steps = step;
+    if (o->trainer.grain == TREK_GRAIN && (o->trainer.grain = trek_replay_grain(o->trainer.digests)) < 1)
+        return trek_error_status();
     return be_alone(&o->trainer);
 }

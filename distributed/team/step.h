@@ -47,6 +47,7 @@ typedef struct trek_step {
     trek_pace pace;
     trek_overlapping overlap;
     int64_t grain;           /* samples of a grain; 0: batches are not cut into grains */
+    bool grain_chosen;       /* it was measured, so that a checkpoint may set another one */
     struct trek_grains *grains; /* then (distributed/grains/); otherwise NULL */
     struct trek_averaging *averaging; /* of parameters instead of gradients (average.h); NULL: gradients are summed */
 

@@ -174,8 +174,10 @@ static int play_results(const part *me)
 {
     trek_comm *comm = join(me, 0), *again = comm ? join(me, 0) : NULL;
     static const int64_t counts[] = { 0, 1, 7, 1000, 1025, 4099, 70001, 300000 };
+    /* The last takes many pieces of shared memory. Gloo's are large: test_sizes. */
+    size_t n = sizeof counts / sizeof *counts - (strcmp(engine_name(), "gloo") == 0);
     bool good = comm && again == comm && trek_comm_rank(comm) == me->process && trek_comm_world_size(comm) == me->processes;
-    for (size_t k = 0; good && k < sizeof counts / sizeof *counts; k++)
+    for (size_t k = 0; good && k < n; k++)
         good = check_reductions(comm, counts[k]) && check_moves(comm, counts[k]);
     good = good && check_order(comm, 1000) && check_order(comm, 3000) && check_order(comm, 700001);
     uint32_t state = (uint32_t)me->process + 17;
@@ -350,7 +352,7 @@ static void bring_all(const world *w)
 /* So many that they meet over the control channel; the last call differs in size, or in kind. */
 static int play_many(const part *me)
 {
-    static const int64_t counts[] = { 0, 1, 7, 130 };
+    static const int64_t counts[] = { 1, 130 }; /* others: play_results */
     trek_comm *comm = join(me, 30);
     bool good = comm != NULL;
     for (size_t k = 0; good && k < sizeof counts / sizeof *counts; k++)

@@ -377,6 +377,7 @@ bool grain_train(const grain_run *run, grain_result *result)
                                                                                .seed = 5 });
     trek_graph *graph = loader ? set_up(run, loader) : NULL;
     trek_seed(23);
+    result->grain = graph && run->grain ? trek_graph_ranks(graph)->grain : 0;
     bool done = graph && train_epochs(run, graph, result) && add_state(run, graph, result);
     trek_graph_free(&graph);
     trek_loader_free(&loader);

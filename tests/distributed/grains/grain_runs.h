@@ -10,7 +10,7 @@ extern const char *const grain_models[MODELS];
 
 typedef struct grain_run {
     int model;
-    int grain;               /* samples of a grain; 0: no grains */
+    int grain;               /* samples of a grain; 0: no grains; TREK_GRAIN */
     int ranks;               /* of this process */
     bool separate;           /* parameters of their own */
     bool sharded;            /* the optimizer's state is divided; it is not part of the digest */
@@ -34,6 +34,7 @@ typedef struct grain_result {
                               * what was recorded */
     double losses[64];
     int n_losses, n;
+    int64_t grain;           /* samples of a grain */
     int64_t most_grains;     /* that this process ran in a step */
     double params[GRAIN_MOST]; /* and buffers */
 } grain_result;

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "distributed/comm/comm.h"
+#include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/refused.h"
@@ -53,6 +53,18 @@ static bool read_job(const char *text, job *j)
     return good;
 }
 
+/* Returns whether all processes have the same digest. */
+static bool together(trek_comm *comm)
+{
+    uint64_t all[64];
+    if (trek_comm_gather_bytes(comm, &result.digest, sizeof result.digest, all) != TREK_OK)
+        return false;
+    for (int p = 1; p < trek_comm_world_size(comm); p++)
+        if (all[p] != all[0])
+            return fprintf(stderr, "process %d has another digest\n", p), false;
+    return true;
+}
+
 /* A process of the job. All compare their digests with that of the reference. */
 static int child(const char *text, const char *expected)
 {
@@ -77,7 +89,10 @@ static int child(const char *text, const char *expected)
     if (!grain_train(&run, &result))
         return fprintf(stderr, "%s\n", trek_error()), 4;
     int rank = trek_comm_rank(comm);
+    bool same = run.grain != TREK_GRAIN || together(comm); /* all have chosen the same; another time it may be another */
     trek_comm_free(&comm);
+    if (run.grain == TREK_GRAIN)
+        return same ? 0 : 7;
     int64_t grains = (run.batch + run.grain - 1) / run.grain;
     if (run.holds && (rank == run.holds - 1 ? result.most_grains > 1 : j.processes == 2 && result.most_grains < grains - 1)) {
         fprintf(stderr, "process %d ran %d of %d grains\n", rank, (int)result.most_grains, (int)grains);
@@ -182,6 +197,14 @@ static void others_take_what_a_slow_process_leaves(void **state)
                                          .steps = 4, .holds = holds } }, 1);
 }
 
+static void processes_choose_one_size(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model += 2)
+        assert_int_equal(launch(&(job){ .processes = 2 + model / 2, .run = { .model = model, .ranks = 1, .grain = TREK_GRAIN,
+                                                                             .batch = 20, .steps = 3 } }, 0, 1), 0);
+}
+
 /* Any of that together, as it is drawn. TREK_TEST_DRAWS says how often. */
 static void drawn_jobs_have_the_bits_of_one_process(void **state)
 {
@@ -246,6 +269,7 @@ int main(int count, char **words)
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
         cmocka_unit_test_setup(each_process_can_run_all_grains, clear_error),
         cmocka_unit_test_setup(others_take_what_a_slow_process_leaves, clear_error),
+        cmocka_unit_test_setup(processes_choose_one_size, clear_error),
         cmocka_unit_test_setup(drawn_jobs_have_the_bits_of_one_process, clear_error),
         cmocka_unit_test_setup(gloo_sums_alike, clear_error),
     };

@@ -8,15 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "autograd/ops.h"
 #include "data/loader_position.h"
+#include "distributed/checkpoint.h"
+#include "distributed/grains/grains.h"
 #include "distributed/grains/ranges.h"
 #include "distributed/run.h"
+#include "distributed/stepper.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
 #include "graph/observe.h"
 #include "graph/passes.h"
+#include "graph/timeline.h"
 #include "nn/layers.h"
 #include "nn/module_tree.h"
 #include "nn/state_tensors.h"
@@ -315,6 +320,23 @@ static trek_var *standing_loss(trek_graph *graph, trek_var *output, const trek_b
     return trek_cross_entropy(output, trek_batch_get(batch, "label"));
 }
 
+/* The timeline says which rank ran which grain: each of the 16 once. */
+static void expect_in_timeline(trek_timeline *timeline)
+{
+    int seen[16] = { 0 }, of_rank[2] = { 0 };
+    trek_timeline_entry entry;
+    for (int64_t k = 0; trek_timeline_get(timeline, k, &entry); k++)
+        if (strcmp(entry.name, "grain") == 0) {
+            assert_in_range(entry.detail, 0, 15);
+            assert_in_range(entry.rank, 0, 1);
+            seen[entry.detail]++;
+            of_rank[entry.rank]++;
+        }
+    for (int k = 0; k < 16; k++)
+        assert_int_equal(seen[k], 1);
+    assert_true(of_rank[0] == atomic_load(&grains_of[0]) && of_rank[1] == atomic_load(&grains_of[1]));
+}
+
 static double train_standing(int ranks)
 {
     int model = DROPOUT_AND_RECOMPUTATION;
@@ -327,9 +349,14 @@ static double train_standing(int ranks)
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
     atomic_store(&grains_of[0], 0);
     atomic_store(&grains_of[1], 0);
+    trek_timeline *timeline = trek_timeline_new(NULL);
+    trek_timeline_attach(timeline);
     trek_graph_start(graph, 0);
     if (!trek_graph_train_batch(graph, trek_graph_next(graph)) || trek_graph_step(graph) != TREK_OK)
         fail_msg("%s", trek_error());
+    trek_timeline_detach(timeline);
+    expect_in_timeline(timeline);
+    trek_timeline_free(&timeline);
     double *weights = test_read(trek_var_data(trek_module_find(trek_graph_module(graph), "0.a.weight"))), one = weights[5];
     free(weights);
     trek_graph_flush(graph);
@@ -346,6 +373,72 @@ static void ranks_take_what_a_slow_one_leaves(void **state)
     assert_int_equal(atomic_load(&grains_of[0]), 12);
     assert_int_equal(atomic_load(&grains_of[1]), 4);
     assert_true(alone == together);
+}
+
+/* The size that trek chooses gives the bits of the same size as the program's own, so measuring leaves no trace. */
+static void a_size_can_be_chosen(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++) {
+        grain_run run = { .model = model, .ranks = 1 + model % 3, .grain = TREK_GRAIN, .batch = 20, .steps = 4,
+                          .scaled = model == 1, .autocast = model == 3 ? TREK_BF16 : TREK_F32 };
+        train(&run, &many);
+        assert_in_range(many.grain, 1, 5);
+        run.grain = (int)many.grain;
+        run.ranks = 1;
+        train(&run, &one);
+        assert_true(one.digest == many.digest);
+    }
+    setenv("TREK_GRAIN", "7", 1);
+    train(&(grain_run){ .model = MLP, .ranks = 2, .grain = TREK_GRAIN, .batch = 20, .steps = 2 }, &many);
+    unsetenv("TREK_GRAIN");
+    assert_int_equal(many.grain, 7);
+    int model = MLP;
+    trek_graph *graph = plain_graph(model);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .grain = TREK_GRAIN };
+    FAILS(trek_trainer_setup(graph, &opts), TREK_ERR_STATE, "trainer_setup: .grain: TREK_GRAIN");
+    trek_graph_free(&graph);
+}
+
+static trek_graph *graph_of_size(trek_loader *loader, int64_t size)
+{
+    static int model = MLP;
+    trek_graph *graph = plain_graph(model);
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, mean_loss, NULL);
+    trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .grain = size, .optimizer = trek_adamw(NULL) };
+    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    return graph;
+}
+
+/* A chosen size is a part of the run's state. */
+static void checkpoints_keep_the_size(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/trek-grain-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 20 });
+    trek_graph *graph = graph_of_size(loader, 9); /* no choice finds it: these have at most 5 samples */
+    assert_int_equal(trek_checkpoint_save(graph, NULL, path), TREK_OK);
+    trek_graph_free(&graph);
+    graph = graph_of_size(loader, TREK_GRAIN);
+    assert_in_range(trek_graph_ranks(graph)->grain, 1, 5);
+    assert_int_equal(trek_checkpoint_load(graph, NULL, path), TREK_OK);
+    assert_int_equal(trek_graph_ranks(graph)->grain, 9);
+    trek_graph_start(graph, 0);
+    assert_non_null(trek_graph_train_batch(graph, trek_graph_next(graph)));
+    assert_int_equal(trek_graph_ranks(graph)->grains->n_records, 3);
+    assert_int_equal(trek_graph_step(graph), TREK_OK);
+    trek_graph_free(&graph);
+    graph = graph_of_size(loader, 4); /* the program's own word counts */
+    assert_int_equal(trek_checkpoint_load(graph, NULL, path), TREK_OK);
+    assert_int_equal(trek_graph_ranks(graph)->grain, 4);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    unlink(path);
+    expect_no_error();
 }
 
 enum { TAKERS = 4, TAKEN_PASSES = 300, TAKEN_MOST = 64 };
@@ -448,6 +541,8 @@ int main(void)
         cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),
         cmocka_unit_test_setup(a_failed_pass_can_be_dropped, clear_error),
         cmocka_unit_test_setup(ranks_take_what_a_slow_one_leaves, clear_error),
+        cmocka_unit_test_setup(a_size_can_be_chosen, clear_error),
+        cmocka_unit_test_setup(checkpoints_keep_the_size, clear_error),
         cmocka_unit_test_setup(each_grain_is_taken_once, clear_error),
         cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
     };

@@ -385,7 +385,7 @@ static trek_status prepare(restoring *r)
         status = check_optimizer(r);
     if (status == TREK_OK && !(r->loading = trek_state_loading_new(r->model, trek_graph_module(r->graph), NULL, &report)))
         status = trek_error_status();
-    r->optimizer = (trek_ranks_loading){ .s = r->s, .optimizer = trek_graph_optimizer(r->graph),
+    r->optimizer = (trek_ranks_loading){ .team = r->s ? r->s->team : NULL, .optimizer = trek_graph_optimizer(r->graph),
                                          .state = { r->entries, r->n_entries, r->n_rates, r->rates } };
     return status == TREK_OK ? trek_ranks_load_begin(&r->optimizer) : status;
 }

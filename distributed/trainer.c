@@ -512,7 +512,7 @@ static trek_status agree_on_options(setup *s, trek_status own)
     trek_text text = { 0 };
     trek_step *stepper = trek_graph_ranks(s->graph);
     if (own == TREK_OK)
-        trek_settings_describe_setup(stepper, &s->opts, &text);
+        trek_settings_describe_setup(stepper->team, &s->opts, &text);
     own = trek_agree(stepper->job.comm, own, "trainer_setup: the options of the processes differ", &text);
     trek_text_clear(&text);
     return own == TREK_OK ? trek_job_products_choose(stepper->job.comm) : own;

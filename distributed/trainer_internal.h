@@ -8,7 +8,7 @@
 /* Fails with ARGUMENT, which names the option, if an option is wrong for any ranks. */
 trek_status trek_trainer_check(const trek_trainer_opts *opts);
 /* Sets up as trek_trainer_setup does. sites: if parameters are averaged between processes, the ranks of each process
- * make their steps together (background/site.c). */
+ * make their steps together (rounds/site.c). */
 trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts *opts, bool sites);
 
 #endif

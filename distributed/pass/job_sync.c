@@ -125,7 +125,7 @@ static trek_status compare_settings(trek_step *s)
     if (!differ)
         return TREK_OK;
     trek_text text = { 0 };
-    trek_settings_describe(s, &text);
+    trek_settings_describe(s->team, &text);
     trek_status status = trek_agree(s->job.comm, TREK_OK, "graph_step: the settings of the processes differ", &text);
     trek_text_clear(&text);
     return all_know(s, status != TREK_OK ? status
@@ -338,7 +338,7 @@ trek_status trek_job_sync_step(trek_step *s, trek_status own, bool update, bool 
     mine->rows = s->window_rows;
     mine->drift = s->own_drift;
     mine->unsent = s->state.phase == TREK_STEP_ACCUMULATING;
-    mine->settings = trek_settings_digest(s);
+    mine->settings = trek_settings_digest(s->team);
     for (int r = 0, k = s->job.first_rank; r < s->team->local_ranks; r++, k++)
         pairs_of(mine)[r] = (rank_report){ s->pace.ms[k], s->pace.starved_ms[k], s->pace.units[k] };
     for (;;) { /* passes of others only count by their weight here */
@@ -384,7 +384,7 @@ trek_status trek_job_sync_vote(trek_step *s, const trek_capture_vote *vote, trek
     sync_message *own = new_message(s, SYNC_VOTE);
     own->vote = *vote;
     own->data = trek_batch_here.digest;
-    own->settings = trek_settings_digest(s);
+    own->settings = trek_settings_digest(s->team);
     trek_status status = exchange(s, own);
     if (status != TREK_OK)
         return status;

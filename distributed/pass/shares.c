@@ -100,22 +100,30 @@ static void tell_workload(trek_step *s)
                          (long long)s->team->graph->settings.steps, state.predicted, state.achieved);
 }
 
-/* Turns times into shares or counts of the next step. */
+trek_status trek_pace_report(trek_step *s, int64_t step, bool windowed, double communication_ms, trek_drift_verdict drift,
+                             bool *changed)
+{
+    bool shrunk = false; /* without communication the anchor does not grow */
+    trek_status status = trek_workload_report(s->pace.workload, step, windowed, s->pace.ms, s->pace.units,
+                                              drift == TREK_DRIFT_STABLE ? communication_ms : 0, changed);
+    if (status == TREK_OK && drift == TREK_DRIFT_SHRINKS)
+        status = trek_workload_shrink(s->pace.workload, 0.5, &shrunk);
+    *changed |= shrunk;
+    return status;
+}
+
 trek_status trek_ranks_update_workload(trek_step *s, trek_drift_verdict drift)
 {
-    bool changed, shrunk = false;
+    bool changed = false;
     int64_t units;
     for (int r = 0; r < s->team->local_ranks; r++)
         s->team->replicas[r].measured_ms += s->pace.ms[s->job.first_rank + r];
     trek_status status = trek_stopwatch_read(&s->pace.reduce_watch, &s->pace.own_communication_ms, NULL, &units);
     double communication_ms = trek_job_is_alone(&s->job) ? s->pace.own_communication_ms : s->pace.communication_ms;
     tell_starving(s);
-    if (status == TREK_OK) /* not measured: the anchor does not grow */
-        status = trek_workload_report(s->pace.workload, s->team->graph->settings.steps, s->windowed, s->pace.ms, s->pace.units,
-                                      drift == TREK_DRIFT_STABLE ? communication_ms : 0, &changed);
-    if (status == TREK_OK && drift == TREK_DRIFT_SHRINKS)
-        status = trek_workload_shrink(s->pace.workload, 0.5, &shrunk);
-    if (status != TREK_OK || !(changed || shrunk))
+    if (status == TREK_OK)
+        status = trek_pace_report(s, s->team->graph->settings.steps, s->windowed, communication_ms, drift, &changed);
+    if (status != TREK_OK || !changed)
         return status;
     trek_job_sync_publish(s);
     tell_workload(s);

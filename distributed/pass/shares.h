@@ -32,7 +32,10 @@ trek_status trek_ranks_split(const trek_step *s, int64_t n, int64_t *counts);
 trek_status trek_slowed(const trek_step *s, int rank, trek_stopwatch *watch, bool ends);
 /* Called before a pass, after the caller's thread has waited for the batch; trains: to train on it. */
 void trek_ranks_note_wait(trek_step *s, bool trains);
-/* Turns times into shares or counts of the next step. */
+/* Turn times into shares or counts of later steps: those that s->pace has, after step number `step`; and those of this step.
+ * communication_ms: what the anchor of windows must outweigh; 0: not measured. */
+trek_status trek_pace_report(trek_step *s, int64_t step, bool windowed, double communication_ms, trek_drift_verdict drift,
+                             bool *changed);
 trek_status trek_ranks_update_workload(trek_step *s, trek_drift_verdict drift);
 
 #endif

@@ -109,7 +109,7 @@ trek_status trek_ranks_set_rates(trek_step *s, bool by_schedule)
     for (int r = 0; r < s->team->local_ranks && status == TREK_OK && by_schedule; r++)
         if (s->team->replicas[r].optimizer)
             status = trek_optimizer_schedule_lr(s->team->replicas[r].optimizer, lr);
-    return status == TREK_OK ? trek_ranks_follow_groups(s) : status;
+    return status == TREK_OK ? trek_ranks_follow_groups(s->team) : status;
 }
 
 /* Prepares learning rates, plans and detached values: everything that can fail. */

@@ -9,8 +9,7 @@
 extern const trek_step_policy trek_exact_policy;
 /* The same, in grains, whose bits do not depend on the ranks (grains.c). */
 extern const trek_step_policy trek_grains_policy;
-/* Each rank makes its own steps; parameters are averaged when the ranks meet (average.c), or in rounds in the background, of
- * ranks or of sites (background/). */
-extern const trek_step_policy trek_average_policy, trek_rounds_policy, trek_site_policy;
+/* Each rank makes its own steps, and parameters are averaged (rounds/average_policy.c). */
+extern const trek_step_policy trek_average_policy;
 
 #endif

@@ -405,7 +405,7 @@ trek_status trek_ranks_gather_state(trek_step *s, trek_status own, bool everywhe
     if (!s || s->team->sharers == 1 || !s->team->replicas[0].optimizer)
         return own;
     if (own == TREK_OK) /* a sharer that has made no step since has the same states to give */
-        own = trek_ranks_follow_groups(s);
+        own = trek_ranks_follow_groups(s->team);
     own = trek_replica_agree(s->job.comm, own, "the optimizer's state");
     if (own == TREK_OK)
         own = trek_ranks_call(s->team->ranks, gather_rank, &(gathering){ s, everywhere });

@@ -14,8 +14,8 @@
 #include "data/loader_position.h"
 #include "distributed/checkpoint_internal.h"
 #include "distributed/job/agreement.h"
-#include "distributed/policy/average.h"
 #include "distributed/reduce/sharded.h"
+#include "distributed/rounds/averaging.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/run/writer.h"
 #include "distributed/stepper.h"
@@ -162,18 +162,18 @@ static trek_status hear(trek_run *run)
     return status == TREK_OK ? trek_run_writer_status(run->writer) : status;
 }
 
-static trek_background *background_of(const trek_run *run)
+static trek_rounds *rounds_of(const trek_run *run)
 {
     const trek_step *s = trek_graph_ranks(run->graph);
-    return s ? trek_ranks_background(s) : NULL;
+    return s ? trek_ranks_rounds(s) : NULL;
 }
 
 /* Adds the outer optimizer's momentum to what checkpoints hold. */
 static trek_status add_momentum(const trek_run *run, trek_state *state)
 {
     int64_t n = 0;
-    const trek_background *background = background_of(run);
-    const float *momentum = background ? trek_background_momentum(background, &n) : NULL;
+    const trek_rounds *rounds = rounds_of(run);
+    const float *momentum = rounds ? trek_rounds_momentum(rounds, &n) : NULL;
     trek_tensor *tensor = momentum ? trek_tensor_from_data(momentum, trek_shape_make(&n, 1), TREK_F32, trek_cpu(0)) : NULL;
     if (!momentum)
         return TREK_OK;
@@ -216,14 +216,14 @@ static trek_status take_epoch(trek_run *run, const trek_tensor *tensor)
 
 trek_status trek_run_take_rest(trek_run *run, const trek_state *state)
 {
-    trek_background *background = run->opts.outer ? background_of(run) : NULL;
-    if (!background && !run->resumed)
+    trek_rounds *rounds = run->opts.outer ? rounds_of(run) : NULL;
+    if (!rounds && !run->resumed)
         return TREK_OK;
-    trek_tensor *momentum = background ? trek_state_find(state, TREK_CHECKPOINT_MOMENTUM) : NULL;
+    trek_tensor *momentum = rounds ? trek_state_find(state, TREK_CHECKPOINT_MOMENTUM) : NULL;
     trek_tensor *epoch = run->resumed ? trek_state_find(state, TREK_CHECKPOINT_EPOCH) : NULL;
     trek_status status = trek_error_status();
     if (momentum && trek_tensor_dtype(momentum) == TREK_F32)
-        status = trek_background_take_momentum(background, trek_tensor_data(momentum), trek_tensor_numel(momentum));
+        status = trek_rounds_take_momentum(rounds, trek_tensor_data(momentum), trek_tensor_numel(momentum));
     if (status == TREK_OK && epoch)
         status = take_epoch(run, epoch);
     return status;

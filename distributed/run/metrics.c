@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/policy/average.h"
+#include "distributed/rounds/averaging.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/stepper.h"
 #include "distributed/system/system.h"
@@ -190,9 +190,9 @@ static void measure_averages(trek_run *run, trek_epoch_metrics *m)
     if (!s)
         return;
     m->drift = s->averaging ? s->drift : 0;
-    if (!trek_ranks_background(s))
+    if (!trek_ranks_rounds(s))
         return;
-    trek_background_stats now = trek_background_look(trek_ranks_background(s));
+    trek_rounds_stats now = trek_rounds_look(trek_ranks_rounds(s));
     m->averages = now.averages - run->averages.averages;
     m->bytes_sent = now.bytes_sent - run->averages.bytes_sent;
     m->drift = now.drift;
@@ -231,7 +231,7 @@ trek_status trek_run_begin_within(trek_run *run, const run_epoch *e)
                                .averages = m->averages };
     run->within = true;
     if (s)
-        return trek_ranks_pack_observations(s, &run->recorded);
+        return trek_ranks_pack_observations(s->team, &s->job, &run->recorded);
     trek_status status = trek_observations_read(run->graph);
     run->recorded = trek_observations_pack(run->graph);
     return status;

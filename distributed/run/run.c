@@ -11,6 +11,7 @@
 #include "nn/module_internal.h"
 #include "nn/module_tree.h"
 #include "tensor/debug.h"
+#include "tensor/devices.h"
 #include "tensor/memory_internal.h"
 #include "tensor/option_internal.h"
 

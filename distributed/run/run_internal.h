@@ -5,10 +5,11 @@
 
 #include <stdatomic.h>
 
-#include "distributed/background/background.h"
+#include "distributed/rounds/rounds.h"
 #include "distributed/run.h"
 #include "distributed/run_progress.h"
 #include "distributed/system/system.h"
+#include "nn/text.h"
 #include "tensor/status_internal.h"
 
 #define TREK_RUN_EVALUATION "evaluation."
@@ -65,7 +66,7 @@ struct trek_run {
     int64_t since_best;      /* number of epochs */
     int64_t best_epoch;      /* -1: before this process's first epoch */
     bool rated;              /* .best_metric has been found */
-    trek_background_stats averages; /* as of the last epoch's metrics */
+    trek_rounds_stats averages; /* as of the last epoch's metrics */
     struct run_writer *writer; /* of checkpoints; NULL: another process writes them, or none does */
     trek_status status;
     char message[TREK_ERROR_SIZE];

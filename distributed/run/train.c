@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include "data/loader_position.h"
-#include "distributed/background/background.h"
 #include "distributed/comm/init_internal.h"
 #include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
-#include "distributed/policy/average.h"
+#include "distributed/rounds/averaging.h"
+#include "distributed/rounds/rounds.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/stepper.h"
 #include "distributed/stop.h"
@@ -27,10 +27,10 @@
 
 enum { DEFAULT_MOST_ANCHOR = 200 };
 
-static trek_background *background_of(const trek_run *run)
+static trek_rounds *rounds_of(const trek_run *run)
 {
     const trek_step *s = trek_graph_ranks(run->graph);
-    return s ? trek_ranks_background(s) : NULL;
+    return s ? trek_ranks_rounds(s) : NULL;
 }
 
 static trek_comm *comm_of(const trek_run *run)
@@ -123,7 +123,7 @@ static void show(trek_run *run, int64_t batches, int64_t samples, double loss)
     trek_lock_release(&run->lock);
 }
 
-/* Returns whether somebody has asked to end. Called by the averaging thread. */
+/* Returns whether somebody has asked to end. Called by the thread that averages. */
 static bool is_stop_wanted(void *arg)
 {
     return atomic_load_explicit(&((trek_run *)arg)->stop, memory_order_relaxed) || trek_stop_requested();
@@ -141,7 +141,7 @@ static trek_status average_in_background(trek_run *run)
         return TREK_OK;
     if (o->outer && trek_outer_check(o->outer, "trainer_run: .outer", &rule) != TREK_OK)
         return trek_error_status();
-    return trek_background_new(s, &(trek_background_opts){ .one_batch = o->policy == TREK_POLICY_SYNC,
+    return trek_rounds_new(s, &(trek_rounds_opts){ .one_batch = o->policy == TREK_POLICY_SYNC,
                                                            .eager = o->policy == TREK_POLICY_ASYNC,
                                                            .max_lead = o->max_lead == TREK_OFF ? -1 : o->max_lead,
                                                            .outer = o->outer ? &rule : NULL,
@@ -264,7 +264,7 @@ static int64_t passes_of_step(const trek_run *run) { return run->opts.trainer.ac
 /* A pass in the background was given all of the epoch; if it was stopped, a rest is left. */
 static trek_status seek_rest(trek_run *run)
 {
-    int64_t epoch, next = trek_background_look(background_of(run)).next;
+    int64_t epoch, next = trek_rounds_look(rounds_of(run)).next;
     trek_loader_position(run->train, &epoch, NULL);
     return next < trek_loader_batches(run->train) ? trek_loader_seek(run->train, epoch, next) : TREK_OK;
 }
@@ -276,7 +276,7 @@ static trek_status step(trek_run *run)
     trek_lock_acquire(&run->lock);
     run->progress.steps = trek_graph_steps(run->graph);
     trek_lock_release(&run->lock);
-    if (status == TREK_OK && background_of(run))
+    if (status == TREK_OK && rounds_of(run))
         status = seek_rest(run);
     trek_loader_position(run->train, &epoch, &batch);
     return status == TREK_OK ? trek_run_elastic_keep(run, epoch, batch) : status;
@@ -289,7 +289,7 @@ static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
     trek_var *loss = trek_graph_train_batch(run->graph, batch);
     if (!loss)
         return trek_error_status();
-    if (background_of(run))
+    if (rounds_of(run))
         is_stopped(run); /* the step tells all processes */
     else
         show(run, batches, samples, trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN);

@@ -9,7 +9,7 @@
 #include "nn/text.h"
 
 typedef struct follow_call {
-    trek_step *s;
+    const trek_team *team;
     trek_lock building;
     trek_constants *made;    /* [local_ranks] */
 } follow_call;
@@ -18,10 +18,10 @@ typedef struct follow_call {
 static trek_status make_rank(int rank, void *arg)
 {
     follow_call *c = arg;
-    const trek_constants *first = &c->s->team->graph->constants;
+    const trek_constants *first = &c->team->graph->constants;
     if (rank == 0)
         return TREK_OK;
-    const trek_constants *present = &c->s->team->replicas[rank].graph->constants;
+    const trek_constants *present = &c->team->replicas[rank].graph->constants;
     trek_constants *made = &c->made[rank];
     if (!trek_constants_begin(made, first->n))
         return trek_error_status();
@@ -31,7 +31,7 @@ static trek_status make_rank(int rank, void *arg)
         if (!own || own->serial != first->list[k]->serial) {
             trek_lock_acquire(&c->building);
             trek_scope scope = trek_scope_begin();
-            own = trek_constant_copy(first->list[k], trek_ranks_device(c->s->team->ranks, rank));
+            own = trek_constant_copy(first->list[k], trek_ranks_device(c->team->ranks, rank));
             trek_scope_end(scope);
             trek_lock_release(&c->building);
         }
@@ -49,8 +49,8 @@ static trek_status take_rank(int rank, void *arg)
     follow_call *c = arg;
     if (rank == 0)
         return TREK_OK;
-    trek_constants old = c->s->team->replicas[rank].graph->constants;
-    c->s->team->replicas[rank].graph->constants = c->made[rank];
+    trek_constants old = c->team->replicas[rank].graph->constants;
+    c->team->replicas[rank].graph->constants = c->made[rank];
     trek_constants_end(&old);
     return TREK_OK;
 }
@@ -63,25 +63,25 @@ static trek_status drop_rank(int rank, void *arg)
 
 static trek_status copy_one(trek_tensor *tensor, void *arg) { return trek_replica_take_tensor(arg, tensor); }
 
-static trek_status join_processes(trek_step *s)
+static trek_status join_processes(const trek_team *team, const trek_job *job)
 {
     trek_text text = { 0 };
-    trek_status status = trek_constants_describe(&s->team->graph->constants, &text);
-    status = trek_agree(s->job.comm, status, "graph_set_constant: the constants and teachers of the processes differ", &text);
+    trek_status status = trek_constants_describe(&team->graph->constants, &text);
+    status = trek_agree(job->comm, status, "graph_set_constant: the constants and teachers of the processes differ", &text);
     trek_text_clear(&text);
-    return status == TREK_OK ? trek_constants_each(&s->team->graph->constants, copy_one, s->job.comm) : status;
+    return status == TREK_OK ? trek_constants_each(&team->graph->constants, copy_one, job->comm) : status;
 }
 
-trek_status trek_ranks_constants(trek_step *s)
+trek_status trek_ranks_constants(const trek_team *team, const trek_job *job)
 {
-    follow_call c = { .s = s, .made = trek_calloc((size_t)s->team->local_ranks, sizeof *c.made) };
+    follow_call c = { .team = team, .made = trek_calloc((size_t)team->local_ranks, sizeof *c.made) };
     if (!c.made)
         return trek_error_status();
-    trek_status status = trek_job_is_alone(&s->job) ? TREK_OK : join_processes(s);
+    trek_status status = trek_job_is_alone(job) ? TREK_OK : join_processes(team, job);
     trek_lock_init(&c.building);
     if (status == TREK_OK)
-        status = trek_ranks_call(s->team->ranks, make_rank, &c);
-    trek_ranks_call(s->team->ranks, status == TREK_OK ? take_rank : drop_rank, &c);
+        status = trek_ranks_call(team->ranks, make_rank, &c);
+    trek_ranks_call(team->ranks, status == TREK_OK ? take_rank : drop_rank, &c);
     trek_lock_destroy(&c.building);
     trek_free(c.made);
     return status;

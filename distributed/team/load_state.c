@@ -7,12 +7,12 @@
 #include "distributed/job/agreement.h"
 #include "nn/text.h"
 
-trek_status trek_ranks_follow_groups(trek_step *s)
+trek_status trek_ranks_follow_groups(const trek_team *team)
 {
     trek_status status = TREK_OK;
-    for (int r = 1; r < s->team->local_ranks && status == TREK_OK; r++)
-        if (s->team->replicas[r].optimizer)
-            status = trek_optimizer_follow(s->team->replicas[r].optimizer, s->team->replicas[0].optimizer);
+    for (int r = 1; r < team->local_ranks && status == TREK_OK; r++)
+        if (team->replicas[r].optimizer)
+            status = trek_optimizer_follow(team->replicas[r].optimizer, team->replicas[0].optimizer);
     return status;
 }
 
@@ -20,12 +20,12 @@ trek_status trek_ranks_follow_groups(trek_step *s)
 
 static trek_optimizer *optimizer_of(const trek_ranks_loading *x, int rank)
 {
-    return x->s ? x->s->team->replicas[rank].optimizer : x->optimizer;
+    return x->team ? x->team->replicas[rank].optimizer : x->optimizer;
 }
 
 static trek_status on_ranks(trek_ranks_loading *x, trek_rank_fn fn)
 {
-    return x->s ? trek_ranks_call(x->s->team->ranks, fn, x) : fn(0, x);
+    return x->team ? trek_ranks_call(x->team->ranks, fn, x) : fn(0, x);
 }
 
 static trek_status begin_rank(int rank, void *arg)
@@ -54,10 +54,10 @@ static trek_status drop_rank(int rank, void *arg)
 
 trek_status trek_ranks_load_begin(trek_ranks_loading *x)
 {
-    x->plans = trek_calloc(x->s ? (size_t)x->s->team->local_ranks : 1, sizeof *x->plans);
+    x->plans = trek_calloc(x->team ? (size_t)x->team->local_ranks : 1, sizeof *x->plans);
     trek_status status = x->plans ? TREK_OK : TREK_ERR_MEMORY;
-    if (status == TREK_OK && x->s)
-        status = trek_ranks_follow_groups(x->s);
+    if (status == TREK_OK && x->team)
+        status = trek_ranks_follow_groups(x->team);
     return status == TREK_OK ? on_ranks(x, begin_rank) : status;
 }
 
@@ -124,16 +124,3 @@ trek_status trek_ranks_load_together(trek_ranks_loading *x, trek_comm *comm, tre
     trek_text_clear(&text);
     return own;
 }
-
-static trek_status load(void *stepper, trek_status own, const trek_optimizer_loaded *state)
-{
-    trek_ranks_loading x = { .s = stepper, .state = *state };
-    if (x.s->job.comm)
-        trek_comm_say(x.s->job.comm, "load");
-    own = trek_ranks_load_together(&x, x.s->job.comm, own);
-    if (x.s->job.comm)
-        trek_comm_say(x.s->job.comm, NULL);
-    return own;
-}
-
-const trek_optimizer_behind trek_ranks_behind = { .load = load };

@@ -4,14 +4,14 @@
 #ifndef TREK_DISTRIBUTED_TEAM_LOAD_STATE_H
 #define TREK_DISTRIBUTED_TEAM_LOAD_STATE_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
 
 /* Copies groups and rates that the program has given rank 0's optimizer since the last step to the further ranks.
  * Fails with MEMORY. */
-trek_status trek_ranks_follow_groups(trek_step *s);
+trek_status trek_ranks_follow_groups(const trek_team *team);
 
 typedef struct trek_ranks_loading {
-    trek_step *s;            /* NULL: there is one rank, */
+    trek_team *team;         /* NULL: there is one rank, */
     trek_optimizer *optimizer;   /* and this is its optimizer */
     trek_optimizer_loaded state; /* n_rates: as many as the optimizer has groups */
     trek_optimizer_import_plan **plans; /* [ranks] NULL before `begin` */
@@ -28,8 +28,5 @@ void trek_ranks_load_end(trek_ranks_loading *loading);
 /* Does all of that as a collective of ranks that must have the same state (ARGUMENT otherwise). own: the caller's
  * status; comm NULL: it is alone. */
 trek_status trek_ranks_load_together(trek_ranks_loading *loading, trek_comm *comm, trek_status own);
-
-/* The functions behind rank 0's optimizer of a trek_step: trek_optimizer_load loads into all ranks of the job. */
-extern const trek_optimizer_behind trek_ranks_behind;
 
 #endif

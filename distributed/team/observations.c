@@ -7,13 +7,12 @@
 #include "distributed/ddp.h"
 #include "distributed/job/job_bytes.h"
 #include "distributed/team/observations.h"
-#include "distributed/team/step.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
 
 static trek_status read_rank(int rank, void *arg)
 {
-    return trek_observations_read(((trek_step *)arg)->team->replicas[rank].graph);
+    return trek_observations_read(((const trek_team *)arg)->replicas[rank].graph);
 }
 
 static trek_status take_metric(trek_graph *into, const char *name, trek_metric *from)
@@ -48,17 +47,17 @@ static trek_status take_replica(trek_graph *into, trek_graph *from)
 }
 
 /* Records samples and milliseconds of this process's ranks since the last call, under their numbers in the job. */
-static trek_status tell_measured(trek_step *s)
+static trek_status tell_measured(const trek_team *team, const trek_job *job)
 {
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->team->local_ranks && status == TREK_OK; r++) {
+    for (int r = 0; r < team->local_ranks && status == TREK_OK; r++) {
         char rows[40], ms[40];
-        rank_replica *own = &s->team->replicas[r];
-        snprintf(rows, sizeof rows, TREK_MEASURED "rows.%d", s->job.first_rank + r);
-        snprintf(ms, sizeof ms, TREK_MEASURED "ms.%d", s->job.first_rank + r);
-        status = trek_observation_add(s->team->graph, rows, true, (double)own->measured_rows, 0);
+        rank_replica *own = &team->replicas[r];
+        snprintf(rows, sizeof rows, TREK_MEASURED "rows.%d", job->first_rank + r);
+        snprintf(ms, sizeof ms, TREK_MEASURED "ms.%d", job->first_rank + r);
+        status = trek_observation_add(team->graph, rows, true, (double)own->measured_rows, 0);
         if (status == TREK_OK)
-            status = trek_observation_add(s->team->graph, ms, true, own->measured_ms, 0);
+            status = trek_observation_add(team->graph, ms, true, own->measured_ms, 0);
         own->measured_rows = 0;
         own->measured_ms = 0;
     }
@@ -166,60 +165,60 @@ trek_text trek_observations_take(trek_graph *graph)
 }
 
 /* Gathers what the processes have packed. Every process comes here; one that has failed sends nothing. */
-static trek_status exchange(trek_step *s, trek_status own, job_bytes *all)
+static trek_status exchange(const trek_team *team, const trek_job *job, trek_status own, job_bytes *all)
 {
     trek_text text = { 0 };
     if (own == TREK_OK)
-        text = trek_observations_pack(s->team->graph);
-    trek_status status = trek_job_bytes_gather(s->job.comm, own == TREK_OK && !text.failed ? text.data : NULL,
-                                               (int64_t)text.length, own, "what it has recorded", all);
+        text = trek_observations_pack(team->graph);
+    trek_status status = trek_job_bytes_gather(job->comm, own == TREK_OK && !text.failed ? text.data : NULL, (int64_t)text.length,
+                                               own, "what it has recorded", all);
     trek_text_clear(&text);
     return status;
 }
 
-static trek_status gather_processes(trek_step *s, trek_status own)
+static trek_status gather_processes(const trek_team *team, const trek_job *job, trek_status own)
 {
-    trek_graph *graph = s->team->graph;
+    trek_graph *graph = team->graph;
     job_bytes all = { 0 };
-    trek_status status = exchange(s, own, &all);
+    trek_status status = exchange(team, job, own, &all);
     if (status == TREK_OK)
         trek_graph_each(graph, drop_recorded, NULL);
-    for (int p = 0; status == TREK_OK && p < s->job.processes; p++)
+    for (int p = 0; status == TREK_OK && p < job->processes; p++)
         status = trek_observations_unpack(graph, all.bytes + (size_t)p * all.room, all.lengths[p]);
     trek_job_bytes_clear(&all);
     return status;
 }
 
 /* Gathers what the ranks of this process have recorded in the caller's graph. */
-static trek_status gather_ranks(trek_step *s)
+static trek_status gather_ranks(const trek_team *team, const trek_job *job)
 {
     trek_status status = trek_error_status();
     if (status == TREK_OK)
-        status = trek_ranks_call(s->team->ranks, read_rank, s);
-    for (int r = 1; r < s->team->local_ranks && status == TREK_OK; r++)
-        status = take_replica(s->team->graph, s->team->replicas[r].graph);
-    const trek_graph_loader *loader = s->team->graph->graph_loader;
-    return status == TREK_OK && loader && loader->measures ? tell_measured(s) : status;
+        status = trek_ranks_call(team->ranks, read_rank, (void *)(uintptr_t)team);
+    for (int r = 1; r < team->local_ranks && status == TREK_OK; r++)
+        status = take_replica(team->graph, team->replicas[r].graph);
+    const trek_graph_loader *loader = team->graph->graph_loader;
+    return status == TREK_OK && loader && loader->measures ? tell_measured(team, job) : status;
 }
 
-trek_status trek_ranks_gather_observations(trek_step *s)
+trek_status trek_ranks_gather_observations(const trek_team *team, const trek_job *job)
 {
-    trek_status status = gather_ranks(s);
-    const trek_graph_loader *loader = s->team->graph->graph_loader;
-    bool together = trek_job_has_others(&s->job) && loader && loader->loss;
-    return together ? gather_processes(s, status) : status;
+    trek_status status = gather_ranks(team, job);
+    const trek_graph_loader *loader = team->graph->graph_loader;
+    bool together = trek_job_has_others(job) && loader && loader->loss;
+    return together ? gather_processes(team, job, status) : status;
 }
 
-trek_status trek_ranks_pack_observations(trek_step *s, trek_text *text)
+trek_status trek_ranks_pack_observations(const trek_team *team, const trek_job *job, trek_text *text)
 {
-    trek_status status = gather_ranks(s);
+    trek_status status = gather_ranks(team, job);
     job_bytes all = { 0 };
-    if (trek_job_is_alone(&s->job)) {
-        *text = status == TREK_OK ? trek_observations_pack(s->team->graph) : (trek_text){ 0 };
+    if (trek_job_is_alone(job)) {
+        *text = status == TREK_OK ? trek_observations_pack(team->graph) : (trek_text){ 0 };
         return status;
     }
-    status = exchange(s, status, &all);
-    for (int p = 0; status == TREK_OK && p < s->job.processes; p++)
+    status = exchange(team, job, status, &all);
+    for (int p = 0; status == TREK_OK && p < job->processes; p++)
         trek_text_bytes(text, all.bytes + (size_t)p * all.room, (size_t)all.lengths[p]);
     trek_job_bytes_clear(&all);
     return status;

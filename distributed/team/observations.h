@@ -3,7 +3,8 @@
 #ifndef TREK_DISTRIBUTED_TEAM_OBSERVATIONS_H
 #define TREK_DISTRIBUTED_TEAM_OBSERVATIONS_H
 
-#include "distributed/team/step.h"
+#include "distributed/job/job.h"
+#include "distributed/team/team.h"
 #include "graph/graph.h"
 #include "nn/text.h"
 
@@ -16,8 +17,8 @@ trek_text trek_observations_take(trek_graph *graph);
 trek_status trek_observations_unpack(trek_graph *into, const char *bytes, int64_t length);
 
 /* Gathers what training functions have recorded, on all ranks and processes, in the caller's graph. */
-trek_status trek_ranks_gather_observations(trek_step *s);
+trek_status trek_ranks_gather_observations(const trek_team *team, const trek_job *job);
 /* Packs the same, for a checkpoint: what was recorded stays where it is, so training can continue. A collective. */
-trek_status trek_ranks_pack_observations(trek_step *s, trek_text *text);
+trek_status trek_ranks_pack_observations(const trek_team *team, const trek_job *job, trek_text *text);
 
 #endif

@@ -102,9 +102,7 @@ trek_status trek_reducer_settle(trek_reducer *reducer);
 /* Ends a reduction, whatever its result. */
 void trek_reducer_drop_spares(trek_reducer *reducer);
 
-/* For sending: tell whether the gradients of items [first, end) lie in memory as they are sent, and copy them to
- * where they are sent from. They are not multiplied, except by 0. */
-bool trek_reducer_lies_in_place(const trek_reducer *reducer, int first, int end);
+/* For sending: copies the gradients of items [first, end) to where they are sent from. They are not multiplied, except by 0. */
 trek_status trek_reducer_collect(trek_reducer *reducer, int first, int end);
 /* Returns where item k is sent from. */
 char *trek_reducer_place(const trek_reducer *reducer, int k);

@@ -8,6 +8,7 @@
 
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
+#include "distributed/balance/plan.h"
 #include "distributed/trainer.h"
 #include "graph/graph_loader_internal.h"
 #include "optim/optimizer_move.h"
@@ -136,10 +137,10 @@ static void precision(walk *w, const trek_graph *graph)
 
 static double limit(double value) { return value > 0 ? value : 0; }
 
-static void settings(walk *w, const trek_step *s)
+static void settings(walk *w, const trek_team *team)
 {
-    const trek_graph *graph = s->team->graph;
-    optimizer(w, s->team->replicas[0].optimizer);
+    const trek_graph *graph = team->graph;
+    optimizer(w, team->replicas[0].optimizer);
     schedule(w, &graph->settings.schedule);
     number(w, "max_grad_norm", limit(graph->settings.max_norm));
     number(w, "max_grad_value", limit(graph->settings.max_value));
@@ -151,14 +152,14 @@ static void settings(walk *w, const trek_step *s)
     count(w, "the seed", trek_rng_seed());
 }
 
-uint64_t trek_settings_digest(const trek_step *s)
+uint64_t trek_settings_digest(const trek_team *team)
 {
     walk w = { .digest = 1 };
-    settings(&w, s);
+    settings(&w, team);
     return w.digest;
 }
 
-void trek_settings_describe(const trek_step *s, trek_text *text) { settings(&(walk){ .text = text }, s); }
+void trek_settings_describe(const trek_team *team, trek_text *text) { settings(&(walk){ .text = text }, team); }
 
 /* --- at setup -------------------------------------------------------------------------------------------------------- */
 
@@ -200,17 +201,17 @@ static void plan_decisions(const trek_plan *plan, trek_text *text)
     trek_string_free(&lines);
 }
 
-void trek_settings_describe_setup(const trek_step *s, const trek_trainer_opts *opts, trek_text *text)
+void trek_settings_describe_setup(const trek_team *team, const trek_trainer_opts *opts, trek_text *text)
 {
-    const trek_graph *graph = s->team->graph;
+    const trek_graph *graph = team->graph;
     walk w = { .text = text };
-    settings(&w, s);
+    settings(&w, team);
     setup_options(&w, opts);
     plan_decisions(opts->plan, text);
     count(&w, "the number of steps done (trek_graph_steps)", (uint64_t)graph->settings.steps);
-    for (int k = 0; k < s->team->replicas[0].model->n_params; k++)
-        trek_text_format(text, "parameter \"%s\"\t%s\n", s->team->replicas[0].model->param_names[k],
-                         s->team->replicas[0].model->params[k]->requires_grad ? "trained" : "frozen");
+    for (int k = 0; k < team->replicas[0].model->n_params; k++)
+        trek_text_format(text, "parameter \"%s\"\t%s\n", team->replicas[0].model->param_names[k],
+                         team->replicas[0].model->params[k]->requires_grad ? "trained" : "frozen");
     bool loads = graph->graph_loader && graph->graph_loader->loader;
     word(&w, "trek_graph_set_loader", loads, loads ? "called" : "not called");
     if (loads)

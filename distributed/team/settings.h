@@ -4,18 +4,18 @@
 #ifndef TREK_DISTRIBUTED_TEAM_SETTINGS_H
 #define TREK_DISTRIBUTED_TEAM_SETTINGS_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
 #include "distributed/trainer.h"
 #include "nn/text.h"
 
 struct trek_trainer_opts;
 
 /* Returns a number that changes with every option. Each step compares it. */
-uint64_t trek_settings_digest(const trek_step *s);
+uint64_t trek_settings_digest(const trek_team *team);
 /* Writes the same settings as lines, for trek_agree. */
-void trek_settings_describe(const trek_step *s, trek_text *text);
+void trek_settings_describe(const trek_team *team, trek_text *text);
 /* Writes further lines once, at the end of trek_trainer_setup: its options, the steps done, which parameters train,
  * and the graph's data. */
-void trek_settings_describe_setup(const trek_step *s, const struct trek_trainer_opts *opts, trek_text *text);
+void trek_settings_describe_setup(const trek_team *team, const struct trek_trainer_opts *opts, trek_text *text);
 
 #endif

@@ -472,3 +472,11 @@ trek_status TREK_ISA_NAME(trek_map_any)(const trek_op_call *call, const trek_map
     trek_parallel(numel, map->grain, walk_part, &w);
     return TREK_OK;
 }
+
+trek_status TREK_ISA_NAME(trek_map_call)(const trek_op_call *call, trek_row_fn row, int grain, int n_in, uint32_t lanes)
+{
+    trek_map map = { .row = row, .grain = grain, .n_in = n_in, .out = (trek_lane)(lanes & 255) };
+    for (int k = 0; k < TREK_MAP_INPUTS; k++)
+        map.in[k] = (trek_lane)(lanes >> (8 * (k + 1)) & 255);
+    return trek_map_run(call, &map);
+}

@@ -70,13 +70,23 @@ static inline __attribute__((always_inline)) trek_status trek_map_run(const trek
     return TREK_OK;
 }
 
+/* The same as a call, for what takes longer than a call anyway: its row functions are not repeated in the kernels, which are a
+ * few instructions then. lanes: TREK_MAP_LANES. */
+trek_status TREK_ISA_NAME(trek_map_call)(const trek_op_call *call, trek_row_fn row, int grain, int n_in, uint32_t lanes);
+#define TREK_MAP_LANES(out, ...) TREK_MAP_LANES_(out, __VA_ARGS__, 0, 0, 0)
+#define TREK_MAP_LANES_(out, first, second, third, ...)                                                    \
+    ((uint32_t)(out) | (uint32_t)(first) << 8 | (uint32_t)(second) << 16 | (uint32_t)(third) << 24)
+
 /* Defines a kernel, name(call), for a row function and the lanes of output and inputs. */
 #define TREK_LANE_(width) TREK_LANE_##width
 #define TREK_LANE(width) TREK_LANE_(width)
 #define TREK_MAP_KERNEL(name, row_fn, grain_, n_in_, out_, ...)                                        \
     static trek_status name(const trek_op_call *call)                                                  \
     {                                                                                                  \
-        static const trek_map map = { row_fn, grain_, n_in_, out_, { __VA_ARGS__ }, false };                 \
+        static const trek_map map = { row_fn, grain_, n_in_, out_, { __VA_ARGS__ }, false };           \
+        if ((grain_) < TREK_GRAIN_CHEAP)                                                               \
+            return TREK_ISA_NAME(trek_map_call)(call, row_fn, grain_, n_in_,                           \
+                                                TREK_MAP_LANES(out_, __VA_ARGS__));                    \
         return trek_map_run(call, &map);                                                               \
     }
 

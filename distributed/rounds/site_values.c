@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads values from replicas, writes them back, and computes with them. */
-#include "distributed/background/site_values.h"
+#include "distributed/rounds/site_values.h"
 
 #include <math.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/outer/fragments.h"
-#include "distributed/policy/average.h"
+#include "distributed/rounds/averaging.h"
 #include "tensor/dlpack.h"
 
 /* --- the list ----------------------------------------------------------------------------------------- */
@@ -85,15 +85,15 @@ static trek_status make_items(trek_values *v, const rank_replica *own)
     return trek_error_status();
 }
 
-trek_status trek_values_begin(trek_values *v, const trek_step *s, int fragments, bool states)
+trek_status trek_values_begin(trek_values *v, const trek_team *team, int sites, int fragments, bool states)
 {
     trek_values_free(v);
-    *v = (trek_values){ .dtype = TREK_F32, .sites = trek_ranks_local_sites(s), .fragments = fragments, .states = states,
-                        .n_segments = s->team->replicas[0].arena->n_segments };
+    *v = (trek_values){ .dtype = TREK_F32, .sites = sites, .fragments = fragments, .states = states,
+                        .n_segments = team->replicas[0].arena->n_segments };
     v->snapshots = trek_calloc((size_t)v->sites, sizeof *v->snapshots);
     v->snapshot_steps = trek_calloc((size_t)v->sites, sizeof *v->snapshot_steps);
     v->steps = trek_calloc((size_t)v->n_segments + 1, sizeof *v->steps);
-    trek_status status = make_items(v, &s->team->replicas[0]);
+    trek_status status = make_items(v, &team->replicas[0]);
     if (status != TREK_OK)
         return status;
     size_t bytes = (size_t)v->n * trek_values_size(v) + 1;
@@ -199,9 +199,9 @@ static trek_status settle(const rank_replica *own)
     return status == TREK_OK ? trek_device_update_read(own->optimizer) : status;
 }
 
-trek_status trek_values_read(const trek_values *v, const trek_step *s, int site, int fragment)
+trek_status trek_values_read(const trek_values *v, const trek_team *team, int site, int fragment)
 {
-    const rank_replica *own = &s->team->replicas[site];
+    const rank_replica *own = &team->replicas[site];
     trek_status status = settle(own);
     for (int k = 0; k < v->n_segments && status == TREK_OK; k++)
         v->snapshot_steps[site][k] = own->arena->segments[k].steps;
@@ -372,14 +372,14 @@ static trek_status take_whole_of(const trek_values *v, const rank_replica *own, 
 
 typedef struct take_call {
     const trek_values *values;
-    const trek_step *s;
+    const trek_team *team;
     int site, fragment;      /* fragment -1: takes all fragments, regardless of the site's own values */
 } take_call;
 
 static trek_status take_rank(int rank, void *arg)
 {
     const take_call *c = arg;
-    const rank_replica *own = &c->s->team->replicas[rank];
+    const rank_replica *own = &c->team->replicas[rank];
     return c->fragment < 0 ? take_whole_of(c->values, own, c->site) : take_fragment(c->values, own, c->site, c->fragment);
 }
 
@@ -387,24 +387,24 @@ static trek_status take_rank(int rank, void *arg)
  * and do the same. */
 static trek_status take(take_call c)
 {
-    const trek_step *s = c.s;
-    if (!s->averaging->site)
+    const trek_team *team = c.team;
+    if (c.values->sites == team->local_ranks)
         return take_rank(c.site, &c);
-    if (!s->team->shared)
-        return trek_ranks_call(s->team->ranks, take_rank, &c);
+    if (!team->shared)
+        return trek_ranks_call(team->ranks, take_rank, &c);
     trek_status status = take_rank(0, &c);
-    for (int r = 1; r < s->team->local_ranks; r++)
-        for (int k = 0; k < s->team->replicas[r].model->n_params; k++)
-            trek_tensor_bump(s->team->replicas[r].model->params[k]->data); /* the ranks share rank 0's memory */
+    for (int r = 1; r < team->local_ranks; r++)
+        for (int k = 0; k < team->replicas[r].model->n_params; k++)
+            trek_tensor_bump(team->replicas[r].model->params[k]->data); /* the ranks share rank 0's memory */
     return status;
 }
 
-trek_status trek_values_take(const trek_values *v, const trek_step *s, int site, int fragment)
+trek_status trek_values_take(const trek_values *v, const trek_team *team, int site, int fragment)
 {
-    return take((take_call){ v, s, site, fragment });
+    return take((take_call){ v, team, site, fragment });
 }
 
-trek_status trek_values_take_all(const trek_values *v, const trek_step *s, int site)
+trek_status trek_values_take_all(const trek_values *v, const trek_team *team, int site)
 {
-    return take((take_call){ v, s, site, -1 });
+    return take((take_call){ v, team, site, -1 });
 }

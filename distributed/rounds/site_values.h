@@ -6,7 +6,7 @@
 #ifndef TREK_DISTRIBUTED_BACKGROUND_SITE_VALUES_H
 #define TREK_DISTRIBUTED_BACKGROUND_SITE_VALUES_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
 
 /* A segment of the arena or a part of a segment: of its parameter (state -1) or of one of its states. */
 typedef struct trek_value_item {
@@ -17,7 +17,7 @@ typedef struct trek_value_item {
 
 typedef struct trek_values {
     trek_dtype dtype;        /* of the arrays: F64 if some parameter is F64, otherwise F32 */
-    int n_items, sites;      /* of this process */
+    int n_items, sites;      /* of this process: one for each rank, or one for all */
     trek_value_item *items;  /* ordered by fragment */
     int64_t n;               /* elements */
     int fragments;           /* each is averaged in its own round */
@@ -34,7 +34,7 @@ typedef struct trek_values {
 
 /* Chooses what is averaged of the replicas: the parameters that are not frozen and, if states is true, their
  * optimizer states. Fails with MEMORY. */
-trek_status trek_values_begin(trek_values *values, const trek_step *s, int fragments, bool states);
+trek_status trek_values_begin(trek_values *values, const trek_team *team, int sites, int fragments, bool states);
 /* Moves the center, with its values, into the given memory. */
 void trek_values_move_center(trek_values *values, void *memory);
 void trek_values_free(trek_values *values);
@@ -47,14 +47,14 @@ static inline void *trek_values_at(const trek_values *v, void *array, int64_t at
 
 /* Copies a fragment of the site's current values to its snapshot. Called by a rank's thread, or by the thread that
  * calls all ranks of a site. */
-trek_status trek_values_read(const trek_values *values, const trek_step *s, int site, int fragment);
+trek_status trek_values_read(const trek_values *values, const trek_team *team, int site, int fragment);
 /* Makes the first site's snapshot of all fragments the center. */
 void trek_values_center(const trek_values *values);
 /* Sets the site to the center plus what it has trained since its snapshot. A value that has not changed since the
  * snapshot becomes the center's value. */
-trek_status trek_values_take(const trek_values *values, const trek_step *s, int site, int fragment);
+trek_status trek_values_take(const trek_values *values, const trek_team *team, int site, int fragment);
 /* Sets the site to the center and discards what the site has. */
-trek_status trek_values_take_all(const trek_values *values, const trek_step *s, int site);
+trek_status trek_values_take_all(const trek_values *values, const trek_team *team, int site);
 
 /* Computes delta, the sum of weights[r] * (snapshot of r - center) over this process's sites with a weight above 0. */
 void trek_values_difference(const trek_values *values, int fragment, const double *weights);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handing out the batches of an epoch. */
-#include "distributed/background/dispatch.h"
+#include "distributed/rounds/dispatch.h"
 
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"

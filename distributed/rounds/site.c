@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A site: the ranks of a process, which make every step together and exactly, as in a job of one process; the results
  * of all processes are averaged in the background. So a site is a second step over the same team, in a job of one. Its workload
- * says how a batch is divided here; the job's workload says how many batches each process gets. Rounds (distributed/background/)
+ * says how a batch is divided here; the job's workload says how many batches each process gets. Rounds (rounds.c)
  * see one rank, the first: the caller's thread decides once whether an average is taken in. */
 #include <math.h>
 #include <string.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/background/background.h"
-#include "distributed/background/rounds.h"
-#include "distributed/background/site.h"
 #include "distributed/balance/workload.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
-#include "distributed/policy/average.h"
 #include "distributed/policy/exact.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/overlap.h"
+#include "distributed/rounds/averaging.h"
+#include "distributed/rounds/rounds.h"
+#include "distributed/rounds/rounds_pass.h"
+#include "distributed/rounds/site.h"
 #include "graph/batch_run.h"
 #include "tensor/rank_context.h"
 
@@ -193,12 +193,12 @@ static trek_status run_pass(site_pass *p)
     trek_status status = trek_average_begin_pass(s);
     trek_team_follow_flags(s->team);
     if (status == TREK_OK) {
-        status = trek_background_begin(s->averaging->background, first, first + p->window->batches);
+        status = trek_rounds_begin(s->averaging->rounds, first, first + p->window->batches);
         if (status == TREK_OK)
             status = trek_rounds_run(s, 0, p->window, &(trek_rounds_way){ run_batch, drop, p });
-        status = trek_background_end(s->averaging->background, status, &batches);
+        status = trek_rounds_end(s->averaging->rounds, status, &batches);
     }
-    s->averaging->window_batches += batches;
+    trek_average_count(s, batches);
     s->team->replicas[0].samples += p->samples;
     if (status != TREK_OK) {
         trek_job_sync_failed(s, status);
@@ -210,20 +210,12 @@ static trek_status run_pass(site_pass *p)
     return status;
 }
 
-static trek_var *train(trek_step *s, const trek_batch *batch)
+trek_var *trek_site_train(trek_step *s, const trek_batch *window)
 {
-    if (!batch->window || !trek_graph_learns(s->team->graph))
-        return trek_ranks_train_batch(s, batch);
-    site_pass pass = { .s = s, .window = batch, .rng_step = trek_rank_here.rng_step, .rng_draw = trek_rank_here.rng_draw };
+    site_pass pass = { .s = s, .window = window, .rng_step = trek_rank_here.rng_step, .rng_draw = trek_rank_here.rng_draw };
     trek_job_say(&s->job, "forward and backward", true);
     if (run_pass(&pass) != TREK_OK)
         return NULL;
     /* the mean is among what the ranks have observed */
     return trek_var_from(trek_tensor_full(trek_dims_none(), (double)NAN, TREK_F32, trek_ranks_device(s->team->ranks, 0)));
 }
-
-const trek_step_policy trek_site_policy = {
-    .name = "site", .obstacle = TREK_AVERAGE_OBSTACLE, .train_batch = train, .window = trek_rounds_window,
-    .begin_pass = trek_average_begin_pass, .after_batch = trek_average_local_step, .end_pass = trek_average_count,
-    .backward = trek_average_no_backward, .reduce = trek_average_no_reduce, .step = trek_rounds_step,
-};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handing out batches: each once, in order, and what comes back first, whatever is asked for and given back. */
-#include "distributed/background/dispatch.h"
+#include "distributed/rounds/dispatch.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 

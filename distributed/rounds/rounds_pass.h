@@ -14,9 +14,7 @@ typedef struct trek_rounds_way {
 /* Runs rounds until the window is over: reads the site's batches, trains on them, and hands over snapshots. */
 trek_status trek_rounds_run(trek_step *s, int site, const struct trek_batch *window, const trek_rounds_way *way);
 
-/* The functions `window` and `step` of the policies that average in rounds. A window has all batches that are left, and a step
- * merges what the rounds have left, which are the buffers. */
-int64_t trek_rounds_window(trek_step *s);
-trek_status trek_rounds_step(trek_step *s);
+/* Trains on a window in rounds of ranks. Returns the mean loss. */
+trek_var *trek_rounds_train(trek_step *s, const struct trek_batch *window);
 
 #endif

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Passes in rounds: every rank trains its own batches and makes its own steps, while a thread averages what the ranks
- * hand over (background.c). */
-#include "distributed/background/rounds.h"
+/* Passes in rounds: every rank trains its own batches and makes its own steps, and what the ranks hand over is averaged
+ * (rounds.c). */
+#include "distributed/rounds/rounds_pass.h"
 
 #include "data/loader_internal.h"
-#include "distributed/background/background.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
-#include "distributed/policy/average.h"
-#include "distributed/policy/policies.h"
-#include "graph/batch_run.h"
+#include "distributed/rounds/averaging.h"
+#include "distributed/rounds/rounds.h"
+#include "graph/graph_loader_internal.h"
 
 /* Trains on batches [first, end) of the epoch, which the site reads itself. */
 static trek_status run_batches(trek_step *s, int site, const trek_batch *window, trek_stretch of, const trek_rounds_way *way)
 {
-    trek_background *background = s->averaging->background;
+    trek_rounds *rounds = s->averaging->rounds;
     trek_loader *loader = s->team->graph->graph_loader->loader;
     trek_reader *reader = trek_ranks_reader(s, site, loader);
     trek_status status = reader ? trek_reader_begin(reader, window->epoch, of.first, of.end) : trek_error_status();
@@ -23,11 +22,11 @@ static trek_status run_batches(trek_step *s, int site, const trek_batch *window,
         if (!batch)
             return trek_error_status();
         batch->first = (k - window->first_batch) * trek_loader_plan(loader)->batch_size;
-        status = trek_background_before(background, site);
+        status = trek_rounds_before(rounds, site);
         if (status == TREK_OK)
             status = way->run(way->arg, batch);
         if (status == TREK_OK)
-            trek_background_ran(background, site, batch->n);
+            trek_rounds_ran(rounds, site, batch->n);
         trek_job_say(&s->job, "forward and backward", false);
     }
     return status;
@@ -35,15 +34,15 @@ static trek_status run_batches(trek_step *s, int site, const trek_batch *window,
 
 trek_status trek_rounds_run(trek_step *s, int site, const trek_batch *window, const trek_rounds_way *way)
 {
-    trek_background *background = s->averaging->background;
+    trek_rounds *rounds = s->averaging->rounds;
     trek_allotment a;
     trek_status status;
-    while (trek_background_next(background, site, &a, &status)) {
+    while (trek_rounds_next(rounds, site, &a, &status)) {
         for (int k = 0; k < a.n && status == TREK_OK; k++)
             status = run_batches(s, site, window, a.of[k], way);
         if (status != TREK_OK && way->failed)
             way->failed(way->arg);
-        if ((status = trek_background_done(background, site, status)) != TREK_OK)
+        if ((status = trek_rounds_done(rounds, site, status)) != TREK_OK)
             break;
     }
     if (s->team->replicas[site].reader)
@@ -51,24 +50,17 @@ trek_status trek_rounds_run(trek_step *s, int site, const trek_batch *window, co
     return status;
 }
 
-int64_t trek_rounds_window(trek_step *s)
-{
-    return trek_team_is_training(s->team) ? INT32_MAX : trek_ranks_window(s); /* all that is left */
-}
-
-trek_status trek_rounds_step(trek_step *s) { return trek_average_step(s, true); }
-
 /* --- of ranks ------------------------------------------------------------------------------------------- */
 
 static trek_status begin(trek_step *s, const trek_batch *window)
 {
-    return trek_background_begin(s->averaging->background, window->first_batch, window->first_batch + window->batches);
+    return trek_rounds_begin(s->averaging->rounds, window->first_batch, window->first_batch + window->batches);
 }
 
 static trek_status end(trek_step *s, trek_status own)
 {
     int64_t batches = 0;
-    trek_status status = trek_background_end(s->averaging->background, own, &batches);
+    trek_status status = trek_rounds_end(s->averaging->rounds, own, &batches);
     trek_average_count(s, batches);
     return status;
 }
@@ -92,14 +84,4 @@ static trek_status run_rank(const trek_pass *pass, int rank)
 
 static const trek_window_way by_rounds = { begin, run_rank, end };
 
-static trek_var *train_batch(trek_step *s, const trek_batch *batch)
-{
-    bool in_rounds = batch->window && trek_graph_learns(s->team->graph);
-    return trek_ranks_train_window(s, batch, in_rounds ? &by_rounds : NULL);
-}
-
-const trek_step_policy trek_rounds_policy = {
-    .name = "rounds", .obstacle = TREK_AVERAGE_OBSTACLE, .train_batch = train_batch, .window = trek_rounds_window,
-    .begin_pass = trek_average_begin_pass, .after_batch = trek_average_local_step, .end_pass = trek_average_count,
-    .backward = trek_average_no_backward, .reduce = trek_average_no_reduce, .step = trek_rounds_step,
-};
+trek_var *trek_rounds_train(trek_step *s, const trek_batch *window) { return trek_ranks_train_window(s, window, &by_rounds); }

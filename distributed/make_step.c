@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step is made in this order: the team, by itself; then, with the other processes, equal values; then what depends on who
+ * trains together: the policy's own record, constants, and the workload. */
+#include "distributed/make_step.h"
+
+#include <math.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/grains/digests.h"
+#include "distributed/job/rank_devices.h"
+#include "distributed/pass/job_sync.h"
+#include "distributed/policy/policies.h"
+#include "distributed/reduce/overlap.h"
+#include "distributed/reduce/sharded.h"
+#include "distributed/rounds/averaging.h"
+#include "distributed/rounds/rounds.h"
+#include "distributed/rounds/site.h"
+#include "distributed/team/constants.h"
+#include "tensor/try_internal.h"
+
+static trek_status copy_rank(int rank, void *arg)
+{
+    const trek_step *s = arg;
+    const rank_replica *own = &s->team->replicas[rank];
+    for (int k = 0; rank > 0 && s->team->shared && k < own->model->n_params; k++)
+        trek_tensor_bump(own->model->params[k]->data); /* the memory is rank 0's */
+    trek_status status = trek_team_take_first(s->team, rank, TREK_OK);
+    return status == TREK_OK ? trek_ranks_follow_teachers(s->team, rank) : status;
+}
+
+trek_status trek_step_copy_first(trek_step *s) { return trek_ranks_call(s->team->ranks, copy_rank, s); }
+
+/* Joins the other processes of the job: checks that the graphs are the same, and takes process 0's values. */
+static trek_status join_processes(trek_step *s)
+{
+    if (trek_job_is_alone(&s->job))
+        return TREK_OK;
+    trek_status status = trek_job_sync_begin(s);
+    if (status == TREK_OK)
+        status = trek_replica_take_first(s->team->replicas[0].model, s->job.comm,
+                                         (trek_replica_values){ .params = true, .buffers = true,
+                                                                .on_host = s->team->on_host && !s->job.mixed }, TREK_OK);
+    return status == TREK_OK ? trek_step_copy_first(s) : status;
+}
+
+/* A rank with its own part of the optimizer's state must be able to read everything that it exchanges. */
+static trek_status check_sharers(const trek_step *s)
+{
+    if (s->team->sharers > 1 && s->job.mixed)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .shard_optimizer: set, with ranks on CPUs and on GPUs; they must be of one kind");
+    if (s->team->sharers > 1 && trek_job_has_others(&s->job) && s->team->local_ranks > 1 && !s->team->shared)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard_optimizer: set, with several ranks in each of several "
+                                               "processes, which have parameters of their own; give each rank a process");
+    return TREK_OK;
+}
+
+/* Makes the workload, for which it must be known whether ranks are unequal: now that all have met, it is. */
+static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
+{
+    trek_workload_opts workload = *opts->workload;
+    workload.unequal |= trek_ranks_devices_differ(&s->job, 0, s->job.world_size);
+    workload.windows |= workload.unequal && opts->workload->windows_if_unequal;
+    trek_status status = trek_pace_begin(s);
+    if (status == TREK_OK && s->pace.sites)
+        status = trek_site_make(s, &workload);
+    else if (status == TREK_OK && !(s->pace.workload = trek_workload_new(s->job.world_size, &workload)))
+        status = trek_error_status();
+    if (status != TREK_OK)
+        return status;
+    trek_job_sync_publish(s);
+    return TREK_OK;
+}
+
+/* Makes what needs the team and the other processes. */
+static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
+{
+    TRY(trek_ranks_plan_shards(s));
+    TRY(join_processes(s));
+    TRY(trek_ranks_list_devices(&s->job, s->team->ranks));
+    TRY(check_sharers(s));
+    TRY(opts->averages ? trek_averaging_begin(s, opts->divergence_threshold) : trek_overlap_plan(s));
+    TRY(trek_ranks_constants(s->team, &s->job));
+    if (s->grain > 0) {
+        TRY(trek_grains_make(s));
+        TRY(trek_digests_make(s, opts->digests));
+        s->grains->audit = opts->audit;
+    }
+    return make_workload(s, opts);
+}
+
+trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts)
+{
+    int local_ranks = trek_ranks_world_size(ranks);
+    bool sites = opts->averages && opts->sites && opts->comm;
+    trek_team_opts of = { .shared = opts->shared && (!opts->averages || (sites && local_ranks > 1)), .sharers = 1,
+                          .bucket_bytes = opts->bucket_bytes, .comm = opts->comm };
+    if (opts->shards && (opts->comm || !of.shared))
+        of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
+    s->team = team;
+    s->policy = opts->averages ? &trek_average_policy : opts->grain > 0 ? &trek_grains_policy : &trek_exact_policy;
+    s->grain = opts->grain;
+    s->pace.sites = sites;
+    s->overlap.asked = opts->overlap;
+    s->grad_norm = NAN;
+    s->stops = true;
+    trek_step_reset(&s->state);
+    trek_status status = trek_team_begin(team, ranks, graphs, &of);
+    trek_job_begin(&s->job, opts->comm, local_ranks, team->kinds);
+    return status == TREK_OK ? make_parts(s, opts) : status;
+}
+
+void trek_step_end(trek_step *s)
+{
+    trek_grains_free(s);
+    trek_var_release(s->overlap.tape_leaf);
+    if (s->averaging)
+        trek_rounds_free(&s->averaging->rounds);
+    trek_site_end(s);
+    trek_averaging_end(s);
+    trek_pace_end(s);
+    trek_job_sync_end(s);
+    trek_team_end(s->team);
+    trek_job_end(&s->job);
+}

@@ -46,15 +46,6 @@ struct trek_loader {
     const void *home;
 };
 
-/* The calling thread's outermost active loader. It is active as long as its batch's scope is open. The variable's
- * address identifies the thread. */
-static _Thread_local struct {
-    uint64_t id; /* of the loader; 0 for none */
-    trek_scope scope;
-} outermost;
-
-_Thread_local trek_batch_slot trek_batch_here = { .rows = -1 };
-
 static bool scope_is_open(trek_scope scope)
 {
     const trek_scope_stack *stack = &trek_scopes;
@@ -187,7 +178,7 @@ trek_loader *trek_loader_new(trek_dataset *dataset, const trek_loader_opts *opts
 /* Ends the current batch. This is safe if the user has already ended the scopes. */
 static void end_batch(trek_loader *l)
 {
-    if (l->scope.depth && l->home == &outermost && scope_is_open(l->scope))
+    if (l->scope.depth && l->home == trek_batch_here() && scope_is_open(l->scope))
         trek_scope_end(l->scope);
     l->scope = (trek_scope){ 0, 0 };
     for (int k = 0; l->batch.vars && k < l->plan.dataset->n_fields; k++) {
@@ -195,9 +186,9 @@ static void end_batch(trek_loader *l)
         l->batch.vars[k] = NULL;
     }
     if (l->batch.given) {
-        trek_batch_here.rows = -1;
-        trek_batch_here.loader = NULL;
-        trek_batch_here.digest = 0;
+        trek_batch_here()->rows = -1;
+        trek_batch_here()->loader = NULL;
+        trek_batch_here()->digest = 0;
     }
     l->batch.n = 0;
     l->batch.given = l->batch.unread = false;
@@ -209,8 +200,8 @@ static void end_epoch(trek_loader *l)
 {
     l->ahead = false;
     end_batch(l);
-    if (outermost.id == l->id)
-        outermost.id = 0;
+    if (trek_batch_here()->outermost == l->id)
+        trek_batch_here()->outermost = 0;
     if (l->active && l->prefetch)
         trek_prefetch_stop(l->prefetch);
     l->active = false;
@@ -313,14 +304,15 @@ trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
  * is released in the order of the user's own loops. */
 static trek_status open_scope(trek_loader *l)
 {
-    if (outermost.id && outermost.id != l->id && scope_is_open(outermost.scope))
+    trek_batch_slot *here = trek_batch_here();
+    if (here->outermost && here->outermost != l->id && scope_is_open(here->scope))
         return TREK_OK;
     l->scope = trek_scope_begin();
     if (l->scope.depth == 0)
         return trek_status_or(TREK_ERR_MEMORY);
-    l->home = &outermost;
-    outermost.id = l->id;
-    outermost.scope = l->scope;
+    l->home = here;
+    here->outermost = l->id;
+    here->scope = l->scope;
     return TREK_OK;
 }
 
@@ -338,7 +330,7 @@ static trek_status fetch(trek_loader *l)
     trek_status status = l->prefetch ? trek_prefetch_take(l->prefetch, &l->fetched)
                                      : trek_fetched_fill(l->fetched, &l->plan, l->epoch, l->position, NULL);
     trek_trace_end("loader wait", start, l->position);
-    trek_batch_here.loader_ns += trek_clock_ns() - began;
+    trek_batch_here()->loader_ns += trek_clock_ns() - began;
     return status;
 }
 
@@ -356,11 +348,11 @@ static void give(trek_loader *l, int64_t n, int64_t first, int64_t global, const
     l->batch.global = global;
     l->batch.indices = indices;
     l->batch.window = false;
-    trek_batch_here.rows = n;
-    trek_batch_here.first = first;
-    trek_batch_here.global = global;
-    trek_batch_here.loader = l;
-    trek_batch_here.digest = l->digest;
+    trek_batch_here()->rows = n;
+    trek_batch_here()->first = first;
+    trek_batch_here()->global = global;
+    trek_batch_here()->loader = l;
+    trek_batch_here()->digest = l->digest;
 }
 
 static trek_status make_vars(trek_loader *l)
@@ -504,7 +496,7 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
         return NULL;
     }
     give(l, left < size ? left : size, 0, left < size ? left : size, NULL, batches);
-    trek_batch_here.rows = -1; /* no forward of the caller covers it */
+    trek_batch_here()->rows = -1; /* no forward of the caller covers it */
     l->batch.window = true;
     return &l->batch;
 }

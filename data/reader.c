@@ -203,7 +203,7 @@ trek_batch *trek_reader_next(trek_reader *r)
     trek_status status = r->prefetch ? trek_prefetch_take(r->prefetch, &r->fetched)
         : trek_fetched_fill(r->fetched, &r->plan, r->epoch, r->next, r->is_cut ? &r->cut : NULL);
     trek_trace_end("loader wait", start, r->next);
-    trek_batch_here.fed_ns += trek_clock_ns() - began;
+    trek_batch_here()->fed_ns += trek_clock_ns() - began;
     r->running = status == TREK_OK;
     if (status != TREK_OK)
         return NULL;
@@ -223,7 +223,7 @@ trek_batch *trek_reader_rows(trek_reader *r, int64_t epoch, int64_t batch, int64
     int64_t start = trek_trace_enter("loader wait"), began = trek_clock_ns();
     trek_status status = trek_fetched_fill(r->fetched, &r->plan, epoch, batch, &cut);
     trek_trace_end("loader wait", start, batch);
-    trek_batch_here.fed_ns += trek_clock_ns() - began;
+    trek_batch_here()->fed_ns += trek_clock_ns() - began;
     return status == TREK_OK ? give(r) : NULL;
 }
 

@@ -240,7 +240,7 @@ static void look_at_ranks(trek_monitor *m, trek_graph *graph)
 static const trek_loader *loader_of(const trek_graph *graph)
 {
     const trek_loader *own = graph->graph_loader ? graph->graph_loader->loader : NULL;
-    return own ? own : trek_batch_here.loader;
+    return own ? own : trek_batch_here()->loader;
 }
 
 /* Runs in every step, because the position may be needed when the loader is gone. */

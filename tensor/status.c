@@ -16,7 +16,7 @@
 /* The calling thread's error. Its text is plain memory, which is allocated for the first error and kept; without
  * memory only the status is reported. */
 static _Thread_local trek_status sticky;
-static _Thread_local uint64_t errors; /* how many there have been */
+static _Thread_local uint32_t errors; /* how many there have been */
 static _Thread_local struct text {
     uint64_t number;             /* the number of the current error, or of the last */
     bool further;                /* a second error came and was logged */

@@ -8,14 +8,14 @@ static _Atomic(void (*)(void)) ends[TREK_THREAD_PARTS];
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool key_made;
-static _Thread_local uint32_t parts; /* bits: the parts that this thread has */
+static _Thread_local uint16_t parts; /* bits: the parts that this thread has */
 
 /* A part that ends may make another one, or itself again. */
 void trek_thread_end(void)
 {
     for (uint32_t left; (left = parts);) {
         int part = __builtin_ctz(left);
-        parts &= ~(1u << part);
+        parts = (uint16_t)(left & ~(1u << part));
         atomic_load(&ends[part])();
     }
 }
@@ -36,5 +36,5 @@ void trek_thread_at_end(trek_thread_part part, void (*end)(void))
     atomic_store(&ends[part], end);
     if (!parts)
         pthread_setspecific(key, &key); /* any address other than NULL */
-    parts |= 1u << part;
+    parts = (uint16_t)(parts | 1u << part);
 }

@@ -16,6 +16,7 @@ typedef enum trek_thread_part {
     TREK_THREAD_RANGES,
     TREK_THREAD_TRACE,
     TREK_THREAD_PLACE,
+    TREK_THREAD_BATCH,
     TREK_THREAD_ERROR,
     TREK_THREAD_PARTS
 } trek_thread_part;

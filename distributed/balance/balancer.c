@@ -1,37 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The balancer's arithmetic: throughputs, shares, and which rank costs more than it brings. A call checks what is
+/* The balancer's arithmetic: shares, and which rank costs more than it brings. A call checks what is
  * reported before it changes anything. */
 #include "distributed/balance/balancer.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "distributed/balance/speed.h"
 #include "tensor/memory_internal.h"
 #include "tensor/option_internal.h"
 #include "tensor/status_internal.h"
 
-static const double least_ms = 1e-9, most_ms = 1e15, most_ratio = 1e6;
 static const double same = 1 - 1e-9;                /* ends that differ by less than this are equal */
-
-/* The distribution of milliseconds per sample. */
-typedef struct spread {
-    int64_t n;
-    double mean, squares; /* squares: the sum of the squared differences from the mean */
-} spread;
 
 struct trek_balancer {
     int ranks, costly;
     int64_t first, every, probe_every, step, probe_end; /* probe_end: the step at which a probe is judged; 0: no probe runs */
     int64_t again, patience; /* the step at which a gain that noise may hide is examined again (0: never); how many steps after
                               * that */
-    double smoothing, min_share, min_gain;
+    double min_share, min_gain;
     bool allow_idle, changed, reported;
     double samples, communication_ms;               /* of a step: the last one's, and smoothed */
     double ms_per_sample;                           /* of whole steps, smoothed */
-    double *shares, *wanted, *throughput;           /* throughput 0: not measured yet */
+    trek_speeds speeds;                             /* units are samples */
+    double *shares, *wanted, *throughput;           /* throughput: of the speeds, or of a hint; 0: not measured yet */
     int64_t *idle_since;                            /* the step after which the rank became idle, plus 1; 0: it is not idle */
-    spread *spreads, *recent; /* [ranks] times since the last decision or change of pace; times of the latest steps, which are
-                               * added to these */
     bool *settled;                                  /* scratch: the rank gets its bound and no more */
 };
 
@@ -129,70 +122,25 @@ static double fastest(const trek_balancer *b)
 
 /* --- what is noise ----------------------------------------------------------------------- */
 
-static void note_spread(spread *s, double value)
-{
-    double away = value - s->mean;
-    s->n++;
-    s->mean += away / (double)s->n;
-    s->squares += away * (value - s->mean);
-}
-
-static void forget_spreads(trek_balancer *b)
-{
-    memset(b->spreads, 0, (size_t)b->ranks * sizeof *b->spreads);
-    memset(b->recent, 0, (size_t)b->ranks * sizeof *b->recent);
-}
-
-/* Returns the relative error of the mean. */
-static double error_of(const spread *s)
-{
-    return s->n > 1 && s->mean > 0 ? sqrt(s->squares / (double)(s->n - 1) / (double)s->n) / s->mean : 0;
-}
-
-static double pace_of(const trek_balancer *b, int r)
-{
-    return b->spreads[r].n > 0 ? b->spreads[r].mean : b->throughput[r] > 0 ? 1 / b->throughput[r] : 0;
-}
-
-/* How many steps show a change of pace. */
-enum { BLOCK = 8 };
-
-static double scatter(const trek_balancer *b) { return 2 + sqrt(2 * log(b->ranks)); }
-
-/* Adds the latest steps to the earlier ones, or replaces these if the pace has changed. */
-static void add_recent(const trek_balancer *b, spread *all, spread *recent)
-{
-    double away = recent->mean - all->mean, a = error_of(all) * all->mean, c = error_of(recent) * recent->mean;
-    int64_t n = all->n + recent->n;
-    if (all->n == 0 || fabs(away) > scatter(b) * sqrt(a * a + c * c)) {
-        *all = *recent;
-    } else {
-        all->squares += recent->squares + away * away * (double)all->n * (double)recent->n / (double)n;
-        all->mean += away * (double)recent->n / (double)n;
-        all->n = n;
-    }
-    *recent = (spread){ 0 };
-}
-
 /* Returns how much larger than 1 the ratio of the longest compute time to that of ranks that end together must be to
  * exceed the scatter of the measurements. The longest of many is also long by chance. */
 static double noise(const trek_balancer *b)
 {
     double most = 0, longest_error = 0, sum = 0, others = 0;
     for (int r = 0; r < b->ranks; r++) {
-        double pace = pace_of(b, r);
+        double pace = trek_speeds_mean(&b->speeds, r);
         if (pace > 0)
             sum += 1 / pace;
         if (pace * b->shares[r] > most) {
             most = pace * b->shares[r];
-            longest_error = error_of(&b->spreads[r]);
+            longest_error = trek_speeds_error(&b->speeds, r);
         }
     }
     for (int r = 0; r < b->ranks; r++) {
-        double pace = pace_of(b, r), part = pace > 0 ? error_of(&b->spreads[r]) / pace / sum : 0;
+        double pace = trek_speeds_mean(&b->speeds, r), part = pace > 0 ? trek_speeds_error(&b->speeds, r) / pace / sum : 0;
         others += part * part;
     }
-    return scatter(b) * sqrt(longest_error * longest_error + others);
+    return trek_speeds_scatter(&b->speeds) * sqrt(longest_error * longest_error + others);
 }
 
 /* Returns the longest compute time by the means of many steps; no single step need have taken that long. */
@@ -200,7 +148,7 @@ static double longest_by_means(const trek_balancer *b, const double *shares)
 {
     double most = 0;
     for (int r = 0; r < b->ranks; r++)
-        most = fmax(most, shares[r] * pace_of(b, r));
+        most = fmax(most, shares[r] * trek_speeds_mean(&b->speeds, r));
     return most;
 }
 
@@ -268,7 +216,7 @@ static void settle(trek_balancer *b, bool hidden)
     b->again = hidden ? b->step + b->patience : 0;
     b->patience = !hidden ? b->first : 2 * b->patience < b->every ? 2 * b->patience : b->every;
     if (!hidden)
-        forget_spreads(b);
+        trek_speeds_forget_spreads(&b->speeds);
 }
 
 /* Gives ranks that were idle for `steps` steps the smallest share again, and forgets what they did before. */
@@ -281,6 +229,7 @@ static void revive(trek_balancer *b, int64_t steps)
             continue;
         b->idle_since[r] = 0;
         b->throughput[r] = 0;
+        trek_speeds_forget_rank(&b->speeds, r);
         taken += share;
         b->wanted[r] = -share; /* a negative value marks the rank */
     }
@@ -302,54 +251,27 @@ static bool decision_due(const trek_balancer *b)
 
 static double smooth(const trek_balancer *b, double average, double value)
 {
-    return b->smoothing * value + (1 - b->smoothing) * average;
+    return b->speeds.weight * value + (1 - b->speeds.weight) * average;
 }
 
-static trek_status check_report(const trek_balancer *b, const double *compute_ms, const int64_t *samples, double communication_ms)
+static trek_status take_report(trek_balancer *b, const double *compute_ms, const int64_t *samples, double communication_ms)
 {
     if (!b)
         return trek_fail_missing("balancer_report", "balancer");
     if (!compute_ms || !samples)
         return trek_fail_missing("balancer_report", compute_ms ? "samples" : "compute_ms");
+    return trek_speeds_report(&b->speeds, compute_ms, samples, communication_ms, "balancer_report", "samples");
+}
+
+/* Takes note of what the speeds have learnt. */
+static void measure(trek_balancer *b, double communication_ms)
+{
     for (int r = 0; r < b->ranks; r++)
-        if (!(compute_ms[r] >= 0 && compute_ms[r] <= most_ms) || samples[r] < 0)
-            return trek_fail(TREK_ERR_ARGUMENT,
-                             "balancer_report: rank %d: %g ms for %lld samples; both must be 0 or more, and the time finite", r,
-                             compute_ms[r], (long long)samples[r]);
-    if (!(communication_ms >= 0 && communication_ms <= most_ms))
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_report: communication_ms: %g; must be finite and not negative",
-                         communication_ms);
-    return TREK_OK;
-}
-
-/* A step that took longer than twice the usual time was held up and counts as twice the usual. A new pace soon
- * becomes the usual one. */
-static double most_usual(const trek_balancer *b, int r)
-{
-    double usual = fmax(b->spreads[r].mean, b->recent[r].mean);
-    return usual > 0 ? 2 * usual : INFINITY;
-}
-
-static void measure(trek_balancer *b, const double *compute_ms, const int64_t *samples, double communication_ms)
-{
-    double most = 0, sum = 0;
-    for (int r = 0; r < b->ranks; r++) {
-        if (samples[r] == 0 || !(compute_ms[r] >= least_ms))
-            continue;
-        double throughput = (double)samples[r] / compute_ms[r];
-        if (b->throughput[r] > 0) { /* the first measurement is a warm-up */
-            note_spread(&b->recent[r], fmin(1 / throughput, most_usual(b, r)));
-            if (b->recent[r].n == BLOCK)
-                add_recent(b, &b->spreads[r], &b->recent[r]);
-        }
-        b->throughput[r] = b->throughput[r] > 0 ? smooth(b, b->throughput[r], throughput) : throughput;
-        most = fmax(most, compute_ms[r]);
-        sum += (double)samples[r];
-    }
-    if (sum == 0)
+        b->throughput[r] = b->speeds.of[r].rate;
+    if (b->speeds.units == 0)
         return;
-    double ms_per_sample = (most + communication_ms) / sum;
-    b->samples = sum;
+    double ms_per_sample = (b->speeds.longest_ms + communication_ms) / b->speeds.units;
+    b->samples = b->speeds.units;
     b->communication_ms = b->reported ? smooth(b, b->communication_ms, communication_ms) : communication_ms;
     b->ms_per_sample = b->reported ? smooth(b, b->ms_per_sample, ms_per_sample) : ms_per_sample;
     b->reported = true;
@@ -357,17 +279,15 @@ static void measure(trek_balancer *b, const double *compute_ms, const int64_t *s
 
 trek_status trek_balancer_report(trek_balancer *b, const double *compute_ms, const int64_t *samples, double communication_ms)
 {
-    trek_status status = check_report(b, compute_ms, samples, communication_ms);
+    trek_status status = take_report(b, compute_ms, samples, communication_ms);
     if (status != TREK_OK)
         return status;
     b->changed = false;
     b->step++;
-    measure(b, compute_ms, samples, communication_ms);
+    measure(b, communication_ms);
     if (decision_due(b)) {
         b->probe_end = 0;
-        for (int r = 0; r < b->ranks; r++)
-            if (b->spreads[r].n == 0)
-                add_recent(b, &b->spreads[r], &b->recent[r]);
+        trek_speeds_settle(&b->speeds);
         settle(b, decide(b));
     } else if (b->allow_idle && b->probe_end == 0) {
         revive(b, b->probe_every);
@@ -429,7 +349,7 @@ trek_status trek_balancer_resume(trek_balancer *b, const double *shares)
     size_t n = (size_t)b->ranks;
     memcpy(b->shares, shares, n * sizeof *shares);
     memset(b->throughput, 0, n * sizeof *b->throughput);
-    forget_spreads(b);
+    trek_speeds_forget(&b->speeds);
     b->step = b->probe_end = b->again = 0;
     b->patience = b->first;
     for (int r = 0; r < b->ranks; r++)
@@ -457,8 +377,9 @@ static trek_status check_opts(int ranks, const trek_balancer_opts *o)
         return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: .min_share: %g; must be 0 to 1/%d", o->min_share, ranks);
     if (o->min_gain != TREK_ZERO && !(o->min_gain >= 0 && o->min_gain < INFINITY))
         return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: .min_gain: %g; must be finite and not negative", o->min_gain);
-    if (o->speed_ratio != 0 && !(o->speed_ratio >= 1 && o->speed_ratio <= most_ratio))
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: .speed_ratio: %g; must be 1 to %g", o->speed_ratio, most_ratio);
+    if (o->speed_ratio != 0 && !(o->speed_ratio >= 1 && o->speed_ratio <= TREK_SPEED_MOST_RATIO))
+        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: .speed_ratio: %g; must be 1 to %g", o->speed_ratio,
+                         TREK_SPEED_MOST_RATIO);
     if (o->speed_ratio != 0 && (o->slow_rank < 0 || o->slow_rank >= ranks))
         return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: .slow_rank: %d; must be one of %d ranks", o->slow_rank, ranks);
     return TREK_OK;
@@ -472,9 +393,7 @@ static bool allocate(trek_balancer *b)
     b->throughput = b->wanted ? trek_calloc(n, sizeof *b->throughput) : NULL;
     b->idle_since = b->throughput ? trek_calloc(n, sizeof *b->idle_since) : NULL;
     b->settled = b->idle_since ? trek_calloc(n, sizeof *b->settled) : NULL;
-    b->spreads = b->settled ? trek_calloc(n, sizeof *b->spreads) : NULL;
-    b->recent = b->spreads ? trek_calloc(n, sizeof *b->recent) : NULL;
-    return b->recent != NULL;
+    return b->settled != NULL;
 }
 
 /* Until throughputs are measured, the hint takes their role. */
@@ -497,7 +416,7 @@ trek_balancer *trek_balancer_new(int ranks, const trek_balancer_opts *opts)
     if (!b)
         return NULL;
     b->ranks = ranks;
-    if (!allocate(b)) {
+    if (trek_speeds_init(&b->speeds, ranks, trek_option(o.smoothing, 0.3)) != TREK_OK || !allocate(b)) {
         trek_balancer_free(&b);
         return NULL;
     }
@@ -506,7 +425,6 @@ trek_balancer *trek_balancer_new(int ranks, const trek_balancer_opts *opts)
     b->every = o.every > 0 ? o.every : 50;
     b->patience = b->first;
     b->probe_every = o.probe_every > 0 ? o.probe_every : 500;
-    b->smoothing = trek_option(o.smoothing, 0.3);
     b->min_share = trek_option(o.min_share, fmin(0.05, 0.5 / ranks));
     b->min_gain = trek_option(o.min_gain, 0.02);
     b->allow_idle = o.allow_idle;
@@ -519,8 +437,7 @@ void trek_balancer_free(trek_balancer **balancer)
     trek_balancer *b = balancer ? *balancer : NULL;
     if (!b)
         return;
-    trek_free(b->recent);
-    trek_free(b->spreads);
+    trek_speeds_clear(&b->speeds);
     trek_free(b->settled);
     trek_free(b->idle_since);
     trek_free(b->throughput);

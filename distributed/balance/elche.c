@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* El Che's arithmetic: estimates, anchor, counts. A call checks what is reported before it changes anything. */
+/* El Che's arithmetic: anchor, counts. A call checks what is reported before it changes anything. */
 #include "distributed/balance/elche.h"
 
 #include <math.h>
@@ -7,16 +7,14 @@
 #include <string.h>
 
 #include "distributed/balance/makespan_internal.h"
+#include "distributed/balance/speed.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-#define MOST_RATIO 1e6                              /* between speeds, so that counts cannot overflow */
 static const int64_t most_anchor = 1000000;
-static const double least_factor = 0.1, most_factor = 0.8; /* factors of smoothing */
 static const double dead_zone = 0.1;                /* smaller relative changes are jitter */
 static const double worth = 1.02;                   /* a larger gain justifies new counts, if it lasts */
 static const int lasting = 3;                       /* how many reports in a row are "lasting" */
-static const double least_ms = 1e-9, most_ms = 1e15;
 
 struct trek_elche {
     int ranks, slow_rank;
@@ -26,43 +24,26 @@ struct trek_elche {
                       * bound */
     double target;
     bool calibrated, changed;
-    bool shifted;                                   /* the last report showed a change of pace */
     int promising;                                  /* how many reports in a row promised a gain */
     double achieved;                                /* batches per millisecond in the last window */
     int64_t *counts, *goals;
-    double *ms, *pace;                              /* estimates (0: none yet); the paces by which batches are divided */
-    double *error;                                  /* the last relative error of the prediction, with its sign */
+    trek_speeds speeds;                             /* units are batches */
+    double *pace;                                   /* by which batches are divided */
     trek_makespan_heap heap;
 };
 
 /* --- counts ---------------------------------------------------------------------------- */
-
-static double slowest_ms(const trek_elche *e)
-{
-    double slowest = 0;
-    for (int r = 0; r < e->ranks; r++)
-        slowest = fmax(slowest, e->ms[r]);
-    return slowest;
-}
-
-static double fastest_ms(const trek_elche *e)
-{
-    double fastest = INFINITY;
-    for (int r = 0; r < e->ranks; r++)
-        fastest = e->ms[r] > 0 ? fmin(fastest, e->ms[r]) : fastest;
-    return fastest;
-}
 
 /* Sets the pace of each rank. Before the first measurement the hint replaces it: the pace of the slow rank is the
  * hint's ratio. A rank that was never measured counts as the slowest; if there are fewer batches than ranks, it
  * counts as twice the fastest, because otherwise it would never be tried. */
 static void set_pace(trek_elche *e)
 {
-    double unknown = 1, slowest = slowest_ms(e);
+    double unknown = 1, slowest = trek_speeds_slowest(&e->speeds);
     if (e->calibrated)
-        unknown = e->global_batches > 0 && e->global_batches < e->ranks ? fastest_ms(e) / 2 : slowest;
+        unknown = e->global_batches > 0 && e->global_batches < e->ranks ? trek_speeds_fastest(&e->speeds) / 2 : slowest;
     for (int r = 0; r < e->ranks; r++)
-        e->pace[r] = fmax(e->ms[r] > 0 ? e->ms[r] : unknown, slowest / MOST_RATIO);
+        e->pace[r] = fmax(e->speeds.of[r].ms > 0 ? e->speeds.of[r].ms : unknown, slowest / TREK_SPEED_MOST_RATIO);
     if (!e->calibrated && e->ratio > 0)
         e->pace[e->slow_rank] = e->ratio;
 }
@@ -101,7 +82,7 @@ static bool goals_worth(trek_elche *e)
     for (int r = 0; r < e->ranks && !far; r++)
         far = fabs((double)(e->goals[r] - e->counts[r])) > dead_zone * (double)e->counts[r];
     e->promising = gain ? e->promising + 1 : 0;
-    return (far && (gain || e->global_batches == 0)) || (gain && e->shifted) || e->promising >= lasting;
+    return (far && (gain || e->global_batches == 0)) || (gain && e->speeds.shifted) || e->promising >= lasting;
 }
 
 /* Moves no count by more than max_batch_diff. If the sum is constant, all counts go the same fraction of their way. */
@@ -151,23 +132,6 @@ static void read_anchor(trek_elche *e)
 
 /* --- reports --------------------------------------------------------------------------- */
 
-static void measure(trek_elche *e, int r, double ms)
-{
-    if (!(e->ms[r] > 0)) {
-        e->ms[r] = ms;
-        e->error[r] = 0;
-        return;
-    }
-    double error = (ms - e->ms[r]) / e->ms[r];
-    double factor = fmin(fmax(fabs(error), least_factor), most_factor);
-    if (fabs(error) > dead_zone && fabs(e->error[r]) > dead_zone && (error > 0) == (e->error[r] > 0)) {
-        factor = most_factor;
-        e->shifted = true;
-    }
-    e->ms[r] = factor * ms + (1 - factor) * e->ms[r];
-    e->error[r] = error;
-}
-
 static void tune_anchor(trek_elche *e, double slowest, double communication_ms)
 {
     if (e->global_batches > 0 || !(communication_ms > 0))
@@ -186,44 +150,27 @@ static void tune_anchor(trek_elche *e, double slowest, double communication_ms)
     e->changed = e->changed || e->anchor != before;
 }
 
-static trek_status check_report(const trek_elche *e, const double *compute_ms, const int64_t *batches, double communication_ms)
+static trek_status take_report(trek_elche *e, const double *compute_ms, const int64_t *batches, double communication_ms)
 {
     if (!e)
         return trek_fail_missing("elche_report", "elche");
     if (!compute_ms || !batches)
         return trek_fail_missing("elche_report", compute_ms ? "batches" : "compute_ms");
-    for (int r = 0; r < e->ranks; r++)
-        if (!(compute_ms[r] >= 0 && compute_ms[r] <= most_ms) || batches[r] < 0)
-            return trek_fail(TREK_ERR_ARGUMENT,
-                             "elche_report: rank %d: %g ms for %lld batches; both must be 0 or more, and the time finite", r,
-                             compute_ms[r], (long long)batches[r]);
-    if (!(communication_ms >= 0 && communication_ms <= most_ms))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_report: communication_ms: %g; must be finite and not negative",
-                         communication_ms);
-    return TREK_OK;
+    return trek_speeds_report(&e->speeds, compute_ms, batches, communication_ms, "elche_report", "batches");
 }
 
 trek_status trek_elche_report(trek_elche *e, const double *compute_ms, const int64_t *batches, double communication_ms)
 {
-    trek_status status = check_report(e, compute_ms, batches, communication_ms);
+    trek_status status = take_report(e, compute_ms, batches, communication_ms);
     if (status != TREK_OK)
         return status;
     bool first = !e->calibrated;
-    double longest = 0, ran = 0;
-    e->changed = e->shifted = false;
-    for (int r = 0; r < e->ranks; r++) {
-        double ms = batches[r] > 0 ? compute_ms[r] / (double)batches[r] : 0;
-        if (!(ms >= least_ms)) /* nothing ran, or for a shorter time than the clock can measure */
-            continue;
-        measure(e, r, ms);
-        e->calibrated = true;
-        longest = fmax(longest, compute_ms[r]);
-        ran += (double)batches[r];
-    }
-    if (!(ran > 0))
+    e->changed = false;
+    if (!(e->speeds.units > 0))
         return TREK_OK;
-    e->achieved = ran / (longest + communication_ms);
-    tune_anchor(e, slowest_ms(e), communication_ms);
+    e->calibrated = true;
+    e->achieved = e->speeds.units / (e->speeds.longest_ms + communication_ms);
+    tune_anchor(e, trek_speeds_slowest(&e->speeds), communication_ms);
     set_goals(e);
     if (first || goals_worth(e)) {
         if (!first)
@@ -262,7 +209,7 @@ trek_status trek_elche_resume(trek_elche *e, const int64_t *counts, int64_t anch
         return trek_fail_missing("elche_resume", e ? "counts" : "elche");
     int64_t sum = 0;
     for (int r = 0; r < e->ranks; r++) {
-        if (counts[r] < 0 || counts[r] > most_anchor * (int64_t)MOST_RATIO)
+        if (counts[r] < 0 || counts[r] > most_anchor * (int64_t)TREK_SPEED_MOST_RATIO)
             return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: counts: rank %d has %lld batches; must be 0 or more", r,
                              (long long)counts[r]);
         sum += counts[r];
@@ -274,7 +221,7 @@ trek_status trek_elche_resume(trek_elche *e, const int64_t *counts, int64_t anch
         return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: anchor: %lld; must be 1 to %lld", (long long)anchor,
                          (long long)e->max_anchor);
     memcpy(e->counts, counts, (size_t)e->ranks * sizeof *counts);
-    memset(e->ms, 0, (size_t)e->ranks * sizeof *e->ms);
+    trek_speeds_forget(&e->speeds);
     e->anchor = anchor;
     e->calibrated = e->changed = false;
     e->promising = 0;
@@ -341,18 +288,21 @@ double trek_elche_ms_per_batch(const trek_elche *e, int rank)
         trek_fail(TREK_ERR_ARGUMENT, "elche_ms_per_batch: rank: %d; must be 0 to %d", rank, e->ranks - 1);
         return 0;
     }
-    return e->ms[rank];
+    return e->speeds.of[rank].ms;
 }
 
 double trek_elche_predicted_speedup(const trek_elche *e)
 {
-    double sum = 0, fastest = e && e->calibrated ? fastest_ms(e) : 0;
+    double sum = 0, fastest = e && e->calibrated ? trek_speeds_fastest(&e->speeds) : 0;
     for (int r = 0; fastest > 0 && r < e->ranks; r++)
-        sum += e->ms[r] > 0 ? fastest / e->ms[r] : 0;
+        sum += e->speeds.of[r].ms > 0 ? fastest / e->speeds.of[r].ms : 0;
     return sum;
 }
 
-double trek_elche_achieved_speedup(const trek_elche *e) { return e && e->calibrated ? e->achieved * fastest_ms(e) : 0; }
+double trek_elche_achieved_speedup(const trek_elche *e)
+{
+    return e && e->calibrated ? e->achieved * trek_speeds_fastest(&e->speeds) : 0;
+}
 
 /* --- life ------------------------------------------------------------------------------ */
 
@@ -367,8 +317,9 @@ static trek_status check_opts(int ranks, const trek_elche_opts *o)
         return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .overhead_target: %g; must be 0.01 to 0.50", o->overhead_target);
     if (o->max_batch_diff < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .max_batch_diff: %lld; must be 0 or more", (long long)o->max_batch_diff);
-    if (o->speed_ratio != 0 && !(o->speed_ratio >= 1 && o->speed_ratio <= MOST_RATIO))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .speed_ratio: %g; must be 1 to %g", o->speed_ratio, MOST_RATIO);
+    if (o->speed_ratio != 0 && !(o->speed_ratio >= 1 && o->speed_ratio <= TREK_SPEED_MOST_RATIO))
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .speed_ratio: %g; must be 1 to %g", o->speed_ratio,
+                         TREK_SPEED_MOST_RATIO);
     if (o->speed_ratio != 0 && (o->slow_rank < 0 || o->slow_rank >= ranks))
         return trek_fail(TREK_ERR_ARGUMENT, "elche_new: .slow_rank: %d; must be one of %d ranks", o->slow_rank, ranks);
     if (o->global_batches < 0 || o->global_batches > INT64_C(1) << 40)
@@ -381,10 +332,9 @@ static bool allocate(trek_elche *e)
     size_t n = (size_t)e->ranks;
     e->counts = trek_calloc(n, sizeof *e->counts);
     e->goals = e->counts ? trek_calloc(n, sizeof *e->goals) : NULL;
-    e->ms = e->goals ? trek_calloc(n, sizeof *e->ms) : NULL;
-    e->pace = e->ms ? trek_calloc(n, sizeof *e->pace) : NULL;
-    e->error = e->pace ? trek_calloc(n, sizeof *e->error) : NULL;
-    return e->error && trek_makespan_heap_new(&e->heap, e->ranks) == TREK_OK;
+    e->pace = e->goals ? trek_calloc(n, sizeof *e->pace) : NULL;
+    return e->pace && trek_speeds_init(&e->speeds, e->ranks, 0) == TREK_OK &&
+        trek_makespan_heap_new(&e->heap, e->ranks) == TREK_OK;
 }
 
 trek_elche *trek_elche_new(int ranks, const trek_elche_opts *opts)
@@ -422,9 +372,8 @@ void trek_elche_free(trek_elche **elche)
     if (!e)
         return;
     trek_makespan_heap_clear(&e->heap);
-    trek_free(e->error);
     trek_free(e->pace);
-    trek_free(e->ms);
+    trek_speeds_clear(&e->speeds);
     trek_free(e->goals);
     trek_free(e->counts);
     trek_free(e);

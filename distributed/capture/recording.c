@@ -80,9 +80,9 @@ static uint64_t signature(const trek_stepper *stepper)
     key = trek_mix(key, s->team->graph->settings.max_norm > 0);
     key = trek_mix(key, (uint64_t)(uintptr_t)s->team->graph->scaler);
     if (trek_job_has_others(&s->job)) { /* random numbers are drawn by the position of its rows among all rows */
-        key = trek_mix(key, (uint64_t)trek_batch_here.rows);
-        key = trek_mix(key, (uint64_t)trek_batch_here.first);
-        key = trek_mix(key, (uint64_t)trek_batch_here.global);
+        key = trek_mix(key, (uint64_t)trek_batch_here()->rows);
+        key = trek_mix(key, (uint64_t)trek_batch_here()->first);
+        key = trek_mix(key, (uint64_t)trek_batch_here()->global);
     }
     for (int r = 0; r < s->team->local_ranks; r++) {
         const rank_replica *own = &s->team->replicas[r];

@@ -17,9 +17,9 @@
 /* Finds where the process's rows are in the batch: as the loader says, otherwise at rows that no other process has. */
 static void place_of(const trek_step *s, int64_t rows, int64_t *first, int64_t *global)
 {
-    bool is_batch = trek_batch_here.rows == rows;
-    *first = is_batch ? trek_batch_here.first : (int64_t)s->job.process << 40;
-    *global = is_batch ? trek_batch_here.global : rows;
+    bool is_batch = trek_batch_here()->rows == rows;
+    *first = is_batch ? trek_batch_here()->first : (int64_t)s->job.process << 40;
+    *global = is_batch ? trek_batch_here()->global : rows;
 }
 
 bool trek_graph_states_are_reset(const trek_graph *graph)

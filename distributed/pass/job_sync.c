@@ -107,7 +107,7 @@ static trek_status compare_data(trek_step *s)
         return TREK_OK;
     trek_text text = { 0 };
     bool has = message_at(s, s->job.process)->data != 0;
-    trek_status own = has ? trek_loader_describe(trek_batch_here.loader, &text) : TREK_OK;
+    trek_status own = has ? trek_loader_describe(trek_batch_here()->loader, &text) : TREK_OK;
     trek_status status = trek_agree(s->job.comm, own, "graph_train_batch: the data of the processes differ", has ? &text : NULL);
     trek_text_clear(&text);
     return all_know(s, status != TREK_OK
@@ -245,7 +245,7 @@ trek_status trek_job_sync_pass(trek_step *s, double weight, double *total, bool 
     }
     sync_message *own = new_message(s, SYNC_PASS);
     own->weight = weight;
-    own->data = trek_batch_here.digest;
+    own->data = trek_batch_here()->digest;
     own->rng_draw = trek_rank_here.rng_draw;
     trek_status status = exchange_pass(s, own, sends);
     if (status == TREK_OK)
@@ -383,7 +383,7 @@ trek_status trek_job_sync_vote(trek_step *s, const trek_capture_vote *vote, trek
 {
     sync_message *own = new_message(s, SYNC_VOTE);
     own->vote = *vote;
-    own->data = trek_batch_here.digest;
+    own->data = trek_batch_here()->digest;
     own->settings = trek_settings_digest(s->team);
     trek_status status = exchange(s, own);
     if (status != TREK_OK)

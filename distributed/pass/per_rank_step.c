@@ -86,9 +86,9 @@ static trek_status keep_loss(const trek_pass *c, int rank, const trek_batch *bat
 /* Returns the nanoseconds since the last batch. The rank's thread may have served another graph before. */
 static int64_t waits_for_data(rank_replica *own)
 {
-    int64_t before = own->is_fed ? own->fed_ns : trek_batch_here.fed_ns;
+    int64_t before = own->is_fed ? own->fed_ns : trek_batch_here()->fed_ns;
     own->is_fed = true;
-    own->fed_ns = trek_batch_here.fed_ns;
+    own->fed_ns = trek_batch_here()->fed_ns;
     return own->fed_ns - before;
 }
 

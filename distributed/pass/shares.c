@@ -17,7 +17,7 @@ trek_status trek_pace_begin(trek_step *s)
     pace->ms = trek_calloc(ranks, sizeof *pace->ms);
     pace->units = trek_calloc(ranks, sizeof *pace->units);
     pace->starved_ms = trek_calloc(ranks, sizeof *pace->starved_ms);
-    pace->loader_ns = trek_batch_here.loader_ns; /* of another graph */
+    pace->loader_ns = trek_batch_here()->loader_ns; /* of another graph */
     bool made = pace->ms && pace->units && pace->starved_ms;
     return made && trek_starvation_begin(&pace->starvation, s->job.world_size) == TREK_OK ? TREK_OK : trek_error_status();
 }
@@ -57,7 +57,7 @@ trek_status trek_slowed(const trek_step *s, int rank, trek_stopwatch *watch, boo
  * it. */
 void trek_ranks_note_wait(trek_step *s, bool trains)
 {
-    int64_t ns = trek_batch_here.loader_ns - s->pace.loader_ns;
+    int64_t ns = trek_batch_here()->loader_ns - s->pace.loader_ns;
     s->pace.loader_ns += ns;
     for (int r = 0; r < s->team->local_ranks && trains; r++)
         trek_stopwatch_starved(&s->team->watches->of[r], ns);
@@ -67,7 +67,7 @@ void trek_ranks_note_wait(trek_step *s, bool trains)
 static void tell_starving(trek_step *s)
 {
     const trek_graph_loader *own = s->team->graph->graph_loader;
-    const trek_loader *loader = own && own->loader ? own->loader : trek_batch_here.loader;
+    const trek_loader *loader = own && own->loader ? own->loader : trek_batch_here()->loader;
     int rank = trek_starvation_report(&s->pace.starvation, s->pace.ms, s->pace.starved_ms);
     if (rank < 0 || s->job.process > 0)
         return;

@@ -588,6 +588,46 @@ static void learned_masks(void **state)
     REFUSED(trek_attention(q, q, q, &(trek_attention_opts){ .mask = mask }), TREK_ERR_SHAPE, "");
 }
 
+/* Makes q, k and v of one stream as leaves, and attention of them with its gradients: out has y, dq, dk and dv. */
+static void attend_leaves(const int64_t sizes[3], trek_dtype dtype, const trek_attention_opts *opts, trek_var *out[4])
+{
+    trek_var *in[3];
+    for (int i = 0; i < 3; i++)
+        in[i] = wants_gradient(numbers(60 + (uint32_t)i, trek_dims(2, i ? 1 : 2, sizes[i > 0], sizes[2]), dtype, dtype));
+    trek_seed(5); /* the same weights are dropped */
+    out[0] = trek_attention(in[0], in[1], in[2], opts);
+    assert_non_null(out[0]);
+    trek_var *with = numbers(64, trek_var_shape(out[0]), dtype, dtype);
+    assert_int_equal(trek_backward(trek_sum(trek_mul(out[0], with), trek_dims_all(), false)), TREK_OK);
+    for (int i = 0; i < 3; i++)
+        assert_non_null(out[1 + i] = trek_var_grad(in[i]));
+}
+
+/* Under a causal mask the products leave out what no query sees. The result is that of a mask that says the same, with which
+ * everything is computed: triangles that end anywhere in tiles, blocks of queries and blocks of keys. */
+static void causal_is_a_mask(void **state)
+{
+    for (int k = 0; k < 48; k++) {
+        trek_scope scope = trek_scope_begin();
+        const trek_dtype dtype = k % 2 ? TREK_F64 : TREK_F32;
+        int64_t sizes[3];
+        for (int d = 0; d < 3; d++)
+            sizes[d] = 1 + (int64_t)((test_number(300 + (uint32_t)k, (uint32_t)d) + 1) / 2 * (d == 2 ? 80 : k % 3 ? 150 : 600));
+        trek_tensor *ones = trek_tensor_ones(trek_dims(sizes[0], sizes[1]), TREK_F32, trek_cpu(0));
+        trek_var *mask = trek_gt_scalar(trek_tril(trek_var_from(ones), 0), 0);
+        const double p = k % 5 == 4 ? 0.3 : 0;
+        trek_var *got[4], *want[4];
+        attend_leaves(sizes, dtype, &(trek_attention_opts){ .causal = true, .dropout = p }, got);
+        attend_leaves(sizes, dtype, &(trek_attention_opts){ .mask = mask, .dropout = p }, want);
+        char what[100];
+        snprintf(what, sizeof what, "round %d: %d queries, %d keys, depth %d", k, (int)sizes[0], (int)sizes[1], (int)sizes[2]);
+        for (int i = 0; i < 4; i++)
+            if (i == 0 || i == 3 || (sizes[0] > 1 && sizes[1] > 1)) /* of one key or query the gradients cancel */
+                near(got[i], want[i], dtype == TREK_F64 ? 1e-15 : 4e-7, what);
+        trek_scope_end(scope);
+    }
+}
+
 /* Up to 8 queries have a way of their own on the CPU: they are what they are among more, which go by tiles. All but a few
  * keys are to be seen, over several blocks of them; `turned`: the depth does not lie side by side. */
 static void few_among_many(int64_t heads, int64_t groups, int64_t keys, int64_t depth, trek_dtype dtype, bool turned)
@@ -627,7 +667,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(bf16_and_others_opt_in_once), TEST(bf16_deep_heads_fit), TEST(bf16_is_f64_rounded), TEST(f16_is_f64_rounded),
         TEST(bf16_tiles_end_anywhere), TEST(f16_tiles_end_anywhere), TEST(bf16_sharp_scores), TEST(large_masks_of_whole_rows),
-        TEST(learned_masks), TEST(few_queries), TEST(cudnn_takes_what_it_can), TEST(cudnn_plans_are_kept), TEST(cudnn_failures),
+        TEST(learned_masks), TEST(causal_is_a_mask), TEST(few_queries), TEST(cudnn_takes_what_it_can), TEST(cudnn_plans_are_kept),
+        TEST(cudnn_failures),
     };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ root = pathlib.Path(sys.argv[1])
 ending = re.compile(r"(?<![>.*\w])\b(abort|exit|_exit|_Exit|quick_exit|assert|raise)\s*\(")
 allocating = re.compile(r"(?<![>.*\w])\b(malloc|calloc|realloc|strdup|strndup|asprintf|vasprintf|aligned_alloc|posix_memalign|free)\s*\(")
 # Where memory comes from, and what a thread keeps for good: it would count as in use when the allocator is replaced.
-home_of_memory = {"tensor/memory.c", "tensor/status.c", "tensor/rank_context.c", "tensor/ranges.c", "tensor/trace.c", "tensor/intern.c", "tensor/debug.c", "autograd/autocast.c",
+home_of_memory = {"tensor/memory.c", "tensor/status.c", "tensor/rank_context.c", "tensor/ranges.c", "data/batch_here.c", "tensor/trace.c", "tensor/intern.c", "tensor/debug.c", "autograd/autocast.c",
                   "autograd/tape.c", "autograd/offload_values.c", "autograd/offload_move.c"}
 # Time, threads, the network and the process: tests run distributed/ where all these are simulated.
 system = "distributed/system/"

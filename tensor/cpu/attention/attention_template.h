@@ -5,9 +5,9 @@
 /* Elements of working memory of a unit: two blocks of scores and a row of the mask. */
 #define SCRATCH (2 * QUERIES * PITCH + KEYS)
 
-static bool TREK_R(product)(attention_job *job, const trek_gemm *g)
+static bool TREK_R(product)(attention_job *job, trek_gemm g)
 {
-    trek_status status = sizeof(T) == 8 ? TREK_ISA_NAME(trek_gemm_f64)(g) : TREK_ISA_NAME(trek_gemm_f32)(g);
+    trek_status status = sizeof(T) == 8 ? TREK_ISA_NAME(trek_gemm_f64)(&g) : TREK_ISA_NAME(trek_gemm_f32)(&g);
     if (status != TREK_OK)
         job->failed = true;
     return status == TREK_OK;
@@ -21,16 +21,43 @@ static T *TREK_R(scratch)(attention_job *job, int64_t elements)
     return scratch;
 }
 
-/* to[r][c] = x (b, h, i0 + r) . w (b, g, j0 + c), over the depth. */
+/* Returns how many of the keys from j0 on the row's query sees. */
+static int64_t TREK_R(seen)(const attention_job *job, const int64_t at[4], int64_t r, int64_t cols)
+{
+    int64_t n = at[2] + r - at[3] + 1;
+    return !job->causal || n > cols ? cols : n > 0 ? n : 0;
+}
+
+/* Names the triangle of a product if a causal mask hides some of the keys from j0 on from query i0. */
+static trek_gemm TREK_R(with_triangle)(const attention_job *job, const int64_t at[4], int64_t cols, trek_gemm_triangle triangle,
+                                       trek_gemm g)
+{
+    if (TREK_R(seen)(job, at, 0, cols) < cols)
+        g.triangle = triangle, g.diagonal = at[2] - at[3];
+    return g;
+}
+
+/* to[r][c] = x (b, h, i0 + r) . w (b, g, j0 + c), over the depth, of the keys that a query sees. */
 static bool TREK_R(rows_by_rows)(attention_job *job, const trek_tensor *x, const trek_tensor *w, const int64_t at[4],
                                  int64_t rows,
                                  int64_t cols, T *to)
 {
-    return TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = cols, .k = job->depth, .a = place_of(x, at[0], at[1], at[2]),
-                                              .a_dtype = (trek_dtype)x->dtype, .a_row = x->strides[2], .a_col = x->strides[3],
-                                              .b = place_of(w, at[0], at[1] / job->group, at[3]), .b_dtype = (trek_dtype)w->dtype,
-                                              .b_row = w->strides[3], .b_col = w->strides[2], .c = to, .c_row = PITCH, .c_col = 1,
-                                              .alone = true });
+    trek_gemm g = { .m = rows, .n = cols, .k = job->depth, .a = place_of(x, at[0], at[1], at[2]),
+                    .a_dtype = (trek_dtype)x->dtype, .a_row = x->strides[2], .a_col = x->strides[3],
+                    .b = place_of(w, at[0], at[1] / job->group, at[3]), .b_dtype = (trek_dtype)w->dtype,
+                    .b_row = w->strides[3], .b_col = w->strides[2], .c = to, .c_row = PITCH, .c_col = 1, .alone = true };
+    return TREK_R(product)(job, TREK_R(with_triangle)(job, at, cols, TREK_GEMM_C_LOWER, g));
+}
+
+/* Computes C (+)= s w, for rows of w at (b, g, j0), and C of `to`. It adds from the second block of keys on. */
+static bool TREK_R(rows_by_keys)(attention_job *job, const T *s, const trek_tensor *w, const int64_t at[4], int64_t rows,
+                                 int64_t cols, const trek_gemm *to)
+{
+    trek_gemm g = { .m = rows, .n = job->depth, .k = cols, .a = s, .a_dtype = sizeof(T) == 8 ? TREK_F64 : TREK_F32,
+                    .a_row = PITCH, .a_col = 1, .b = place_of(w, at[0], at[1] / job->group, at[3]),
+                    .b_dtype = (trek_dtype)w->dtype, .b_row = w->strides[2], .b_col = w->strides[3], .c = to->c,
+                    .c_row = to->c_row, .c_col = to->c_col, .accumulate = at[3] > 0, .alone = true };
+    return TREK_R(product)(job, TREK_R(with_triangle)(job, at, cols, TREK_GEMM_A_LOWER, g));
 }
 
 /* --- few queries: a decoder's step, at the speed of memory -------------------------- */
@@ -149,8 +176,8 @@ static void TREK_R(few_sums)(const attention_job *job, const int64_t at[4], int6
                                                                                   job->depth, acc + r * job->depth);
 }
 
-/* Computes s[j] = s[j] scale + mask, for row (b, h, i) and keys [j0, j0 + n); keys that cannot be seen become
- * -infinity. */
+/* Computes s[j] = s[j] scale + mask, for row (b, h, i) and keys [j0, j0 + n), which a causal mask does not hide; keys that
+ * another mask hides become -infinity. */
 static void TREK_R(mask_row)(const attention_job *job, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t n, T *s)
 {
     const trek_tensor *mask = job->mask;
@@ -167,11 +194,9 @@ static void TREK_R(mask_row)(const attention_job *job, int64_t b, int64_t h, int
                 s[j] += (T)number_at(mask, at + j * step);
         }
     }
-    for (int64_t j = job->causal && i - j0 + 1 < n ? (i - j0 + 1 > 0 ? i - j0 + 1 : 0) : n; j < n; j++)
-        s[j] = -(T)INFINITY;
 }
 
-/* Computes the scores of queries [i0, i0 + rows) and keys [j0, j0 + cols). */
+/* Computes the scores of queries [i0, i0 + rows) and keys [j0, j0 + cols), as far as a query sees a key. */
 static bool TREK_R(scores)(attention_job *job, const int64_t at[4], int64_t rows, int64_t cols, T *s)
 {
     if (few_queries(job))
@@ -179,7 +204,7 @@ static bool TREK_R(scores)(attention_job *job, const int64_t at[4], int64_t rows
     else if (!TREK_R(rows_by_rows)(job, job->q, job->k, at, rows, cols, s))
         return false;
     for (int64_t r = 0; r < rows; r++)
-        TREK_R(mask_row)(job, at[0], at[1], at[2] + r, at[3], cols, s + r * PITCH);
+        TREK_R(mask_row)(job, at[0], at[1], at[2] + r, at[3], TREK_R(seen)(job, at, r, cols), s + r * PITCH);
     return true;
 }
 
@@ -212,13 +237,20 @@ typedef struct TREK_R(rows_state) {
     double sum[QUERIES];      /* of e^(score - top) */
 } TREK_R(rows_state);
 
-/* Turns a block of scores into e^(score - top), and scales earlier sums to the new top. */
+static void TREK_R(clear)(T *x, int64_t begin, int64_t end)
+{
+    memset(x + begin, 0, (size_t)(end - begin) * sizeof(T));
+}
+
+/* Turns a block of scores into e^(score - top), 0 for keys that a query does not see, and scales earlier sums to the new
+ * top. */
 static void TREK_R(next_block)(const attention_job *job, const int64_t at[4], int64_t rows, int64_t cols,
                                TREK_R(rows_state) *state,
                                T *s, T *acc, T *keep)
 {
     for (int64_t r = 0; r < rows; r++) {
-        T *row = s + r * PITCH, before = state->top[r], top = TREK_R(largest)(row, cols);
+        int64_t n = TREK_R(seen)(job, at, r, cols);
+        T *row = s + r * PITCH, before = state->top[r], top = TREK_R(largest)(row, n);
         top = top > before ? top : before;
         T shift = top > -(T)INFINITY ? top : 0;
         state->top[r] = top;
@@ -227,11 +259,12 @@ static void TREK_R(next_block)(const attention_job *job, const int64_t at[4], in
             state->sum[r] *= (double)factor;
             TREK_R(scale_row)(acc + r * job->depth, factor, job->depth);
         }
-        state->sum[r] += TREK_R(exp_sum)(row, cols, shift);
-        if (job->p > 0) {
-            TREK_R(keep_row)(job, at[0], at[1], at[2] + r, at[3], cols, keep);
-            TREK_R(multiply_row)(row, keep, cols);
+        state->sum[r] += TREK_R(exp_sum)(row, n, shift);
+        if (job->p > 0 && n > 0) {
+            TREK_R(keep_row)(job, at[0], at[1], at[2] + r, at[3], n, keep);
+            TREK_R(multiply_row)(row, keep, n);
         }
+        TREK_R(clear)(row, n, cols);
     }
 }
 
@@ -282,7 +315,6 @@ static void TREK_R(forward_unit)(attention_job *job, int64_t b, int64_t h, int64
         state.top[r] = -(T)INFINITY;
         state.sum[r] = 0;
     }
-    const trek_tensor *v = job->v;
     if (few_queries(job))
         memset(acc, 0, (size_t)(rows * job->depth) * sizeof(T));
     for (int64_t j0 = 0; j0 < last; j0 += KEYS) {
@@ -292,11 +324,7 @@ static void TREK_R(forward_unit)(attention_job *job, int64_t b, int64_t h, int64
         TREK_R(next_block)(job, at, rows, cols, &state, s, acc, keep);
         if (few_queries(job))
             TREK_R(few_sums)(job, at, cols, s, acc);
-        else if (!TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = s,
-                                                .a_dtype = sizeof(T) == 8 ? TREK_F64 : TREK_F32,
-                                                .a_row = PITCH, .a_col = 1, .b = place_of(v, b, h / job->group, j0),
-                                                .b_dtype = (trek_dtype)v->dtype, .b_row = v->strides[2], .b_col = v->strides[3],
-                                                .c = acc, .c_row = job->depth, .c_col = 1, .accumulate = j0 > 0, .alone = true }))
+        else if (!TREK_R(rows_by_keys)(job, s, job->v, at, rows, cols, &(trek_gemm){ .c = acc, .c_row = job->depth, .c_col = 1 }))
             return;
     }
     TREK_R(finish_rows)(job, (int64_t[4]){ b, h, i0, 0 }, rows, &state, acc);
@@ -368,21 +396,19 @@ static void TREK_R(gradient_rows)(const attention_job *job, const int64_t at[4],
     for (int64_t r = 0; r < rows; r++) {
         T *p = s + r * PITCH, *dp = d + r * PITCH;
         T lse = ((const T *)(const void *)job->lse->data)[first + r], delta = ((const T *)job->delta)[first + r];
-        if (lse == -(T)INFINITY) {
-            memset(p, 0, (size_t)cols * sizeof(T));
-            memset(dp, 0, (size_t)cols * sizeof(T));
-            continue;
-        }
-        TREK_R(exponentials)(p, cols, lse);
-        if (job->p == 0) {
-            for (int64_t j = 0; j < cols; j++)
+        int64_t n = lse == -(T)INFINITY ? 0 : TREK_R(seen)(job, at, r, cols);
+        TREK_R(exponentials)(p, n, lse);
+        TREK_R(clear)(p, n, cols);
+        TREK_R(clear)(dp, n, cols);
+        if (job->p == 0 || n == 0) {
+            for (int64_t j = 0; j < n; j++)
                 dp[j] = p[j] * (dp[j] - delta) * scale;
             continue;
         }
-        TREK_R(keep_row)(job, at[0], at[1], at[2] + r, at[3], cols, keep);
-        for (int64_t j = 0; j < cols; j++)
+        TREK_R(keep_row)(job, at[0], at[1], at[2] + r, at[3], n, keep);
+        for (int64_t j = 0; j < n; j++)
             dp[j] = p[j] * (dp[j] * keep[j] - delta) * scale;
-        TREK_R(multiply_row)(p, keep, cols);
+        TREK_R(multiply_row)(p, keep, n);
     }
 }
 
@@ -390,26 +416,21 @@ static void TREK_R(gradient_rows)(const attention_job *job, const int64_t at[4],
 static bool TREK_R(add_to_keys)(attention_job *job, const T *s, const trek_tensor *x, const int64_t at[4], int64_t rows,
                                 int64_t cols, const trek_tensor *to, bool add)
 {
-    trek_dtype own = sizeof(T) == 8 ? TREK_F64 : TREK_F32;
-    return TREK_R(product)(job, &(trek_gemm){ .m = cols, .n = job->depth, .k = rows, .a = s, .a_dtype = own, .a_row = 1,
-                                              .a_col = PITCH, .b = place_of(x, at[0], at[1], at[2]),
-                                              .b_dtype = (trek_dtype)x->dtype, .b_row = x->strides[2], .b_col = x->strides[3],
-                                              .c = (void *)(uintptr_t)place_of(to, at[0], at[1] / job->group, at[3]),
-                                              .c_row = to->strides[2], .c_col = to->strides[3], .accumulate = add,
-                                              .alone = true });
+    trek_gemm g = { .m = cols, .n = job->depth, .k = rows, .a = s, .a_dtype = sizeof(T) == 8 ? TREK_F64 : TREK_F32,
+                    .a_row = 1, .a_col = PITCH, .b = place_of(x, at[0], at[1], at[2]), .b_dtype = (trek_dtype)x->dtype,
+                    .b_row = x->strides[2], .b_col = x->strides[3],
+                    .c = (void *)(uintptr_t)place_of(to, at[0], at[1] / job->group, at[3]), .c_row = to->strides[2],
+                    .c_col = to->strides[3], .accumulate = add, .alone = true };
+    return TREK_R(product)(job, TREK_R(with_triangle)(job, at, cols, TREK_GEMM_A_UPPER, g));
 }
 
 /* Computes dq of the block (+)= d k. */
 static bool TREK_R(add_to_queries)(attention_job *job, const T *d, const int64_t at[4], int64_t rows, int64_t cols)
 {
-    const trek_tensor *k = job->k, *to = job->dq;
-    trek_dtype own = sizeof(T) == 8 ? TREK_F64 : TREK_F32;
-    return TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = d, .a_dtype = own, .a_row = PITCH,
-                                              .a_col = 1, .b = place_of(k, at[0], at[1] / job->group, at[3]),
-                                              .b_dtype = (trek_dtype)k->dtype, .b_row = k->strides[2], .b_col = k->strides[3],
-                                              .c = (void *)(uintptr_t)place_of(to, at[0], at[1], at[2]),
-                                              .c_row = to->strides[2], .c_col = to->strides[3], .accumulate = at[3] > 0,
-                                              .alone = true });
+    const trek_tensor *to = job->dq;
+    return TREK_R(rows_by_keys)(job, d, job->k, at, rows, cols,
+                                &(trek_gemm){ .c = (void *)(uintptr_t)place_of(to, at[0], at[1], at[2]),
+                                              .c_row = to->strides[2], .c_col = to->strides[3] });
 }
 
 /* Runs backward for one block of queries and one of keys. *reached is the number of keys whose gradients have been

@@ -10,6 +10,14 @@
 
 #include "tensor/cpu/kernels.h"
 
+/* Which part of an operand is a triangle, as under a causal mask. Methods that gain nothing by it compute everything. */
+typedef enum trek_gemm_triangle {
+    TREK_GEMM_FULL,
+    TREK_GEMM_C_LOWER, /* C[i][j] is not needed where j > i + diagonal, and may keep any value there */
+    TREK_GEMM_A_LOWER, /* A[i][p] is 0 where p > i + diagonal */
+    TREK_GEMM_A_UPPER, /* A[i][p] is 0 where i > p + diagonal */
+} trek_gemm_triangle;
+
 /* A [m, k], B [k, n], C [m, n]; strides in elements. */
 typedef struct trek_gemm {
     int64_t m, n, k;
@@ -26,9 +34,11 @@ typedef struct trek_gemm {
     trek_activation activation; /* applied last */
     void *pre;                  /* the values before the activation, with C's strides; NULL: not stored */
     bool alone;                 /* called from inside trek_parallel: not divided among threads */
+    trek_gemm_triangle triangle;
+    int64_t diagonal;
 } trek_gemm;
 
-/* C^T = B^T A^T */
+/* C^T = B^T A^T; not of a triangle. */
 static inline trek_gemm trek_gemm_swapped(const trek_gemm *g)
 {
     trek_gemm s = *g;

@@ -161,6 +161,7 @@ static void by_multiply_add(amx_plan *plan, int64_t row, int64_t col, int64_t ro
     g.pre = g.pre ? (float *)g.pre + place : NULL;
     g.bias = g.bias ? (const float *)g.bias + row * g.bias_row + col * g.bias_col : NULL;
     g.alone = true;
+    g.triangle = TREK_GEMM_FULL; /* its diagonal is that of the whole */
     if (TREK_ISA_NAME(trek_gemm_fma)(&g) != TREK_OK)
         plan->failed = true;
 }

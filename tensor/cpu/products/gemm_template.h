@@ -121,17 +121,34 @@ static void TREK_R(pack_columns)(const trek_gemm *g, T *to, int64_t j0, int64_t 
                      b + col * g->b_col, g->b_col, g->b_row, depth);
 }
 
+/* Restricts rows [row, row + rows) to what a triangle leaves of columns [.., *j1) and of the block's k: a and b of the
+ * tile begin at p0. */
+TREK_INLINE void TREK_R(within_triangle)(const trek_gemm *g, int64_t row, int rows, int64_t p0, TREK_R(tile_call) *t,
+                                         int64_t *first, int64_t *j1)
+{
+    int64_t end = row + rows + g->diagonal, begin = row - g->diagonal - p0;
+    if (g->triangle == TREK_GEMM_C_LOWER)
+        *j1 = end < *j1 ? end : *j1;
+    else if (g->triangle == TREK_GEMM_A_LOWER)
+        t->k = end - p0 < t->k ? (end > p0 ? end - p0 : 0) : t->k;
+    else if (begin > 0)
+        *first = begin < t->k ? begin : t->k;
+    t->k -= *first;
+    t->a += *first * t->a_col;
+}
+
 /* Multiplies rows [m0, m1) by one block of B: columns [j0, j1), k in [p0, p0 + depth). */
 static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1, int64_t j0, int64_t j1, int64_t p0,
                           int64_t depth, const T *packed_b, T *packed_a, bool a_is_packed)
 {
     const trek_gemm *g = plan->g;
     int64_t panels = (m1 - m0 + TILE_ROWS - 1) / TILE_ROWS, row = m0;
-    TREK_R(tile_call) t = { .k = depth, .add = g->accumulate || p0 > 0 };
+    TREK_R(tile_call) t = { .add = g->accumulate || p0 > 0 };
     for (int64_t panel = 0; panel < panels; panel++) {
         int rows = TREK_R(panel_rows)(row, m1, panel, panels);
-        const T *a = (const T *)g->a + row * g->a_row + p0 * g->a_col;
-        t.a = (const T *)(const void *)a;
+        int64_t first = 0, end = j1; /* of k and of the columns that a triangle leaves */
+        t.k = depth;
+        t.a = (const T *)g->a + row * g->a_row + p0 * g->a_col;
         t.a_row = g->a_row;
         t.a_col = g->a_col;
         if (plan->pack_a) {
@@ -142,13 +159,15 @@ static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1,
             t.a_row = 1;
             t.a_col = rows;
         }
-        for (int64_t col = j0; col < j1; col += TILE_COLS) {
+        if (g->triangle)
+            TREK_R(within_triangle)(g, row, rows, p0, &t, &first, &end);
+        for (int64_t col = j0; col < end; col += TILE_COLS) {
             int cols = j1 - col < TILE_COLS ? (int)(j1 - col) : TILE_COLS;
             if (plan->pack_b) {
-                t.b = packed_b + (col - j0) * depth;
+                t.b = packed_b + (col - j0) * depth + first * TILE_COLS;
                 t.b_row = TILE_COLS;
             } else {
-                t.b = (const T *)g->b + p0 * g->b_row + col;
+                t.b = (const T *)g->b + (p0 + first) * g->b_row + col;
                 t.b_row = g->b_row;
             }
             TREK_R(one_tile)(g, &t, row, col, rows, cols, p0 + depth >= g->k);
@@ -325,7 +344,7 @@ static trek_status TREK_R(gemm)(const trek_gemm *g)
         return TREK_OK;
     if (TREK_R(few_suits)(g) || TREK_R(few_suits)(&s))
         return TREK_R(few)(TREK_R(few_suits)(g) ? g : &s);
-    bool swap = TREK_R(gemm_cost)(&s) < TREK_R(gemm_cost)(g);
+    bool swap = !g->triangle && TREK_R(gemm_cost)(&s) < TREK_R(gemm_cost)(g);
     return TREK_R(gemm_tiled)(swap ? &s : g);
 }
 

@@ -218,25 +218,28 @@ static trek_status TREK_R(gemv)(const trek_gemm *g)
 static void TREK_R(epilogue)(const trek_gemm *g, int64_t row, int64_t col, int rows, int cols, T *c, int64_t c_row, T *pre)
 {
     for (int i = 0; i < rows; i++, c += c_row, pre = pre ? pre + c_row : NULL) {
-        if (g->bias) {
-            const T *bias = (const T *)g->bias + (row + i) * g->bias_row + col * g->bias_col;
-            if (g->bias_col)
-                for (int j = 0; j < cols; j++)
-                    c[j] += bias[j];
-            else
-                for (int j = 0; j < cols; j++)
-                    c[j] += bias[0];
+        const T *bias = g->bias ? (const T *)g->bias + (row + i) * g->bias_row + col * g->bias_col : NULL;
+        for (int j = 0; j < cols; j += W) {
+            const trek_lanes lanes = TREK_R(lanes)(cols - j < W ? cols - j : W);
+            V x = TREK_R(load_part)(c + j, lanes);
+            if (bias)
+                x += g->bias_col ? TREK_R(load_part)(bias + j, lanes) : TREK_R(spread)(bias[0]);
+            if (pre)
+                TREK_R(store_part)(pre + j, lanes, x);
+            if (g->activation == TREK_ACTIVATION_RELU)
+                x = (V)(~(TREK_R(trek_indices))(x < 0) & (TREK_R(trek_indices))x);
+#if TREK_REAL_BYTES == 4
+            else if (g->activation == TREK_ACTIVATION_GELU)
+                x = (V)trek_gelu_wide((trek_wide)x);
+#endif
+            TREK_R(store_part)(c + j, lanes, x);
         }
-        if (pre)
-            memcpy(pre, c, (size_t)cols * sizeof(T));
-        if (g->activation == TREK_ACTIVATION_RELU)
-            for (int j = 0; j < cols; j++)
-                c[j] = c[j] < 0 ? 0 : c[j];
-        else if (g->activation == TREK_ACTIVATION_GELU)
+#if TREK_REAL_BYTES == 8
+        if (g->activation == TREK_ACTIVATION_GELU)
             TREK_R(gelu_row)(c, cols);
+#endif
     }
 }
-
 
 /* -- few rows of A with the rows of B^T, both contiguous along k: at the speed of memory -- */
 

@@ -109,7 +109,7 @@ static int late_rank;
 static trek_status late_get(trek_dataset *self, const trek_fetch *fetch, trek_tensor **out)
 {
     if (trek_rank_here.rank == late_rank)
-        trek_batch_here.fed_ns += 500000000 * fetch->n;
+        trek_batch_here()->fed_ns += 500000000 * fetch->n;
     out[0] = trek_tensor_ones(trek_dims(fetch->n, IN), TREK_F64, trek_cpu(0));
     out[1] = trek_tensor_zeros(trek_dims(fetch->n, 1), TREK_F64, trek_cpu(0));
     return trek_error_status();

@@ -33,17 +33,32 @@ trek_digest trek_digests_samples(const trek_batch *grain)
     return digest;
 }
 
-/* Adds elements [begin, end) of a part that belong to a segment. */
+/* Adds a block of gradients, at most TREK_DIGEST_BLOCK bytes. -0 counts as 0: which of them a gradient without any term is
+ * depends on what the rank has run before. */
+static void add_block(trek_digest *digest, uint64_t key, const void *gradients, int64_t count, trek_dtype dtype)
+{
+    union {
+        float f32[TREK_DIGEST_BLOCK / sizeof(float)];
+        double f64[TREK_DIGEST_BLOCK / sizeof(double)];
+    } block;
+    for (int64_t k = 0; k < count && dtype == TREK_F64; k++)
+        block.f64[k] = ((const double *)gradients)[k] + 0.0;
+    for (int64_t k = 0; k < count && dtype != TREK_F64; k++)
+        block.f32[k] = ((const float *)gradients)[k] + 0.0f;
+    trek_digest_add(digest, key, &block, (size_t)count * trek_dtype_size(dtype));
+}
+
+/* Adds elements [begin, end) of a part that belong to a segment. A segment without gradients is 0. */
 static void add_segment(trek_digest *digest, const trek_arena *arena, const trek_arena_segment *segment, int64_t begin,
                         int64_t end)
 {
     const trek_arena_part *part = &arena->parts[segment->part];
-    size_t size = trek_dtype_size(part->wide);
+    int64_t size = (int64_t)trek_dtype_size(part->wide), most = TREK_DIGEST_BLOCK / size;
     int64_t first = segment->offset > begin ? segment->offset : begin, last = segment->offset + segment->count;
     last = last < end ? last : end;
-    if (first < last)
-        trek_digest_add(digest, KEY(segment->index) + (uint64_t)(first - segment->offset) * size / TREK_DIGEST_BLOCK,
-                        (const char *)part->grads->data + (size_t)first * size, (size_t)(last - first) * size);
+    for (int64_t at = first; at < last; at += most)
+        add_block(digest, KEY(segment->index) + (uint64_t)((at - segment->offset) / most), part->grads->data + at * size,
+                  last - at < most ? last - at : most, part->wide);
 }
 
 trek_digest trek_digests_gradients(const trek_arena *arena)
@@ -51,8 +66,7 @@ trek_digest trek_digests_gradients(const trek_arena *arena)
     trek_digest digest = { { 0, 0 } };
     int64_t start = trek_trace_enter("digest");
     for (int k = 0; k < arena->n_segments; k++)
-        if (arena->segments[k].param->leaf->has_grad)
-            add_segment(&digest, arena, &arena->segments[k], 0, INT64_MAX);
+        add_segment(&digest, arena, &arena->segments[k], 0, INT64_MAX);
     trek_trace_end("digest", start, 0);
     return digest;
 }

@@ -110,7 +110,7 @@ static trek_status compare(const trek_run *run)
     return status;
 }
 
-static void show(trek_run *run, int64_t batches, int64_t samples, double loss)
+static void show(trek_run *run, int64_t batches, int64_t samples, int64_t steps, double loss)
 {
     trek_lock_acquire(&run->lock);
     trek_run_progress *p = &run->progress;
@@ -118,6 +118,7 @@ static void show(trek_run *run, int64_t batches, int64_t samples, double loss)
     run->epoch_samples += samples;
     p->batch += batches;
     p->samples += samples;
+    p->steps += steps;
     p->samples_per_s = seconds > 0 ? (double)run->epoch_samples / seconds : 0;
     p->loss = loss;
     trek_lock_release(&run->lock);
@@ -130,7 +131,7 @@ static bool is_stop_wanted(void *arg)
 }
 
 /* Called by ranks' threads when a rank has trained a batch. */
-static void show_rank(int64_t samples, void *arg) { show(arg, 1, samples, NAN); }
+static void show_rank(int64_t samples, void *arg) { show(arg, 1, samples, 1, NAN); }
 
 static trek_status average_in_background(trek_run *run)
 {
@@ -273,9 +274,6 @@ static trek_status step(trek_run *run)
 {
     int64_t epoch, batch;
     trek_status status = trek_graph_step(run->graph);
-    trek_lock_acquire(&run->lock);
-    run->progress.steps = trek_graph_steps(run->graph);
-    trek_lock_release(&run->lock);
     if (status == TREK_OK && rounds_of(run))
         status = seek_rest(run);
     trek_loader_position(run->train, &epoch, &batch);
@@ -285,15 +283,17 @@ static trek_status step(trek_run *run)
 /* Runs a pass, and the step if this is the step's last pass. */
 static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
 {
-    int64_t samples = batch->global, batches = batch->window ? batch->batches : 1;
+    int64_t samples = batch->global, batches = batch->window ? batch->batches : 1, before = trek_graph_steps(run->graph);
     trek_var *loss = trek_graph_train_batch(run->graph, batch);
     if (!loss)
         return trek_error_status();
+    double value = trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN;
     if (rounds_of(run))
         is_stopped(run); /* the step tells all processes */
-    else
-        show(run, batches, samples, trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN);
-    return steps ? step(run) : TREK_OK;
+    trek_status status = steps ? step(run) : TREK_OK;
+    if (!rounds_of(run) && status == TREK_OK)
+        show(run, batches, samples, trek_graph_steps(run->graph) - before, value);
+    return status;
 }
 
 /* How training of an epoch ends. */

@@ -353,7 +353,7 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             double norm = trek_graph_grad_norm(graph);
             r->digest = isnan(norm) ? r->digest : mix(r->digest, &norm, sizeof norm);
             trek_step_digest digest = { .weight = 0 };
-            if (run->grain > 0 && trek_trainer_digest(graph, trek_graph_steps(graph), &digest) != TREK_OK)
+            if (run->grain != 0 && trek_trainer_digest(graph, trek_graph_steps(graph), &digest) != TREK_OK)
                 return false;
             r->digest = mix(r->digest, &digest, sizeof digest);
         }

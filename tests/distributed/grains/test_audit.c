@@ -43,7 +43,7 @@ static void flip(int rank, int64_t step, int64_t number, const trek_arena *arena
 
 static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    bool tokens = now.model == GPT || now.model == LSTM || now.model == TIED_EMBEDDING;
+    bool tokens = now.model == GPT || now.model == TIED_EMBEDDING;
     trek_var *labels = trek_batch_get(batch, tokens ? "next" : "label");
     return trek_cross_entropy(output, tokens ? trek_reshape(labels, trek_dims(-1)) : labels);
 }
@@ -52,7 +52,7 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
 static trek_step_digest train(const made *m, trek_audit_report *report)
 {
     trek_step_digest last = { .weight = 0 };
-    bool tokens = m->model == GPT || m->model == LSTM || m->model == TIED_EMBEDDING;
+    bool tokens = m->model == GPT || m->model == TIED_EMBEDDING;
     now = *m;
     atomic_store(&faults, 0);
     trek_seed(3);

@@ -542,6 +542,14 @@ static int play(const part *of)
     return 0;
 }
 
+/* Whether a process says what process 0 has said of the whole run; there may be warnings before. */
+static bool same_result(const world *whole, const world *rest, int p)
+{
+    const char *a = strstr(whole->text[0], "hash "), *b = strstr(rest->text[p], "hash ");
+    size_t n = a ? strcspn(a, "\n") : 0;
+    return a && b && strncmp(a, b, n + 1) == 0;
+}
+
 static void test_processes(void **state)
 {
     const char *const roles[] = { "plain", "grains", "stream" };
@@ -557,7 +565,7 @@ static void test_processes(void **state)
             processes_start_all(&rest, 2, roles[k], detail, -1, NULL);
             processes_finish(&rest, -1);
             for (int p = 0; p < 2; p++)
-                if (whole.code[p] != 0 || rest.code[p] != 0 || strcmp(whole.text[0], rest.text[p]) != 0) {
+                if (whole.code[p] != 0 || rest.code[p] != 0 || !same_result(&whole, &rest, p)) {
                     processes_print(&whole);
                     processes_print(&rest);
                     fail_msg("%s from step %d: process %d", roles[k], step, p);

@@ -14,6 +14,7 @@
 #include "distributed/balance/workload.h"
 #include "distributed/job/job_products.h"
 #include "distributed/pass/job_sync.h"
+#include "distributed/pass/survivors.h"
 #include "distributed/policy/grain_size.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/sharded.h"
@@ -169,23 +170,34 @@ static trek_status save(trek_graph *graph, trek_loader *loader, const char *path
     return status;
 }
 
+/* Saves in the first process. Every process of the job comes here. */
+static trek_status save_together(trek_graph *graph, trek_step *s, trek_loader *loader, const char *path)
+{
+    trek_comm *comm = s ? s->job.comm : NULL;
+    if (comm)
+        trek_comm_say(comm, "save");
+    trek_status status = trek_ranks_gather_state(s, trek_error_status(), false);
+    if (status == TREK_OK && (!s || s->job.process == 0))
+        status = save(graph, loader, path);
+    trek_ranks_forget_state(s);
+    status = trek_replica_agree(comm, status, "checkpoint_save");
+    if (status == TREK_OK && s)
+        status = trek_survival_commit(&s->job, trek_graph_steps(graph));
+    if (comm)
+        trek_comm_say(comm, NULL);
+    return status;
+}
+
 trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const char *path)
 {
     if (!graph || !path)
         return trek_fail_missing("checkpoint_save", graph ? "path" : "graph");
     trek_step *s = trek_graph_ranks(graph);
-    trek_comm *comm = s ? s->job.comm : NULL;
-    trek_status status = trek_error_status();
-    if (comm)
-        trek_comm_say(comm, "save");
-    status = trek_ranks_gather_state(s, status, false);
-    if (status == TREK_OK && (!s || s->job.process == 0))
-        status = save(graph, loader_of(graph, loader), path);
-    trek_ranks_forget_state(s);
-    status = trek_replica_agree(comm, status, "checkpoint_save");
-    if (comm)
-        trek_comm_say(comm, NULL);
-    return status;
+    trek_status status;
+    do
+        status = save_together(graph, s, loader_of(graph, loader), path);
+    while (status != TREK_OK && s && trek_survivors_go_on(s, &status)); /* another process is the first one then */
+    return status == TREK_OK && s ? trek_survivors_after_commit(s) : status;
 }
 
 /* --- loading: what the file says --------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 #include "distributed/make_step.h"
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/per_rank_step.h"
+#include "distributed/pass/survivors.h"
 #include "distributed/policy/exact.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/optimizers.h"
@@ -166,11 +167,28 @@ static bool reads_parts(const trek_stepper *stepper)
 }
 static trek_status gather_observations(trek_stepper *stepper)
 {
-    return trek_ranks_gather_observations(step_of(stepper)->team, &step_of(stepper)->job);
+    trek_step *s = step_of(stepper);
+    trek_status status;
+    do
+        status = trek_ranks_gather_observations(s->team, &s->job);
+    while (status != TREK_OK && trek_survivors_go_on(s, &status));
+    return status == TREK_OK ? trek_survivors_after_commit(s) : status;
 }
+
 static trek_metric *join_metric(trek_stepper *stepper, trek_metric *metric)
 {
-    return trek_metric_join(step_of(stepper)->job.comm, metric);
+    trek_step *s = step_of(stepper);
+    trek_metric *sum;
+    trek_status status;
+    do {
+        sum = trek_metric_join(s->job.comm, metric);
+        status = sum ? trek_survival_commit(&s->job, stepper->graph->settings.steps) : trek_error_status();
+        if (status != TREK_OK)
+            trek_metric_free(&sum);
+    } while (status != TREK_OK && trek_survivors_go_on(s, &status));
+    if (status == TREK_OK && trek_survivors_after_commit(s) != TREK_OK)
+        trek_metric_free(&sum);
+    return sum;
 }
 
 static const trek_stepper_class ranks_class = {

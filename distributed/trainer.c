@@ -21,6 +21,7 @@
 #include "distributed/job/job_products.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
+#include "distributed/pass/survivors.h"
 #include "distributed/policy/grain_size.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/stepper.h"
@@ -273,6 +274,29 @@ static trek_status check_grain(const trek_trainer_opts *o)
     return TREK_OK;
 }
 
+/* Checks that no option contradicts min_processes. */
+static trek_status check_min_processes(const trek_trainer_opts *o)
+{
+    if (o->min_processes < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: %d; must be 0 or more", o->min_processes);
+    if (o->min_processes == 0)
+        return TREK_OK;
+    if (o->grain == 0)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain; without grains only a run "
+                                               "(trek_trainer_run) can go on without a process");
+    if (o->shard_optimizer)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .min_processes: set together with .shard_optimizer; a process that "
+                         "dies takes its part of the optimizer's state with it");
+    const char *other = o->shares ? "shares" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint" : NULL;
+    if (other)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .min_processes: set together with .%s, which is for a fixed number "
+                         "of ranks",
+                         other);
+    return TREK_OK;
+}
+
 /* Returns whether the graph's loader reads a stream: it is read in order, so that ranks cannot take windows of it. */
 static bool has_stream(const setup *s)
 {
@@ -320,6 +344,8 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
         status = check_average(o);
     if (status == TREK_OK)
         status = check_grain(o);
+    if (status == TREK_OK)
+        status = check_min_processes(o);
     if (status == TREK_OK)
         status = check_shares(o);
     return status == TREK_OK && o->optimizer.klass ? trek_optimizer_spec_check(&o->optimizer) : status;
@@ -518,6 +544,22 @@ static trek_status agree_on_options(setup *s, trek_status own)
     return own == TREK_OK ? trek_job_products_choose(stepper->job.comm) : own;
 }
 
+/* Makes the job able to go on without some of its processes. All processes have agreed on the options. */
+static trek_status outlive(setup *s)
+{
+    int least = s->opts.min_processes, processes = trek_comm_world_size(s->comm);
+    if (least > processes)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: %d; must be 0 to %d, the number of processes", least,
+                         processes);
+    if (has_stream(s))
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set, with a loader over a stream, whose samples "
+                                               "cannot be read again when the process that had them has died");
+    if (!s->comm || least == 0)
+        return TREK_OK;
+    const trek_workload_opts workload = workload_opts(s);
+    return trek_survivors_begin(trek_graph_ranks(s->graph), &workload, least);
+}
+
 /* --- the line in the log ----------------------------------------------------------------------------- */
 
 typedef struct inexact {
@@ -659,6 +701,8 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         status = trek_job_products_fix(s->comm);
     if (status == TREK_OK && s->chooses_grain)
         status = trek_grains_choose(trek_graph_ranks(graph));
+    if (status == TREK_OK && s->opts.min_processes > 0)
+        status = outlive(s);
     if (status == TREK_OK)
         log_setup(s);
     else if (s->moved)
@@ -687,24 +731,33 @@ static trek_status part_of_mean(const trek_graph *graph, trek_var *loss, double 
     return trek_error_status();
 }
 
+/* Adds the parts of all processes. */
+static trek_status sum_parts(trek_step *s, trek_status own, const double *part, double *sum)
+{
+    trek_status status = trek_replica_agree(s->job.comm, own, "trainer_mean");
+    if (status == TREK_OK)
+        status = trek_comm_run(s->job.comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
+                                                              .dtype = TREK_F64, .count = 2, .in = part, .out = sum });
+    return status == TREK_OK ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : status;
+}
+
 double trek_trainer_mean(trek_graph *graph, trek_var *loss)
 {
     if (!graph) {
         trek_fail_missing("trainer_mean", "graph");
         return NAN;
     }
-    double part[2] = { 0 };
-    const trek_step *s = trek_graph_ranks(graph);
-    trek_comm *comm = s ? s->job.comm : NULL;
-    trek_status status = part_of_mean(graph, loss, part);
-    if (!comm)
-        return status == TREK_OK && part[1] > 0 ? trek_var_item(loss) : status == TREK_OK ? 0 : (double)NAN;
-    status = trek_replica_agree(comm, status, "trainer_mean");
+    double part[2] = { 0 }, sum[2];
+    trek_step *s = trek_graph_ranks(graph);
+    trek_status own = part_of_mean(graph, loss, part), status;
+    if (!s || !s->job.comm)
+        return own == TREK_OK && part[1] > 0 ? trek_var_item(loss) : own == TREK_OK ? 0 : (double)NAN;
+    do
+        status = sum_parts(s, own, part, sum);
+    while (status != TREK_OK && trek_survivors_go_on(s, &status));
     if (status == TREK_OK)
-        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_F64,
-                                                       .count = 2,
-                                                       .in = part, .out = part });
-    return status != TREK_OK ? (double)NAN : part[1] > 0 ? part[0] / part[1] : 0;
+        status = trek_survivors_after_commit(s);
+    return status != TREK_OK ? (double)NAN : sum[1] > 0 ? sum[0] / sum[1] : 0;
 }
 
 trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *workload)

@@ -77,6 +77,16 @@ typedef enum trek_average {
  * third rank decides which of them was wrong; trek_trainer_audit counts. The step is made as if nothing had been found. Streams
  * cannot be audited: the first step that would fails with UNSUPPORTED.
  *
+ * min_processes: if processes of the job die, also in the middle of a step, the others compute what died with them, and go on.
+ * Functions of the trainer do not fail, and parameters have the bits of a job in which nobody died. trek_graph_world_size tells
+ * how many ranks are left. docs/same-bits.md says more.
+ * - It has no effect in a job of one process.
+ * - If fewer processes are left, trek_graph_train_batch or trek_graph_step fails with PEER in all of them.
+ * - A communicator of the program's own has ended, too. trek_comm_init returns the one of those that are left.
+ * - trek_graph_reduce fails with UNSUPPORTED.
+ * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shard_optimizer, shares, plan or
+ *   speed_hint, with a loader over a stream, and over MPI, which ends with the first process that dies.
+ *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
  * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give
  * the same value.
@@ -105,6 +115,9 @@ typedef struct trek_trainer_opts {
     /* With .grain and several ranks, the share of all grains whose gradients a second rank computes again, 0 to 1 (see above).
      * Default 0: none. */
     double audit;
+    /* With grain: a job goes on while at least this number of its processes is left, with the same bits (see above). Default 0:
+     * the death of a process is an error in the others. */
+    int min_processes;
     double max_grad_norm;          /* clips the 2-norm of all gradients; TREK_OFF: no clipping; default: the graph's limit */
     double max_grad_value;         /* clips each element of the gradients; TREK_OFF: no clipping; default: the graph's limit */
     trek_amp_opts amp;             /* mixed precision, see trek_graph_set_amp; default: that of the graph */

@@ -23,6 +23,9 @@
 #include "distributed/team/step.h"
 #include "tensor/binned.h"
 
+/* Sums of processes are added in pieces of at most this many elements, a multiple of TREK_BINNED_BLOCK. */
+#define TREK_GRAIN_PIECE ((int64_t)1 << 20)
+
 /* The sums of a rank's gradients, for each part of its arena. */
 typedef struct trek_grain_sums {
     trek_binned parts[TREK_DTYPE_COUNT];
@@ -56,6 +59,7 @@ typedef struct trek_grains {
     int64_t size;            /* samples of a grain */
     trek_grain_sums *sums;   /* [local_ranks] */
     int32_t *bins;           /* of the part with the most blocks: those of all processes */
+    trek_tensor *piece[TREK_BINNED_DIGITS]; /* with several processes: room for sums over them (sums.c) */
 
     size_t *buffer_at;       /* [buffers] where each is in what follows a record */
     size_t record_bytes;     /* of a record with its buffers */
@@ -68,7 +72,7 @@ typedef struct trek_grains {
     /* of a step */
     trek_grain_pass *pass;   /* [passes], those that went backward */
     int64_t passes, pass_room;
-    char *records;           /* of this process's grains since they were merged last */
+    char *records;           /* of this process's grains since gradients were read from the sums last */
     _Atomic int64_t n_records; /* ranks take places for theirs */
     int64_t n_room;
     double factor;           /* D / W */
@@ -113,8 +117,11 @@ trek_grain_record *trek_grains_new_record(trek_grains *grains);
 void trek_grains_keep_buffers(const trek_grains *grains, const trek_replica *replica, char *to);
 void trek_grains_put_buffers(const trek_grains *grains, const trek_replica *replica, const char *from);
 /* Merges the records of all processes: finds the factor of the step, and gives all ranks the merged buffers. It is a
- * collective. */
-trek_status trek_grains_merge(trek_step *s);
+ * collective. In a job that outlives some of its processes (job/survival.h), grains that died with a process are divided among
+ * the others first, which compute them by `run` (trek_grains_run). It may be called again until gradients have been read from the
+ * sums. */
+typedef trek_status (*trek_grains_run_fn)(trek_step *s, int64_t pass, const int64_t *numbers, int64_t n);
+trek_status trek_grains_merge(trek_step *s, trek_grains_run_fn run);
 
 /* sums.c */
 trek_status trek_grain_sums_make(trek_step *s);
@@ -128,5 +135,7 @@ void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
 /* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and
  * processes. The sums are of no use afterwards; trek_grains_reset empties them. */
 trek_status trek_grain_sums_read(trek_step *s, int rank);
+/* Sets the numbers in the arenas to zero when they are read from the sums again. Which parameters have gradients stays known. */
+trek_status trek_grains_clear_arenas(trek_step *s);
 
 #endif

@@ -8,6 +8,9 @@
 #include "autograd/var_internal.h"
 #include "distributed/grains/digests.h"
 #include "distributed/job/job_bytes.h"
+#include "distributed/job/survival.h"
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
 
 trek_grain_record *trek_grains_record(const trek_grains *g, int64_t k)
 {
@@ -150,17 +153,93 @@ static trek_status check_complete(const trek_grains *g, const grain_list *list)
     return TREK_OK;
 }
 
-trek_status trek_grains_merge(trek_step *s)
+/* --- grains that died with a process --- */
+
+typedef struct lost_grain {
+    int64_t pass, number;
+} lost_grain;
+
+typedef struct lost_grains {
+    lost_grain *list;
+    int n, room;
+} lost_grains;
+
+/* Finds the grains that have no record. What is there twice is found by check_complete. */
+static trek_status find_lost(const trek_grains *g, const grain_list *list, lost_grains *lost)
+{
+    int64_t at = 0;
+    trek_status status = TREK_OK;
+    for (int64_t pass = 0; pass < g->passes; pass++)
+        for (int64_t k = 0; k < trek_grains_count(g, g->pass[pass].rows) && status == TREK_OK; k++) {
+            while (at < list->n && (list->of[at]->pass < pass || (list->of[at]->pass == pass && list->of[at]->number < k)))
+                at++;
+            if (at < list->n && list->of[at]->pass == pass && list->of[at]->number == k)
+                continue;
+            status = trek_array_grow(&lost->list, &lost->room, lost->n + 1, sizeof *lost->list);
+            if (status == TREK_OK)
+                lost->list[lost->n++] = (lost_grain){ pass, k };
+        }
+    return status;
+}
+
+/* Every process takes every n-th of them. */
+static trek_status run_lost(trek_step *s, const lost_grains *lost, trek_grains_run_fn run)
+{
+    int64_t *numbers = trek_calloc((size_t)lost->n, sizeof *numbers);
+    trek_status status = numbers ? TREK_OK : TREK_ERR_MEMORY;
+    for (int64_t pass = 0; pass < s->grains->passes && status == TREK_OK; pass++) {
+        int64_t n = 0;
+        for (int k = s->job.process; k < lost->n; k += s->job.processes)
+            if (lost->list[k].pass == pass)
+                numbers[n++] = lost->list[k].number;
+        if (n > 0)
+            status = run(s, pass, numbers, n);
+    }
+    trek_free(numbers);
+    return status;
+}
+
+static void clear(grain_list *list)
+{
+    trek_free(list->of);
+    trek_job_bytes_clear(&list->all);
+    *list = (grain_list){ 0 };
+}
+
+/* Lists the records of all processes when no grain is missing any more. */
+static trek_status list_all(trek_step *s, grain_list *list, trek_grains_run_fn run)
+{
+    trek_status status = list_records(s, list);
+    for (bool again = s->job.survival != NULL; again && status == TREK_OK;) {
+        lost_grains lost = { 0 };
+        status = find_lost(s->grains, list, &lost);
+        again = lost.n > 0;
+        if (status == TREK_OK && again) {
+            trek_log_message(TREK_LOG_LEVEL_INFO, "job: %d grains of step %lld are computed again", lost.n,
+                             (long long)s->team->graph->settings.steps);
+            clear(list);
+            status = run_lost(s, &lost, run);
+        }
+        trek_free(lost.list);
+        if (status == TREK_OK && again)
+            status = list_records(s, list);
+    }
+    return status;
+}
+
+trek_status trek_grains_merge(trek_step *s, trek_grains_run_fn run)
 {
     trek_grains *g = s->grains;
     grain_list list = { 0 };
     double weight = 0;
-    trek_status status = list_records(s, &list);
+    trek_status status = list_all(s, &list, run);
     if (status == TREK_OK && list.n > TREK_BINNED_MOST)
         status = trek_fail(TREK_ERR_UNSUPPORTED, "graph_step: .grain: %lld grains in a step; at most %d are possible",
                            (long long)list.n, TREK_BINNED_MOST);
     if (status == TREK_OK)
         status = check_complete(g, &list);
+    if (list.n > 0) /* also when a step is made again */
+        trek_digests_reset(s);
     for (int64_t k = 0; k < list.n && status == TREK_OK; k++) {
         weight += list.of[k]->weight;
         trek_digests_add(g->digests, list.of[k]);
@@ -170,8 +249,8 @@ trek_status trek_grains_merge(trek_step *s)
         g->pending = true;
         status = merge_buffers(s, &list);
     }
-    g->n_records = 0;
-    trek_free(list.of);
-    trek_job_bytes_clear(&list.all);
+    if (trek_job_is_alone(&s->job)) /* buffers were merged in them */
+        g->n_records = 0;
+    clear(&list);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "distributed/control/control.h"
+#include "distributed/job/survival.h"
 #include "tensor/memory_internal.h"
 #include "tensor/rank_context.h"
 
@@ -63,6 +64,7 @@ void trek_job_end(trek_job *job)
         trek_free(job->process_ranks);
     trek_free(job->members);
     trek_free(job->devices);
+    trek_survival_end(job);
     trek_comm_free(&job->comm);
     trek_job_begin(job, NULL, 0, 0);
 }

@@ -18,6 +18,7 @@ typedef struct trek_job {
     bool mixed;              /* it has ranks on CPUs and on GPUs */
     struct rank_device *devices; /* [world_size] of all ranks (rank_devices.c) */
     struct trek_job_member *members; /* [processes] what each has said when they met; NULL in a job of one */
+    struct trek_survival *survival; /* what a job that outlives some of its processes needs (survival.h); NULL: it does not */
 } trek_job;
 
 /* What the processes say of themselves when they meet first. */

@@ -15,6 +15,7 @@
 #include "distributed/comm/nccl.h"
 #include "distributed/control/control.h"
 #include "distributed/job/agreement.h"
+#include "distributed/job/survival.h"
 #include "distributed/reduce/overlap.h"
 #include "distributed/stop_internal.h"
 #include "distributed/system/system.h"
@@ -438,6 +439,15 @@ trek_status trek_job_sync_flags(trek_step *s)
 
 /* --- beginning ---------------------------------------------------------------------------- */
 
+static void free_rooms(trek_step *s)
+{
+    trek_free(s->own_message);
+    trek_free(s->messages);
+    trek_free(s->votes);
+    s->own_message = s->messages = NULL;
+    s->votes = NULL;
+}
+
 trek_status trek_job_sync_copy_optimizer(trek_step *s, const trek_optimizer_snapshot *snapshot)
 {
     trek_text text = { 0 };
@@ -452,8 +462,9 @@ trek_status trek_job_sync_copy_optimizer(trek_step *s, const trek_optimizer_snap
     return status;
 }
 
-static trek_status make_rooms(trek_step *s)
+trek_status trek_job_sync_make_rooms(trek_step *s)
 {
+    free_rooms(s);
     s->own_message = trek_calloc(1, message_bytes(s));
     s->messages = trek_calloc((size_t)s->job.processes, message_bytes(s));
     s->votes = trek_calloc((size_t)s->job.processes, sizeof *s->votes);
@@ -476,7 +487,7 @@ trek_status trek_job_sync_begin(trek_step *s)
         status = trek_job_meet(&s->job, &own, &gpus);
     if (status == TREK_OK && gpus)
         status = trek_comm_nccl_join(s->job.comm, arena->device);
-    return status == TREK_OK ? make_rooms(s) : status;
+    return status == TREK_OK ? trek_job_sync_make_rooms(s) : status;
 }
 
 /* --- how processes divide a batch: loaders ask for it ---------------------------------------- */
@@ -538,7 +549,7 @@ static void take_shares(const trek_step *s)
 
 void trek_job_sync_publish(trek_step *s)
 {
-    if (trek_job_is_alone(&s->job))
+    if (trek_job_is_alone(&s->job) || (s->job.survival && s->job.survival->held > 0))
         return;
     trek_lock_acquire(&division()->lock);
     if (!s->divides) {
@@ -578,7 +589,5 @@ void trek_job_sync_end(trek_step *s)
     if (trek_job_has_others(&s->job))
         trek_rank_sums_set_comm(trek_ranks_sums(s->team->ranks), NULL);
     withdraw(s);
-    trek_free(s->own_message);
-    trek_free(s->messages);
-    trek_free(s->votes);
+    free_rooms(s);
 }

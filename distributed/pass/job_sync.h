@@ -39,11 +39,14 @@ trek_status trek_job_sync_flags(trek_step *s);
  * optimizers differ. */
 trek_status trek_job_sync_copy_optimizer(trek_step *s, const trek_optimizer_snapshot *snapshot);
 
+/* Makes room for the messages of the job's processes. */
+trek_status trek_job_sync_make_rooms(trek_step *s);
 /* Returns whether all processes made the last pass that was announced. */
 bool trek_job_sync_all_made(const trek_step *s);
 /* Writes where the part of each process begins, if `total` samples are divided now; first: [processes + 1]. */
 void trek_job_sync_division(int64_t total, int64_t *first);
-/* Makes the current shares those by which loaders divide batches among the processes. */
+/* Makes the current shares those by which loaders divide batches among the processes. After a death they remain what they were
+ * for a while (job/survival.h). */
 void trek_job_sync_publish(trek_step *s);
 
 #endif

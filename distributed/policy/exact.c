@@ -9,8 +9,10 @@
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
+#include "distributed/pass/survivors.h"
 #include "distributed/policy/exact.h"
 #include "distributed/policy/audit.h"
+#include "distributed/policy/grain_pass.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/overlap.h"
@@ -28,8 +30,10 @@ static trek_status merge_grains(trek_step *s)
 {
     trek_status status = trek_grains_audit(s, TREK_OK);
     if (status == TREK_OK)
-        status = trek_grains_merge(s);
-    if (status != TREK_OK)
+        status = trek_grains_merge(s, trek_grains_run);
+    if (status == TREK_OK)
+        trek_ranks_note_gradients(s); /* grains may have been computed that have others */
+    else if (!trek_survival_may(&s->job, status))
         trek_job_abort(&s->job, "a process cannot merge its grains"); /* the others are about to enter the reduction */
     return status;
 }
@@ -77,6 +81,10 @@ static trek_status meet(trek_step *s, trek_status own, bool update)
 
 trek_status trek_ranks_reduce(trek_step *s)
 {
+    if (s->job.survival)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "graph_reduce: graph: it is trained with .min_processes, where gradients are complete "
+                         "only within trek_graph_step; call that");
     trek_job_say(&s->job, "reduce", true);
     trek_ranks_note_gradients(s);
     trek_team_follow_flags(s->team);
@@ -150,6 +158,16 @@ void trek_ranks_count_step(trek_step *s)
     trek_rank_here.rng_draw = 0;
 }
 
+/* If the step has failed because a process has died, and those that are left make it again, prepares for that. */
+static bool begin_again(trek_step *s, trek_status *status)
+{
+    if (!trek_survivors_go_on(s, status))
+        return false;
+    if (s->grains) /* their gradients are in the sums */
+        *status = trek_grains_clear_arenas(s);
+    return *status == TREK_OK;
+}
+
 trek_status trek_ranks_step(trek_step *s)
 {
     trek_status status = trek_error_status();
@@ -157,14 +175,17 @@ trek_status trek_ranks_step(trek_step *s)
         status =
             trek_fail(TREK_ERR_STATE,
                       "graph_step: the graph has no optimizer; call trek_graph_set_optimizer or give one to trek_trainer_setup");
-    trek_step_call call = { .s = s, .update = true, .kind = trek_ranks_sharded_kind(s) };
+    trek_step_call call;
     int64_t start = trek_trace_enter("sync");
     trek_job_say(&s->job, "step", true);
-    if (status == TREK_OK)
-        status = prepare(s);
-    status = meet(s, status, true);
-    if (status == TREK_OK)
-        status = trek_ranks_run_step(&call);
+    do {
+        call = (trek_step_call){ .s = s, .update = true, .kind = trek_ranks_sharded_kind(s) };
+        if (status == TREK_OK)
+            status = prepare(s);
+        status = meet(s, status, true);
+        if (status == TREK_OK)
+            status = trek_ranks_run_step(&call);
+    } while (status != TREK_OK && begin_again(s, &status));
     trek_trace_end("sync", start, s->team->graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s, &call.decided);
@@ -178,7 +199,7 @@ trek_status trek_ranks_step(trek_step *s)
         trek_step_merged(s);
     trek_ranks_reset(s);
     trek_ranks_count_step(s);
-    return TREK_OK;
+    return trek_survivors_after_commit(s);
 }
 
 const trek_step_policy trek_exact_policy = {

@@ -229,6 +229,15 @@ static int64_t next_of_list(trek_grain_call *c, int rank)
     return k < list->n ? list->numbers[k] : -1;
 }
 
+trek_status trek_grain_call_run_list(trek_grain_call *c, const int64_t *numbers, int64_t n)
+{
+    grain_list list = { .numbers = numbers, .n = n };
+    c->next = next_of_list;
+    c->source = &list;
+    trek_status status = trek_grains_reserve(c->s->grains, n);
+    return status == TREK_OK ? trek_grain_call_run(c) : status;
+}
+
 static trek_status check_list(const trek_grains *g, int64_t pass, const int64_t *numbers, int64_t n)
 {
     if (pass < 0 || pass >= g->passes)
@@ -247,14 +256,11 @@ trek_status trek_grains_run(trek_step *s, int64_t pass, const int64_t *numbers, 
     trek_status status = check_list(g, pass, numbers, n);
     if (status != TREK_OK)
         return status;
-    grain_list list = { .numbers = numbers, .n = n };
-    trek_grain_call c = { .s = s, .pass = &g->pass[pass], .pass_number = pass, .next = next_of_list, .source = &list };
+    trek_grain_call c = { .s = s, .pass = &g->pass[pass], .pass_number = pass };
     uint64_t rng_draw = trek_rank_here.rng_draw;
     status = trek_grain_call_begin(&c);
     if (status == TREK_OK)
-        status = trek_grains_reserve(g, n);
-    if (status == TREK_OK)
-        status = trek_grain_call_run(&c);
+        status = trek_grain_call_run_list(&c, numbers, n);
     trek_rank_here.rng_draw = rng_draw;
     for (int r = 0; r < s->team->local_ranks && status == TREK_OK; r++) {
         s->team->replicas[r].samples += c.pass->training ? c.rows[r] : 0;

@@ -31,6 +31,8 @@ typedef struct trek_grain_call {
 trek_status trek_grain_call_begin(trek_grain_call *call);
 /* Runs what `next` gives, on all ranks. The buffers of all ranks are then those of the step's beginning again. */
 trek_status trek_grain_call_run(trek_grain_call *call);
+/* The same with n grains of the batch of all processes, those in `numbers`; it replaces `next`. Fails also with MEMORY. */
+trek_status trek_grain_call_run_list(trek_grain_call *call, const int64_t *numbers, int64_t n);
 /* Gives the graph what training functions have recorded, in the order of grains. */
 trek_status trek_grain_call_give_recorded(trek_grain_call *call);
 void trek_grain_call_end(trek_grain_call *call);

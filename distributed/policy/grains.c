@@ -16,6 +16,7 @@
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
+#include "distributed/pass/survivors.h"
 #include "distributed/policy/exact.h"
 #include "distributed/policy/grain_pass.h"
 #include "distributed/policy/policies.h"
@@ -54,7 +55,7 @@ typedef struct grain_pass {
 /* --- handing out ---------------------------------------------------------------------------- */
 
 /* Takes grains from the counter. Returns how many, from *first on. */
-static int64_t take(grain_source *c, const rank_grains *of, int64_t *first)
+static int64_t take_some(grain_source *c, const rank_grains *of, int64_t *first)
 {
     int64_t n;
     *first = atomic_load_explicit(&c->next, memory_order_relaxed);
@@ -70,7 +71,7 @@ static int64_t next_of_counter(trek_grain_call *call, int rank)
 {
     grain_source *c = call->source;
     rank_grains *of = &c->of[rank];
-    if (of->n == 0 && (of->n = take(c, of, &of->first)) == 0)
+    if (of->n == 0 && (of->n = take_some(c, of, &of->first)) == 0)
         return -1;
     of->n--;
     return of->first++;
@@ -179,6 +180,11 @@ static trek_status check(const grain_pass *c)
                          "in a step, so use trek_graph_train(graph, false), or gradients");
     if (!c->pass.backward)
         return TREK_OK;
+    if (c->s->job.survival && !c->pass.joint)
+        return trek_fail(
+            TREK_ERR_UNSUPPORTED,
+            "graph_train_batch: batch: its loader gives each process batches of its own; with .min_processes it must "
+            "divide each batch, so that the others can compute what dies with a process");
     if (c->s->state.phase == TREK_STEP_FOLDED || c->grains->broken)
         return trek_fail(TREK_ERR_STATE, "graph_train_batch: graph: %s; call %s first",
                          c->grains->broken ? "some of its gradients could not be computed or summed"
@@ -190,27 +196,67 @@ static trek_status check(const grain_pass *c)
     return TREK_OK;
 }
 
-/* Gives all processes the losses and weights of all grains: every number is that of one process, and zero in the others. */
-static trek_status join_losses(grain_pass *c, double *recorded)
+/* What the processes tell each other of their grains at the end of a pass; nothing of the call changes before all have it. */
+typedef struct grain_join {
+    int64_t n;               /* grains of the batch */
+    double *losses;          /* [2n] of each grain, and its weight: every number is that of one process, and zero in the others */
+    double *runs;            /* [n] how many processes have run it */
+    double *recorded;        /* [1] whether training functions have recorded anything */
+    job_bytes texts;         /* of each process: what they have recorded */
+} grain_join;
+
+static trek_status join_losses(grain_pass *c, grain_join *j)
 {
-    int64_t n = trek_grains_count(c->grains, c->pass.rows);
-    double *values = trek_calloc((size_t)n + 1, 2 * sizeof *values);
-    if (!values) {
-        trek_job_abort(&c->s->job, "a process has no memory for the losses of grains");
-        return TREK_ERR_MEMORY;
+    const trek_grains *g = c->grains;
+    memset(j->losses, 0, (size_t)(3 * j->n + 1) * sizeof *j->losses);
+    for (int64_t k = 0; k < g->n_records; k++)
+        if (trek_grains_record(g, k)->pass == c->call.pass_number)
+            j->runs[trek_grains_record(g, k)->number]++;
+    for (int64_t k = 0; k < j->n; k++) {
+        j->losses[2 * k] = c->call.sums[k].loss;
+        j->losses[2 * k + 1] = c->call.sums[k].weight;
+        *j->recorded += (double)c->call.recorded[k].length + c->call.recorded[k].failed;
     }
-    for (int64_t k = 0; k < n; k++) {
-        values[2 * k] = c->call.sums[k].loss;
-        values[2 * k + 1] = c->call.sums[k].weight;
-        values[2 * n] += (double)c->call.recorded[k].length + c->call.recorded[k].failed;
+    return trek_job_reduce(&c->s->job, j->losses, 3 * j->n + 1, TREK_F64, TREK_REDUCTION_SUM);
+}
+
+/* The processes that are left divide the grains that died with others. *any: there were some. */
+static trek_status run_lost(grain_pass *c, const grain_join *j, bool *any)
+{
+    int64_t lost = 0, n = 0, *own = c->s->job.survival ? trek_calloc((size_t)j->n, sizeof *own) : NULL;
+    *any = false;
+    if (!own)
+        return c->s->job.survival ? TREK_ERR_MEMORY : TREK_OK;
+    for (int64_t k = 0; k < j->n; k++)
+        if (j->runs[k] == 0 && lost++ % c->s->job.processes == c->s->job.process)
+            own[n++] = k;
+    *any = lost > 0;
+    if (lost > 0)
+        trek_log_message(TREK_LOG_LEVEL_INFO, "job: %lld grains of step %lld are computed by those that are left",
+                         (long long)lost,
+                         (long long)c->s->team->graph->settings.steps);
+    uint64_t rng_draw = trek_rank_here.rng_draw;
+    trek_status status = n > 0 ? trek_grain_call_run_list(&c->call, own, n) : TREK_OK;
+    trek_rank_here.rng_draw = rng_draw;
+    trek_free(own);
+    return status;
+}
+
+/* What training functions have recorded goes to process 0, which adds it up in the order of grains. */
+static trek_status gather_recorded(const grain_pass *c, grain_join *j)
+{
+    trek_text text = { 0 };
+    for (int64_t k = 0; k < j->n; k++) {
+        int64_t head[2] = { k, (int64_t)c->call.recorded[k].length };
+        text.failed |= c->call.recorded[k].failed;
+        if (head[1] == 0)
+            continue;
+        trek_text_bytes(&text, (const char *)head, sizeof head);
+        trek_text_bytes(&text, c->call.recorded[k].data, c->call.recorded[k].length);
     }
-    trek_status status = trek_job_reduce(&c->s->job, values, 2 * n + 1, TREK_F64, TREK_REDUCTION_SUM);
-    for (int64_t k = 0; k < n && status == TREK_OK; k++) {
-        c->call.sums[k].loss = values[2 * k];
-        c->call.sums[k].weight = values[2 * k + 1];
-    }
-    *recorded = values[2 * n];
-    trek_free(values);
+    trek_status status = trek_job_bytes_gather(c->s->job.comm, text.failed ? NULL : text.data, (int64_t)text.length,
+                                               text.failed ? TREK_ERR_MEMORY : TREK_OK, "what it has recorded", &j->texts);
+    trek_text_clear(&text);
     return status;
 }
 
@@ -229,58 +275,87 @@ static trek_status sort_recorded(grain_pass *c, const char *bytes, int64_t lengt
     return TREK_OK;
 }
 
-/* What training functions have recorded goes to process 0, which adds it up in the order of grains. */
-static trek_status join_recorded(grain_pass *c)
+/* Called when all have everything. */
+static trek_status take(grain_pass *c, const grain_join *j)
 {
-    int64_t n = trek_grains_count(c->grains, c->pass.rows);
-    trek_text text = { 0 };
-    job_bytes all = { 0 };
-    for (int64_t k = 0; k < n; k++) {
-        int64_t head[2] = { k, (int64_t)c->call.recorded[k].length };
-        text.failed |= c->call.recorded[k].failed;
-        if (head[1] == 0)
-            continue;
-        trek_text_bytes(&text, (const char *)head, sizeof head);
-        trek_text_bytes(&text, c->call.recorded[k].data, c->call.recorded[k].length);
+    trek_status status = TREK_OK;
+    for (int64_t k = 0; k < j->n; k++) {
+        c->call.sums[k].loss = j->losses[2 * k];
+        c->call.sums[k].weight = j->losses[2 * k + 1];
         trek_text_clear(&c->call.recorded[k]);
     }
-    trek_status status = trek_job_bytes_gather(c->s->job.comm, text.failed ? NULL : text.data, (int64_t)text.length,
-                                               text.failed ? TREK_ERR_MEMORY : TREK_OK, "what it has recorded", &all);
-    for (int p = 0; p < c->s->job.processes && status == TREK_OK && c->s->job.process == 0; p++)
-        status = sort_recorded(c, all.bytes + (size_t)p * all.room, all.lengths[p]);
-    trek_job_bytes_clear(&all);
-    trek_text_clear(&text);
+    for (int p = 0; p < c->s->job.processes && j->texts.bytes && status == TREK_OK && c->s->job.process == 0; p++)
+        status = sort_recorded(c, j->texts.bytes + (size_t)p * j->texts.room, j->texts.lengths[p]);
     return status;
+}
+
+static trek_status join_with(grain_pass *c, grain_join *j)
+{
+    trek_status status;
+    bool lost = false;
+    do {
+        status = join_losses(c, j);
+        if (status == TREK_OK)
+            status = run_lost(c, j, &lost);
+    } while (status == TREK_OK && lost);
+    if (status == TREK_OK && *j->recorded > 0)
+        status = gather_recorded(c, j);
+    if (status == TREK_OK)
+        status = trek_survival_commit(&c->s->job, c->s->team->graph->settings.steps);
+    return status == TREK_OK ? take(c, j) : status;
 }
 
 /* All processes get what the grains of all have given besides gradients. */
 static trek_status join(grain_pass *c)
 {
-    double recorded = 0;
+    grain_join j = { .n = trek_grains_count(c->grains, c->pass.rows) };
     if (!trek_job_sync_all_made(c->s))
         return trek_fail(TREK_ERR_STATE,
                          "graph_train_batch: graph: another process is in its step already; in grains (.grain) all "
                          "processes train on the same batches");
-    trek_status status = join_losses(c, &recorded);
-    return status == TREK_OK && recorded > 0 ? join_recorded(c) : status;
+    j.losses = trek_calloc((size_t)(3 * j.n + 1), sizeof *j.losses);
+    if (!j.losses) {
+        trek_job_abort(&c->s->job, "a process has no memory for the losses of grains");
+        return TREK_ERR_MEMORY;
+    }
+    j.runs = j.losses + 2 * j.n;
+    j.recorded = j.losses + 3 * j.n;
+    trek_status status = join_with(c, &j);
+    trek_job_bytes_clear(&j.texts);
+    trek_free(j.losses);
+    return status;
 }
 
-/* Called after all ranks' grains: counts samples and draws, and tells the other processes. */
-static trek_status count(grain_pass *c)
+/* Tells the other processes of the pass. If some of them die, those that are left do it again. */
+static trek_status tell(grain_pass *c)
 {
     trek_step *s = c->s;
     double weight = 0, total;
-    for (int r = 0; r < s->team->local_ranks; r++) {
+    trek_status status = TREK_OK;
+    for (int64_t k = 0; k < trek_grains_count(c->grains, c->pass.rows); k++)
+        weight += c->call.sums[k].weight;
+    do {
+        status = c->pass.backward ? trek_job_sync_pass(s, weight, &total, NULL) : TREK_OK;
+        if (status == TREK_OK && c->pass.joint && trek_job_has_others(&s->job))
+            status = join(c);
+    } while (status != TREK_OK && trek_survivors_go_on(s, &status));
+    return status == TREK_OK && c->pass.joint ? trek_survivors_after_commit(s) : status;
+}
+
+/* Called after all ranks' grains: tells the other processes, and counts samples and draws. */
+static trek_status count(grain_pass *c)
+{
+    trek_step *s = c->s;
+    for (int r = 0; r < s->team->local_ranks; r++)
+        if (c->call.rng_draw[r] > trek_rank_here.rng_draw)
+            trek_rank_here.rng_draw = c->call.rng_draw[r];
+    trek_status status = tell(c);
+    for (int r = 0; r < s->team->local_ranks && status == TREK_OK; r++) {
         s->team->replicas[r].samples += c->pass.training ? c->call.rows[r] : 0;
         s->team->replicas[r].measured_rows += c->pass.backward ? c->call.rows[r] : 0;
         if (c->call.rng_draw[r] > trek_rank_here.rng_draw)
             trek_rank_here.rng_draw = c->call.rng_draw[r];
     }
-    for (int64_t k = 0; k < trek_grains_count(c->grains, c->pass.rows); k++)
-        weight += c->call.sums[k].weight;
-    trek_status status = c->pass.backward ? trek_job_sync_pass(s, weight, &total, NULL) : TREK_OK;
-    if (status == TREK_OK && c->pass.joint && trek_job_has_others(&s->job))
-        status = join(c);
     return status == TREK_OK ? trek_grain_call_give_recorded(&c->call) : status;
 }
 

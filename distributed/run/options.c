@@ -51,6 +51,8 @@ static trek_status check_trainer(const trek_run_opts *o)
         FAIL(".policy: %d; must be a value of trek_policy", (int)o->policy);
     if (t->grain != 0 && (o->policy != TREK_POLICY_SYNC || o->transport != TREK_TRANSPORT_DEVICE))
         FAIL(".trainer.grain: set without TREK_POLICY_SYNC and TREK_TRANSPORT_DEVICE, in which ranks make each step together");
+    if (t->min_processes != 0)
+        FAIL(".trainer.min_processes: %d; must be 0, since a run has .min_processes of its own", t->min_processes);
     if (o->policy == TREK_POLICY_SYNC && t->max_anchor > 0)
         FAIL(".trainer.max_anchor: set together with TREK_POLICY_SYNC; only the other policies have windows");
     if (o->policy != TREK_POLICY_SYNC && t->max_anchor == TREK_OFF)

@@ -36,6 +36,7 @@ static trek_status be_alone(trek_trainer_opts *t)
     t->shard_optimizer = false;
     t->comm = NULL;
     t->plan = NULL;
+    t->min_processes = 0;
     return TREK_OK;
 }
 

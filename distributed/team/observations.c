@@ -6,6 +6,7 @@
 
 #include "distributed/ddp.h"
 #include "distributed/job/job_bytes.h"
+#include "distributed/job/survival.h"
 #include "distributed/team/observations.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
@@ -181,6 +182,8 @@ static trek_status gather_processes(const trek_team *team, const trek_job *job, 
     trek_graph *graph = team->graph;
     job_bytes all = { 0 };
     trek_status status = exchange(team, job, own, &all);
+    if (status == TREK_OK) /* all have it, and need what they have recorded no more */
+        status = trek_survival_commit(job, graph->settings.steps);
     if (status == TREK_OK)
         trek_graph_each(graph, drop_recorded, NULL);
     for (int p = 0; status == TREK_OK && p < job->processes; p++)

@@ -118,6 +118,7 @@ enum { HAS = 1, TRAINS = 2 };
 trek_status trek_reducer_make_room(trek_reducer *r, int world_size)
 {
     r->message_bytes = (sizeof(reducer_message) + (size_t)r->n + 15) & ~(size_t)15;
+    trek_free(r->messages);
     r->messages = trek_calloc((size_t)world_size + 1, r->message_bytes);
     return r->messages ? TREK_OK : TREK_ERR_MEMORY;
 }

@@ -49,6 +49,7 @@ typedef struct trek_step {
     int64_t grain;           /* samples of a grain; 0: batches are not cut into grains */
     bool grain_chosen;       /* it was measured, so that a checkpoint may set another one */
     struct trek_grains *grains; /* then (distributed/grains/); otherwise NULL */
+    trek_workload_opts workload; /* in a job that outlives some of its processes: for the workload of those that are left */
     struct trek_averaging *averaging; /* of parameters instead of gradients (average.h); NULL: gradients are summed */
 
     trek_step_state state;

@@ -13,7 +13,7 @@ typedef struct scenario {
     void (*check)(void);
 } scenario;
 
-extern const scenario scenario_control, scenario_regroup, scenario_run;
+extern const scenario scenario_control, scenario_regroup, scenario_run, scenario_grains;
 
 /* --- scenario.c: what they share --- */
 

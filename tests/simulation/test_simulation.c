@@ -16,7 +16,7 @@
 #include "tensor/trace.h"
 #include "tests/simulation/scenario.h"
 
-static const scenario *const scenarios[] = { &scenario_control, &scenario_regroup, &scenario_run };
+static const scenario *const scenarios[] = { &scenario_control, &scenario_regroup, &scenario_run, &scenario_grains };
 enum { SCENARIOS = sizeof scenarios / sizeof scenarios[0] };
 
 typedef struct result {

@@ -279,7 +279,8 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
                                .accumulate = run->accumulate, .shard_optimizer = run->sharded && (run->ranks > 1 || run->comm),
                                .max_grad_norm = run->clipped ? 0.7 : 0,
                                .optimizer = optimizer_of(run->optimizer), .shares = run->shares, .n_shares = run->n_shares,
-                               .comm = run->comm, .max_anchor = TREK_OFF, .balance = run->shares ? 0 : TREK_OFF,
+                               .comm = run->comm, .min_processes = run->min_processes, .max_anchor = TREK_OFF,
+                               .balance = run->shares ? 0 : TREK_OFF,
                                .schedule = trek_cosine_lr(0.01, run->steps, 0.001),
                                .amp = { .dtype = run->autocast, .scaling = run->scaled ? 1 : TREK_OFF,
                                         .scaler = { .growth_interval = 2 } } };
@@ -361,7 +362,7 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             return false;
     }
     double recorded[2] = { 0 };
-    if (trek_graph_flush(graph) == TREK_OK) {
+    if (trek_graph_flush(graph) == TREK_OK && !run->unrecorded) {
         recorded[0] = trek_graph_latest(graph, "sum");
         recorded[1] = trek_graph_latest(graph, "mean");
     }
@@ -379,6 +380,7 @@ bool grain_train(const grain_run *run, grain_result *result)
     trek_seed(23);
     result->grain = graph && run->grain ? trek_graph_ranks(graph)->grain : 0;
     bool done = graph && train_epochs(run, graph, result) && add_state(run, graph, result);
+    result->world = graph ? trek_graph_world_size(graph) : 0;
     trek_graph_free(&graph);
     trek_loader_free(&loader);
     return done;

@@ -26,6 +26,8 @@ typedef struct grain_run {
     int holds;               /* k: process k - 1 stays in its first grain until no other one is left. It has one rank */
     bool slow;               /* grains take random times */
     struct trek_comm *comm;
+    bool unrecorded;         /* what was recorded is not part of the digest */
+    int min_processes;       /* with it: the job goes on while so many are left; 0: it does not outlive any */
 } grain_run;
 
 enum { GRAIN_MOST = 8192 };
@@ -34,6 +36,7 @@ typedef struct grain_result {
                               * what was recorded */
     double losses[64];
     int n_losses, n;
+    int world;               /* ranks at the end */
     int64_t grain;           /* samples of a grain */
     int64_t most_grains;     /* that this process ran in a step */
     double params[GRAIN_MOST]; /* and buffers */

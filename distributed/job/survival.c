@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Meeting those that are left, and what they agree on. */
+#include "distributed/job/survival.h"
+
+#include <string.h>
+
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
+
+trek_status trek_survival_begin(trek_job *job, uint64_t program, int least)
+{
+    trek_survival *survival = trek_calloc(1, sizeof *survival);
+    if (!survival) {
+        trek_comm_abort(job->comm, "a process has no memory to continue without others"); /* they wait for its rendezvous */
+        return TREK_ERR_MEMORY;
+    }
+    survival->least = least;
+    survival->regroup = trek_regroup_new(job->comm, program);
+    job->survival = survival;
+    return survival->regroup ? TREK_OK : trek_error_status();
+}
+
+void trek_survival_end(trek_job *job)
+{
+    trek_survival *survival = job->survival;
+    if (!survival)
+        return;
+    job->survival = NULL;
+    trek_regroup_free(&survival->regroup);
+    trek_comm_free(&survival->next);
+    trek_free(survival);
+}
+
+/* Returns the last group of the process. */
+static trek_comm *last_group(const trek_job *job) { return job->survival->next ? job->survival->next : job->comm; }
+
+bool trek_survival_may(const trek_job *job, trek_status status)
+{
+    bool died = status == TREK_ERR_PEER || status == TREK_ERR_TIMEOUT;
+    return died && job->survival && !job->survival->over && trek_regroup_may(last_group(job));
+}
+
+trek_survival_verdict trek_survival_decide(const trek_survivor *all, int n, const trek_survivor *own)
+{
+    bool ready = true;
+    for (int p = 0; p < n; p++) {
+        if (all[p].commits > own->commits) /* it has left the commit, so this one has come to it */
+            return TREK_SURVIVAL_GO_ON;
+        ready = ready && all[p].commits == own->commits && all[p].ready;
+    }
+    return ready ? TREK_SURVIVAL_GO_ON : TREK_SURVIVAL_AGAIN;
+}
+
+/* Names processes by their numbers in the job, because each group numbers its processes from 0. */
+static void say_who(const trek_survival *survival)
+{
+    const char *lost = trek_regroup_lost(survival->regroup);
+    bool many = strchr(lost, ',') != NULL;
+    int world = trek_comm_world_size(survival->next);
+    if (lost[0])
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "job: process%s %s of the job %s lost; %d continue%s", many ? "es" : "", lost,
+                         many ? "are" : "is", world, world == 1 ? "s" : "");
+}
+
+static trek_status fail_to_go_on(const char *reason)
+{
+    char why[TREK_ERROR_SIZE];
+    trek_status status;
+    trek_error_take(&status, why);
+    trek_error_clear();
+    return trek_fail(status, "%s; and the job cannot continue: %.400s", reason, why);
+}
+
+/* Forms the next group. */
+static trek_status regroup(const trek_job *job, const char *reason)
+{
+    trek_survival *survival = job->survival;
+    int64_t start = trek_trace_enter("regroup");
+    trek_error_clear();
+    trek_comm *next = trek_regroup_meet(survival->regroup, last_group(job), survival->least);
+    trek_trace_end("regroup", start, next ? trek_comm_world_size(next) : 0);
+    survival->over = !next;
+    if (!next)
+        return fail_to_go_on(reason);
+    trek_comm_free(&survival->next);
+    survival->next = next;
+    say_who(survival);
+    return TREK_OK;
+}
+
+static trek_status agree(trek_survival *survival, const trek_survivor *own, trek_survival_verdict *verdict)
+{
+    int n = trek_comm_world_size(survival->next);
+    trek_survivor *all = trek_calloc((size_t)n, sizeof *all);
+    if (!all) {
+        trek_comm_abort(survival->next, "a process has no memory to continue without others");
+        return TREK_ERR_MEMORY;
+    }
+    trek_status status = trek_comm_gather_bytes(survival->next, own, sizeof *own, all);
+    if (status == TREK_OK) {
+        *verdict = trek_survival_decide(all, n, own);
+        survival->held_next = 0;
+        for (int p = 0; p < n; p++)
+            if (all[p].steps + 1 > survival->held_next) /* somebody may have begun the step after these */
+                survival->held_next = all[p].steps + 1;
+    }
+    trek_free(all);
+    return status;
+}
+
+trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict)
+{
+    trek_survivor own = { .commits = job->survival->commits, .steps = steps, .ready = ready };
+    trek_status status;
+    do {
+        char reason[TREK_ERROR_SIZE];
+        trek_status why;
+        trek_error_take(&why, reason);
+        status = regroup(job, why != TREK_OK ? reason : "a process of the job has died");
+        if (status == TREK_OK)
+            status = agree(job->survival, &own, verdict);
+        else
+            return status;
+    } while (trek_survival_may(job, status));
+    return status;
+}
+
+trek_status trek_survival_commit(const trek_job *job, int64_t steps)
+{
+    trek_survival *survival = job->survival;
+    trek_survival_verdict verdict = TREK_SURVIVAL_GO_ON;
+    char here = 1, all[TREK_MAX_RANKS];
+    if (!survival)
+        return TREK_OK;
+    trek_status status = trek_comm_gather_bytes(job->comm, &here, sizeof here, all);
+    if (trek_survival_may(job, status))
+        status = trek_survival_meet(job, steps, true, &verdict);
+    survival->again = status == TREK_OK && verdict == TREK_SURVIVAL_AGAIN;
+    if (survival->again)
+        status = trek_fail(TREK_ERR_PEER, "job: a process has died before all were ready; the others begin again");
+    survival->commits += status == TREK_OK;
+    return status;
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The group of those that are left becomes the job's. */
+#include "distributed/pass/survivors.h"
+
+#include "distributed/grains/grains.h"
+#include "distributed/job/rank_devices.h"
+#include "distributed/pass/job_sync.h"
+#include "distributed/pass/shares.h"
+#include "graph/graph_internal.h"
+#include "tensor/trace.h"
+
+/* Begins a job with the new group, in the place of the last one. */
+static trek_status begin_job(trek_step *s)
+{
+    trek_survival *survival = s->job.survival;
+    const trek_job_member own = s->job.members[s->job.process];
+    trek_job next;
+    bool gpus;
+    trek_job_begin(&next, survival->next, s->team->local_ranks, s->team->kinds);
+    trek_status status = trek_job_is_ready(&next) ? TREK_OK : trek_error_status();
+    if (status != TREK_OK)
+        trek_comm_abort(survival->next, "a process has no memory to continue without others");
+    else
+        status = trek_job_meet(&next, &own, &gpus);
+    if (status == TREK_OK)
+        status = trek_ranks_list_devices(&next, s->team->ranks);
+    if (status != TREK_OK) {
+        trek_job_end(&next);
+        return status;
+    }
+    s->job.survival = NULL;
+    trek_job_end(&s->job);
+    s->job = next;
+    s->job.survival = survival;
+    trek_comm_free(&survival->next); /* the job has a handle of its own */
+    return TREK_OK;
+}
+
+/* Speeds are measured anew. All processes have the same workload again. */
+static trek_status begin_pace(trek_step *s)
+{
+    bool sites = s->pace.sites;
+    trek_pace_end(s);
+    s->pace.sites = sites;
+    trek_workload_opts opts = s->workload;
+    opts.unequal |= trek_ranks_devices_differ(&s->job, 0, s->job.world_size);
+    trek_status status = trek_pace_begin(s);
+    if (status == TREK_OK && !(s->pace.workload = trek_workload_new(s->job.world_size, &opts)))
+        status = trek_error_status();
+    return status;
+}
+
+/* Returns a hash of what all processes have in common, by which those that join are known. */
+static uint64_t program_of(const trek_step *s)
+{
+    char *graph = trek_team_describe_graph(s->team->graph);
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (const char *at = graph; at && *at; at++)
+        hash = (hash ^ (unsigned char)*at) * 1099511628211u;
+    trek_free(graph);
+    return hash;
+}
+
+trek_status trek_survivors_begin(trek_step *s, const trek_workload_opts *workload, int least)
+{
+    s->workload = *workload;
+    trek_shared_words_end(&s->grains->words); /* each process trains on its own part: who has which is not known of the dead */
+    return trek_survival_begin(&s->job, program_of(s), least);
+}
+
+static trek_status take_over(trek_step *s)
+{
+    trek_survival *survival = s->job.survival;
+    int64_t start = trek_trace_enter("take over");
+    trek_status status = begin_job(s);
+    if (status == TREK_OK) {
+        survival->held = survival->held_next;
+        status = trek_job_sync_make_rooms(s);
+        if (status == TREK_OK)
+            status = begin_pace(s);
+        if (status != TREK_OK)
+            trek_job_abort(&s->job, "a process has no memory to continue without others");
+    }
+    trek_trace_end("take over", start, s->job.processes);
+    return status;
+}
+
+bool trek_survivors_go_on(trek_step *s, trek_status *status)
+{
+    trek_survival *survival = s->job.survival;
+    trek_survival_verdict verdict = TREK_SURVIVAL_AGAIN;
+    int64_t steps = s->team->graph->settings.steps;
+    if (!survival || !(survival->again || trek_survival_may(&s->job, *status)))
+        return false;
+    do {
+        if (survival->again)
+            trek_error_clear();
+        *status = survival->again ? TREK_OK : trek_survival_meet(&s->job, steps, false, &verdict);
+        survival->again = false;
+        if (*status == TREK_OK &&
+            verdict == TREK_SURVIVAL_GO_ON) /* nobody can have left a commit that this one has not come to */
+            *status = trek_fail(TREK_ERR_STATE, "job: another process has gone on to step %lld without this one",
+                                (long long)steps);
+        if (*status == TREK_OK)
+            *status = take_over(s);
+    } while (trek_survival_may(&s->job, *status));
+    return *status == TREK_OK;
+}
+
+trek_status trek_survivors_after_commit(trek_step *s)
+{
+    trek_survival *survival = s->job.survival;
+    if (!survival)
+        return TREK_OK;
+    if (survival->held > 0 && s->team->graph->settings.steps >= survival->held) {
+        survival->held = 0;
+        trek_job_sync_publish(s);
+    }
+    trek_status status = survival->next ? take_over(s) : TREK_OK;
+    if (status != TREK_OK)
+        trek_survivors_go_on(s, &status);
+    return status;
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Real processes that train in grains and die: before and after every call in which they meet, in every span, in the middle of a
+ * grain, several of them, and while the others find each other. Those that are left end with the bits of one process that trains
+ * alone. */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "autograd/ops.h"
+#include "data/dataset.h"
+#include "distributed/comm/comm_internal.h"
+#include "distributed/comm/gloo/gloo.h"
+#include "distributed/run.h"
+#include "graph/flow.h"
+#include "graph/graph_loader.h"
+#include "tensor/trace.h"
+#include "tests/distributed/grains/grain_runs.h"
+#include "tests/support/processes.h"
+#include "tests/support/refused.h"
+#include "tests/support/support.h"
+#include "tests/support/unit.h"
+
+static grain_result result;
+static const part *mine;
+
+/* --- a process ------------------------------------------------------------------------------------------ */
+
+static int number_in(const char *text, const char *name, int unset)
+{
+    const char *at = strstr(text, name);
+    return at ? atoi(at + strlen(name)) : unset;
+}
+
+static void die(void) { kill(getpid(), SIGKILL); }
+
+/* "at=grain:3": it dies where this span begins for the third time, counted from 0. Spaces are "_". */
+static void enter(const char *name)
+{
+    static atomic_int times;
+    char word[64];
+    snprintf(word, sizeof word, "at=%s:", name);
+    for (char *c = word; *c; c++)
+        *c = *c == ' ' ? '_' : *c;
+    const char *at = strstr(mine->detail, word);
+    if (at && atomic_fetch_add(&times, 1) == atoi(at + strlen(word)))
+        die();
+}
+
+static void span(const char *name, int rank, int64_t start, int64_t end, int64_t detail, void *arg)
+{
+    (void)name, (void)rank, (void)start, (void)end, (void)detail, (void)arg;
+}
+
+static void event(const char *name, int rank, int64_t at, double value, void *arg)
+{
+    (void)name, (void)rank, (void)at, (void)value, (void)arg;
+}
+
+/* The first group's engine, whose calls are counted from the first one that comes in training. */
+static trek_comm_engine counted;
+static trek_status (*run_really)(trek_comm *comm, const trek_comm_call *call);
+static atomic_bool trains;
+static int calls;
+
+static trek_status run_counted(trek_comm *comm, const trek_comm_call *call)
+{
+    int number = atomic_load(&trains) ? calls++ : -1;
+    if (number >= 0 && number == number_in(mine->detail, "before=", -1))
+        die();
+    trek_status status = run_really(comm, call);
+    if (number >= 0 && number == number_in(mine->detail, "after=", -1))
+        die();
+    return status;
+}
+
+static void on_grain(const char *name)
+{
+    if (strcmp(name, "grain") == 0)
+        atomic_store(&trains, true);
+    enter(name);
+}
+
+static grain_run run_in(const char *text)
+{
+    return (grain_run){ .model = number_in(text, "model=", MLP), .grain = number_in(text, "grain=", 3),
+                        .ranks = number_in(text, "ranks=", 1), .separate = strstr(text, "separate") != NULL,
+                        .batch = number_in(text, "batch=", 20), .steps = number_in(text, "steps=", 4),
+                        .optimizer = number_in(text, "optimizer=", 0), .accumulate = number_in(text, "accumulate=", 0),
+                        .clipped = strstr(text, "clipped") != NULL, .scaled = strstr(text, "overflow=") != NULL,
+                        .overflow = number_in(text, "overflow=", 0), .unrecorded = true,
+                        .min_processes = number_in(text, "least=", 1) };
+}
+
+static int play(const part *me)
+{
+    static const trek_trace_sink sink = { .span = span, .event = event, .enter = on_grain };
+    mine = me;
+    grain_run run = run_in(me->detail);
+    run.ranks += me->process == 0 && strstr(me->detail, "uneven"); /* processes may have different numbers of ranks */
+    run.comm = trek_comm_init(&(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared", .rank = me->process,
+                                                .world_size = me->processes, .address = me->address, .port = me->port,
+                                                .token = "sesame", .deadline_s = 30 });
+    if (!run.comm)
+        return printf("%s\n", trek_error()), 1;
+    counted = *run.comm->engine;
+    run_really = counted.run;
+    counted.run = run_counted;
+    run.comm->engine = &counted;
+    atomic_store(&trek_trace_now, &sink);
+    bool good = grain_train(&run, &result);
+    atomic_store(&trek_trace_now, NULL);
+    if (good)
+        printf("digest %016" PRIx64 " ranks %d calls %d.\n", result.digest, result.world, calls);
+    else
+        printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
+    trek_error_clear();
+    trek_comm_free(&run.comm);
+    return good ? 0 : 1;
+}
+
+/* --- what is expected ------------------------------------------------------------------------------------- */
+
+static uint64_t digest_of(const char *detail)
+{
+    grain_run alone = run_in(detail);
+    alone.ranks = 1;
+    alone.separate = false;
+    alone.min_processes = 0;
+    if (!grain_train(&alone, &result))
+        fail_msg("%s: %s", detail, trek_error());
+    return result.digest;
+}
+
+static world w;
+
+/* Runs n processes. deaths[p]: when process p dies; NULL: it does not. All others must come to the digest, and know that `left`
+ * ranks are left. Returns how many calls process 0 has made in the first group. */
+static int expect(const char *detail, int n, const char *const *deaths, uint64_t digest, int left)
+{
+    char wanted[64], text[256];
+    int made = 0;
+    processes_init(&w, n);
+    for (int p = 0; p < n; p++) {
+        snprintf(text, sizeof text, "%s%s%s", detail, deaths[p] ? "," : "", deaths[p] ? deaths[p] : "");
+        processes_start(&w, p, "train", text);
+    }
+    processes_finish(&w, -1);
+    snprintf(wanted, sizeof wanted, "digest %016" PRIx64 " ranks %d calls", digest, left);
+    for (int p = 0; p < n; p++) {
+        bool died = deaths[p] != NULL;
+        const char *calls_made = strstr(w.text[p], "calls ");
+        made = p == 0 && calls_made ? atoi(calls_made + 6) : made;
+        if (died ? w.code[p] == -SIGKILL : w.code[p] == 0 && strstr(w.text[p], wanted))
+            continue;
+        processes_print(&w);
+        fail_msg("%s: process %d (%s) ended with %d, not with \"%s\"", detail, p, died ? deaths[p] : "lives", w.code[p], wanted);
+    }
+    return made;
+}
+
+/* --- tests -------------------------------------------------------------------------------------------------- */
+
+/* Every call of two steps, and both sides of it: rounds of messages, records, bins, digits, the commit. */
+static void one_dies_before_or_after_any_call(void **state)
+{
+    (void)state;
+    const char *detail = "model=1,steps=3,clipped", *nobody[3] = { 0 };
+    uint64_t digest = digest_of(detail);
+    int made = expect(detail, 3, nobody, digest, 3), every = test_short() ? 5 : 1;
+    assert_true(made > 12);
+    for (int k = 0; k < made; k++)
+        for (int after = 0; after < 2; after++) {
+            char when[32];
+            const char *deaths[3] = { 0 };
+            snprintf(when, sizeof when, "%s=%d", after ? "after" : "before", k);
+            deaths[(k + after) % 3] = when;
+            if ((2 * k + after) % every == 0 && !(after && k == made - 1)) /* after the last one it is done */
+                expect(detail, 3, deaths, digest, 2);
+        }
+}
+
+static void one_dies_in_any_span(void **state)
+{
+    (void)state;
+    static const char *const spans[] = { "at=grain:1", "at=sum_grain:4", "at=backward:3", "at=sync:1", "at=reduce:0",
+                                         "at=reduce_processes:2", "at=optimizer:1", "at=loader_wait:3" };
+    for (int k = 0; k < (int)(sizeof spans / sizeof *spans); k++) {
+        char detail[128];
+        const char *deaths[4] = { 0 };
+        snprintf(detail, sizeof detail, "model=%d,ranks=%d,optimizer=%d,steps=4%s", k % MODELS, 1 + k % 2, k % 4,
+                 k % 4 == 3 ? ",separate" : "");
+        deaths[k % 3] = spans[k];
+        expect(detail, 3, deaths, digest_of(detail), 2 * (1 + k % 2));
+    }
+}
+
+/* Two at once, one after the other, one while the others find each other, and all but one. */
+static void several_die(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *detail, *deaths[4];
+        int left;
+    } cases[] = {
+        { "model=0,steps=4", { NULL, "before=14", "before=14", NULL }, 2 },
+        { "model=1,steps=5", { "at=grain:1", NULL, "at=grain:5", NULL }, 2 },
+        { "model=2,steps=4", { NULL, "after=9", NULL, "at=regroup:0" }, 2 },
+        { "model=5,steps=4", { "at=regroup:0", "before=16", NULL, NULL }, 2 },
+        { "model=0,steps=5,ranks=2", { "at=grain:9", "at=regroup:1", "before=11", NULL }, 2 },
+        { "model=3,steps=5", { NULL, "at=take_over:0", "after=12", NULL }, 2 },
+    };
+    for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
+        expect(cases[k].detail, 4, cases[k].deaths, digest_of(cases[k].detail), cases[k].left);
+}
+
+/* Passes of a step that was cut short are several, losses overflow, and some processes have no grain at all. */
+static void options_do_not_change_that(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *detail, *deaths[3];
+        int left;
+    } cases[] = {
+        { "model=1,batch=7,accumulate=3,steps=4", { NULL, "at=grain:7", NULL }, 2 },
+        { "model=5,batch=12,accumulate=2,steps=4,clipped", { "before=13", NULL, NULL }, 2 },
+        { "model=0,overflow=3,steps=6", { NULL, NULL, "at=grain:6" }, 2 },
+        { "model=2,grain=9,steps=4", { NULL, "after=11", NULL }, 2 },
+        { "model=4,ranks=2,uneven,separate,steps=4", { NULL, "at=sum_grain:5", NULL }, 5 },
+    };
+    for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
+        expect(cases[k].detail, 3, cases[k].deaths, digest_of(cases[k].detail), cases[k].left);
+}
+
+static void over_gloo_too(void **state)
+{
+    (void)state;
+    char why[256];
+    if (!trek_comm_gloo_there(why, sizeof why))
+        skip();
+    expect("model=0,steps=4,gloo", 3, (const char *[]){ NULL, "before=14", NULL }, digest_of("model=0,steps=4"), 2);
+    expect("model=1,steps=4,gloo", 3, (const char *[]){ "at=grain:5", NULL, NULL }, digest_of("model=1,steps=4"), 2);
+}
+
+/* Moments and victims as they are drawn. TREK_TEST_DRAWS says how often. */
+static void drawn_deaths_do_not_show(void **state)
+{
+    (void)state;
+    static const char *const spans[] = { "grain", "sum_grain", "backward", "sync", "reduce", "optimizer", "regroup" };
+    const char *draws = getenv("TREK_TEST_DRAWS");
+    int n = draws ? atoi(draws) : test_short() ? 3 : 8;
+    for (int k = 0; k < n; k++) {
+        uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 900;
+        char detail[160], when[4][48];
+        const char *deaths[4] = { 0 };
+        int processes = 2 + (int)grain_drawn(&seed, 3), victims = 1 + (int)grain_drawn(&seed, (uint64_t)processes - 1);
+        snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,steps=%d,optimizer=%d,accumulate=%d%s%s",
+                 (int)grain_drawn(&seed, MODELS), 1 + (int)grain_drawn(&seed, 6), 6 + (int)grain_drawn(&seed, 20),
+                 4 + (int)grain_drawn(&seed, 3), (int)grain_drawn(&seed, 4), (int)grain_drawn(&seed, 3),
+                 grain_drawn(&seed, 2) ? ",clipped" : "", grain_drawn(&seed, 2) ? ",separate" : "");
+        for (int v = 0; v < victims; v++) {
+            if (grain_drawn(&seed, 2))
+                snprintf(when[v], sizeof when[v], "%s=%d", grain_drawn(&seed, 2) ? "before" : "after",
+                         (int)grain_drawn(&seed, 30));
+            else
+                snprintf(when[v], sizeof when[v], "at=%s:%d", spans[grain_drawn(&seed, 6)], (int)grain_drawn(&seed, 3));
+            deaths[v] = when[v];
+        }
+        uint64_t digest = digest_of(detail);
+        processes_init(&w, processes);
+        for (int p = 0; p < processes; p++) { /* not every moment comes */
+            char text[256];
+            snprintf(text, sizeof text, "%s%s%s", detail, deaths[p] ? "," : "", deaths[p] ? deaths[p] : "");
+            processes_start(&w, p, "train", text);
+        }
+        processes_finish(&w, -1);
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "digest %016" PRIx64 " ranks", digest);
+        for (int p = 0; p < processes; p++)
+            if (w.code[p] != -SIGKILL && (w.code[p] != 0 || !strstr(w.text[p], wanted))) {
+                processes_print(&w);
+                fail_msg("draw %d (%s): process %d of %d ended with %d, not with %s", k, detail, p, processes, w.code[p], wanted);
+            }
+    }
+}
+
+/* Fewer than .min_processes: an error in all that are left, which names the dead one. */
+static void too_few_are_left(void **state)
+{
+    (void)state;
+    processes_init(&w, 3);
+    for (int p = 0; p < 3; p++)
+        processes_start(&w, p, "train", p == 1 ? "model=0,least=3,at=grain:4" : "model=0,least=3");
+    processes_finish(&w, -1);
+    for (int p = 0; p < 3; p += 2) {
+        bool told = w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_PEER: ") && strstr(w.text[p], "process 1") &&
+                    strstr(w.text[p], ".min_processes is 3");
+        if (!told)
+            processes_print(&w);
+        assert_true(told);
+    }
+}
+
+/* --- what is refused --------------------------------------------------------------------------------------- */
+
+static void setup_with(const trek_trainer_opts *opts)
+{
+    int model = MLP;
+    trek_graph *graph = grain_build(trek_cpu(0), &model);
+    assert_int_not_equal(trek_trainer_setup(graph, opts), TREK_OK);
+    trek_graph_free(&graph);
+}
+
+static trek_var *run_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)arg;
+    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
+}
+
+static void what_it_cannot_do_is_refused(void **state)
+{
+    (void)state;
+    double shares[2] = { 1, 2 };
+    setup_with(&(trek_trainer_opts){ .min_processes = -1 });
+    expect_error(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: -1; must be 0 or more");
+    setup_with(&(trek_trainer_opts){ .min_processes = 1 });
+    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain");
+    setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shard_optimizer = true });
+    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shard_optimizer");
+    setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shares = shares, .n_shares = 2 });
+    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shares");
+    int model = MLP;
+    trek_dataset *dataset = grain_dataset();
+    trek_run_opts opts = { .build_model = grain_build, .arg = &model, .train_step = run_loss, .dataset = dataset, .input = "x",
+                           .optimizer = trek_adamw(NULL), .batch_size = 12, .epochs = 2,
+                           .trainer = { .grain = 5, .min_processes = 1 } };
+    REFUSED(trek_trainer_run(&opts), TREK_ERR_ARGUMENT, "trainer_run: .trainer.min_processes: 1; must be 0");
+    trek_dataset_free(&dataset);
+    setup_with(&(trek_trainer_opts){ .min_processes = 2, .grain = 2 });
+    expect_error(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: 2; must be 0 to 1");
+}
+
+int main(void)
+{
+    static part me;
+    if (processes_part(&me))
+        return play(&me);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(what_it_cannot_do_is_refused, clear_error),
+        cmocka_unit_test_setup(one_dies_before_or_after_any_call, clear_error),
+        cmocka_unit_test_setup(one_dies_in_any_span, clear_error),
+        cmocka_unit_test_setup(several_die, clear_error),
+        cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(over_gloo_too, clear_error),
+        cmocka_unit_test_setup(drawn_deaths_do_not_show, clear_error),
+        cmocka_unit_test_setup(too_few_are_left, clear_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

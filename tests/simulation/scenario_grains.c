@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program's own loop that trains in grains, and goes on when processes die in the middle of a step (job/survival.h). One more
+ * process, which no fault touches, trains alone. All that get to the end have its bits: a step happened in all of them or in
+ * none, and each grain was counted once. */
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "distributed/trainer.h"
+#include "graph/flow.h"
+#include "graph/graph_loader.h"
+#include "graph/passes.h"
+#include "graph/settings.h"
+#include "nn/module_internal.h"
+#include "optim/optimizers.h"
+#include "tensor/log.h"
+#include "tests/simulation/scenario.h"
+
+enum { IN = 3, PARAMS = IN + 1, MOST_SAMPLES = 40 };
+
+/* Of one process. */
+typedef struct member {
+    int number;
+    bool built, done;        /* trek_trainer_setup has succeeded; it has got to the end */
+    int64_t wait_ns, works_ns, since_ns;
+    int64_t steps;           /* complete ones */
+    int ranks;               /* in the job, at the end */
+    double params[PARAMS];
+    outcome failed;
+} member;
+
+static struct {
+    int n, least, samples, batch, grain, accumulate;
+    int64_t epochs;
+    double deadline_s;
+    sim_fault *at_moment;    /* comes soon after it is the turn of a moment for the so many-th time; NULL: none */
+    int moment, moments;
+    member members[SIM_PROCESSES + 1]; /* the last of them trains alone */
+} job;
+
+/* What goes wrong next to these moments is worth more. */
+enum { GRAIN_RUNS, PASS_ENDS, STEP_ENDS, MOMENTS };
+
+static void comes_to(const member *own, int moment)
+{
+    if (job.at_moment && own->number < job.n && moment == job.moment && job.moments-- == 0)
+        sim_faults_let(job.at_moment);
+}
+
+/* --- what is trained ------------------------------------------------------------------------------------------ */
+
+static double number_of(int k) { return (double)((k * 7919 + 13) % 97) / 97.0 - 0.5; }
+
+typedef struct net {
+    trek_module base;
+    trek_var *weight, *bias;
+} net;
+
+static trek_var *net_forward(trek_module *self, trek_var *x)
+{
+    net *m = (net *)self;
+    return trek_linear(x, m->weight, m->bias);
+}
+
+static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward = net_forward };
+
+static trek_graph *build(trek_device device, void *arg)
+{
+    double values[PARAMS];
+    (void)arg;
+    for (int k = 0; k < PARAMS; k++)
+        values[k] = number_of(5000 + k);
+    trek_module *m = trek_module_new(&net_class);
+    trek_module_param(m, "weight", offsetof(net, weight), trek_tensor_from_data(values, trek_dims(1, IN), TREK_F64, device));
+    trek_module_param(m, "bias", offsetof(net, bias), trek_tensor_from_data(values + IN, trek_dims(1), TREK_F64, device));
+    return trek_flow_build(trek_flow_from(trek_module_check(m)));
+}
+
+static trek_dataset *make_data(void)
+{
+    double x[MOST_SAMPLES * IN], target[MOST_SAMPLES];
+    for (int k = 0; k < job.samples * IN; k++)
+        x[k] = number_of(k);
+    for (int i = 0; i < job.samples; i++)
+        target[i] = number_of(1000 + i);
+    const char *names[] = { "x", "target" };
+    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(job.samples, IN), TREK_F64, trek_cpu(0)),
+                               trek_tensor_from_data(target, trek_dims(job.samples, 1), TREK_F64, trek_cpu(0)) };
+    trek_dataset *data = trek_dataset_tensors(names, tensors, 2);
+    trek_tensor_release(tensors[0]);
+    trek_tensor_release(tensors[1]);
+    return data;
+}
+
+static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    member *own = arg;
+    (void)graph;
+    comes_to(own, GRAIN_RUNS);
+    if (sim_chance(&sim.chance, 300))
+        trek_sleep_ns(sim_below(&sim.chance, own->works_ns));
+    trek_var *error = trek_sub(output, trek_batch_get(batch, "target"));
+    return trek_mean(trek_mul(error, error), trek_dims_all(), false);
+}
+
+/* --- a process -------------------------------------------------------------------------------------------------- */
+
+/* Besides its own grains, and those that died with others, it has waited for no longer than finding the others takes. */
+static void is_at_work(member *own, const char *what)
+{
+    int64_t grains = (job.samples + job.grain - 1) / job.grain;
+    outcome_time(what, own->since_ns, (sim.n_faults + 1) * ((int64_t)(job.deadline_s * 1e9) * 2 + 60 * SIM_S) +
+                                          3 * grains * own->works_ns);
+    own->since_ns = sim.now_ns;
+}
+
+static trek_status train_epoch(member *own, trek_graph *graph, int64_t epoch)
+{
+    int pass = 0, passes = job.accumulate > 1 ? job.accumulate : 1;
+    trek_graph_start(graph, epoch);
+    for (trek_batch *batch; (batch = trek_graph_next(graph));) {
+        if (!trek_graph_train_batch(graph, batch))
+            break;
+        comes_to(own, PASS_ENDS);
+        is_at_work(own, "a pass");
+        if (++pass < passes)
+            continue;
+        pass = 0;
+        if (trek_graph_step(graph) != TREK_OK)
+            break;
+        comes_to(own, STEP_ENDS);
+        is_at_work(own, "a step");
+        own->steps++;
+    }
+    return pass > 0 && trek_error_status() == TREK_OK ? trek_graph_zero_grad(graph) : trek_error_status();
+}
+
+static trek_status train(member *own, trek_graph *graph)
+{
+    trek_trainer_opts opts = { .grain = job.grain, .min_processes = own->number < job.n ? job.least : 0,
+                               .accumulate = job.accumulate, .deadline_s = job.deadline_s, .balance = TREK_OFF,
+                               .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }) };
+    trek_loader *loader = trek_loader_new(make_data(), &(trek_loader_opts){ .batch_size = job.batch, .shuffle = true, .seed = 5,
+                                                                           .prefetch = TREK_ZERO });
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, loss, own);
+    trek_status status = trek_trainer_setup(graph, &opts);
+    own->built = status == TREK_OK;
+    own->since_ns = sim.now_ns;
+    for (int64_t epoch = 0; epoch < job.epochs && status == TREK_OK; epoch++)
+        status = train_epoch(own, graph, epoch);
+    own->ranks = trek_graph_world_size(graph);
+    trek_graph_set_loader(graph, NULL, NULL);
+    trek_loader_free(&loader);
+    return status;
+}
+
+static void take_params(member *own, trek_graph *graph)
+{
+    const net *m = (const net *)(const void *)trek_graph_module(graph)->own->children[0].module;
+    trek_tensor_to_host(trek_var_data(m->weight), TREK_F64, own->params, IN * sizeof(double));
+    trek_tensor_to_host(trek_var_data(m->bias), TREK_F64, own->params + IN, sizeof(double));
+}
+
+/* On a thread of its own, with which goes what the library keeps for a thread. */
+static void *train_all(void *arg)
+{
+    member *own = arg;
+    trek_graph *graph = build(trek_cpu(0), NULL);
+    own->done = graph && train(own, graph) == TREK_OK;
+    if (own->done)
+        take_params(own, graph);
+    else
+        outcome_take(&own->failed);
+    sim_trace("ends after %lld steps: %s", (long long)own->steps, own->failed.message);
+    trek_graph_free(&graph);
+    return NULL;
+}
+
+static int process_main(void *arg)
+{
+    member *own = arg;
+    trek_thread thread;
+    trek_sleep_ns(own->wait_ns);
+    if (trek_thread_begin(&thread, train_all, own) == 0)
+        trek_thread_join(thread);
+    sim_here()->files_kept = 1;   /* the window is the process's as long as it lives, */
+    sim_here()->threads_kept = 1; /* and so is the library's thread */
+    if (sim_process_left(sim_here())[0])
+        sim_fail("process %d leaves behind: %s", own->number, sim_process_left(sim_here()));
+    return own->done ? 0 : 1;
+}
+
+static void start(int number, int64_t wait_ns, int64_t works_ns)
+{
+    char text[16];
+    member *own = &job.members[number];
+    *own = (member){ .number = number, .wait_ns = wait_ns, .works_ns = works_ns };
+    sim_process *process = sim_process_begin(number, number % sim.machines, process_main, own);
+    if (number == job.n)
+        return;
+    snprintf(text, sizeof text, "%d", number);
+    sim_process_set(process, "TREK_RANK", text);
+    snprintf(text, sizeof text, "%d", job.n);
+    sim_process_set(process, "TREK_WORLD_SIZE", text);
+    sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
+    sim_process_set(process, "TREK_PORT", "29500");
+    sim_process_set(process, "TREK_TOKEN", "a secret of this job");
+}
+
+static void draw_moment(sim_random *random)
+{
+    int64_t batches = (job.samples + job.batch - 1) / job.batch;
+    job.moment = (int)sim_below(random, MOMENTS);
+    job.moments = (int)sim_below(random, job.n * batches * job.epochs);
+    job.at_moment = &sim.faults[sim.n_faults++];
+    *job.at_moment = (sim_fault){ .kind = sim_chance(random, 800) ? SIM_KILL : SIM_STOP,
+                                  .process = (int)sim_below(random, job.n),
+                                  .follows = true,
+                                  .for_ns = sim_span(random, SIM_MS, 20 * SIM_S),
+                                  .at_step = (uint64_t)sim_span(random, 1, 150) };
+    if (!sim_chance(random, 400)) /* another one dies while the others find each other */
+        return;
+    sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_KILL, .process = (int)sim_below(random, job.n), .follows = true,
+                                              .at_step = (uint64_t)sim_span(random, 1, 300) };
+}
+
+static void begin(sim_random *random)
+{
+    static const int batches[] = { 4, 6, 8, 16 };
+    memset(&job, 0, sizeof job);
+    scenario_settings(random);
+    job.n = scenario_processes(random, 10);
+    job.least = sim_chance(random, 800) ? 1 : 1 + (int)sim_below(random, job.n);
+    job.samples = 12 + (int)sim_below(random, MOST_SAMPLES - 11);
+    job.batch = batches[sim_below(random, 4)];
+    job.grain = 1 + (int)sim_below(random, 4);
+    job.accumulate = sim_chance(random, 300) ? 2 : 0;
+    job.epochs = 1 + sim_below(random, 3);
+    job.deadline_s = (double)sim_span(random, 6, 60);
+    sim.machines = sim_chance(random, 700) ? 1 : 2;
+    int64_t late = sim_span(random, 1, 50) * SIM_MS, works = sim_span(random, 2, 300) * SIM_MS;
+    for (int p = 0; p <= job.n; p++)
+        start(p, sim_below(random, late), works);
+    int64_t passes = job.epochs * (job.samples / job.batch + 1);
+    sim_fault_mix mix = { .most = 3,
+                          .weights = { 9, 0, 2, 1, 0, 0, 0, 0, 0 },
+                          .processes = job.n,
+                          .machines = sim.machines,
+                          .within_ns = late + passes * works,
+                          .steps = 300 + 80 * (uint64_t)passes,
+                          .longest_ns = 20 * SIM_S };
+    sim_faults_draw(random, &mix);
+    if (sim_chance(random, 600))
+        draw_moment(random);
+    sim.bound_ns = sim.now_ns + 7200 * SIM_S;
+}
+
+/* --- what must be true -------------------------------------------------------------------------------------------- */
+
+/* All that died had told their rendezvous points to all others; nothing else has happened. */
+static bool died_built(void)
+{
+    bool built = true;
+    for (int k = 0; k < sim.n_faults; k++)
+        built = built && (!sim.faults[k].done || sim.faults[k].kind == SIM_KILL);
+    for (int p = 0; p < job.n; p++)
+        built = built && (sim.processes[p]->end != SIM_KILLED || job.members[p].built);
+    return built;
+}
+
+static int left(void)
+{
+    int n = 0;
+    for (int p = 0; p < job.n; p++)
+        n += job.members[p].built && sim.processes[p]->end != SIM_KILLED && !sim.processes[p]->tainted;
+    return n;
+}
+
+/* Whether this process was allowed not to get to the end. */
+static bool may_fail(const member *m)
+{
+    const char *said = m->failed.message;
+    if (!m->built)
+        return !died_built() && (scenario_names_culprit(said) || strstr(said, "process"));
+    return left() < job.least && strstr(said, ".min_processes is");
+}
+
+static void check(void)
+{
+    const member *alone = &job.members[job.n];
+    scenario_check_ended();
+    if (!alone->done)
+        sim_fail("the process that trains alone did not get to the end: %s", alone->failed.message);
+    for (int p = 0; p < job.n; p++) {
+        const member *m = &job.members[p];
+        const sim_process *process = sim.processes[p];
+        if (process->end == SIM_KILLED || (process->tainted && !scenario_mild() && !m->done))
+            continue;
+        if (!m->done && !may_fail(m))
+            sim_fail("process %d did not get to the end: after %lld steps: %s: %s", p, (long long)m->steps,
+                     trek_status_name(m->failed.status), m->failed.message);
+        if (m->done && memcmp(m->params, alone->params, sizeof m->params) != 0)
+            sim_fail("process %d: parameters are %.17g ... %.17g instead of %.17g ... %.17g", p, m->params[0], m->params[IN],
+                     alone->params[0], alone->params[IN]);
+        if (m->done && m->steps != alone->steps)
+            sim_fail("process %d has made %lld steps of %lld", p, (long long)m->steps, (long long)alone->steps);
+    }
+}
+
+const scenario scenario_grains = { "grains", 50, begin, check };

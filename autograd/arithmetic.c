@@ -51,7 +51,11 @@ trek_var *trek_signbit(trek_var *x)
 {
     TREK_NEEDED("signbit", x);
     x = trek_var_detach(x);
-    return trek_lt_scalar(!x || integers(x) ? x : trek_copysign(trek_ones_like(x), x), 0);
+    if (!x || integers(x))
+        return trek_lt_scalar(x, 0);
+    trek_tensor *one = trek_tensor_full(trek_dims_none(), 1, trek_var_dtype(x), trek_var_device(x));
+    trek_var *left = one ? trek_var_from(one) : NULL; /* the input with dimensions decides how the result lies */
+    return trek_lt_scalar(left ? trek_copysign(left, x) : NULL, 0);
 }
 
 /* The larger or the smaller of two numbers; the other one if one is NaN. */

@@ -120,15 +120,6 @@ trek_var *trek_clamp(trek_var *x, double low, double high)
     return float_held("clamp", x, low) && float_held("clamp", x, high) ? trek_apply_clamp(x, low, high) : NULL;
 }
 
-/* Most divisors are not representable in 16 bits, so the division is done in f32. */
-trek_var *trek_div_scalar(trek_var *x, double value)
-{
-    trek_dtype dtype = x ? trek_var_dtype(x) : TREK_F32, work = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
-    trek_tensor *divisor = x ? trek_tensor_full(trek_dims_none(), value, work, trek_var_device(x)) : NULL;
-    trek_var *y = trek_div(dtype == work ? x : trek_apply_convert(x, work), divisor ? trek_var_from(divisor) : NULL);
-    return dtype == work || !trek_dtype_is_float(dtype) ? y : trek_apply_convert(y, dtype);
-}
-
 /* --- made of several ----------------------------------------------------------------------- */
 
 trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value)

@@ -51,7 +51,8 @@ trek_dtype trek_loss_dtype(trek_dtype common)
     return trek_dtype_is_16bit(common) && trek_grad_mode_here.autocast != TREK_F32 ? TREK_F32 : common;
 }
 
-bool trek_loss_widen(const char *name, trek_var **inputs, int n, trek_loss_taken what, trek_dtype *result)
+bool trek_loss_dtypes(const char *name, trek_var *const *inputs, int n, trek_loss_taken what, trek_dtype *work,
+                      trek_dtype *result)
 {
     for (int k = 0; k < n; k++)
         if (!inputs[k])
@@ -63,12 +64,17 @@ bool trek_loss_widen(const char *name, trek_var **inputs, int n, trek_loss_taken
         common = trek_dtype_promote(common, trek_var_dtype(inputs[k]));
     }
     *result = trek_loss_dtype(common);
-    for (int k = 0; k < n; k++) {
-        inputs[k] = trek_cast(inputs[k], trek_dtype_is_16bit(common) ? TREK_F32 : common);
-        if (!inputs[k])
-            return false;
-    }
+    *work = trek_dtype_is_16bit(common) ? TREK_F32 : common;
     return true;
+}
+
+bool trek_loss_widen(const char *name, trek_var **inputs, int n, trek_loss_taken what, trek_dtype *result)
+{
+    trek_dtype work;
+    bool fine = trek_loss_dtypes(name, inputs, n, what, &work, result);
+    for (int k = 0; fine && k < n; k++)
+        fine = (inputs[k] = trek_cast(inputs[k], work)) != NULL;
+    return fine;
 }
 
 trek_var *trek_loss_rounded(trek_var *loss, trek_dtype dtype)

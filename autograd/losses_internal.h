@@ -15,6 +15,10 @@ bool trek_loss_takes(const char *name, trek_dtype x, trek_dtype y, trek_loss_tak
 /* Returns the dtype that a loss is rounded to: `common`, or f32 under autocast. */
 trek_dtype trek_loss_dtype(trek_dtype common);
 
+/* Finds the dtype that a loss of these inputs is computed in, and the one that it is rounded to. Returns false on failure. */
+bool trek_loss_dtypes(const char *name, trek_var *const *inputs, int n, trek_loss_taken what, trek_dtype *work,
+                      trek_dtype *result);
+
 /* Converts a loss's inputs to the dtype of the computation: their common dtype, or f32 for 16-bit ones, so that
  * intermediate steps do not round. *result is the dtype that the loss is rounded to. Returns false on failure. */
 bool trek_loss_widen(const char *name, trek_var **inputs, int n, trek_loss_taken what, trek_dtype *result);

@@ -2,6 +2,7 @@
 /* Distances, and losses on pairs, triplets and margins. */
 #include <math.h>
 
+#include "autograd/blocks.h"
 #include "autograd/losses_internal.h"
 
 static trek_margin_opts options(const trek_margin_opts *given) { return given ? *given : (trek_margin_opts){ 0 }; }
@@ -47,21 +48,59 @@ static trek_var *length_of(trek_var *x, int dim, double eps)
     return trek_add(length, trek_sub(trek_clamp(fixed, eps, INFINITY), fixed));
 }
 
+/* Returns whether both have one shape and dim is its last dimension, so that a function of their lines can be computed by
+ * blocks. */
+static bool of_lines(trek_var *const *in, int dim)
+{
+    return trek_same_sizes(in[0]->data, in[1]->data) && (dim == -1 || dim == trek_var_ndim(in[0]) - 1) &&
+        trek_var_ndim(in[0]) > 0;
+}
+
+static trek_var *cosine(trek_var *x, trek_var *y, int dim, double eps)
+{
+    trek_var *a = trek_div(x, length_of(x, dim, eps)), *b = trek_div(y, length_of(y, dim, eps));
+    return trek_sum(trek_mul(a, b), trek_dims(dim), false);
+}
+/* numbers: the dtype to compute in, eps */
+static trek_var *cosine_of_lines(trek_var *const *in, const double *numbers)
+{
+    return cosine(trek_cast(in[0], (trek_dtype)numbers[0]), trek_cast(in[1], (trek_dtype)numbers[0]), -1, numbers[1]);
+}
+
 trek_var *trek_cosine_similarity(trek_var *x, trek_var *y, int dim, double eps)
 {
-    trek_dtype dtype;
+    static const char name[] = "cosine_similarity";
+    trek_dtype dtype, work;
     trek_var *inputs[2] = { x, y };
-    if (!pair_of("cosine_similarity", inputs, &dtype))
+    if (!trek_loss_dtypes(name, inputs, 2, TREK_LOSS_TAKEN_FLOATS, &work, &dtype))
         return NULL;
-    trek_var *a = trek_div(inputs[0], length_of(inputs[0], dim, eps)), *b = trek_div(inputs[1], length_of(inputs[1], dim, eps));
-    return trek_loss_rounded(trek_sum(trek_mul(a, b), trek_dims(dim), false), dtype);
+    if (of_lines(inputs, dim))
+        return trek_loss_rounded(trek_by_rows(cosine_of_lines, inputs, 2, (double[]){ (double)work, eps }), dtype);
+    return pair_of(name, inputs, &dtype) ? trek_loss_rounded(cosine(inputs[0], inputs[1], dim, eps), dtype) : NULL;
+}
+
+/* numbers: the dtype to compute in, p, eps */
+static trek_var *distance_of_lines(trek_var *const *in, const double *numbers)
+{
+    trek_var *x = trek_cast(in[0], (trek_dtype)numbers[0]), *y = trek_cast(in[1], (trek_dtype)numbers[0]);
+    return trek_norm(trek_add_scalar(trek_sub(x, y), numbers[2]), numbers[1], trek_dims(-1), false);
+}
+
+static trek_var *distance(trek_var *x, trek_var *y, const double *numbers)
+{
+    return trek_by_rows(distance_of_lines, (trek_var *[]){ x, y }, 2, numbers);
 }
 
 trek_var *trek_pairwise_distance(trek_var *x, trek_var *y, double p, double eps, bool keepdim)
 {
-    trek_dtype dtype;
+    static const char name[] = "pairwise_distance";
+    trek_dtype dtype, work;
     trek_var *inputs[2] = { x, y };
-    if (!pair_of("pairwise_distance", inputs, &dtype))
+    if (!trek_loss_dtypes(name, inputs, 2, TREK_LOSS_TAKEN_FLOATS, &work, &dtype))
+        return NULL;
+    if (!keepdim && of_lines(inputs, -1))
+        return trek_loss_rounded(distance(x, y, (double[]){ (double)work, p, eps }), dtype);
+    if (!pair_of(name, inputs, &dtype))
         return NULL;
     trek_var *difference = trek_add_scalar(trek_sub(inputs[0], inputs[1]), eps);
     return trek_loss_rounded(trek_norm(difference, p, trek_dims(-1), keepdim), dtype);
@@ -109,17 +148,24 @@ trek_var *trek_cosine_embedding_loss(trek_var *x, trek_var *y, trek_var *target,
     return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
 }
 
+/* numbers: the dtype to compute in, the margin */
+static trek_var *ranking_of(trek_var *const *in, const double *numbers)
+{
+    const trek_dtype work = (trek_dtype)numbers[0];
+    trek_var *x = trek_cast(in[0], work), *y = trek_cast(in[1], work), *target = trek_cast(in[2], work);
+    return at_least_0(trek_add_scalar(trek_mul(trek_neg(target), trek_sub(x, y)), numbers[1]));
+}
+
 trek_var *trek_margin_ranking_loss(trek_var *x, trek_var *y, trek_var *target, const trek_margin_opts *given)
 {
     static const char name[] = "margin_ranking_loss";
-    trek_dtype dtype;
+    trek_dtype dtype, work;
     trek_margin_opts opts = options(given);
-    trek_var *in[3] = { x, y, target };
+    trek_var *const in[3] = { x, y, target };
     if (!options_fit(name, &opts) || !trek_loss_alike(name, in, 3) ||
-        !trek_loss_widen(name, in, 3, TREK_LOSS_TAKEN_ANY, &dtype))
+        !trek_loss_dtypes(name, in, 3, TREK_LOSS_TAKEN_ANY, &work, &dtype))
         return NULL;
-    trek_var *losses = at_least_0(trek_add_scalar(trek_mul(trek_neg(in[2]), trek_sub(in[0], in[1])),
-                                                  trek_option(opts.margin, 0)));
+    trek_var *losses = trek_by_blocks(ranking_of, in, 3, (double[]){ (double)work, trek_option(opts.margin, 0) });
     return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
 }
 
@@ -142,19 +188,19 @@ trek_var *trek_hinge_embedding_loss(trek_var *x, trek_var *target, const trek_ma
 trek_var *trek_triplet_margin_loss(trek_var *anchor, trek_var *positive, trek_var *negative, const trek_margin_opts *given)
 {
     static const char name[] = "triplet_margin_loss";
-    trek_dtype dtype;
+    trek_dtype dtype, work;
     trek_margin_opts opts = options(given);
     double p = opts.p == 0 ? 2 : opts.p, eps = trek_option(opts.eps, 1e-6), margin = trek_option(opts.margin, 1);
-    trek_var *in[3] = { anchor, positive, negative };
+    trek_var *const in[3] = { anchor, positive, negative };
     if (!(margin >= 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: margin: %g; must not be negative", name, margin);
     if (!options_fit(name, &opts) || !trek_loss_alike(name, in, 3) ||
-        !trek_loss_widen(name, in, 3, TREK_LOSS_TAKEN_FLOATS, &dtype))
+        !trek_loss_dtypes(name, in, 3, TREK_LOSS_TAKEN_FLOATS, &work, &dtype))
         return NULL;
-    trek_var *near = trek_pairwise_distance(in[0], in[1], p, eps, false),
-        *far = trek_pairwise_distance(in[0], in[2], p, eps, false);
+    const double numbers[] = { (double)work, p, eps };
+    trek_var *near = distance(in[0], in[1], numbers), *far = distance(in[0], in[2], numbers);
     if (opts.swap)
-        far = trek_minimum(far, trek_pairwise_distance(in[1], in[2], p, eps, false));
+        far = trek_minimum(far, distance(in[1], in[2], numbers));
     trek_var *losses = at_least_0(trek_add_scalar(trek_sub(near, far), margin));
     return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
 }

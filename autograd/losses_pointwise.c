@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "autograd/calls_internal.h"
+#include "autograd/blocks.h"
 #include "autograd/losses_internal.h"
 
 #define LOG_2_PI 1.8378770664093454836
@@ -183,19 +184,25 @@ static trek_var *stirling(trek_var *target)
     return trek_masked_fill(sum, small, 0);
 }
 
+/* numbers: the dtype to compute in, whether x are rates, what is added to them, whether all terms are wanted */
+static trek_var *poisson_of(trek_var *const *in, const double *numbers)
+{
+    trek_var *x = trek_cast(in[0], (trek_dtype)numbers[0]), *target = trek_cast(in[1], (trek_dtype)numbers[0]);
+    trek_var *losses = numbers[1] != 0 ? trek_sub(x, trek_mul(target, trek_log(trek_add_scalar(x, numbers[2]))))
+                                       : trek_sub(trek_exp(x), trek_mul(target, x));
+    return numbers[3] != 0 ? trek_add(losses, stirling(target)) : losses;
+}
+
 trek_var *trek_poisson_nll_loss(trek_var *x, trek_var *target, const trek_poisson_nll_opts *given)
 {
-    trek_dtype dtype;
+    trek_dtype dtype, work;
     trek_poisson_nll_opts opts = given ? *given : (trek_poisson_nll_opts){ 0 };
-    trek_var *inputs[2] = { x, target };
+    trek_var *const inputs[2] = { x, target };
     if (!trek_loss_alike("poisson_nll_loss", inputs, 2) ||
-        !trek_loss_widen("poisson_nll_loss", inputs, 2, TREK_LOSS_TAKEN_FLOATS, &dtype))
+        !trek_loss_dtypes("poisson_nll_loss", inputs, 2, TREK_LOSS_TAKEN_FLOATS, &work, &dtype))
         return NULL;
-    trek_var *losses = opts.rates
-        ? trek_sub(inputs[0], trek_mul(inputs[1], trek_log(trek_add_scalar(inputs[0], trek_option(opts.eps, 1e-8)))))
-        : trek_sub(trek_exp(inputs[0]), trek_mul(inputs[1], inputs[0]));
-    if (opts.full)
-        losses = trek_add(losses, stirling(inputs[1]));
+    const double numbers[] = { (double)work, opts.rates, trek_option(opts.eps, 1e-8), opts.full };
+    trek_var *losses = trek_by_blocks(poisson_of, inputs, 2, numbers);
     return losses ? finish("poisson_nll_loss", losses, &(trek_loss_opts){ opts.reduction, NULL }, dtype) : NULL;
 }
 

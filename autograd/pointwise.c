@@ -4,10 +4,10 @@
 
 #include <math.h>
 
-#include "autograd/blocks.h"
 #include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
+#include "tensor/number_internal.h"
 
 /* --- activations -------------------------------------------------------------------------------- */
 
@@ -102,45 +102,11 @@ trek_var *trek_swiglu(trek_var *x, int dim)
 
 /* --- arithmetic -------------------------------------------------------------------------------------- */
 
-/* Converts the inputs to their common dtype, and 16-bit ones to f32 so that intermediate steps do not round. Returns
- * the dtype that the result is rounded to. */
-static trek_dtype widen(trek_var **inputs, int n)
-{
-    trek_tensor *tensors[3] = { 0 };
-    for (int k = 0; k < n; k++)
-        tensors[k] = inputs[k]->data;
-    trek_dtype common = trek_op_common_dtype(tensors, n);
-    for (int k = 0; k < n; k++)
-        inputs[k] = trek_cast(inputs[k], trek_dtype_is_16bit(common) ? TREK_F32 : common);
-    return common;
-}
-
-/* From the nearer end, as in PyTorch, so that it is exact at both ends. */
-static trek_var *lerp_of(trek_var *const *given, const double *weight)
-{
-    trek_var *in[2] = { given[0], given[1] };
-    trek_dtype dtype = widen(in, 2);
-    trek_var *way = trek_sub(in[1], in[0]);
-    way = fabs(*weight) < 0.5 ? trek_add(in[0], trek_mul_scalar(way, *weight))
-                              : trek_sub(in[1], trek_mul_scalar(way, 1 - *weight));
-    return trek_cast(way, dtype);
-}
-
 trek_var *trek_lerp(trek_var *x, trek_var *y, double weight)
 {
     TREK_NEEDED("lerp", x);
     TREK_NEEDED("lerp", y);
-    if (!floats("lerp", x) || !floats("lerp", y))
-        return NULL;
-    const char *before = trek_op_calling("lerp");
-    return trek_op_called_end(before, trek_by_blocks(lerp_of, (trek_var *[]){ x, y }, 2, &weight));
-}
-
-static trek_var *addcmul_of(trek_var *const *given, const double *value)
-{
-    trek_var *in[3] = { given[0], given[1], given[2] };
-    trek_dtype dtype = widen(in, 3);
-    return trek_cast(trek_add(in[0], trek_mul(trek_mul_scalar(in[1], *value), in[2])), dtype);
+    return floats("lerp", x) && floats("lerp", y) ? trek_apply_lerp(x, y, weight) : NULL;
 }
 
 trek_var *trek_addcmul(trek_var *x, trek_var *y, trek_var *z, double value)
@@ -148,17 +114,7 @@ trek_var *trek_addcmul(trek_var *x, trek_var *y, trek_var *z, double value)
     TREK_NEEDED("addcmul", x);
     TREK_NEEDED("addcmul", y);
     TREK_NEEDED("addcmul", z);
-    if (!floats("addcmul", x) || !floats("addcmul", y) || !floats("addcmul", z))
-        return NULL;
-    const char *before = trek_op_calling("addcmul");
-    return trek_op_called_end(before, trek_by_blocks(addcmul_of, (trek_var *[]){ x, y, z }, 3, &value));
-}
-
-static trek_var *addcdiv_of(trek_var *const *given, const double *value)
-{
-    trek_var *in[3] = { given[0], given[1], given[2] };
-    trek_dtype dtype = widen(in, 3);
-    return trek_cast(trek_add(in[0], trek_div(trek_mul_scalar(in[1], *value), in[2])), dtype);
+    return floats("addcmul", x) && floats("addcmul", y) && floats("addcmul", z) ? trek_apply_addcmul(x, y, z, value) : NULL;
 }
 
 trek_var *trek_addcdiv(trek_var *x, trek_var *y, trek_var *z, double value)
@@ -166,16 +122,7 @@ trek_var *trek_addcdiv(trek_var *x, trek_var *y, trek_var *z, double value)
     TREK_NEEDED("addcdiv", x);
     TREK_NEEDED("addcdiv", y);
     TREK_NEEDED("addcdiv", z);
-    if (!floats("addcdiv", x) || !floats("addcdiv", y) || !floats("addcdiv", z))
-        return NULL;
-    const char *before = trek_op_calling("addcdiv");
-    return trek_op_called_end(before, trek_by_blocks(addcdiv_of, (trek_var *[]){ x, y, z }, 3, &value));
-}
-
-trek_var *trek_frac(trek_var *x)
-{
-    TREK_NEEDED("frac", x);
-    return floats("frac", x) ? trek_sub(x, trek_trunc(x)) : NULL;
+    return floats("addcdiv", x) && floats("addcdiv", y) && floats("addcdiv", z) ? trek_apply_addcdiv(x, y, z, value) : NULL;
 }
 
 /* Converts integers to f32. */
@@ -204,7 +151,8 @@ trek_var *trek_logit(trek_var *x, double eps)
     x = floating("logit", x);
     if (!x)
         return NULL;
-    trek_dtype dtype = widen(&x, 1);
+    trek_dtype dtype = trek_var_dtype(x); /* of the result, which is rounded once */
+    x = trek_cast(x, trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype);
     if (eps > 0.5) /* values below eps become eps, above 1 - eps 1 - eps, as in PyTorch */
         x = trek_where(trek_lt_scalar(x, eps), trek_clamp(x, eps, eps), trek_clamp(x, 1 - eps, 1 - eps));
     else if (eps >= 0)
@@ -215,33 +163,11 @@ trek_var *trek_logit(trek_var *x, double eps)
 trek_var *trek_deg2rad(trek_var *x) { return trek_mul_scalar(floating("deg2rad", x), 0.017453292519943295769); }
 trek_var *trek_rad2deg(trek_var *x) { return trek_mul_scalar(floating("rad2deg", x), 57.295779513082320877); }
 
-/* m + log(e^(x - m) + e^(y - m)) with m the larger one, treated as a constant: computed with log1p, where the larger
- * one contributes e^0 - 1. */
-static trek_var *logaddexp_of(trek_var *const *given, const double *numbers)
-{
-    trek_var *in[2] = { given[0], given[1] };
-    trek_dtype dtype = widen(in, 2);
-    trek_var *x = in[0], *y = in[1];
-    (void)numbers;
-    trek_var *first = trek_gt(x, y), *larger = trek_where(first, x, y), *smaller = trek_where(first, y, x);
-    trek_var *m = trek_maximum(x, y);
-    m = m ? trek_var_detach(m) : NULL;
-    trek_var *infinite = trek_isinf(m);
-    trek_var *above = trek_expm1(trek_masked_fill(trek_sub(larger, m), infinite, 0));
-    trek_var *below = trek_exp(trek_masked_fill(trek_sub(smaller, m), infinite, 0));
-    /* two equal infinities share the gradient, like two equal numbers */
-    larger = trek_where(trek_eq(x, y), trek_mul_scalar(trek_add(x, y), 0.5), larger);
-    return trek_cast(trek_where(infinite, larger, trek_add(m, trek_log1p(trek_add(above, below)))), dtype);
-}
-
 trek_var *trek_logaddexp(trek_var *x, trek_var *y)
 {
     TREK_NEEDED("logaddexp", x);
     TREK_NEEDED("logaddexp", y);
-    if (!trek_dtype_is_float(trek_var_dtype(x)) && !floats("logaddexp", y))
-        return NULL;
-    const char *before = trek_op_calling("logaddexp");
-    return trek_op_called_end(before, trek_by_blocks(logaddexp_of, (trek_var *[]){ x, y }, 2, NULL));
+    return trek_dtype_is_float(trek_var_dtype(x)) || floats("logaddexp", y) ? trek_apply_logaddexp(x, y, 1) : NULL;
 }
 
 trek_var *trek_nan_to_num(trek_var *x, double nan, double positive_infinity, double negative_infinity)
@@ -249,9 +175,12 @@ trek_var *trek_nan_to_num(trek_var *x, double nan, double positive_infinity, dou
     TREK_NEEDED("nan_to_num", x);
     if (!trek_dtype_is_float(trek_var_dtype(x)))
         return trek_clone(x);
-    x = trek_masked_fill(x, trek_isnan(x), nan);
-    x = trek_masked_fill(x, trek_eq_scalar(x, INFINITY), positive_infinity);
-    return trek_masked_fill(x, trek_eq_scalar(x, -INFINITY), negative_infinity);
+    const double numbers[] = { nan, positive_infinity, negative_infinity };
+    for (int k = 0; k < 3; k++)
+        if (!trek_dtype_holds(trek_var_dtype(x), numbers[k]))
+            return trek_fail_null(TREK_ERR_ARGUMENT, "nan_to_num: value: %g; %s cannot hold it", numbers[k],
+                                  trek_dtype_name(trek_var_dtype(x)));
+    return trek_apply_nan_to_num(x, nan, positive_infinity, negative_infinity);
 }
 
 trek_var *trek_isclose(trek_var *x, trek_var *y, double rtol, double atol, bool equal_nan)

@@ -244,6 +244,17 @@ SLOPE(log_ndtr, log_ndtr_slope(x))
 
 trek_status trek_rule_mul_scalar(trek_backward_call *b) { return trek_rule_give(b, trek_mul_scalar(b->grad, b->attrs->f[0])); }
 
+trek_status trek_rule_div_scalar(trek_backward_call *b) { return trek_rule_give(b, trek_div_scalar(b->grad, b->attrs->f[0])); }
+trek_status trek_rule_nan_to_num(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_masked_fill(b->grad, trek_logical_not(trek_isfinite(x_of(b))), 0));
+}
+trek_status trek_rule_ndtr(trek_backward_call *b)
+{
+    trek_var *density = trek_mul_scalar(trek_exp(trek_mul_scalar(trek_square(full_x(b)), -0.5)), 0.39894228040143267794);
+    return trek_rule_give(b, trek_mul(full_g(b), density));
+}
+
 trek_status trek_rule_pow_scalar(trek_backward_call *b)
 {
     double p = b->attrs->f[0];
@@ -419,6 +430,69 @@ trek_status trek_rule_copysign(trek_backward_call *b)
         status = trek_rule_give_to(b, 0, trek_mul(b->grad, trek_mul(trek_sign(x_of(b)), trek_sign(y_of(b)))));
     if (status == TREK_OK && trek_rule_needs(b, 1))
         status = trek_rule_give_to(b, 1, trek_rule_zeros(b, trek_var_shape(b->grad)));
+    return status;
+}
+
+/* --- several steps in one pass ------------------------------------------------------ */
+
+static trek_var *full_in(trek_backward_call *b, int k) { return trek_rule_full(b, trek_rule_input(b, k)); }
+
+trek_status trek_rule_lerp(trek_backward_call *b)
+{
+    const double weight = b->attrs->f[0];
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_mul_scalar(b->grad, 1 - weight));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_mul_scalar(b->grad, weight));
+    return status;
+}
+
+trek_status trek_rule_lerp_var(trek_backward_call *b)
+{
+    trek_var *weight = full_in(b, 2), *g = full_g(b);
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_mul(g, one_minus(weight)));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_mul(g, weight));
+    if (status == TREK_OK && trek_rule_needs(b, 2))
+        status = trek_rule_give_to(b, 2, trek_mul(g, trek_sub(full_in(b, 1), full_in(b, 0))));
+    return status;
+}
+
+trek_status trek_rule_addcmul(trek_backward_call *b)
+{
+    trek_status status = TREK_OK;
+    b->grads[0] = b->grad;
+    for (int k = 1; k < 3 && status == TREK_OK; k++)
+        if (trek_rule_needs(b, k))
+            status = trek_rule_give_to(b, k, trek_mul(full_g(b), trek_mul_scalar(full_in(b, 3 - k), b->attrs->f[0])));
+    return status;
+}
+
+trek_status trek_rule_addcdiv(trek_backward_call *b)
+{
+    trek_var *z = full_in(b, 2), *part = trek_mul_scalar(full_g(b), b->attrs->f[0]);
+    trek_status status = TREK_OK;
+    b->grads[0] = b->grad;
+    if (trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_div(part, z));
+    if (status == TREK_OK && trek_rule_needs(b, 2))
+        status = trek_rule_give_to(b, 2, trek_neg(trek_mul(part, trek_div(trek_div(full_in(b, 1), z), z))));
+    return status;
+}
+
+/* The sigmoid of s (x - y), and of s (y - x). Two equal infinities share the gradient, as two equal numbers do. */
+trek_status trek_rule_logaddexp(trek_backward_call *b)
+{
+    trek_var *x = full_in(b, 0), *y = full_in(b, 1);
+    trek_var *infinite = trek_logical_and(trek_isinf(x), trek_eq(x, y));
+    trek_var *way = trek_mul_scalar(trek_masked_fill(trek_sub(x, y), infinite, 0), b->attrs->f[0]);
+    trek_status status = TREK_OK;
+    for (int k = 0; k < 2 && status == TREK_OK; k++)
+        if (trek_rule_needs(b, k))
+            status = trek_rule_give_to(b, k, trek_mul(full_g(b), trek_sigmoid(k == 0 ? way : trek_neg(way))));
     return status;
 }
 

@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#include "autograd/blocks.h"
 #include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/rows.h"
@@ -26,17 +25,6 @@ static trek_dtype common(const trek_var *x, const trek_var *y, const trek_var *z
 }
 static trek_dtype wide(trek_dtype dtype) { return dtype == TREK_F64 ? TREK_F64 : TREK_F32; }
 
-static trek_var *lerp_of(trek_var *const *in, const double *numbers)
-{
-    trek_dtype dtype = common(in[0], in[1], in[2]), work = wide(dtype);
-    trek_var *x = trek_cast(in[0], work), *y = trek_cast(in[1], work), *weight = trek_cast(in[2], work);
-    (void)numbers;
-    trek_var *near = trek_lt_scalar(trek_abs(weight), 0.5); /* from the nearer end, as in PyTorch: exact at both ends */
-    trek_var *part = trek_where(near, weight, trek_add_scalar(weight, -1));
-    trek_var *way = trek_mul(part, trek_sub(y, x));
-    return way ? trek_cast(trek_add(trek_where(near, x, y), way), dtype) : NULL;
-}
-
 trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight)
 {
     TREK_NEEDED("lerp_var", x);
@@ -44,7 +32,7 @@ trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight)
     TREK_NEEDED("lerp_var", weight);
     if (!floats("lerp_var", x) || !floats("lerp_var", y) || !floats("lerp_var", weight))
         return NULL;
-    return trek_by_blocks(lerp_of, (trek_var *[]){ x, y, weight }, 3, NULL);
+    return trek_apply_lerp_var(x, y, weight);
 }
 
 trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
@@ -64,22 +52,14 @@ trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
     return trek_cast(decimals > 0 ? trek_div_scalar(y, ten) : decimals < 0 ? trek_mul_scalar(y, ten) : y, dtype);
 }
 
-static trek_var *logaddexp2_of(trek_var *const *in, const double *numbers)
-{
-    const double ln2 = 0.69314718055994530942;
-    trek_dtype dtype = common(in[0], in[1], NULL), work = wide(dtype);
-    trek_var *x = trek_mul_scalar(trek_cast(in[0], work), ln2), *y = trek_mul_scalar(trek_cast(in[1], work), ln2);
-    (void)numbers;
-    return trek_cast(trek_mul_scalar(trek_logaddexp(x, y), 1 / ln2), dtype);
-}
-
 trek_var *trek_logaddexp2(trek_var *x, trek_var *y)
 {
     TREK_NEEDED("logaddexp2", x);
     TREK_NEEDED("logaddexp2", y);
     if (!floats("logaddexp2", x) || !floats("logaddexp2", y))
         return NULL;
-    return trek_by_blocks(logaddexp2_of, (trek_var *[]){ x, y }, 2, NULL);
+    const char *before = trek_op_calling("logaddexp2");
+    return trek_op_called_end(before, trek_apply_logaddexp(x, y, 0.69314718055994530942));
 }
 
 /* --- powers of two ------------------------------------------------------------------------------------- */
@@ -159,14 +139,6 @@ trek_var *trek_xlog1py(trek_var *x, trek_var *y)
     trek_var *outside = trek_logical_or(trek_le_scalar(y, -1), trek_eq_scalar(y, INFINITY));
     trek_var *nothing = trek_logical_and(trek_eq_scalar(x, 0), outside);
     return trek_cast(trek_mul(x, trek_log1p(trek_masked_fill(y, nothing, 0))), dtype);
-}
-
-trek_var *trek_ndtr(trek_var *x)
-{
-    TREK_NEEDED("ndtr", x);
-    trek_dtype dtype = common(x, NULL, NULL);
-    trek_var *scaled_x = trek_mul_scalar(trek_cast(x, wide(dtype)), -0.70710678118654752440);
-    return trek_cast(trek_mul_scalar(trek_erfc(scaled_x), 0.5), dtype);
 }
 
 static trek_var *incomplete_gamma(const char *name, trek_var *a, trek_var *x, bool upper)

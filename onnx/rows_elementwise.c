@@ -237,6 +237,60 @@ static void copysign_row(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_3(x, "Where", minus, trek_onnx_1(x, "Neg", size), size);
 }
 
+static const char *times_number(trek_onnx *x, const char *a, double value)
+{
+    return value == 1 ? a : trek_onnx_2(x, "Mul", a, number(x, value));
+}
+
+static void lerp_row(trek_onnx *x, const char **outs)
+{
+    const char *a = trek_onnx_in(x, 0), *way = trek_onnx_2(x, "Sub", trek_onnx_in(x, 1), a);
+    outs[0] = trek_onnx_2(x, "Add", a, times_number(x, way, trek_onnx_f(x, 0)));
+}
+static void lerp_var_row(trek_onnx *x, const char **outs)
+{
+    const char *a = trek_onnx_in(x, 0), *way = trek_onnx_2(x, "Sub", trek_onnx_in(x, 1), a);
+    outs[0] = trek_onnx_2(x, "Add", a, trek_onnx_2(x, "Mul", trek_onnx_in(x, 2), way));
+}
+static void addc_row(trek_onnx *x, const char **outs)
+{
+    const char *product = trek_onnx_2(x, x->type, times_number(x, trek_onnx_in(x, 1), trek_onnx_f(x, 0)),
+                                      trek_onnx_in(x, 2));
+    outs[0] = trek_onnx_2(x, "Add", trek_onnx_in(x, 0), product);
+}
+
+/* The larger one plus log(1 + e^-|x - y|), which is softplus. */
+static void logaddexp_row(trek_onnx *x, const char **outs)
+{
+    double s = trek_onnx_f(x, 0);
+    const char *a = trek_onnx_in(x, 0), *b = trek_onnx_in(x, 1), *apart = trek_onnx_1(x, "Abs", trek_onnx_2(x, "Sub", a, b));
+    const char *more = trek_onnx_1(x, "Softplus", trek_onnx_1(x, "Neg", times_number(x, apart, s)));
+    outs[0] = trek_onnx_2(x, "Add", trek_onnx_2(x, "Max", a, b), times_number(x, more, 1 / s));
+}
+
+static void frac_row(trek_onnx *x, const char **outs)
+{
+    const char *a = trek_onnx_in(x, 0);
+    outs[0] = trek_onnx_2(x, "Sub", a, truncated_of(x, a));
+}
+static void div_scalar_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_2(x, "Div", trek_onnx_in(x, 0), number(x, trek_onnx_f(x, 0)));
+}
+static void ndtr_row(trek_onnx *x, const char **outs)
+{
+    const char *area = trek_onnx_1(x, "Erf", times_number(x, trek_onnx_in(x, 0), 0.70710678118654752440));
+    outs[0] = trek_onnx_2(x, "Mul", number(x, 0.5), trek_onnx_2(x, "Add", area, number(x, 1)));
+}
+static void nan_to_num_row(trek_onnx *x, const char **outs)
+{
+    const char *a = trek_onnx_in(x, 0);
+    outs[0] = trek_onnx_3(x, "Where", trek_onnx_1(x, "IsNaN", as_float(x)), number(x, trek_onnx_f(x, 0)), a);
+    for (int k = 1; k < 3; k++)
+        outs[0] = trek_onnx_3(x, "Where", trek_onnx_2(x, "Equal", a, number(x, k == 1 ? INFINITY : -INFINITY)),
+                              number(x, trek_onnx_f(x, k)), outs[0]);
+}
+
 /* --- activations -------------------------------------------------------------------------------------- */
 
 static void relu(trek_onnx *x, const char **outs)
@@ -386,7 +440,11 @@ const trek_onnx_row trek_onnx_rows_elementwise[] = {
     { TREK_OP_add, either, "Add" }, { TREK_OP_maximum, either, "Max" }, { TREK_OP_mul, both, "Mul" },
     { TREK_OP_minimum, both, "Min" }, { TREK_OP_remainder, remainder_row, NULL }, { TREK_OP_fmod, fmod_row, NULL },
     { TREK_OP_div_rounded, divided, NULL }, { TREK_OP_hypot, hypot_row, NULL }, { TREK_OP_atan2, atan2_row, NULL },
-    { TREK_OP_copysign, copysign_row, NULL }, { TREK_OP_relu, relu, NULL }, { TREK_OP_gelu, gelu, NULL },
+    { TREK_OP_copysign, copysign_row, NULL }, { TREK_OP_lerp, lerp_row, NULL }, { TREK_OP_lerp_var, lerp_var_row, NULL },
+    { TREK_OP_addcmul, addc_row, "Mul" }, { TREK_OP_addcdiv, addc_row, "Div" }, { TREK_OP_logaddexp, logaddexp_row, NULL },
+    { TREK_OP_frac, frac_row, NULL }, { TREK_OP_div_scalar, div_scalar_row, NULL }, { TREK_OP_ndtr, ndtr_row, NULL },
+    { TREK_OP_nan_to_num, nan_to_num_row, NULL },
+    { TREK_OP_relu, relu, NULL }, { TREK_OP_gelu, gelu, NULL },
     { TREK_OP_softplus, softplus, NULL }, { TREK_OP_hardshrink, hardshrink_row, NULL },
     { TREK_OP_softshrink, softshrink_row, NULL }, { TREK_OP_hardsigmoid, hardsigmoid_row, NULL },
     { TREK_OP_hardtanh, hardtanh_row, NULL }, { TREK_OP_hardswish, plain, "HardSwish" },

@@ -143,7 +143,7 @@ static trek_status broadcast_into(trek_op_call *call, int first, trek_dtype dtyp
 
 static trek_status broadcast(trek_op_call *call, trek_dtype dtype)
 {
-    if (trek_same_sizes(call->inputs[0], call->inputs[1]))
+    if (call->n_inputs == 2 && trek_same_sizes(call->inputs[0], call->inputs[1]))
         return output_alike(call, call->inputs[0]->ndim, call->inputs[0]->sizes, dtype);
     return broadcast_into(call, 0, dtype);
 }

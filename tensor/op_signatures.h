@@ -25,6 +25,10 @@
 #define TREK_INPUTS_TERNARY(T) TREK_IN(T, x, y, z)
 #define TREK_ATTRS_TERNARY TREK_NO_ATTRS
 
+#define TREK_PARAMS_TERNARY_SCALAR(T) T *x, T *y, T *z, double value
+#define TREK_INPUTS_TERNARY_SCALAR(T) TREK_IN(T, x, y, z)
+#define TREK_ATTRS_TERNARY_SCALAR a->f[0] = value
+
 /* f[0] = value */
 #define TREK_PARAMS_SCALAR(T) T *x, double value
 #define TREK_INPUTS_SCALAR(T) TREK_IN(T, x)
@@ -34,6 +38,10 @@
 #define TREK_PARAMS_SCALAR2(T) T *x, double first, double second
 #define TREK_INPUTS_SCALAR2(T) TREK_IN(T, x)
 #define TREK_ATTRS_SCALAR2 (a->f[0] = first, a->f[1] = second)
+
+#define TREK_PARAMS_SCALAR3(T) T *x, double first, double second, double third
+#define TREK_INPUTS_SCALAR3(T) TREK_IN(T, x)
+#define TREK_ATTRS_SCALAR3 (a->f[0] = first, a->f[1] = second, a->f[2] = third)
 
 /* binary with f[0] = value: smooth_l1's beta, softplus_backward's beta ... */
 #define TREK_PARAMS_BINARY_SCALAR(T) T *x, T *y, double value

@@ -25,6 +25,7 @@
     X(unary)                                                                   \
     X(pointwise)                                                                \
     X(binary)                                                                  \
+    X(fused)                                                                   \
     X(division)                                                                \
     X(bitwise)                                                                 \
     X(logcumsumexp)                                                            \

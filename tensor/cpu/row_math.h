@@ -233,29 +233,35 @@ static inline double trek_row_exp_sum_f32(float *to, const float *x, int64_t n, 
 TREK_ROW_SUM(trek_row_sum_f32, float)
 TREK_ROW_SUM(trek_row_sum_f64, double)
 
-/* Returns the sum of n elements: pairs are added in f32, whose rounding is below that of the numbers themselves, and
- * the sums of these in f64. */
-static inline double trek_row_sum_of_pairs_f32(const float *x, int64_t n)
+/* Returns the sum of n elements, without those that are NaN if `numbers`: four are added in f32, in pairs, whose rounding is
+ * below that of the numbers themselves, and the sums of these in f64. */
+#define TREK_ROW_EIGHT(a, x, numbers)                                                                  \
+    memcpy(&(a), x, sizeof(a));                                                                        \
+    if (numbers)                                                                                       \
+        a = (trek_f32x8)((trek_f32x8_mask)(a) & (trek_f32x8_mask)((a) == (a)));
+typedef int32_t trek_f32x8_mask __attribute__((vector_size(32)));
+static inline __attribute__((always_inline)) double trek_row_sum_of_fours_f32(const float *x, int64_t n, const bool numbers)
 {
     trek_f64x8 sums[4] = { { 0 } };
     int64_t i = 0;
-    for (; i + 64 <= n; i += 64)
+    for (; i + 128 <= n; i += 128)
         for (int k = 0; k < 4; k++) {
-            trek_f32x8 a, b;
-            memcpy(&a, x + i + 16 * k, sizeof a);
-            memcpy(&b, x + i + 16 * k + 8, sizeof b);
-            a += b;
-            sums[k] += TREK_WIDENED(a);
+            trek_f32x8 a[4];
+            for (int l = 0; l < 4; l++) {
+                TREK_ROW_EIGHT(a[l], x + i + 32 * k + 8 * l, numbers)
+            }
+            a[0] = (a[0] + a[1]) + (a[2] + a[3]);
+            sums[k] += TREK_WIDENED(a[0]);
         }
     for (; i + 8 <= n; i += 8) {
-        trek_f64x8 a;
-        TREK_EIGHT_f32(a, x + i)
-        sums[0] += a;
+        trek_f32x8 a;
+        TREK_ROW_EIGHT(a, x + i, numbers)
+        sums[0] += TREK_WIDENED(a);
     }
     sums[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     TREK_JOIN_EIGHT(sums[0], sum, +)
     for (; i < n; i++)
-        sum += (double)x[i];
+        sum += numbers && x[i] != x[i] ? 0 : (double)x[i];
     return sum;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/blocks.h"
+#include "autograd/losses.h"
 #include "autograd/ops.h"
 #include "autograd/special.h"
 #include "tensor/dtypes.h"
@@ -14,8 +15,8 @@
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
-/* Not a multiple of a block, and enough blocks for the threads that are used here. */
-enum { NUMBERS = 2 * 5 * 32768 + 4321 };
+/* Not a multiple of a block, and enough blocks for the threads that are used here; lines divide them. */
+enum { NUMBERS = 2 * 5 * 32768 + 4321, LINES = 333 };
 
 static trek_var *drawn(uint64_t seed, trek_dtype dtype, bool recorded)
 {
@@ -33,19 +34,35 @@ static trek_var *drawn(uint64_t seed, trek_dtype dtype, bool recorded)
 }
 
 typedef trek_var *(*function)(trek_var *x, trek_var *y, trek_var *z);
-static trek_var *lerp(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_lerp(x, y, 0.7); }
-static trek_var *lerp_var(trek_var *x, trek_var *y, trek_var *z) { return trek_lerp_var(x, y, z); }
-static trek_var *addcmul(trek_var *x, trek_var *y, trek_var *z) { return trek_addcmul(x, y, z, -0.3); }
-static trek_var *addcdiv(trek_var *x, trek_var *y, trek_var *z) { return trek_addcdiv(x, y, z, 1.5); }
-static trek_var *logaddexp(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_logaddexp(x, y); }
-static trek_var *logaddexp2(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_logaddexp2(x, y); }
 static trek_var *larger(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_fmax(x, y); }
 static trek_var *smaller(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_fmin(x, y); }
 static trek_var *xlogy(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_xlogy(x, y); }
 static trek_var *sinc(trek_var *x, trek_var *y, trek_var *z) { return (void)y, (void)z, trek_sinc(x); }
+static trek_var *lines(trek_var *x) { return trek_reshape(x, trek_dims(LINES, NUMBERS / LINES)); }
+static trek_var *cosine(trek_var *x, trek_var *y, trek_var *z)
+{
+    return (void)z, trek_cosine_similarity(lines(x), lines(y), 1, 1e-8);
+}
+static trek_var *apart(trek_var *x, trek_var *y, trek_var *z)
+{
+    return (void)z, trek_pairwise_distance(lines(x), lines(y), 2, 1e-6, false);
+}
+static trek_var *ranking(trek_var *x, trek_var *y, trek_var *z)
+{
+    return trek_margin_ranking_loss(x, y, z, &(trek_margin_opts){ .reduction = TREK_REDUCTION_NONE });
+}
+static trek_var *poisson(trek_var *x, trek_var *y, trek_var *z)
+{
+    return (void)z, trek_poisson_nll_loss(x, y, &(trek_poisson_nll_opts){ .reduction = TREK_REDUCTION_NONE });
+}
+static trek_var *triplet(trek_var *x, trek_var *y, trek_var *z)
+{
+    return trek_triplet_margin_loss(lines(x), lines(y), lines(z), &(trek_margin_opts){ .reduction = TREK_REDUCTION_NONE });
+}
 static const struct { const char *name; function f; } functions[] = {
-    { "lerp", lerp }, { "lerp_var", lerp_var }, { "addcmul", addcmul }, { "addcdiv", addcdiv }, { "logaddexp", logaddexp },
-    { "logaddexp2", logaddexp2 }, { "fmax", larger }, { "fmin", smaller }, { "xlogy", xlogy }, { "sinc", sinc },
+    { "fmax", larger }, { "fmin", smaller }, { "xlogy", xlogy }, { "sinc", sinc },
+    { "cosine_similarity", cosine }, { "pairwise_distance", apart }, { "margin_ranking_loss", ranking },
+    { "poisson_nll_loss", poisson }, { "triplet_margin_loss", triplet },
 };
 
 static void same_bits(const char *name, trek_var *a, trek_var *b)

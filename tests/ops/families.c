@@ -71,8 +71,10 @@ static trek_attrs sloped_attrs(int id)
     case TREK_OP_polygamma:
     case TREK_OP_polygamma_backward:
         return (trek_attrs){ .f = { 0 } };
+    case TREK_OP_div_scalar:
+        return (trek_attrs){ .f = { 0.7 } };
     default:
-        return (trek_attrs){ .f = { 1, 2 } };
+        return (trek_attrs){ .f = { 1, 2, -3 } };
     }
 }
 
@@ -313,6 +315,51 @@ FAMILY(where)
     case_input(&c, row, trek_dims(3));
     c.expect = TREK_ERR_DTYPE;
     sink(row, &c, arg);
+}
+
+/* --- several steps in one pass -------------------------------------------------- */
+
+static void fused_case(const op_row *row, op_sink sink, void *arg, double number, const trek_shape shapes[3], trek_status expect)
+{
+    op_case c = case_begin(row, "shapes");
+    for (int k = 0; k < 3; k++)
+        if (trek_ops[row->id].needed >> k & 1)
+            case_input(&c, row, shapes[k]);
+    c.attrs.f[0] = number;
+    c.expect = expect;
+    c.large = trek_shape_numel(shapes[0]) > 1000;
+    sink(row, &c, arg);
+}
+
+/* Infinities and NaN against each other, with and without an equal one. */
+static void fused_special(const op_row *row, op_sink sink, void *arg)
+{
+    op_case c = case_begin(row, "special values");
+    for (int k = 0; k < 2; k++) {
+        case_input(&c, row, k ? trek_dims(1, 31) : trek_dims(29, 1));
+        c.in[k].special = true;
+        c.in[k].limit = row->special;
+    }
+    c.attrs.f[0] = 1;
+    c.no_gradient = true;
+    c.dtypes = TREK_FLOATS;
+    sink(row, &c, arg);
+}
+
+FAMILY(fused)
+{
+    const trek_shape shapes[][3] = {
+        { SCALAR_SHAPE, SCALAR_SHAPE, SCALAR_SHAPE },       { trek_dims(3, 5), trek_dims(3, 5), trek_dims(3, 5) },
+        { trek_dims(2, 1, 4), trek_dims(3, 1), trek_dims(4) }, { SCALAR_SHAPE, trek_dims(2, 3), trek_dims(1, 3) },
+        { trek_dims(0, 3), trek_dims(1, 3), trek_dims(3) },  { trek_dims(70003), trek_dims(70003), trek_dims(70003) },
+        { trek_dims(263, 257), trek_dims(257), trek_dims(263, 1) } };
+    const double numbers[] = { 0.3, 1, 0.75 };
+    for (int s = 0; s < 7; s++)
+        for (int k = 0; k < 3; k++)
+            fused_case(row, sink, arg, numbers[k], shapes[s], TREK_OK);
+    fused_case(row, sink, arg, 1, (trek_shape[]){ trek_dims(3, 5), trek_dims(4), trek_dims(5) }, TREK_ERR_SHAPE);
+    if (row->special != SPECIAL_NONE)
+        fused_special(row, sink, arg);
 }
 
 /* --- reductions ----------------------------------------------------------------- */

@@ -189,6 +189,8 @@ static double sloped_at(double x, int id, const trek_attrs *a, bool slope)
     case TREK_OP_softshrink: return slope ? fabs(x) > s : x > s ? x - s : x < -s ? x + s : x * 0;
     case TREK_OP_softsign: return slope ? pow(1 + fabs(x), -2) : x / (1 + fabs(x));
     case TREK_OP_tanhshrink: return slope ? tanh(x) * tanh(x) : x - tanh(x);
+    case TREK_OP_div_scalar: return x / s;
+    case TREK_OP_nan_to_num: return isnan(x) ? s : isinf(x) ? (x > 0 ? t : a->f[2]) : x;
     case TREK_OP_threshold: return x <= s ? (slope ? 0 : t) : slope ? 1 : x;
     default: return special_at(x, id, slope);
     }
@@ -219,6 +221,10 @@ static int sloped_gradient(const op_array *const *in, int id, const trek_attrs *
 #define SLOPED(name)                                                                              \
     REFERENCE(name) { return (void)n, sloped_values(in[0], TREK_OP_##name, a, out); }            \
     REFERENCE(name##_backward) { return (void)n, sloped_gradient(in, TREK_OP_##name, a, out); }
+UNARY(ndtr, FLOAT, phi(x))
+UNARY(frac, KEEP, x - trunc(x))
+REFERENCE(div_scalar) { return (void)n, sloped_values(in[0], TREK_OP_div_scalar, a, out); }
+REFERENCE(nan_to_num) { return (void)n, sloped_values(in[0], TREK_OP_nan_to_num, a, out); }
 SLOPED(hardshrink) SLOPED(hardsigmoid) SLOPED(hardtanh) SLOPED(hardswish) SLOPED(logsigmoid) SLOPED(selu)
 SLOPED(celu) SLOPED(elu) SLOPED(leaky_relu) SLOPED(mish) SLOPED(softshrink) SLOPED(softsign)
 SLOPED(tanhshrink) SLOPED(threshold) SLOPED(asinh) SLOPED(acosh) SLOPED(atanh) SLOPED(erfc) SLOPED(erfinv)
@@ -352,6 +358,37 @@ REFERENCE(div_rounded)
     (void)n;
     return each_pair(in, out, KEEP, a->i[0] ? floored_quotient : cut_quotient);
 }
+
+/* Of up to three numbers and the call's one, judged by the size of the terms. */
+typedef double (*fused_fn)(const double *v, double number);
+static int each_fused(const op_array *const *in, int n, const trek_attrs *a, op_array *out, fused_fn f, fused_fn size)
+{
+    trek_dtype dtype = in[0]->dtype;
+    for (int k = 1; k < n; k++)
+        dtype = dtype_promote(dtype, in[k]->dtype);
+    broadcast_make(&out[0], dtype, in, 0, n);
+    array_scaled(&out[0]);
+    int64_t index[TREK_MAX_DIMS] = { 0 };
+    for (int64_t i = 0; i < out[0].numel; i++) {
+        double v[3] = { 0 };
+        for (int k = 0; k < n; k++)
+            v[k] = in[k]->v[array_broadcast_index(in[k], index, out[0].ndim)];
+        out[0].v[i] = f(v, a->f[0]);
+        out[0].scale[i] = size(v, a->f[0]);
+        array_next(index, out[0].ndim, out[0].sizes);
+    }
+    return 1;
+}
+#define FUSED(name, expression, terms)                                         \
+    static double name##_of(const double *v, double s) { return (void)s, expression; } \
+    static double name##_size(const double *v, double s) { return (void)s, terms; } \
+    REFERENCE(name) { return each_fused(in, n, a, out, name##_of, name##_size); }
+FUSED(lerp, fabs(s) < 0.5 ? v[0] + s * (v[1] - v[0]) : v[1] - (1 - s) * (v[1] - v[0]), fabs(v[0]) + fabs(v[1]))
+FUSED(lerp_var, v[0] + v[2] * (v[1] - v[0]), (1 + fabs(v[2])) * (fabs(v[0]) + fabs(v[1])))
+FUSED(addcmul, v[0] + s * v[1] * v[2], fabs(v[0]) + fabs(s * v[1] * v[2]))
+FUSED(addcdiv, v[0] + s * v[1] / v[2], fabs(v[0]) + fabs(s * v[1] / v[2]))
+FUSED(logaddexp, isnan(v[0]) || isnan(v[1]) ? NAN : v[0] == v[1] ? v[0] + log(2) / s
+      : fmax(v[0], v[1]) + log1p(exp(-s * fabs(v[0] - v[1]))) / s, fmax(fabs(v[0]), fabs(v[1])) + 1)
 
 /* By the series of the lower one, in long double, so that its complement keeps its digits, too. */
 static long double lower_gamma_series(double a, double x)

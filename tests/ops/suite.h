@@ -148,6 +148,7 @@ FAMILY(same_pair);
 FAMILY(binary);
 FAMILY(divided);
 FAMILY(where);
+FAMILY(fused);
 FAMILY(reduce);
 FAMILY(reduce_nonempty);
 FAMILY(arg);

@@ -111,7 +111,27 @@ static void gelu_backward_f64_row(void *to, const void *const *from, int64_t n, 
 {
     (attrs->i[0] ? gelu_tanh_backward_f64_row : gelu_erf_backward_f64_row)(to, from, n, attrs);
 }
-TREK_BINARY_FLOAT_KERNELS(gelu_backward, FUNCTION)
+TREK_BINARY_KERNEL(gelu_backward, f32, f32, 4, FUNCTION)
+TREK_BINARY_KERNEL(gelu_backward, f64, f64, 8, FUNCTION)
+#if defined(TREK_WIDE_ROW_16)
+TREK_WIDE_ROW_16(gelu_erf_backward, bf16, 2, trek_load_wide_bf16, x *trek_gelu_derivative_wide(y))
+TREK_WIDE_ROW_16(gelu_erf_backward, f16, 2, trek_load_wide_f16, x *trek_gelu_derivative_wide(y))
+#define GELU_SHORT(format, lane)                                                                                                 \
+    {                                                                                                                            \
+        gelu_erf_backward_##format##_row, FUNCTION, 2, TREK_LANE_2, { TREK_LANE_2, TREK_LANE_2 }, false                          \
+    }
+#else
+#define GELU_SHORT(format, lane) { gelu_erf_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false }
+#endif
+#define GELU(format, lane)                                                                             \
+    static trek_status gelu_backward_##format(const trek_op_call *call)                                \
+    {                                                                                                  \
+        static const trek_map maps[] = { GELU_SHORT(format, lane),                                     \
+                                         { gelu_tanh_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false } }; \
+        return trek_map_run(call, &maps[call->attrs.i[0] != 0]);                                       \
+    }
+GELU(bf16, TREK_LANE_BF16)
+GELU(f16, TREK_LANE_F16)
 
 /* where: elements are moved as bits, so that 16-bit floats need no conversion. */
 #define WHERE(width)                                                                                   \

@@ -108,6 +108,19 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
         }                                                                                              \
     }
 
+#define TREK_TERNARY_ROW(op, suffix, expression)                                                       \
+    TREK_ROW_ATTRIBUTE static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        TREK_TYPE_##suffix *result = to;                                                               \
+        const TREK_TYPE_##suffix *xs = from[0], *ys = from[1], *zs = from[2];                          \
+        TREK_ROW_NUMBERS(suffix);                                                                      \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const TREK_WORK_##suffix x = xs[i], y = ys[i], z = zs[i];                                  \
+            result[i] = (TREK_TYPE_##suffix)(expression);                                              \
+        }                                                                                              \
+    }
+
 /* Rows of f32 written with vectors: x, y, s and t have the type trek_wide. */
 #define TREK_UNARY_WIDE_ROW(op, expression)                                                            \
     static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
@@ -149,6 +162,9 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
 #define TREK_BINARY_KERNEL(op, dtype, suffix, out_width, grain)                                        \
     TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 2, TREK_LANE(out_width), TREK_LANE(TREK_WIDTH_##dtype), \
                     TREK_LANE(TREK_WIDTH_##dtype))
+#define TREK_TERNARY_KERNEL(op, dtype, suffix, grain)                                                  \
+    TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 3, TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype), \
+                    TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype))
 
 /* Rows of 16-bit floats for expressions that cost no more than the conversions. These happen in registers, a vector
  * at a time, in the loop that computes. Expressions are those of f32. Without vector conversions this would gain
@@ -191,6 +207,41 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
         }                                                                                              \
         TREK_ISA_NAME(trek_row_rest_16)(op##_##format##_row, result + i, (const void *[]){ xs + i, ys + i }, 2, n - i, attrs); \
     }
+/* Rows of 16-bit floats written with vectors. */
+#define TREK_WIDE_ROW_16(op, format, n_in, load, expression)                                                                     \
+    static void op##_##format##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)                       \
+    {                                                                                                                            \
+        uint16_t *result = to;                                                                                                   \
+        const uint16_t *xs = from[0], *ys = from[n_in - 1];                                                                      \
+        int64_t i = 0;                                                                                                           \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                                             \
+            const trek_wide x = load(xs + i), y = load(ys + i);                                                                  \
+            (void)y;                                                                                                             \
+            trek_store_wide_##format(result + i, expression);                                                                    \
+        }                                                                                                                        \
+        TREK_ISA_NAME(trek_row_rest_16)                                                                                          \
+        (op##_##format##_row, result + i, (const void *[]){ xs + i, ys + i }, n_in, n - i, attrs);                               \
+    }
+#define TREK_TERNARY_ROW_16(op, format, expression)                                                    \
+    static void op##_##format##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)\
+    {                                                                                                  \
+        uint16_t *result = to;                                                                         \
+        const uint16_t *const *in = (const uint16_t *const *)from;                                     \
+        TREK_ROW_NUMBERS(f32);                                                                         \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
+            float many[3][TREK_WIDE];                                                                  \
+            for (int k = 0; k < 3; k++)                                                                \
+                trek_store_wide(many[k], trek_load_wide_##format(in[k] + i));                          \
+            for (int l = 0; l < TREK_WIDE; l++) {                                                      \
+                const float x = many[0][l], y = many[1][l], z = many[2][l];                            \
+                many[0][l] = (float)(expression);                                                      \
+            }                                                                                          \
+            trek_store_wide_##format(result + i, trek_load_wide(many[0]));                             \
+        }                                                                                              \
+        TREK_ISA_NAME(trek_row_rest_16)(op##_##format##_row, result + i, (const void *[]){ in[0] + i, in[1] + i, in[2] + i }, \
+                                        3, n - i, attrs);                                              \
+    }
 #define TREK_UNARY_KERNELS_16(op, grain, expression)                                                   \
     TREK_UNARY_ROW_16(op, bf16, expression)                                                            \
     TREK_UNARY_ROW_16(op, f16, expression)                                                             \
@@ -201,6 +252,11 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
     TREK_BINARY_ROW_16(op, f16, expression)                                                            \
     TREK_MAP_KERNEL(op##_bf16, op##_bf16_row, grain, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)         \
     TREK_MAP_KERNEL(op##_f16, op##_f16_row, grain, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
+#define TREK_TERNARY_KERNELS_16(op, grain, expression)                                                 \
+    TREK_TERNARY_ROW_16(op, bf16, expression)                                                          \
+    TREK_TERNARY_ROW_16(op, f16, expression)                                                           \
+    TREK_MAP_KERNEL(op##_bf16, op##_bf16_row, grain, 3, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2) \
+    TREK_MAP_KERNEL(op##_f16, op##_f16_row, grain, 3, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
 #else
 #define TREK_UNARY_KERNELS_16(op, grain, expression)                                                   \
     TREK_UNARY_KERNEL(op, bf16, f32, BF16, grain)                                                      \
@@ -208,6 +264,9 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
 #define TREK_BINARY_KERNELS_16(op, grain, expression)                                                  \
     TREK_BINARY_KERNEL(op, bf16, f32, BF16, grain)                                                     \
     TREK_BINARY_KERNEL(op, f16, f32, F16, grain)
+#define TREK_TERNARY_KERNELS_16(op, grain, expression)                                                 \
+    TREK_TERNARY_KERNEL(op, bf16, f32, grain)                                                          \
+    TREK_TERNARY_KERNEL(op, f16, f32, grain)
 #endif
 
 /* All four floating dtypes from two expressions; the three integers from one. */
@@ -247,6 +306,13 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
     TREK_BINARY_KERNEL(op, i64, i64, 8, grain)                                                         \
     TREK_BINARY_KERNEL(op, i32, i32, 4, grain)                                                         \
     TREK_BINARY_KERNEL(op, u8, u8, 1, grain)
+/* One expression, of the numbers and the elements. */
+#define TREK_TERNARY_FLOATS(op, grain, expression)                                                     \
+    TREK_TERNARY_ROW(op, f32, expression)                                                              \
+    TREK_TERNARY_ROW(op, f64, expression)                                                              \
+    TREK_TERNARY_KERNEL(op, f32, f32, grain)                                                           \
+    TREK_TERNARY_KERNEL(op, f64, f64, grain)                                                           \
+    TREK_TERNARY_KERNELS_16(op, grain, expression)
 #define TREK_BINARY_BOOL(op, expression)                                                               \
     TREK_BINARY_ROW(op, boolean, boolean, expression)                                                        \
     TREK_BINARY_KERNEL(op, boolean, boolean, 1, TREK_GRAIN_CHEAP)

@@ -126,12 +126,12 @@ void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, co
 void TREK_ISA_NAME(trek_row_rest_16)(trek_row_fn row, uint16_t *to, const void *const *from, int n_in, int64_t n,
                                      const trek_attrs *attrs)
 {
-    uint16_t inputs[2][TREK_ROW_VECTOR] = { { 0 } }, result[TREK_ROW_VECTOR];
+    uint16_t inputs[TREK_MAP_INPUTS][TREK_ROW_VECTOR] = { { 0 } }, result[TREK_ROW_VECTOR];
     if (n == 0)
         return;
     for (int k = 0; k < n_in; k++)
         memcpy(inputs[k], from[k], (size_t)n * sizeof *to);
-    row(result, (const void *[]){ inputs[0], inputs[1] }, TREK_ROW_VECTOR, attrs);
+    row(result, (const void *[]){ inputs[0], inputs[1], inputs[2] }, TREK_ROW_VECTOR, attrs);
     memcpy(to, result, (size_t)n * sizeof *to);
 }
 

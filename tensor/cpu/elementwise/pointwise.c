@@ -16,29 +16,115 @@ TREK_LIBRARY(tanh, f64, tanh)
     TREK_BINARY_ROW(kind##_backward, f32, f32, slope)                                                  \
     TREK_BINARY_ROW(kind##_backward, f64, f64, slope)
 
-PIECES(hardshrink, x >= -s && x <= s ? 0 : x, y >= -s && y <= s ? 0 : x)
+/* These cost no more than conversions, so that 16 bits have rows of their own. */
+#define SHORT(kind, value, slope)                                                                      \
+    TREK_UNARY_FLOATS(kind, TREK_GRAIN_CHEAP, value, value)                                            \
+    TREK_BINARY_ROW(kind##_backward, f32, f32, slope)                                                  \
+    TREK_BINARY_ROW(kind##_backward, f64, f64, slope)                                                  \
+    TREK_BINARY_FLOAT_KERNELS(kind##_backward, TREK_GRAIN_CHEAP)
+
+SHORT(hardshrink, x >= -s && x <= s ? 0 : x, y >= -s && y <= s ? 0 : x)
 PIECES(hardsigmoid, x <= -3 ? 0 : x >= 3 ? 1 : (x + 3) / 6, y > -3 && y < 3 ? x / 6 : 0)
-PIECES(hardtanh, x < s ? s : x > t ? t : x, y <= s || y >= t ? 0 : x)
+SHORT(hardtanh, x < s ? s : x > t ? t : x, y <= s || y >= t ? 0 : x)
 PIECES(hardswish, x <= -3 ? 0 : x >= 3 ? x : x * (x + 3) / 6, y <= -3 ? 0 : y < 3 ? x * ((2 * y + 3) / 6) : x)
 PIECES(softshrink, x > s ? x - s : x < -s ? x + s : x * 0, y >= -s && y <= s ? 0 : x)
-PIECES(leaky_relu, x > 0 ? x : x *s, y > 0 ? x : x *s)
+SHORT(leaky_relu, x > 0 ? x : x *s, y > 0 ? x : x *s)
 PIECES(softsign, x / (1 + (x < 0 ? -x : x)), x / ((1 + (y < 0 ? -y : y)) * (1 + (y < 0 ? -y : y))))
 PIECES(threshold, x <= s ? t : x, y <= s ? 0 : x)
 
+TREK_UNARY_FLOATS(frac, TREK_GRAIN_CHEAP, x - truncf(x), x - trunc(x))
+TREK_UNARY_FLOATS(div_scalar, TREK_GRAIN_CHEAP, x / s, x / s)
+/* Without a branch: all numbers are read for each element. */
+static inline float number_for_f32(float x, float nan, float high, double low)
+{
+    const float beyond = x > 0 ? high : (float)low, other = x != x ? nan : beyond;
+    return x - x == 0 ? x : other;
+}
+static inline double number_for_f64(double x, double nan, double high, double low)
+{
+    const double beyond = x > 0 ? high : low, other = x != x ? nan : beyond;
+    return x - x == 0 ? x : other;
+}
+TREK_UNARY_FLOATS(nan_to_num, TREK_GRAIN_CHEAP, number_for_f32(x, s, t, attrs->f[2]), number_for_f64(x, s, t, attrs->f[2]))
+
 /* --- inverses and powers ------------------------------------------------------------------------------------------ */
+
+/* Bessel functions of f32: with t = 4 / (4 + |x|), I0 e^-|x| sqrt(4 + |x|) is a polynomial in 2 t - 1, and so is I1 with
+ * (4 + |x|) / x more (Chebyshev fits, errors below 5e-7). e^|x| is multiplied in two factors, because it overflows earlier. */
+TREK_WIDE_INLINE trek_wide sqrt_wide(trek_wide x)
+{
+#if defined(__AVX512F__)
+    return (trek_wide)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX2__)
+    return (trek_wide)_mm256_sqrt_ps((__m256)x);
+#else
+    for (int l = 0; l < TREK_WIDE; l++)
+        x[l] = __builtin_sqrtf(x[l]);
+    return x;
+#endif
+}
+TREK_WIDE_INLINE trek_wide bessel_wide(trek_wide x, const int order, const bool scaled)
+{
+    static const float terms[2][16] = {
+        { -0x1.273e56p-8f, -0x1.50209p-10f, 0x1.86bc5ep-6f, 0x1.3b41a2p-8f, -0x1.e4cd5cp-5f, -0x1.e838b2p-8f,
+          0x1.95a99p-4f, 0x1.a167bep-7f, -0x1.24fadap-3f, -0x1.0bdf1cp-4f, 0x1.7213a2p-3f, 0x1.5cb722p-2f,
+          0x1.6dc024p-2f, 0x1.51f0eap-2f, 0x1.62d1c6p-2f, 0x1.2bc55p-1f },
+        { 0x1.76cf72p-8f, -0x1.fbf50cp-9f, -0x1.ce0676p-6f, 0x1.65e4fep-6f, 0x1.012e8ep-4f, -0x1.e4cc44p-5f,
+          -0x1.732358p-4f, 0x1.c1530ep-4f, 0x1.f31366p-4f, -0x1.5468dap-3f, -0x1.fb0414p-3f, 0x1.2a4b28p-3f,
+          0x1.744a76p-1f, 0x1.23effap+0f, 0x1.3fda1ep+0f, 0x1.02dbdep+0f },
+    };
+    trek_wide size = trek_magnitude_wide(x), shifted = size + 4.0f, t = 4.0f / shifted, u = 2.0f * t - 1.0f;
+    trek_wide p = trek_spread_wide(terms[order][0]);
+#pragma GCC unroll 16
+    for (int k = 1; k < 16; k++)
+        p = trek_fma_wide(p, u, trek_spread_wide(terms[order][k]));
+    p = p / sqrt_wide(shifted);
+    if (order == 1) /* times x / (4 + |x|) */
+        p = p * (trek_at_least_wide(trek_at_most_wide(x, 1e38f), -1e38f) * t * 0.25f);
+    if (scaled)
+        return p;
+    trek_wide half = trek_exp_wide(0.5f * size), infinite = order == 1 ? x * INFINITY : size * INFINITY;
+    return trek_choose_wide(trek_spread_wide(100.0f), size, infinite, p * half * half);
+}
+
+/* log(x + sqrt(x^2 - 1)), by t = x - 1. */
+TREK_WIDE_INLINE trek_wide acosh_wide(trek_wide x)
+{
+    trek_wide t = x - 1.0f, near = trek_log1p_wide(t + sqrt_wide(t * (t + 2.0f)));
+    trek_wide y = trek_choose_wide(x, trek_spread_wide(0x1p40f), near, trek_log_wide(x) + 0x1.62e43p-1f);
+    return trek_choose_wide(x, trek_spread_wide(1.0f), trek_spread_wide(NAN), y);
+}
+
+/* f64 is in special.c. */
+#define BESSEL(op, order, scaled)                                                                      \
+    TREK_UNARY_WIDE_ROW(op, bessel_wide(x, order, scaled))                                             \
+    TREK_UNARY_KERNEL(op, f32, f32, 4, TREK_GRAIN_FUNCTION)                                            \
+    TREK_UNARY_KERNEL(op, bf16, f32, BF16, TREK_GRAIN_FUNCTION)                                        \
+    TREK_UNARY_KERNEL(op, f16, f32, F16, TREK_GRAIN_FUNCTION)
+BESSEL(i0, 0, false)
+BESSEL(i0e, 0, true)
+BESSEL(i1, 1, false)
+BESSEL(i1e, 1, true)
+
+TREK_UNARY_WIDE_ROW(ndtr, trek_normal_cdf_wide(x))
+TREK_UNARY_LIBRARY_ROW(ndtr, f64, 0.5 * trek_erfc_wide64(x * -0.70710678118654752440))
+TREK_UNARY_FLOAT_KERNELS(ndtr, TREK_GRAIN_FUNCTION)
 
 /* Inverses use the vector library; slopes, for which f32 loses digits if x is large or near 1, use f64. */
 #define INVERSE(kind, slope)                                                                           \
     TREK_LIBRARY(kind, f32, kind##f)                                                                   \
+    TREK_UNARY_LIBRARY_ROW(kind, f32, trek_##kind##_f32_library(x))                                    \
+    INVERSE_REST(kind, slope)
+#define INVERSE_REST(kind, slope)                                                                      \
     TREK_LIBRARY(kind, f64, kind)                                                                      \
     static inline double kind##_slope(double x) { return slope; }                                      \
-    TREK_UNARY_LIBRARY_ROW(kind, f32, trek_##kind##_f32_library(x))                                    \
     TREK_UNARY_LIBRARY_ROW(kind, f64, trek_##kind##_f64_library(x))                                    \
     TREK_BINARY_ROW(kind##_backward, f32, f32, x * (float)kind##_slope((double)y))                     \
     TREK_BINARY_ROW(kind##_backward, f64, f64, x *kind##_slope(y))
 
 INVERSE(asinh, 1 / sqrt(x * x + 1))
-INVERSE(acosh, 1 / sqrt(x * x - 1))
+TREK_UNARY_WIDE_ROW(acosh, acosh_wide(x))
+INVERSE_REST(acosh, 1 / sqrt(x * x - 1))
 INVERSE(atanh, 1 / (1 - x * x))
 
 TREK_LIBRARY(exp2, f32, exp2f)
@@ -239,10 +325,8 @@ FUNCTIONS(tanhshrink)
 /* --- the kernels --------------------------------------------------------------------------------------------- */
 
 #define SLOPED(X)                                                                                     \
-    X(hardshrink) X(hardsigmoid) X(hardtanh) X(hardswish) X(logsigmoid) X(selu) X(celu) X(elu)        \
-    X(leaky_relu) X(mish) X(softshrink) X(softsign) X(tanhshrink) X(threshold) X(asinh) X(acosh)      \
-    X(atanh) X(erfc) X(erfinv) X(exp2)               \
-   
+    X(hardsigmoid) X(hardswish) X(logsigmoid) X(selu) X(celu) X(elu) X(mish) X(softshrink) X(softsign) X(tanhshrink) \
+    X(threshold) X(asinh) X(acosh) X(atanh) X(erfc) X(erfinv) X(exp2)
 #define KERNELS(op)                                                                                    \
     TREK_UNARY_FLOAT_KERNELS(op, TREK_GRAIN_FUNCTION)                                                  \
     TREK_BINARY_FLOAT_KERNELS(op##_backward, TREK_GRAIN_FUNCTION)
@@ -251,6 +335,12 @@ SLOPED(KERNELS)
 void TREK_ISA_NAME(trek_cpu_register_pointwise)(trek_backend *b)
 {
 #define ENTER(op) (TREK_ENTER_FLOATS(b, op), TREK_ENTER_FLOATS(b, op##_backward));
-    SLOPED(ENTER)
+#define ENTER_VALUES(op) TREK_ENTER_FLOATS(b, op);
+#define ENTER_SHORT(op) (TREK_ENTER(b, op, F32, f32), TREK_ENTER(b, op, BF16, bf16), TREK_ENTER(b, op, F16, f16));
+    SLOPED(ENTER) ENTER(hardshrink) ENTER(hardtanh) ENTER(leaky_relu)
+    ENTER_VALUES(frac) ENTER_VALUES(div_scalar) ENTER_VALUES(nan_to_num) ENTER_VALUES(ndtr)
+    ENTER_SHORT(i0) ENTER_SHORT(i0e) ENTER_SHORT(i1) ENTER_SHORT(i1e)
 #undef ENTER
+#undef ENTER_VALUES
+#undef ENTER_SHORT
 }

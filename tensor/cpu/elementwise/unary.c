@@ -141,7 +141,23 @@ static void gelu_f64_row(void *to, const void *const *from, int64_t n, const tre
 {
     (attrs->i[0] ? gelu_tanh_f64_row : gelu_erf_f64_row)(to, from, n, attrs);
 }
-TREK_UNARY_FLOAT_KERNELS(gelu, FUNCTION)
+TREK_UNARY_KERNEL(gelu, f32, f32, 4, FUNCTION)
+TREK_UNARY_KERNEL(gelu, f64, f64, 8, FUNCTION)
+#if defined(TREK_WIDE_ROW_16)
+TREK_WIDE_ROW_16(gelu_erf, bf16, 1, trek_load_wide_bf16, trek_gelu_short_wide(x))
+TREK_WIDE_ROW_16(gelu_erf, f16, 1, trek_load_wide_f16, trek_gelu_short_wide(x))
+#define GELU_SHORT(format, lane) { gelu_erf_##format##_row, FUNCTION, 1, TREK_LANE_2, { TREK_LANE_2 }, false }
+#else
+#define GELU_SHORT(format, lane) { gelu_erf_f32_row, FUNCTION, 1, lane, { lane }, false }
+#endif
+#define GELU(format, lane)                                                                             \
+    static trek_status gelu_##format(const trek_op_call *call)                                         \
+    {                                                                                                  \
+        static const trek_map maps[] = { GELU_SHORT(format, lane), { gelu_tanh_f32_row, FUNCTION, 1, lane, { lane }, false } }; \
+        return trek_map_run(call, &maps[call->attrs.i[0] != 0]);                                       \
+    }
+GELU(bf16, TREK_LANE_BF16)
+GELU(f16, TREK_LANE_F16)
 
 /* With a number. */
 TREK_UNARY_FLOATS(add_scalar, CHEAP, x + s, x + s)

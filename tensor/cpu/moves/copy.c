@@ -342,13 +342,25 @@ static void convert_halves_part(void *arg, int64_t begin, int64_t end)
         trek_f16_from_f32_row(to, (const float *)(const void *)c->in->data + begin, n);
 }
 
+/* Returns whether the elements of both lie in the same order, without gaps. */
+static bool lie_alike(const trek_tensor *a, const trek_tensor *b)
+{
+    int64_t span = 1;
+    bool alike = trek_same_sizes(a, b);
+    for (int d = 0; alike && d < a->ndim; d++) {
+        alike = a->sizes[d] == 1 || (a->strides[d] == b->strides[d] && a->strides[d] > 0);
+        span += (a->sizes[d] - 1) * (a->sizes[d] == 1 ? 0 : a->strides[d]);
+    }
+    return alike && span == a->numel;
+}
+
 /* Does so if the call asks for it. Returns false otherwise. */
 static bool convert_halves(const trek_op_call *call)
 {
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
     bool narrows = in->dtype == TREK_F32 && trek_dtype_is_16bit((trek_dtype)out->dtype);
     bool widens = trek_dtype_is_16bit((trek_dtype)in->dtype) && out->dtype == TREK_F32;
-    if (!(narrows || widens) || !in->contiguous || !out->contiguous || in->numel != out->numel)
+    if (!(narrows || widens) || in->numel != out->numel || !((in->contiguous && out->contiguous) || lie_alike(in, out)))
         return false;
     half_conversion c = { .in = in, .out = out };
     trek_parallel(out->numel, CHEAP, convert_halves_part, &c);

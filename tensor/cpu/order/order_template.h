@@ -22,6 +22,11 @@ static E *N(sorted)(E *a, E *room, int64_t n, int bytes)
         N(insert)(a, n);
         return a;
     }
+    int64_t in_order = 1;
+    while (in_order < n && !BEFORE(a[in_order], a[in_order - 1]))
+        in_order++;
+    if (in_order == n)
+        return a;
     uint32_t counts[8][256];
     memset(counts, 0, (size_t)bytes * sizeof counts[0]);
     for (int64_t i = 0; i < n; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arithmetic reductions: sum, nansum, mean, prod, max, min, any, all, variance, std, logsumexp. Floating ones are
- * computed in f64, so that errors do not grow with the length (sums of rows of f32 add pairs of elements first,
- * rounded once); integers in i64. */
+ * computed in f64, so that errors do not grow with the length (sums of f32 add four elements first, in
+ * pairs, which are rounded); integers in i64. */
 #include <math.h>
 
 #include "tensor/cpu/reduce/reduce.h"
@@ -195,66 +195,83 @@ static void prod_u8_row(trek_partial *partial, const void *row, int64_t n, doubl
     partial->i = (int64_t)product;
 }
 
-/* The sum of a pair may be too large for f32. */
+/* The sum of four may be too large for f32. */
 static void sum_f32_row(trek_partial *partial, const void *row, int64_t n, double parameter)
 {
-    double sum = trek_row_sum_of_pairs_f32(row, n);
+    double sum = trek_row_sum_of_fours_f32(row, n, false);
     (void)parameter;
     partial->f += sum - sum == 0 ? sum : trek_row_sum_f32(row, n);
 }
 FOLD_COLUMNS(sum_exact, f32, float, double, double, double, f, x, a + b)
-/* sums[i] += element i of 2 * pairs rows, which are added in f32 two by two. */
-static inline __attribute__((always_inline)) void add_pairs_of_rows(double *sums, const char *row, int64_t stride,
-                                                                    const int pairs,
-                                                                    int64_t n)
+FOLD_COLUMNS(nansum_exact, f32, float, double, double, double, f, x == x ? x : 0, a + b)
+/* sums[i] += element i of 4 * fours rows, which are added in f32 four by four, as in a row. */
+static inline __attribute__((always_inline)) void add_fours_of_rows(double *sums, const char *row, int64_t stride,
+                                                                    const int fours,
+                                                                    int64_t n, const bool numbers)
 {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         trek_f64x8 sum;
         memcpy(&sum, sums + i, sizeof sum);
-        for (int k = 0; k < pairs; k++) {
-            trek_f32x8 a, b;
-            memcpy(&a, row + 2 * k * stride + i * 4, sizeof a);
-            memcpy(&b, row + (2 * k + 1) * stride + i * 4, sizeof b);
-            a += b;
-            sum += TREK_WIDENED(a);
+        for (int k = 0; k < fours; k++) {
+            trek_f32x8 part[4];
+            for (int l = 0; l < 4; l++) {
+                TREK_ROW_EIGHT(part[l], (const float *)(const void *)(row + (4 * k + l) * stride) + i, numbers)
+            }
+            part[0] = (part[0] + part[1]) + (part[2] + part[3]);
+            sum += TREK_WIDENED(part[0]);
         }
         memcpy(sums + i, &sum, sizeof sum);
     }
     for (; i < n; i++)
-        for (int k = 0; k < pairs; k++)
-            sums[i] += (double)(((const float *)(const void *)(row + 2 * k * stride))[i] +
-                                ((const float *)(const void *)(row + (2 * k + 1) * stride))[i]);
+        for (int k = 0; k < fours; k++) {
+            float part[4];
+            for (int l = 0; l < 4; l++) {
+                float x = ((const float *)(const void *)(row + (4 * k + l) * stride))[i];
+                part[l] = numbers && x != x ? 0 : x;
+            }
+            sums[i] += (double)((part[0] + part[1]) + (part[2] + part[3]));
+        }
 }
-/* Sums columns as rows are summed: pairs in f32, and these in f64. Columns with a pair that is too large for f32 are
- * summed again in f64 alone. */
-static void sum_f32_columns(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n,
-                            const double *parameters)
+/* Sums columns as rows are summed. Columns with a sum that is too large for f32 are summed again in f64 alone. */
+static inline __attribute__((always_inline)) void sum_columns(trek_partial *partials, const void *row, int64_t stride,
+                                                              int64_t rows,
+                                                              int64_t n, const double *parameters, const bool numbers)
 {
-    enum { PAIRS = 4 };
-    double sums[TREK_FOLD_COLUMNS], all = 0;
-    int64_t r = 0;
-    if (rows < 2) {
-        sum_exact_f32_columns(partials, row, stride, rows, n, parameters);
+    enum { FOURS = 2 };
+    const trek_fold_columns exactly = numbers ? nansum_exact_f32_columns : sum_exact_f32_columns;
+    if (rows < 4) {
+        exactly(partials, row, stride, rows, n, parameters);
         return;
     }
+    double sums[TREK_FOLD_COLUMNS], all = 0;
+    int64_t r = 0;
     memset(sums, 0, (size_t)n * sizeof *sums);
-    for (; r + 2 * PAIRS <= rows; r += 2 * PAIRS)
-        add_pairs_of_rows(sums, (const char *)row + r * stride, stride, PAIRS, n);
-    for (; r + 2 <= rows; r += 2)
-        add_pairs_of_rows(sums, (const char *)row + r * stride, stride, 1, n);
-    for (int64_t i = 0; r < rows && i < n; i++)
-        sums[i] += (double)((const float *)(const void *)((const char *)row + r * stride))[i];
+    for (; r + 4 * FOURS <= rows; r += 4 * FOURS)
+        add_fours_of_rows(sums, (const char *)row + r * stride, stride, FOURS, n, numbers);
+    for (; r + 4 <= rows; r += 4)
+        add_fours_of_rows(sums, (const char *)row + r * stride, stride, 1, n, numbers);
     for (int64_t i = 0; i < n; i++)
         all += sums[i] - sums[i];
     if (all != 0) { /* NaN: one of them is not finite */
         trek_partial exact[TREK_FOLD_COLUMNS] = { 0 };
-        sum_exact_f32_columns(exact, row, stride, rows, n, parameters);
+        exactly(exact, row, stride, r, n, parameters);
         for (int64_t i = 0; i < n; i++)
             sums[i] = sums[i] - sums[i] == 0 ? sums[i] : exact[i].f;
     }
     for (int64_t i = 0; i < n; i++)
         partials[i].f += sums[i];
+    exactly(partials, (const char *)row + r * stride, stride, rows - r, n, parameters);
+}
+static void sum_f32_columns(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n,
+                            const double *parameters)
+{
+    sum_columns(partials, row, stride, rows, n, parameters, false);
+}
+static void nansum_f32_columns(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n,
+                               const double *parameters)
+{
+    sum_columns(partials, row, stride, rows, n, parameters, true);
 }
 FOLD_COMBINE(sum, f32, double, f, 0, a + b)
 #define SQUARE(d) ((d) * (d))
@@ -269,29 +286,14 @@ static inline trek_wide number_wide(trek_wide x) { return (trek_wide)((trek_wide
 #define NUMBER(x) _Generic((x), trek_wide: number_wide, default: number_f32)(x)
 FOLD(nansum, f64, double, double, double, f, 0, x == x ? x : 0, a + b)
 FOLD_ROW(numbers, f32, float, double, double, f, 0, x == x ? x : 0, a + b)
-/* In pairs, as in a sum. */
 static void nansum_f32_row(trek_partial *partial, const void *row, int64_t n, double parameter)
 {
-    typedef int32_t mask __attribute__((vector_size(32)));
-    const float *x = row;
-    trek_f64x8 sums[4] = { { 0 } };
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64)
-        for (int k = 0; k < 4; k++) {
-            trek_f32x8 a, b;
-            memcpy(&a, x + i + 16 * k, sizeof a);
-            memcpy(&b, x + i + 16 * k + 8, sizeof b);
-            a = (trek_f32x8)((mask)a & (a == a)) + (trek_f32x8)((mask)b & (b == b));
-            sums[k] += TREK_WIDENED(a);
-        }
-    sums[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    TREK_JOIN_EIGHT(sums[0], sum, +)
-    trek_partial rest = { .f = 0 };
-    bool finite = sum - sum == 0;
-    numbers_f32_row(&rest, finite ? x + i : x, finite ? n - i : n, parameter);
-    partial->f += finite ? sum + rest.f : rest.f;
+    double sum = trek_row_sum_of_fours_f32(row, n, true);
+    if (sum - sum == 0)
+        partial->f += sum;
+    else
+        numbers_f32_row(partial, row, n, parameter);
 }
-FOLD_COLUMNS(nansum, f32, float, double, double, double, f, x == x ? x : 0, a + b)
 FOLD_COMBINE(nansum, f32, double, f, 0, a + b)
 FOLD_INTEGER(prod, 1, x, a *b)
 /* NaN remains. */

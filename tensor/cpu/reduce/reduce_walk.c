@@ -365,8 +365,49 @@ static bool reduce_rows(const trek_op_call *call, const trek_reduce_plan *plan, 
     return true;
 }
 
+/* Along kept dimensions in which the input repeats, so does the result: it is computed once, in memory of its own, and copied.
+ * Returns false if there are none. */
+static bool reduce_once(const trek_op_call *call, const trek_reduce_plan *plan, trek_status *status)
+{
+    const uint64_t mask = (uint64_t)call->attrs.i[0];
+    trek_tensor in = *call->inputs[0], out = *call->outputs[0], repeated = out;
+    bool repeats = false;
+    for (int d = 0, to = 0; d < in.ndim; d++) {
+        bool kept = !(mask >> d & 1);
+        if (kept && in.strides[d] == 0 && in.sizes[d] > 1) {
+            repeats = true;
+            in.numel /= in.sizes[d];
+            out.numel /= in.sizes[d];
+            in.sizes[d] = out.sizes[to] = 1;
+        }
+        to += kept || call->attrs.i[9] != 0;
+    }
+    if (!repeats || repeated.numel == 0)
+        return false;
+    out.data = repeated.data = trek_block_alloc((size_t)out.numel * trek_dtype_size((trek_dtype)out.dtype));
+    out.contiguous = true, repeated.contiguous = false;
+    int64_t step = 1;
+    for (int d = out.ndim - 1; d >= 0; step *= out.sizes[d--]) {
+        out.strides[d] = step;
+        repeated.strides[d] = out.sizes[d] == 1 ? 0 : step;
+    }
+    trek_tensor *from[] = { &in }, *once[] = { &repeated };
+    trek_op_call first = { .op = call->op, .n_inputs = 1, .n_outputs = 1, .inputs = from, .outputs = { &out },
+                           .attrs = call->attrs };
+    const trek_op_call copies = { .op = call->op, .n_inputs = 1, .n_outputs = 1, .inputs = once,
+                                  .outputs = { call->outputs[0] } };
+    *status = out.data ? TREK_ISA_NAME(trek_reduce)(&first, plan) : TREK_ERR_MEMORY;
+    if (*status == TREK_OK)
+        *status = trek_backends[TREK_CPU]->kernels[TREK_OP_copy][out.dtype](&copies);
+    trek_block_free(out.data);
+    return true;
+}
+
 trek_status TREK_ISA_NAME(trek_reduce)(const trek_op_call *call, const trek_reduce_plan *plan)
 {
+    trek_status status;
+    if (!call->inputs[0]->contiguous && reduce_once(call, plan, &status))
+        return status;
     static const uint8_t lanes[TREK_DTYPE_COUNT] = {
         [TREK_F32] = TREK_LANE_4, [TREK_F64] = TREK_LANE_8, [TREK_BF16] = TREK_LANE_BF16, [TREK_F16] = TREK_LANE_F16,
         [TREK_I64] = TREK_LANE_8, [TREK_I32] = TREK_LANE_4, [TREK_U8] = TREK_LANE_1,      [TREK_BOOL] = TREK_LANE_1,

@@ -403,6 +403,29 @@ template <typename O, typename T, bool rows = false, typename F> trek_status tre
                          [&](const trek_plan &p) { return trek_map_part2<O, T, rows>(call, queue, f, p); });
 }
 
+/* Three inputs of T, and a result of it. */
+template <typename T, typename F> trek_status trek_map3(const trek_op_call *call, const F &f)
+{
+    typedef typename trek_work<T>::type W;
+    trek_tensor **in = call->inputs, *out = call->outputs[0];
+    if (out->numel == 0)
+        return TREK_OK;
+    trek_cuda_queue *queue = trek_queue_of(call);
+    if (!queue)
+        return trek_error_status();
+    if constexpr (trek_has_vectors<F, T>)
+        if (trek_call_flat(call, 3))
+            return trek_map_flat(call, queue, f, (T *)out->data, (const T *)in[0]->data, (const T *)in[1]->data,
+                                 (const T *)in[2]->data);
+    return trek_plan_run(trek_plan_of_call(call, 3), [&](const trek_plan &p) {
+        int64_t n = trek_plan_numel(&p);
+        return trek_launch(call, queue, trek_strided_grid(n), trek_strided_kernel<3, F, W, W, W, W>, f,
+                           trek_operand_of<W>(out, p.base[0]), trek_operand_of<W>(in[0], p.base[1]),
+                           trek_operand_of<W>(in[1], p.base[2]), trek_operand_of<W>(in[2], p.base[3]), trek_layout_of<4>(p),
+                           (uint32_t)n);
+    });
+}
+
 /* --- numbers and whole numbers ----------------------------------------------------------------- */
 
 /* Rounds towards zero, limited to the representable integers; NaN becomes 0. */

@@ -53,6 +53,7 @@
 #include "distributed/checkpoint.h"
 #include "distributed/comm/comm.h"
 #include "distributed/ddp.h"
+#include "distributed/digests.h"
 #include "distributed/outer.h"
 #include "distributed/ranks.h"
 #include "distributed/run.h"

@@ -30,6 +30,7 @@ struct trek_loader {
     trek_prefetch *prefetch; /* made by the first start */
     bool begun;           /* an epoch was begun */
     bool active;          /* the current epoch is running */
+    bool ahead;           /* `fetched` is the next batch already (trek_loader_more) */
     int64_t epoch, position;
     uint64_t digest;      /* see trek_batch_plan_digest; 0 if not computed yet, or if there is nothing to compare */
     uint64_t job_version; /* the version of the division among processes when the current batches were fetched */
@@ -191,12 +192,13 @@ static void end_batch(trek_loader *l)
     }
     l->batch.n = 0;
     l->batch.given = l->batch.unread = false;
-    if (l->fetched)
+    if (l->fetched && !l->ahead)
         trek_fetched_clear(l->fetched, &l->plan);
 }
 
 static void end_epoch(trek_loader *l)
 {
+    l->ahead = false;
     end_batch(l);
     if (trek_batch_here()->outermost == l->id)
         trek_batch_here()->outermost = 0;
@@ -316,9 +318,13 @@ static trek_status open_scope(trek_loader *l)
 
 static trek_status fetch(trek_loader *l)
 {
-    int64_t start = trek_trace_enter("loader wait"), began = trek_clock_ns();
     bool restart = l->left_to_ranks || l->job_version != trek_job_here.version; /* it was another part of the batches */
-    l->left_to_ranks = false;
+    bool ahead = l->ahead && !restart;
+    l->left_to_ranks = l->ahead = false;
+    if (ahead)
+        return TREK_OK;
+    int64_t start = trek_trace_enter("loader wait"), began = trek_clock_ns();
+    trek_fetched_clear(l->fetched, &l->plan);
     if (restart)
         start_fetching(l, l->epoch, l->position);
     trek_status status = l->prefetch ? trek_prefetch_take(l->prefetch, &l->fetched)
@@ -395,6 +401,22 @@ trek_batch *trek_loader_next(trek_loader *loader)
     give(l, l->fetched->n, l->fetched->first, l->fetched->global, l->fetched->indices, 1);
     return &l->batch;
 }
+
+bool trek_loader_more(trek_loader *loader)
+{
+    trek_loader *l = loader;
+    if (!advance(l))
+        return false;
+    if (!l->plan.feed)
+        return true;
+    if (fetch(l) != TREK_OK || l->fetched->end) {
+        end_epoch(l);
+        return false;
+    }
+    return l->ahead = true;
+}
+
+bool trek_loader_stream_ended(const trek_loader *loader) { return loader->plan.feed && loader->begun && !loader->active; }
 
 /* -- batches that ranks read ------------------------------------------------------- */
 

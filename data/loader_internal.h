@@ -51,6 +51,11 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count);
 /* Like trek_loader_next, for a batch whose rows the ranks read themselves. It is unread, unless someone has asked for
  * all of a batch in this epoch; batches are then fetched ahead whole. */
 trek_batch *trek_loader_next_parts(trek_loader *loader);
+/* Ends the current batch and returns whether the epoch has a further one, for which it reads a stream ahead. Returns false on an
+ * error, too. */
+bool trek_loader_more(trek_loader *loader);
+/* Returns whether the epoch of a stream has ended: its last batch has been given, and it was found that no other comes. */
+bool trek_loader_stream_ended(const trek_loader *loader);
 /* For an epoch that begins: its batches are requested through the two functions above, and the loader itself fetches
  * nothing. */
 void trek_loader_leave_to_ranks(trek_loader *loader);

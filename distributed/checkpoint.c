@@ -74,6 +74,10 @@ static trek_status add_run(trek_state *state, trek_graph *graph, const trek_load
     const trek_batch_plan *plan = trek_loader_plan(loader);
     int64_t place[LOADER_NUMBERS] = { 0, 0, plan->samples, plan->batch_size };
     trek_loader_position(loader, &place[LOADER_EPOCH], &place[LOADER_BATCH]);
+    if (trek_loader_stream_ended(loader)) { /* nobody else knows how many batches it has */
+        place[LOADER_EPOCH]++;
+        place[LOADER_BATCH] = 0;
+    }
     return add_numbers(state, OWN "loader", place, LOADER_NUMBERS, TREK_I64);
 }
 

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/policy/policies.h"
@@ -81,8 +81,11 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     TRY(check_sharers(s));
     TRY(opts->averages ? trek_averaging_begin(s, opts->divergence_threshold) : trek_overlap_plan(s));
     TRY(trek_ranks_constants(s->team, &s->job));
-    if (s->grain > 0)
+    if (s->grain > 0) {
         TRY(trek_grains_make(s));
+        TRY(trek_digests_make(s, opts->digests));
+        s->grains->audit = opts->audit;
+    }
     return make_workload(s, opts);
 }
 

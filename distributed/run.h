@@ -88,13 +88,16 @@ typedef struct trek_rank_metrics {
     double share;         /* its part of the epoch's samples, in [0, 1] */
 } trek_rank_metrics;
 
-/* The metrics of an epoch. The pointers are valid until trek_run_join. */
+/* The metrics of an epoch, or of a part of it that ends by .evaluate_every_steps or .max_steps. They are those of what was
+ * trained since the last metrics. The pointers are valid until trek_run_join. */
 typedef struct trek_epoch_metrics {
     int64_t epoch;                    /* number of the epoch, from 0 */
+    bool complete;                    /* the epoch has ended */
+    int64_t step;                     /* number of all steps of the run so far, with those before it was resumed */
     int64_t steps;                    /* number of steps */
     int64_t samples;                  /* number of samples of all ranks */
     double loss;                      /* mean over all samples, weighted as in a step; NaN if no sample counted */
-    double evaluation_loss;           /* mean loss of the evaluation after this epoch; NaN without an evaluation */
+    double evaluation_loss;           /* mean loss of the evaluation; NaN without an evaluation at this point */
     double lr;                        /* learning rate of group 0 in the last step */
     double seconds;                   /* seconds of training, without evaluation */
     double samples_per_s;             /* samples per second of training */
@@ -124,16 +127,25 @@ TREK_API double trek_metrics_get(const trek_epoch_metrics *metrics, const char *
 /* A function of the user that runs before an epoch, on the run's thread, in every process. If it returns another status than
  * TREK_OK or sets an error, the run ends with it. */
 typedef trek_status (*trek_epoch_fn)(trek_graph *graph, int64_t epoch, void *arg);
-/* A function of the user that gets the metrics of an epoch, on the run's thread, in every process. If it returns another
- * status than TREK_OK or sets an error, the run ends with it. */
+/* A function of the user that gets the metrics of an epoch or of a part of it, on the run's thread, in every process. If it
+ * returns another status than TREK_OK or sets an error, the run ends with it. */
 typedef trek_status (*trek_metrics_fn)(const trek_epoch_metrics *metrics, void *arg);
-/* A function of the user that is called when the checkpoint of an epoch has been written to `path`, on the run's thread. It is
- * called at the end of a later epoch or of a run that has not failed, so `graph` may have been trained further. If it returns
- * another status than TREK_OK or sets an error, the run ends with it. */
+/* A function of the user that is called when a checkpoint, made in or after that epoch, has been written to `path`, on the run's
+ * thread. It is called when a later checkpoint is made or metrics are ready, or at the end of a run that has not failed, so
+ * `graph` may have been trained further. If it returns another status than TREK_OK or sets an error, the run ends with it. */
 typedef trek_status (*trek_checkpoint_fn)(trek_graph *graph, int64_t epoch, const char *path, void *arg);
 
-/* Options of a run. build_model, train_step, dataset, optimizer, batch_size and epochs are required (trek_fit needs no
- * build_model). Fields that are 0 have their defaults.
+/* Options of a run. build_model, train_step, dataset, optimizer, batch_size, and epochs or max_steps are required (trek_fit needs
+ * no build_model). Fields that are 0 have their defaults.
+ *
+ * max_steps, checkpoint_every_steps, evaluate_every_steps: steps are counted from the beginning of the run, also after it was
+ * resumed. A step is an update of the parameters: a batch, .trainer.accumulate batches, or a window of TREK_POLICY_CADENCE. With
+ * averaged parameters (TREK_TRANSPORT_HOST) each batch is a step, and the ranks are averaged wherever one of these options asks
+ * for something; other values of them then train in another way. A run that is resumed from any of its checkpoints gives the bits
+ * of one that was not interrupted, as trek_checkpoint_load says.
+ *
+ * dataset may be a stream, with TREK_POLICY_SYNC and TREK_TRANSPORT_DEVICE. An epoch ends where the stream ends. If it does not
+ * end, max_steps is needed. A stream is read again up to the step at which a run is resumed.
  *
  * min_processes, for a job of several processes: if one dies, the others continue without it as long as at least this number
  * is left.
@@ -176,7 +188,8 @@ typedef struct trek_run_opts {
     trek_dataset *dataset;         /* the training set; it is retained; required */
     trek_optimizer_spec optimizer; /* the optimizer; required */
     int64_t batch_size;            /* samples of a batch, of all ranks; with TREK_POLICY_CADENCE of each rank; required */
-    int64_t epochs;                /* number of epochs; required */
+    int64_t epochs;                /* number of epochs; required without max_steps */
+    int64_t max_steps;             /* the run ends after this number of steps, or after its epochs; default 0: after its epochs */
     /* The field that feeds the graph's first input. Every other input is fed by the field of its name. Copied. Default NULL. */
     const char *input;
     void *arg;                     /* passed to all functions */
@@ -211,19 +224,23 @@ typedef struct trek_run_opts {
     trek_loss_fn evaluate;    /* the mean loss of a batch; it may record scalars; default: train_step */
     trek_dataset *evaluation; /* the evaluation set, with the same field names; retained; default NULL: no evaluation */
     int64_t evaluation_batch; /* samples of a batch; default: batch_size */
-    int64_t evaluate_every;   /* epochs between evaluations; the last epoch is always evaluated; default 1 */
+    int64_t evaluate_every;   /* epochs between evaluations; the end of the run always has one; default 1, or by steps alone */
+    /* Steps between evaluations. Each ends a part of the epoch, which has metrics of its own, also without .evaluation. Default
+     * 0: only by epochs. */
+    int64_t evaluate_every_steps;
 
     /* -- saving and stopping -- */
 
-    /* The name of the metric (trek_metrics_get) by which epochs are compared; the smallest value is the best. Copied. Default:
-     * evaluation_loss, or loss without an evaluation. If it is not one number in the first epoch that should have it, the run
-     * ends with ARGUMENT. */
+    /* The name of the metric (trek_metrics_get) by which epochs, or their parts, are compared; the smallest value is the best.
+     * Copied. Default: evaluation_loss, or loss without an evaluation. If it is not one number in the first epoch that should
+     * have it, the run ends with ARGUMENT. */
     const char *best_metric;
     bool best_is_largest;          /* the metric is best when it is largest; default false */
-    int64_t patience;              /* stops, with a warning, after this number of epochs without a best; default 0: never */
+    int64_t patience;              /* stops, with a warning, after this number of metrics without a best; default 0: never */
     double min_delta;              /* a metric is better only if it improves by more than this; >= 0; default 0 */
     const char *checkpoint_folder; /* folder of checkpoints (see above), created if needed; copied; default: no checkpoints */
-    int64_t checkpoint_every;      /* epochs between checkpoints; the last epoch always has one; default 1 */
+    int64_t checkpoint_every;      /* epochs between checkpoints; the end always has one; default 1, or by steps alone */
+    int64_t checkpoint_every_steps; /* steps between checkpoints; default 0: only by epochs */
     int keep_last;                 /* how many checkpoints stay (TREK_OFF: all); on_checkpoint sees the others first; default 1 */
     bool keep_best;                /* also writes the best epoch to "best.safetensors"; default false */
     /* A checkpoint, or a folder, whose last checkpoint is used; copied. The run begins from the start if the folder is empty,
@@ -257,8 +274,8 @@ TREK_API trek_run *trek_trainer_run(const trek_run_opts *opts);
  * STATE if the parameters belong to an optimizer's block of memory. */
 TREK_API trek_status trek_fit(trek_module *module, const trek_run_opts *opts);
 
-/* Waits until the next epoch has ended, writes its metrics to *metrics and returns true. Returns false if no further epoch
- * comes; trek_run_join then returns whether the run has failed. */
+/* Waits until the next epoch, or part of it, has ended, writes its metrics to *metrics and returns true. Returns false if no
+ * further one comes; trek_run_join then returns whether the run has failed. */
 TREK_API bool trek_run_next(trek_run *run, trek_epoch_metrics *metrics);
 
 /* Waits until the run has ended, frees it and returns the final parameters and buffers on the CPU. The caller frees them with

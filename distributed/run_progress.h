@@ -12,7 +12,8 @@ TREK_BEGIN
  * rest of the metrics. Returns NULL without an error if the epoch has no such metric. */
 TREK_API const trek_tensor *trek_metrics_values(const trek_epoch_metrics *metrics, const char *name);
 /* Asks the run to stop after its current step, on all processes. Any thread of any process may call it. The last epoch is then
- * incomplete and has no metrics. After the last step of an epoch, the epoch ends first, with its evaluation. */
+ * incomplete and has no metrics of what was trained since the last ones. After the last step of an epoch, the epoch ends first,
+ * with its evaluation. */
 TREK_API void trek_run_stop(trek_run *run);
 /* Writes the metrics of the next epoch to *metrics and returns true if it has ended, otherwise returns false. It does not
  * wait. */
@@ -22,12 +23,14 @@ TREK_API bool trek_run_poll(trek_run *run, trek_epoch_metrics *metrics);
 typedef struct trek_run_progress {
     bool running;         /* true until the run has ended */
     int64_t epoch;        /* number of the current epoch, from 0 */
-    int64_t epochs;       /* number of all epochs */
+    int64_t epochs;       /* number of all epochs; 0 if only .max_steps is given */
     int64_t batch;        /* how many batches of the epoch are finished */
-    int64_t batches;      /* number of all batches of the epoch */
+    int64_t batches;      /* number of all batches of the epoch; -1 for a stream */
     int64_t samples;      /* samples that were trained since the run began */
     double samples_per_s; /* samples per second since the epoch began */
     double loss;          /* mean loss of the last step on this process; NaN if it is not available (also on a GPU) */
+    int64_t steps;        /* steps that the run has made, with those before it was resumed */
+    int64_t max_steps;    /* the step at which it ends; 0: when its epochs have ended */
 } trek_run_progress;
 
 /* Writes the progress of the run to *progress. It does not wait. */

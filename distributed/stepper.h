@@ -24,6 +24,8 @@ typedef struct trek_ranks_opts {
                                    * parameters */
     double divergence_threshold;  /* < 0: no guard */
     int64_t grain;                /* samples of a grain; 0: batches are not cut into grains */
+    const char *digests;          /* then, the file of digests; NULL: none */
+    double audit;                 /* and the share of grains that are computed twice */
     int64_t bucket_bytes;
     int overlap;                  /* 0: if the engine progresses by itself; 1: always between processes; TREK_OFF: never */
     trek_comm *comm;              /* among processes; the stepper takes a handle. NULL: one process */

@@ -259,6 +259,14 @@ static trek_status check_grain(const trek_trainer_opts *o)
 {
     if (o->grain < 0 && o->grain != TREK_GRAIN)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .grain: %lld; must be TREK_GRAIN, or 0 or more", (long long)o->grain);
+    if (!(o->audit >= 0 && o->audit <= 1))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .audit: %g; must be 0 to 1", o->audit);
+    if (o->audit > 0 && o->grain == 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .audit: %g, without .grain; only grains are computed again",
+                         o->audit);
+    if (o->digests && o->grain == 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .digests: %s, without .grain; only steps in grains have digests",
+                         o->digests);
     const char *other = o->average == TREK_AVERAGE_PARAMETERS ? "average" : o->max_anchor > 0 ? "max_anchor"
         : o->global_batch > 0 ? "global_batch" : o->overlap == 1 ? "overlap" : NULL;
     if (o->grain != 0 && other)
@@ -486,6 +494,7 @@ static trek_status make_ranks(setup *s)
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard_optimizer, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,
+                             .digests = s->opts.digests, .audit = s->opts.audit,
                              .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
                                  : s->opts.divergence_threshold };
     if (status != TREK_OK) {

@@ -73,6 +73,10 @@ typedef enum trek_average {
  * - Errors: UNSUPPORTED together with average, max_anchor, global_batch or overlap, for ranks on GPUs, for layers that use
  *   other ranks, and for graphs that carry states.
  *
+ * audit: if the gradients of a grain differ that two ranks have computed, the log names the step, the grain and the ranks, and a
+ * third rank decides which of them was wrong; trek_trainer_audit counts. The step is made as if nothing had been found. Streams
+ * cannot be audited: the first step that would fails with UNSUPPORTED.
+ *
  * min_processes: if processes of the job die, also in the middle of a step, the others compute what died with them, and go on.
  * Functions of the trainer do not fail, and parameters have the bits of a job in which nobody died. trek_graph_world_size tells
  * how many ranks are left. docs/same-bits.md says more.
@@ -105,6 +109,12 @@ typedef struct trek_trainer_opts {
     /* Cuts each batch into grains of this many samples, so that the bits of training do not depend on the ranks, their
      * number and their shares (see above). TREK_GRAIN leaves the size to trek. Default 0: batches are not cut. */
     int64_t grain;
+    /* With .grain, a text file to which process 0 appends what each step and each grain leaves behind (distributed/digests.h,
+     * docs/same-bits.md); copied. If it cannot be written, that is logged, and training continues. Default NULL: no file. */
+    const char *digests;
+    /* With .grain and several ranks, the share of all grains whose gradients a second rank computes again, 0 to 1 (see above).
+     * Default 0: none. */
+    double audit;
     /* With grain: a job goes on while at least this number of its processes is left, with the same bits (see above). Default 0:
      * the death of a process is an error in the others. */
     int min_processes;

@@ -100,8 +100,9 @@ trek_batch *trek_graph_next(trek_graph *graph)
         return NULL;
     bool parts;
     int64_t window = window_of(graph, s, &parts);
+    int64_t most = graph->graph_loader->most_batches;
     if (window > 0)
-        return trek_loader_next_window(loader, window);
+        return trek_loader_next_window(loader, most > 0 && most < window ? most : window);
     return parts ? trek_loader_next_parts(loader) : trek_loader_next(loader);
 }
 

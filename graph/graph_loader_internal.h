@@ -13,6 +13,7 @@ typedef struct trek_graph_loader {
     trek_loader *loader;     /* NULL: none */
     int *fields;             /* [inputs] indices of the dataset's fields */
     bool by_loss;            /* the loss runs the forward itself */
+    int64_t most_batches;    /* the most that ranks may read themselves in a pass; 0: as many as they like */
     bool measures;           /* losses, samples and times are observed, under names that begin with TREK_MEASURED */
     trek_loss_fn loss;       /* NULL: none */
     void *arg;

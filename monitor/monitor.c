@@ -519,8 +519,8 @@ static void on_epoch(trek_graph *graph, const trek_epoch_metrics *metrics)
     if (!m)
         return;
     pthread_mutex_lock(&m->lock);
-    m->epoch = metrics->epoch + 1;
-    m->batch = 0;
+    m->epoch = metrics->epoch + metrics->complete;
+    m->batch = metrics->complete ? 0 : m->batch;
     m->drift = metrics->drift > 0 ? metrics->drift : (double)NAN;
     pthread_mutex_unlock(&m->lock);
     if (m->process == 0) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Beginning and end of grain mode, and what it cannot do. */
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 
 #include <stddef.h>
 #include <string.h>
 
 #include "graph/graph_internal.h"
 #include "nn/module_internal.h"
+#include "tensor/random_internal.h"
 
 static trek_status refuse(const char *why)
 {
@@ -117,6 +118,7 @@ void trek_grains_free(trek_step *s)
     follow(g, NULL);
     trek_shared_words_end(&g->words);
     trek_grain_sums_free(s);
+    trek_digests_free(s);
     trek_free(g->pass);
     trek_free(g->buffer_at);
     trek_free(g->first_buffers);
@@ -130,6 +132,7 @@ void trek_grains_reset(trek_step *s)
     trek_grains *g = s->grains;
     for (int r = 0; r < s->team->local_ranks; r++)
         trek_grain_sums_clear(&g->sums[r]);
+    trek_digests_reset(s);
     g->passes = 0;
     g->n_records = 0;
     g->factor = 1;
@@ -142,4 +145,22 @@ trek_status trek_grains_refuse(const char *function)
                      "%s: graph: it is trained in grains (.grain), which a forward and backward of the program's own would not "
                      "be divided into; register a loader and a loss, and call trek_graph_train_batch",
                      function);
+}
+
+/* The mix of SplitMix64. */
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+bool trek_grains_is_audited(const trek_step *s, int64_t pass, int64_t number)
+{
+    if (s->grains->audit <= 0 || s->job.world_size < 2)
+        return false;
+    uint64_t drawn = mix(trek_rng_seed() + 0x9e3779b97f4a7c15u);
+    drawn = mix(drawn ^ (uint64_t)s->team->graph->settings.steps);
+    drawn = mix(drawn ^ ((uint64_t)pass << 40) ^ (uint64_t)number);
+    return (double)(drawn >> 11) * 0x1p-53 < s->grains->audit;
 }

@@ -18,6 +18,8 @@
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "distributed/comm/shared/shared.h"
+#include "distributed/digests.h"
+#include "distributed/grains/digest.h"
 #include "distributed/team/step.h"
 #include "tensor/binned.h"
 
@@ -35,6 +37,8 @@ typedef struct trek_grain_record {
     int64_t pass, number, rows; /* number: of the grain in the batch of all processes */
     double weight;           /* of its loss */
     double loss;             /* times that weight */
+    int64_t rank;            /* of the job, that has run it */
+    trek_digest samples, gradients; /* gradients: only if somebody asks for those of grains */
     double denominator;      /* D of the step */
 } trek_grain_record;
 
@@ -73,6 +77,11 @@ typedef struct trek_grains {
     int64_t n_room;
     double factor;           /* D / W */
     bool pending;            /* the sums of some process have gradients that are not in the arenas */
+    struct trek_digests *digests; /* of its steps (digests.h) */
+    double audit;            /* share of the grains that are audited (policy/audit.c) */
+    trek_audit_report audit_report;
+    /* For tests: may change the gradients that a grain has just given. NULL: nothing. */
+    void (*fault)(int rank, int64_t step, int64_t number, const trek_arena *arena);
     bool broken;             /* a pass or a reduction has failed: the sums are of no use any more */
 } trek_grains;
 
@@ -93,6 +102,9 @@ static inline int64_t trek_grains_count(const trek_grains *grains, int64_t rows)
 {
     return (rows + grains->size - 1) / grains->size;
 }
+
+/* Returns whether a grain of the current step is audited. It is the same in all processes. */
+bool trek_grains_is_audited(const trek_step *s, int64_t pass, int64_t number);
 
 /* records.c */
 /* Returns the record with index k. */
@@ -116,6 +128,8 @@ trek_status trek_grain_sums_make(trek_step *s);
 void trek_grain_sums_free(trek_step *s);
 /* Empties a rank's sums. */
 void trek_grain_sums_clear(trek_grain_sums *sums);
+/* Sets the gradients of a rank's arena to zero, without adding them. */
+void trek_grain_sums_drop(const trek_arena *arena);
 /* Adds the gradients of a rank's arena to its sums, and sets them to zero. */
 void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
 /* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 #include "distributed/job/job_bytes.h"
 #include "distributed/job/survival.h"
 #include "tensor/memory_internal.h"
@@ -238,8 +238,12 @@ trek_status trek_grains_merge(trek_step *s, trek_grains_run_fn run)
                            (long long)list.n, TREK_BINNED_MOST);
     if (status == TREK_OK)
         status = check_complete(g, &list);
-    for (int64_t k = 0; k < list.n && status == TREK_OK; k++)
+    if (list.n > 0) /* also when a step is made again */
+        trek_digests_reset(s);
+    for (int64_t k = 0; k < list.n && status == TREK_OK; k++) {
         weight += list.of[k]->weight;
+        trek_digests_add(g->digests, list.of[k]);
+    }
     if (status == TREK_OK && list.n > 0) {
         g->factor = weight > 0 ? list.of[0]->denominator / weight : 1;
         g->pending = true;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
 #include "distributed/job/survival.h"
 #include "tensor/memory_internal.h"
@@ -114,6 +114,17 @@ void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
     trek_trace_end("sum grain", start, 0);
 }
 
+void trek_grain_sums_drop(const trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        const trek_arena_part *part = &arena->parts[segment->part];
+        size_t size = trek_dtype_size(part->wide);
+        if (segment->param->leaf->has_grad)
+            memset(part->grads->data + (size_t)segment->offset * size, 0, (size_t)segment->count * size);
+    }
+}
+
 /* --- the end of a step --- */
 
 /* Returns the rank's slice of the blocks of a part. */
@@ -143,7 +154,7 @@ static void merge_slice(trek_step *s, int rank)
 
 /* Turns blocks of a part into gradients. Ranks with separate arenas have the gradients of a step in each of them. `from` has
  * the sums of the part from block `begin` on; of these it reads `blocks` from `first` on. */
-static void read_blocks(trek_step *s, int part, const trek_binned *from, int64_t begin, int64_t first, int64_t blocks)
+static void read_blocks(trek_step *s, int rank, int part, const trek_binned *from, int64_t begin, int64_t first, int64_t blocks)
 {
     const trek_arena *arena = s->team->replicas[0].arena;
     size_t size = trek_dtype_size(from->dtype);
@@ -154,13 +165,14 @@ static void read_blocks(trek_step *s, int part, const trek_binned *from, int64_t
     for (int r = 1; r < s->team->local_ranks && !s->team->shared && at < end; r++)
         memcpy(s->team->replicas[r].arena->parts[part].grads->data + (size_t)at * size, grads + (size_t)at * size,
                (size_t)(end - at) * size);
+    trek_digests_read(s, rank, part, at, end);
 }
 
 static void read_slice(trek_step *s, int rank)
 {
     for (int p = 0; p < s->team->replicas[0].arena->n_parts; p++) {
         int64_t first, blocks = slice_of(s, rank, p, &first);
-        read_blocks(s, p, &s->grains->sums[0].parts[p], 0, first, blocks);
+        read_blocks(s, rank, p, &s->grains->sums[0].parts[p], 0, first, blocks);
     }
 }
 
@@ -215,7 +227,7 @@ static trek_status reduce_part(trek_step *s, int rank, int p)
         int64_t blocks = trek_binned_blocks(piece.count), first = blocks * rank / s->team->local_ranks;
         status = trek_replica_agree(local, rank == 0 ? reduce_piece(s, part, begin, &piece) : TREK_OK, "step");
         if (status == TREK_OK)
-            read_blocks(s, p, &piece, begin, first, blocks * (rank + 1) / s->team->local_ranks - first);
+            read_blocks(s, rank, p, &piece, begin, first, blocks * (rank + 1) / s->team->local_ranks - first);
         if (status == TREK_OK) /* before the memory is used again */
             status = trek_comm_barrier(local);
     }

@@ -4,13 +4,14 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/grains/grains.h"
+#include "distributed/grains/digests.h"
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
 #include "distributed/pass/survivors.h"
 #include "distributed/policy/exact.h"
+#include "distributed/policy/audit.h"
 #include "distributed/policy/grain_pass.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/gradients.h"
@@ -27,7 +28,9 @@
 /* Merges what grains have given besides gradients. The sums get the factor. */
 static trek_status merge_grains(trek_step *s)
 {
-    trek_status status = trek_grains_merge(s, trek_grains_run);
+    trek_status status = trek_grains_audit(s, TREK_OK);
+    if (status == TREK_OK)
+        status = trek_grains_merge(s, trek_grains_run);
     if (status == TREK_OK)
         trek_ranks_note_gradients(s); /* grains may have been computed that have others */
     else if (!trek_survival_may(&s->job, status))
@@ -188,6 +191,8 @@ trek_status trek_ranks_step(trek_step *s)
         status = conclude(s, &call.decided);
     if (status == TREK_OK && (!s->records || trek_workload_replays(s->pace.workload))) /* no time is known while it is recorded */
         status = trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
+    if (status == TREK_OK && s->grains)
+        status = trek_digests_leave(s);
     if (status != TREK_OK)
         return status;
     if (!s->records)

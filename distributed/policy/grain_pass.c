@@ -2,9 +2,11 @@
 #include "distributed/policy/grain_pass.h"
 
 #include "autograd/ops.h"
+#include "distributed/grains/digests.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
 #include "distributed/reduce/gradients.h"
+#include "distributed/replay/replay.h"
 #include "distributed/team/observations.h"
 #include "graph/observe_internal.h"
 #include "tensor/rank_context.h"
@@ -22,7 +24,35 @@ static void set_place(const trek_grain_call *c, const trek_batch *grain, int64_t
         trek_rank_here.rng_draw = c->pass->rng_draw;
 }
 
-/* Runs forward, loss and backward, and puts what they have given where grains are merged. */
+/* Puts what backward has given where grains are merged. */
+static void add_grain(const trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
+{
+    trek_step *s = c->s;
+    trek_grains *g = s->grains;
+    const rank_replica *own = &s->team->replicas[rank];
+    int64_t step = s->team->graph->settings.steps + 1;
+    trek_digest gradients = { { 0, 0 } };
+    if (g->fault)
+        g->fault(s->job.first_rank + rank, step, number, own->arena);
+    if (g->digests->of_grains || c->audited || trek_grains_is_audited(s, c->pass_number, number))
+        gradients = trek_digests_gradients(own->arena);
+    if (c->audited) {
+        *c->audited[rank] = gradients;
+        trek_grain_sums_drop(own->arena);
+        return;
+    }
+    trek_grain_sums_add(&g->sums[rank], own->arena);
+    trek_grain_record *record = trek_grains_new_record(g);
+    *record = (trek_grain_record){ .pass = c->pass_number, .number = number, .rows = grain->n,
+                                   .weight = c->sums[number].weight, .loss = c->sums[number].loss,
+                                   .denominator = c->pass->denominator, .rank = s->job.first_rank + rank,
+                                   .samples = trek_digests_samples(grain),
+                                   .gradients = gradients };
+    if (c->pass->training)
+        trek_grains_keep_buffers(g, own->model, (char *)record);
+}
+
+/* Runs forward, loss and backward. */
 static trek_status train_grain(trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
 {
     trek_step *s = c->s;
@@ -34,20 +64,17 @@ static trek_status train_grain(trek_grain_call *c, int rank, int64_t number, con
                            .backward = pass->backward };
     if (pass->training)
         trek_grains_put_buffers(g, own->model, g->first_buffers);
-    trek_pass_sum *sum = &c->sums[number];
-    trek_status status = trek_graph_run_batch(own->graph, grain, &run, sum);
+    if (g->digests->replay && pass->backward)
+        trek_replay_enter(g->digests->replay, s->team->graph->settings.steps + 1, grain);
+    trek_status status = trek_graph_run_batch(own->graph, grain, &run, &c->sums[number]);
+    if (g->digests->replay)
+        trek_replay_leave(g->digests->replay);
     if (status == TREK_OK)
         status = trek_observations_read(own->graph);
     c->recorded[number] = trek_observations_take(own->graph);
-    if (status != TREK_OK || !pass->backward)
-        return status;
-    trek_grain_sums_add(&g->sums[rank], own->arena);
-    trek_grain_record *record = trek_grains_new_record(g);
-    *record = (trek_grain_record){ .pass = c->pass_number, .number = number, .rows = grain->n, .weight = sum->weight,
-                                   .loss = sum->loss, .denominator = pass->denominator };
-    if (pass->training)
-        trek_grains_keep_buffers(g, own->model, (char *)record);
-    return TREK_OK;
+    if (status == TREK_OK && pass->backward)
+        add_grain(c, rank, number, grain);
+    return status;
 }
 
 static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
@@ -55,7 +82,7 @@ static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const
     trek_step *s = c->s;
     trek_stopwatch *watch = &s->team->watches->of[rank];
     int64_t start = trek_trace_enter("grain");
-    bool timed = c->pass->backward;
+    bool timed = c->pass->backward && !c->audited;
     set_place(c, grain, number);
     trek_status status = timed ? trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)

@@ -17,6 +17,9 @@ typedef struct trek_grain_call {
     void *source;            /* of it */
     atomic_bool failed;      /* a rank has failed: the others run no further grains */
 
+    trek_digest **audited;   /* [local_ranks] where each rank puts the digest of the gradients of its next grain, which are then
+                              * dropped; NULL: they are added to the sums */
+
     /* results */
     trek_pass_sum *sums;     /* [grains of the batch] */
     trek_text *recorded;     /* [grains of the batch] what training functions have recorded in each */

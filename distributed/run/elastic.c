@@ -52,6 +52,7 @@ typedef struct kept_rank {
 /* The complete step whose result a state is, or an epoch that does not exist (see below). */
 typedef struct place {
     int64_t epoch, batch, steps;
+    int64_t parts, looked;   /* of the run */
 } place;
 
 enum { NOTHING_YET = -1, OTHERS_STATE = -2 }; /* OTHERS_STATE: it has joined others and has no state of them yet */
@@ -251,7 +252,7 @@ static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
 {
     run_elastic *e = run->elastic;
     const trek_step *s = stepper_of(run);
-    bool in_epoch = epoch == e->at.epoch;
+    bool in_epoch = epoch == e->at.epoch && run->parts == e->at.parts;
     int64_t steps = trek_graph_steps(run->graph);
     trek_status status = e->n_ranks ? TREK_OK : make_room(e, s);
     if (status == TREK_OK)
@@ -262,7 +263,7 @@ static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
         forget_observed(e);
     e->epoch_steps = in_epoch ? e->epoch_steps + steps - e->at.steps : 0;
     e->epoch_ns = in_epoch ? trek_now_ns() - run->epoch_start_ns : 0;
-    e->at = (place){ epoch, batch, steps };
+    e->at = (place){ epoch, batch, steps, run->parts, run->looked };
     e->rng_step = trek_rank_here.rng_step;
     e->rng_draw = trek_rank_here.rng_draw;
     e->numbers[TREK_RUN_BEST] = run->best;
@@ -285,7 +286,7 @@ static trek_status keep_whole(trek_run *run, int64_t epoch)
     run_elastic *e = run->elastic;
     forget_observed(e);
     e->epoch_steps = e->epoch_ns = 0;
-    e->at = (place){ epoch, 0, trek_graph_steps(run->graph) };
+    e->at = (place){ epoch, 0, trek_graph_steps(run->graph), run->parts, run->looked };
     e->numbers[TREK_RUN_BEST] = run->best;
     e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
     trek_status status = trek_loader_seek(run->train, epoch, 0);
@@ -390,6 +391,7 @@ trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run 
         status = check_ranks(run);
     if (status == TREK_OK)
         status = trek_run_resume(run);
+    run->looked = run->graph ? trek_graph_steps(run->graph) : 0;
     if (run->resumed)
         trek_loader_position(run->train, NULL, &batch);
     if (status == TREK_OK)
@@ -419,6 +421,8 @@ static int later(const place *a, const place *b)
 {
     if (a->epoch != b->epoch)
         return a->epoch > b->epoch ? 1 : -1;
+    if (a->parts != b->parts)
+        return a->parts > b->parts ? 1 : -1;
     return a->batch > b->batch ? 1 : a->batch < b->batch ? -1 : 0;
 }
 
@@ -429,7 +433,7 @@ static trek_status catch_up(trek_run *run, const place *newest)
     run_epoch *pending = run->pending;
     trek_status status = TREK_OK;
     run->pending = NULL;
-    if (newest->epoch > e->at.epoch) {
+    if (newest->epoch > e->at.epoch || newest->parts > e->at.parts) {
         forget_observed(e);
         e->epoch_steps = 0;
         if (pending)
@@ -563,6 +567,8 @@ static trek_status load_state(trek_run *run)
     run->best = numbers[TREK_RUN_BEST];
     run->since_best = (int64_t)numbers[TREK_RUN_SINCE_BEST];
     run->first_epoch = e->at.epoch;
+    run->parts = e->at.parts;
+    run->looked = e->at.looked;
     run->resumed = true;
     const trek_step *s = stepper_of(run);
     bool goes_on = s && s->job.comm; /* it may lose another process */
@@ -582,7 +588,7 @@ static trek_status start_anew(trek_run *run, trek_status (*build)(trek_run *run)
 {
     drop_kept(run->elastic);
     run->elastic->at = (place){ .epoch = NOTHING_YET };
-    run->first_epoch = 0;
+    run->first_epoch = run->parts = 0;
     run->resumed = false;
     memset(&run->before, 0, sizeof run->before);
     return trek_run_elastic_start(run, build);

@@ -182,22 +182,21 @@ static trek_status add_momentum(const trek_run *run, trek_state *state)
     return status;
 }
 
-/* Adds what is known of an epoch in which the run stops. Early stopping and the best checkpoint are decided from it
+/* Adds what is known of the epoch that is under way. Early stopping and the best checkpoint are decided from it
  * and from the rest of the epoch. */
 static trek_status add_epoch(const trek_run *run, trek_state *state)
 {
     if (!run->within)
         return TREK_OK;
-    trek_text recorded = trek_observations_pack(run->graph), text = { 0 };
-    trek_text_bytes(&text, (const char *)&run->before, sizeof run->before);
-    trek_text_bytes(&text, recorded.data, recorded.length);
-    text.failed |= recorded.failed;
+    trek_text text = { 0 };
+    trek_text_bytes(&text, (const char *)&run->begun, sizeof run->begun);
+    trek_text_bytes(&text, run->recorded.data, run->recorded.length);
+    text.failed |= run->recorded.failed;
     trek_tensor *tensor = text.failed ? NULL
         : trek_tensor_from_data(text.data, trek_dims((int64_t)text.length), TREK_U8, trek_cpu(0));
     trek_status status = tensor ? trek_state_add(state, TREK_CHECKPOINT_EPOCH, tensor)
         : text.failed ? TREK_ERR_MEMORY : trek_error_status();
     trek_tensor_release(tensor);
-    trek_text_clear(&recorded);
     trek_text_clear(&text);
     return status;
 }
@@ -270,11 +269,10 @@ trek_status trek_run_save_begin(trek_run *run)
     return status;
 }
 
-trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *m, bool last)
+trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *m, bool due)
 {
     const trek_run_opts *o = &run->opts;
-    int64_t every = o->checkpoint_every ? o->checkpoint_every : 1;
-    bool step = last || (m->epoch + 1) % every == 0, best = m->best && o->keep_best;
+    bool step = due, best = m->best && o->keep_best;
     trek_step *s = trek_graph_ranks(run->graph);
     trek_status status = run->writer ? hear(run) : TREK_OK;
     if (o->checkpoint_folder && (step || best)) /* all processes gather what one writes */
@@ -364,7 +362,9 @@ static void note_stopped(trek_run *run, const char *path)
 {
     const char *name = strrchr(path, '/');
     int64_t step = step_of(name ? name + 1 : path);
-    char *own = run->resumed && step > 0 && run->opts.checkpoint_folder ? path_of_step(run->opts.checkpoint_folder, step) : NULL;
+    int64_t every = run->opts.checkpoint_every_steps;
+    bool stopped = run->resumed && step > 0 && (every == 0 || step % every != 0);
+    char *own = stopped && run->opts.checkpoint_folder ? path_of_step(run->opts.checkpoint_folder, step) : NULL;
     run->stopped_step = own && strcmp(own, path) == 0 ? step : 0;
     trek_free(own);
 }
@@ -382,8 +382,9 @@ trek_status trek_run_resume(trek_run *run)
     if (status == TREK_OK && *path) {
         status = trek_checkpoint_load_more(run->graph, run->train, path, more, TREK_RUN_NUMBERS, &found, &read);
         trek_loader_position(run->train, &run->first_epoch, &batch);
-        run->resumed = batch < trek_loader_batches(run->train);
-        run->first_epoch += !run->resumed;
+        int64_t batches = trek_loader_batches(run->train);
+        run->resumed = batches < 0 ? batch > 0 : batch < batches;
+        run->first_epoch += !run->resumed && batches >= 0;
         if (status == TREK_OK)
             status = trek_run_take_rest(run, read);
         trek_state_free(&read);
@@ -395,4 +396,14 @@ trek_status trek_run_resume(trek_run *run)
     }
     trek_free(path);
     return status;
+}
+
+char *trek_run_checkpoint_before(const char *folder, int64_t step)
+{
+    int n;
+    int64_t *steps = list_steps(folder, &n), last = -1;
+    for (int k = n; k > 0; k--) /* ascending */
+        last = steps[k - 1] < step ? steps[k - 1] : last;
+    trek_free(steps);
+    return last >= 0 ? path_of_step(folder, last) : NULL;
 }

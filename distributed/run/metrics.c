@@ -9,6 +9,7 @@
 #include "distributed/run/run_internal.h"
 #include "distributed/stepper.h"
 #include "distributed/system/system.h"
+#include "distributed/team/observations.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
@@ -19,7 +20,7 @@ run_epoch *trek_run_epoch_new(int64_t epoch)
 {
     run_epoch *e = trek_calloc(1, sizeof *e);
     if (e)
-        e->metrics = (trek_epoch_metrics){ .epoch = epoch, .loss = NAN, .evaluation_loss = NAN, .lr = NAN };
+        e->metrics = (trek_epoch_metrics){ .epoch = epoch, .complete = true, .loss = NAN, .evaluation_loss = NAN, .lr = NAN };
     return e;
 }
 
@@ -204,6 +205,7 @@ trek_status trek_run_measure_training(trek_run *run, run_epoch *e)
     trek_epoch_metrics *m = &e->metrics;
     m->ranks = trek_graph_world_size(run->graph);
     m->lr = trek_graph_lr(run->graph);
+    m->step = trek_graph_steps(run->graph);
     e->ranks = trek_calloc((size_t)m->ranks, sizeof *e->ranks);
     trek_trainer_workload workload = { 0 };
     trek_status status = e->ranks ? trek_trainer_describe(run->graph, &workload) : trek_error_status();
@@ -221,13 +223,24 @@ trek_status trek_run_measure_training(trek_run *run, run_epoch *e)
     return trek_observations_flush(run->graph);
 }
 
-trek_status trek_run_stop_within(trek_run *run, const run_epoch *e)
+trek_status trek_run_begin_within(trek_run *run, const run_epoch *e)
 {
     const trek_epoch_metrics *m = &e->metrics;
-    run->before = (run_before){ .steps = m->steps, .samples = m->samples, .ns = (int64_t)(m->seconds * 1e9),
-                                .averages = m->averages };
+    trek_step *s = trek_graph_ranks(run->graph);
+    run->begun = (run_before){ .steps = m->steps, .samples = m->samples, .ns = (int64_t)(m->seconds * 1e9),
+                               .averages = m->averages };
     run->within = true;
-    return trek_graph_gather_observations(run->graph);
+    if (s)
+        return trek_ranks_pack_observations(s->team, &s->job, &run->recorded);
+    trek_status status = trek_observations_read(run->graph);
+    run->recorded = trek_observations_pack(run->graph);
+    return status;
+}
+
+void trek_run_end_within(trek_run *run)
+{
+    trek_text_clear(&run->recorded);
+    run->within = false;
 }
 
 static trek_status drop(trek_graph *graph, void *arg)

@@ -21,17 +21,20 @@ static trek_status check_required(const trek_run_opts *o, const trek_module *mod
         FAIL(".%s: missing; it must be given", missing);
     if (o->batch_size < 1)
         FAIL(".batch_size: %lld; must be at least 1", (long long)o->batch_size);
-    if (o->epochs < 1)
-        FAIL(".epochs: %lld; must be at least 1", (long long)o->epochs);
+    if (o->epochs < 0 || o->max_steps < 0 || (o->epochs == 0 && o->max_steps == 0))
+        FAIL(".epochs: %lld, .max_steps: %lld; one of them must be at least 1, and none negative", (long long)o->epochs,
+             (long long)o->max_steps);
     return TREK_OK;
 }
 
 static trek_status check_field(const trek_run_opts *o, trek_dataset *dataset)
 {
-    if (trek_dataset_is_stream(dataset))
+    bool windows = o->policy != TREK_POLICY_SYNC || o->transport == TREK_TRANSPORT_HOST;
+    if (trek_dataset_is_stream(dataset) && windows)
         return trek_fail(
             TREK_ERR_UNSUPPORTED,
-            "trainer_run: dataset %s is a stream, without a length; train it with a loop of your own (trek_graph_set_loader)",
+            "trainer_run: .dataset or .evaluation: dataset %s is a stream, of which ranks cannot read batches of their "
+            "own; only TREK_POLICY_SYNC with TREK_TRANSPORT_DEVICE can train it",
             dataset->klass->name);
     return o->input && trek_dataset_field(dataset, o->input) < 0 ? trek_error_status() : TREK_OK;
 }
@@ -88,8 +91,8 @@ static trek_status check_evaluation(const trek_run_opts *o)
 {
     if (!o->evaluation && (o->evaluate || o->evaluation_batch || o->evaluate_every))
         FAIL(".evaluate, .evaluation_batch or .evaluate_every: set without .evaluation, which it needs");
-    if (o->evaluation_batch < 0 || o->evaluate_every < 0)
-        FAIL(".evaluation_batch or .evaluate_every: negative; must be 0 or more");
+    if (o->evaluation_batch < 0 || o->evaluate_every < 0 || o->evaluate_every_steps < 0)
+        FAIL(".evaluation_batch, .evaluate_every or .evaluate_every_steps: negative; must be 0 or more");
     return o->evaluation ? check_field(o, o->evaluation) : TREK_OK;
 }
 
@@ -105,10 +108,12 @@ static trek_status check_keeping(const trek_run_opts *o)
 {
     if (o->patience < 0 || !(o->min_delta >= 0) || isinf(o->min_delta))
         FAIL(".patience or .min_delta: negative or not finite; must be 0 or more");
-    if (!o->checkpoint_folder && (o->checkpoint_every || o->keep_last || o->keep_best || o->on_checkpoint))
-        FAIL(".checkpoint_every, .keep_last, .keep_best or .on_checkpoint: set without .checkpoint_folder, which it needs");
-    if (o->checkpoint_every < 0 || (o->keep_last < 0 && o->keep_last != TREK_OFF))
-        FAIL(".checkpoint_every or .keep_last: negative; must be 0 or more (.keep_last also TREK_OFF)");
+    bool saves = o->checkpoint_every || o->checkpoint_every_steps || o->keep_last || o->keep_best || o->on_checkpoint;
+    if (!o->checkpoint_folder && saves)
+        FAIL(".checkpoint_every, .checkpoint_every_steps, .keep_last, .keep_best or .on_checkpoint: set without "
+             ".checkpoint_folder, which it needs");
+    if (o->checkpoint_every < 0 || o->checkpoint_every_steps < 0 || (o->keep_last < 0 && o->keep_last != TREK_OFF))
+        FAIL(".checkpoint_every, .checkpoint_every_steps or .keep_last: negative; must be 0 or more (.keep_last also TREK_OFF)");
     return TREK_OK;
 }
 
@@ -153,6 +158,7 @@ trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from)
         *texts[k] = copy_of(*texts[k], *texts[k] ? strlen(*texts[k]) + 1 : 0);
     to->outer = copy_of(from->outer, sizeof *from->outer);
     trek_trainer_opts *t = &to->trainer;
+    t->digests = copy_of(t->digests, t->digests ? strlen(t->digests) + 1 : 0);
     t->devices = copy_of(t->devices, (size_t)t->ranks * sizeof *t->devices);
     t->shares = copy_of(t->shares, (size_t)t->n_shares * sizeof *t->shares);
     return trek_error_status();
@@ -167,6 +173,7 @@ void trek_run_opts_clear(trek_run_opts *o)
     trek_free((void *)o->checkpoint_folder);
     trek_free((void *)o->resume_from);
     trek_free((void *)o->outer);
+    trek_free((void *)o->trainer.digests);
     trek_free((void *)o->trainer.devices);
     trek_free((void *)o->trainer.shares);
     *o = (trek_run_opts){ 0 };
@@ -195,16 +202,19 @@ trek_text trek_run_describe(const trek_run *run)
     line(&text, ".outer.bits", o->outer ? o->outer->bits : 0);
     line(&text, ".outer.fragments", o->outer ? o->outer->fragments : 0);
     line(&text, ".epochs", (double)o->epochs);
+    line(&text, ".max_steps", (double)o->max_steps);
     line(&text, ".lr_scale", o->lr_scale);
     line(&text, "the evaluation's samples", o->evaluation ? (double)trek_dataset_length(o->evaluation) : -1);
     line(&text, ".evaluation_batch", (double)o->evaluation_batch);
     line(&text, ".evaluate_every", (double)o->evaluate_every);
+    line(&text, ".evaluate_every_steps", (double)o->evaluate_every_steps);
     line(&text, ".patience", (double)o->patience);
     line(&text, ".min_delta", o->min_delta);
     line(&text, ".best_is_largest", o->best_is_largest);
     trek_text_format(&text, ".best_metric\t%s\n", o->best_metric ? o->best_metric : "");
     line(&text, ".checkpoint_folder", o->checkpoint_folder != NULL);
     line(&text, ".checkpoint_every", (double)o->checkpoint_every);
+    line(&text, ".checkpoint_every_steps", (double)o->checkpoint_every_steps);
     line(&text, ".keep_best", o->keep_best);
     line(&text, ".resume_from", o->resume_from != NULL);
     line(&text, ".min_processes", o->min_processes);

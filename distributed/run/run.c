@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "distributed/replay/replay.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/stop.h"
 #include "distributed/system/system.h"
@@ -60,8 +61,12 @@ static trek_run *start(const trek_run_opts *given, trek_module *module)
     run->best = NAN;
     run->best_epoch = -1;
     run->module = module;
-    run->progress = (trek_run_progress){ .running = true, .epochs = opts->epochs, .loss = NAN };
+    run->progress = (trek_run_progress){ .running = true, .epochs = opts->epochs, .max_steps = opts->max_steps,
+                                         .loss = NAN };
     trek_status status = trek_run_opts_copy(&run->opts, opts);
+    int64_t step;
+    if (status == TREK_OK && trek_replay_asked(&step))
+        status = trek_run_become_replay(&run->opts, step);
     if (status == TREK_OK && trek_thread_begin(&run->thread, run_thread, run) != 0)
         status = trek_fail(TREK_ERR_STATE, "trainer_run: the thread of the run cannot be started");
     if (status == TREK_OK)

@@ -14,7 +14,7 @@
 
 #define TREK_RUN_EVALUATION "evaluation."
 
-/* An epoch's metrics and what they point to. */
+/* The metrics of an epoch, or of a part of it, and what they point to. */
 typedef struct run_epoch {
     trek_epoch_metrics metrics;
     trek_rank_metrics *ranks;
@@ -22,7 +22,7 @@ typedef struct run_epoch {
     bool evaluated;
 } run_epoch;
 
-/* What was done in an epoch before training goes on in it. */
+/* What was done in an epoch, or in a part of it, before training goes on in it. */
 typedef struct run_before {
     int64_t steps, samples, ns, averages;
 } run_before;
@@ -54,9 +54,12 @@ struct trek_run {
     int64_t first_epoch;     /* after resuming */
     bool resumed;            /* in the middle of first_epoch */
     run_before before;       /* of that epoch, on more processes (elastic.c) or before the run was stopped (keep.c) */
-    bool within;             /* a checkpoint now belongs to an epoch that has begun: it contains `before` and what was recorded
-                              * since then */
-    run_epoch *pending;      /* a complete epoch, until the others confirm that they have it, too; NULL: none */
+    run_before begun;        /* what the next checkpoint contains of the epoch in which it is made (trek_run_begin_within), */
+    trek_text recorded;      /* and what was recorded in it; */
+    bool within;             /* otherwise it is made after the metrics of an epoch or of a part of it */
+    int64_t parts;           /* how many epochs and parts of epochs have got their metrics */
+    int64_t looked;          /* the step up to which everything is done that is due after certain steps (steps.c) */
+    run_epoch *pending;      /* complete metrics, until the others confirm that they have them, too; NULL: none */
     struct run_elastic *elastic; /* NULL: a process that dies ends the run */
     int64_t stopped_step;    /* step of the checkpoint in its own folder from which it has resumed within an epoch; 0: none */
     double best;             /* NaN: none yet */
@@ -91,18 +94,36 @@ trek_status trek_run_publish(trek_run *run, run_epoch *epoch);
 /* Takes what all ranks and processes have observed since the last call. A collective. */
 trek_status trek_run_measure_training(trek_run *run, run_epoch *epoch);
 trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *epoch);
-/* Stores what is known of the epoch in which the run stops in the next checkpoint, for the run that resumes. A
- * collective. */
-trek_status trek_run_stop_within(trek_run *run, const run_epoch *epoch);
+/* Until trek_run_end_within, checkpoints have what is known of the epoch that is under way, for the run that resumes in it.
+ * Training can continue. begin is a collective. */
+trek_status trek_run_begin_within(trek_run *run, const run_epoch *epoch);
+void trek_run_end_within(trek_run *run);
 
-/* keep.c: checkpoints. begin makes the folder, before training. save saves the epoch that has just ended, if one is
- * due; it also reports what has failed since the last call, in this process only. end waits until all is written;
- * `status` is that of the run, whose callbacks are not called if it has failed. resume is called before the first
- * epoch. */
+/* steps.c: what is due by the number of steps. Returns whether a multiple of `every` steps has been made since
+ * run->looked; whether metrics are due within the epoch, a checkpoint, or an evaluation, at its end, too; and whether the
+ * run has made all of its steps. */
+bool trek_run_is_due(const trek_run *run, int64_t every);
+bool trek_run_is_due_report(const trek_run *run);
+bool trek_run_is_due_checkpoint(const trek_run *run, const trek_epoch_metrics *metrics, bool last);
+bool trek_run_is_due_evaluation(const trek_run *run, const trek_epoch_metrics *metrics, bool last);
+bool trek_run_is_over(const trek_run *run);
+/* Limits the next pass to the batches up to what is due next, if each batch is a step. */
+void trek_run_limit_pass(const trek_run *run);
+
+/* keep.c: checkpoints. begin makes the folder, before training. save saves the present state, if it is due or the
+ * metrics are the best; it also reports what has failed since the last call, in this process only. end waits until all is
+ * written; `status` is that of the run, whose callbacks are not called if it has failed. resume is called before the first epoch.
+ */
 trek_status trek_run_save_begin(trek_run *run);
-trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *metrics, bool last);
+trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *metrics, bool due);
 trek_status trek_run_save_end(trek_run *run, trek_status status);
 trek_status trek_run_resume(trek_run *run);
+/* Returns the last checkpoint of a folder before a step as a new string; NULL without an error if it has none. */
+char *trek_run_checkpoint_before(const char *folder, int64_t step);
+
+/* replay.c: turns the options into those of a replay of a step (TREK_REPLAY): one rank begins at the last checkpoint before it.
+ */
+trek_status trek_run_become_replay(trek_run_opts *opts, int64_t step);
 /* Return the complete state of a run, on the CPU (NULL on failure), and take from a state that was read what the
  * graph does not take itself. */
 trek_state *trek_run_state(const trek_run *run, const double *numbers);
@@ -115,7 +136,8 @@ trek_status trek_run_elastic_begin(trek_run *run);
  * left had begun. */
 trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run *run));
 void trek_run_elastic_end(trek_run *run);
-/* Keeps the state: a step is complete, or an epoch has not begun (batch 0). The others could go on from here. */
+/* Keeps the state: a step is complete, or an epoch has not begun (batch 0), or metrics have been published. The others
+ * could go on from here. */
 trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch);
 /* Goes on after the run has failed with *status. If the reason is the death of a process and enough processes are
  * left, they return to the state after the last complete step, whose epoch is run->first_epoch. drop frees graph and

@@ -7,6 +7,7 @@
 
 #include "data/loader_position.h"
 #include "distributed/comm/init_internal.h"
+#include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
 #include "distributed/rounds/averaging.h"
 #include "distributed/rounds/rounds.h"
@@ -88,7 +89,8 @@ static trek_status scale_rates(trek_run *run)
     int sites = trek_graph_world_size(run->graph);
     if (o->site == TREK_SITE_PROCESS)
         sites = comm_of(run) ? trek_comm_world_size(comm_of(run)) : 1;
-    double factor = 1 + (sites - 1) * o->lr_scale;
+    int replayed = trek_grains_replayed_ranks(trek_graph_ranks(run->graph));
+    double factor = 1 + ((replayed > 0 ? replayed : sites) - 1) * o->lr_scale;
     if (factor == 1)
         return TREK_OK;
     if (o->schedule.kind == TREK_SCHEDULE_KIND_NONE)
@@ -108,7 +110,7 @@ static trek_status compare(const trek_run *run)
     return status;
 }
 
-static void show(trek_run *run, int64_t batches, int64_t samples, double loss)
+static void show(trek_run *run, int64_t batches, int64_t samples, int64_t steps, double loss)
 {
     trek_lock_acquire(&run->lock);
     trek_run_progress *p = &run->progress;
@@ -116,6 +118,7 @@ static void show(trek_run *run, int64_t batches, int64_t samples, double loss)
     run->epoch_samples += samples;
     p->batch += batches;
     p->samples += samples;
+    p->steps += steps;
     p->samples_per_s = seconds > 0 ? (double)run->epoch_samples / seconds : 0;
     p->loss = loss;
     trek_lock_release(&run->lock);
@@ -128,7 +131,7 @@ static bool is_stop_wanted(void *arg)
 }
 
 /* Called by ranks' threads when a rank has trained a batch. */
-static void show_rank(int64_t samples, void *arg) { show(arg, 1, samples, NAN); }
+static void show_rank(int64_t samples, void *arg) { show(arg, 1, samples, 1, NAN); }
 
 static trek_status average_in_background(trek_run *run)
 {
@@ -251,6 +254,7 @@ static void show_epoch(trek_run *run, int64_t epoch)
     run->progress.epoch = epoch;
     run->progress.batch = batch;
     run->progress.batches = trek_loader_batches(run->train);
+    run->progress.steps = trek_graph_steps(run->graph);
     run->epoch_start_ns = trek_now_ns() - run->before.ns;
     run->epoch_samples = 0;
     trek_lock_release(&run->lock);
@@ -279,56 +283,105 @@ static trek_status step(trek_run *run)
 /* Runs a pass, and the step if this is the step's last pass. */
 static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
 {
-    int64_t samples = batch->global, batches = batch->window ? batch->batches : 1;
+    int64_t samples = batch->global, batches = batch->window ? batch->batches : 1, before = trek_graph_steps(run->graph);
     trek_var *loss = trek_graph_train_batch(run->graph, batch);
     if (!loss)
         return trek_error_status();
+    double value = trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN;
     if (rounds_of(run))
         is_stopped(run); /* the step tells all processes */
-    else
-        show(run, batches, samples, trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN);
-    return steps ? step(run) : TREK_OK;
+    trek_status status = steps ? step(run) : TREK_OK;
+    if (!rounds_of(run) && status == TREK_OK)
+        show(run, batches, samples, trek_graph_steps(run->graph) - before, value);
+    return status;
 }
 
-static bool has_more(const trek_run *run)
+/* How training of an epoch ends. */
+typedef enum run_end { RUN_EPOCH_ENDED, RUN_REPORTS, RUN_STOPPED } run_end;
+
+/* Where a part of an epoch begins. */
+typedef struct run_part {
+    run_before before;       /* what was done in it before the run was resumed */
+    int64_t steps, samples;
+    int64_t every, passes;   /* passes of a step; passes that were made */
+} run_part;
+
+/* Notes what has been trained in this part of the epoch. */
+static void count(const trek_run *run, const run_part *part, trek_epoch_metrics *m)
 {
-    int64_t batch;
-    trek_loader_position(run->train, NULL, &batch);
-    return batch < trek_loader_batches(run->train);
+    int64_t every = part->every;
+    m->seconds = (double)(trek_now_ns() - run->epoch_start_ns) * 1e-9;
+    m->steps = trek_graph_steps(run->graph) - part->steps + part->before.steps;
+    m->averages = trek_graph_world_size(run->graph) > 1 ? (part->passes + every - 1) / every + part->before.averages : 0;
+    m->samples = run->progress.samples - part->samples + part->before.samples;
 }
 
-/* *stopped: the run was asked to stop before the epoch's end (a complete epoch is evaluated and reported). It stops
- * between steps, so that it resumes with the same steps. */
-static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
+/* Saves a checkpoint in the midst of an epoch. */
+static trek_status save_within(trek_run *run, const run_part *part, run_epoch *e)
 {
-    int64_t every = passes_of_step(run), passes = 0, steps = trek_graph_steps(run->graph), samples = run->progress.samples;
+    count(run, part, &e->metrics);
+    trek_status status = agree(run, trek_run_begin_within(run, e));
+    if (status == TREK_OK)
+        status = agree(run, trek_run_save(run, &e->metrics, true));
+    trek_run_end_within(run);
+    return status;
+}
+
+/* Does what is due between two steps. At the end of an epoch nothing is: a complete epoch is evaluated and reported, and only
+ * then the run stops. */
+static trek_status after_step(trek_run *run, const run_part *part, run_epoch *e, run_end *end)
+{
+    bool reports = trek_run_is_due_report(run), saves = trek_run_is_due(run, run->opts.checkpoint_every_steps);
+    bool stops = is_stopped(run);
+    if ((reports || saves || stops) && !trek_loader_more(run->train))
+        return trek_error_status();
+    if (reports)
+        *end = RUN_REPORTS;
+    else if (saves || stops)
+        *end = stops ? RUN_STOPPED : RUN_EPOCH_ENDED;
+    trek_status status = !reports && (stops || saves) ? save_within(run, part, e) : TREK_OK;
+    run->looked = reports ? run->looked : trek_graph_steps(run->graph);
+    return status;
+}
+
+/* Trains to the epoch's end, or until metrics are due, or until the run was asked to stop. It stops between steps, so that it
+ * resumes with the same steps. */
+static trek_status train(trek_run *run, run_epoch *e, run_end *end)
+{
+    run_part part = { .before = run->before, .steps = trek_graph_steps(run->graph), .samples = run->progress.samples,
+                      .every = passes_of_step(run) };
     trek_status status = trek_graph_train(run->graph, true);
     if (status == TREK_OK && !run->resumed)
         status = trek_graph_start(run->graph, e->metrics.epoch);
     show_epoch(run, e->metrics.epoch);
     run->resumed = false;
-    *stopped = status == TREK_OK && is_stopped(run);
-    for (trek_batch *batch; status == TREK_OK && !*stopped && (batch = trek_graph_next(run->graph));) {
-        status = train_batch(run, batch, ++passes % every == 0);
-        *stopped = status == TREK_OK && passes % every == 0 && has_more(run) && is_stopped(run);
+    *end = RUN_EPOCH_ENDED;
+    if (status == TREK_OK)
+        status = after_step(run, &part, e, end);
+    while (status == TREK_OK && *end == RUN_EPOCH_ENDED) {
+        trek_run_limit_pass(run);
+        trek_batch *batch = trek_graph_next(run->graph);
+        if (!batch)
+            break;
+        status = train_batch(run, batch, ++part.passes % part.every == 0);
+        if (status == TREK_OK && part.passes % part.every == 0)
+            status = after_step(run, &part, e, end);
     }
     if (status == TREK_OK)
         status = trek_error_status();
-    if (status == TREK_OK && passes % every != 0) /* the epoch's last step has fewer passes */
+    if (status == TREK_OK && part.passes % part.every != 0) /* the epoch's last step has fewer passes */
         status = step(run);
-    e->metrics.seconds = (double)(trek_now_ns() - run->epoch_start_ns) * 1e-9;
-    e->metrics.steps = trek_graph_steps(run->graph) - steps + run->before.steps;
-    e->metrics.averages = trek_graph_world_size(run->graph) > 1 ? (passes + every - 1) / every + run->before.averages : 0;
-    e->metrics.samples = run->progress.samples - samples + run->before.samples;
+    count(run, &part, &e->metrics);
+    e->metrics.complete = *end == RUN_EPOCH_ENDED;
     memset(&run->before, 0, sizeof run->before);
     return status;
 }
 
-static trek_status evaluate(trek_run *run, run_epoch *e)
+static trek_status evaluate(trek_run *run, run_epoch *e, bool last)
 {
     const trek_run_opts *o = &run->opts;
-    int64_t every = o->evaluate_every ? o->evaluate_every : 1, from = trek_now_ns();
-    if (!run->evaluation || (e->metrics.epoch + 1 < o->epochs && (e->metrics.epoch + 1) % every != 0))
+    int64_t from = trek_now_ns();
+    if (!run->evaluation || !trek_run_is_due_evaluation(run, &e->metrics, last))
         return TREK_OK;
     trek_status status = feed(run, run->evaluation, o->evaluate ? o->evaluate : o->train_step,
                               o->evaluate ? "trainer_run: .evaluate" : "trainer_run: .train_step (in evaluation)");
@@ -336,6 +389,7 @@ static trek_status evaluate(trek_run *run, run_epoch *e)
         status = trek_graph_train(run->graph, false);
     if (status == TREK_OK)
         status = trek_graph_start(run->graph, 0);
+    run->graph->graph_loader->most_batches = 0;
     for (trek_batch *batch; status == TREK_OK && (batch = trek_graph_next(run->graph));)
         status = trek_graph_train_batch(run->graph, batch) ? TREK_OK : trek_error_status();
     if (status == TREK_OK)
@@ -411,12 +465,12 @@ static void rate(trek_run *run, trek_epoch_metrics *m)
     run->best_epoch = m->best ? m->epoch : run->best_epoch;
 }
 
-/* Logs, in one process, that the run ends with epochs left, and which was the best. */
+/* Logs, in one process, that the run ends with epochs or steps left, and which was the best. */
 static void tell_early(const trek_run *run, const trek_epoch_metrics *m)
 {
     const trek_step *s = trek_graph_ranks(run->graph);
     char number[40], epoch[40] = "one before this run began";
-    if (m->epoch + 1 >= run->opts.epochs || (s && s->job.process != 0))
+    if (s && s->job.process != 0)
         return;
     if (run->best_epoch >= 0)
         snprintf(epoch, sizeof epoch, "%lld", (long long)run->best_epoch);
@@ -433,23 +487,31 @@ static trek_status before_epoch(trek_run *run, int64_t epoch)
     return agree(run, status);
 }
 
-static trek_status after_epoch(trek_run *run, run_epoch *e, bool *last)
+/* Returns whether no epoch or step is left behind these metrics. */
+static bool is_last(const trek_run *run, const trek_epoch_metrics *m)
+{
+    return trek_run_is_over(run) || (m->complete && run->opts.epochs > 0 && m->epoch + 1 >= run->opts.epochs);
+}
+
+/* Evaluates, saves and reports an epoch, or a part of it. */
+static trek_status report(trek_run *run, run_epoch *e, bool *last)
 {
     const trek_run_opts *o = &run->opts;
     trek_status status = trek_run_measure_training(run, e);
+    *last = is_last(run, &e->metrics);
     if (status == TREK_OK)
-        status = evaluate(run, e);
+        status = evaluate(run, e, *last);
     if (status != TREK_OK)
         return status;
     status = check_metric(run, e);
     if (status != TREK_OK)
         return agree(run, status);
     rate(run, &e->metrics);
-    bool early = o->patience > 0 && run->since_best >= o->patience;
-    *last = e->metrics.epoch + 1 >= o->epochs || early;
-    if (early)
+    if (!*last && o->patience > 0 && run->since_best >= o->patience) {
         tell_early(run, &e->metrics);
-    status = trek_run_save(run, &e->metrics, *last);
+        *last = true;
+    }
+    status = trek_run_save(run, &e->metrics, trek_run_is_due_checkpoint(run, &e->metrics, *last));
     const trek_graph_watch *watch = trek_graph_watched();
     if (watch && status == TREK_OK)
         watch->epoch(run->graph, &e->metrics);
@@ -465,32 +527,56 @@ static trek_status after_epoch(trek_run *run, run_epoch *e, bool *last)
     return status;
 }
 
-static trek_status run_epoch_number(trek_run *run, int64_t epoch, bool *last)
+/* Publishes metrics on which all have agreed. From here on the others could continue. */
+static trek_status publish(trek_run *run, run_epoch *e)
 {
-    bool stopped = false;
+    int64_t epoch = e->metrics.epoch + e->metrics.complete, batch = 0;
+    if (!e->metrics.complete)
+        trek_loader_position(run->train, NULL, &batch);
+    trek_status status = trek_run_publish(run, e);
+    run->parts++;
+    run->looked = trek_graph_steps(run->graph);
+    return status == TREK_OK ? trek_run_elastic_keep(run, epoch, batch) : status;
+}
+
+/* Trains an epoch, or a part of it: *complete says which. *last: the run ends with it. */
+static trek_status run_part_of_epoch(trek_run *run, int64_t epoch, bool *complete, bool *last)
+{
+    run_end end = RUN_EPOCH_ENDED;
     run_epoch *e = trek_run_epoch_new(epoch);
-    trek_status status = e ? before_epoch(run, epoch) : trek_error_status();
-    if (status == TREK_OK)
-        status = train(run, e, &stopped);
-    if (status == TREK_OK && stopped) {
+    trek_status status = e ? train(run, e, &end) : trek_error_status();
+    *complete = end == RUN_EPOCH_ENDED;
+    if (status == TREK_OK && end == RUN_STOPPED) {
         *last = true;
-        status = agree(run, trek_run_stop_within(run, e));
         trek_run_epoch_free(e);
-        return status == TREK_OK ? agree(run, trek_run_save(run, &(trek_epoch_metrics){ .epoch = epoch }, true)) : status;
+        return TREK_OK;
     }
     if (status == TREK_OK)
-        status = after_epoch(run, e, last);
+        status = report(run, e, last);
     if (status == TREK_OK)
-        status = trek_run_publish(run, e);
-    else if (e != run->pending)
+        return publish(run, e);
+    if (e != run->pending)
         trek_run_epoch_free(e);
-    return status == TREK_OK ? trek_run_elastic_keep(run, epoch + 1, 0) : status;
+    return status;
 }
 
 /* Returns, before an epoch, whether none is left. */
 static bool is_over(const trek_run *run)
 {
-    return run->first_epoch >= run->opts.epochs || (run->opts.patience > 0 && run->since_best >= run->opts.patience);
+    return (run->opts.epochs > 0 && run->first_epoch >= run->opts.epochs) || trek_run_is_over(run) ||
+        (run->opts.patience > 0 && run->since_best >= run->opts.patience);
+}
+
+/* Trains an epoch; *last: the run ends in it. */
+static trek_status run_epoch_number(trek_run *run, int64_t epoch, bool *last)
+{
+    bool complete = false;
+    trek_status status = before_epoch(run, epoch);
+    while (status == TREK_OK && !complete && !*last) {
+        status = run_part_of_epoch(run, epoch, &complete, last);
+        run->resumed = !complete; /* the next part goes on in it */
+    }
+    return status;
 }
 
 static trek_status run_epochs(trek_run *run)

@@ -165,18 +165,23 @@ trek_text trek_observations_take(trek_graph *graph)
     return text;
 }
 
-/* Every process comes here; one that has failed sends nothing. */
+/* Gathers what the processes have packed. Every process comes here; one that has failed sends nothing. */
+static trek_status exchange(const trek_team *team, const trek_job *job, trek_status own, job_bytes *all)
+{
+    trek_text text = { 0 };
+    if (own == TREK_OK)
+        text = trek_observations_pack(team->graph);
+    trek_status status = trek_job_bytes_gather(job->comm, own == TREK_OK && !text.failed ? text.data : NULL, (int64_t)text.length,
+                                               own, "what it has recorded", all);
+    trek_text_clear(&text);
+    return status;
+}
+
 static trek_status gather_processes(const trek_team *team, const trek_job *job, trek_status own)
 {
     trek_graph *graph = team->graph;
-    trek_text text = { 0 };
     job_bytes all = { 0 };
-    if (own == TREK_OK)
-        text = trek_observations_pack(graph);
-    trek_status status = trek_job_bytes_gather(job->comm, own == TREK_OK && !text.failed ? text.data : NULL,
-                                               (int64_t)text.length,
-                                               own,
-                                               "what it has recorded", &all);
+    trek_status status = exchange(team, job, own, &all);
     if (status == TREK_OK) /* all have it, and need what they have recorded no more */
         status = trek_survival_commit(job, graph->settings.steps);
     if (status == TREK_OK)
@@ -184,11 +189,11 @@ static trek_status gather_processes(const trek_team *team, const trek_job *job, 
     for (int p = 0; status == TREK_OK && p < job->processes; p++)
         status = trek_observations_unpack(graph, all.bytes + (size_t)p * all.room, all.lengths[p]);
     trek_job_bytes_clear(&all);
-    trek_text_clear(&text);
     return status;
 }
 
-trek_status trek_ranks_gather_observations(const trek_team *team, const trek_job *job)
+/* Gathers what the ranks of this process have recorded in the caller's graph. */
+static trek_status gather_ranks(const trek_team *team, const trek_job *job)
 {
     trek_status status = trek_error_status();
     if (status == TREK_OK)
@@ -196,8 +201,28 @@ trek_status trek_ranks_gather_observations(const trek_team *team, const trek_job
     for (int r = 1; r < team->local_ranks && status == TREK_OK; r++)
         status = take_replica(team->graph, team->replicas[r].graph);
     const trek_graph_loader *loader = team->graph->graph_loader;
-    if (status == TREK_OK && loader && loader->measures)
-        status = tell_measured(team, job);
+    return status == TREK_OK && loader && loader->measures ? tell_measured(team, job) : status;
+}
+
+trek_status trek_ranks_gather_observations(const trek_team *team, const trek_job *job)
+{
+    trek_status status = gather_ranks(team, job);
+    const trek_graph_loader *loader = team->graph->graph_loader;
     bool together = trek_job_has_others(job) && loader && loader->loss;
     return together ? gather_processes(team, job, status) : status;
+}
+
+trek_status trek_ranks_pack_observations(const trek_team *team, const trek_job *job, trek_text *text)
+{
+    trek_status status = gather_ranks(team, job);
+    job_bytes all = { 0 };
+    if (trek_job_is_alone(job)) {
+        *text = status == TREK_OK ? trek_observations_pack(team->graph) : (trek_text){ 0 };
+        return status;
+    }
+    status = exchange(team, job, status, &all);
+    for (int p = 0; status == TREK_OK && p < job->processes; p++)
+        trek_text_bytes(text, all.bytes + (size_t)p * all.room, (size_t)all.lengths[p]);
+    trek_job_bytes_clear(&all);
+    return status;
 }

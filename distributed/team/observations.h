@@ -18,5 +18,7 @@ trek_status trek_observations_unpack(trek_graph *into, const char *bytes, int64_
 
 /* Gathers what training functions have recorded, on all ranks and processes, in the caller's graph. */
 trek_status trek_ranks_gather_observations(const trek_team *team, const trek_job *job);
+/* Packs the same, for a checkpoint: what was recorded stays where it is, so training can continue. A collective. */
+trek_status trek_ranks_pack_observations(const trek_team *team, const trek_job *job, trek_text *text);
 
 #endif

@@ -25,7 +25,7 @@ holds() {
 holds libtrek0.2 'libtrek\.so\.0\.2\.'
 holds libtrek0.2-monitor 'libtrek-monitor\.so'
 holds libtrek-dev 'include/trek/trek\.h' 'include/trek/core\.h' 'include/trek/tensor/tensor\.h' 'libtrek\.a' 'libtrek\.so ' 'trek\.pc' 'trek-config\.cmake'
-holds trek-tools 'bin/trek-run' 'man1/trek-run\.1\.gz' 'bin/trek-export' 'man1/trek-export\.1\.gz'
+holds trek-tools 'bin/trek-run' 'man1/trek-run\.1\.gz' 'bin/trek-export' 'bin/trek-replay' 'man1/trek-replay\.1\.gz' 'man1/trek-export\.1\.gz'
 holds trek-doc 'docs/distributed\.md' 'examples/quickstart\.c' 'examples/Makefile'
 grep -q '\.h$' "$work/libtrek0.2.list" && { echo "the library's package has headers"; exit 1; }
 export PKG_CONFIG_PATH

@@ -14,13 +14,13 @@ root = pathlib.Path(sys.argv[1])
 ground = ("distributed/system/", "distributed/control/", "distributed/comm/")
 balance = ("distributed/balance/", "distributed/plan.h")
 team = (*ground, *balance, "distributed/job/", "distributed/ranks.h", "distributed/ranks_internal.h", "distributed/ddp.h", "distributed/trainer.h")
-grains = (*team, "distributed/team/")
+grains = (*team, "distributed/team/", "distributed/replay/", "distributed/digests.h")
 reduce = (*grains, "distributed/grains/")
 passes = (*reduce, "distributed/reduce/", "distributed/stop_internal.h")
 policy = (*passes, "distributed/pass/")
 rooms = {"distributed/system/": (), "distributed/control/": ground[:1], "distributed/comm/": ground[:2], "distributed/balance/": ground,
          "distributed/outer/": (*ground, "distributed/outer.h"), "distributed/job/": (*ground, "distributed/ranks_internal.h", "distributed/ddp.h"),
-         "distributed/team/": team, "distributed/grains/": grains, "distributed/reduce/": reduce, "distributed/pass/": passes, "distributed/policy/": policy,
+         "distributed/replay/": ground, "distributed/team/": team, "distributed/grains/": grains, "distributed/reduce/": reduce, "distributed/pass/": passes, "distributed/policy/": policy,
          "distributed/rounds/": (*policy, "distributed/policy/", "distributed/outer/"),
          "distributed/capture/": (*policy, "distributed/policy/", "distributed/stepper.h")}
 # what of monitor/ the plug-in libtrek-monitor consists of, and what the library has of it

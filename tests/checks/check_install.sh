@@ -14,7 +14,7 @@ prefix=$place$(sed -n 's/^prefix=//p' "$pc")
 library=$(dirname "$(find "$place" -name 'libtrek.so')")
 export PKG_CONFIG_PATH=${pc%/*} PKG_CONFIG_SYSROOT_DIR=
 pkg_config() { pkg-config --define-variable=prefix="$prefix" "$@"; } # the tree stands elsewhere than it was made for
-for file in share/man/man1/trek-run.1 share/doc/trek/README.md share/doc/trek/CONTRIBUTING.md share/doc/trek/docs/distributed.md share/doc/trek/examples/quickstart.c bin/trek-run bin/trek-export share/man/man1/trek-export.1; do
+for file in share/man/man1/trek-run.1 share/doc/trek/README.md share/doc/trek/CONTRIBUTING.md share/doc/trek/docs/distributed.md share/doc/trek/examples/quickstart.c bin/trek-run bin/trek-replay share/man/man1/trek-replay.1 bin/trek-export share/man/man1/trek-export.1; do
     [ -s "$prefix/$file" ] || [ -s "$prefix/$file.gz" ] || { echo "$file is not installed"; exit 1; }
 done
 [ -s "$library/libtrek-monitor.so" ] || { echo "libtrek-monitor.so is not installed"; exit 1; }

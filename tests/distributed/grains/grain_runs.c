@@ -11,6 +11,7 @@
 #include "autograd/ops.h"
 #include "data/dataset.h"
 #include "data/loader_position.h"
+#include "distributed/digests.h"
 #include "distributed/policy/grain_pass.h"
 #include "distributed/stepper.h"
 #include "graph/flow.h"
@@ -352,6 +353,10 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
                 return false;
             double norm = trek_graph_grad_norm(graph);
             r->digest = isnan(norm) ? r->digest : mix(r->digest, &norm, sizeof norm);
+            trek_step_digest digest = { .weight = 0 };
+            if (run->grain != 0 && trek_trainer_digest(graph, trek_graph_steps(graph), &digest) != TREK_OK)
+                return false;
+            r->digest = mix(r->digest, &digest, sizeof digest);
         }
         if (run->evaluates && trek_error_status() == TREK_OK && !evaluate(graph, r))
             return false;

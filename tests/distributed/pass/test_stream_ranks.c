@@ -203,7 +203,7 @@ static void test_refusals(void **state)
     trek_loader_free(&loader);
     trek_dataset *data = numbers_new();
     assert_null(trek_trainer_run(&(trek_run_opts){ .build_model = build, .train_step = note, .dataset = data, .input = "x",
-                                                   .batch_size = BATCH, .shuffle = true, .epochs = 1,
+                                                   .batch_size = BATCH, .epochs = 1, .policy = TREK_POLICY_CADENCE,
                                                    .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1e-6 }) }));
     refused(trek_error_status(), "numbers is a stream");
     trek_dataset_free(&data);

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The digests of steps. Values have keys by parameter (or buffer) and place in it, so that a digest does not depend on how arenas
+ * are laid out, nor on the ranks, each of which digests its slice.
+ *
+ * The file has lines "step", and before each of them the lines of its grains. Each step is written at once, so a process that is
+ * killed leaves whole steps; a run that is resumed appends to it, and the last line of a step counts. Lines with "#" say how the
+ * program was started, for trek-replay. */
+#include "distributed/grains/digests.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "autograd/var_internal.h"
+#include "data/loader_internal.h"
+#include "distributed/replay/replay.h"
+#include "tensor/trace.h"
+
+/* Keys of values: a parameter's number, or a buffer's behind them, and the block in it. */
+#define KEY(number) ((uint64_t)(number) << 40)
+
+trek_digest trek_digests_samples(const trek_batch *grain)
+{
+    trek_digest digest = { { 0, 0 } };
+    for (int64_t k = 0; k < grain->n; k++) {
+        int64_t index = grain->indices[k];
+        trek_digest_add(&digest, (uint64_t)(grain->first + k), &index, sizeof index);
+    }
+    return digest;
+}
+
+/* Adds a block of gradients, at most TREK_DIGEST_BLOCK bytes. -0 counts as 0: which of them a gradient without any term is
+ * depends on what the rank has run before. */
+static void add_block(trek_digest *digest, uint64_t key, const void *gradients, int64_t count, trek_dtype dtype)
+{
+    union {
+        float f32[TREK_DIGEST_BLOCK / sizeof(float)];
+        double f64[TREK_DIGEST_BLOCK / sizeof(double)];
+    } block;
+    for (int64_t k = 0; k < count && dtype == TREK_F64; k++)
+        block.f64[k] = ((const double *)gradients)[k] + 0.0;
+    for (int64_t k = 0; k < count && dtype != TREK_F64; k++)
+        block.f32[k] = ((const float *)gradients)[k] + 0.0f;
+    trek_digest_add(digest, key, &block, (size_t)count * trek_dtype_size(dtype));
+}
+
+/* Adds elements [begin, end) of a part that belong to a segment. A segment without gradients is 0. */
+static void add_segment(trek_digest *digest, const trek_arena *arena, const trek_arena_segment *segment, int64_t begin,
+                        int64_t end)
+{
+    const trek_arena_part *part = &arena->parts[segment->part];
+    int64_t size = (int64_t)trek_dtype_size(part->wide), most = TREK_DIGEST_BLOCK / size;
+    int64_t first = segment->offset > begin ? segment->offset : begin, last = segment->offset + segment->count;
+    last = last < end ? last : end;
+    for (int64_t at = first; at < last; at += most)
+        add_block(digest, KEY(segment->index) + (uint64_t)((at - segment->offset) / most), part->grads->data + at * size,
+                  last - at < most ? last - at : most, part->wide);
+}
+
+trek_digest trek_digests_gradients(const trek_arena *arena)
+{
+    trek_digest digest = { { 0, 0 } };
+    int64_t start = trek_trace_enter("digest");
+    for (int k = 0; k < arena->n_segments; k++)
+        add_segment(&digest, arena, &arena->segments[k], 0, INT64_MAX);
+    trek_trace_end("digest", start, 0);
+    return digest;
+}
+
+void trek_digests_read(trek_step *s, int rank, int part, int64_t begin, int64_t end)
+{
+    const trek_arena *arena = s->team->replicas[0].arena;
+    for (int k = 0; k < arena->n_segments; k++)
+        if (arena->segments[k].part == part)
+            add_segment(&s->grains->digests->gradients[rank], arena, &arena->segments[k], begin, end);
+}
+
+/* --- a step --- */
+
+void trek_digests_reset(trek_step *s)
+{
+    trek_digests *d = s->grains->digests;
+    if (!d)
+        return;
+    memset(d->gradients, 0, (size_t)s->team->local_ranks * sizeof *d->gradients);
+    memset(d->parameters, 0, (size_t)s->team->local_ranks * sizeof *d->parameters);
+    d->samples = (trek_digest){ { 0, 0 } };
+    d->loss = d->weight = 0;
+    trek_text_clear(&d->grains);
+}
+
+static void add_hex(trek_text *text, const char *name, const uint64_t *half)
+{
+    trek_text_format(text, " %s %016" PRIx64 "%016" PRIx64, name, half[0], half[1]);
+}
+
+static void add_loss(trek_text *text, double loss, double weight)
+{
+    char number[40];
+    trek_text_format(text, " loss %s", trek_text_number(weight > 0 ? loss / weight : 0, number));
+    trek_text_format(text, " weight %s\n", trek_text_number(weight, number));
+}
+
+void trek_digests_add(trek_digests *d, const trek_grain_record *record)
+{
+    trek_digest_join(&d->samples, &record->samples);
+    d->loss += record->loss;
+    d->weight += record->weight;
+    if (!d->of_grains)
+        return;
+    trek_text_format(&d->grains, "grain %" PRId64 " pass %" PRId64 " rows %" PRId64, record->number, record->pass, record->rows);
+    add_hex(&d->grains, "gradients", record->gradients.half);
+    add_hex(&d->grains, "samples", record->samples.half);
+    add_loss(&d->grains, record->loss, record->weight);
+}
+
+/* Digests a rank's slice of the parameters and buffers. */
+static trek_status digest_values(int rank, void *arg)
+{
+    trek_step *s = arg;
+    const trek_replica *model = s->team->replicas[0].model;
+    trek_digest *digest = &s->grains->digests->parameters[rank];
+    for (int k = 0; k < model->n_params + model->n_buffers; k++) {
+        const trek_tensor *x = k < model->n_params ? model->params[k]->data : model->buffers[k - model->n_params]->data;
+        size_t bytes = (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype), ranks = (size_t)s->team->local_ranks;
+        size_t blocks = (bytes + TREK_DIGEST_BLOCK - 1) / TREK_DIGEST_BLOCK;
+        size_t begin = blocks * (size_t)rank / ranks, end = blocks * ((size_t)rank + 1) / ranks;
+        size_t last = end * TREK_DIGEST_BLOCK < bytes ? end * TREK_DIGEST_BLOCK : bytes;
+        if (begin < end)
+            trek_digest_add(digest, KEY(k) + begin, (const char *)x->data + begin * TREK_DIGEST_BLOCK,
+                            last - begin * TREK_DIGEST_BLOCK);
+    }
+    return TREK_OK;
+}
+
+/* --- the file --- */
+
+/* Adds how the program was started. */
+static void add_start(trek_text *text, const trek_step *s)
+{
+    char bytes[4096], path[4096];
+    FILE *file = fopen("/proc/self/cmdline", "re");
+    size_t n = file ? fread(bytes, 1, sizeof bytes, file) : 0;
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (file)
+        fclose(file);
+    trek_text_format(text, "# trek digests 1\n# grain %" PRId64 "\n# ranks %d\n", s->grains->size, s->job.world_size);
+    path[length > 0 ? length : 0] = '\0';
+    if (length > 0 && !strchr(path, '\n'))
+        trek_text_format(text, "# program %s\n", path);
+    if (getcwd(path, sizeof path) && !strchr(path, '\n'))
+        trek_text_format(text, "# folder %s\n", path);
+    for (size_t at = n > 0 ? strlen(bytes) + 1 : 0; at < n && n < sizeof bytes; at += strlen(bytes + at) + 1)
+        if (!strchr(bytes + at, '\n'))
+            trek_text_format(text, "# argument %s\n", bytes + at);
+}
+
+static bool write_text(int file, const trek_text *text)
+{
+    for (size_t at = 0; at < text->length;) {
+        ssize_t done = write(file, text->data + at, text->length - at);
+        if (done < 0 && errno != EINTR)
+            return false;
+        at += done > 0 ? (size_t)done : 0;
+    }
+    return true;
+}
+
+/* The lines of a step and its grains. */
+static trek_text lines_of(trek_digests *d, int64_t step, const trek_step_digest *digest)
+{
+    trek_text text = d->grains;
+    d->grains = (trek_text){ 0 };
+    trek_text_format(&text, "step %" PRId64, step);
+    add_hex(&text, "parameters", digest->parameters);
+    add_hex(&text, "gradients", digest->gradients);
+    add_hex(&text, "samples", digest->samples);
+    add_loss(&text, d->loss, d->weight);
+    return text;
+}
+
+/* The step is made, so a file that cannot be written is no reason to fail. */
+static void write_step(const trek_step *s, trek_digests *d, const trek_text *lines)
+{
+    trek_text text = { 0 };
+    if (d->file < 0 && (d->file = open(d->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) >= 0)
+        add_start(&text, s);
+    trek_text_bytes(&text, lines->data ? lines->data : "", lines->length);
+    bool complete = !text.failed && !lines->failed;
+    d->failed = !complete || d->file < 0 || !write_text(d->file, &text);
+    if (d->failed)
+        trek_log_message(TREK_LOG_LEVEL_WARNING,
+                         "graph_step: .digests: %s cannot be written: %s; no further step is written to it", d->path,
+                         complete ? strerror(errno) : "no memory");
+    trek_text_clear(&text);
+}
+
+/* Gives the lines of a step to whoever wants them. */
+static trek_status tell(const trek_step *s, trek_digests *d, int64_t step, const trek_step_digest *digest)
+{
+    trek_text lines = lines_of(d, step, digest);
+    trek_status status = TREK_OK;
+    if (d->replay)
+        status = trek_replay_compare(d->replay, step, lines.data ? lines.data : "");
+    else if (!d->failed && s->job.process == 0)
+        write_step(s, d, &lines);
+    trek_text_clear(&lines);
+    return status;
+}
+
+trek_status trek_digests_leave(trek_step *s)
+{
+    trek_digests *d = s->grains->digests;
+    int64_t step = s->team->graph->settings.steps + 1, start = trek_trace_enter("digest");
+    trek_digest gradients = { { 0, 0 } }, parameters = { { 0, 0 } };
+    trek_status status = trek_ranks_call(s->team->ranks, digest_values, s);
+    for (int r = 0; r < s->team->local_ranks; r++) {
+        trek_digest_join(&gradients, &d->gradients[r]);
+        trek_digest_join(&parameters, &d->parameters[r]);
+    }
+    trek_step_digest digest = { .parameters = { parameters.half[0], parameters.half[1] },
+                                .gradients = { gradients.half[0], gradients.half[1] },
+                                .samples = { d->samples.half[0], d->samples.half[1] },
+                                .loss = d->weight > 0 ? d->loss / d->weight : 0, .weight = d->weight };
+    d->steps[step % TREK_DIGESTS_KEPT] = step;
+    d->of[step % TREK_DIGESTS_KEPT] = digest;
+    trek_trace_end("digest", start, step);
+    return status == TREK_OK && d->of_grains ? tell(s, d, step, &digest) : status;
+}
+
+bool trek_digests_find(const trek_step *s, int64_t step, trek_step_digest *digest)
+{
+    const trek_digests *d = s->grains->digests;
+    if (step < 1 || d->steps[step % TREK_DIGESTS_KEPT] != step)
+        return false;
+    *digest = d->of[step % TREK_DIGESTS_KEPT];
+    return true;
+}
+
+int trek_grains_replayed_ranks(const trek_step *s)
+{
+    const trek_digests *d = s && s->grains ? s->grains->digests : NULL;
+    return d && d->replay ? trek_replay_ranks(d->replay) : 0;
+}
+
+/* --- beginning and end --- */
+
+trek_status trek_digests_make(trek_step *s, const char *path)
+{
+    trek_digests *d = s->grains->digests = trek_calloc(1, sizeof *d);
+    if (!d)
+        return TREK_ERR_MEMORY;
+    d->file = -1;
+    if (trek_replay_asked(NULL) && !(d->replay = trek_replay_new(path)))
+        return trek_error_status();
+    d->path = path && !d->replay ? trek_strdup(path) : NULL;
+    d->of_grains = path || d->replay;
+    d->gradients = trek_calloc((size_t)s->team->local_ranks, sizeof *d->gradients);
+    d->parameters = trek_calloc((size_t)s->team->local_ranks, sizeof *d->parameters);
+    return d->gradients && d->parameters && (!path || d->path || d->replay) ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+void trek_digests_free(trek_step *s)
+{
+    trek_digests *d = s->grains->digests;
+    if (!d)
+        return;
+    if (d->file >= 0)
+        close(d->file);
+    trek_replay_free(&d->replay);
+    trek_text_clear(&d->grains);
+    trek_free(d->path);
+    trek_free(d->gradients);
+    trek_free(d->parameters);
+    trek_free(d);
+    s->grains->digests = NULL;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The digests of steps: how they are made, where they stay, and the file of them. */
+#ifndef TREK_DISTRIBUTED_GRAINS_DIGESTS_H
+#define TREK_DISTRIBUTED_GRAINS_DIGESTS_H
+
+#include "distributed/digests.h"
+#include "distributed/grains/digest.h"
+#include "distributed/grains/grains.h"
+#include "nn/text.h"
+
+typedef struct trek_digests {
+    int64_t steps[TREK_DIGESTS_KEPT]; /* the step of each place of the ring; 0: none */
+    trek_step_digest of[TREK_DIGESTS_KEPT];
+    char *path;              /* of the file; NULL: none */
+    int file;                /* -1: not open (it is opened by the process that first has to write) */
+    bool of_grains;          /* each grain's gradients are digested: for the file, or for a replay */
+    struct trek_replay *replay; /* NULL: an earlier run's steps are not made again */
+    bool failed;             /* it cannot be written any more, which was logged */
+
+    /* of the step that is under way */
+    trek_digest samples;
+    trek_digest *gradients, *parameters; /* [local_ranks] what each rank has added up */
+    double loss, weight;
+    trek_text grains;        /* lines of the file */
+} trek_digests;
+
+/* Allocates what digests need. `path` is copied; NULL: there is no file. */
+trek_status trek_digests_make(trek_step *s, const char *path);
+void trek_digests_free(trek_step *s);
+/* Forgets the step that is under way. */
+void trek_digests_reset(trek_step *s);
+/* Notes which samples a grain has: for its record. */
+trek_digest trek_digests_samples(const struct trek_batch *grain);
+/* Returns the digest of the gradients of a rank's arena, which are those of one grain. */
+trek_digest trek_digests_gradients(const trek_arena *arena);
+/* Adds what is known of a grain. Called in the order of grains. */
+void trek_digests_add(trek_digests *digests, const trek_grain_record *record);
+/* Adds gradients that a rank has just read from the sums: elements [begin, end) of a part of the arena. */
+void trek_digests_read(trek_step *s, int rank, int part, int64_t begin, int64_t end);
+/* Gives the digest of a step that is still known. */
+bool trek_digests_find(const trek_step *s, int64_t step, trek_step_digest *digest);
+/* Returns the number of ranks of the run whose steps are made again; 0: none are, or it is unknown. */
+int trek_grains_replayed_ranks(const trek_step *s);
+/* The step is made: digests the parameters, and keeps the digest. Its number is that of the graph's steps + 1. */
+trek_status trek_digests_leave(trek_step *s);
+
+#endif

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Audits: a share of the grains is computed again on other ranks; a rank whose gradients are wrong is found, and nothing is found
+ * where all are right. */
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "data/loader.h"
+#include "distributed/comm/comm.h"
+#include "distributed/digests.h"
+#include "distributed/grains/grains.h"
+#include "distributed/stepper.h"
+#include "graph/graph_loader.h"
+#include "graph/passes.h"
+#include "graph/settings.h"
+#include "optim/optimizers.h"
+#include "tests/distributed/grains/grain_runs.h"
+#include "tests/support/processes.h"
+#include "tests/support/support.h"
+#include "tests/support/unit.h"
+
+typedef struct made {
+    int model, ranks, steps, batch, grain;
+    double audit;
+    int wrong;               /* the rank of the job that changes a bit of each of its gradients; -1: none */
+    int64_t from;            /* the first step in which it does */
+    struct trek_comm *comm;
+    bool separate;
+} made;
+
+static made now;
+static _Atomic int faults;
+
+static void flip(int rank, int64_t step, int64_t number, const trek_arena *arena)
+{
+    if (rank != now.wrong || step < now.from)
+        return;
+    ((unsigned char *)arena->parts[0].grads->data)[1] ^= 4;
+    atomic_fetch_add(&faults, 1);
+}
+
+static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    bool tokens = now.model == GPT || now.model == TIED_EMBEDDING;
+    trek_var *labels = trek_batch_get(batch, tokens ? "next" : "label");
+    return trek_cross_entropy(output, tokens ? trek_reshape(labels, trek_dims(-1)) : labels);
+}
+
+/* Trains. Returns the digest of the last step, and what the audit has found. */
+static trek_step_digest train(const made *m, trek_audit_report *report)
+{
+    trek_step_digest last = { .weight = 0 };
+    bool tokens = m->model == GPT || m->model == TIED_EMBEDDING;
+    now = *m;
+    atomic_store(&faults, 0);
+    trek_seed(3);
+    trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = m->batch, .shuffle = true,
+                                                                               .seed = 4 });
+    trek_graph *graph = grain_build(trek_cpu(0), &now.model);
+    assert_int_equal(trek_graph_set_loader(graph, loader, tokens ? "tokens" : "x"), TREK_OK);
+    assert_int_equal(trek_graph_set_loss(graph, loss, NULL), TREK_OK);
+    trek_trainer_opts o = { .build_replica = grain_build, .arg = &now.model, .ranks = m->ranks, .grain = m->grain,
+                            .audit = m->audit, .comm = m->comm, .balance = TREK_OFF,
+                            .share_params = m->separate ? TREK_OFF : 0,
+                            .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.01 }) };
+    if (trek_trainer_setup(graph, &o) != TREK_OK)
+        fail_msg("%s", trek_error());
+    trek_graph_ranks(graph)->grains->fault = m->wrong >= 0 ? flip : NULL;
+    for (int epoch = 0; trek_graph_steps(graph) < m->steps; epoch++) {
+        trek_graph_start(graph, epoch);
+        for (trek_batch *batch; (batch = trek_graph_next(graph));) {
+            if (trek_graph_steps(graph) >= m->steps)
+                continue;
+            trek_graph_train_batch(graph, batch);
+            if (trek_graph_step(graph) != TREK_OK)
+                fail_msg("%s", trek_error());
+        }
+    }
+    assert_int_equal(trek_trainer_digest(graph, m->steps, &last), TREK_OK);
+    assert_int_equal(trek_trainer_audit(graph, report), TREK_OK);
+    trek_graph_set_loader(graph, NULL, NULL);
+    trek_loader_free(&loader);
+    trek_graph_free(&graph);
+    return last;
+}
+
+/* Every grain twice: nothing differs, and the step has the bits of one without an audit. */
+static void test_right(void **state)
+{
+    for (int model = 0; model < MODELS; model++) {
+        trek_audit_report report, none;
+        made m = { .model = model, .ranks = 1 + model % 3 + 1, .steps = 5, .batch = 12, .grain = 5, .wrong = -1,
+                   .separate = model % 2 };
+        trek_step_digest plain = train(&m, &none);
+        m.audit = 1;
+        trek_step_digest audited = train(&m, &report);
+        assert_memory_equal(&plain, &audited, sizeof plain);
+        assert_int_equal(none.grains, 0);
+        assert_int_equal(report.grains, 4 * 3 + 1); /* the last batch of an epoch of 53 has 5 samples */
+        assert_int_equal(report.differences, 0);
+    }
+}
+
+/* A rank that is wrong from some step on. */
+static void test_wrong(void **state)
+{
+    for (int ranks = 2; ranks <= 4; ranks++)
+        for (int wrong = 0; wrong < ranks; wrong++) {
+            trek_audit_report report;
+            made m = { .model = MLP, .ranks = ranks, .steps = 8, .batch = 12, .grain = 2, .audit = 1, .wrong = wrong, .from = 3 };
+            train(&m, &report);
+            assert_true(report.differences > 0 && report.step >= 3 && report.step <= 8);
+            assert_true(report.ranks[0] == wrong || report.ranks[1] == wrong);
+            assert_int_equal(report.wrong, ranks > 2 ? wrong : -1);
+        }
+}
+
+/* A share of the grains: the number of audits is what is to be expected, and so is the number of faults found. */
+static void test_share(void **state)
+{
+    trek_audit_report report;
+    made m = { .model = MLP, .ranks = 2, .steps = 600, .batch = 16, .grain = 1, .audit = 0.05, .wrong = -1 };
+    train(&m, &report);
+    double grains = 600 / 4 * 53.0, expected = 0.05 * grains, deviation = sqrt(expected * 0.95);
+    assert_true(fabs((double)report.grains - expected) < 5 * deviation);
+    assert_int_equal(report.differences, 0);
+    int64_t audited = report.grains;
+    m.wrong = 1;
+    m.from = 1;
+    train(&m, &report);
+    assert_int_equal(report.grains, audited); /* the same ones */
+    assert_int_equal(report.differences, audited); /* one of two ranks is always wrong */
+}
+
+static void test_refused(void **state)
+{
+    const struct {
+        trek_trainer_opts opts;
+        const char *words;
+    } cases[] = {
+        { { .ranks = 1, .audit = 0.1 }, "without .grain" },
+        { { .ranks = 1, .grain = 2, .audit = 1.1 }, "must be 0 to 1" },
+        { { .ranks = 1, .grain = 2, .audit = -0.1 }, "must be 0 to 1" },
+        { { .ranks = 1, .grain = 2, .audit = NAN }, "must be 0 to 1" },
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        int model = MLP;
+        trek_graph *graph = grain_build(trek_cpu(0), &model);
+        assert_int_equal(trek_trainer_setup(graph, &cases[k].opts), TREK_ERR_ARGUMENT);
+        if (!strstr(trek_error(), cases[k].words))
+            fail_msg("\"%s\" is not in: %s", cases[k].words, trek_error());
+        trek_error_clear();
+        trek_graph_free(&graph);
+    }
+}
+
+/* --- processes --------------------------------------------------------------------------------------------- */
+
+static int play(const part *of)
+{
+    trek_audit_report report;
+    made m = { .model = MLP, .ranks = 1 + of->process, .steps = 9, .batch = 16, .grain = 2, .audit = 0.7,
+               .wrong = atoi(of->detail), .from = 4 };
+    m.comm = trek_comm_init(&(trek_comm_opts){ .rank = of->process, .world_size = of->processes, .address = of->address,
+                                               .port = of->port, .token = "sesame", .deadline_s = 60 });
+    train(&m, &report);
+    printf("%d grains, %s, wrong %d\n", (int)report.grains, report.differences > 0 ? "differences" : "no difference",
+           report.differences > 0 ? report.wrong : -1);
+    trek_comm_free(&m.comm);
+    return 0;
+}
+
+/* Ranks 0, 1 and 2, 3 to 5 of three processes. */
+static void test_processes(void **state)
+{
+    static world w;
+    const char *const wrong[] = { "-1", "0", "2", "5" };
+    char first[64] = "";
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        char expected[100];
+        processes_start_all(&w, 3, "audit", wrong[k], -1, NULL);
+        processes_finish(&w, -1);
+        if (k == 0)
+            snprintf(first, sizeof first, "%.*s", (int)strcspn(w.text[0], ","), w.text[0]);
+        snprintf(expected, sizeof expected, "%s, %s, wrong %s\n", first, k == 0 ? "no difference" : "differences", wrong[k]);
+        for (int p = 0; p < 3; p++)
+            if (w.code[p] != 0 || !strstr(w.text[p], expected)) {
+                processes_print(&w);
+                fail_msg("rank %s is wrong: process %d did not say: %s", wrong[k], p, expected);
+            }
+    }
+}
+
+int main(void)
+{
+    part of;
+    if (processes_part(&of))
+        return play(&of);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_right), cmocka_unit_test(test_wrong), cmocka_unit_test(test_share), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_processes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -9,8 +9,10 @@
 #define TAKES_UNARY x
 #define TAKES_BINARY x, pool_like(p, x)
 #define TAKES_TERNARY pool_mask(p, x), x, pool_like(p, x)
+#define TAKES_TERNARY_SCALAR x, pool_like(p, x), pool_like(p, x), pool_number(p)
 #define TAKES_SCALAR x, pool_number(p)
 #define TAKES_SCALAR2 x, pool_number(p), pool_number(p)
+#define TAKES_SCALAR3 x, pool_number(p), pool_number(p), pool_number(p)
 #define TAKES_BINARY_SCALAR x, pool_like(p, x), pool_number(p)
 #define TAKES_BINARY_SCALAR2 x, pool_like(p, x), pool_number(p), pool_number(p)
 #define TAKES_UNARY_FLAG x, pool_chance(p, 50)

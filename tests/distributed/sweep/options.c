@@ -192,6 +192,9 @@ static const option options[] = {
     NOT_DRAWN("trainer.audit", "refused without grains and a second rank; test_audit draws it"),
     NOT_DRAWN("trainer.digests", "names a file; test_digests compares what is in it"),
     NOT_DRAWN("trainer.min_processes", "needs the death of processes; test_grain_deaths draws them"),
+    NOT_DRAWN("run.max_steps", "test_run_steps ends runs at every step"),
+    NOT_DRAWN("run.checkpoint_every_steps", "test_run_steps goes on from every step"),
+    NOT_DRAWN("run.evaluate_every_steps", "test_run_steps compares the metrics"),
     NOT_DRAWN("trainer.comm", "the environment's, where \"processes\" starts several"),
 };
 enum { OPTIONS = sizeof options / sizeof *options };

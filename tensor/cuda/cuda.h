@@ -180,6 +180,7 @@ void trek_cuda_nvtx(trek_backend *backend);          /* sets range_begin and ran
     X(unary) \
     X(activation) \
     X(pointwise) \
+    X(fused) \
     X(binary) \
     X(division) \
     X(bitwise) \

@@ -19,8 +19,8 @@ typedef struct trek_speed_spread {
 typedef struct trek_speed_memory {
     double ms, rate;      /* the estimate: milliseconds for a unit, and the inverse; 0: not measured yet */
     double error;         /* of the last prediction by it, relative, with its sign */
-    trek_speed_spread all, recent; /* since the last change of pace, or since they were forgotten; the latest, which are added to
-                                    * these; without the first measurement, which is a warm-up */
+    trek_speed_spread all, recent; /* since the last change of pace, or since they were forgotten; the latest, which will be added
+                                    * to `all`. The first measurement is a warm-up and is in neither */
 } trek_speed_memory;
 
 typedef struct trek_speeds {
@@ -46,7 +46,7 @@ void trek_speeds_forget_spreads(trek_speeds *speeds);
  * unit: the word for units. */
 trek_status trek_speeds_report(trek_speeds *speeds, const double *compute_ms, const int64_t *units, double communication_ms,
                                const char *function, const char *unit);
-/* Adds the latest measurements to the earlier ones where there are none of these. */
+/* Uses the latest measurements of each rank that has no earlier ones. */
 void trek_speeds_settle(trek_speeds *speeds);
 
 /* Return the smallest and the largest estimate; infinity and 0 if no rank was measured. */

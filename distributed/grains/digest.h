@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Digests: numbers of 128 bits that differ, but for a chance of 2^-64 or less, if the data differ. They find errors, not
- * forgers: anybody can make data that have a given digest.
+/* Digests of 128 bits. Different data have different digests, except with a probability of 2^-64 or less. They find errors, not
+ * forgeries: it is easy to construct data with a given digest.
  *
  * A digest is a sum of digests of blocks, so it does not depend on the order in which blocks are added, nor on who adds them.
  * Each block has a key, the number of its place. A block has up to 1024 bytes, and is filled up with zeros to a multiple of 64.

@@ -70,7 +70,7 @@ typedef struct trek_grains {
     trek_loader *loader;
 
     /* of a step */
-    trek_grain_pass *pass;   /* [passes], those that went backward */
+    trek_grain_pass *pass;   /* [passes], those with a backward pass */
     int64_t passes, pass_room;
     char *records;           /* of this process's grains since gradients were read from the sums last */
     _Atomic int64_t n_records; /* ranks take places for theirs */

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a step goes on when processes of its job have died (job/survival.h): the group of those that are left becomes the job's,
- * with rooms for its messages, measured times and shares of its own. */
+/* How a step goes on when processes of its job have died (job/survival.h): the group of the survivors becomes the job's group,
+ * with its own memory for messages, measured times and shares. */
 #ifndef TREK_DISTRIBUTED_PASS_SURVIVORS_H
 #define TREK_DISTRIBUTED_PASS_SURVIVORS_H
 
 #include "distributed/job/survival.h"
 #include "distributed/team/step.h"
 
-/* Makes the job of a step able to go on while at least `least` processes are left, as a collective of a job of several
+/* Makes the job of a step able to continue while at least `least` processes survive, as a collective of a job of several
  * processes that train in grains. The options must not depend on the number of ranks. Fails as trek_survival_begin does. */
 trek_status trek_survivors_begin(trek_step *s, const trek_workload_opts *workload, int least);
-/* Called when a call of all processes has failed. Returns true if processes have died and those that are left can go on: the
- * caller makes the call again. Returns false otherwise; if those that are left cannot go on, *status says why. */
+/* Called when an operation of all processes has failed. Returns true if processes have died and the survivors can continue: the
+ * caller repeats the operation. Returns false otherwise; if the survivors cannot continue, *status says why. */
 bool trek_survivors_go_on(trek_step *s, trek_status *status);
 /* Called when what follows a commit (trek_survival_commit) has been done: a group that has met in the commit becomes the job's.
- * After a step loaders divide batches among those that are left. */
+ * After a step, loaders divide batches among the survivors. */
 trek_status trek_survivors_after_commit(trek_step *s);
 
 #endif

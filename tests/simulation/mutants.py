@@ -97,6 +97,8 @@ MUTANTS = [
      "    if (control->late.decide_ns)\n        return;\n"),
     ("groups_one_round_apart", "distributed/control/find_members.c",
      "        if (visitor && visitor->generation > place->generation)\n            place->generation = visitor->generation;\n", ""),
+    ("updates_before_all_have_the_gradient", "distributed/grains/sums.c",
+     "rank == 0 ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : TREK_OK", "TREK_OK"),
     ("sums_are_reduced_in_place", "distributed/grains/sums.c",
      "        piece.digits[k] = (int64_t *)(void *)g->piece[k]->data;\n", "        piece.digits[k] = part->digits[k] + begin;\n"),
     ("lost_grains_are_left_out", "distributed/grains/records.c", "        again = lost.n > 0;\n", "        again = false;\n"),
@@ -105,6 +107,13 @@ MUTANTS = [
     ("who_is_ready_does_not_count", "distributed/job/survival.c",
      "        ready = ready && all[p].commits == own->commits && all[p].ready;\n", ""),
     ("nobody_is_ahead", "distributed/job/survival.c", "    survival->commits += status == TREK_OK;\n", ""),
+    ("batches_are_divided_anew_at_once", "distributed/pass/survivors.c",
+     "        survival->held = survival->held_next;\n        status = trek_job_sync_make_rooms(s);\n        if (status == TREK_OK)\n"
+     "            status = begin_pace(s);\n",
+     "        status = trek_job_sync_make_rooms(s);\n        if (status == TREK_OK)\n            status = begin_pace(s);\n"
+     "        trek_job_sync_publish(s);\n"),
+    ("gradients_of_a_step_made_again", "distributed/policy/exact.c",
+     "        *status = trek_grains_clear_arenas(s);\n", "        *status = TREK_OK;\n"),
 ]
 
 

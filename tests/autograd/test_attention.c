@@ -613,7 +613,7 @@ static void causal_is_a_mask(void **state)
         int64_t sizes[3];
         for (int d = 0; d < 3; d++)
             sizes[d] = 1 + (int64_t)((test_number(300 + (uint32_t)k, (uint32_t)d) + 1) / 2 * (d == 2 ? 80 : k % 3 ? 150 : 600));
-        trek_tensor *ones = trek_tensor_ones(trek_dims(sizes[0], sizes[1]), TREK_F32, trek_cpu(0));
+        trek_tensor *ones = trek_tensor_ones(trek_dims(sizes[0], sizes[1]), TREK_F32, test_device());
         trek_var *mask = trek_gt_scalar(trek_tril(trek_var_from(ones), 0), 0);
         const double p = k % 5 == 4 ? 0.3 : 0;
         trek_var *got[4], *want[4];

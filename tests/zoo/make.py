@@ -8,15 +8,14 @@ step, the loss, a number that stands for the output, and the gradient's norm of 
 """
 import math
 import pathlib
-import sys
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from numbers_of_tests import tensor
+
 here = pathlib.Path(__file__).parent
-sys.path.insert(0, str(here.parent / "vectors"))
-from numbers_of_tests import tensor  # noqa: E402
 
 torch.set_default_dtype(torch.float64)
 STEPS, RATE = 5, 0.02

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Well-known models against PyTorch, from the same weights (make.py): loss, output and the gradient's norm of each parameter in
- * five steps of SGD with momentum. In f64 to 1e-9, in f32 to 1e-5. TREK_TEST_STEPS: so many steps, in f32 alone, where kernels
- * are emulated. */
+ * five steps of SGD with momentum. In f64 to 1e-9, in f32 to 1e-5, by each instruction set, with one thread and with two in
+ * turns. TREK_TEST_STEPS: so many steps, in f32 alone, where kernels are emulated. */
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
+#include "tests/support/ways.h"
 #include "tests/zoo/zoo.h"
 
 enum { STEPS = 5 };
@@ -223,7 +224,14 @@ static void test_model(void **state)
         skip();
     if (!emulated)
         run(*state, TREK_F64);
-    run(*state, TREK_F32);
+    for (int way = 0; way < ways(); way++) {
+        if (!way_taken(way, TREK_F32, false, 0))
+            continue;
+        way_use(way);
+        printf("%s\n", way_name(way)); /* of which one fails the last */
+        run(*state, TREK_F32);
+        way_use(-1);
+    }
 }
 
 #define MODEL(kind) { #kind, test_model, NULL, NULL, (void *)&zoo_##kind }

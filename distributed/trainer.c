@@ -43,6 +43,7 @@ typedef struct setup {
     trek_optimizer_snapshot *optimizer; /* state of the optimizer that the graph had; NULL: it had none, or kept its stepper */
     bool moved;              /* the graph has another stepper */
     bool sites;
+    trek_regroup *regroup;   /* of a run; NULL: none */
     bool chooses_grain;      /* the size of grains is measured at the end */
     trek_lock building;
 } setup;
@@ -559,7 +560,7 @@ static trek_status outlive(setup *s)
     if (!s->comm || least == 0)
         return TREK_OK;
     const trek_workload_opts workload = workload_opts(s);
-    return trek_survivors_begin(trek_graph_ranks(s->graph), &workload, least);
+    return trek_survivors_begin(trek_graph_ranks(s->graph), &workload, least, s->regroup);
 }
 
 /* --- the line in the log ----------------------------------------------------------------------------- */
@@ -662,7 +663,7 @@ static void log_setup(const setup *s)
     trek_text_clear(&job);
 }
 
-trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts *opts, bool sites)
+trek_status trek_trainer_setup_run(trek_graph *graph, const trek_trainer_opts *opts, bool sites, trek_regroup *regroup)
 {
     if (!graph)
         return trek_fail_missing("trainer_setup", "graph");
@@ -673,6 +674,7 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         return trek_error_status();
     s->graph = graph;
     s->sites = sites;
+    s->regroup = regroup;
     if (opts)
         s->opts = *opts;
     trek_status status = trek_trainer_check(&s->opts);
@@ -717,7 +719,7 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
 
 trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
 {
-    return trek_trainer_setup_sites(graph, opts, false);
+    return trek_trainer_setup_run(graph, opts, false, NULL);
 }
 
 /* Computes what a process contributes to the mean: {weight x loss, weight}. */

@@ -506,7 +506,7 @@ static trek_status check_alone(const trek_optimizer *optimizer, bool joined)
         return TREK_OK;
     return trek_fail(
         TREK_ERR_STATE,
-        "optimizer: its state is divided among %d ranks (.shard_optimizer), which step together; call trek_graph_step",
+        "optimizer: its state is divided among %d ranks (.shard), which step together; call trek_graph_step",
         optimizer->arena->sharers);
 }
 

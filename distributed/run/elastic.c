@@ -303,7 +303,7 @@ static trek_status check_ranks(const trek_run *run)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_run: .min_processes: set, with ranks on CPUs and on GPUs; they must be of one kind");
     if (s->team->sharers > 1)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set together with .trainer.shard_optimizer; a "
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set together with .trainer.shard; a "
                                                "process that dies takes its part of the optimizer's state with it");
     if (s->job.comm->devices)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set, with NCCL between the processes, which cannot "

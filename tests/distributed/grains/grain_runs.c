@@ -305,7 +305,8 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
     trek_trainer_opts opts = { .build_replica = grain_build, .arg = (void *)(uintptr_t)&run->model, .ranks = run->ranks,
                                .devices = devices,
                                .grain = run->grain, .share_params = run->separate ? TREK_OFF : 0,
-                               .accumulate = run->accumulate, .shard_optimizer = run->sharded && (run->ranks > 1 || run->comm),
+                               .accumulate = run->accumulate, .shard = run->sharded &&
+                               (run->ranks > 1 || run->comm) ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                .max_grad_norm = run->clipped ? 0.7 : 0,
                                .optimizer = optimizer_of(run->optimizer), .shares = run->shares, .n_shares = run->n_shares,
                                .comm = run->comm, .min_processes = run->min_processes, .max_anchor = TREK_OFF,

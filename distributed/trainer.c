@@ -559,6 +559,9 @@ static trek_status outlive(setup *s)
                                                "cannot be read again when the process that had them has died");
     if (!s->comm || least == 0)
         return TREK_OK;
+    if (!trek_graph_ranks(s->graph)->team->on_host)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set, with ranks on GPUs, whose exchange does not "
+                                               "outlive a process");
     const trek_workload_opts workload = workload_opts(s);
     return trek_survivors_begin(trek_graph_ranks(s->graph), &workload, least, s->regroup);
 }

@@ -16,7 +16,7 @@ TREK_API trek_var *trek_std_mean(trek_var *x, trek_dims_list dims, bool keepdim,
  * Bessel's, and 0 gives the variance of the population. Dtypes: floating. Fails with ARGUMENT if correction is not finite. */
 TREK_API trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, double correction, bool keepdim, trek_var **mean);
 /* Returns the standard deviation over dims, the square root of trek_variance_with, and writes the mean to *mean. Dtypes:
- * floating. Fails with ARGUMENT if correction is not finite. */
+ * floating. The gradient is 0 where all elements are equal. Fails with ARGUMENT if correction is not finite. */
 TREK_API trek_var *trek_std_with(trek_var *x, trek_dims_list dims, double correction, bool keepdim, trek_var **mean);
 /* Returns the minimum over dims, as trek_min, and writes the maximum to *max, as trek_max. */
 TREK_API trek_var *trek_aminmax(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **max);

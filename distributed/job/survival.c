@@ -26,6 +26,8 @@ void trek_survival_end(trek_job *job)
     if (!survival)
         return;
     job->survival = NULL;
+    if (survival->regroup && survival->least > 1) /* otherwise those who are left are never too few */
+        trek_regroup_leave(survival->regroup, survival->commits);
     trek_regroup_free(&survival->regroup);
     trek_comm_free(&survival->next);
     trek_free(survival);
@@ -44,7 +46,7 @@ trek_survival_verdict trek_survival_decide(const trek_survivor *all, int n, cons
 {
     bool ready = true;
     for (int p = 0; p < n; p++) {
-        if (all[p].commits > own->commits) /* it has left the commit, so this one has come to it */
+        if (all[p].commits > own->commits || all[p].left > own->commits) /* the commit was left, so this one has come to it */
             return TREK_SURVIVAL_GO_ON;
         ready = ready && all[p].commits == own->commits && all[p].ready;
     }
@@ -57,9 +59,10 @@ static void say_who(const trek_survival *survival)
     const char *lost = trek_regroup_lost(survival->regroup);
     bool many = strchr(lost, ',') != NULL;
     int world = trek_comm_world_size(survival->next);
+    const char *how = trek_regroup_left(survival->regroup) > survival->commits ? "lost, or have ended" : "lost";
     if (lost[0])
-        trek_log_message(TREK_LOG_LEVEL_WARNING, "job: process%s %s of the job %s lost; %d continue%s", many ? "es" : "", lost,
-                         many ? "are" : "is", world, world == 1 ? "s" : "");
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "job: process%s %s of the job %s %s; %d continue%s", many ? "es" : "", lost,
+                         many ? "are" : "is", how, world, world == 1 ? "s" : "");
 }
 
 static trek_status fail_to_go_on(const char *reason)
@@ -71,13 +74,26 @@ static trek_status fail_to_go_on(const char *reason)
     return trek_fail(status, "%s; and the job cannot continue: %.400s", reason, why);
 }
 
+/* Returns the next group. Too few processes may complete a commit which others have completed, and then left. */
+static trek_comm *meet(const trek_job *job)
+{
+    trek_survival *survival = job->survival;
+    trek_comm *next = trek_regroup_meet(survival->regroup, last_group(job), survival->least);
+    if (next || trek_error_status() != TREK_ERR_PEER || trek_regroup_left(survival->regroup) <= survival->commits)
+        return next;
+    trek_error_clear();
+    next = trek_regroup_meet(survival->regroup, last_group(job), 1);
+    survival->few = next && trek_comm_world_size(next) < survival->least;
+    return next;
+}
+
 /* Forms the next group. */
 static trek_status regroup(const trek_job *job, const char *reason)
 {
     trek_survival *survival = job->survival;
     int64_t start = trek_trace_enter("regroup");
     trek_error_clear();
-    trek_comm *next = trek_regroup_meet(survival->regroup, last_group(job), survival->least);
+    trek_comm *next = meet(job);
     trek_trace_end("regroup", start, next ? trek_comm_world_size(next) : 0);
     survival->over = !next;
     if (!next)
@@ -88,7 +104,7 @@ static trek_status regroup(const trek_job *job, const char *reason)
     return TREK_OK;
 }
 
-static trek_status agree(trek_survival *survival, const trek_survivor *own, trek_survival_verdict *verdict)
+static trek_status agree(trek_survival *survival, trek_survivor *own, trek_survival_verdict *verdict)
 {
     int n = trek_comm_world_size(survival->next);
     trek_survivor *all = trek_calloc((size_t)n, sizeof *all);
@@ -96,6 +112,7 @@ static trek_status agree(trek_survival *survival, const trek_survivor *own, trek
         trek_comm_abort(survival->next, "a process has no memory to continue without others");
         return TREK_ERR_MEMORY;
     }
+    own->left = trek_regroup_left(survival->regroup);
     trek_status status = trek_comm_gather_bytes(survival->next, own, sizeof *own, all);
     if (status == TREK_OK) {
         *verdict = trek_survival_decide(all, n, own);
@@ -132,6 +149,9 @@ trek_status trek_survival_commit(const trek_job *job, int64_t steps)
     char here = 1, all[TREK_MAX_RANKS];
     if (!survival)
         return TREK_OK;
+    if (survival->few)
+        return trek_fail(TREK_ERR_PEER, "job: %d of its processes are left; .min_processes is %d", job->processes,
+                         survival->least);
     trek_status status = trek_comm_gather_bytes(job->comm, &here, sizeof here, all);
     if (trek_survival_may(job, status))
         status = trek_survival_meet(job, steps, true, &verdict);

@@ -223,7 +223,7 @@ TABLE = [
     Difference("atan2", "gradient|second", "", "autograd/ops.h", "The derivatives of integers are computed in f32 (PyTorch's -x and its squares wrap around)",
                lambda case: any(t["dtype"] in ("u8", "i32", "i64") for t in inputs(case, "x", "y"))),
     Difference("cross_entropy.*|linear_cross_entropy", "gradient|second", "PyTorch nan", "autograd/losses.h", "An ignored row gives gradients of 0, whatever its logits are"),
-    Difference("std|std_mean", "gradient|second", "", "autograd/ops.h", "The gradient is 0 where all elements are equal", nothing_varies),
+    Difference("std|std_mean|std_with", "gradient|second", "", "autograd/ops.h", "The gradient is 0 where all elements are equal", nothing_varies),
     Difference("remainder", "value|gradient", "PyTorch nan", "autograd/ops.h", "It is exact, also where x / y overflows (PyTorch: NaN)"),
     Difference("prod", "gradient|second", "nan", "autograd/ops.h", "is the product of the remaining elements, evaluated literally"),
     Difference("kl_div", "value", "dtype", "autograd/losses.h", "An input without dimensions has a dtype as any other", lambda case: any(not t["shape"] for t in case["tensors"])),

@@ -114,6 +114,7 @@ MUTANTS = [
      "        trek_job_sync_publish(s);\n"),
     ("gradients_of_a_step_made_again", "distributed/policy/exact.c",
      "        *status = trek_grains_clear_arenas(s);\n", "        *status = TREK_OK;\n"),
+    ("leaves_without_a_farewell", "distributed/job/survival.c", "    if (survival->regroup && survival->least > 1)", "    if (false)"),
 ]
 
 

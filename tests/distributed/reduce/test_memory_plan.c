@@ -5,8 +5,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "autograd/ops.h"
+#include "distributed/checkpoint.h"
 #include "distributed/memory_plan.h"
 #include "distributed/stepper.h"
 #include "distributed/team/memory.h"
@@ -72,7 +74,20 @@ typedef struct plan_case {
     bool separate, whole, idle; /* whole: the state is not divided; idle: the last rank computes nothing */
     const int64_t *budgets;
     int64_t grain;
+    int optimizer;               /* 0 to OPTIMIZERS - 1 */
 } plan_case;
+
+enum { OPTIMIZERS = 5 };
+
+static trek_optimizer_spec optimizer_of(int k)
+{
+    const trek_optimizer_spec specs[OPTIMIZERS] = {
+        trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), TREK_U8),
+        trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }), trek_adafactor(&(trek_adafactor_opts){ .lr = 0.01 }),
+        trek_with_state(trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), TREK_BF16),
+    };
+    return specs[k];
+}
 
 typedef struct training {
     trek_graph *graph;
@@ -92,7 +107,7 @@ static trek_status begin(const plan_case *c, training *t)
                                .n_memory_budget = c->budgets ? c->ranks : 0, .grain = c->grain, .bucket_bytes = 4096,
                                .max_anchor = TREK_OFF, .balance = c->idle ? 0 : TREK_OFF, .allow_idle = c->idle,
                                .shares = c->idle ? shares + RANKS - c->ranks : NULL, .n_shares = c->idle ? c->ranks : 0,
-                               .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.01 }) };
+                               .optimizer = optimizer_of(c->optimizer) };
     return trek_trainer_setup(t->graph, &opts);
 }
 
@@ -320,6 +335,71 @@ static void measuring_leaves_nothing(void **state)
     }
 }
 
+/* --- from one layout to another ------------------------------------------------------------------------------ */
+
+static uint64_t drawn(uint64_t *state, uint64_t below)
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (x ^ x >> 31) % below;
+}
+
+/* Ranks, who has how much, and what is divided. Where budgets are tight, no rank could keep all of the state. */
+static plan_case draw_layout(uint64_t *state, int optimizer, int64_t *budgets)
+{
+    plan_case c = { .ranks = 1 + (int)drawn(state, RANKS), .separate = drawn(state, 4) > 0, .whole = drawn(state, 5) == 0,
+                    .grain = 6, .optimizer = optimizer };
+    int64_t besides[RANKS], parts[RANKS], all = needs(&c, besides), sum = 0, most = 0;
+    for (int r = 0; r < c.ranks; r++) {
+        sum += parts[r] = 1 + (int64_t)drawn(state, 4);
+        most = r == 0 || (c.separate && besides[r] > most) ? besides[r] : most; /* whoever owns the largest parameter */
+    }
+    for (int r = 0; r < c.ranks; r++)
+        budgets[r] = most + (c.whole || !c.separate ? all : all * parts[r] / sum + all / 2);
+    c.budgets = drawn(state, 4) ? budgets : NULL;
+    return c;
+}
+
+static void open_layout(uint64_t *state, int optimizer, training *t)
+{
+    int64_t budgets[RANKS];
+    plan_case c = draw_layout(state, optimizer, budgets);
+    if (begin(&c, t) != TREK_OK)
+        fail_msg("%d ranks, optimizer %d: %s", c.ranks, optimizer, trek_error());
+}
+
+/* A checkpoint of any layout goes on on any other, with the bits of one rank that has never stopped. */
+static void layouts_change(void **state)
+{
+    static result got, expected;
+    char path[] = "/tmp/trek-memory-plan-XXXXXX";
+    close(mkstemp(path));
+    uint64_t seed = 1;
+    for (int k = 0; k < (test_short() ? 10 : 40); k++) {
+        int optimizer = k % OPTIMIZERS;
+        training t;
+        train(&(plan_case){ .ranks = 1, .grain = 6, .optimizer = optimizer }, &expected);
+        open_layout(&seed, optimizer, &t);
+        if (epoch(&t, 0) != TREK_OK || trek_checkpoint_save(t.graph, NULL, path) != TREK_OK)
+            fail_msg("draw %d: %s", k, trek_error());
+        end(&t);
+        open_layout(&seed, optimizer, &t);
+        if (trek_checkpoint_load(t.graph, NULL, path) != TREK_OK || epoch(&t, 1) != TREK_OK)
+            fail_msg("draw %d: %s", k, trek_error());
+        look(&t, &got);
+        end(&t);
+        assert_int_equal(got.n, expected.n);
+        for (int i = 0; i < got.n; i++)
+            if (got.values[i] != expected.values[i])
+                fail_msg("draw %d, optimizer %d: number %d is %.17g instead of %.17g", k, optimizer, i, got.values[i],
+                         expected.values[i]);
+    }
+    unlink(path);
+}
+
+/* --- what it says ------------------------------------------------------------------------------------------- */
+
 static void expect_text(trek_graph *graph, const char *const *parts, int n)
 {
     char *text = trek_trainer_plan_text(graph);
@@ -382,7 +462,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_says_what_is_used), cmocka_unit_test(parts_follow_what_is_left),
         cmocka_unit_test(some_keep_and_some_compute), cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(budgets_are_enforced), cmocka_unit_test(measuring_leaves_nothing), cmocka_unit_test(texts),
+        cmocka_unit_test(budgets_are_enforced), cmocka_unit_test(measuring_leaves_nothing), cmocka_unit_test(layouts_change),
+        cmocka_unit_test(texts),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,6 +72,7 @@ static trek_loader *make_loader(void)
 typedef struct plan_case {
     int ranks;
     bool separate, whole, idle; /* whole: the state is not divided; idle: the last rank computes nothing */
+    bool slower;                /* a rank with more memory gets fewer samples */
     const int64_t *budgets;
     int64_t grain;
     int optimizer;               /* 0 to OPTIMIZERS - 1 */
@@ -96,7 +97,8 @@ typedef struct training {
 
 static trek_status begin(const plan_case *c, training *t)
 {
-    static const double shares[] = { 3, 2, 1, 0 };
+    static const double idle[] = { 3, 2, 1, 0 }, slower[] = { 8, 4, 2, 1 };
+    const double *shares = c->idle ? idle + RANKS - c->ranks : c->slower ? slower + RANKS - c->ranks : NULL;
     trek_seed(7);
     t->graph = build(trek_cpu(0), NULL);
     t->loader = make_loader();
@@ -105,8 +107,8 @@ static trek_status begin(const plan_case *c, training *t)
     trek_trainer_opts opts = { .build_replica = build, .ranks = c->ranks, .share_params = c->separate ? TREK_OFF : 0,
                                .shard = c->whole ? TREK_SHARD_NONE : TREK_SHARD_STATE, .memory_budget = c->budgets,
                                .n_memory_budget = c->budgets ? c->ranks : 0, .grain = c->grain, .bucket_bytes = 4096,
-                               .max_anchor = TREK_OFF, .balance = c->idle ? 0 : TREK_OFF, .allow_idle = c->idle,
-                               .shares = c->idle ? shares + RANKS - c->ranks : NULL, .n_shares = c->idle ? c->ranks : 0,
+                               .max_anchor = TREK_OFF, .balance = shares ? 0 : TREK_OFF, .allow_idle = c->idle,
+                               .shares = shares, .n_shares = shares ? c->ranks : 0,
                                .optimizer = optimizer_of(c->optimizer) };
     return trek_trainer_setup(t->graph, &opts);
 }
@@ -204,14 +206,14 @@ static void a_plan_says_what_is_used(void **state)
     }
 }
 
-/* Ranks on none of which the model fits whole: what is left of the budgets decides who keeps how much, and the bits are those of
- * ranks that keep everything. */
+/* Ranks on none of which the model fits whole, with more memory the slower they are: what is left of the budgets decides who
+ * keeps how much. The bits are those of ranks that keep everything, and in grains those of one rank. */
 static void parts_follow_what_is_left(void **state)
 {
     static result got, expected;
     int64_t besides[RANKS], budgets[RANKS];
     for (int k = 0; k < 6; k++) {
-        plan_case c = { .ranks = 2 + k % 3, .separate = true, .grain = k > 3 ? 5 : 0 };
+        plan_case c = { .ranks = 2 + k % 3, .separate = true, .grain = k > 2 ? 5 : 0, .slower = k & 1 };
         int64_t all = needs(&c, besides), kept = 0, sum = 0;
         for (int r = 0; r < c.ranks; r++)
             sum += 1 << r;
@@ -237,7 +239,9 @@ static void parts_follow_what_is_left(void **state)
             assert_true(trek_memory_account_peak(memory->accounts[r]) <= budgets[r]);
         look(&t, &got);
         end(&t);
-        train(&(plan_case){ .ranks = c.ranks, .separate = true, .whole = true, .grain = c.grain }, &expected);
+        bool one = c.grain > 0;
+        train(&(plan_case){ .ranks = one ? 1 : c.ranks, .separate = !one, .whole = true, .grain = c.grain,
+                            .slower = c.slower && !one }, &expected);
         assert_int_equal(got.n, expected.n);
         assert_memory_equal(got.values, expected.values, (size_t)got.n * sizeof *got.values);
     }

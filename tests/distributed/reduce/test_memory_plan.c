@@ -288,7 +288,7 @@ static void what_does_not_fit_is_refused(void **state)
         c.budgets = budgets;
         assert_int_equal(begin(&c, &t), TREK_ERR_MEMORY);
         for (int r = 0; r < 2; r++) {
-            snprintf(text, sizeof text, "%" PRId64 " for rank %d cpu:%d, which need", budgets[r], r, r);
+            snprintf(text, sizeof text, "%" PRId64 " for rank %d (cpu:%d), which needs", budgets[r], r, r);
             if ((strstr(trek_error(), text) != NULL) != (k == 0 || k == r + 1))
                 fail_msg("case %d, rank %d: %s", k, r, trek_error());
         }
@@ -417,10 +417,10 @@ static void expect_text(trek_graph *graph, const char *const *parts, int n)
 
 static void texts(void **state)
 {
-    static const char *const planned[] = { "parameters", "activations", "peak", "0 cpu:0", "2 cpu:2", "in 3 parts: 33.3 %",
+    static const char *const planned[] = { "parameters", "activations", "peak", "0 (cpu:0)", "2 (cpu:2)", "in 3 parts: 33.3 %",
                                            "4096 bytes", "1048576.0", "at most 11 samples" };
-    static const char *const together[] = { "0-1 cpu:0", "not measured", "whole wherever parameters are" };
-    static const char *const alone[] = { "0 cpu:0", "?", "whole wherever parameters are" };
+    static const char *const together[] = { "0-1 (cpu:0)", "not measured", "whole wherever parameters are" };
+    static const char *const alone[] = { "0 (cpu:0)", "?", "whole wherever parameters are" };
     training t;
     int64_t budgets[] = { 1 << 30, (1 << 30) + 1, 1 << 30 };
     assert_int_equal(begin(&(plan_case){ .ranks = 3, .separate = true, .budgets = budgets }, &t), TREK_OK);

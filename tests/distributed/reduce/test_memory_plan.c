@@ -438,6 +438,32 @@ static void texts(void **state)
     trek_graph_free(&plain);
 }
 
+/* Whatever allocation fails, set-up says so, and the graph trains on its own device. */
+static void set_up_without_memory(void **state)
+{
+    int failures = 0;
+    trek_status status = TREK_ERR_MEMORY;
+    for (int64_t at = 1; status != TREK_OK; at += test_short() ? 41 : 7) {
+        training t = { .graph = build(trek_cpu(0), NULL), .loader = make_loader() };
+        trek_graph_set_loader(t.graph, t.loader, "x");
+        trek_graph_set_loss(t.graph, loss, NULL);
+        test_memory.fail_count = 1 << 20; /* and all from there on */
+        test_allocator_restart(at);
+        status = trek_trainer_setup(t.graph, &(trek_trainer_opts){
+            .build_replica = build, .ranks = 2, .share_params = TREK_OFF, .shard = TREK_SHARD_STATE, .memory_budget = ample,
+            .n_memory_budget = 2, .max_anchor = TREK_OFF, .optimizer = trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }) });
+        test_allocator_restart(0);
+        failures += status != TREK_OK;
+        trek_error_clear();
+        if (status != TREK_OK)
+            assert_int_equal(trek_graph_set_optimizer(t.graph, optimizer_of(0)), TREK_OK);
+        assert_int_equal(epoch(&t, 0), TREK_OK);
+        end(&t);
+        trek_memory_release_cached(trek_cpu(0));
+    }
+    assert_true(failures > 3);
+}
+
 static void expect_refused(trek_trainer_opts opts, trek_status status, const char *text)
 {
     trek_graph *graph = build(trek_cpu(0), NULL);
@@ -463,11 +489,13 @@ static void refused(void **state)
 
 int main(void)
 {
+    if (test_allocator_use() != TREK_OK)
+        return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_says_what_is_used), cmocka_unit_test(parts_follow_what_is_left),
         cmocka_unit_test(some_keep_and_some_compute), cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(budgets_are_enforced), cmocka_unit_test(measuring_leaves_nothing), cmocka_unit_test(layouts_change),
-        cmocka_unit_test(texts),
+        cmocka_unit_test(texts), cmocka_unit_test(set_up_without_memory),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

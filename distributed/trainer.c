@@ -45,6 +45,7 @@ typedef struct setup {
     trek_optimizer_snapshot *optimizer; /* state of the optimizer that the graph had; NULL: it had none, or kept its stepper */
     bool moved;              /* the graph has another stepper */
     bool sites;
+    trek_regroup *regroup;   /* of a run; NULL: none */
     bool chooses_grain;      /* the size of grains is measured at the end */
     trek_lock building;
 } setup;
@@ -586,8 +587,11 @@ static trek_status outlive(setup *s)
                                                "cannot be read again when the process that had them has died");
     if (!s->comm || least == 0)
         return TREK_OK;
+    if (!trek_graph_ranks(s->graph)->team->on_host)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set, with ranks on GPUs, whose exchange does not "
+                                               "outlive a process");
     const trek_workload_opts workload = workload_opts(s);
-    return trek_survivors_begin(trek_graph_ranks(s->graph), &workload, least);
+    return trek_survivors_begin(trek_graph_ranks(s->graph), &workload, least, s->regroup);
 }
 
 /* --- the line in the log ----------------------------------------------------------------------------- */
@@ -740,7 +744,7 @@ static trek_status apply_all(setup *s)
     return status == TREK_OK && s->opts.min_processes > 0 ? outlive(s) : status;
 }
 
-trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts *opts, bool sites)
+trek_status trek_trainer_setup_run(trek_graph *graph, const trek_trainer_opts *opts, bool sites, trek_regroup *regroup)
 {
     if (!graph)
         return trek_fail_missing("trainer_setup", "graph");
@@ -751,6 +755,7 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         return trek_error_status();
     s->graph = graph;
     s->sites = sites;
+    s->regroup = regroup;
     if (opts)
         s->opts = *opts;
     trek_status status = find_ranks(s);
@@ -770,7 +775,7 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
 
 trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
 {
-    return trek_trainer_setup_sites(graph, opts, false);
+    return trek_trainer_setup_run(graph, opts, false, NULL);
 }
 
 /* Computes what a process contributes to the mean: {weight x loss, weight}. */

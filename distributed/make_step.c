@@ -48,9 +48,9 @@ static trek_status check_sharers(const trek_step *s)
 {
     if (s->team->sharers > 1 && s->job.mixed)
         return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_setup: .shard_optimizer: set, with ranks on CPUs and on GPUs; they must be of one kind");
+                         "trainer_setup: .shard: set, with ranks on CPUs and on GPUs; they must be of one kind");
     if (s->team->sharers > 1 && trek_job_has_others(&s->job) && s->team->local_ranks > 1 && !s->team->shared)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard_optimizer: set, with several ranks in each of several "
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: set, with several ranks in each of several "
                                                "processes, which have parameters of their own; give each rank a process");
     return TREK_OK;
 }

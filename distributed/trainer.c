@@ -43,6 +43,7 @@ typedef struct setup {
     trek_optimizer_snapshot *optimizer; /* state of the optimizer that the graph had; NULL: it had none, or kept its stepper */
     bool moved;              /* the graph has another stepper */
     bool sites;
+    trek_regroup *regroup;   /* of a run; NULL: none */
     bool chooses_grain;      /* the size of grains is measured at the end */
     trek_lock building;
 } setup;
@@ -201,8 +202,8 @@ static trek_status check_average(const trek_trainer_opts *o)
     if (o->average == TREK_AVERAGE_PARAMETERS && o->accumulate > 1)
         return trek_fail(TREK_ERR_ARGUMENT,
                          "trainer_setup: .accumulate: set together with .average of parameters; it accumulates gradients");
-    if (o->average == TREK_AVERAGE_PARAMETERS && o->shard_optimizer)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard_optimizer: set together with .average of parameters; with it "
+    if (o->average == TREK_AVERAGE_PARAMETERS && o->shard != TREK_SHARD_NONE)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard: set together with .average of parameters; with it "
                                             "each rank updates a part, without it all of its own");
     return TREK_OK;
 }
@@ -284,9 +285,9 @@ static trek_status check_min_processes(const trek_trainer_opts *o)
     if (o->grain == 0)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain; without grains only a run "
                                                "(trek_trainer_run) can go on without a process");
-    if (o->shard_optimizer)
+    if (o->shard != TREK_SHARD_NONE)
         return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_setup: .min_processes: set together with .shard_optimizer; a process that "
+                         "trainer_setup: .min_processes: set together with .shard; a process that "
                          "dies takes its part of the optimizer's state with it");
     const char *other = o->shares ? "shares" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint" : NULL;
     if (other)
@@ -339,6 +340,8 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s: %g; must be TREK_OFF, or 0 (the default) to 10^9",
                          o->deadline_s);
+    if (o->shard != TREK_SHARD_NONE && o->shard != TREK_SHARD_STATE)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard: %d; must be a value of trek_shard", (int)o->shard);
     trek_status status = check_unequal(o);
     if (status == TREK_OK)
         status = check_average(o);
@@ -492,7 +495,7 @@ static trek_status make_ranks(setup *s)
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
                              .comm = s->comm,
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
-                             .shards = s->opts.shard_optimizer, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
+                             .shards = s->opts.shard == TREK_SHARD_STATE, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,
                              .digests = s->opts.digests, .audit = s->opts.audit,
                              .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
@@ -556,8 +559,11 @@ static trek_status outlive(setup *s)
                                                "cannot be read again when the process that had them has died");
     if (!s->comm || least == 0)
         return TREK_OK;
+    if (!trek_graph_ranks(s->graph)->team->on_host)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set, with ranks on GPUs, whose exchange does not "
+                                               "outlive a process");
     const trek_workload_opts workload = workload_opts(s);
-    return trek_survivors_begin(trek_graph_ranks(s->graph), &workload, least);
+    return trek_survivors_begin(trek_graph_ranks(s->graph), &workload, least, s->regroup);
 }
 
 /* --- the line in the log ----------------------------------------------------------------------------- */
@@ -660,7 +666,7 @@ static void log_setup(const setup *s)
     trek_text_clear(&job);
 }
 
-trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts *opts, bool sites)
+trek_status trek_trainer_setup_run(trek_graph *graph, const trek_trainer_opts *opts, bool sites, trek_regroup *regroup)
 {
     if (!graph)
         return trek_fail_missing("trainer_setup", "graph");
@@ -671,6 +677,7 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
         return trek_error_status();
     s->graph = graph;
     s->sites = sites;
+    s->regroup = regroup;
     if (opts)
         s->opts = *opts;
     trek_status status = trek_trainer_check(&s->opts);
@@ -715,7 +722,7 @@ trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts 
 
 trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
 {
-    return trek_trainer_setup_sites(graph, opts, false);
+    return trek_trainer_setup_run(graph, opts, false, NULL);
 }
 
 /* Computes what a process contributes to the mean: {weight x loss, weight}. */

@@ -3,6 +3,7 @@
 #ifndef TREK_DISTRIBUTED_TRAINER_H
 #define TREK_DISTRIBUTED_TRAINER_H
 
+#include "distributed/shard.h"
 #include "graph/amp_opts.h"
 #include "graph/graph.h"
 #include "optim/optimizer.h"
@@ -46,8 +47,8 @@ typedef enum trek_average {
  * can be combined with clipping, loss scaling, balancing and windows, each of which is a pass. Captured steps then run call by
  * call. On a GPU the host waits until the labels are counted. If it is 0 or 1, passes add up, as in PyTorch.
  *
- * shard_optimizer: ranks with their own parameters (GPU ranks, or CPU ranks with .share_params TREK_OFF) keep and update a
- * part of the optimizer's state and of the f32 copies of 16-bit parameters each. That needs 1/N of this memory if all
+ * shard: with TREK_SHARD_STATE ranks with their own parameters (GPU ranks, or CPU ranks with .share_params TREK_OFF) keep and
+ * update a part of the optimizer's state and of the f32 copies of 16-bit parameters each. That needs 1/N of this memory if all
  * processes of the job have one rank, or the job is one process. CPU ranks that share parameters share the state; in several
  * such processes each process has a part.
  * - A step reduce-scatters the gradients, updates, and all-gathers the parameters. The bits are those without it if sums are
@@ -84,7 +85,7 @@ typedef enum trek_average {
  * - If fewer processes are left, trek_graph_train_batch or trek_graph_step fails with PEER in all of them.
  * - A communicator of the program's own has ended, too. trek_comm_init returns the one of those that are left.
  * - trek_graph_reduce fails with UNSUPPORTED.
- * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shard_optimizer, shares, plan or
+ * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shard, shares, plan or
  *   speed_hint, with a loader over a stream, and over MPI, which ends with the first process that dies.
  *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
@@ -124,7 +125,7 @@ typedef struct trek_trainer_opts {
     /* By default CPU ranks share one copy of the parameters. With TREK_OFF every rank has its own parameters and optimizer
      * state, and gradients are reduced in buckets, as for GPU ranks always. */
     int share_params;
-    bool shard_optimizer;          /* divides the optimizer's state among the ranks (see above); default false */
+    trek_shard shard;              /* what the ranks divide among themselves (see above); default: nothing */
     int64_t bucket_bytes;          /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
     /* Whether gradients are sent in buckets while backward goes on (see above). 1: always, also over shared memory. TREK_OFF:
      * never. Default: only if the communicator makes progress by itself (MPI, Gloo, NCCL). */

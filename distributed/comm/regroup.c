@@ -42,6 +42,17 @@ void trek_regroup_free(trek_regroup **place)
     trek_free(regroup);
 }
 
+void trek_regroup_leave(trek_regroup *regroup, int64_t done)
+{
+    trek_kept_error kept;
+    trek_error_keep(&kept);
+    trek_rendezvous_leave(regroup->rendezvous, done);
+    trek_error_clear(); /* those who have not heard of it go on as if this process had died */
+    trek_error_put_back(&kept);
+}
+
+int64_t trek_regroup_left(const trek_regroup *regroup) { return trek_rendezvous_left(regroup->rendezvous); }
+
 const char *trek_regroup_lost(const trek_regroup *regroup) { return regroup->lost; }
 const char *trek_regroup_come(const trek_regroup *regroup) { return regroup->come; }
 

@@ -16,6 +16,11 @@ typedef struct trek_regroup trek_regroup;
  * rendezvous, so that it may die. */
 trek_regroup *trek_regroup_new(trek_comm *comm, uint64_t program);
 void trek_regroup_free(trek_regroup **regroup);
+/* Tell the other processes, before this one frees its rendezvous, that it leaves in order, and how many operations of all
+ * processes it has completed (trek_rendezvous_leave); and return the largest number that another one has told this process. A
+ * process in operation number k, from 1 on, then knows that all had come to it. */
+void trek_regroup_leave(trek_regroup *regroup, int64_t done);
+int64_t trek_regroup_left(const trek_regroup *regroup);
 
 /* Returns whether the group has ended because a process died or was not heard of, and not because of anything that a
  * program did. */

@@ -74,7 +74,7 @@ typedef struct trek_control_gatherer {
 void trek_control_set_gatherer(trek_control *control, const trek_control_gatherer *gatherer);
 
 /* Questions to process 0 about a subject, which its control thread answers at once, whatever its other threads do. */
-#define TREK_CONTROL_SUBJECTS 64
+#define TREK_CONTROL_SUBJECTS 256
 #define TREK_CONTROL_ANSWERS 2 /* numbers of an answer */
 /* Answers a question of a process: writes to `answer`, which is zero before. It is called with the channel's lock held, so it
  * must not call the channel, and it must not trust the numbers: question[1] to question[count - 1]. */

@@ -202,12 +202,12 @@ static bool stood_still_since(int64_t *looked)
 }
 
 /* Returns whether that process is in a group without this process. */
-static bool follow_probe(const trek_rendezvous *rendezvous, guest *g)
+static bool follow_probe(const trek_rendezvous *rendezvous, guest *g, const trek_rendezvous_note *question)
 {
-    trek_rendezvous_note note = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_PROBE);
+    trek_rendezvous_note note;
     if (!g->probe.asked) {
         g->probe.asked = true;
-        if (!trek_socket_begun(g->probe.line.fd) || !trek_rendezvous_send(rendezvous, &g->probe.line, &note))
+        if (!trek_socket_begun(g->probe.line.fd) || !trek_rendezvous_send(rendezvous, &g->probe.line, question))
             end_probe(g, true);
         return false;
     }
@@ -217,9 +217,11 @@ static bool follow_probe(const trek_rendezvous *rendezvous, guest *g)
     return got == 1 && note.kind == TREK_RENDEZVOUS_RUNNING;
 }
 
-/* Asks all who are missing at once. Returns the number of a process that is in a group without this process, or -1.
- * If this process stood still meanwhile, others may have given it up, and no process counts as dead because of that. */
-static int probe_missing(const trek_rendezvous *rendezvous, guest *guests, struct pollfd *polled)
+/* Asks all who are missing at once, and waits for their answers. Returns the number of a process that is in a group without this
+ * process, or -1. If this process stood still meanwhile, others may have given it up, and no process counts as dead because of
+ * that. */
+static int ask_missing(const trek_rendezvous *rendezvous, guest *guests, struct pollfd *polled,
+                       const trek_rendezvous_note *question)
 {
     int64_t looked = trek_now_ns(), until = looked + TREK_RENDEZVOUS_SILENCE_NS;
     int n = rendezvous->n_members, open = 0, elsewhere = -1;
@@ -239,7 +241,7 @@ static int probe_missing(const trek_rendezvous *rendezvous, guest *guests, struc
         trek_socket_poll(polled, n, TREK_RENDEZVOUS_BEAT_NS / 1000000);
         open = 0;
         for (int k = 0; k < n; k++) {
-            if (guests[k].probe.line.fd >= 0 && polled[k].revents && follow_probe(rendezvous, &guests[k]))
+            if (guests[k].probe.line.fd >= 0 && polled[k].revents && follow_probe(rendezvous, &guests[k], question))
                 elsewhere = rendezvous->members[k].number;
             open += guests[k].probe.line.fd >= 0;
         }
@@ -252,6 +254,36 @@ static int probe_missing(const trek_rendezvous *rendezvous, guest *guests, struc
         guests[k].dead |= guests[k].probe.lost && !still;
     }
     return elsewhere;
+}
+
+/* Asks them whether they are alive. */
+static int probe_missing(const trek_rendezvous *rendezvous, guest *guests, struct pollfd *polled)
+{
+    const trek_rendezvous_note question = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_PROBE);
+    return ask_missing(rendezvous, guests, polled, &question);
+}
+
+void trek_rendezvous_leave(trek_rendezvous *rendezvous, int64_t done)
+{
+    size_t n = (size_t)rendezvous->n_members;
+    guest *guests = n > 1 && !trek_forked ? trek_calloc(n, sizeof *guests) : NULL;
+    struct pollfd *polled = guests ? trek_calloc(n, sizeof *polled) : NULL;
+    trek_rendezvous_note farewell = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_FAREWELL);
+    farewell.done = done;
+    for (size_t k = 0; polled && k < n; k++)
+        guests[k].came = rendezvous->members[k].number == rendezvous->own.number;
+    if (polled)
+        ask_missing(rendezvous, guests, polled, &farewell);
+    trek_free(guests);
+    trek_free(polled);
+}
+
+int64_t trek_rendezvous_left(trek_rendezvous *rendezvous)
+{
+    trek_lock_acquire(&rendezvous->lock);
+    int64_t done = rendezvous->left_done;
+    trek_lock_release(&rendezvous->lock);
+    return done;
 }
 
 /* --- at this one's own rendezvous --------------------------------------------------------------------------------- */

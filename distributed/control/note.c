@@ -9,7 +9,7 @@
 #include "distributed/system/system.h"
 #include "tensor/status_internal.h"
 
-#define MAGIC 0x33306f646b657274u /* "trekdo03" */
+#define MAGIC 0x34306f646b657274u /* "trekdo04" */
 #define SEALED offsetof(trek_rendezvous_note, code)
 
 _Static_assert(sizeof(trek_rendezvous_note) >= sizeof(trek_handshake_note), "a line has room for either");

@@ -51,6 +51,16 @@ static void take_visit(trek_rendezvous *rendezvous, trek_rendezvous_visitor *vis
         trek_rendezvous_send_visitor_on(rendezvous, visitor);
 }
 
+/* Notes what a member has done that leaves. The answer says that it may go. */
+static void take_farewell(trek_rendezvous *rendezvous, trek_rendezvous_visitor *visitor, const trek_rendezvous_note *note)
+{
+    if (trek_rendezvous_is_member(rendezvous, note->number) && note->done > rendezvous->left_done)
+        rendezvous->left_done = note->done;
+    trek_rendezvous_note answer = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_COMING);
+    trek_rendezvous_send(rendezvous, &visitor->line, &answer);
+    trek_rendezvous_drop(visitor);
+}
+
 /* The visitor goes when it has read that. */
 static void put_off(trek_rendezvous_visitor *visitor)
 {
@@ -79,6 +89,8 @@ void trek_rendezvous_read_visitor(trek_rendezvous *rendezvous, trek_rendezvous_v
             trek_rendezvous_take_joiner(rendezvous, visitor, &note);
         else if (note.kind == TREK_RENDEZVOUS_PROBE)
             answer_probe(rendezvous, visitor, note.number);
+        else if (note.kind == TREK_RENDEZVOUS_FAREWELL && visitor->number < 0)
+            take_farewell(rendezvous, visitor, &note);
         else if (note.kind == TREK_RENDEZVOUS_VISIT && visitor->number < 0)
             take_visit(rendezvous, visitor, &note);
         else if (note.kind != TREK_RENDEZVOUS_BEAT || (visitor->number < 0 && !visitor->waits))

@@ -43,6 +43,7 @@ typedef enum trek_rendezvous_kind {
     TREK_RENDEZVOUS_DIFFERS,     /* an answer: the others run another program */
     TREK_RENDEZVOUS_OTHER_WORLD, /* an answer: the job has `processes`, which is not the number that the joiner assumes */
     TREK_RENDEZVOUS_LATER,       /* an answer: the first group is still forming, and nobody can join it yet */
+    TREK_RENDEZVOUS_FAREWELL,    /* the member `number` leaves, and has `done` so much; it is answered, so that it knows */
 } trek_rendezvous_kind;
 
 typedef struct trek_rendezvous_note {
@@ -50,6 +51,7 @@ typedef struct trek_rendezvous_note {
     int32_t kind, number;
     int64_t generation;
     uint64_t program;
+    int64_t done;
     int32_t process, processes, port, least;
     int32_t awake, unused; /* awake, of a visit: it was in the group that has ended, and has not stood still */
     char address[64];
@@ -99,6 +101,7 @@ struct trek_rendezvous {
     int64_t generation;
     int n_members;
     trek_member *members;
+    int64_t left_done; /* the most that a member had done that has said farewell; 0: none has */
     bool is_guest; /* it waits at the rendezvous of `host`, which is alive; processes that come here for the next group are
                     * sent there */
     trek_member host;

@@ -7,7 +7,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-trek_status trek_survival_begin(trek_job *job, uint64_t program, int least)
+trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek_regroup *lent)
 {
     trek_survival *survival = trek_calloc(1, sizeof *survival);
     if (!survival) {
@@ -15,7 +15,8 @@ trek_status trek_survival_begin(trek_job *job, uint64_t program, int least)
         return TREK_ERR_MEMORY;
     }
     survival->least = least;
-    survival->regroup = trek_regroup_new(job->comm, program);
+    survival->lent = lent != NULL;
+    survival->regroup = lent ? lent : trek_regroup_new(job->comm, program);
     job->survival = survival;
     return survival->regroup ? TREK_OK : trek_error_status();
 }
@@ -26,7 +27,10 @@ void trek_survival_end(trek_job *job)
     if (!survival)
         return;
     job->survival = NULL;
-    trek_regroup_free(&survival->regroup);
+    if (survival->regroup && !survival->lent && survival->least > 1) /* otherwise those who are left are never too few */
+        trek_regroup_leave(survival->regroup, survival->commits);
+    if (!survival->lent)
+        trek_regroup_free(&survival->regroup);
     trek_comm_free(&survival->next);
     trek_free(survival);
 }
@@ -44,12 +48,15 @@ trek_survival_verdict trek_survival_decide(const trek_survivor *all, int n, cons
 {
     bool ready = true;
     for (int p = 0; p < n; p++) {
-        if (all[p].commits > own->commits) /* it has left the commit, so this one has come to it */
+        if (all[p].commits > own->commits || all[p].left > own->commits) /* the commit was left, so this one has come to it */
             return TREK_SURVIVAL_GO_ON;
         ready = ready && all[p].commits == own->commits && all[p].ready;
     }
     return ready ? TREK_SURVIVAL_GO_ON : TREK_SURVIVAL_AGAIN;
 }
+
+/* Returns how many commits one that has left in order had completed. A run says that itself. */
+static int64_t left(const trek_survival *survival) { return survival->lent ? 0 : trek_regroup_left(survival->regroup); }
 
 /* Names processes by their numbers in the job, because each group numbers its processes from 0. */
 static void say_who(const trek_survival *survival)
@@ -57,9 +64,10 @@ static void say_who(const trek_survival *survival)
     const char *lost = trek_regroup_lost(survival->regroup);
     bool many = strchr(lost, ',') != NULL;
     int world = trek_comm_world_size(survival->next);
+    const char *how = left(survival) > survival->commits ? "lost, or have ended" : "lost";
     if (lost[0])
-        trek_log_message(TREK_LOG_LEVEL_WARNING, "job: process%s %s of the job %s lost; %d continue%s", many ? "es" : "", lost,
-                         many ? "are" : "is", world, world == 1 ? "s" : "");
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "job: process%s %s of the job %s %s; %d continue%s", many ? "es" : "", lost,
+                         many ? "are" : "is", how, world, world == 1 ? "s" : "");
 }
 
 static trek_status fail_to_go_on(const char *reason)
@@ -71,24 +79,38 @@ static trek_status fail_to_go_on(const char *reason)
     return trek_fail(status, "%s; and the job cannot continue: %.400s", reason, why);
 }
 
+/* Returns the next group. Too few processes may complete a commit which others have completed, and then left. */
+static trek_comm *meet(const trek_job *job)
+{
+    trek_survival *survival = job->survival;
+    trek_comm *next = trek_regroup_meet(survival->regroup, last_group(job), survival->least);
+    if (next || trek_error_status() != TREK_ERR_PEER || left(survival) <= survival->commits)
+        return next;
+    trek_error_clear();
+    next = trek_regroup_meet(survival->regroup, last_group(job), 1);
+    survival->few = next && trek_comm_world_size(next) < survival->least;
+    return next;
+}
+
 /* Forms the next group. */
 static trek_status regroup(const trek_job *job, const char *reason)
 {
     trek_survival *survival = job->survival;
     int64_t start = trek_trace_enter("regroup");
     trek_error_clear();
-    trek_comm *next = trek_regroup_meet(survival->regroup, last_group(job), survival->least);
+    trek_comm *next = meet(job);
     trek_trace_end("regroup", start, next ? trek_comm_world_size(next) : 0);
     survival->over = !next;
     if (!next)
         return fail_to_go_on(reason);
     trek_comm_free(&survival->next);
     survival->next = next;
+    survival->groups++;
     say_who(survival);
     return TREK_OK;
 }
 
-static trek_status agree(trek_survival *survival, const trek_survivor *own, trek_survival_verdict *verdict)
+static trek_status agree(trek_survival *survival, trek_survivor *own, trek_survival_verdict *verdict)
 {
     int n = trek_comm_world_size(survival->next);
     trek_survivor *all = trek_calloc((size_t)n, sizeof *all);
@@ -96,13 +118,17 @@ static trek_status agree(trek_survival *survival, const trek_survivor *own, trek
         trek_comm_abort(survival->next, "a process has no memory to continue without others");
         return TREK_ERR_MEMORY;
     }
+    own->left = left(survival);
     trek_status status = trek_comm_gather_bytes(survival->next, own, sizeof *own, all);
     if (status == TREK_OK) {
         *verdict = trek_survival_decide(all, n, own);
         survival->held_next = 0;
-        for (int p = 0; p < n; p++)
+        survival->away = false;
+        for (int p = 0; p < n; p++) {
             if (all[p].steps + 1 > survival->held_next) /* somebody may have begun the step after these */
                 survival->held_next = all[p].steps + 1;
+            survival->away |= all[p].away != 0;
+        }
     }
     trek_free(all);
     return status;
@@ -125,6 +151,23 @@ trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, t
     return status;
 }
 
+trek_status trek_survival_tell_away(trek_comm *next, const trek_survival *survival)
+{
+    trek_survivor own = { .commits = survival ? survival->commits : -1, .away = 1 };
+    trek_survivor *all = trek_calloc((size_t)trek_comm_world_size(next), sizeof *all);
+    if (!all)
+        trek_comm_abort(next, "a process has no memory to continue without others");
+    trek_status status = all ? trek_comm_gather_bytes(next, &own, sizeof own, all) : TREK_ERR_MEMORY;
+    trek_free(all);
+    return status;
+}
+
+trek_status trek_survival_fail_away(void)
+{
+    return trek_fail(TREK_ERR_PEER, "job: a process has died while the others were in different parts of the run; it continues "
+                                    "from the last complete step");
+}
+
 trek_status trek_survival_commit(const trek_job *job, int64_t steps)
 {
     trek_survival *survival = job->survival;
@@ -132,6 +175,9 @@ trek_status trek_survival_commit(const trek_job *job, int64_t steps)
     char here = 1, all[TREK_MAX_RANKS];
     if (!survival)
         return TREK_OK;
+    if (survival->few)
+        return trek_fail(TREK_ERR_PEER, "job: %d of its processes are left; .min_processes is %d", job->processes,
+                         survival->least);
     trek_status status = trek_comm_gather_bytes(job->comm, &here, sizeof here, all);
     if (trek_survival_may(job, status))
         status = trek_survival_meet(job, steps, true, &verdict);

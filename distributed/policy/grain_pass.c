@@ -24,8 +24,18 @@ static void set_place(const trek_grain_call *c, const trek_batch *grain, int64_t
         trek_rank_here.rng_draw = c->pass->rng_draw;
 }
 
+/* Keeps the buffers that a grain has left. On a GPU nothing waits for the host: all of a pass are fetched when the ranks have
+ * run. */
+static void keep_buffers(const trek_grain_call *c, const rank_replica *own, int64_t number, trek_grain_record *record)
+{
+    if (own->arena->backend->host_accessible)
+        trek_grains_keep_buffers(c->s->grains, own->model, (char *)record);
+    else if (own->model->n_buffers > 0)
+        c->kept[number] = trek_grains_copy_buffers(c->s->grains, own->model);
+}
+
 /* Puts what backward has given where grains are merged. */
-static void add_grain(const trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
+static trek_status add_grain(const trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
 {
     trek_step *s = c->s;
     trek_grains *g = s->grains;
@@ -39,7 +49,7 @@ static void add_grain(const trek_grain_call *c, int rank, int64_t number, const 
     if (c->audited) {
         *c->audited[rank] = gradients;
         trek_grain_sums_drop(own->arena);
-        return;
+        return trek_error_status();
     }
     trek_grain_sums_add(&g->sums[rank], own->arena);
     trek_grain_record *record = trek_grains_new_record(g);
@@ -49,7 +59,8 @@ static void add_grain(const trek_grain_call *c, int rank, int64_t number, const 
                                    .samples = trek_digests_samples(grain),
                                    .gradients = gradients };
     if (c->pass->training)
-        trek_grains_keep_buffers(g, own->model, (char *)record);
+        keep_buffers(c, own, number, record);
+    return trek_error_status();
 }
 
 /* Runs forward, loss and backward. */
@@ -72,9 +83,7 @@ static trek_status train_grain(trek_grain_call *c, int rank, int64_t number, con
     if (status == TREK_OK)
         status = trek_observations_read(own->graph);
     c->recorded[number] = trek_observations_take(own->graph);
-    if (status == TREK_OK && pass->backward)
-        add_grain(c, rank, number, grain);
-    return status;
+    return status == TREK_OK && pass->backward ? add_grain(c, rank, number, grain) : status;
 }
 
 static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
@@ -158,11 +167,15 @@ static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
 static trek_status run_grains(trek_grain_call *c, int rank)
 {
     int64_t number;
+    trek_grain_sums *sums = &c->s->grains->sums[rank];
+    const trek_arena *arena = c->s->team->replicas[rank].arena;
     trek_status status = TREK_OK;
+    trek_grain_sums_open(sums, arena);
     while (status == TREK_OK && !atomic_load_explicit(&c->failed, memory_order_relaxed) && (number = c->next(c, rank)) >= 0) {
         status = read_and_run(c, rank, number);
         trek_job_say(&c->s->job, c->pass->backward ? "forward and backward" : "forward", false);
     }
+    trek_grain_sums_close(sums, arena);
     if (status != TREK_OK)
         atomic_store_explicit(&c->failed, true, memory_order_relaxed);
     return status;
@@ -191,16 +204,51 @@ trek_status trek_grain_call_begin(trek_grain_call *c)
     size_t n = (size_t)trek_grains_count(c->s->grains, c->pass->rows);
     c->sums = trek_calloc(n, sizeof *c->sums);
     c->recorded = trek_calloc(n, sizeof *c->recorded);
+    c->kept = c->s->team->on_host ? NULL : trek_calloc(n, sizeof *c->kept);
     for (int r = 0; r < c->s->team->local_ranks; r++)
         c->rng_draw[r] = c->pass->rng_draw;
-    return c->sums && c->recorded ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);
+    return c->sums && c->recorded && (c->kept || c->s->team->on_host) ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);
+}
+
+/* Brings the losses of grains that GPUs have run to the host. */
+static trek_status fetch_losses(trek_grain_call *c)
+{
+    int64_t n = trek_grains_count(c->s->grains, c->pass->rows);
+    for (int64_t k = 0; k < n; k++) {
+        trek_pass_sum *sum = &c->sums[k];
+        if (!sum->on_device)
+            continue;
+        sum->loss += trek_tensor_item(sum->on_device);
+        trek_tensor_release(sum->on_device);
+        sum->on_device = NULL;
+    }
+    return trek_error_status();
+}
+
+/* And what belongs to their records, those from `first` on. The ranks' work on GPUs may still go on. */
+static trek_status fetch(trek_grain_call *c, int64_t first)
+{
+    trek_grains *g = c->s->grains;
+    trek_status status = fetch_losses(c);
+    for (int64_t k = first; k < g->n_records && status == TREK_OK; k++) {
+        trek_grain_record *record = trek_grains_record(g, k);
+        record->loss = c->sums[record->number].loss;
+        if (c->kept[record->number])
+            status = trek_grains_fetch_buffers(g, c->kept[record->number], (char *)record);
+        trek_tensor_release(c->kept[record->number]);
+        c->kept[record->number] = NULL;
+    }
+    return status;
 }
 
 trek_status trek_grain_call_run(trek_grain_call *c)
 {
     trek_step *s = c->s;
     trek_text before = trek_observations_take(s->team->graph);
+    int64_t first = s->grains->n_records;
     trek_status status = trek_ranks_call(s->team->ranks, run_rank, c), given = TREK_OK;
+    if (status == TREK_OK && !s->team->on_host)
+        status = fetch(c, first);
     if (before.failed)
         given = TREK_ERR_MEMORY;
     else if (before.length > 0)
@@ -232,8 +280,12 @@ void trek_grain_call_end(trek_grain_call *c)
         trek_pass_sum_clear(&c->sums[k]);
     for (int64_t k = 0; c->recorded && k < n; k++)
         trek_text_clear(&c->recorded[k]);
+    for (int64_t k = 0; c->kept && k < n; k++)
+        trek_tensor_release(c->kept[k]);
     trek_free(c->sums);
     trek_free(c->recorded);
+    trek_free(c->kept);
+    c->kept = NULL;
     c->sums = NULL;
     c->recorded = NULL;
 }

@@ -28,6 +28,7 @@ typedef struct trek_grain_call {
     trek_text *recorded;     /* [grains of the batch] what training functions have recorded in each */
     int64_t rows[TREK_MAX_RANKS]; /* that each rank has run */
     uint64_t rng_draw[TREK_MAX_RANKS]; /* after that */
+    trek_tensor **kept; /* [grains of the batch] buffers that grains have left on GPUs, until the ranks have run; NULL: none */
 } trek_grain_call;
 
 /* Makes room for the results. Fails with MEMORY. */

@@ -364,7 +364,8 @@ static trek_status update_on_device(rank_step *x)
     trek_ranks_claim_gradients(x);
     trek_step_opts opts = trek_ranks_step_opts(x->s, x->rank);
     opts.zero_grad = false;
-    opts.join_norm = trek_sharer_join_norm;
+    opts.whole = x->call->grains; /* their sums are read whole */
+    opts.join_norm = opts.whole ? NULL : trek_sharer_join_norm;
     opts.arg = comm;
     trek_status status = trek_optimizer_step_with(x->replica->optimizer, &opts);
     if (status != TREK_OK) { /* the others are about to enter an exchange */

@@ -33,7 +33,7 @@ static trek_status be_alone(trek_trainer_opts *t)
     t->shares = NULL;
     t->ranks = 1;
     t->n_shares = 0;
-    t->shard_optimizer = false;
+    t->shard = TREK_SHARD_NONE;
     t->comm = NULL;
     t->plan = NULL;
     t->min_processes = 0;

@@ -217,7 +217,8 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
     if (loader)
         assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
     trek_trainer_opts opts = { .build_replica = training_build, .devices = devices, .ranks = c->world, .optimizer = c->optimizer,
-                               .share_params = c->separate ? TREK_OFF : 0, .shard_optimizer = c->sharded,
+                               .share_params = c->separate ? TREK_OFF : 0,
+                               .shard = c->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                .overlap = c->overlap,
                                .bucket_bytes = 256,
                                .max_grad_norm = c->clip ? 0.05 : 0,

@@ -279,6 +279,31 @@ static void test_between(void **state)
     trek_rendezvous_free(&rendezvous);
 }
 
+/* A member that leaves in order has told those that are alive how much it has done. What no member says does not count. */
+static void test_farewell(void **state)
+{
+    (void)state;
+    trek_rendezvous *all[3];
+    trek_member members[4] = { { .number = 3, .port = 9, .address = "127.0.0.1" } }; /* it has died */
+    for (int k = 0; k < 3; k++) {
+        all[k] = trek_rendezvous_open("127.0.0.1", "secret", k);
+        assert_non_null(all[k]);
+        members[k + 1] = trek_rendezvous_member(all[k]);
+    }
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(trek_rendezvous_enter(all[k], 0, members, 3), TREK_OK);
+    assert_int_equal(trek_rendezvous_enter(all[2], 0, members, 4), TREK_OK); /* the others have gone on without it */
+    trek_rendezvous_leave(all[2], 9);
+    assert_int_equal(trek_rendezvous_left(all[0]), 0);
+    trek_rendezvous_leave(all[1], 7);
+    assert_int_equal(trek_rendezvous_left(all[0]), 7);
+    assert_int_equal(trek_rendezvous_left(all[1]), 0);
+    trek_rendezvous_free(&all[1]);
+    trek_rendezvous_leave(all[0], 8); /* to nobody that answers */
+    trek_rendezvous_free(&all[0]);
+    trek_rendezvous_free(&all[2]);
+}
+
 /* Unsound ones end the connection, and nobody waits. */
 static void test_unsound(void **state)
 {
@@ -356,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_waiting), cmocka_unit_test(test_other_world),
                                         cmocka_unit_test(test_later),   cmocka_unit_test(test_between),
                                         cmocka_unit_test(test_crowd),   cmocka_unit_test(test_no_descriptors),
-                                        cmocka_unit_test(test_unsound), cmocka_unit_test(test_random) };
+                                        cmocka_unit_test(test_farewell), cmocka_unit_test(test_unsound),
+                                        cmocka_unit_test(test_random) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,6 +27,7 @@
 #include "nn/module_tree.h"
 #include "nn/state_tensors.h"
 #include "optim/optimizers.h"
+#include "tensor/backend.h"
 #include "tensor/products_way.h"
 #include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
@@ -106,6 +107,17 @@ static void a_divided_state_does_not_change_that(void **state)
         expect_same(&(grain_run){ .model = optimizer % 2 ? GPT : CONV_AND_BATCH_NORM, .ranks = 2 + optimizer % 2, .grain = 3,
                                   .batch = 20, .steps = 4, .separate = true, .sharded = true, .clipped = true,
                                   .optimizer = optimizer });
+}
+
+/* On GPUs sums go through NCCL if each rank has one, and through the host if ranks share one. */
+static void places_do_not_change_that(void **state)
+{
+    (void)state;
+    if (test_on_cpu())
+        skip();
+    for (int model = 0; model < MODELS; model++)
+        expect_same(&(grain_run){ .model = model, .ranks = 2 + model % 2, .grain = 3, .batch = 20, .steps = 4, .one_device = true,
+                                  .clipped = model % 2, .optimizer = model % 4 });
 }
 
 /* Ranks of any share, and such as have nothing to do. */
@@ -215,7 +227,7 @@ static void runs_have_the_bits_of_one_rank(void **state)
 
 /* --- what is refused --- */
 
-static trek_graph *plain_graph(int model) { return grain_build(trek_cpu(0), &model); }
+static trek_graph *plain_graph(int model) { return grain_build(test_device(), &model); }
 
 static void what_contradicts_grains_is_refused(void **state)
 {
@@ -236,6 +248,42 @@ static void what_contradicts_grains_is_refused(void **state)
     FAILS(trek_trainer_setup(graph, &(trek_trainer_opts){ .grain = 4, .optimizer = trek_adamw(NULL) }), TREK_ERR_UNSUPPORTED,
             "trainer_setup: .grain: set, with layers");
     trek_graph_free(&graph);
+}
+
+static trek_status (*true_info)(int index, trek_device_info *info);
+
+static trek_status other_model(int index, trek_device_info *info)
+{
+    trek_status status = true_info(index, info);
+    snprintf(info->name, sizeof info->name, "GPU of model %d", index);
+    return status;
+}
+
+static void expect_refused(const trek_device *devices, const char *why)
+{
+    int model = MLP;
+    trek_graph *graph = grain_build(devices[0], &model);
+    FAILS(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = grain_build, .arg = &model, .ranks = 2,
+                                                          .devices = devices, .grain = 4, .optimizer = trek_adamw(NULL) }),
+          TREK_ERR_UNSUPPORTED, why);
+    trek_graph_free(&graph);
+}
+
+/* Devices that round differently would show in the bits. */
+static void unequal_devices_are_refused(void **state)
+{
+    (void)state;
+    if (test_on_cpu() || trek_device_count(TREK_CUDA) < 2)
+        skip();
+    expect_refused((trek_device[]){ trek_cuda(0), trek_cpu(0) }, "trainer_setup: .grain: set, with ranks on CPUs and on GPUs");
+    static trek_backend other;
+    const trek_backend *backend = trek_backends[TREK_CUDA];
+    other = *backend;
+    true_info = other.info;
+    other.info = other_model;
+    trek_backends[TREK_CUDA] = &other;
+    expect_refused((trek_device[]){ trek_cuda(0), trek_cuda(1) }, "trainer_setup: .grain: set, with GPUs of different models");
+    trek_backends[TREK_CUDA] = backend;
 }
 
 static trek_var *mean_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
@@ -642,10 +690,12 @@ int main(void)
         cmocka_unit_test_setup(a_divided_state_does_not_change_that, clear_error),
         cmocka_unit_test_setup(runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(shares_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(places_do_not_change_that, clear_error),
         cmocka_unit_test_setup(drawn_runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup_teardown(values_are_those_without_grains, clear_error, noise_again),
         cmocka_unit_test_setup(one_grain_has_the_statistics_of_the_batch, clear_error),
         cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),
+        cmocka_unit_test_setup(unequal_devices_are_refused, clear_error),
         cmocka_unit_test_setup(a_failed_pass_can_be_dropped, clear_error),
         cmocka_unit_test_setup(ranks_take_what_a_slow_one_leaves, clear_error),
         cmocka_unit_test_setup(a_size_can_be_chosen, clear_error),

@@ -132,7 +132,8 @@ static trek_status try_setup(const run *c, trek_graph *graph)
     static const double uneven[] = { 3, 1, 2, 5 };
     run own = *c;
     trek_trainer_opts opts = { .build_replica = build, .arg = &own, .devices = devices_of(c), .ranks = c->ranks,
-                               .share_params = TREK_OFF, .shard_optimizer = c->sharded, .bucket_bytes = c->bucket_bytes,
+                               .share_params = TREK_OFF, .shard = c->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                               .bucket_bytes = c->bucket_bytes,
                                .optimizer = optimizer_of(c), .max_grad_norm = c->norm ? 0.2 : 0,
                                .max_grad_value = c->value ? 0.01 : 0, .accumulate = c->accumulate,
                                .shares = c->unequal ? uneven : NULL, .n_shares = c->unequal ? c->ranks : 0,
@@ -312,7 +313,8 @@ static void set_up_again(void **state)
                 run own = c;
                 if (trek_trainer_setup(graph, &(trek_trainer_opts){
                         .build_replica = build, .arg = &own, .devices = test_devices(), .ranks = 2, .share_params = TREK_OFF,
-                        .bucket_bytes = s % 2 ? 1024 : 4096, .shard_optimizer = c.sharded, .max_anchor = TREK_OFF }) != TREK_OK ||
+                        .bucket_bytes = s % 2 ? 1024 : 4096, .shard = c.sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                        .max_anchor = TREK_OFF }) != TREK_OK ||
                     make_step(&c, graph, s) != TREK_OK)
                     fail_msg("way %d, step %d: %s", way, (int)s, trek_error());
             }
@@ -517,7 +519,7 @@ static void expect_refused(const run *c, trek_optimizer_spec spec, trek_average 
     trek_graph *graph = build(test_device_of_rank(0), &own);
     trek_status got = trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &own, .devices = test_devices(), .ranks = c->ranks, .share_params = TREK_OFF,
-        .shard_optimizer = true, .optimizer = spec, .average = average });
+        .shard = TREK_SHARD_STATE, .optimizer = spec, .average = average });
     if (got != status || !strstr(trek_error(), text))
         fail_msg("%s: %s", trek_status_name(got), trek_error());
     trek_error_clear();
@@ -527,7 +529,7 @@ static void expect_refused(const run *c, trek_optimizer_spec spec, trek_average 
 static void refused(void **state)
 {
     run c = { .ranks = 2, .dtype = TREK_F32, .optimizer = ADAM, .sharded = true };
-    expect_refused(&c, optimizer_of(&c), TREK_AVERAGE_PARAMETERS, TREK_ERR_ARGUMENT, ".shard_optimizer");
+    expect_refused(&c, optimizer_of(&c), TREK_AVERAGE_PARAMETERS, TREK_ERR_ARGUMENT, ".shard");
     trek_graph *graph = begin(&c);
     assert_int_equal(make_step(&c, graph, 0), TREK_OK);
     trek_optimizer *optimizer = trek_graph_optimizer(graph);

@@ -165,7 +165,7 @@ static const option options[] = {
     PICK("trainer.max_grad_value", REAL, TRAINER(max_grad_value), 6, 0.05),
     CALLS("trainer.amp", 4, draw_amp),
     PICK("trainer.share_params", INT, TRAINER(share_params), 2, TREK_OFF),
-    PICK("trainer.shard_optimizer", BOOL, TRAINER(shard_optimizer), 3, 1),
+    PICK("trainer.shard", INT, TRAINER(shard), 3, TREK_SHARD_STATE),
     PICK("trainer.overlap", INT, TRAINER(overlap), 4, 1, TREK_OFF),
     PICK("trainer.bucket_bytes", INT64, TRAINER(bucket_bytes), 3, 64, 300, 4096),
     CALLS("trainer.speed_hint", 6, draw_hint),
@@ -373,8 +373,8 @@ static void settle_ranks(sweep *s)
     t->ranks = t->ranks > most ? most : t->ranks;
     s->resumed_ranks = s->resumed_ranks > most ? most : s->resumed_ranks == 0 ? t->ranks : s->resumed_ranks;
     if (s->processes > 1 && (t->ranks > 1 || s->resumed_ranks > 1) && t->share_params == TREK_OFF)
-        t->shard_optimizer = false; /* several ranks each with parameters of their own: UNSUPPORTED */
-    if (s->processes == 1 || t->shard_optimizer) /* UNSUPPORTED together */
+        t->shard = TREK_SHARD_NONE; /* several ranks each with parameters of their own: UNSUPPORTED */
+    if (s->processes == 1 || t->shard != TREK_SHARD_NONE) /* UNSUPPORTED together */
         s->run.min_processes = 0;
     if (s->run.min_processes > s->processes)
         s->run.min_processes = s->processes;
@@ -384,7 +384,7 @@ static void settle_ranks(sweep *s)
         s->run.transport = TREK_TRANSPORT_HOST;
         t->accumulate = 0;
         t->amp = (trek_amp_opts){ 0 };
-        t->shard_optimizer = false;
+        t->shard = TREK_SHARD_NONE;
     }
 }
 

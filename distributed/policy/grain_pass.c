@@ -108,6 +108,25 @@ static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const
     return status;
 }
 
+/* Gives the fields of a grain on a GPU addresses like those of samples that are read for it. The grain may lie anywhere in the
+ * batch that a process has read, and libraries choose their kernels by the alignment. */
+static trek_status align(trek_batch *grain)
+{
+    for (int k = 0; k < grain->dataset->n_fields; k++) {
+        trek_tensor *x = grain->vars[k]->data;
+        if (x->device.type == TREK_CPU || (uintptr_t)x->data % 256 == 0)
+            continue;
+        trek_tensor *copy = trek_tensor_clone(x);
+        trek_var *var = copy ? trek_var_new(copy, false) : NULL;
+        trek_tensor_release(copy);
+        if (!var)
+            return trek_error_status();
+        trek_var_release(grain->vars[k]);
+        grain->vars[k] = var;
+    }
+    return TREK_OK;
+}
+
 /* Runs a grain with the samples that the process has, or reads them. */
 static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
 {
@@ -121,7 +140,9 @@ static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
         status = trek_batch_part(have, first - have->first, rows, trek_ranks_device(c->s->team->ranks, rank), vars, &grain);
         if (status != TREK_OK)
             return status;
-        status = run_grain(c, rank, number, &grain);
+        status = align(&grain);
+        if (status == TREK_OK)
+            status = run_grain(c, rank, number, &grain);
         trek_batch_part_release(&grain);
         return status;
     }

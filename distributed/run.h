@@ -152,6 +152,8 @@ typedef trek_status (*trek_checkpoint_fn)(trek_graph *graph, int64_t epoch, cons
  * - They drop the incomplete step and divide the rest of the epoch among themselves, so that every sample is seen once. From
  *   there on they train as a run that is resumed on the remaining processes. The graph is built again, so pointers into it
  *   that a callback keeps are no longer valid, and .on_epoch is called again.
+ * - In grains (trainer.grain) they complete the step instead, with the bits of a run in which nobody died, and keep their graph,
+ *   unless some of them are not in a step at that moment, or trainer.shares, plan or speed_hint is set, or dataset is a stream.
  * - The epoch's metrics lack what the lost process had recorded in it. .on_metrics and .on_checkpoint may be called twice for
  *   an epoch if a process is lost while it ends. This holds from the start of the processes; while they are joining it needs
  *   trek-run, which reports processes that have ended.

@@ -7,7 +7,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-trek_status trek_survival_begin(trek_job *job, uint64_t program, int least)
+trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek_regroup *lent)
 {
     trek_survival *survival = trek_calloc(1, sizeof *survival);
     if (!survival) {
@@ -15,7 +15,8 @@ trek_status trek_survival_begin(trek_job *job, uint64_t program, int least)
         return TREK_ERR_MEMORY;
     }
     survival->least = least;
-    survival->regroup = trek_regroup_new(job->comm, program);
+    survival->lent = lent != NULL;
+    survival->regroup = lent ? lent : trek_regroup_new(job->comm, program);
     job->survival = survival;
     return survival->regroup ? TREK_OK : trek_error_status();
 }
@@ -26,9 +27,10 @@ void trek_survival_end(trek_job *job)
     if (!survival)
         return;
     job->survival = NULL;
-    if (survival->regroup && survival->least > 1) /* otherwise those who are left are never too few */
+    if (survival->regroup && !survival->lent && survival->least > 1) /* otherwise those who are left are never too few */
         trek_regroup_leave(survival->regroup, survival->commits);
-    trek_regroup_free(&survival->regroup);
+    if (!survival->lent)
+        trek_regroup_free(&survival->regroup);
     trek_comm_free(&survival->next);
     trek_free(survival);
 }
@@ -53,13 +55,16 @@ trek_survival_verdict trek_survival_decide(const trek_survivor *all, int n, cons
     return ready ? TREK_SURVIVAL_GO_ON : TREK_SURVIVAL_AGAIN;
 }
 
+/* Returns how many commits one that has left in order had completed. A run says that itself. */
+static int64_t left(const trek_survival *survival) { return survival->lent ? 0 : trek_regroup_left(survival->regroup); }
+
 /* Names processes by their numbers in the job, because each group numbers its processes from 0. */
 static void say_who(const trek_survival *survival)
 {
     const char *lost = trek_regroup_lost(survival->regroup);
     bool many = strchr(lost, ',') != NULL;
     int world = trek_comm_world_size(survival->next);
-    const char *how = trek_regroup_left(survival->regroup) > survival->commits ? "lost, or have ended" : "lost";
+    const char *how = left(survival) > survival->commits ? "lost, or have ended" : "lost";
     if (lost[0])
         trek_log_message(TREK_LOG_LEVEL_WARNING, "job: process%s %s of the job %s %s; %d continue%s", many ? "es" : "", lost,
                          many ? "are" : "is", how, world, world == 1 ? "s" : "");
@@ -79,7 +84,7 @@ static trek_comm *meet(const trek_job *job)
 {
     trek_survival *survival = job->survival;
     trek_comm *next = trek_regroup_meet(survival->regroup, last_group(job), survival->least);
-    if (next || trek_error_status() != TREK_ERR_PEER || trek_regroup_left(survival->regroup) <= survival->commits)
+    if (next || trek_error_status() != TREK_ERR_PEER || left(survival) <= survival->commits)
         return next;
     trek_error_clear();
     next = trek_regroup_meet(survival->regroup, last_group(job), 1);
@@ -100,6 +105,7 @@ static trek_status regroup(const trek_job *job, const char *reason)
         return fail_to_go_on(reason);
     trek_comm_free(&survival->next);
     survival->next = next;
+    survival->groups++;
     say_who(survival);
     return TREK_OK;
 }
@@ -112,14 +118,17 @@ static trek_status agree(trek_survival *survival, trek_survivor *own, trek_survi
         trek_comm_abort(survival->next, "a process has no memory to continue without others");
         return TREK_ERR_MEMORY;
     }
-    own->left = trek_regroup_left(survival->regroup);
+    own->left = left(survival);
     trek_status status = trek_comm_gather_bytes(survival->next, own, sizeof *own, all);
     if (status == TREK_OK) {
         *verdict = trek_survival_decide(all, n, own);
         survival->held_next = 0;
-        for (int p = 0; p < n; p++)
+        survival->away = false;
+        for (int p = 0; p < n; p++) {
             if (all[p].steps + 1 > survival->held_next) /* somebody may have begun the step after these */
                 survival->held_next = all[p].steps + 1;
+            survival->away |= all[p].away != 0;
+        }
     }
     trek_free(all);
     return status;
@@ -140,6 +149,23 @@ trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, t
             return status;
     } while (trek_survival_may(job, status));
     return status;
+}
+
+trek_status trek_survival_tell_away(trek_comm *next, const trek_survival *survival)
+{
+    trek_survivor own = { .commits = survival ? survival->commits : -1, .away = 1 };
+    trek_survivor *all = trek_calloc((size_t)trek_comm_world_size(next), sizeof *all);
+    if (!all)
+        trek_comm_abort(next, "a process has no memory to continue without others");
+    trek_status status = all ? trek_comm_gather_bytes(next, &own, sizeof own, all) : TREK_ERR_MEMORY;
+    trek_free(all);
+    return status;
+}
+
+trek_status trek_survival_fail_away(void)
+{
+    return trek_fail(TREK_ERR_PEER, "job: a process has died while the others were in different parts of the run; it continues "
+                                    "from the last complete step");
 }
 
 trek_status trek_survival_commit(const trek_job *job, int64_t steps)

@@ -16,7 +16,12 @@
  *
  * After the last commit a process may end its program while another one is still in that commit. It therefore says farewell
  * (trek_regroup_leave): a process in commit k which has been told that another has completed it continues with the second part,
- * however few are left. */
+ * however few are left.
+ *
+ * In a run, processes also meet outside such operations, for example when an epoch begins. A survivor that was there, or that
+ * has just joined, says that it is away (trek_survival_tell_away). The others then complete the second part, if they have
+ * everything, and leave their operation with PEER. All of them go on together from the last complete step (run/elastic.c), in
+ * the group that they have formed. */
 #ifndef TREK_DISTRIBUTED_JOB_SURVIVAL_H
 #define TREK_DISTRIBUTED_JOB_SURVIVAL_H
 
@@ -25,12 +30,15 @@
 
 typedef struct trek_survival {
     trek_regroup *regroup;
+    bool lent;               /* the regroup is a run's, which ends it */
     int least;               /* how many processes must survive */
     trek_comm *next;         /* the group that has met and is not the job's yet; NULL: none */
+    int64_t groups;          /* how many have met since the job's first one */
     int64_t commits;         /* how many this process has completed */
     bool over;               /* the survivors cannot continue */
     bool few;                /* fewer are left than must be, which is enough to complete the last commit only */
     bool again;              /* the last commit has ended with the decision to repeat the first part */
+    bool away;               /* a survivor was outside such operations: `next` is for the run */
     int64_t held;            /* loaders divide batches as before the last death until so many steps are complete; 0: no more */
     int64_t held_next;       /* the same after the group `next` has become the job's */
 } trek_survival;
@@ -41,6 +49,7 @@ typedef struct trek_survivor {
     int64_t steps;           /* complete ones */
     int64_t ready;           /* it is in a commit, with everything that it needs */
     int64_t left;            /* the most commits that a process which has left in order had completed, as far as it knows */
+    int64_t away;            /* it is outside such an operation */
 } trek_survivor;
 
 /* What a survivor does next. */
@@ -52,9 +61,9 @@ typedef enum trek_survival_verdict {
 /* Decides from the reports of n survivors; `own` is one of them. Survivors in the same place decide alike. */
 trek_survival_verdict trek_survival_decide(const trek_survivor *all, int n, const trek_survivor *own);
 
-/* Makes a job of several processes able to go on, as a collective. `program` is the same in all of them. Fails with the
- * errors of trek_regroup_new, or with MEMORY. */
-trek_status trek_survival_begin(trek_job *job, uint64_t program, int least);
+/* Makes a job of several processes able to go on, as a collective. `program` is the same in all of them. With `lent`, the
+ * regroup of a run, it is no collective. Fails with the errors of trek_regroup_new, or with MEMORY. */
+trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek_regroup *lent);
 /* Ends it. Where few survivors could not continue, this process says farewell before. */
 void trek_survival_end(trek_job *job);
 /* Returns whether a call has failed because processes of a job have died that the others can outlive. */
@@ -64,6 +73,11 @@ bool trek_survival_may(const trek_job *job, trek_status status);
  * cleared. If too few processes survive (PEER), or trek_regroup_meet fails otherwise, it becomes part of the new error. Too few
  * are enough if another process has left after the commit in which this one is. */
 trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict);
+/* The part of a process in the meeting of the survivors that is outside operations. `next` is the group that has met; survival is
+ * that of its job, or NULL if it has none. Fails with errors of the engine. */
+trek_status trek_survival_tell_away(trek_comm *next, const trek_survival *survival);
+/* Fails with PEER in a process that has met one that is away. */
+trek_status trek_survival_fail_away(void);
 /* The meeting between the two parts, in a job that can outlive some of its processes; in other jobs it does nothing. Fails with
  * PEER if the first part must be repeated, or if too few processes survive, and with errors of the engine. */
 trek_status trek_survival_commit(const trek_job *job, int64_t steps);

@@ -61,11 +61,11 @@ static uint64_t program_of(const trek_step *s)
     return hash;
 }
 
-trek_status trek_survivors_begin(trek_step *s, const trek_workload_opts *workload, int least)
+trek_status trek_survivors_begin(trek_step *s, const trek_workload_opts *workload, int least, trek_regroup *lent)
 {
     s->workload = *workload;
     trek_shared_words_end(&s->grains->words); /* each process trains on its own part: who has which is not known of the dead */
-    return trek_survival_begin(&s->job, program_of(s), least);
+    return trek_survival_begin(&s->job, lent ? 0 : program_of(s), least, lent);
 }
 
 static trek_status take_over(trek_step *s)
@@ -90,7 +90,7 @@ bool trek_survivors_go_on(trek_step *s, trek_status *status)
     trek_survival *survival = s->job.survival;
     trek_survival_verdict verdict = TREK_SURVIVAL_AGAIN;
     int64_t steps = s->team->graph->settings.steps;
-    if (!survival || !(survival->again || trek_survival_may(&s->job, *status)))
+    if (!survival || survival->away || !(survival->again || trek_survival_may(&s->job, *status)))
         return false;
     do {
         if (survival->again)
@@ -102,9 +102,17 @@ bool trek_survivors_go_on(trek_step *s, trek_status *status)
             *status = trek_fail(TREK_ERR_STATE, "job: another process has gone on to step %lld without this one",
                                 (long long)steps);
         if (*status == TREK_OK)
-            *status = take_over(s);
-    } while (trek_survival_may(&s->job, *status));
+            *status = survival->away ? trek_survival_fail_away() : take_over(s);
+    } while (!survival->away && trek_survival_may(&s->job, *status));
     return *status == TREK_OK;
+}
+
+void trek_survivors_divide(trek_step *s)
+{
+    if (!s->job.survival || s->job.survival->held == 0)
+        return;
+    s->job.survival->held = 0;
+    trek_job_sync_publish(s);
 }
 
 trek_status trek_survivors_after_commit(trek_step *s)
@@ -112,10 +120,10 @@ trek_status trek_survivors_after_commit(trek_step *s)
     trek_survival *survival = s->job.survival;
     if (!survival)
         return TREK_OK;
-    if (survival->held > 0 && s->team->graph->settings.steps >= survival->held) {
-        survival->held = 0;
-        trek_job_sync_publish(s);
-    }
+    if (survival->away)
+        return trek_survival_fail_away();
+    if (s->team->graph->settings.steps >= survival->held)
+        trek_survivors_divide(s);
     trek_status status = survival->next ? take_over(s) : TREK_OK;
     if (status != TREK_OK)
         trek_survivors_go_on(s, &status);

@@ -8,13 +8,16 @@
 #include "distributed/team/step.h"
 
 /* Makes the job of a step able to continue while at least `least` processes survive, as a collective of a job of several
- * processes that train in grains. The options must not depend on the number of ranks. Fails as trek_survival_begin does. */
-trek_status trek_survivors_begin(trek_step *s, const trek_workload_opts *workload, int least);
+ * processes that train in grains. The options must not depend on the number of ranks. lent is the regroup of a run, or NULL.
+ * Fails as trek_survival_begin does. */
+trek_status trek_survivors_begin(trek_step *s, const trek_workload_opts *workload, int least, trek_regroup *lent);
 /* Called when an operation of all processes has failed. Returns true if processes have died and the survivors can continue: the
  * caller repeats the operation. Returns false otherwise; if the survivors cannot continue, *status says why. */
 bool trek_survivors_go_on(trek_step *s, trek_status *status);
 /* Called when what follows a commit (trek_survival_commit) has been done: a group that has met in the commit becomes the job's.
- * After a step, loaders divide batches among the survivors. */
+ * After a step, loaders divide batches among the survivors. Fails with PEER if a survivor is away (job/survival.h). */
 trek_status trek_survivors_after_commit(trek_step *s);
+/* Called between steps, in all processes at the same place: from here on loaders divide batches among the survivors. */
+void trek_survivors_divide(trek_step *s);
 
 #endif

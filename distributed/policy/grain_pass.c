@@ -127,20 +127,43 @@ static trek_status align(trek_batch *grain)
     return TREK_OK;
 }
 
+/* Finds the samples of a grain in the batch. Returns whether the process has read them with its part. */
+static bool find_samples(const trek_grain_call *c, int64_t number, int64_t *first, int64_t *rows)
+{
+    int64_t size = c->s->grains->size, left = c->pass->rows - number * size;
+    const trek_batch *have = c->batch;
+    *first = number * size;
+    *rows = size < left ? size : left;
+    return have && *first >= have->first && *first + *rows <= have->first + have->n;
+}
+
+/* Has the samples of the grain after the present one read meanwhile, if they belong to another process's part. */
+static trek_status expect_next(trek_grain_call *c, int rank)
+{
+    const trek_grain_pass *pass = c->pass;
+    int64_t number = c->coming && pass->loader ? c->coming(c, rank) : -1, first, rows;
+    if (number < 0 || find_samples(c, number, &first, &rows))
+        return TREK_OK;
+    trek_reader *reader = trek_ranks_reader(c->s, rank, pass->loader);
+    return reader ? trek_reader_expect_rows(reader, pass->epoch, pass->batch, first, rows) : trek_error_status();
+}
+
 /* Runs a grain with the samples that the process has, or reads them. */
 static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
 {
     const trek_grain_pass *pass = c->pass;
-    int64_t size = c->s->grains->size, first = number * size, rows = size < pass->rows - first ? size : pass->rows - first;
-    const trek_batch *have = c->batch;
+    int64_t first, rows;
     trek_status status;
-    if (have && first >= have->first && first + rows <= have->first + have->n) {
+    if (find_samples(c, number, &first, &rows)) {
         trek_var *vars[64];
         trek_batch grain;
-        status = trek_batch_part(have, first - have->first, rows, trek_ranks_device(c->s->team->ranks, rank), vars, &grain);
+        status = trek_batch_part(c->batch, first - c->batch->first, rows, trek_ranks_device(c->s->team->ranks, rank), vars,
+                                 &grain);
         if (status != TREK_OK)
             return status;
         status = align(&grain);
+        if (status == TREK_OK)
+            status = expect_next(c, rank);
         if (status == TREK_OK)
             status = run_grain(c, rank, number, &grain);
         trek_batch_part_release(&grain);
@@ -153,7 +176,9 @@ static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
     trek_batch *grain = reader ? trek_reader_rows(reader, pass->epoch, pass->batch, first, rows) : NULL;
     if (!grain)
         return trek_error_status();
-    status = run_grain(c, rank, number, grain);
+    status = expect_next(c, rank);
+    if (status == TREK_OK)
+        status = run_grain(c, rank, number, grain);
     trek_reader_end_batch(reader);
     return status;
 }
@@ -302,10 +327,20 @@ static int64_t next_of_list(trek_grain_call *c, int rank)
     return k < list->n ? list->numbers[k] : -1;
 }
 
+/* Before the rank comes again, each other one takes a grain. */
+static int64_t coming_of_list(trek_grain_call *c, int rank)
+{
+    (void)rank;
+    const grain_list *list = c->source;
+    int64_t k = atomic_load_explicit(&list->next, memory_order_relaxed) + c->s->team->local_ranks - 1;
+    return k < list->n ? list->numbers[k] : -1;
+}
+
 trek_status trek_grain_call_run_list(trek_grain_call *c, const int64_t *numbers, int64_t n)
 {
     grain_list list = { .numbers = numbers, .n = n };
     c->next = next_of_list;
+    c->coming = coming_of_list;
     c->source = &list;
     trek_status status = trek_grains_reserve(c->s->grains, n);
     return status == TREK_OK ? trek_grain_call_run(c) : status;

@@ -5,6 +5,10 @@
  * load. Restarted processes join where an epoch begins: all leave their group, as if a process had died, and form the
  * next one with the joiners, which have no state of their own.
  *
+ * A run in grains outlives a death within the step (job/survival.h): the graph stays, and the run follows its job into the next
+ * group. What is said here then happens only if some process was not in a pass, a step or a gathering of metrics, and when
+ * processes join.
+ *
  * Until its last meeting of the processes a step changes buffers only, and each process does the rest by itself. So
  * parameters and optimizer are those of the last complete step, and processes that had passed the last meeting are
  * one step ahead of the others. Averaged parameters change in between; for them the whole state is kept. */
@@ -17,10 +21,12 @@
 
 #include "autograd/var_internal.h"
 #include "data/loader_position.h"
+#include "data/stream.h"
 #include "distributed/checkpoint_internal.h"
 #include "distributed/comm/init_internal.h"
 #include "distributed/comm/regroup.h"
 #include "distributed/job/agreement.h"
+#include "distributed/job/survival.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/stepper.h"
 #include "distributed/system/system.h"
@@ -60,6 +66,7 @@ enum { NOTHING_YET = -1, OTHERS_STATE = -2 }; /* OTHERS_STATE: it has joined oth
 typedef struct run_elastic {
     trek_regroup *regroup;
     trek_comm *comm;         /* the current group */
+    int64_t followed;        /* how many groups of the job have become it since the graph was built */
     trek_status status;      /* OK, or why the state could not be kept */
     place at;
     int64_t admitted;        /* the last epoch in which joiners were admitted, from 1 on */
@@ -73,6 +80,34 @@ typedef struct run_elastic {
 } run_elastic;
 
 static const trek_step *stepper_of(const trek_run *run) { return trek_graph_ranks(run->graph); }
+
+bool trek_run_elastic_in_steps(const trek_run *run)
+{
+    const trek_trainer_opts *t = &run->opts.trainer;
+    bool fixed = t->shares || t->plan || t->speed_hint.ratio != 0 || t->shard != TREK_SHARD_NONE; /* for a number of ranks */
+    return run->opts.min_processes > 0 && t->grain != 0 && !fixed && !trek_dataset_is_stream(run->opts.dataset);
+}
+
+trek_regroup *trek_run_elastic_regroup(const trek_run *run) { return run->elastic ? run->elastic->regroup : NULL; }
+
+static trek_survival *survival_of(const trek_run *run)
+{
+    const trek_step *s = run->graph ? stepper_of(run) : NULL;
+    return s ? s->job.survival : NULL;
+}
+
+/* The last group that the job has formed in a step becomes the run's. */
+static void follow_job(trek_run *run)
+{
+    run_elastic *e = run->elastic;
+    const trek_survival *survival = survival_of(run);
+    trek_comm *last = survival && survival->next ? survival->next : survival ? stepper_of(run)->job.comm : NULL;
+    if (!last || survival->groups == e->followed || !trek_comm_retain(last))
+        return;
+    e->followed = survival->groups;
+    trek_comm_free(&e->comm);
+    e->comm = run->opts.trainer.comm = last;
+}
 
 /* --- what is kept ------------------------------------------------------------------------------------------- */
 
@@ -402,11 +437,13 @@ trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run 
     return trek_replica_agree(run->elastic->comm, status, "trainer_run");
 }
 
-void trek_run_elastic_end(trek_run *run)
+void trek_run_elastic_end(trek_run *run, bool complete)
 {
     run_elastic *e = run->elastic;
     if (!e)
         return;
+    if (complete && e->regroup && run->opts.min_processes > 1) /* otherwise those who are left are never too few */
+        trek_regroup_leave(e->regroup, 1);
     trek_regroup_free(&e->regroup);
     trek_comm_free(&e->comm);
     drop_kept(e);
@@ -594,19 +631,24 @@ static trek_status start_anew(trek_run *run, trek_status (*build)(trek_run *run)
     return trek_run_elastic_start(run, build);
 }
 
-static trek_status take_up(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
+/* told: the others, who may be in a step, have heard that this process continues as a resumed run. */
+static trek_status take_up(trek_run *run, bool told, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
 {
     run_elastic *e = run->elastic;
     if (run->graph)
         trek_graph_zero_grad(run->graph); /* nothing of the step that was dropped is under way any more */
     trek_error_clear();
-    bool from_start;
-    trek_status status = agree_on_state(run, &from_start);
+    bool from_start = false;
+    trek_status status =
+        !told && trek_run_elastic_in_steps(run) ? trek_survival_tell_away(e->comm, survival_of(run)) : TREK_OK;
+    if (status == TREK_OK)
+        status = agree_on_state(run, &from_start);
     if (status != TREK_OK)
         return status;
     if (run->graph && run->graph->settings.stop_agreed)
         atomic_store(&run->stop, true);
     drop(run);
+    e->followed = 0;
     trek_error_clear(); /* errors of the old group's calls */
     trek_run_epoch_free(run->pending);
     run->pending = NULL;
@@ -650,19 +692,38 @@ static trek_status regroup(trek_run *run, const char *reason)
     return TREK_OK;
 }
 
+/* *met: the survivors of a step have met already. */
+static bool may_go_on(trek_run *run, trek_status status, bool *met)
+{
+    run_elastic *e = run->elastic;
+    *met = false;
+    if (!e || !e->regroup || (status != TREK_ERR_PEER && status != TREK_ERR_TIMEOUT))
+        return false;
+    follow_job(run);
+    trek_survival *survival = survival_of(run);
+    *met = survival && survival->away;
+    if (*met)
+        survival->away = false;
+    return *met || (!(survival && survival->over) && trek_regroup_may(e->comm));
+}
+
 bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
 {
     run_elastic *e = run->elastic;
-    bool goes_on = false;
-    while (!goes_on && e && e->regroup && (*status == TREK_ERR_PEER || *status == TREK_ERR_TIMEOUT) &&
-           trek_regroup_may(e->comm)) {
+    bool goes_on = false, met;
+    while (!goes_on && may_go_on(run, *status, &met)) {
         char reason[TREK_ERROR_SIZE];
         trek_status why;
         trek_error_take(&why, reason);
-        *status = regroup(run, reason[0] ? reason : trek_status_description(*status));
+        *status = met ? TREK_OK : regroup(run, reason[0] ? reason : trek_status_description(*status));
+        if (*status != TREK_OK && trek_regroup_left(e->regroup) > 0) { /* nobody completes the run without this process */
+            trek_error_clear();
+            *status = TREK_OK;
+            return false;
+        }
         if (*status != TREK_OK)
             return false;
-        *status = take_up(run, drop, build);
+        *status = take_up(run, met, drop, build);
         goes_on = *status == TREK_OK;
         if (*status == TREK_ERR_STATE)
             *status = fail_to_go_on(reason);
@@ -677,7 +738,7 @@ static trek_status admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *ru
     trek_status status = keep_whole(run, epoch);
     if (status == TREK_OK)
         status = regroup(run, "a process was to join");
-    return status == TREK_OK ? take_up(run, drop, build) : status;
+    return status == TREK_OK ? take_up(run, false, drop, build) : status;
 }
 
 /* When a meeting with joiners has lost a process, no further joiners are admitted in the same epoch: a group with
@@ -692,6 +753,7 @@ trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(tr
         return TREK_OK;
     trek_status status = TREK_OK;
     bool closed = e->admitted == epoch + 1;
+    follow_job(run);
     for (int joiners = 1; status == TREK_OK && joiners > 0;) { /* joiners ask, too */
         status = trek_regroup_invite(e->regroup, e->comm, closed, &joiners);
         if (status != TREK_OK || joiners == 0)
@@ -722,5 +784,5 @@ trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), tr
     trek_comm_set_deadline(e->comm, run->opts.trainer.deadline_s);
     trek_log_message(TREK_LOG_LEVEL_INFO, "trainer_run: this process has joined the job, as process %d of %d", e->comm->rank,
                      e->comm->world);
-    return take_up(run, drop, build);
+    return take_up(run, false, drop, build);
 }

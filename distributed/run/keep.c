@@ -274,7 +274,9 @@ trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *m, bool due)
     const trek_run_opts *o = &run->opts;
     bool step = due, best = m->best && o->keep_best;
     trek_step *s = trek_graph_ranks(run->graph);
-    trek_status status = run->writer ? hear(run) : TREK_OK;
+    trek_status status = trek_run_save_begin(run); /* this process may have become the first one */
+    if (status == TREK_OK && run->writer)
+        status = hear(run);
     if (o->checkpoint_folder && (step || best)) /* all processes gather what one writes */
         status = trek_ranks_gather_state(s, status, false);
     if (run->writer && status == TREK_OK && (step || best))

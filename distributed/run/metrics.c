@@ -158,12 +158,11 @@ static trek_status take_graph(const char *path, trek_module *module, void *arg)
     return status;
 }
 
-/* Turns observations into metrics. Those with a name of the program also become points of trends. */
+/* Turns what has been gathered into metrics. Observations with a name of the program also become points of trends. */
 static trek_status take_observations(trek_graph *graph, run_epoch *e, const char *prefix, double *loss)
 {
-    trek_status status = trek_graph_gather_observations(graph);
     taking t = { e, prefix, loss };
-    return status == TREK_OK ? trek_module_each(&graph->base, take_graph, &t) : status;
+    return trek_module_each(&graph->base, take_graph, &t);
 }
 
 static void derive(run_epoch *e)
@@ -216,6 +215,8 @@ trek_status trek_run_measure_training(trek_run *run, run_epoch *e)
     m->processes = s ? s->job.processes : 1;
     measure_averages(run, m);
     if (status == TREK_OK)
+        status = trek_graph_gather_observations(run->graph);
+    if (status == TREK_OK)
         status = take_observations(run->graph, e, "", &m->loss);
     if (status != TREK_OK)
         return status;
@@ -243,6 +244,12 @@ void trek_run_end_within(trek_run *run)
     run->within = false;
 }
 
+static int processes_of(const trek_run *run)
+{
+    const trek_step *s = trek_graph_ranks(run->graph);
+    return s ? s->job.processes : 1;
+}
+
 static trek_status drop(trek_graph *graph, void *arg)
 {
     (void)arg;
@@ -250,9 +257,13 @@ static trek_status drop(trek_graph *graph, void *arg)
     return TREK_OK;
 }
 
-trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *e)
+trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *e, bool *again)
 {
-    trek_status status = take_observations(run->graph, e, TREK_RUN_EVALUATION, &e->metrics.evaluation_loss);
+    int processes = processes_of(run);
+    trek_status status = trek_graph_gather_observations(run->graph);
+    *again = status == TREK_OK && processes_of(run) < processes;
+    if (status == TREK_OK && !*again)
+        status = take_observations(run->graph, e, TREK_RUN_EVALUATION, &e->metrics.evaluation_loss);
     trek_graph_each(run->graph, drop, NULL);
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "distributed/comm/regroup.h"
 #include "distributed/rounds/rounds.h"
 #include "distributed/run.h"
 #include "distributed/run_progress.h"
@@ -93,7 +94,8 @@ void trek_run_epoch_free(run_epoch *epoch);
 trek_status trek_run_publish(trek_run *run, run_epoch *epoch);
 /* Takes what all ranks and processes have observed since the last call. A collective. */
 trek_status trek_run_measure_training(trek_run *run, run_epoch *epoch);
-trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *epoch);
+/* *again: a process has died with what it had observed in the evaluation, which must be made again. All processes know it. */
+trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *epoch, bool *again);
 /* Until trek_run_end_within, checkpoints have what is known of the epoch that is under way, for the run that resumes in it.
  * Training can continue. begin is a collective. */
 trek_status trek_run_begin_within(trek_run *run, const run_epoch *epoch);
@@ -135,7 +137,12 @@ trek_status trek_run_elastic_begin(trek_run *run);
 /* Builds the graph and its ranks by `build`, and prepares what to go on from. It is also called if no process that is
  * left had begun. */
 trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run *run));
-void trek_run_elastic_end(trek_run *run);
+/* complete: all processes have completed the run; one that has not heard of that yet learns it now. */
+void trek_run_elastic_end(trek_run *run, bool complete);
+/* Returns whether the run outlives deaths within a step, since it trains in grains; and the regroup that its trainer then uses.
+ */
+bool trek_run_elastic_in_steps(const trek_run *run);
+trek_regroup *trek_run_elastic_regroup(const trek_run *run);
 /* Keeps the state: a step is complete, or an epoch has not begun (batch 0), or metrics have been published. The others
  * could go on from here. */
 trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch);

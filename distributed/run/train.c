@@ -9,6 +9,7 @@
 #include "distributed/comm/init_internal.h"
 #include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
+#include "distributed/pass/survivors.h"
 #include "distributed/rounds/averaging.h"
 #include "distributed/rounds/rounds.h"
 #include "distributed/run/run_internal.h"
@@ -172,7 +173,8 @@ static trek_status set_up(trek_run *run)
         t.max_anchor = TREK_OFF;
     else if (t.max_anchor == 0)
         t.max_anchor = DEFAULT_MOST_ANCHOR;
-    trek_status status = trek_trainer_setup_sites(run->graph, &t, o->site == TREK_SITE_PROCESS);
+    t.min_processes = trek_run_elastic_in_steps(run) && run->elastic ? o->min_processes : 0;
+    trek_status status = trek_trainer_setup_run(run->graph, &t, o->site == TREK_SITE_PROCESS, trek_run_elastic_regroup(run));
     if (status == TREK_OK)
         status = compare(run);
     if (status == TREK_OK)
@@ -272,12 +274,21 @@ static trek_status seek_rest(trek_run *run)
 
 static trek_status step(trek_run *run)
 {
-    int64_t epoch, batch;
+    int64_t epoch, batch, steps = trek_graph_steps(run->graph);
     trek_status status = trek_graph_step(run->graph);
     if (status == TREK_OK && rounds_of(run))
         status = seek_rest(run);
     trek_loader_position(run->train, &epoch, &batch);
-    return status == TREK_OK ? trek_run_elastic_keep(run, epoch, batch) : status;
+    if (status == TREK_OK)
+        return trek_run_elastic_keep(run, epoch, batch);
+    trek_kept_error why;
+    trek_error_keep(&why);
+    if (trek_run_elastic_in_steps(run) &&
+        trek_graph_steps(run->graph) > steps) /* it is complete, and the next one cannot begin */
+        trek_run_elastic_keep(run, epoch, batch);
+    trek_error_clear();
+    trek_error_put_back(&why);
+    return status;
 }
 
 /* Runs a pass, and the step if this is the step's last pass. */
@@ -377,6 +388,22 @@ static trek_status train(trek_run *run, run_epoch *e, run_end *end)
     return status;
 }
 
+/* *again: a process has died with its part of the evaluation. */
+static trek_status evaluate_all(trek_run *run, run_epoch *e, bool *again)
+{
+    if (trek_graph_ranks(run->graph))
+        trek_survivors_divide(trek_graph_ranks(run->graph));
+    trek_status status = trek_graph_start(run->graph, 0);
+    *again = false;
+    run->graph->graph_loader->most_batches = 0;
+    for (trek_batch *batch; status == TREK_OK && (batch = trek_graph_next(run->graph));)
+        status = trek_graph_train_batch(run->graph, batch) ? TREK_OK : trek_error_status();
+    if (status == TREK_OK)
+        status = trek_error_status();
+    status = agree(run, status);
+    return status == TREK_OK ? trek_run_measure_evaluation(run, e, again) : status;
+}
+
 static trek_status evaluate(trek_run *run, run_epoch *e, bool last)
 {
     const trek_run_opts *o = &run->opts;
@@ -387,16 +414,8 @@ static trek_status evaluate(trek_run *run, run_epoch *e, bool last)
                               o->evaluate ? "trainer_run: .evaluate" : "trainer_run: .train_step (in evaluation)");
     if (status == TREK_OK)
         status = trek_graph_train(run->graph, false);
-    if (status == TREK_OK)
-        status = trek_graph_start(run->graph, 0);
-    run->graph->graph_loader->most_batches = 0;
-    for (trek_batch *batch; status == TREK_OK && (batch = trek_graph_next(run->graph));)
-        status = trek_graph_train_batch(run->graph, batch) ? TREK_OK : trek_error_status();
-    if (status == TREK_OK)
-        status = trek_error_status();
-    status = agree(run, status);
-    if (status == TREK_OK)
-        status = trek_run_measure_evaluation(run, e);
+    for (bool again = true; status == TREK_OK && again;)
+        status = evaluate_all(run, e, &again);
     e->evaluated = true;
     if (status == TREK_OK)
         status = feed(run, run->train, o->train_step, "trainer_run: .train_step");
@@ -627,7 +646,7 @@ trek_status trek_run_train(trek_run *run)
     trek_error_take(&kept, message); /* the rest must be done in any case */
     trek_run_save_end(run, kept);
     clean_up(run);
-    trek_run_elastic_end(run);
+    trek_run_elastic_end(run, status == TREK_OK && kept == TREK_OK);
     trek_run_epoch_free(run->pending);
     run->pending = NULL;
     trek_error_clear();

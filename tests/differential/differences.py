@@ -210,6 +210,8 @@ TABLE = [
     Difference("std", "second", "PyTorch nan", "autograd/ops.h", "The gradient is 0 where all elements are equal"),
     Difference("batch_norm", "refusal", "PyTorch alone refuses", "autograd/ops.h", "any floating dtypes (torch wants x's, or f32 if x has 16 bits)"),
     Difference("norm", "refusal", "PyTorch alone refuses.*vector_norm", "autograd/ops.h", "Computes the p-norm for any p. Integers give f32"),
+    Difference("cov", "refusal", "PyTorch alone refuses.*weights sum to zero", "autograd/statistics.h", "If these sum to 0, the"),
+    Difference("full_like", "refusal", "trek alone refuses.*(u8|f16) cannot hold it", "autograd/ops.h", "Fails with ARGUMENT if x's dtype cannot hold value"),
     Difference("mean|variance|std", "refusal", "PyTorch alone refuses.*(Long|Int|Byte|Bool)", "autograd/ops.h", "Computes the p-norm for any p. Integers give f32"),
     Difference("fill_|masked_fill", "refusal", "trek alone refuses.*(u8|f16) cannot hold it", "autograd/ops.h", "a negative number in u8, where torch wraps whole numbers around, or 1e38 in f16"),
     Difference("(log_)?softmax", "refusal", "trek alone refuses.*dtype .* is not supported", "autograd/activations.h",

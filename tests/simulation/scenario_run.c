@@ -25,8 +25,9 @@
 enum { IN = 3, MOST_SAMPLES = 48, MOST_EPOCHS = 4, PARAMS = IN + 1, SEED = 5 };
 static const double RATE = 0.1, MOMENTUM = 0.5;
 
-/* How the processes train together; of the first alone one knows the parameters beforehand. */
-typedef enum mode { EXACT, WINDOWS, AVERAGES, BACKGROUND, BACKGROUND_ASYNC, MODES } mode;
+/* How the processes train together; of the first alone one knows the parameters beforehand, and in grains, where one more
+ * process, which trains alone, has the bits of all. */
+typedef enum mode { EXACT, WINDOWS, AVERAGES, BACKGROUND, BACKGROUND_ASYNC, MODES, GRAINS } mode;
 
 /* Of one process; one that is started again has another. */
 typedef struct member {
@@ -49,7 +50,7 @@ typedef struct member {
 
 static struct {
     mode mode;
-    int n, least, n_members, restarts, samples, batch;
+    int n, least, n_members, restarts, samples, batch, grain;
     int64_t epochs;
     double deadline_s;
     bool fails; /* the training function of process `failing`, in its step `failing_step` */
@@ -71,7 +72,7 @@ enum { BUILDS, EPOCH_BEGINS, BATCH_COMES, METRICS_COME, MOMENTS };
 
 static void comes_to(int moment)
 {
-    if (job.at_moment && moment == job.moment && job.moments-- == 0)
+    if (job.at_moment && sim_here()->number < job.n && moment == job.moment && job.moments-- == 0)
         sim_faults_let(job.at_moment);
 }
 
@@ -245,7 +246,7 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
         trek_fail(TREK_ERR_IO, "the data of the process's own is gone");
         return NULL;
     }
-    for (int64_t k = 0; k < trek_batch_size(batch); k++)
+    for (int64_t k = 0; k < trek_batch_size(batch) && own->number < job.n; k++)
         job.seen[own->epoch][trek_batch_indices(batch)[k]]++;
     trek_record_sum("count", (double)trek_batch_size(batch));
     trek_var *error = trek_sub(output, trek_batch_get(batch, "target"));
@@ -286,13 +287,16 @@ static trek_run_opts opts_of(trek_dataset *data, member *own)
                         .on_epoch = on_epoch,
                         .on_metrics = on_metrics,
                         .arg = own };
-    if (job.saves) {
+    if (own->number == job.n) /* it trains alone */
+        o.min_processes = 0;
+    else if (job.saves) {
         o.checkpoint_folder = folder();
         o.keep_last = job.keep_last;
         o.keep_best = own->works_ns % 2 == 0;
     }
     o.trainer.deadline_s = job.deadline_s;
     o.trainer.balance = TREK_OFF;
+    o.trainer.grain = job.grain;
     if (job.mode == WINDOWS) {
         o.policy = TREK_POLICY_CADENCE;
         o.trainer.anchor = o.trainer.max_anchor = 2;
@@ -362,6 +366,8 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
     member *own = &job.members[job.n_members++];
     *own = (member){ .number = number, .again = again, .wait_ns = wait_ns, .works_ns = works_ns };
     sim_process *process = sim_process_begin(number, number % sim.machines, process_main, own);
+    if (number == job.n)
+        return;
     snprintf(text, sizeof text, "%d", number);
     sim_process_set(process, "TREK_RANK", text);
     snprintf(text, sizeof text, "%d", job.n);
@@ -414,6 +420,11 @@ static void begin(sim_random *random)
     job.mode = sim_chance(random, 500) ? EXACT : (mode)sim_below(random, MODES);
     job.n = scenario_processes(random, 16);
     job.least = sim_chance(random, 700) ? 1 : (int)sim_below(random, job.n + 1);
+    sim_random own = { random->state ^ 0x677261696e }; /* so that the other draws are those of a run without grains */
+    if (job.mode == EXACT && job.n <= 8 && sim_chance(&own, 500)) {
+        job.mode = GRAINS;
+        job.grain = 1 + (int)sim_below(&own, 4);
+    }
     job.samples = 12 + (int)sim_below(random, MOST_SAMPLES - 11);
     job.batch = batches[sim_below(random, 4)];
     job.epochs = 1 + sim_below(random, MOST_EPOCHS);
@@ -427,6 +438,8 @@ static void begin(sim_random *random)
     int64_t late = sim_span(random, 1, sim_chance(random, 800) ? 50 : 2000) * SIM_MS, works = sim_span(random, 2, 1000) * SIM_MS;
     for (int p = 0; p < job.n; p++)
         start(p, false, sim_below(random, late), works);
+    if (job.mode == GRAINS)
+        start(job.n, false, 0, works);
     sim_fault_mix mix = { .most = 4,
                           .weights = { 9, one ? 0 : 3, 3, 1, one ? 0 : 2, one ? 0 : 1, one ? 0 : 1, job.full ? 4 : 0, 1 },
                           .processes = job.n,
@@ -446,7 +459,12 @@ static void begin(sim_random *random)
 
 static void check_params(const member *m, const member *other)
 {
-    const double *expected = job.mode == EXACT ? of_one(job.samples, job.batch, job.epochs) : other->params;
+    bool known = job.mode == EXACT || job.mode == GRAINS;
+    const double *expected = known ? of_one(job.samples, job.batch, job.epochs) : other->params;
+    const member *alone = &job.members[job.n];
+    if (job.mode == GRAINS && alone->done && memcmp(m->params, alone->params, sizeof m->params) != 0)
+        sim_fail("process %d: parameters are %.17g ... %.17g instead of %.17g ... %.17g", m->number, m->params[0], m->params[IN],
+                 alone->params[0], alone->params[IN]);
     for (int k = 0; k < PARAMS; k++)
         if (!(fabs(m->params[k] - expected[k]) <= 1e-12))
             sim_fail("process %d: parameter %d is %.17g instead of %.17g", m->number, k, m->params[k], expected[k]);
@@ -510,7 +528,7 @@ static void check_files(bool written)
     newest_step = -1;
     each_file(check_file);
     const double *expected = of_one(job.samples, job.batch, job.epochs);
-    if (!written || job.mode != EXACT)
+    if (!written || (job.mode != EXACT && job.mode != GRAINS))
         return;
     if (newest_step < 0)
         sim_fail("the run has ended, and has written no checkpoint");
@@ -602,12 +620,16 @@ static void check(void)
         const sim_process *process = sim.processes[k];
         if (process->end == SIM_KILLED || (process->tainted && !scenario_mild()))
             continue;
+        if (m->number == job.n && !m->done)
+            sim_fail("the process that trains alone did not get to the end: %s", m->failed.message);
+        if (m->number == job.n)
+            continue;
         if (!m->done && !may_fail(m))
             sim_fail("process %d%s did not get to the end: %s: %s", m->number, m->again ? ", started again," : "",
                      trek_status_name(m->failed.status), m->failed.message);
         if (!m->done)
             continue;
-        if (job.mode == EXACT || !may_be_apart())
+        if (job.mode == EXACT || job.mode == GRAINS || !may_be_apart())
             check_params(m, last ? last : m);
         check_epochs(m);
         last = m;

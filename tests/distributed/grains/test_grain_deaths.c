@@ -4,20 +4,17 @@
  * alone. */
 #include <inttypes.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "autograd/ops.h"
 #include "data/dataset.h"
-#include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/run.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
-#include "tensor/trace.h"
+#include "tests/distributed/grains/dying.h"
 #include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/processes.h"
 #include "tests/support/refused.h"
@@ -25,80 +22,22 @@
 #include "tests/support/unit.h"
 
 static grain_result result;
-static const part *mine;
 
 /* --- a process ------------------------------------------------------------------------------------------ */
 
-static int number_in(const char *text, const char *name, int unset)
-{
-    const char *at = strstr(text, name);
-    return at ? atoi(at + strlen(name)) : unset;
-}
-
-static void die(void) { kill(getpid(), SIGKILL); }
-
-/* "at=grain:3": it dies where this span begins for the third time, counted from 0. Spaces are "_". */
-static void enter(const char *name)
-{
-    static atomic_int times;
-    char word[64];
-    snprintf(word, sizeof word, "at=%s:", name);
-    for (char *c = word; *c; c++)
-        *c = *c == ' ' ? '_' : *c;
-    const char *at = strstr(mine->detail, word);
-    if (at && atomic_fetch_add(&times, 1) == atoi(at + strlen(word)))
-        die();
-}
-
-static void span(const char *name, int rank, int64_t start, int64_t end, int64_t detail, void *arg)
-{
-    (void)name, (void)rank, (void)start, (void)end, (void)detail, (void)arg;
-}
-
-static void event(const char *name, int rank, int64_t at, double value, void *arg)
-{
-    (void)name, (void)rank, (void)at, (void)value, (void)arg;
-}
-
-/* The first group's engine, whose calls are counted from the first one that comes in training. */
-static trek_comm_engine counted;
-static trek_status (*run_really)(trek_comm *comm, const trek_comm_call *call);
-static atomic_bool trains;
-static int calls;
-
-static trek_status run_counted(trek_comm *comm, const trek_comm_call *call)
-{
-    int number = atomic_load(&trains) ? calls++ : -1;
-    if (number >= 0 && number == number_in(mine->detail, "before=", -1))
-        die();
-    trek_status status = run_really(comm, call);
-    if (number >= 0 && number == number_in(mine->detail, "after=", -1))
-        die();
-    return status;
-}
-
-static void on_grain(const char *name)
-{
-    if (strcmp(name, "grain") == 0)
-        atomic_store(&trains, true);
-    enter(name);
-}
-
 static grain_run run_in(const char *text)
 {
-    return (grain_run){ .model = number_in(text, "model=", MLP), .grain = number_in(text, "grain=", 3),
-                        .ranks = number_in(text, "ranks=", 1), .separate = strstr(text, "separate") != NULL,
-                        .batch = number_in(text, "batch=", 20), .steps = number_in(text, "steps=", 4),
-                        .optimizer = number_in(text, "optimizer=", 0), .accumulate = number_in(text, "accumulate=", 0),
+    return (grain_run){ .model = dying_number(text, "model=", MLP), .grain = dying_number(text, "grain=", 3),
+                        .ranks = dying_number(text, "ranks=", 1), .separate = strstr(text, "separate") != NULL,
+                        .batch = dying_number(text, "batch=", 20), .steps = dying_number(text, "steps=", 4),
+                        .optimizer = dying_number(text, "optimizer=", 0), .accumulate = dying_number(text, "accumulate=", 0),
                         .clipped = strstr(text, "clipped") != NULL, .scaled = strstr(text, "overflow=") != NULL,
-                        .overflow = number_in(text, "overflow=", 0), .unrecorded = true,
-                        .min_processes = number_in(text, "least=", 1) };
+                        .overflow = dying_number(text, "overflow=", 0), .unrecorded = true,
+                        .min_processes = dying_number(text, "least=", 1) };
 }
 
 static int play(const part *me)
 {
-    static const trek_trace_sink sink = { .span = span, .event = event, .enter = on_grain };
-    mine = me;
     grain_run run = run_in(me->detail);
     run.ranks += me->process == 0 && strstr(me->detail, "uneven"); /* processes may have different numbers of ranks */
     run.comm = trek_comm_init(&(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared", .rank = me->process,
@@ -106,15 +45,11 @@ static int play(const part *me)
                                                 .token = "sesame", .deadline_s = 30 });
     if (!run.comm)
         return printf("%s\n", trek_error()), 1;
-    counted = *run.comm->engine;
-    run_really = counted.run;
-    counted.run = run_counted;
-    run.comm->engine = &counted;
-    atomic_store(&trek_trace_now, &sink);
+    dying_begin(me, run.comm);
     bool good = grain_train(&run, &result);
-    atomic_store(&trek_trace_now, NULL);
+    dying_end();
     if (good)
-        printf("digest %016" PRIx64 " ranks %d calls %d.\n", result.digest, result.world, calls);
+        printf("digest %016" PRIx64 " ranks %d calls %d.\n", result.digest, result.world, dying_calls());
     else
         printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
     trek_error_clear();

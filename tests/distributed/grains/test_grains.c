@@ -539,6 +539,37 @@ static void each_grain_is_taken_once(void **state)
                 fail_msg("pass %d: grain %d was taken %d times", pass, k, taken[pass][k]);
 }
 
+/* What a rank expects of others' ranges. With two processes, of which the second does nothing, and one or two ranks in the first,
+ * the grain that comes is always the expected one; and nobody expects what its owner will have run by then. */
+static void the_next_grain_is_expected(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        _Atomic uint64_t words[2] = { 0 };
+        trek_grain_ranges g = { .words = words, .process = 0, .processes = 2, .serial = 5, .first = { 0, 6, 20 },
+                                .speed = { 1, 1 } };
+        int64_t expected[3], took;
+        int hits = 0;
+        for (int k = 0; k < 20; k++) { /* ranks come in turn */
+            took = trek_grain_ranges_take(&g);
+            assert_int_equal(took, k < 6 ? k : 25 - k);
+            if (k >= ranks && expected[k % ranks] >= 0)
+                hits += expected[k % ranks] == took ? 1 : 100;
+            expected[k % ranks] = trek_grain_ranges_expect(&g, ranks);
+        }
+        assert_in_range(hits, 14 - 2 * ranks - 2, 14);
+        assert_int_equal(trek_grain_ranges_expect(&g, ranks), -1);
+    }
+    _Atomic uint64_t words[3] = { 0 };
+    trek_grain_ranges g = { .words = words, .process = 1, .processes = 3, .serial = 1, .first = { 0, 4, 5, 9 },
+                            .speed = { 4, 1, 1 } };
+    assert_int_equal(trek_grain_ranges_expect(&g, 1), -1); /* it has one of its own */
+    assert_int_equal(trek_grain_ranges_take(&g), 4);
+    assert_int_equal(trek_grain_ranges_expect(&g, 1), 8); /* process 0 will have run its own */
+    g.speed[2] = 4;
+    assert_int_equal(trek_grain_ranges_expect(&g, 1), -1); /* and so will process 2 */
+}
+
 /* A loop of a program's own is refused; passes without .accumulate, too; and a graph can leave grain mode. */
 static void wrong_loops_are_refused(void **state)
 {
@@ -594,6 +625,7 @@ int main(void)
         cmocka_unit_test_setup(a_size_can_be_chosen, clear_error),
         cmocka_unit_test_setup(checkpoints_keep_the_size, clear_error),
         cmocka_unit_test_setup(each_grain_is_taken_once, clear_error),
+        cmocka_unit_test_setup(the_next_grain_is_expected, clear_error),
         cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes that kill themselves. */
+#include "tests/distributed/grains/dying.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tensor/trace.h"
+
+static const part *mine;
+
+int dying_number(const char *text, const char *name, int unset)
+{
+    const char *at = strstr(text, name);
+    return at ? atoi(at + strlen(name)) : unset;
+}
+
+static void die(void) { kill(getpid(), SIGKILL); }
+
+static void enter(const char *name)
+{
+    static atomic_int times;
+    char word[64];
+    snprintf(word, sizeof word, "at=%s:", name);
+    for (char *c = word; *c; c++)
+        *c = *c == ' ' ? '_' : *c;
+    const char *at = strstr(mine->detail, word);
+    if (at && atomic_fetch_add(&times, 1) == atoi(at + strlen(word)))
+        die();
+}
+
+static void span(const char *name, int rank, int64_t start, int64_t end, int64_t detail, void *arg)
+{
+    (void)name, (void)rank, (void)start, (void)end, (void)detail, (void)arg;
+}
+
+static void event(const char *name, int rank, int64_t at, double value, void *arg)
+{
+    (void)name, (void)rank, (void)at, (void)value, (void)arg;
+}
+
+/* The first group's engine, whose calls are counted from the first one that comes in training. */
+static trek_comm_engine counted;
+static trek_status (*run_really)(trek_comm *comm, const trek_comm_call *call);
+static atomic_bool trains;
+static int calls;
+
+static trek_status run_counted(trek_comm *comm, const trek_comm_call *call)
+{
+    int number = atomic_load(&trains) ? calls++ : -1;
+    if (number >= 0 && number == dying_number(mine->detail, "before=", -1))
+        die();
+    trek_status status = run_really(comm, call);
+    if (number >= 0 && number == dying_number(mine->detail, "after=", -1))
+        die();
+    return status;
+}
+
+static void on_grain(const char *name)
+{
+    if (strcmp(name, "grain") == 0)
+        atomic_store(&trains, true);
+    enter(name);
+}
+
+void dying_begin(const part *me, trek_comm *comm)
+{
+    static const trek_trace_sink sink = { .span = span, .event = event, .enter = on_grain };
+    mine = me;
+    counted = *comm->engine;
+    run_really = counted.run;
+    counted.run = run_counted;
+    comm->engine = &counted;
+    atomic_store(&trek_trace_now, &sink);
+}
+
+void dying_end(void) { atomic_store(&trek_trace_now, NULL); }
+int dying_calls(void) { return calls; }

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes that kill themselves at a moment which their part names: "at=grain:3", where this span begins for the third time,
+ * counted from 0, with "_" for a space in its name; "before=7" and "after=7", at that call of the first group's communicator,
+ * counted from the first grain on. */
+#ifndef TREK_TESTS_DYING_H
+#define TREK_TESTS_DYING_H
+
+#include "distributed/comm/comm_internal.h"
+#include "tests/support/processes.h"
+
+/* Begins: the part and the communicator stay the caller's. */
+void dying_begin(const part *me, trek_comm *comm);
+void dying_end(void);
+/* Returns how many calls have been made. */
+int dying_calls(void);
+/* Returns the number behind a name in a part's text, or `unset`. */
+int dying_number(const char *text, const char *name, int unset);
+
+#endif

@@ -5,7 +5,8 @@
  *
  * TREK_FAKE_CUBLASLT_EPILOGUES=0: every epilogue but the default is refused.
  * TREK_FAKE_CUBLASLT_SLOW=N: so many candidates more, each of which takes 90 ms longer by the device's clock.
- * Failures asked for with TREK_FAKE_FAIL hit the functions here too. */
+ * TREK_FAKE_CUBLASLT_ODD=1: products depend on the algorithm, on the alignment of the addresses and on whether C is read, as they
+ * may on a GPU, by some thousandths. Failures asked for with TREK_FAKE_FAIL hit the functions here too. */
 #include "cublasLt.h"
 
 #include <cstdlib>
@@ -218,7 +219,24 @@ struct Product {
     uint64_t workspace_used;
     double alpha, beta;
     bool slow;
+    uint32_t id;
 };
+
+static uint32_t alignment_at(const void *address)
+{
+    uintptr_t bits = reinterpret_cast<uintptr_t>(address) | 256;
+    return (uint32_t)(bits & -bits);
+}
+
+/* What a product is multiplied by with TREK_FAKE_CUBLASLT_ODD. */
+static double oddity(const Product &p)
+{
+    uint32_t h = p.id;
+    for (const void *address : {p.A, p.B, (const void *)p.D})
+        h = h * 31 + alignment_at(address);
+    h = (h * 2 + (p.beta != 0)) * 0x9e3779b1u;
+    return 1 + (h >> 24) * 0x1p-15;
+}
 
 /* op(X) as numbers, column by column */
 static std::vector<double> unpack(const void *X, const Layout &l, bool transposed, int64_t batch, int compute)
@@ -330,6 +348,9 @@ static void multiply(Product &p)
         p.alpha = load(p.alpha_at, 0, p.desc.scale);
         p.beta = load(p.beta_at, 0, p.desc.scale);
     }
+    const char *odd = getenv("TREK_FAKE_CUBLASLT_ODD");
+    if (odd && atoi(odd))
+        p.alpha *= oddity(p);
     if (p.slow)
         state().pretended_ms += SLOW_MS;
     if (p.workspace_used) /* as partial sums would: who shares it without order, loses */
@@ -679,7 +700,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
            0,
            0,
            0,
-           false };
+           false,
+           0 };
     status = check(p->desc, p->a, p->b, p->c, p->d, &p->sizes);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
@@ -688,7 +710,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         if (status != CUBLAS_STATUS_SUCCESS)
             return status;
         p->workspace_used = in<const Algorithm>(algo).workspace;
-        p->slow = in<const Algorithm>(algo).id >= SLOW_ID;
+        p->id = in<const Algorithm>(algo).id;
+        p->slow = p->id >= SLOW_ID;
     }
     if (p->desc.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) {
         p->alpha_at = alpha;

@@ -58,6 +58,7 @@
 #include "distributed/ranks.h"
 #include "distributed/run.h"
 #include "distributed/run_progress.h"
+#include "distributed/shard.h"
 #include "distributed/stop.h"
 #include "distributed/timeline.h"
 #include "distributed/trainer.h"

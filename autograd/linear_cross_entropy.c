@@ -106,23 +106,23 @@ static bool class_weights_fit(const trek_var *weight, const trek_var *classes)
     return true;
 }
 
-/* Computes the sum over c of w[c] (logsumexp - z[c]) of each row without the logits z: logsumexp is the label's loss
- * plus its logit, and the weighted sum of logits is a product with the weighted sum of the weight's rows. */
+/* Computes the sum over c of w[c] (logsumexp - z[c]) of each row without the logits z: this is the label's loss times the
+ * sum of w, plus the sum over c of w[c] (z[label] - z[c]). The latter is a product of x with differences of rows of the
+ * weight, so that what cancels does so before anything is multiplied. */
 static trek_var *smoothing_losses(trek_var *x, trek_var *weight, trek_var *bias, trek_var *label, trek_var *losses,
                                   trek_var *classes)
 {
     trek_dtype work = trek_var_dtype(losses);
-    x = trek_cast(x, work);
+    trek_var *sum = trek_sum(classes, trek_dims_all(), false);
     weight = trek_cast(weight, work);
-    trek_var *at_label = trek_sum(trek_mul(x, trek_index_select(weight, 0, label)), trek_dims(1), false);
-    trek_var *all = trek_matmul(x, trek_matmul(classes, weight));
+    trek_var *rows = trek_sub(trek_mul(trek_index_select(weight, 0, label), sum), trek_matmul(classes, weight));
+    trek_var *apart = trek_sum(trek_mul(trek_cast(x, work), rows), trek_dims(1), false);
     if (bias) {
         bias = trek_cast(bias, work);
-        at_label = trek_add(at_label, trek_index_select(bias, 0, label));
-        all = trek_add(all, trek_sum(trek_mul(bias, classes), trek_dims_all(), false));
+        apart = trek_add(apart, trek_sub(trek_mul(trek_index_select(bias, 0, label), sum),
+                                         trek_sum(trek_mul(bias, classes), trek_dims_all(), false)));
     }
-    trek_var *logsumexp = trek_add(losses, at_label);
-    return trek_sub(trek_mul(logsumexp, trek_sum(classes, trek_dims_all(), false)), all);
+    return trek_add(trek_mul(losses, sum), apart);
 }
 
 /* Computes each label's loss with the fused op, times its class's weight. */

@@ -16,7 +16,7 @@ TREK_API trek_var *trek_std_mean(trek_var *x, trek_dims_list dims, bool keepdim,
  * Bessel's, and 0 gives the variance of the population. Dtypes: floating. Fails with ARGUMENT if correction is not finite. */
 TREK_API trek_var *trek_variance_with(trek_var *x, trek_dims_list dims, double correction, bool keepdim, trek_var **mean);
 /* Returns the standard deviation over dims, the square root of trek_variance_with, and writes the mean to *mean. Dtypes:
- * floating. Fails with ARGUMENT if correction is not finite. */
+ * floating. The gradient is 0 where all elements are equal. Fails with ARGUMENT if correction is not finite. */
 TREK_API trek_var *trek_std_with(trek_var *x, trek_dims_list dims, double correction, bool keepdim, trek_var **mean);
 /* Returns the minimum over dims, as trek_min, and writes the maximum to *max, as trek_max. */
 TREK_API trek_var *trek_aminmax(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **max);
@@ -24,7 +24,8 @@ TREK_API trek_var *trek_aminmax(trek_var *x, trek_dims_list dims, bool keepdim, 
  * is its variance, without dimensions. The sums of products are divided by n - correction, at least 0. repetitions [n], of an
  * integer dtype, and weights [n], of a floating dtype, count observations several times or weigh them; either may be NULL. With
  * them the divisor is torch.cov's, and the call synchronises with the GPU to check them. Integers x are computed in f32. Fails
- * with SHAPE if x has more than two dimensions, and with ARGUMENT if a repetition or weight is negative. */
+ * with SHAPE if x has more than two dimensions, and with ARGUMENT if a repetition or weight is negative. If these sum to 0, the
+ * result is NaN (torch refuses them). */
 TREK_API trek_var *trek_cov(trek_var *x, int64_t correction, trek_var *repetitions, trek_var *weights);
 /* Computes Pearson's correlation coefficients, in [-1, 1]. Shapes and dtypes are those of trek_cov. */
 TREK_API trek_var *trek_corrcoef(trek_var *x);

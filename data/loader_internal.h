@@ -76,8 +76,12 @@ trek_status trek_reader_begin_part(trek_reader *reader, int64_t epoch, int64_t b
 trek_batch *trek_reader_next(trek_reader *reader);
 /* Returns rows [first, first + rows) of any batch of an epoch, valid until the following call, or NULL on failure. They are the
  * same whoever reads them: samples are found by their index, and transforms depend on nothing else (data/transform.h). The
- * calling thread reads. Fails with UNSUPPORTED for a stream. */
+ * calling thread reads, unless they are expected. Fails with UNSUPPORTED for a stream. */
 trek_batch *trek_reader_rows(trek_reader *reader, int64_t epoch, int64_t batch, int64_t first, int64_t rows);
+/* Has the reader's threads read these rows, for which trek_reader_rows will probably be called next. What was expected before is
+ * dropped; the current batch stays valid. It does nothing for streams, and if the loader has no threads. Fails with MEMORY, or
+ * with STATE if a thread cannot start. */
+trek_status trek_reader_expect_rows(trek_reader *reader, int64_t epoch, int64_t batch, int64_t first, int64_t rows);
 /* Ends the current batch. */
 void trek_reader_end_batch(trek_reader *reader);
 /* Ends the current batch and reads ahead from `first` in case it comes next (up to `end`). */

@@ -211,6 +211,13 @@ trek_batch *trek_reader_next(trek_reader *r)
     return give(r);
 }
 
+trek_status trek_reader_expect_rows(trek_reader *r, int64_t epoch, int64_t batch, int64_t first, int64_t rows)
+{
+    const trek_batch_cut cut = { first, rows, first, rows };
+    bool ahead = r->loader && !r->plan.feed && trek_loader_depth(r->loader) > 0;
+    return ahead ? read_on(r, epoch, batch, batch + 1, &cut) : TREK_OK;
+}
+
 trek_batch *trek_reader_rows(trek_reader *r, int64_t epoch, int64_t batch, int64_t first, int64_t rows)
 {
     if (!r->loader)
@@ -220,6 +227,8 @@ trek_batch *trek_reader_rows(trek_reader *r, int64_t epoch, int64_t batch, int64
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "reader: dataset %s is a stream, whose samples can only be read one after "
                                                     "the other", r->plan.dataset->klass->name);
     trek_batch_cut cut = { first, rows, first, rows };
+    if (r->prefetch && r->running && r->epoch == epoch && r->next == batch && batch < r->end && same_cut(r, &cut))
+        return trek_reader_next(r); /* they are expected */
     int64_t start = trek_trace_enter("loader wait"), began = trek_clock_ns();
     trek_status status = trek_fetched_fill(r->fetched, &r->plan, epoch, batch, &cut);
     trek_trace_end("loader wait", start, batch);

@@ -64,6 +64,8 @@ static trek_status resolve(trek_ddp *ddp, const trek_ddp_opts *opts)
     if (ddp->opts.bucket_bytes < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: .bucket_bytes: %lld; must be 0 or more",
                          (long long)ddp->opts.bucket_bytes);
+    if (ddp->opts.shard != TREK_SHARD_NONE && ddp->opts.shard != TREK_SHARD_STATE)
+        return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: .shard: %d; must be a value of trek_shard", (int)ddp->opts.shard);
     if (ddp->opts.overlap != 0 && ddp->opts.overlap != 1 && ddp->opts.overlap != TREK_OFF)
         return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: .overlap: %d; must be 0 (where it helps), 1 or TREK_OFF",
                          ddp->opts.overlap);
@@ -168,8 +170,8 @@ static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
     if (own == TREK_OK)
         own = bind_layers(ddp, r);
     char options[128];
-    snprintf(options, sizeof options, "the size of buckets\t%lld bytes\noverlap\t%d\n.shard_optimizer\t%s\n",
-             (long long)ddp->opts.bucket_bytes, ddp->opts.overlap, ddp->opts.shard_optimizer ? "set" : "not set");
+    snprintf(options, sizeof options, "the size of buckets\t%lld bytes\noverlap\t%d\n.shard\t%s\n",
+             (long long)ddp->opts.bucket_bytes, ddp->opts.overlap, ddp->opts.shard != TREK_SHARD_NONE ? "set" : "not set");
     trek_status status = trek_replica_compare(r->model, r->comm, options, "ddp: the replicas differ", own);
     return status == TREK_OK ? trek_ddp_take_first(r, true, true, TREK_OK) : status;
 }

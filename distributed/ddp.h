@@ -39,6 +39,7 @@
 
 #include "distributed/comm/comm.h"
 #include "distributed/ranks.h"
+#include "distributed/shard.h"
 #include "graph/metric.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
@@ -54,7 +55,7 @@ typedef struct trek_ddp_opts {
     /* trek_ddp_backward sends buckets while backward continues: 1 always, TREK_OFF never. Default: only if the communicator makes
      * progress without calls (MPI, NCCL). */
     int overlap;
-    bool shard_optimizer; /* trek_ddp_optimizer divides the optimizer's state among the ranks; default false */
+    trek_shard shard; /* TREK_SHARD_STATE: trek_ddp_optimizer divides the optimizer's state among the ranks; default: nothing */
 } trek_ddp_opts;
 
 /* Returns a wrapper of n replicas (1 to 1024) in this process. Each has a rank thread (trek_ranks), except for n = 1. Replica
@@ -161,7 +162,7 @@ TREK_API trek_var *trek_ddp_forward_many(trek_ddp *ddp, trek_var *const *inputs,
  * on all ranks. The caller frees it with trek_optimizer_free. With several replicas each rank calls it inside trek_ranks_run
  * and gets its own.
  *
- * With .shard_optimizer and more than one rank, each rank keeps the state of 1/N of the elements, and of the f32 copies of
+ * With .shard TREK_SHARD_STATE and more than one rank, each rank keeps the state of 1/N of the elements, and of the f32 copies of
  * 16-bit parameters, and updates these elements. Gradients are reduced and clipped as without it, and are whole on every rank.
  * The following functions are then collectives, which either all ranks or none complete: a rank that fails gets its own error,
  * the others PEER.
@@ -169,7 +170,7 @@ TREK_API trek_var *trek_ddp_forward_many(trek_ddp *ddp, trek_var *const *inputs,
  * - trek_optimizer_save gives every rank the whole state.
  * - trek_optimizer_load takes a whole state, the same on all ranks, from any number of ranks.
  *
- * Steps have the same bits as without .shard_optimizer. Optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor)
+ * Steps have the same bits as without .shard. Optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor)
  * have each parameter's state on one rank. Without it the function is trek_optimizer_new for the replica's parameters.
  *
  * Errors: ARGUMENT if the ranks' specs differ. STATE with several replicas outside of trek_ranks_run. NULL is returned. */

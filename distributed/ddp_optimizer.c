@@ -119,7 +119,7 @@ static trek_status make(trek_ddp *ddp, int k, void *arg)
 {
     making *m = arg;
     trek_ddp_replica *r = &ddp->replicas[k];
-    bool divides = ddp->opts.shard_optimizer && r->world_size > 1;
+    bool divides = ddp->opts.shard == TREK_SHARD_STATE && r->world_size > 1;
     trek_text text = { 0 };
     trek_status status = trek_ddp_ready(r);
     trek_params *params = status == TREK_OK ? trek_module_params(r->module) : NULL;

@@ -48,9 +48,9 @@ static trek_status check_sharers(const trek_step *s)
 {
     if (s->team->sharers > 1 && s->job.mixed)
         return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_setup: .shard_optimizer: set, with ranks on CPUs and on GPUs; they must be of one kind");
+                         "trainer_setup: .shard: set, with ranks on CPUs and on GPUs; they must be of one kind");
     if (s->team->sharers > 1 && trek_job_has_others(&s->job) && s->team->local_ranks > 1 && !s->team->shared)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard_optimizer: set, with several ranks in each of several "
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: set, with several ranks in each of several "
                                                "processes, which have parameters of their own; give each rank a process");
     return TREK_OK;
 }
@@ -94,7 +94,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     int local_ranks = trek_ranks_world_size(ranks);
     bool sites = opts->averages && opts->sites && opts->comm;
     trek_team_opts of = { .shared = opts->shared && (!opts->averages || (sites && local_ranks > 1)), .sharers = 1,
-                          .bucket_bytes = opts->bucket_bytes, .comm = opts->comm };
+                          .bucket_bytes = opts->bucket_bytes, .budgets = opts->budgets, .comm = opts->comm };
     if (opts->shards && (opts->comm || !of.shared))
         of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
     s->team = team;

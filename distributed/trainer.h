@@ -3,6 +3,7 @@
 #ifndef TREK_DISTRIBUTED_TRAINER_H
 #define TREK_DISTRIBUTED_TRAINER_H
 
+#include "distributed/shard.h"
 #include "graph/amp_opts.h"
 #include "graph/graph.h"
 #include "optim/optimizer.h"
@@ -46,19 +47,32 @@ typedef enum trek_average {
  * can be combined with clipping, loss scaling, balancing and windows, each of which is a pass. Captured steps then run call by
  * call. On a GPU the host waits until the labels are counted. If it is 0 or 1, passes add up, as in PyTorch.
  *
- * shard_optimizer: ranks with their own parameters (GPU ranks, or CPU ranks with .share_params TREK_OFF) keep and update a
- * part of the optimizer's state and of the f32 copies of 16-bit parameters each. That needs 1/N of this memory if all
+ * shard: with TREK_SHARD_STATE ranks with their own parameters (GPU ranks, or CPU ranks with .share_params TREK_OFF) keep and
+ * update a part of the optimizer's state and of the f32 copies of 16-bit parameters each. That needs 1/N of this memory if all
  * processes of the job have one rank, or the job is one process. CPU ranks that share parameters share the state; in several
  * such processes each process has a part.
  * - A step reduce-scatters the gradients, updates, and all-gathers the parameters. The bits are those without it if sums are
  *   in rank order (threads, processes of one machine) and gradients are not clipped by norm. Otherwise results are equal up to
  *   rounding.
+ * - With memory_budget, or on GPUs of different sizes, the parts are in proportion to what is left of each rank's memory.
  * - Checkpoints contain the whole state, for any number of ranks.
  * - For optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor) each parameter belongs to one rank, to which its
  *   gradient is reduced and which broadcasts it. That sends the same number of bytes, and needs 1/N of the memory as far as
  *   the parameters can be divided evenly.
  * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several processes with several ranks that have their
  *   own parameters. With one rank, or one copy of the parameters, it has no effect.
+ *
+ * memory_budget: how many bytes each rank of this process may use for parameters, gradients, the optimizer's state and
+ * activations. Set-up then makes a plan (trek_trainer_plan_text): it measures a forward and backward, if the graph has its loader
+ * and loss before, divides the optimizer's state (shard) in proportion to what is left, and refuses what does not fit.
+ * - A rank for which nothing is left keeps no state, and still computes. A rank with a share of 0 (shares, allow_idle) computes
+ *   nothing, and keeps its part of the state.
+ * - CPU ranks cannot exceed it in a pass or a step: an allocation that would fails with MEMORY. What counts is what their threads
+ *   have in use, the calling thread for rank 0, as far as it comes after set-up has begun. Ranks that share their parameters have
+ *   the sum of their budgets together. With TREK_CACHE=off nothing is counted. On GPUs only the plan is compared with it. Saving
+ *   and loading checkpoints does not count.
+ * - If only some processes of a job set it, the others have the memory that is free.
+ * - Errors: MEMORY, with the numbers, if a rank's budget is too small.
  *
  * grain: each batch is cut into grains of this many samples, and each grain is a pass of its own. Parameters, buffers and the
  * optimizer's state then have the same bits for any ranks, processes, shares and threads on CPUs with the same instruction set;
@@ -84,7 +98,7 @@ typedef enum trek_average {
  * - If fewer processes are left, trek_graph_train_batch or trek_graph_step fails with PEER in all of them.
  * - A communicator of the program's own has ended, too. trek_comm_init returns the one of those that are left.
  * - trek_graph_reduce fails with UNSUPPORTED.
- * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shard_optimizer, shares, plan or
+ * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shard, shares, plan or
  *   speed_hint, with a loader over a stream, and over MPI, which ends with the first process that dies.
  *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
@@ -124,7 +138,9 @@ typedef struct trek_trainer_opts {
     /* By default CPU ranks share one copy of the parameters. With TREK_OFF every rank has its own parameters and optimizer
      * state, and gradients are reduced in buckets, as for GPU ranks always. */
     int share_params;
-    bool shard_optimizer;          /* divides the optimizer's state among the ranks (see above); default false */
+    trek_shard shard;              /* what the ranks divide among themselves (see above); default: nothing */
+    const int64_t *memory_budget;  /* bytes of memory that each rank of this process may use (see above); copied; default NULL */
+    int n_memory_budget;           /* number of `memory_budget`: the number of this process's ranks */
     int64_t bucket_bytes;          /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
     /* Whether gradients are sent in buckets while backward goes on (see above). 1: always, also over shared memory. TREK_OFF:
      * never. Default: only if the communicator makes progress by itself (MPI, Gloo, NCCL). */

@@ -10,7 +10,7 @@
 TREK_BEGIN
 
 /* Sets the graph's optimizer and replaces an earlier one with its state. The parameters move into one flat block of memory. It
- * may be called before or after trek_trainer_setup. If the processes divide the state (.shard_optimizer), all of them must call
+ * may be called before or after trek_trainer_setup. If the processes divide the state (.shard), all of them must call
  * it with the same values. */
 TREK_API trek_status trek_graph_set_optimizer(trek_graph *graph, trek_optimizer_spec spec);
 /* Sets the schedule of the learning rate: step k, counted from 0, uses trek_schedule_lr(schedule, k). The other groups of

@@ -303,10 +303,22 @@ trek_status trek_device_update_numbers(trek_optimizer *optimizer, const trek_ste
     return status;
 }
 
+/* Measures the gradients of all sharers. */
+static trek_status measure_whole(const trek_optimizer *optimizer)
+{
+    const trek_arena *arena = optimizer->arena;
+    trek_update_span spans[TREK_DTYPE_COUNT];
+    for (int p = 0; p < arena->n_parts; p++)
+        spans[p] = (trek_update_span){ arena->parts[p].grads->data, arena->parts[p].count, arena->parts[p].wide };
+    return arena->backend->update_norm(arena->device, &optimizer->device_update->at, spans, arena->n_parts);
+}
+
 /* Measures this rank's own gradients; with sharers, join_norm then combines the results of all. */
 static trek_status measure(const trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     const trek_arena *arena = optimizer->arena;
+    if (opts->whole)
+        return measure_whole(optimizer);
     trek_update_span few[TREK_DTYPE_COUNT];
     trek_update_span *spans = arena->cuts ? trek_calloc((size_t)arena->n_cuts + 1, sizeof *spans) : few;
     int n = 0;

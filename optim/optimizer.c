@@ -506,7 +506,7 @@ static trek_status check_alone(const trek_optimizer *optimizer, bool joined)
         return TREK_OK;
     return trek_fail(
         TREK_ERR_STATE,
-        "optimizer: its state is divided among %d ranks (.shard_optimizer), which step together; call trek_graph_step",
+        "optimizer: its state is divided among %d ranks (.shard), which step together; call trek_graph_step",
         optimizer->arena->sharers);
 }
 
@@ -530,7 +530,7 @@ static trek_status step(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     trek_arena *arena = optimizer->arena;
     bool together = steps_together(optimizer);
-    if (check_alone(optimizer, together || opts->join_norm) != TREK_OK)
+    if (check_alone(optimizer, together || opts->join_norm || opts->whole) != TREK_OK)
         return TREK_ERR_STATE;
     trek_arena_mark_used(arena);
     trek_status status = trek_optimizer_prepare(optimizer);

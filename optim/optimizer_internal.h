@@ -189,7 +189,8 @@ typedef struct trek_step_opts {
                                   * if one is inf or NaN; may be NULL */
     bool adapt;                  /* the scaler's update belongs to the step */
     bool zero_grad;              /* includes trek_arena_zero_grads in the same pass; not allowed with a shared arena */
-    trek_join_norm_fn join_norm; /* required with sharers */
+    bool whole;                  /* every sharer has the gradients of all: it measures them by itself */
+    trek_join_norm_fn join_norm; /* required with sharers, unless `whole` is set */
     void *arg;                   /* passed to it */
 } trek_step_opts;
 static inline double trek_step_factor(const trek_step_opts *opts) { return opts->factor > 0 ? opts->factor : 1; }

@@ -95,7 +95,7 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
         status = trek_arena_refresh_masters(optimizer->arena);
     if (status == TREK_OK && arena->cuts && !optimizer->gathered)
         status = trek_fail(TREK_ERR_STATE,
-                           "optimizer: its state is divided among %d ranks (.shard_optimizer); trek_checkpoint_save and "
+                           "optimizer: its state is divided among %d ranks (.shard); trek_checkpoint_save and "
                            "trek_trainer_setup, which all of them call, collect it",
                            arena->sharers);
     if (status != TREK_OK)

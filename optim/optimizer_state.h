@@ -59,7 +59,7 @@ TREK_API trek_state *trek_optimizer_save(trek_optimizer *optimizer);
  * rates are not saved: make the optimizer with the same options and groups.
  *
  * Ranks: the optimizer of a graph (trek_graph_optimizer) loads it on all ranks of the process, each its part if it has only a
- * part (.shard_optimizer). In a job of several processes the call is collective: all processes call it with the same state, each
+ * part (.shard). In a job of several processes the call is collective: all processes call it with the same state, each
  * with its own copy. All of them load it or none does.
  *
  * Errors: FORMAT, with a message that names the entry, if an entry belongs to no parameter or has another shape, if the state of

@@ -7,6 +7,7 @@
 
 #include "tensor/binned.h"
 #include "tensor/device_paths.h"
+#include "tensor/digest_lanes.h"
 #include "tensor/memory.h"
 #include "tensor/op.h"
 #include "tensor/update.h"
@@ -14,7 +15,7 @@
 TREK_BEGIN
 
 /* The version and the size of the table below and of that in device_comm.h. The size depends on the number of ops. */
-#define TREK_BACKEND_ABI (17 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (18 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work that is done in order. Every thread has its own compute stream on each device that it uses; NULL stands for it
  * wherever a stream is an argument. */
@@ -112,17 +113,21 @@ typedef struct trek_backend {
     void (*sum_arrays)(trek_dtype dtype, void *to, const void *const *from, int n, int64_t count);
     void (*scale)(trek_dtype dtype, void *data, int64_t count, double factor);
     void (*clamp_abs)(trek_dtype dtype, void *data, int64_t count, double limit);
-    /* Sums that do not depend on the order of their terms (tensor/binned.h). Only the CPU has them. `first` and `blocks`
-     * say which blocks are meant; `data` is the address of element 0. None of them fails. */
+    /* Sums that do not depend on the order of their terms (tensor/binned.h), in the backend's memory. `first` and `blocks`
+     * say which blocks are meant; `data` is the address of element 0. None of them fails on the CPU. On a device they put
+     * work on the calling thread's stream on the device of its rank; a failure is the thread's error. */
     /* Adds numbers, and replaces them by 0 if `zero` is set. */
     void (*binned_add)(const trek_binned *to, void *data, int64_t first, int64_t blocks, bool zero);
-    /* Adds n other sums of the same size. */
+    /* Adds n other sums of the same size. Only the CPU has it: sums of devices are added by collectives. */
     void (*binned_merge)(const trek_binned *to, const trek_binned *const *from, int n, int64_t first, int64_t blocks);
     /* Raises the bins of all blocks to at least these, so that digits of sums with equal bins can be added. The digits of
      * blocks that were empty become 0. */
     void (*binned_raise)(const trek_binned *sum, const int32_t *bins);
     /* Writes the sums, multiplied by a factor. */
     void (*binned_read)(const trek_binned *sum, double factor, void *data, int64_t first, int64_t blocks);
+    /* Adds the digests of n spans, at most TREK_DIGEST_SPANS, to a digest in the device's memory. The work is put on the
+     * calling thread's stream of the device. NULL on the CPU, where nothing has to be brought to the host. */
+    trek_status (*digest)(trek_device device, const trek_digest_span *spans, int n, trek_digest *digest);
 
     /* An optimizer step without the host (tensor/update.h). Each call puts its work on the calling thread's stream of
      * the device and returns; arguments that are not in backend memory may be reused then. The order is: numbers,

@@ -190,34 +190,41 @@ static int64_t window_places(int64_t size, int64_t kernel, int64_t stride, int64
     return room < 0 ? 0 : room / stride + 1;
 }
 
+/* Says why the sizes of x and weight are refused. */
+static trek_status refuse_conv(const trek_op_call *call, const int64_t *x, const int64_t *weight)
+{
+    const int64_t *a = call->attrs.i;
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    trek_shape_format(trek_shape_make(x, 4), first, sizeof first);
+    trek_shape_format(trek_shape_make(weight, 4), second, sizeof second);
+    if (x[1] % a[6] || x[1] / a[6] != weight[1])
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input and weight: channels of %s and %s differ (groups %lld)", first, second,
+                            (long long)a[6]);
+    if (weight[0] % a[6])
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight: output channels of %s; must be a multiple of groups, %lld", second,
+                            (long long)a[6]);
+    if (weight[2] < 1 || weight[3] < 1)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight: %s; the kernel must not be empty", second);
+    return trek_op_fail(call, TREK_ERR_SHAPE,
+                        "weight: the kernel of %s does not fit the padded input %s (padding [%lld, %lld])", second, first,
+                        (long long)a[2], (long long)a[3]);
+}
+
 /* Checks sizes of x and weight with the attributes and writes the sizes of the result. */
 static trek_status conv_sizes(const trek_op_call *call, const int64_t *x, const int64_t *weight, int64_t *y)
 {
     const int64_t *a = call->attrs.i;
-    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
-    TRY(check_window(call, a, a + 2, a + 4));
     int64_t groups = a[6];
-    trek_shape_format(trek_shape_make(x, 4), first, sizeof first);
-    trek_shape_format(trek_shape_make(weight, 4), second, sizeof second);
+    TRY(check_window(call, a, a + 2, a + 4));
     if (groups < 1)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "groups: %lld; must be positive", (long long)groups);
-    if (x[1] % groups || x[1] / groups != weight[1])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "input and weight: channels of %s and %s differ (groups %lld)", first, second,
-                            (long long)groups);
-    if (weight[0] % groups)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "weight: output channels of %s; must be a multiple of groups, %lld", second,
-                            (long long)groups);
-    if (weight[2] < 1 || weight[3] < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE, "weight: %s; the kernel must not be empty", second);
+    if (x[1] % groups || x[1] / groups != weight[1] || weight[0] % groups || weight[2] < 1 || weight[3] < 1)
+        return refuse_conv(call, x, weight);
     y[0] = x[0];
     y[1] = weight[0];
     y[2] = window_places(x[2], weight[2], a[0], a[2], a[4]);
     y[3] = window_places(x[3], weight[3], a[1], a[3], a[5]);
-    if (y[2] < 1 || y[3] < 1)
-        return trek_op_fail(call, TREK_ERR_SHAPE,
-                            "weight: the kernel of %s does not fit the padded input %s (padding [%lld, %lld])", second, first,
-                            (long long)a[2], (long long)a[3]);
-    return TREK_OK;
+    return y[2] < 1 || y[3] < 1 ? refuse_conv(call, x, weight) : TREK_OK;
 }
 
 trek_status trek_infer_conv2d(trek_op_call *call);

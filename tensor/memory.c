@@ -6,6 +6,7 @@
  * stack, which the owner empties when a class has run out. A thread that ends releases what it does not use; the next
  * new thread takes over the rest of its cache. TREK_CACHE=off gives every block its own allocation, for leak checkers
  * and for tests in which allocations fail. */
+#include "tensor/memory_account.h"
 #include "tensor/memory_internal.h"
 
 #include <pthread.h>
@@ -35,7 +36,16 @@ typedef struct cache {
     char *cut, *cut_end;            /* rest of the newest slab */
     struct cache *next_all;         /* never unlinked */
     struct cache *next_orphan;
+    trek_memory_account *account;   /* which the thread has joined; NULL: none */
+    bool works;                     /* it is held to the account's limit now */
 } cache;
+
+struct trek_memory_account {
+    atomic_llong baseline;          /* what the members had in use at the beginning, less what counts as held */
+    atomic_llong limit, peak;       /* limit 0: none */
+    int n;
+    _Atomic(cache *) members[];     /* [n] NULL: nobody */
+};
 
 _Thread_local trek_block_cache *trek_block_cache_here;
 static inline cache *mine(void) { return (cache *)(void *)trek_block_cache_here; }
@@ -150,6 +160,93 @@ static long long in_use(const cache *c)
     return atomic_load(&c->fast.allocated) - freed_elsewhere;
 }
 
+/* --- accounts of threads ------------------------------------------------------ */
+
+int64_t trek_memory_account_used(const trek_memory_account *account)
+{
+    long long bytes = -atomic_load_explicit(&account->baseline, memory_order_relaxed);
+    for (int k = 0; k < account->n; k++) {
+        const cache *c = atomic_load_explicit(&account->members[k], memory_order_relaxed);
+        bytes += c ? in_use(c) : 0;
+    }
+    return bytes;
+}
+
+/* Returns whether the calling thread may have so many bytes more, and counts them in the peak. */
+static bool takes(trek_memory_account *account, size_t size)
+{
+    long long now = trek_memory_account_used(account) + (long long)size, limit = atomic_load(&account->limit);
+    if (limit > 0 && now > limit)
+        return false;
+    long long peak = atomic_load_explicit(&account->peak, memory_order_relaxed);
+    while (now > peak && !atomic_compare_exchange_weak(&account->peak, &peak, now))
+        ;
+    return true;
+}
+
+static void *fail_budget(const trek_memory_account *account, size_t bytes)
+{
+    trek_fail(TREK_ERR_MEMORY, "out of memory: %zu bytes were asked for, %lld are in use; the budget is %lld", bytes,
+              (long long)trek_memory_account_used(account), (long long)atomic_load(&account->limit));
+    return NULL;
+}
+
+trek_memory_account *trek_memory_account_new(int n)
+{
+    size_t bytes = sizeof(trek_memory_account) + (size_t)n * sizeof(_Atomic(cache *));
+    trek_memory_account *account = trek_alloc(bytes);
+    if (!account)
+        return NULL;
+    memset(account, 0, bytes);
+    account->n = n;
+    return account;
+}
+
+void trek_memory_account_free(trek_memory_account **account)
+{
+    if (mine() && mine()->account == *account)
+        mine()->account = NULL;
+    trek_free(*account);
+    *account = NULL;
+}
+
+void trek_memory_account_leave(void)
+{
+    cache *c = mine();
+    for (int k = 0; c && c->account && k < c->account->n; k++)
+        if (atomic_load(&c->account->members[k]) == c)
+            atomic_store(&c->account->members[k], NULL);
+    if (c)
+        c->account = NULL;
+}
+
+bool trek_memory_account_work(bool works)
+{
+    cache *c = mine();
+    bool before = c && c->works;
+    if (c)
+        c->works = works;
+    return before;
+}
+
+void trek_memory_account_begin(trek_memory_account *account, int64_t held)
+{
+    atomic_store(&account->baseline, 0);
+    atomic_store(&account->baseline, trek_memory_account_used(account) - held);
+    atomic_store(&account->peak, held);
+}
+
+void trek_memory_account_limit(trek_memory_account *account, int64_t bytes) { atomic_store(&account->limit, bytes); }
+
+int64_t trek_memory_account_peak(const trek_memory_account *account) { return atomic_load(&account->peak); }
+
+void trek_memory_account_reset_peak(trek_memory_account *account)
+{
+    atomic_store(&account->peak, trek_memory_account_used(account));
+}
+
+/* --- slabs and blocks --------------------------------------------------------- */
+
 /* Releases the slabs of a cache of which nothing is in use. */
 static void release_slabs(cache *c)
 {
@@ -203,6 +300,7 @@ static void release_cache(cache *c)
 static void orphan_cache(void)
 {
     cache *c = mine();
+    trek_memory_account_leave();
     release_cache(c);
     pthread_mutex_lock(&caches_lock);
     c->next_orphan = orphans;
@@ -239,6 +337,24 @@ static cache *take_cache(void)
     set_mine(c);
     trek_thread_at_end(TREK_THREAD_CACHE, orphan_cache);
     return c;
+}
+
+bool trek_memory_account_counts(void)
+{
+    pthread_once(&cache_once, set_up_caches);
+    return caching;
+}
+
+trek_status trek_memory_account_join(trek_memory_account *account, int k)
+{
+    trek_memory_account_leave();
+    cache *c = trek_block_cache_here ? mine() : take_cache();
+    if (!c)
+        return fail_memory(sizeof *c);
+    c->account = account;
+    c->works = true;
+    atomic_store(&account->members[k], c);
+    return TREK_OK;
 }
 
 static inline int class_of(size_t bytes, size_t *size)
@@ -332,6 +448,8 @@ void *trek_block_alloc(size_t bytes)
     size_t size;
     int size_class = class_of(bytes, &size);
     trek_block_cache *c = trek_block_cache_here;
+    if (c && mine()->account && mine()->works && !takes(mine()->account, size))
+        return fail_budget(mine()->account, bytes);
     block *b = c ? c->free[size_class] : NULL;
     if (!b)
         return allocate_slow(bytes, size, size_class);

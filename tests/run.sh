@@ -194,6 +194,14 @@ tests() {
     count "$1 passed, $2 failed, $3 skipped"
 }
 
+# in_order NAME TEST...: puts into `names` these tests of $work/NAME: those that take long first, those that run alone last. Meson
+# keeps to its own order only if it is given no names.
+in_order() {
+    mapfile -t names < <(python3 -c 'import json, sys
+place = {test["name"]: -test["priority"] for test in json.load(open(sys.argv[1]))}
+print("\n".join(sorted(sys.argv[2:], key=place.__getitem__)))' "$work/$1/meson-info/intro-tests.json" "${@:2}")
+}
+
 # selected NAME [--suite S]... [--no-suite S]...: puts into `names` what the gate runs of these tests of $work/NAME beside the plain
 # run of all that need no GPU: what lately changed affects, and a quarter of the rest, but no more than the part $most of them. At
 # night all of them.
@@ -380,7 +388,8 @@ stage_plain() {
     mapfile -t all < <(python3 tests/affected.py "$work/plain" --all "${less[@]}" "${not_waiting[@]}")
     selected plain --suite examples && all+=("${names[@]}") &&
         selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
-    TREK_TEST_LONG=1 tests plain suites "${all[@]}" "${names[@]}" # tests that draw at random draw more often
+    in_order plain "${all[@]}" "${names[@]}"
+    TREK_TEST_LONG=1 tests plain suites "${names[@]}" # tests that draw at random draw more often
     pages_compiled=1
 }
 

@@ -4,21 +4,9 @@
 
 #include <string.h>
 
-enum { LANES = 8, STRIPE = LANES * 8 };
+enum { LANES = TREK_DIGEST_LANES, STRIPE = LANES * 8 };
 
-static const uint64_t keys[LANES] = { 0xbe4ba423396cfeb8u, 0x1cad21f72c81017cu, 0xdb979083e96dd4deu, 0x1f67b3b7a4a44072u,
-                                      0x78e5c0cc4ee679cbu, 0x2172ffcc7dd05a82u, 0x8e2443f7744608b8u, 0x4c263a81e69035e0u };
-
-#define M 0x9e3779b97f4a7c15u
-#define P 0xd6e8feb86659fd93u
-#define Q 0xa0761d6478bd642fu
-
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
+static const uint64_t keys[LANES] = TREK_DIGEST_KEYS;
 
 /* The words of all stripes, in a loop that compilers turn into vectors. */
 static void add_stripes(uint64_t *lanes, const unsigned char *bytes, size_t n, uint64_t salt)
@@ -32,9 +20,8 @@ static void add_stripes(uint64_t *lanes, const unsigned char *bytes, size_t n, u
         uint64_t words[LANES];
         memcpy(words, bytes, STRIPE);
         for (int j = 0; j < LANES; j++) {
-            uint64_t x = words[j] ^ key[j];
-            sum[j] += (uint64_t)(uint32_t)x * (uint32_t)(x >> 32) + words[j ^ 1];
-            key[j] += M;
+            sum[j] += trek_digest_word(words[j], key[j]) + words[j ^ 1];
+            key[j] += TREK_DIGEST_M;
         }
     }
     for (int j = 0; j < LANES; j++)
@@ -43,20 +30,16 @@ static void add_stripes(uint64_t *lanes, const unsigned char *bytes, size_t n, u
 
 static void add_block(trek_digest *digest, uint64_t key, const unsigned char *bytes, size_t size)
 {
-    uint64_t lanes[LANES] = { 0 }, h = key * P + size, g = key * Q + ~(uint64_t)size;
+    uint64_t lanes[LANES] = { 0 };
     unsigned char last[STRIPE] = { 0 };
     size_t whole = size / STRIPE, rest = size % STRIPE;
     add_stripes(lanes, bytes, whole, 0);
     if (rest > 0) {
         memcpy(last, bytes + size - rest, rest);
-        add_stripes(lanes, last, 1, whole * M);
+        add_stripes(lanes, last, 1, whole * TREK_DIGEST_M);
     }
-    for (int j = 0; j < LANES; j++) {
-        h = mix(h ^ lanes[j]);
-        g = mix(g ^ lanes[LANES - 1 - j]);
-    }
-    digest->half[0] += h;
-    digest->half[1] += g;
+    digest->half[0] += trek_digest_half(lanes, 0, key, size);
+    digest->half[1] += trek_digest_half(lanes, 1, key, size);
 }
 
 void trek_digest_add(trek_digest *digest, uint64_t key, const void *bytes, size_t size)

@@ -20,11 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TREK_DIGEST_BLOCK 1024
-
-typedef struct trek_digest {
-    uint64_t half[2];
-} trek_digest;
+#include "tensor/digest_lanes.h"
 
 /* Adds blocks of memory. The first has that key, the next ones follow it. */
 void trek_digest_add(trek_digest *digest, uint64_t key, const void *bytes, size_t size);

@@ -33,6 +33,38 @@ trek_digest trek_digests_samples(const trek_batch *grain)
     return digest;
 }
 
+/* --- on GPUs --- */
+
+/* Spans that a device adds to a digest in its memory. */
+typedef struct span_list {
+    const trek_backend *backend;
+    trek_device device;
+    trek_digest *result;
+    trek_digest_span span[TREK_DIGEST_SPANS];
+    int n;
+} span_list;
+
+static trek_status flush(span_list *list)
+{
+    trek_status status = list->n > 0 ? list->backend->digest(list->device, list->span, list->n, list->result) : TREK_OK;
+    list->n = 0;
+    return status;
+}
+
+static trek_status add_span(span_list *list, trek_digest_span span)
+{
+    trek_status status = list->n == TREK_DIGEST_SPANS ? flush(list) : TREK_OK;
+    list->span[list->n++] = span;
+    return status;
+}
+
+static span_list spans_for(const trek_backend *backend, trek_device device, trek_tensor *result, int number)
+{
+    return (span_list){ .backend = backend, .device = device, .result = (trek_digest *)(void *)result->data + number };
+}
+
+/* --- gradients --- */
+
 /* Adds a block of gradients, at most TREK_DIGEST_BLOCK bytes. -0 counts as 0: which of them a gradient without any term is
  * depends on what the rank has run before. */
 static void add_block(trek_digest *digest, uint64_t key, const void *gradients, int64_t count, trek_dtype dtype)
@@ -61,19 +93,67 @@ static void add_segment(trek_digest *digest, const trek_arena *arena, const trek
                   last - at < most ? last - at : most, part->wide);
 }
 
+/* The same on a GPU. */
+static trek_status add_segment_span(span_list *list, const trek_arena *arena, const trek_arena_segment *segment, int64_t begin,
+                                    int64_t end)
+{
+    const trek_arena_part *part = &arena->parts[segment->part];
+    int64_t size = (int64_t)trek_dtype_size(part->wide), last = segment->offset + segment->count;
+    int64_t first = segment->offset > begin ? segment->offset : begin;
+    last = last < end ? last : end;
+    if (first >= last)
+        return TREK_OK;
+    return add_span(list,
+                    (trek_digest_span){ part->grads->data + first * size, (last - first) * size,
+                                        KEY(segment->index) + (uint64_t)((first - segment->offset) * size / TREK_DIGEST_BLOCK),
+                                        (int)size });
+}
+
+static trek_digest gradients_on_device(const trek_arena *arena)
+{
+    trek_digest digest = { { 0, 0 } };
+    trek_tensor *result = trek_tensor_zeros(trek_dims(2), TREK_I64, arena->device);
+    trek_status status = result ? TREK_OK : trek_error_status();
+    span_list list = { .n = 0 };
+    if (status == TREK_OK)
+        list = spans_for(arena->backend, arena->device, result, 0);
+    for (int k = 0; k < arena->n_segments && status == TREK_OK; k++)
+        status = add_segment_span(&list, arena, &arena->segments[k], 0, INT64_MAX);
+    if (status == TREK_OK)
+        status = flush(&list);
+    if (status == TREK_OK)
+        arena->backend->copy_bytes(&digest, trek_cpu(0), result->data, arena->device, sizeof digest, NULL);
+    trek_tensor_release(result);
+    return digest;
+}
+
 trek_digest trek_digests_gradients(const trek_arena *arena)
 {
     trek_digest digest = { { 0, 0 } };
     int64_t start = trek_trace_enter("digest");
-    for (int k = 0; k < arena->n_segments; k++)
-        add_segment(&digest, arena, &arena->segments[k], 0, INT64_MAX);
+    if (!arena->backend->host_accessible)
+        digest = gradients_on_device(arena);
+    else
+        for (int k = 0; k < arena->n_segments; k++)
+            add_segment(&digest, arena, &arena->segments[k], 0, INT64_MAX);
     trek_trace_end("digest", start, 0);
     return digest;
 }
 
 void trek_digests_read(trek_step *s, int rank, int part, int64_t begin, int64_t end)
 {
-    const trek_arena *arena = s->team->replicas[0].arena;
+    const trek_digests *d = s->grains->digests;
+    const trek_arena *arena = s->team->replicas[d->on_device ? rank : 0].arena;
+    if (d->on_device) {
+        span_list list = spans_for(arena->backend, arena->device, d->on_device[rank], 0);
+        trek_status status = TREK_OK;
+        for (int k = 0; k < arena->n_segments && status == TREK_OK; k++)
+            if (arena->segments[k].part == part)
+                status = add_segment_span(&list, arena, &arena->segments[k], begin, end);
+        if (status == TREK_OK)
+            flush(&list);
+        return;
+    }
     for (int k = 0; k < arena->n_segments; k++)
         if (arena->segments[k].part == part)
             add_segment(&s->grains->digests->gradients[rank], arena, &arena->segments[k], begin, end);
@@ -88,6 +168,10 @@ void trek_digests_reset(trek_step *s)
         return;
     memset(d->gradients, 0, (size_t)s->team->local_ranks * sizeof *d->gradients);
     memset(d->parameters, 0, (size_t)s->team->local_ranks * sizeof *d->parameters);
+    for (int r = 0; r < s->team->local_ranks && d->on_device; r++) {
+        trek_op_call fill = { .op = &trek_ops[TREK_OP_fill], .n_outputs = 1, .outputs = { d->on_device[r] } };
+        trek_op_run(&fill);
+    }
     d->samples = (trek_digest){ { 0, 0 } };
     d->loss = d->weight = 0;
     trek_text_clear(&d->grains);
@@ -118,23 +202,47 @@ void trek_digests_add(trek_digests *d, const trek_grain_record *record)
     add_loss(&d->grains, record->loss, record->weight);
 }
 
+/* Brings both digests of a rank to the host. */
+static trek_status fetch(trek_digests *d, int rank, const trek_arena *arena)
+{
+    trek_digest both[2];
+    trek_status status = arena->backend->copy_bytes(both, trek_cpu(0), d->on_device[rank]->data, arena->device, sizeof both,
+                                                    NULL);
+    if (status == TREK_OK) {
+        d->gradients[rank] = both[0];
+        d->parameters[rank] = both[1];
+    }
+    return status;
+}
+
 /* Digests a rank's slice of the parameters and buffers. */
 static trek_status digest_values(int rank, void *arg)
 {
     trek_step *s = arg;
-    const trek_replica *model = s->team->replicas[0].model;
-    trek_digest *digest = &s->grains->digests->parameters[rank];
+    trek_digests *d = s->grains->digests;
+    const rank_replica *own = &s->team->replicas[d->on_device ? rank : 0];
+    const trek_replica *model = own->model;
+    trek_digest *digest = &d->parameters[rank];
+    trek_status status = TREK_OK;
+    span_list list = { .n = 0 };
+    if (d->on_device)
+        list = spans_for(own->arena->backend, own->arena->device, d->on_device[rank], 1);
     for (int k = 0; k < model->n_params + model->n_buffers; k++) {
         const trek_tensor *x = k < model->n_params ? model->params[k]->data : model->buffers[k - model->n_params]->data;
         size_t bytes = (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype), ranks = (size_t)s->team->local_ranks;
         size_t blocks = (bytes + TREK_DIGEST_BLOCK - 1) / TREK_DIGEST_BLOCK;
         size_t begin = blocks * (size_t)rank / ranks, end = blocks * ((size_t)rank + 1) / ranks;
         size_t last = end * TREK_DIGEST_BLOCK < bytes ? end * TREK_DIGEST_BLOCK : bytes;
-        if (begin < end)
-            trek_digest_add(digest, KEY(k) + begin, (const char *)x->data + begin * TREK_DIGEST_BLOCK,
-                            last - begin * TREK_DIGEST_BLOCK);
+        const char *from = (const char *)x->data + begin * TREK_DIGEST_BLOCK;
+        size_t size = last - begin * TREK_DIGEST_BLOCK;
+        if (begin < end && d->on_device && status == TREK_OK)
+            status = add_span(&list, (trek_digest_span){ from, (int64_t)size, KEY(k) + begin, 0 });
+        else if (begin < end)
+            trek_digest_add(digest, KEY(k) + begin, from, size);
     }
-    return TREK_OK;
+    if (status == TREK_OK)
+        status = flush(&list);
+    return status == TREK_OK && d->on_device ? fetch(d, rank, own->arena) : status;
 }
 
 /* --- the file --- */
@@ -249,6 +357,15 @@ int trek_grains_replayed_ranks(const trek_step *s)
 
 /* --- beginning and end --- */
 
+static trek_status make_on_device(const trek_step *s, trek_digests *d)
+{
+    d->on_device = trek_calloc((size_t)s->team->local_ranks, sizeof *d->on_device);
+    for (int r = 0; r < s->team->local_ranks && d->on_device; r++)
+        if (!(d->on_device[r] = trek_tensor_zeros(trek_dims(4), TREK_I64, s->team->replicas[r].arena->device)))
+            return trek_error_status();
+    return d->on_device ? TREK_OK : TREK_ERR_MEMORY;
+}
+
 trek_status trek_digests_make(trek_step *s, const char *path)
 {
     trek_digests *d = s->grains->digests = trek_calloc(1, sizeof *d);
@@ -261,7 +378,9 @@ trek_status trek_digests_make(trek_step *s, const char *path)
     d->of_grains = path || d->replay;
     d->gradients = trek_calloc((size_t)s->team->local_ranks, sizeof *d->gradients);
     d->parameters = trek_calloc((size_t)s->team->local_ranks, sizeof *d->parameters);
-    return d->gradients && d->parameters && (!path || d->path || d->replay) ? TREK_OK : TREK_ERR_MEMORY;
+    if (!d->gradients || !d->parameters || (path && !d->path && !d->replay))
+        return TREK_ERR_MEMORY;
+    return s->team->on_host ? TREK_OK : make_on_device(s, d);
 }
 
 void trek_digests_free(trek_step *s)
@@ -271,6 +390,9 @@ void trek_digests_free(trek_step *s)
         return;
     if (d->file >= 0)
         close(d->file);
+    for (int r = 0; r < s->team->local_ranks && d->on_device; r++)
+        trek_tensor_release(d->on_device[r]);
+    trek_free(d->on_device);
     trek_replay_free(&d->replay);
     trek_text_clear(&d->grains);
     trek_free(d->path);

@@ -20,6 +20,7 @@ typedef struct trek_digests {
     /* of the step that is under way */
     trek_digest samples;
     trek_digest *gradients, *parameters; /* [local_ranks] what each rank has added up */
+    trek_tensor **on_device; /* [local_ranks] both of a rank on a GPU, where they are added up; NULL on the host */
     double loss, weight;
     trek_text grains;        /* lines of the file */
 } trek_digests;
@@ -31,11 +32,13 @@ void trek_digests_free(trek_step *s);
 void trek_digests_reset(trek_step *s);
 /* Notes which samples a grain has: for its record. */
 trek_digest trek_digests_samples(const struct trek_batch *grain);
-/* Returns the digest of the gradients of a rank's arena, which are those of one grain. */
+/* Returns the digest of the gradients of a rank's arena, which are those of one grain. On a GPU it waits for them, and may set an
+ * error. */
 trek_digest trek_digests_gradients(const trek_arena *arena);
 /* Adds what is known of a grain. Called in the order of grains. */
 void trek_digests_add(trek_digests *digests, const trek_grain_record *record);
-/* Adds gradients that a rank has just read from the sums: elements [begin, end) of a part of the arena. */
+/* Adds gradients that a rank has just read from the sums: elements [begin, end) of a part of the arena. On a GPU it may set an
+ * error. */
 void trek_digests_read(trek_step *s, int rank, int part, int64_t begin, int64_t end);
 /* Gives the digest of a step that is still known. */
 bool trek_digests_find(const trek_step *s, int64_t step, trek_step_digest *digest);

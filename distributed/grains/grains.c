@@ -7,6 +7,7 @@
 
 #include "graph/graph_internal.h"
 #include "nn/module_internal.h"
+#include "distributed/job/rank_devices.h"
 #include "tensor/random_internal.h"
 
 static trek_status refuse(const char *why)
@@ -24,8 +25,10 @@ static bool has_states(const trek_graph *graph)
 
 static trek_status check(const trek_step *s)
 {
-    if (!s->team->on_host || s->job.mixed)
-        return refuse("ranks on GPUs; their gradients cannot be summed in this way yet");
+    if (s->job.mixed)
+        return refuse("ranks on CPUs and on GPUs; they round differently, so who takes which grains would show in the bits");
+    if (!s->team->on_host && trek_ranks_devices_differ(&s->job, 0, s->job.world_size))
+        return refuse("GPUs of different models; they round differently, so who takes which grains would show in the bits");
     if (s->averaging)
         return refuse("averaged parameters; grains are summed to one gradient");
     if (trek_team_meets(s->team))

@@ -30,6 +30,10 @@
 typedef struct trek_grain_sums {
     trek_binned parts[TREK_DTYPE_COUNT];
     trek_tensor *digits[TREK_DTYPE_COUNT][TREK_BINNED_DIGITS]; /* their memory, owned */
+    trek_tensor *bins[TREK_DTYPE_COUNT];
+    bool *has;               /* [segments] while the rank runs grains: which parameters have had gradients in the step */
+    /* On a GPU, if there are other ranks: room for the bins of all ranks, and for a piece of the sums of all (device_sums.c). */
+    trek_tensor *all_bins, *piece[TREK_BINNED_DIGITS];
 } trek_grain_sums;
 
 /* What is known of a grain that was trained, followed by its buffers. */
@@ -113,9 +117,14 @@ trek_grain_record *trek_grains_record(const trek_grains *grains, int64_t k);
 trek_status trek_grains_reserve(trek_grains *grains, int64_t n);
 /* Returns the place of a further one, for which there is room. Ranks may call it at the same time. */
 trek_grain_record *trek_grains_new_record(trek_grains *grains);
-/* Copy the buffers of a replica, which are in host memory, from and to the bytes that follow a record. */
+/* Copy the buffers of a replica from and to the bytes that follow a record. From a GPU this waits for its work. They set an error
+ * if a device fails. */
 void trek_grains_keep_buffers(const trek_grains *grains, const trek_replica *replica, char *to);
 void trek_grains_put_buffers(const trek_grains *grains, const trek_replica *replica, const char *from);
+/* Returns a copy of the buffers of a replica on a GPU, which stays there, or NULL with an error. */
+trek_tensor *trek_grains_copy_buffers(const trek_grains *grains, const trek_replica *replica);
+/* Copies that to the bytes that follow a record. */
+trek_status trek_grains_fetch_buffers(const trek_grains *grains, const trek_tensor *copy, char *to);
 /* Merges the records of all processes: finds the factor of the step, and gives all ranks the merged buffers. It is a
  * collective. In a job that outlives some of its processes (job/survival.h), grains that died with a process are divided among
  * the others first, which compute them by `run` (trek_grains_run). It may be called again until gradients have been read from the
@@ -126,15 +135,25 @@ trek_status trek_grains_merge(trek_step *s, trek_grains_run_fn run);
 /* sums.c */
 trek_status trek_grain_sums_make(trek_step *s);
 void trek_grain_sums_free(trek_step *s);
-/* Empties a rank's sums. */
+/* Empties a rank's sums. On a GPU it may set an error. */
 void trek_grain_sums_clear(trek_grain_sums *sums);
+/* Called before and after a rank runs grains. In between no parameter has a gradient when a backward begins: products that add to
+ * gradients may have other bits than products that replace them, and which grains a rank has run before must not show. */
+void trek_grain_sums_open(trek_grain_sums *sums, const trek_arena *arena);
+void trek_grain_sums_close(trek_grain_sums *sums, const trek_arena *arena);
 /* Sets the gradients of a rank's arena to zero, without adding them. */
-void trek_grain_sums_drop(const trek_arena *arena);
-/* Adds the gradients of a rank's arena to its sums, and sets them to zero. */
+void trek_grain_sums_drop(trek_arena *arena);
+/* Adds the gradients of a rank's arena to its sums, and sets them to zero. On a GPU it may set an error, as the one before. */
 void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
 /* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and
  * processes. The sums are of no use afterwards; trek_grains_reset empties them. */
 trek_status trek_grain_sums_read(trek_step *s, int rank);
+/* Makes room for the exchange of a rank's sums. */
+trek_status trek_grain_device_sums_make(trek_step *s, int rank);
+/* Does trek_grain_sums_read's work on a rank's GPU (device_sums.c). */
+trek_status trek_grain_device_sums_read(trek_step *s, int rank);
+/* Returns the rank's slice of the blocks of a part. */
+int64_t trek_grain_sums_slice(const trek_step *s, int rank, int part, int64_t *first);
 /* Sets the numbers in the arenas to zero when they are read from the sums again. Which parameters have gradients stays known. */
 trek_status trek_grains_clear_arenas(trek_step *s);
 

@@ -41,16 +41,18 @@ int64_t trek_grain_ranges_left(const trek_grain_ranges *g)
     return left;
 }
 
-/* Returns the process whose range would last longest, or -1 if all are empty. */
-static int richest(const trek_grain_ranges *g)
+static double speed_of(const trek_grain_ranges *g, int process) { return g->speed[process] > 0 ? g->speed[process] : 1e-9; }
+
+/* Returns the process whose range would last longest, other than `except`, or -1 if all are empty. */
+static int richest(const trek_grain_ranges *g, int except)
 {
     double longest = 0;
     int found = -1;
     uint64_t word;
     for (int p = 0; p < g->processes; p++) {
         grain_range r = read(g, p, &word);
-        double lasts = (double)(r.end - r.first) / (g->speed[p] > 0 ? g->speed[p] : 1e-9);
-        if (r.first < r.end && lasts > longest) {
+        double lasts = (double)(r.end - r.first) / speed_of(g, p);
+        if (p != except && r.first < r.end && lasts > longest) {
             longest = lasts;
             found = p;
         }
@@ -68,11 +70,26 @@ int64_t trek_grain_ranges_take(const trek_grain_ranges *g)
                 return own.first;
             continue;
         }
-        int other = richest(g);
+        int other = richest(g, g->process);
         if (other < 0)
             return -1;
         grain_range of = read(g, other, &word);
         if (of.first < of.end && change(g, other, word, (grain_range){ of.serial, of.first, of.end - 1 }))
             return of.end - 1;
     }
+}
+
+/* Before the rank comes again, each other one of its process takes a grain. */
+int64_t trek_grain_ranges_expect(const trek_grain_ranges *g, int ranks)
+{
+    uint64_t word;
+    grain_range own = read(g, g->process, &word);
+    int64_t left = own.end - own.first;
+    int other = left < ranks ? richest(g, g->process) : -1;
+    if (other < 0)
+        return -1;
+    grain_range of = read(g, other, &word);
+    int64_t number = of.end - ranks + left;
+    double meanwhile = speed_of(g, other) * ranks / speed_of(g, g->process); /* grains of the other process */
+    return (double)(number - of.first) >= 1 + meanwhile ? number : -1;
 }

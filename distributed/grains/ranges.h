@@ -27,5 +27,9 @@ typedef struct trek_grain_ranges {
 int64_t trek_grain_ranges_left(const trek_grain_ranges *ranges);
 /* Takes a grain. Returns its number, or -1 if none is left. Ranks may call it at the same time. */
 int64_t trek_grain_ranges_take(const trek_grain_ranges *ranges);
+/* Returns the number of the grain of another process that a rank will probably take next, if it begins to run one now and
+ * its process has `ranks` ranks; -1: it will take one of its own process's range, or that process will be faster. Nothing is
+ * taken. */
+int64_t trek_grain_ranges_expect(const trek_grain_ranges *ranges, int ranks);
 
 #endif

@@ -41,19 +41,52 @@ trek_grain_record *trek_grains_new_record(trek_grains *g)
 
 static size_t bytes_of(const trek_tensor *x) { return (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype); }
 
+/* Copies bytes in the order of the calling thread's work on the device, if one of both is there. */
+static trek_status copy(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes)
+{
+    trek_device_type type = to_device.type != TREK_CPU ? to_device.type : from_device.type;
+    if (type != TREK_CPU)
+        return trek_backends[type]->copy_bytes(to, to_device, from, from_device, bytes, NULL);
+    memcpy(to, from, bytes);
+    return TREK_OK;
+}
+
 void trek_grains_keep_buffers(const trek_grains *g, const trek_replica *replica, char *to)
 {
-    for (int k = 0; k < replica->n_buffers; k++)
-        memcpy(to + g->buffer_at[k], replica->buffers[k]->data->data, bytes_of(replica->buffers[k]->data));
+    for (int k = 0; k < replica->n_buffers; k++) {
+        const trek_tensor *x = replica->buffers[k]->data;
+        copy(to + g->buffer_at[k], trek_cpu(0), x->data, x->device, bytes_of(x));
+    }
 }
 
 void trek_grains_put_buffers(const trek_grains *g, const trek_replica *replica, const char *from)
 {
     for (int k = 0; k < replica->n_buffers; k++) {
         trek_tensor *x = replica->buffers[k]->data;
-        memcpy(x->data, from + g->buffer_at[k], bytes_of(x));
+        copy(x->data, x->device, from + g->buffer_at[k], trek_cpu(0), bytes_of(x));
         trek_tensor_bump(x);
     }
+}
+
+trek_tensor *trek_grains_copy_buffers(const trek_grains *g, const trek_replica *replica)
+{
+    size_t head = g->buffer_at[0];
+    trek_device device = replica->buffers[0]->data->device;
+    trek_tensor *bytes = trek_tensor_make(1, (int64_t[]){ (int64_t)(g->record_bytes - head) }, TREK_U8, device);
+    trek_status status = bytes ? TREK_OK : trek_error_status();
+    for (int k = 0; k < replica->n_buffers && status == TREK_OK; k++) {
+        const trek_tensor *x = replica->buffers[k]->data;
+        status = copy(bytes->data + (g->buffer_at[k] - head), device, x->data, device, bytes_of(x));
+    }
+    if (status == TREK_OK)
+        return bytes;
+    trek_tensor_release(bytes);
+    return NULL;
+}
+
+trek_status trek_grains_fetch_buffers(const trek_grains *g, const trek_tensor *bytes, char *to)
+{
+    return copy(to + g->buffer_at[0], trek_cpu(0), bytes->data, bytes->device, (size_t)bytes->numel);
 }
 
 /* --- merging --- */

@@ -19,11 +19,12 @@ static trek_status make_part(trek_grain_sums *sums, const trek_arena *arena, int
 {
     trek_binned *part = &sums->parts[p];
     *part = (trek_binned){ .dtype = arena->parts[p].wide, .count = arena->parts[p].count };
-    part->bins = trek_calloc((size_t)blocks_of(arena, p), sizeof *part->bins);
-    if (!part->bins)
-        return TREK_ERR_MEMORY;
+    trek_tensor *bins = sums->bins[p] = trek_tensor_zeros(trek_dims(blocks_of(arena, p)), TREK_I32, arena->device);
+    if (!bins)
+        return trek_error_status();
+    part->bins = (int32_t *)(void *)bins->data;
     for (int k = 0; k < trek_binned_digits(part->dtype); k++) {
-        trek_tensor *digits = sums->digits[p][k] = trek_comm_zeros(comm, trek_dims(part->count), TREK_I64, trek_cpu(0));
+        trek_tensor *digits = sums->digits[p][k] = trek_comm_zeros(comm, trek_dims(part->count), TREK_I64, arena->device);
         if (!digits)
             return trek_error_status();
         part->digits[k] = (int64_t *)(void *)digits->data;
@@ -37,12 +38,15 @@ static trek_status make_rank(int rank, void *arg)
     trek_step *s = arg;
     trek_grain_sums *sums = &s->grains->sums[rank];
     const trek_arena *arena = s->team->replicas[rank].arena;
-    trek_status status = TREK_OK;
+    sums->has = trek_calloc((size_t)arena->n_segments + 1, sizeof *sums->has);
+    trek_status status = sums->has ? TREK_OK : TREK_ERR_MEMORY;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
         status = make_part(sums, arena, p, rank == 0 ? s->job.comm : NULL);
     if (status == TREK_OK)
         trek_grain_sums_clear(sums);
-    return status;
+    if (status == TREK_OK && !s->team->on_host)
+        status = trek_grain_device_sums_make(s, rank);
+    return status == TREK_OK ? trek_error_status() : status;
 }
 
 /* Makes room for a piece of the largest part, in which the sums of all processes are formed. */
@@ -69,7 +73,7 @@ trek_status trek_grain_sums_make(trek_step *s)
     if (!s->grains->bins || !s->grains->sums)
         return TREK_ERR_MEMORY;
     trek_status status = trek_ranks_call(s->team->ranks, make_rank, s);
-    return status == TREK_OK && trek_job_has_others(&s->job) ? make_piece(s, arena) : status;
+    return status == TREK_OK && s->team->on_host && trek_job_has_others(&s->job) ? make_piece(s, arena) : status;
 }
 
 void trek_grain_sums_free(trek_step *s)
@@ -77,10 +81,16 @@ void trek_grain_sums_free(trek_step *s)
     trek_grains *g = s->grains;
     for (int r = 0; g->sums && r < s->team->local_ranks; r++)
         for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
-            trek_free(g->sums[r].parts[p].bins);
+            trek_tensor_release(g->sums[r].bins[p]);
             for (int k = 0; k < TREK_BINNED_DIGITS; k++)
                 trek_tensor_release(g->sums[r].digits[p][k]);
         }
+    for (int r = 0; g->sums && r < s->team->local_ranks; r++) {
+        trek_free(g->sums[r].has);
+        trek_tensor_release(g->sums[r].all_bins);
+        for (int k = 0; k < TREK_BINNED_DIGITS; k++)
+            trek_tensor_release(g->sums[r].piece[k]);
+    }
     for (int k = 0; k < TREK_BINNED_DIGITS; k++)
         trek_tensor_release(g->piece[k]);
     trek_free(g->sums);
@@ -91,12 +101,30 @@ void trek_grain_sums_free(trek_step *s)
 
 void trek_grain_sums_clear(trek_grain_sums *sums)
 {
-    for (int p = 0; p < TREK_DTYPE_COUNT; p++)
-        for (int64_t b = 0; sums->parts[p].bins && b < trek_binned_blocks(sums->parts[p].count); b++)
-            sums->parts[p].bins[b] = TREK_BINNED_EMPTY;
+    for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
+        trek_op_call fill = { .op = &trek_ops[TREK_OP_fill], .attrs = { .f = { TREK_BINNED_EMPTY } }, .n_outputs = 1,
+                              .outputs = { sums->bins[p] } };
+        if (sums->bins[p])
+            trek_op_run(&fill);
+    }
 }
 
 /* --- a grain --- */
+
+void trek_grain_sums_open(trek_grain_sums *sums, const trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_leaf *leaf = arena->segments[k].param->leaf;
+        sums->has[k] = leaf->has_grad;
+        leaf->has_grad = false;
+    }
+}
+
+void trek_grain_sums_close(trek_grain_sums *sums, const trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++)
+        arena->segments[k].param->leaf->has_grad |= sums->has[k];
+}
 
 void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
 {
@@ -111,24 +139,27 @@ void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
         if (has && blocks > 0)
             arena->backend->binned_add(&sums->parts[first->part], arena->parts[first->part].grads->data, begin, blocks, true);
     }
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_leaf *leaf = arena->segments[k].param->leaf;
+        sums->has[k] |= leaf->has_grad;
+        leaf->has_grad = false;
+    }
     trek_trace_end("sum grain", start, 0);
 }
 
-void trek_grain_sums_drop(const trek_arena *arena)
+void trek_grain_sums_drop(trek_arena *arena)
 {
     for (int k = 0; k < arena->n_segments; k++) {
-        const trek_arena_segment *segment = &arena->segments[k];
-        const trek_arena_part *part = &arena->parts[segment->part];
-        size_t size = trek_dtype_size(part->wide);
-        if (segment->param->leaf->has_grad)
-            memset(part->grads->data + (size_t)segment->offset * size, 0, (size_t)segment->count * size);
+        trek_leaf *leaf = arena->segments[k].param->leaf;
+        if (leaf->has_grad)
+            trek_arena_zero_segment(arena, k);
+        leaf->has_grad = false;
     }
 }
 
 /* --- the end of a step --- */
 
-/* Returns the rank's slice of the blocks of a part. */
-static int64_t slice_of(const trek_step *s, int rank, int part, int64_t *first)
+int64_t trek_grain_sums_slice(const trek_step *s, int rank, int part, int64_t *first)
 {
     int64_t blocks = blocks_of(s->team->replicas[0].arena, part);
     *first = blocks * rank / s->team->local_ranks;
@@ -142,7 +173,7 @@ static void merge_slice(trek_step *s, int rank)
     const trek_arena *arena = s->team->replicas[0].arena;
     const trek_binned *others[TREK_MAX_RANKS];
     for (int p = 0; p < arena->n_parts && s->team->local_ranks > 1; p++) {
-        int64_t first, blocks = slice_of(s, rank, p, &first);
+        int64_t first, blocks = trek_grain_sums_slice(s, rank, p, &first);
         for (int r = 1; r < s->team->local_ranks; r++)
             others[r - 1] = &s->grains->sums[r].parts[p];
         arena->backend->binned_merge(&s->grains->sums[0].parts[p], others, s->team->local_ranks - 1, first, blocks);
@@ -171,7 +202,7 @@ static void read_blocks(trek_step *s, int rank, int part, const trek_binned *fro
 static void read_slice(trek_step *s, int rank)
 {
     for (int p = 0; p < s->team->replicas[0].arena->n_parts; p++) {
-        int64_t first, blocks = slice_of(s, rank, p, &first);
+        int64_t first, blocks = trek_grain_sums_slice(s, rank, p, &first);
         read_blocks(s, rank, p, &s->grains->sums[0].parts[p], 0, first, blocks);
     }
 }
@@ -252,6 +283,8 @@ trek_status trek_grain_sums_read(trek_step *s, int rank)
 {
     trek_comm *local = trek_ranks_comm(s->team->ranks, rank);
     trek_status status = TREK_OK;
+    if (!s->team->on_host)
+        return trek_grain_device_sums_read(s, rank);
     if (rank == 0)
         s->grains->broken = true;
     merge_slice(s, rank);

@@ -34,7 +34,7 @@ static trek_status read_members(trek_job *job)
         job->mixed |= all[p].kinds != all[0].kinds;
         if (all[p].sharers != all[0].sharers)
             status = trek_fail(TREK_ERR_ARGUMENT,
-                               "trainer_setup: .shard_optimizer: %s in process 0, and %s in process %d; must be the same in all",
+                               "trainer_setup: .shard: %s in process 0, and %s in process %d; must be the same in all",
                                all[0].sharers > 1 ? "set" : "not set", all[p].sharers > 1 ? "set" : "not set", p);
     }
     if (status != TREK_OK)

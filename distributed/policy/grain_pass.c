@@ -24,8 +24,18 @@ static void set_place(const trek_grain_call *c, const trek_batch *grain, int64_t
         trek_rank_here.rng_draw = c->pass->rng_draw;
 }
 
+/* Keeps the buffers that a grain has left. On a GPU nothing waits for the host: all of a pass are fetched when the ranks have
+ * run. */
+static void keep_buffers(const trek_grain_call *c, const rank_replica *own, int64_t number, trek_grain_record *record)
+{
+    if (own->arena->backend->host_accessible)
+        trek_grains_keep_buffers(c->s->grains, own->model, (char *)record);
+    else if (own->model->n_buffers > 0)
+        c->kept[number] = trek_grains_copy_buffers(c->s->grains, own->model);
+}
+
 /* Puts what backward has given where grains are merged. */
-static void add_grain(const trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
+static trek_status add_grain(const trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
 {
     trek_step *s = c->s;
     trek_grains *g = s->grains;
@@ -39,7 +49,7 @@ static void add_grain(const trek_grain_call *c, int rank, int64_t number, const 
     if (c->audited) {
         *c->audited[rank] = gradients;
         trek_grain_sums_drop(own->arena);
-        return;
+        return trek_error_status();
     }
     trek_grain_sums_add(&g->sums[rank], own->arena);
     trek_grain_record *record = trek_grains_new_record(g);
@@ -49,7 +59,8 @@ static void add_grain(const trek_grain_call *c, int rank, int64_t number, const 
                                    .samples = trek_digests_samples(grain),
                                    .gradients = gradients };
     if (c->pass->training)
-        trek_grains_keep_buffers(g, own->model, (char *)record);
+        keep_buffers(c, own, number, record);
+    return trek_error_status();
 }
 
 /* Runs forward, loss and backward. */
@@ -72,9 +83,7 @@ static trek_status train_grain(trek_grain_call *c, int rank, int64_t number, con
     if (status == TREK_OK)
         status = trek_observations_read(own->graph);
     c->recorded[number] = trek_observations_take(own->graph);
-    if (status == TREK_OK && pass->backward)
-        add_grain(c, rank, number, grain);
-    return status;
+    return status == TREK_OK && pass->backward ? add_grain(c, rank, number, grain) : status;
 }
 
 static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
@@ -99,20 +108,43 @@ static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const
     return status;
 }
 
+/* Finds the samples of a grain in the batch. Returns whether the process has read them with its part. */
+static bool find_samples(const trek_grain_call *c, int64_t number, int64_t *first, int64_t *rows)
+{
+    int64_t size = c->s->grains->size, left = c->pass->rows - number * size;
+    const trek_batch *have = c->batch;
+    *first = number * size;
+    *rows = size < left ? size : left;
+    return have && *first >= have->first && *first + *rows <= have->first + have->n;
+}
+
+/* Has the samples of the grain after the present one read meanwhile, if they belong to another process's part. */
+static trek_status expect_next(trek_grain_call *c, int rank)
+{
+    const trek_grain_pass *pass = c->pass;
+    int64_t number = c->coming && pass->loader ? c->coming(c, rank) : -1, first, rows;
+    if (number < 0 || find_samples(c, number, &first, &rows))
+        return TREK_OK;
+    trek_reader *reader = trek_ranks_reader(c->s, rank, pass->loader);
+    return reader ? trek_reader_expect_rows(reader, pass->epoch, pass->batch, first, rows) : trek_error_status();
+}
+
 /* Runs a grain with the samples that the process has, or reads them. */
 static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
 {
     const trek_grain_pass *pass = c->pass;
-    int64_t size = c->s->grains->size, first = number * size, rows = size < pass->rows - first ? size : pass->rows - first;
-    const trek_batch *have = c->batch;
+    int64_t first, rows;
     trek_status status;
-    if (have && first >= have->first && first + rows <= have->first + have->n) {
+    if (find_samples(c, number, &first, &rows)) {
         trek_var *vars[64];
         trek_batch grain;
-        status = trek_batch_part(have, first - have->first, rows, trek_ranks_device(c->s->team->ranks, rank), vars, &grain);
+        status = trek_batch_part(c->batch, first - c->batch->first, rows, trek_ranks_device(c->s->team->ranks, rank), vars,
+                                 &grain);
         if (status != TREK_OK)
             return status;
-        status = run_grain(c, rank, number, &grain);
+        status = expect_next(c, rank);
+        if (status == TREK_OK)
+            status = run_grain(c, rank, number, &grain);
         trek_batch_part_release(&grain);
         return status;
     }
@@ -123,7 +155,9 @@ static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
     trek_batch *grain = reader ? trek_reader_rows(reader, pass->epoch, pass->batch, first, rows) : NULL;
     if (!grain)
         return trek_error_status();
-    status = run_grain(c, rank, number, grain);
+    status = expect_next(c, rank);
+    if (status == TREK_OK)
+        status = run_grain(c, rank, number, grain);
     trek_reader_end_batch(reader);
     return status;
 }
@@ -133,11 +167,15 @@ static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
 static trek_status run_grains(trek_grain_call *c, int rank)
 {
     int64_t number;
+    trek_grain_sums *sums = &c->s->grains->sums[rank];
+    const trek_arena *arena = c->s->team->replicas[rank].arena;
     trek_status status = TREK_OK;
+    trek_grain_sums_open(sums, arena);
     while (status == TREK_OK && !atomic_load_explicit(&c->failed, memory_order_relaxed) && (number = c->next(c, rank)) >= 0) {
         status = read_and_run(c, rank, number);
         trek_job_say(&c->s->job, c->pass->backward ? "forward and backward" : "forward", false);
     }
+    trek_grain_sums_close(sums, arena);
     if (status != TREK_OK)
         atomic_store_explicit(&c->failed, true, memory_order_relaxed);
     return status;
@@ -166,16 +204,51 @@ trek_status trek_grain_call_begin(trek_grain_call *c)
     size_t n = (size_t)trek_grains_count(c->s->grains, c->pass->rows);
     c->sums = trek_calloc(n, sizeof *c->sums);
     c->recorded = trek_calloc(n, sizeof *c->recorded);
+    c->kept = c->s->team->on_host ? NULL : trek_calloc(n, sizeof *c->kept);
     for (int r = 0; r < c->s->team->local_ranks; r++)
         c->rng_draw[r] = c->pass->rng_draw;
-    return c->sums && c->recorded ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);
+    return c->sums && c->recorded && (c->kept || c->s->team->on_host) ? TREK_OK : trek_status_or(TREK_ERR_MEMORY);
+}
+
+/* Brings the losses of grains that GPUs have run to the host. */
+static trek_status fetch_losses(trek_grain_call *c)
+{
+    int64_t n = trek_grains_count(c->s->grains, c->pass->rows);
+    for (int64_t k = 0; k < n; k++) {
+        trek_pass_sum *sum = &c->sums[k];
+        if (!sum->on_device)
+            continue;
+        sum->loss += trek_tensor_item(sum->on_device);
+        trek_tensor_release(sum->on_device);
+        sum->on_device = NULL;
+    }
+    return trek_error_status();
+}
+
+/* And what belongs to their records, those from `first` on. The ranks' work on GPUs may still go on. */
+static trek_status fetch(trek_grain_call *c, int64_t first)
+{
+    trek_grains *g = c->s->grains;
+    trek_status status = fetch_losses(c);
+    for (int64_t k = first; k < g->n_records && status == TREK_OK; k++) {
+        trek_grain_record *record = trek_grains_record(g, k);
+        record->loss = c->sums[record->number].loss;
+        if (c->kept[record->number])
+            status = trek_grains_fetch_buffers(g, c->kept[record->number], (char *)record);
+        trek_tensor_release(c->kept[record->number]);
+        c->kept[record->number] = NULL;
+    }
+    return status;
 }
 
 trek_status trek_grain_call_run(trek_grain_call *c)
 {
     trek_step *s = c->s;
     trek_text before = trek_observations_take(s->team->graph);
+    int64_t first = s->grains->n_records;
     trek_status status = trek_ranks_call(s->team->ranks, run_rank, c), given = TREK_OK;
+    if (status == TREK_OK && !s->team->on_host)
+        status = fetch(c, first);
     if (before.failed)
         given = TREK_ERR_MEMORY;
     else if (before.length > 0)
@@ -207,8 +280,12 @@ void trek_grain_call_end(trek_grain_call *c)
         trek_pass_sum_clear(&c->sums[k]);
     for (int64_t k = 0; c->recorded && k < n; k++)
         trek_text_clear(&c->recorded[k]);
+    for (int64_t k = 0; c->kept && k < n; k++)
+        trek_tensor_release(c->kept[k]);
     trek_free(c->sums);
     trek_free(c->recorded);
+    trek_free(c->kept);
+    c->kept = NULL;
     c->sums = NULL;
     c->recorded = NULL;
 }
@@ -229,10 +306,20 @@ static int64_t next_of_list(trek_grain_call *c, int rank)
     return k < list->n ? list->numbers[k] : -1;
 }
 
+/* Before the rank comes again, each other one takes a grain. */
+static int64_t coming_of_list(trek_grain_call *c, int rank)
+{
+    (void)rank;
+    const grain_list *list = c->source;
+    int64_t k = atomic_load_explicit(&list->next, memory_order_relaxed) + c->s->team->local_ranks - 1;
+    return k < list->n ? list->numbers[k] : -1;
+}
+
 trek_status trek_grain_call_run_list(trek_grain_call *c, const int64_t *numbers, int64_t n)
 {
     grain_list list = { .numbers = numbers, .n = n };
     c->next = next_of_list;
+    c->coming = coming_of_list;
     c->source = &list;
     trek_status status = trek_grains_reserve(c->s->grains, n);
     return status == TREK_OK ? trek_grain_call_run(c) : status;

@@ -14,7 +14,10 @@ typedef struct trek_grain_call {
     const trek_batch *batch; /* with the samples that the process has read; NULL: none */
     /* Returns the number of the grain that the rank runs next, on the rank's thread; -1: there is none for it any more. */
     int64_t (*next)(struct trek_grain_call *call, int rank);
-    void *source;            /* of it */
+    /* Returns the number of the grain that `next` will probably give to the rank after the present one, if that is known; -1: it
+     * is not. NULL: it never is. */
+    int64_t (*coming)(struct trek_grain_call *call, int rank);
+    void *source;            /* of both */
     atomic_bool failed;      /* a rank has failed: the others run no further grains */
 
     trek_digest **audited;   /* [local_ranks] where each rank puts the digest of the gradients of its next grain, which are then
@@ -25,13 +28,15 @@ typedef struct trek_grain_call {
     trek_text *recorded;     /* [grains of the batch] what training functions have recorded in each */
     int64_t rows[TREK_MAX_RANKS]; /* that each rank has run */
     uint64_t rng_draw[TREK_MAX_RANKS]; /* after that */
+    trek_tensor **kept; /* [grains of the batch] buffers that grains have left on GPUs, until the ranks have run; NULL: none */
 } trek_grain_call;
 
 /* Makes room for the results. Fails with MEMORY. */
 trek_status trek_grain_call_begin(trek_grain_call *call);
 /* Runs what `next` gives, on all ranks. The buffers of all ranks are then those of the step's beginning again. */
 trek_status trek_grain_call_run(trek_grain_call *call);
-/* The same with n grains of the batch of all processes, those in `numbers`; it replaces `next`. Fails also with MEMORY. */
+/* The same with n grains of the batch of all processes, those in `numbers`; it replaces `next` and `coming`. Fails also with
+ * MEMORY. */
 trek_status trek_grain_call_run_list(trek_grain_call *call, const int64_t *numbers, int64_t n);
 /* Gives the graph what training functions have recorded, in the order of grains. */
 trek_status trek_grain_call_give_recorded(trek_grain_call *call);

@@ -85,6 +85,13 @@ static int64_t next_of_ranges(trek_grain_call *call, int rank)
     return trek_handout_next(left, c->of[rank].part, c->fastest, 1) > 0 ? trek_grain_ranges_take(&c->ranges) : -1;
 }
 
+static int64_t coming_of_ranges(trek_grain_call *call, int rank)
+{
+    const grain_source *c = call->source;
+    (void)rank;
+    return trek_grain_ranges_expect(&c->ranges, call->s->job.local_ranks);
+}
+
 /* All processes divide the batch as they do for reading, and take grains from each other's ranges. */
 static trek_status plan_ranges(grain_pass *c, _Atomic uint64_t *words)
 {
@@ -115,6 +122,7 @@ static trek_status plan_ranges(grain_pass *c, _Atomic uint64_t *words)
     for (int p = 0; p <= s->job.processes; p++)
         ranges->first[p] = trek_grains_count(c->grains, ranges->first[p]);
     c->call.next = next_of_ranges;
+    c->call.coming = coming_of_ranges;
     return TREK_OK;
 }
 

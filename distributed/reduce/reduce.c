@@ -332,7 +332,7 @@ static trek_status decide_separate(rank_step *x);
  * bits. */
 static trek_status decide_all(rank_step *x)
 {
-    if (x->call->grains)
+    if (x->call->grains && x->s->team->on_host)
         return x->s->team->shared ? decide_shared(x) : decide_separate(x);
     return x->call->kind->decide(x);
 }

@@ -84,7 +84,7 @@ static const trek_step *stepper_of(const trek_run *run) { return trek_graph_rank
 bool trek_run_elastic_in_steps(const trek_run *run)
 {
     const trek_trainer_opts *t = &run->opts.trainer;
-    bool fixed = t->shares || t->plan || t->speed_hint.ratio != 0 || t->shard_optimizer; /* for a number of ranks */
+    bool fixed = t->shares || t->plan || t->speed_hint.ratio != 0 || t->shard != TREK_SHARD_NONE; /* for a number of ranks */
     return run->opts.min_processes > 0 && t->grain != 0 && !fixed && !trek_dataset_is_stream(run->opts.dataset);
 }
 
@@ -338,7 +338,7 @@ static trek_status check_ranks(const trek_run *run)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_run: .min_processes: set, with ranks on CPUs and on GPUs; they must be of one kind");
     if (s->team->sharers > 1)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set together with .trainer.shard_optimizer; a "
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set together with .trainer.shard; a "
                                                "process that dies takes its part of the optimizer's state with it");
     if (s->job.comm->devices)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set, with NCCL between the processes, which cannot "

@@ -161,6 +161,7 @@ trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from)
     t->digests = copy_of(t->digests, t->digests ? strlen(t->digests) + 1 : 0);
     t->devices = copy_of(t->devices, (size_t)t->ranks * sizeof *t->devices);
     t->shares = copy_of(t->shares, (size_t)t->n_shares * sizeof *t->shares);
+    t->memory_budget = copy_of(t->memory_budget, (size_t)t->n_memory_budget * sizeof *t->memory_budget);
     return trek_error_status();
 }
 
@@ -176,6 +177,7 @@ void trek_run_opts_clear(trek_run_opts *o)
     trek_free((void *)o->trainer.digests);
     trek_free((void *)o->trainer.devices);
     trek_free((void *)o->trainer.shares);
+    trek_free((void *)o->trainer.memory_budget);
     *o = (trek_run_opts){ 0 };
 }
 

@@ -214,6 +214,7 @@ void trek_cuda_nvtx(trek_backend *backend);          /* sets range_begin and ran
     X(resample) \
     X(grid_sample) \
     X(update) \
+    X(binned) \
     X(attention) \
     X(linear_cross_entropy) \
     X(lstm) \

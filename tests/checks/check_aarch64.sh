@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The library compiles for 64-bit ARM, warning-free, and passes under qemu: ops, autograd, training vectors, state files and
+# The library compiles for 64-bit ARM, warning-free, and passes under qemu: ops, autograd, well-known models, state files and
 # a short training on digits. Without zlib, oneDNN and cmocka, of which no ARM builds are installed. Where there is no
 # qemu nothing is run.
 #   usage: check_aarch64.sh <source> <build folder> [meson options]
@@ -21,7 +21,7 @@ meson setup "$build" "$source" --cross-file "$source/tests/checks/aarch64.ini" -
     -Dcmocka=disabled -Dexamples=false -Dfake_cuda=false -Db_lundef=false "$@" >"$build.log/setup.log" 2>&1 ||
     { tail -20 "$build.log/setup.log"; exit 1; }
 programs=() suites=(ops_table ops_forward ops_gradient ops_bad_calls ops_random_rows tensor autograd functional functional_edges fused losses nn
-    layers optim arena state state_files tokenizer plan fuzz_safetensors fuzz_idx vectors training_vectors convergence)
+    layers optim arena state state_files tokenizer plan fuzz_safetensors fuzz_idx zoo convergence)
 for name in "${suites[@]}"; do
     case $name in fuzz_*) programs+=("tests/fuzz/$name") ;; *) programs+=("tests/test_$name") ;; esac
 done

@@ -13,17 +13,8 @@ import xxhash
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-
-def numbers(stream, count):
-    with np.errstate(over="ignore"):
-        x = np.uint32(stream) * np.uint32(0x9E3779B1) + np.arange(count, dtype=np.uint32) * np.uint32(0x85EBCA77) + np.uint32(0xC2B2AE3D)
-        x ^= x >> np.uint32(15)
-        x *= np.uint32(0x2C1B3C6D)
-        x ^= x >> np.uint32(12)
-        x *= np.uint32(0x297A2D39)
-        x ^= x >> np.uint32(15)
-    return ((x >> np.uint32(7)).astype(np.int64) - (1 << 24)).astype(np.float32) * np.float32(2.0**-24)
-
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "zoo"))
+from numbers_of_tests import numbers  # noqa: E402
 
 params = {"0.weight": (3, 2, 3, 3), "0.bias": (3,), "1.weight": (3,), "1.bias": (3,), "3.weight": (4, 12), "3.bias": (4,)}
 want = {name: numbers(100 + k, int(np.prod(shape))).reshape(shape) for k, (name, shape) in enumerate(params.items())}

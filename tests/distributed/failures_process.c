@@ -264,7 +264,7 @@ trek_status set_up(trek_graph *graph, int ranks, trek_comm *among, double deadli
                                                     .max_grad_norm = 1,
                                                     .bucket_bytes = my.mode == LARGE ? 65536 : 4096,
                                                     .comm = among,
-                                                    .shard_optimizer = my.mode >= PARTS,
+                                                    .shard = my.mode >= PARTS ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                                     .deadline_s = deadline,
                                                     .max_anchor = my.mode == WINDOWS && among ? 2 : TREK_OFF,
                                                     .anchor = 1 });

@@ -77,7 +77,7 @@ trek_graph *begin(const run_opts *o)
     assert_non_null(graph);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &copy, .devices = devices, .ranks = o->ranks, .max_grad_norm = 0.7,
-            .share_params = o->separate ? TREK_OFF : 0, .shard_optimizer = o->sharded,
+            .share_params = o->separate ? TREK_OFF : 0, .shard = o->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
         .optimizer = trek_with_state(optimizer_of(o), o->state_dtype),
         .plan = o->plan, .schedule = trek_cosine_lr(0.02, STEPS, 0.001),
         .amp = { .scaling = o->scaled, .scaler = { .growth_interval = 3 } } });

@@ -166,7 +166,7 @@ static trek_status train_rank(int rank, void *arg)
 
 static trek_ddp_opts opts_of(const run *c)
 {
-    return (trek_ddp_opts){ .bucket_bytes = c->bucket_bytes, .shard_optimizer = c->sharded,
+    return (trek_ddp_opts){ .bucket_bytes = c->bucket_bytes, .shard = c->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                             .overlap = c->overlaps ? 1 : TREK_OFF };
 }
 
@@ -299,12 +299,14 @@ static trek_status refuse_rank(int rank, void *arg)
 static void refused(void **state)
 {
     trek_module *models[2] = { ddp_net_new(TREK_F32, 0), ddp_net_new(TREK_F32, 0) };
-    trek_ddp *ddp = trek_ddp_wrap(models, 2, &(trek_ddp_opts){ .shard_optimizer = true });
+    trek_ddp *ddp = trek_ddp_wrap(models, 2, &(trek_ddp_opts){ .shard = TREK_SHARD_STATE });
     REFUSED(trek_ddp_optimizer(ddp, trek_adam(&(trek_adam_opts){ .lr = 0.1 })), TREK_ERR_STATE, "");
     assert_null(trek_ddp_optimizer(NULL, trek_adam(&(trek_adam_opts){ .lr = 0.1 })));
     trek_error_clear();
     assert_int_equal(trek_ranks_run(trek_ddp_ranks(ddp), refuse_rank, ddp), TREK_OK);
     trek_ddp_free(&ddp);
+    trek_module *one = ddp_net_new(TREK_F32, 0);
+    REFUSED(trek_ddp_wrap(&one, 1, &(trek_ddp_opts){ .shard = (trek_shard)7 }), TREK_ERR_ARGUMENT, "");
 }
 
 /* --- processes --------------------------------------------------------------------------------------------------- */
@@ -332,7 +334,7 @@ static int play(const part *me)
         return 3;
     if (strcmp(me->detail, "options") == 0) { /* not all say it */
         trek_ddp *ddp = trek_ddp_wrap_process(ddp_net_new(TREK_F32, 0), comm,
-                                              &(trek_ddp_opts){ .shard_optimizer = me->process == 1 });
+                                              &(trek_ddp_opts){ .shard = me->process == 1 ? TREK_SHARD_STATE : TREK_SHARD_NONE });
         printf("%s\n", trek_error());
         trek_comm_free(&comm);
         return ddp != NULL;
@@ -373,7 +375,7 @@ static void in_processes(void **state)
         processes_start_all(&w, n, "ddp", k == 3 ? "options" : detail, -1, NULL);
         processes_finish(&w, -1);
         for (int p = 0; p < n; p++)
-            if (w.code[p] != 0 || !strstr(w.text[p], k == 3 ? ".shard_optimizer is" : "the same")) {
+            if (w.code[p] != 0 || !strstr(w.text[p], k == 3 ? ".shard is" : "the same")) {
                 processes_print(&w);
                 fail_msg("process %d of %d", p, n);
             }

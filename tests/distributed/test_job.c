@@ -332,11 +332,12 @@ static void test_sharded(void **state)
         for (int gathered = 0; gathered < 2; gathered++)
             compare(&(job){ .processes = 2 + (loss + gathered) % 3, .world = test_on_cpu() ? 1 + (loss == 1) : 1,
                             .passes = 1 + (loss == 2), .batch = 7, .loss = loss, .gathered = gathered, .adam = loss == 0,
-                            .clip = loss != 1, .separate = loss == 2, .uneven = loss == 1 && test_on_cpu(), .sharded = 1 });
+                            .clip = loss != 1, .separate = loss == 2, .uneven = loss == 1 && test_on_cpu(),
+                            .sharded = 1 + gathered });
     compare(&(job){ .processes = 3, .world = 1, .passes = 3, .accumulate = 3, .batch = 5, .loss = BY_STATED, .adam = 1,
                     .sharded = 1 });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = 1, .adam = 1, .clip = 1,
-                    .sharded = 1 });
+                    .sharded = 2 });
     compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .adam = 1, .sharded = 1 });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .sharded = 1 });
     for (int whole = 2; whole <= 4; whole++)
@@ -344,7 +345,7 @@ static void test_sharded(void **state)
             compare(&(job){ .processes = 2 + (whole + gathered) % 3, .world = test_on_cpu() && gathered ? 2 : 1,
                             .passes = 1 + gathered, .batch = 7, .loss = gathered ? BY_STATED : BY_LABELS, .gathered = gathered,
                             .clip = whole == 3, .adam = whole, .separate = whole == 2 && !gathered,
-                            .uneven = whole == 4 && test_on_cpu(), .sharded = 1 });
+                            .uneven = whole == 4 && test_on_cpu(), .sharded = 2 - gathered });
 }
 
 /* By engines that reduce while backward goes on, also where one pass more follows than was announced. */
@@ -354,7 +355,7 @@ static void compare_sharded_overlap(int engine)
         for (int processes = 2; processes <= 4; processes++)
             compare(&(job){ .processes = processes, .world = 1, .passes = 2 - gathered, .batch = 7, .loss = BY_STATED,
                             .engine = engine, .clip = processes != 3, .gathered = gathered, .adam = processes == 3,
-                            .sharded = 1 });
+                            .sharded = 1 + processes % 2 });
     compare(&(job){ .processes = 3, .world = 1, .passes = 2, .batch = 17, .loss = BY_ROWS, .engine = engine, .sharded = 1 });
     compare(&(job){ .processes = 2, .world = 1, .passes = 2, .accumulate = 2, .batch = 7, .loss = BY_STATED, .engine = engine,
                     .adam = 1, .separate = 1, .sharded = 1 });
@@ -362,7 +363,7 @@ static void compare_sharded_overlap(int engine)
                     .sharded = 1 });
     for (int whole = 2; whole <= 4; whole++)
         compare(&(job){ .processes = whole, .world = 1, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = engine,
-                        .gathered = whole == 2, .clip = whole == 3, .adam = whole, .sharded = 1 });
+                        .gathered = whole == 2, .clip = whole == 3, .adam = whole, .sharded = 1 + whole % 2 });
 }
 
 /* Over shared memory, which does not progress by itself, where it is wanted; over Gloo where it is not. */

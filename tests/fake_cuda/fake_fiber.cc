@@ -53,7 +53,7 @@ namespace fake {
 enum { STACK = 256 << 10, LINE = 64, PLACES = 61 };
 
 __thread __attribute__((tls_model("initial-exec"))) Fiber *starting;
-__thread __attribute__((tls_model("initial-exec"))) unsigned racing;
+__thread __attribute__((tls_model("initial-exec"))) bool racing;
 
 #if defined(__x86_64__) || defined(__aarch64__)
 void Context::make(char *stack, size_t size)
@@ -86,9 +86,21 @@ struct Outer {
     Context context;
     bool left = false; /* just now: whoever arrives comes from it */
     void *asan = nullptr, *tsan = nullptr;
+    void *tsan_all = nullptr; /* what TSan sees instead of this thread's fibers, if they cannot race */
     const void *stack = nullptr;
     size_t size = 0;
+    ~Outer() { forget(); }
+    void forget();
 };
+
+void Outer::forget()
+{
+#if defined(FIBERS_TSAN)
+    if (tsan_all)
+        __tsan_destroy_fiber(tsan_all);
+#endif
+    tsan_all = nullptr;
+}
 
 static Outer &outer()
 {
@@ -96,11 +108,21 @@ static Outer &outer()
     return o;
 }
 
-void Fiber::let_race(bool yes) { racing = yes && races_show ? 1u : 0u; }
+void Fiber::let_race(bool yes) { racing = yes && races_show; }
+void Fiber::forget() { outer().forget(); }
 
 #if defined(FIBERS_TSAN)
-void order_before(void *meeting) { __tsan_release(meeting); }
-void order_after(void *meeting) { __tsan_acquire(meeting); }
+void order_before(void *meeting)
+{
+    if (racing)
+        __tsan_release(meeting);
+}
+
+void order_after(void *meeting)
+{
+    if (racing)
+        __tsan_acquire(meeting);
+}
 #endif
 
 Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argument)
@@ -115,7 +137,8 @@ Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argumen
     static std::atomic<unsigned> made{0};
     own_.make(stack_, STACK - made.fetch_add(1, std::memory_order_relaxed) % PLACES * LINE);
 #if defined(FIBERS_TSAN)
-    tsan_own_ = __tsan_create_fiber(0);
+    if (racing)
+        tsan_own_ = __tsan_create_fiber(0);
 #endif
 }
 
@@ -124,7 +147,8 @@ Fiber::~Fiber()
     if (!mapped_)
         return;
 #if defined(FIBERS_TSAN)
-    __tsan_destroy_fiber(tsan_own_);
+    if (tsan_own_)
+        __tsan_destroy_fiber(tsan_own_);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
     __asan_unpoison_memory_region(stack_, STACK); /* red zones of locals that were left behind */
@@ -167,6 +191,11 @@ void Fiber::enter()
 #endif
 #if defined(FIBERS_TSAN)
     o.tsan = __tsan_get_current_fiber();
+    if (!racing) {
+        if (!o.tsan_all)
+            o.tsan_all = __tsan_create_fiber(0);
+        __tsan_switch_to_fiber(o.tsan_all, ORDERED);
+    }
 #endif
     go(o.context);
 #if defined(__SANITIZE_ADDRESS__)
@@ -181,7 +210,7 @@ void Fiber::leave()
     __sanitizer_start_switch_fiber(&asan_own_, o.stack, o.size);
 #endif
 #if defined(FIBERS_TSAN)
-    __tsan_switch_to_fiber(o.tsan, racing);
+    __tsan_switch_to_fiber(o.tsan, racing ? UNORDERED : ORDERED);
 #endif
     own_.go(&o.context);
     arrived();

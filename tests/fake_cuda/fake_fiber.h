@@ -45,8 +45,12 @@ public:
     void enter();          /* from the thread's own stack; comes back at the leave() of whichever fiber runs then */
     void leave();          /* from within, to the thread's own stack */
     void pass(Fiber &to);  /* from within, to another: comes back when one passes to this, or it is entered */
-    /* TSan takes switches as no order among fibers, so that it sees races among them. */
+    /* TSan sees each fiber of the calling thread as one of its own, and races among them. Otherwise it sees all as one: it would
+     * see no race among them anyway, and each switch would take as long as there are fibers. */
     static void let_race(bool yes);
+    static bool may_race();
+    /* Fibers that were left somewhere are not entered again: TSan's one for all of them knows their calls. */
+    static void forget();
     static void begin(); /* what a new stack starts with */
 
 private:
@@ -61,16 +65,21 @@ private:
     [[maybe_unused]] void *asan_own_ = nullptr, *tsan_own_ = nullptr;
 };
 
-/* The one that is entered or passed to, and the flags of TSan's switches. */
+/* The one that is entered or passed to, and whether TSan is to see races among fibers. */
 extern __thread __attribute__((tls_model("initial-exec"), visibility("hidden"))) Fiber *starting;
-extern __thread __attribute__((tls_model("initial-exec"), visibility("hidden"))) unsigned racing;
+extern __thread __attribute__((tls_model("initial-exec"), visibility("hidden"))) bool racing;
+
+#if defined(FIBERS_TSAN)
+enum { ORDERED = 0, UNORDERED = 1 }; /* what a switch is to TSan */
+#endif
 
 /* Switches to this fiber. */
 inline void Fiber::go(Context &from)
 {
     starting = this;
 #if defined(FIBERS_TSAN)
-    __tsan_switch_to_fiber(tsan_own_, racing);
+    if (racing)
+        __tsan_switch_to_fiber(tsan_own_, UNORDERED);
 #endif
     from.go(&own_);
 }
@@ -95,7 +104,8 @@ constexpr bool races_show = true;
 #else
 constexpr bool races_show = false;
 #endif
-/* What has happened before the one is seen after the other, for TSan. */
+inline bool Fiber::may_race() { return races_show && racing; }
+/* What has happened before the one is seen after the other, for TSan, where it sees each fiber as one of its own. */
 #if defined(__SANITIZE_THREAD__) || defined(TREK_SHIM_TSAN)
 void order_before(void *meeting);
 void order_after(void *meeting);

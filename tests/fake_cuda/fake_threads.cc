@@ -189,7 +189,7 @@ static void fiber_main(void *argument)
         r.live--;
         if (r.live && r.at_barrier == r.live)
             r.release_barrier(-1);
-        if (!races_show)
+        if (!Fiber::may_race())
             r.idle.push_back(r.on);
         r.next();
     }
@@ -229,21 +229,23 @@ bool Runner::choose()
     return false;
 }
 
-/* Where the thread goes on or begins; null: no memory. To TSan, what one fiber does is in order: there, each has its own. */
+/* Where the thread goes on or begins; null: no memory. To TSan, what one fiber does is in order: if it is to see races, each
+ * thread has its own. */
 Fiber *Runner::fiber_of(unsigned thread)
 {
+    bool own = Fiber::may_race();
     if (threads[thread].fiber)
         return threads[thread].fiber;
-    if (races_show && fibers.size() > thread)
+    if (own && fibers.size() > thread)
         return fibers[thread].get();
-    if (!races_show && !idle.empty()) {
+    if (!own && !idle.empty()) {
         Fiber *last = idle.back();
         idle.pop_back();
         return last;
     }
     do
         fibers.push_back(std::make_unique<Fiber>(fiber_main, this));
-    while (races_show && fibers.size() <= thread);
+    while (own && fibers.size() <= thread);
     return fibers.back()->good() ? fibers.back().get() : nullptr;
 }
 
@@ -275,6 +277,7 @@ void Runner::drop_fibers()
 {
     fibers.clear();
     idle.clear();
+    Fiber::forget();
 }
 
 /* Everyone who still runs waits at the barrier: they go on. */

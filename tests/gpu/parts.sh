@@ -34,8 +34,8 @@ tests_first() {
     for k in 0 1 2 3 4 5; do TREK_TEST_SHARD=$k/6 beside on_device op_suite_$k 90 test_ops_forward; done
     for k in 0 1 2; do TREK_TEST_SHARD=$k/3 beside on_device op_gradients_$k 90 test_ops_gradient; done
     beside on_device graph_capture 90 test_capture
-    beside on_device vectors 90 test_vectors
-    beside on_device training_vectors 90 test_training_vectors
+    beside on_device models_of_pytorch 90 test_zoo
+    beside on_device losses 90 test_losses
     together
 }
 
@@ -64,7 +64,7 @@ tests_further() {
     beside on_device products_of_8_bits 120 test_fp8
     beside on_device training_in_8_bits 120 test_fp8_training
     beside on_device nccl_one_rank 60 test_nccl
-    TREK_CUDA_SYNC=1 beside on_device synchronised_after_each_op 120 test_vectors
+    TREK_CUDA_SYNC=1 beside on_device synchronised_after_each_op 120 test_losses
     beside on_device mixed_devices 60 test_mixed_devices
     beside on_device heads 60 test_heads
     beside on_device ddp 120 test_ddp

@@ -37,7 +37,7 @@ trek_status test_settle(trek_status status);
  * takes a defect, not a busy machine. *since is 0 before the first call. */
 bool test_wait(double *since);
 
-/* Number k of a stream: an integer hash, the same in tests/vectors/make.py. In [-1, 1), a multiple of 2^-24. */
+/* Number k of a stream: an integer hash, the same in tests/zoo/numbers_of_tests.py. In [-1, 1), a multiple of 2^-24. */
 float test_number(uint32_t stream, uint32_t k);
 /* A tensor (f32, on test_device) of scale * test_number(stream, 0..). A new reference. */
 trek_tensor *test_tensor(uint32_t stream, trek_shape shape, double scale);

@@ -7,6 +7,7 @@
 #include "autograd/backward.h"
 #include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/memory_account.h"
 #include "tensor/memory_internal.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -195,6 +196,100 @@ static void failures_are_reported(void **state)
     trek_tensor_release(t);
 }
 
+/* --- accounts ------------------------------------------------------------------------------------------ */
+
+enum { BLOCK = 1 << 16, HELD = 1000 };
+
+typedef struct member {
+    trek_memory_account *account;
+    pthread_barrier_t *together;
+    void *made[4];
+    int n;                   /* which it has got */
+    trek_status status;
+} member;
+
+/* Joins as member 1, and asks for blocks until it gets no more. */
+static void *spend(void *arg)
+{
+    member *m = arg;
+    void *before = trek_block_alloc(1 << 20); /* what a thread has had does not count */
+    assert_int_equal(trek_memory_account_join(m->account, 1), TREK_OK);
+    pthread_barrier_wait(m->together);
+    pthread_barrier_wait(m->together);
+    while (m->n < 4 && (m->made[m->n] = trek_block_alloc(BLOCK)))
+        m->n++;
+    m->status = trek_error_status();
+    trek_block_free(before);
+    pthread_barrier_wait(m->together);
+    pthread_barrier_wait(m->together);
+    trek_memory_account_leave();
+    return NULL;
+}
+
+/* What the calling thread has had before counts as `held`; the limit is for all members together; what another thread frees is
+ * given back. */
+static void accounts_limit_their_members(void **state)
+{
+    if (!trek_memory_account_counts())
+        skip();
+    trek_memory_account *account = trek_memory_account_new(2);
+    assert_non_null(account);
+    void *before = trek_block_alloc(BLOCK), *made[4];
+    assert_int_equal(trek_memory_account_join(account, 0), TREK_OK);
+    trek_memory_account_begin(account, HELD);
+    assert_int_equal(trek_memory_account_used(account), HELD);
+    for (int k = 0; k < 3; k++)
+        assert_non_null(made[k] = trek_block_alloc(BLOCK));
+    trek_block_free(made[2]);
+    assert_int_equal(trek_memory_account_used(account), HELD + 2 * BLOCK);
+    assert_int_equal(trek_memory_account_peak(account), HELD + 3 * BLOCK);
+    trek_memory_account_reset_peak(account);
+    assert_int_equal(trek_memory_account_peak(account), HELD + 2 * BLOCK);
+    trek_memory_account_limit(account, HELD + 3 * BLOCK);
+    assert_non_null(made[2] = trek_block_alloc(BLOCK));
+    REFUSED(trek_block_alloc(64), TREK_ERR_MEMORY, "the budget is 197608");
+    REFUSED(trek_tensor_ones(trek_dims(100, 100), TREK_F32, trek_cpu(0)), TREK_ERR_MEMORY, "the budget is 197608");
+    trek_block_free(before); /* it was part of what is held */
+    assert_non_null(made[3] = trek_block_alloc(BLOCK));
+    for (int k = 0; k < 4; k++)
+        trek_block_free(made[k]);
+    trek_memory_account_leave();
+    trek_memory_account_free(&account);
+    assert_null(account);
+}
+
+/* The limit is for all members together, and memory counts to the member that has asked for it, whoever frees it. */
+static void members_have_a_limit_together(void **state)
+{
+    if (!trek_memory_account_counts())
+        skip();
+    pthread_t thread;
+    pthread_barrier_t together;
+    trek_memory_account *account = trek_memory_account_new(2);
+    member other = { .account = account, .together = &together };
+    pthread_barrier_init(&together, NULL, 2);
+    assert_int_equal(trek_memory_account_join(account, 0), TREK_OK);
+    assert_int_equal(pthread_create(&thread, NULL, spend, &other), 0);
+    pthread_barrier_wait(&together);
+    trek_memory_account_begin(account, 1 << 20);
+    trek_memory_account_limit(account, (1 << 20) + 3 * BLOCK);
+    void *own = trek_block_alloc(BLOCK);
+    pthread_barrier_wait(&together);
+    pthread_barrier_wait(&together);
+    assert_int_equal(other.n, 2);
+    assert_int_equal(other.status, TREK_ERR_MEMORY);
+    assert_int_equal(trek_memory_account_used(account), 3 * BLOCK); /* it has freed what it had had */
+    trek_block_free(other.made[0]);
+    assert_int_equal(trek_memory_account_used(account), 2 * BLOCK);
+    trek_block_free(other.made[1]);
+    trek_block_free(own);
+    pthread_barrier_wait(&together);
+    pthread_join(thread, NULL);
+    trek_memory_account_leave();
+    trek_memory_account_free(&account);
+    pthread_barrier_destroy(&together);
+}
+
 int main(void)
 {
     if (test_allocator_use() != TREK_OK)
@@ -203,7 +298,8 @@ int main(void)
         cmocka_unit_test(allocations_are_aligned), cmocka_unit_test(growing_keeps_what_is_there),
         cmocka_unit_test(blocks_are_reused), cmocka_unit_test(blocks_cross_threads), cmocka_unit_test(threads_at_once),
         cmocka_unit_test(threads_take_nothing_with_them), cmocka_unit_test(the_allocator_sees_everything),
-        cmocka_unit_test(failures_are_reported),
+        cmocka_unit_test(failures_are_reported), cmocka_unit_test(accounts_limit_their_members),
+        cmocka_unit_test(members_have_a_limit_together),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 }

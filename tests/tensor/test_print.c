@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors print as NumPy prints arrays, to the letter: vectors/print.txt holds
- * NumPy's text of the same cases in the same order (vectors/make_print.py). */
+/* Tensors print as NumPy prints arrays, to the letter: print.txt holds
+ * NumPy's text of the same cases in the same order (make_print.py). */
 #include <locale.h>
 #include <unistd.h>
 
@@ -55,7 +55,7 @@ static void as_numpy(void **state)
 {
     char path[4096];
     const char *root = getenv("TREK_TEST_ROOT");
-    snprintf(path, sizeof path, "%s/tests/vectors/print.txt", root ? root : ".");
+    snprintf(path, sizeof path, "%s/tests/tensor/print.txt", root ? root : ".");
     expected = fopen(path, "r");
     assert_non_null(expected);
     const double a[] = { 1, 2, 3, 4.5, -1, 0.25 }, mixed[] = { 1e-10, 1, 1000, NAN, INFINITY, -INFINITY };

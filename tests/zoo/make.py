@@ -8,15 +8,14 @@ step, the loss, a number that stands for the output, and the gradient's norm of 
 """
 import math
 import pathlib
-import sys
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from numbers_of_tests import tensor
+
 here = pathlib.Path(__file__).parent
-sys.path.insert(0, str(here.parent / "vectors"))
-from numbers_of_tests import tensor  # noqa: E402
 
 torch.set_default_dtype(torch.float64)
 STEPS, RATE = 5, 0.02
@@ -388,17 +387,19 @@ def train(name, model, file):
     named = list(model.named_parameters())
     players = getattr(model, "players", ("",))
     optimizers = [torch.optim.SGD([p for n, p in named if n.startswith(player)], RATE, 0.9) for player in players]
+    lines = {what: ["-"] * STEPS for what in ["loss", "output"] + [n for n, p in named]}
     for step in range(STEPS):
         loss, output = model.loss(step)
         model.zero_grad(set_to_none=False)
         loss.backward()
-        number = (output.detach() * tensor(3000, output.shape, 1)).sum()
-        player = players[step % len(players)]
-        print(f"{name} step {step} {loss.item():.12g} {number.item():.12g}", file=file)
+        lines["loss"][step] = f"{loss.item():.12g}"
+        lines["output"][step] = f"{(output.detach() * tensor(3000, output.shape, 1)).sum().item():.12g}"
         for n, p in named:
-            if n.startswith(player):
-                print(f"{n} {p.grad.norm().item():.12g}", file=file)
+            if n.startswith(players[step % len(players)]):
+                lines[n][step] = f"{p.grad.norm().item():.12g}"
         optimizers[step % len(players)].step()
+    for what, numbers in lines.items():
+        print(name, what, *numbers, file=file)
 
 
 if __name__ == "__main__":

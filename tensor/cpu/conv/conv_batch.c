@@ -149,10 +149,10 @@ static trek_status job_init(batch_job *job, const trek_conv *c, int64_t block)
     f->gap = 2 * c->pad_h * f->pitch;
     f->first = c->pad_h * f->pitch + c->pad_w;
     job->shift = trek_block_alloc((size_t)job->steps * sizeof *job->shift);
-    for (int64_t s = 0; job->shift && s < job->steps; s++) {
-        int64_t kx = s % c->kernel_w, ky = s / c->kernel_w % c->kernel_h, channel = s / (c->kernel_w * c->kernel_h);
-        job->shift[s] = channel * f->size + ky * c->dilation_h * f->pitch + kx * c->dilation_w;
-    }
+    for (int64_t channel = 0, s = 0; job->shift && channel < c->group_channels; channel++)
+        for (int64_t ky = 0; ky < c->kernel_h; ky++)
+            for (int64_t kx = 0; kx < c->kernel_w; kx++)
+                job->shift[s++] = channel * f->size + ky * c->dilation_h * f->pitch + kx * c->dilation_w;
     return job->shift ? TREK_OK : TREK_ERR_MEMORY;
 }
 

@@ -48,10 +48,10 @@ static trek_status lines_init(const trek_conv *c, direct_lines *l)
     l->pad_h = c->pad_h;
     l->pad_w = c->pad_w;
     l->shift = shift;
-    for (int64_t s = 0; shift && s < steps_of(c); s++) {
-        int64_t kx = s % c->kernel_w, ky = s / c->kernel_w % c->kernel_h, channel = s / (c->kernel_w * c->kernel_h);
-        shift[s] = channel * l->size + ky * c->dilation_h * l->pitch + kx * c->dilation_w;
-    }
+    for (int64_t channel = 0, s = 0; shift && channel < c->group_channels; channel++)
+        for (int64_t ky = 0; ky < c->kernel_h; ky++)
+            for (int64_t kx = 0; kx < c->kernel_w; kx++)
+                shift[s++] = channel * l->size + ky * c->dilation_h * l->pitch + kx * c->dilation_w;
     return shift ? TREK_OK : TREK_ERR_MEMORY;
 }
 

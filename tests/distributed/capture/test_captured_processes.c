@@ -119,7 +119,8 @@ static trek_status set_up(trek_graph *graph)
     trek_trainer_opts opts = { .build_replica = build, .devices = devices, .ranks = ranks, .plan = plan, .balance = TREK_OFF,
                                .max_anchor = TREK_OFF, .bucket_bytes = 1500, .max_grad_norm = is("sharded") ? 0 : 0.4,
                                .comm = comm,
-                               .shard_optimizer = is("sharded"), .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.05 }),
+                               .shard = is("sharded") ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                               .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.05 }),
                                .amp = { .scaling = is("scaled"), .scaler = { .init_scale = 1024, .growth_interval = 4 } } };
     trek_status status = trek_trainer_setup(graph, &opts);
     trek_plan_free(&plan);

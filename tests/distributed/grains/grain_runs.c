@@ -26,6 +26,7 @@
 #include "optim/optimizer_internal.h"
 #include "optim/optimizers.h"
 #include "optim/schedules.h"
+#include "tensor/backend.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
@@ -72,7 +73,8 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
     default:
         h = trek_forward(m->a, trek_forward(m->d, x));
         if (trek_module_is_training(self) && grain_noise) /* numbers that belong to no sample */
-            h = trek_mul(h, trek_forward(m->d, trek_var_from(trek_tensor_full(trek_dims(1, 24), 1, TREK_F32, trek_cpu(0)))));
+            h = trek_mul(h, trek_forward(m->d, trek_var_from(trek_tensor_full(trek_dims(1, 24), 1, TREK_F32,
+                                                                              trek_var_device(h)))));
         return trek_forward(m->c, trek_forward(m->b, h));
     }
 }
@@ -230,7 +232,12 @@ static uint64_t mix(uint64_t digest, const void *bytes, size_t n)
 
 static uint64_t mix_tensor(uint64_t digest, const trek_tensor *x)
 {
-    return mix(digest, trek_tensor_data(x), (size_t)trek_tensor_numel(x) * trek_dtype_size(trek_tensor_dtype(x)));
+    trek_tensor *here = trek_tensor_to((trek_tensor *)(uintptr_t)x, trek_cpu(0));
+    digest = here ? mix(digest, trek_tensor_data(here),
+                        (size_t)trek_tensor_numel(here) * trek_dtype_size(trek_tensor_dtype(here)))
+                  : digest;
+    trek_tensor_release(here);
+    return digest;
 }
 
 static trek_status add_values(const char *name, trek_var *var, void *arg)
@@ -271,12 +278,40 @@ static trek_optimizer_spec optimizer_of(int k)
     return specs[k];
 }
 
+const trek_device *grain_devices(trek_comm *comm, int ranks, bool one, trek_device *devices)
+{
+    for (int r = 0; r < GRAIN_RANKS; r++)
+        devices[r] = test_device();
+    int first = comm ? trek_comm_rank(comm) * ranks : 0;
+    for (int r = 0; r < GRAIN_RANKS && !one && !test_on_cpu(); r++)
+        devices[r] = trek_cuda((first + r) % trek_device_count(TREK_CUDA));
+    return test_on_cpu() ? NULL : devices;
+}
+
+void grain_flip(trek_device device, void *address, unsigned char bits)
+{
+    unsigned char byte;
+    const trek_backend *backend = trek_backend_get(device.type);
+    assert_int_equal(backend->copy_bytes(&byte, trek_cpu(0), address, device, 1, NULL), TREK_OK);
+    byte ^= bits;
+    assert_int_equal(backend->copy_bytes(address, device, &byte, trek_cpu(0), 1, NULL), TREK_OK);
+}
+
 static trek_graph *set_up(const grain_run *run, trek_loader *loader)
 {
-    trek_graph *graph = grain_build(trek_cpu(0), (void *)(uintptr_t)&run->model);
+    trek_device room[GRAIN_RANKS];
+    const trek_device *devices = grain_devices(run->comm, run->ranks, run->one_device, room);
+    trek_graph *graph = grain_build(room[0], (void *)(uintptr_t)&run->model);
+    int64_t budgets[64]; /* which differ, where state is divided */
+    bool by_budgets = run->sharded && run->batch % 2 && (run->ranks > 1 || run->comm);
+    for (int r = 0; r < run->ranks && r < 64; r++)
+        budgets[r] = (int64_t)(64 << 20) << (r + trek_comm_rank(run->comm)) % 4;
     trek_trainer_opts opts = { .build_replica = grain_build, .arg = (void *)(uintptr_t)&run->model, .ranks = run->ranks,
+                               .devices = devices,
                                .grain = run->grain, .share_params = run->separate ? TREK_OFF : 0,
-                               .accumulate = run->accumulate, .shard_optimizer = run->sharded && (run->ranks > 1 || run->comm),
+                               .accumulate = run->accumulate, .shard = run->sharded &&
+                               (run->ranks > 1 || run->comm) ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                               .memory_budget = by_budgets ? budgets : NULL, .n_memory_budget = by_budgets ? run->ranks : 0,
                                .max_grad_norm = run->clipped ? 0.7 : 0,
                                .optimizer = optimizer_of(run->optimizer), .shares = run->shares, .n_shares = run->n_shares,
                                .comm = run->comm, .min_processes = run->min_processes, .max_anchor = TREK_OFF,

@@ -25,6 +25,7 @@ typedef struct grain_run {
     int again;               /* k: what the grains of a step have given is dropped, and process k - 1 runs them all again */
     int holds;               /* k: process k - 1 stays in its first grain until no other one is left. It has one rank */
     bool slow;               /* grains take random times */
+    bool one_device;         /* all ranks are on the same GPU; otherwise each has its own, as far as there are any */
     struct trek_comm *comm;
     bool unrecorded;         /* what was recorded is not part of the digest */
     int min_processes;       /* with it: the job goes on while so many are left; 0: it does not outlive any */
@@ -51,6 +52,12 @@ grain_run grain_draw(uint64_t *state, int ranks);
 uint64_t grain_drawn(uint64_t *state, uint64_t below);
 /* Builds a model; arg: its number, an int. */
 trek_graph *grain_build(trek_device device, void *arg);
+/* Fills in the devices of this process's ranks. On GPUs processes have one after the other, as far as there are any; with `one`
+ * all have the first. Returns the list; NULL on CPUs, where trek finds them. */
+enum { GRAIN_RANKS = 8 };
+const trek_device *grain_devices(struct trek_comm *comm, int ranks, bool one, trek_device *devices);
+/* Changes bits of a byte in the memory of a device. */
+void grain_flip(trek_device device, void *address, unsigned char bits);
 /* The data that all models are trained on. */
 struct trek_dataset *grain_dataset(void);
 

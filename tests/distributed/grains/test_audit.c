@@ -16,6 +16,7 @@
 #include "graph/passes.h"
 #include "graph/settings.h"
 #include "optim/optimizers.h"
+#include "tensor/log.h"
 #include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
@@ -37,7 +38,7 @@ static void flip(int rank, int64_t step, int64_t number, const trek_arena *arena
 {
     if (rank != now.wrong || step < now.from)
         return;
-    ((unsigned char *)arena->parts[0].grads->data)[1] ^= 4;
+    grain_flip(arena->device, arena->parts[0].grads->data + 1, 4);
     atomic_fetch_add(&faults, 1);
 }
 
@@ -58,10 +59,13 @@ static trek_step_digest train(const made *m, trek_audit_report *report)
     trek_seed(3);
     trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = m->batch, .shuffle = true,
                                                                                .seed = 4 });
-    trek_graph *graph = grain_build(trek_cpu(0), &now.model);
+    trek_device room[GRAIN_RANKS];
+    const trek_device *devices = grain_devices(m->comm, m->ranks, false, room);
+    trek_graph *graph = grain_build(room[0], &now.model);
     assert_int_equal(trek_graph_set_loader(graph, loader, tokens ? "tokens" : "x"), TREK_OK);
     assert_int_equal(trek_graph_set_loss(graph, loss, NULL), TREK_OK);
-    trek_trainer_opts o = { .build_replica = grain_build, .arg = &now.model, .ranks = m->ranks, .grain = m->grain,
+    trek_trainer_opts o = { .build_replica = grain_build, .arg = &now.model, .ranks = m->ranks, .devices = devices,
+                            .grain = m->grain,
                             .audit = m->audit, .comm = m->comm, .balance = TREK_OFF,
                             .share_params = m->separate ? TREK_OFF : 0,
                             .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.01 }) };
@@ -161,6 +165,7 @@ static void test_refused(void **state)
 static int play(const part *of)
 {
     trek_audit_report report;
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL); /* where there are few GPUs, a warning says that processes share one */
     made m = { .model = MLP, .ranks = 1 + of->process, .steps = 9, .batch = 16, .grain = 2, .audit = 0.7,
                .wrong = atoi(of->detail), .from = 4 };
     m.comm = trek_comm_init(&(trek_comm_opts){ .rank = of->process, .world_size = of->processes, .address = of->address,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "autograd/var_internal.h"
 #include "data/loader.h"
 #include "data/loader_position.h"
 #include "distributed/digests.h"
@@ -133,7 +134,7 @@ static void flip(trek_graph *graph)
 {
     trek_var *w = trek_module_find(trek_graph_module(graph), "0.a.weight");
     assert_non_null(w);
-    ((unsigned char *)trek_tensor_data(trek_var_data(w)))[4] ^= 1;
+    grain_flip(trek_var_device(w), w->data->data + 4, 1);
     trek_graph_parameters_changed(graph);
 }
 
@@ -143,10 +144,13 @@ static trek_graph *train(const made *m, trek_step_digest *digests)
     trek_seed(3);
     trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 12, .shuffle = true,
                                                                                .seed = m->seed });
-    trek_graph *graph = grain_build(trek_cpu(0), &model);
+    trek_device room[GRAIN_RANKS];
+    const trek_device *devices = grain_devices(NULL, m->ranks, false, room);
+    trek_graph *graph = grain_build(room[0], &model);
     assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
     assert_int_equal(trek_graph_set_loss(graph, loss, (void *)(uintptr_t)m), TREK_OK);
-    trek_trainer_opts o = { .build_replica = grain_build, .arg = &model, .ranks = m->ranks, .grain = 5, .digests = m->file,
+    trek_trainer_opts o = { .build_replica = grain_build, .arg = &model, .ranks = m->ranks, .devices = devices, .grain = 5,
+                            .digests = m->file,
                             .optimizer = trek_adam(&(trek_adam_opts){ .lr = m->lr }), .balance = TREK_OFF };
     if (trek_trainer_setup(graph, &o) != TREK_OK)
         fail_msg("%s", trek_error());

@@ -26,6 +26,7 @@
 #include "nn/module_tree.h"
 #include "nn/state_tensors.h"
 #include "optim/optimizers.h"
+#include "tensor/backend.h"
 #include "tensor/products_way.h"
 #include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
@@ -105,6 +106,17 @@ static void a_divided_state_does_not_change_that(void **state)
         expect_same(&(grain_run){ .model = optimizer % 2 ? GPT : CONV_AND_BATCH_NORM, .ranks = 2 + optimizer % 2, .grain = 3,
                                   .batch = 20, .steps = 4, .separate = true, .sharded = true, .clipped = true,
                                   .optimizer = optimizer });
+}
+
+/* On GPUs sums go through NCCL if each rank has one, and through the host if ranks share one. */
+static void places_do_not_change_that(void **state)
+{
+    (void)state;
+    if (test_on_cpu())
+        skip();
+    for (int model = 0; model < MODELS; model++)
+        expect_same(&(grain_run){ .model = model, .ranks = 2 + model % 2, .grain = 3, .batch = 20, .steps = 4, .one_device = true,
+                                  .clipped = model % 2, .optimizer = model % 4 });
 }
 
 /* Ranks of any share, and such as have nothing to do. */
@@ -214,7 +226,7 @@ static void runs_have_the_bits_of_one_rank(void **state)
 
 /* --- what is refused --- */
 
-static trek_graph *plain_graph(int model) { return grain_build(trek_cpu(0), &model); }
+static trek_graph *plain_graph(int model) { return grain_build(test_device(), &model); }
 
 static void what_contradicts_grains_is_refused(void **state)
 {
@@ -235,6 +247,42 @@ static void what_contradicts_grains_is_refused(void **state)
     FAILS(trek_trainer_setup(graph, &(trek_trainer_opts){ .grain = 4, .optimizer = trek_adamw(NULL) }), TREK_ERR_UNSUPPORTED,
             "trainer_setup: .grain: set, with layers");
     trek_graph_free(&graph);
+}
+
+static trek_status (*true_info)(int index, trek_device_info *info);
+
+static trek_status other_model(int index, trek_device_info *info)
+{
+    trek_status status = true_info(index, info);
+    snprintf(info->name, sizeof info->name, "GPU of model %d", index);
+    return status;
+}
+
+static void expect_refused(const trek_device *devices, const char *why)
+{
+    int model = MLP;
+    trek_graph *graph = grain_build(devices[0], &model);
+    FAILS(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = grain_build, .arg = &model, .ranks = 2,
+                                                          .devices = devices, .grain = 4, .optimizer = trek_adamw(NULL) }),
+          TREK_ERR_UNSUPPORTED, why);
+    trek_graph_free(&graph);
+}
+
+/* Devices that round differently would show in the bits. */
+static void unequal_devices_are_refused(void **state)
+{
+    (void)state;
+    if (test_on_cpu() || trek_device_count(TREK_CUDA) < 2)
+        skip();
+    expect_refused((trek_device[]){ trek_cuda(0), trek_cpu(0) }, "trainer_setup: .grain: set, with ranks on CPUs and on GPUs");
+    static trek_backend other;
+    const trek_backend *backend = trek_backends[TREK_CUDA];
+    other = *backend;
+    true_info = other.info;
+    other.info = other_model;
+    trek_backends[TREK_CUDA] = &other;
+    expect_refused((trek_device[]){ trek_cuda(0), trek_cuda(1) }, "trainer_setup: .grain: set, with GPUs of different models");
+    trek_backends[TREK_CUDA] = backend;
 }
 
 static trek_var *mean_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
@@ -491,6 +539,37 @@ static void each_grain_is_taken_once(void **state)
                 fail_msg("pass %d: grain %d was taken %d times", pass, k, taken[pass][k]);
 }
 
+/* What a rank expects of others' ranges. With two processes, of which the second does nothing, and one or two ranks in the first,
+ * the grain that comes is always the expected one; and nobody expects what its owner will have run by then. */
+static void the_next_grain_is_expected(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        _Atomic uint64_t words[2] = { 0 };
+        trek_grain_ranges g = { .words = words, .process = 0, .processes = 2, .serial = 5, .first = { 0, 6, 20 },
+                                .speed = { 1, 1 } };
+        int64_t expected[3], took;
+        int hits = 0;
+        for (int k = 0; k < 20; k++) { /* ranks come in turn */
+            took = trek_grain_ranges_take(&g);
+            assert_int_equal(took, k < 6 ? k : 25 - k);
+            if (k >= ranks && expected[k % ranks] >= 0)
+                hits += expected[k % ranks] == took ? 1 : 100;
+            expected[k % ranks] = trek_grain_ranges_expect(&g, ranks);
+        }
+        assert_in_range(hits, 14 - 2 * ranks - 2, 14);
+        assert_int_equal(trek_grain_ranges_expect(&g, ranks), -1);
+    }
+    _Atomic uint64_t words[3] = { 0 };
+    trek_grain_ranges g = { .words = words, .process = 1, .processes = 3, .serial = 1, .first = { 0, 4, 5, 9 },
+                            .speed = { 4, 1, 1 } };
+    assert_int_equal(trek_grain_ranges_expect(&g, 1), -1); /* it has one of its own */
+    assert_int_equal(trek_grain_ranges_take(&g), 4);
+    assert_int_equal(trek_grain_ranges_expect(&g, 1), 8); /* process 0 will have run its own */
+    g.speed[2] = 4;
+    assert_int_equal(trek_grain_ranges_expect(&g, 1), -1); /* and so will process 2 */
+}
+
 /* A loop of a program's own is refused; passes without .accumulate, too; and a graph can leave grain mode. */
 static void wrong_loops_are_refused(void **state)
 {
@@ -535,15 +614,18 @@ int main(void)
         cmocka_unit_test_setup(a_divided_state_does_not_change_that, clear_error),
         cmocka_unit_test_setup(runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(shares_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(places_do_not_change_that, clear_error),
         cmocka_unit_test_setup(drawn_runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup_teardown(values_are_those_without_grains, clear_error, noise_again),
         cmocka_unit_test_setup(one_grain_has_the_statistics_of_the_batch, clear_error),
         cmocka_unit_test_setup(what_contradicts_grains_is_refused, clear_error),
+        cmocka_unit_test_setup(unequal_devices_are_refused, clear_error),
         cmocka_unit_test_setup(a_failed_pass_can_be_dropped, clear_error),
         cmocka_unit_test_setup(ranks_take_what_a_slow_one_leaves, clear_error),
         cmocka_unit_test_setup(a_size_can_be_chosen, clear_error),
         cmocka_unit_test_setup(checkpoints_keep_the_size, clear_error),
         cmocka_unit_test_setup(each_grain_is_taken_once, clear_error),
+        cmocka_unit_test_setup(the_next_grain_is_expected, clear_error),
         cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -342,12 +342,67 @@ static void test_processes(void **state)
         }
 }
 
+/* Returns whether a part of batch 0 of an epoch in order has these samples. */
+static bool has_rows(const trek_batch *part, int64_t first, int64_t n)
+{
+    bool good = part && part->first == first && part->n == n;
+    for (int64_t k = 0; good && k < n; k++)
+        good = trek_batch_indices(part)[k] == first + k;
+    return good;
+}
+
+/* Rows that are expected are read by the reader's threads, once. Any others can be read all the same; what was expected is then
+ * kept, until something else is. Without threads nothing is read ahead. */
+static void expected_rows_are_read_ahead(void **state)
+{
+    (void)state;
+    trek_loader *loader = trek_loader_new(watched_new(24), &(trek_loader_opts){ .batch_size = 24, .prefetch = 2, .workers = 2 });
+    trek_reader *reader = trek_reader_new(loader, trek_cpu(0));
+    assert_int_equal(trek_reader_expect_rows(reader, 0, 0, 4, 2), TREK_OK);
+    while (atomic_load(&reads[4]) == 0 || atomic_load(&reads[5]) == 0)
+        usleep(100);
+    assert_true(has_rows(trek_reader_rows(reader, 0, 0, 10, 3), 10, 3));
+    trek_batch *part = trek_reader_rows(reader, 0, 0, 4, 2);
+    assert_true(has_rows(part, 4, 2));
+    assert_int_equal(trek_reader_expect_rows(reader, 0, 0, 20, 4), TREK_OK);
+    assert_true(has_rows(part, 4, 2)); /* it stays valid */
+    while (atomic_load(&reads[20]) == 0)
+        usleep(100);
+    assert_int_equal(trek_reader_expect_rows(reader, 0, 0, 20, 4), TREK_OK); /* again: nothing begins anew */
+    assert_true(has_rows(trek_reader_rows(reader, 0, 0, 20, 4), 20, 4));
+    assert_true(has_rows(trek_reader_rows(reader, 0, 0, 20, 4), 20, 4)); /* it is not expected any more */
+    for (int k = 0; k < 24; k++)
+        assert_int_equal(atomic_load(&reads[k]), k >= 20 ? 2 : k == 4 || k == 5 || (k >= 10 && k < 13));
+    assert_int_equal(trek_reader_expect_rows(reader, 1, 0, 0, 2), TREK_OK); /* and nobody comes for it */
+    trek_loader_free(&loader);
+    assert_int_equal(trek_reader_expect_rows(reader, 0, 0, 4, 2), TREK_OK);
+    trek_reader_free(&reader);
+    loader = trek_loader_new(watched_new(24), &(trek_loader_opts){ .batch_size = 24, .prefetch = TREK_ZERO });
+    reader = trek_reader_new(loader, trek_cpu(0));
+    assert_int_equal(trek_reader_expect_rows(reader, 0, 0, 4, 2), TREK_OK);
+    assert_true(has_rows(trek_reader_rows(reader, 0, 0, 6, 2), 6, 2));
+    assert_int_equal(atomic_load(&reads[4]), 0);
+    trek_reader_free(&reader);
+    trek_loader_free(&loader);
+    loader = trek_loader_new(watched_new(24), &(trek_loader_opts){ .batch_size = 12, .prefetch = 1 });
+    reader = trek_reader_new(loader, trek_cpu(0));
+    assert_int_equal(trek_reader_expect_rows(reader, 0, 0, 4, 2), TREK_OK);
+    for (int batch = 0; batch < 2; batch++) { /* the same rows of the next batch are not expected */
+        trek_batch *part = trek_reader_rows(reader, 0, batch, 4, 2);
+        assert_true(part && trek_batch_indices(part)[0] == 12 * batch + 4 && trek_batch_indices(part)[1] == 12 * batch + 5);
+    }
+    trek_reader_free(&reader);
+    trek_loader_free(&loader);
+    assert_int_equal(trek_error_status(), TREK_OK);
+}
+
 int main(void)
 {
     part me;
     if (processes_part(&me))
         return play(&me);
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_once), cmocka_unit_test(test_random), cmocka_unit_test(test_asked),
-                                        cmocka_unit_test(test_failure), cmocka_unit_test(test_processes) };
+                                        cmocka_unit_test(test_failure), cmocka_unit_test(expected_rows_are_read_ahead),
+                                        cmocka_unit_test(test_processes) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -194,7 +194,7 @@ static int play(const part *me)
         o.batch_size = has(me, "cadence") ? 2 : 12;
         shares[0] = has(me, "other-share") ? 2 : 4;
     }
-    o.trainer.shard_optimizer = has(me, "parts");
+    o.trainer.shard = has(me, "parts") ? TREK_SHARD_STATE : TREK_SHARD_NONE;
     if (has(me, "keeps") || has(me, "saves")) {
         o.checkpoint_folder = me->process == 0 ? mkdtemp(kept) : kept;
         snprintf(gone, sizeof gone, "%s.gone", kept);
@@ -328,7 +328,7 @@ static void test_parts(void **state)
     run_world(&w, 2, "parts,goes-on", -1, NULL);
     for (int p = 0; p < 2; p++) {
         assert_int_equal(w.code[p], 1);
-        assert_non_null(strstr(w.text[p], "set together with .trainer.shard_optimizer"));
+        assert_non_null(strstr(w.text[p], "set together with .trainer.shard"));
     }
 }
 

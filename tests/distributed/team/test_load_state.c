@@ -65,7 +65,8 @@ static trek_graph *begin(run *c)
     assert_non_null(graph);
     SUCCEEDS(trek_trainer_setup(graph, &(trek_trainer_opts){
                  .build_replica = build, .arg = c, .devices = test_devices(), .ranks = c->ranks, .share_params = TREK_OFF,
-                 .comm = c->comm, .shard_optimizer = c->sharded, .bucket_bytes = 2048, .optimizer = c->spec }));
+                 .comm = c->comm, .shard = c->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE, .bucket_bytes = 2048,
+                 .optimizer = c->spec }));
     trek_var_set_requires_grad(((net *)trek_graph_at(graph, "0"))->frozen, false);
     trek_optimizer_spec other = c->spec;
     other.options[0] *= 0.5;

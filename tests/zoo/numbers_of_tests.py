@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numbers of test_number in support/support.c."""
 import numpy as np
-import torch
 
 
 def numbers(stream, count):
@@ -16,6 +15,8 @@ def numbers(stream, count):
 
 
 def tensor(stream, shape, scale):
+    import torch  # which those who want numbers alone need not have
+
     count = int(np.prod(shape)) if len(shape) else 1
     values = np.float32(scale) * numbers(stream, count)
     return torch.from_numpy(values.astype(np.float64).reshape(shape))

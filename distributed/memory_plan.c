@@ -216,9 +216,18 @@ static void limit_accounts(const trek_team_memory *memory)
         }
 }
 
+/* What a step needs for itself is made now, so that the plan knows it. */
+static trek_status reserve(int rank, void *arg)
+{
+    trek_optimizer *optimizer = ((trek_step *)arg)->team->replicas[rank].optimizer;
+    return optimizer ? trek_optimizer_reserve_whole(optimizer) : TREK_OK;
+}
+
 trek_status trek_memory_settle(trek_step *s, trek_status own)
 {
     trek_team_memory *memory = s->team->memory;
+    if (own == TREK_OK)
+        own = trek_ranks_call(s->team->ranks, reserve, s);
     if (own == TREK_OK)
         trek_memory_measure(s->team, &s->job, memory->rows + memory->first_own);
     own = gather_rows(s, own);

@@ -103,7 +103,7 @@ static void add_ranks(trek_text *text, const trek_memory_row *row)
         trek_text_format(text, "%d-%d", row->first_rank, row->first_rank + row->ranks - 1);
     else
         trek_text_format(text, "%d", row->first_rank);
-    trek_text_format(text, " %s", trek_device_name(of, device, sizeof device));
+    trek_text_format(text, " (%s)", trek_device_name(of, device, sizeof device));
 }
 
 static void add_row(const trek_team_memory *memory, int k, int64_t unit, trek_text *text)
@@ -193,8 +193,9 @@ trek_status trek_memory_check(const trek_team_memory *memory)
             continue;
         trek_text_format(&text, "%s%" PRId64 " for rank%s ", text.length ? ", and " : "", row->budget, row->ranks > 1 ? "s" : "");
         add_ranks(&text, row);
-        trek_text_format(&text, ", which need %" PRId64 " (parameters %" PRId64 ", gradients %" PRId64 ", state %" PRId64
-                         ", other %" PRId64 ", activations %" PRId64 ")", trek_memory_total(row), row->params, row->grads,
+        trek_text_format(&text, ", which need%s %" PRId64 " (parameters %" PRId64 ", gradients %" PRId64 ", state %" PRId64
+                         ", other %" PRId64 ", activations %" PRId64 ")", row->ranks > 1 ? "" : "s", trek_memory_total(row),
+                         row->params, row->grads,
                          row->state, row->other, row->activations > 0 ? row->activations : 0);
     }
     if (text.length == 0 && !text.failed)

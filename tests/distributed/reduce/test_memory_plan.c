@@ -5,8 +5,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "autograd/ops.h"
+#include "distributed/checkpoint.h"
 #include "distributed/memory_plan.h"
 #include "distributed/stepper.h"
 #include "distributed/team/memory.h"
@@ -70,9 +72,23 @@ static trek_loader *make_loader(void)
 typedef struct plan_case {
     int ranks;
     bool separate, whole, idle; /* whole: the state is not divided; idle: the last rank computes nothing */
+    bool slower;                /* a rank with more memory gets fewer samples */
     const int64_t *budgets;
     int64_t grain;
+    int optimizer;               /* 0 to OPTIMIZERS - 1 */
 } plan_case;
+
+enum { OPTIMIZERS = 5 };
+
+static trek_optimizer_spec optimizer_of(int k)
+{
+    const trek_optimizer_spec specs[OPTIMIZERS] = {
+        trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), TREK_U8),
+        trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }), trek_adafactor(&(trek_adafactor_opts){ .lr = 0.01 }),
+        trek_with_state(trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), TREK_BF16),
+    };
+    return specs[k];
+}
 
 typedef struct training {
     trek_graph *graph;
@@ -81,7 +97,8 @@ typedef struct training {
 
 static trek_status begin(const plan_case *c, training *t)
 {
-    static const double shares[] = { 3, 2, 1, 0 };
+    static const double idle[] = { 3, 2, 1, 0 }, slower[] = { 8, 4, 2, 1 };
+    const double *shares = c->idle ? idle + RANKS - c->ranks : c->slower ? slower + RANKS - c->ranks : NULL;
     trek_seed(7);
     t->graph = build(trek_cpu(0), NULL);
     t->loader = make_loader();
@@ -90,9 +107,9 @@ static trek_status begin(const plan_case *c, training *t)
     trek_trainer_opts opts = { .build_replica = build, .ranks = c->ranks, .share_params = c->separate ? TREK_OFF : 0,
                                .shard = c->whole ? TREK_SHARD_NONE : TREK_SHARD_STATE, .memory_budget = c->budgets,
                                .n_memory_budget = c->budgets ? c->ranks : 0, .grain = c->grain, .bucket_bytes = 4096,
-                               .max_anchor = TREK_OFF, .balance = c->idle ? 0 : TREK_OFF, .allow_idle = c->idle,
-                               .shares = c->idle ? shares + RANKS - c->ranks : NULL, .n_shares = c->idle ? c->ranks : 0,
-                               .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.01 }) };
+                               .max_anchor = TREK_OFF, .balance = shares ? 0 : TREK_OFF, .allow_idle = c->idle,
+                               .shares = shares, .n_shares = shares ? c->ranks : 0,
+                               .optimizer = optimizer_of(c->optimizer) };
     return trek_trainer_setup(t->graph, &opts);
 }
 
@@ -189,14 +206,14 @@ static void a_plan_says_what_is_used(void **state)
     }
 }
 
-/* Ranks on none of which the model fits whole: what is left of the budgets decides who keeps how much, and the bits are those of
- * ranks that keep everything. */
+/* Ranks on none of which the model fits whole, with more memory the slower they are: what is left of the budgets decides who
+ * keeps how much. The bits are those of ranks that keep everything, and in grains those of one rank. */
 static void parts_follow_what_is_left(void **state)
 {
     static result got, expected;
     int64_t besides[RANKS], budgets[RANKS];
     for (int k = 0; k < 6; k++) {
-        plan_case c = { .ranks = 2 + k % 3, .separate = true, .grain = k > 3 ? 5 : 0 };
+        plan_case c = { .ranks = 2 + k % 3, .separate = true, .grain = k > 2 ? 5 : 0, .slower = k & 1 };
         int64_t all = needs(&c, besides), kept = 0, sum = 0;
         for (int r = 0; r < c.ranks; r++)
             sum += 1 << r;
@@ -222,7 +239,9 @@ static void parts_follow_what_is_left(void **state)
             assert_true(trek_memory_account_peak(memory->accounts[r]) <= budgets[r]);
         look(&t, &got);
         end(&t);
-        train(&(plan_case){ .ranks = c.ranks, .separate = true, .whole = true, .grain = c.grain }, &expected);
+        bool one = c.grain > 0;
+        train(&(plan_case){ .ranks = one ? 1 : c.ranks, .separate = !one, .whole = true, .grain = c.grain,
+                            .slower = c.slower && !one }, &expected);
         assert_int_equal(got.n, expected.n);
         assert_memory_equal(got.values, expected.values, (size_t)got.n * sizeof *got.values);
     }
@@ -269,7 +288,7 @@ static void what_does_not_fit_is_refused(void **state)
         c.budgets = budgets;
         assert_int_equal(begin(&c, &t), TREK_ERR_MEMORY);
         for (int r = 0; r < 2; r++) {
-            snprintf(text, sizeof text, "%" PRId64 " for rank %d cpu:%d, which need", budgets[r], r, r);
+            snprintf(text, sizeof text, "%" PRId64 " for rank %d (cpu:%d), which needs", budgets[r], r, r);
             if ((strstr(trek_error(), text) != NULL) != (k == 0 || k == r + 1))
                 fail_msg("case %d, rank %d: %s", k, r, trek_error());
         }
@@ -320,6 +339,71 @@ static void measuring_leaves_nothing(void **state)
     }
 }
 
+/* --- from one layout to another ------------------------------------------------------------------------------ */
+
+static uint64_t drawn(uint64_t *state, uint64_t below)
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (x ^ x >> 31) % below;
+}
+
+/* Ranks, who has how much, and what is divided. Where budgets are tight, no rank could keep all of the state. */
+static plan_case draw_layout(uint64_t *state, int optimizer, int64_t *budgets)
+{
+    plan_case c = { .ranks = 1 + (int)drawn(state, RANKS), .separate = drawn(state, 4) > 0, .whole = drawn(state, 5) == 0,
+                    .grain = 6, .optimizer = optimizer };
+    int64_t besides[RANKS], parts[RANKS], all = needs(&c, besides), sum = 0, most = 0;
+    for (int r = 0; r < c.ranks; r++) {
+        sum += parts[r] = 1 + (int64_t)drawn(state, 4);
+        most = r == 0 || (c.separate && besides[r] > most) ? besides[r] : most; /* whoever owns the largest parameter */
+    }
+    for (int r = 0; r < c.ranks; r++)
+        budgets[r] = most + (c.whole || !c.separate ? all : all * parts[r] / sum + all / 2);
+    c.budgets = drawn(state, 4) ? budgets : NULL;
+    return c;
+}
+
+static void open_layout(uint64_t *state, int optimizer, training *t)
+{
+    int64_t budgets[RANKS];
+    plan_case c = draw_layout(state, optimizer, budgets);
+    if (begin(&c, t) != TREK_OK)
+        fail_msg("%d ranks, optimizer %d: %s", c.ranks, optimizer, trek_error());
+}
+
+/* A checkpoint of any layout goes on on any other, with the bits of one rank that has never stopped. */
+static void layouts_change(void **state)
+{
+    static result got, expected;
+    char path[] = "/tmp/trek-memory-plan-XXXXXX";
+    close(mkstemp(path));
+    uint64_t seed = 1;
+    for (int k = 0; k < (test_short() ? 10 : 40); k++) {
+        int optimizer = k % OPTIMIZERS;
+        training t;
+        train(&(plan_case){ .ranks = 1, .grain = 6, .optimizer = optimizer }, &expected);
+        open_layout(&seed, optimizer, &t);
+        if (epoch(&t, 0) != TREK_OK || trek_checkpoint_save(t.graph, NULL, path) != TREK_OK)
+            fail_msg("draw %d: %s", k, trek_error());
+        end(&t);
+        open_layout(&seed, optimizer, &t);
+        if (trek_checkpoint_load(t.graph, NULL, path) != TREK_OK || epoch(&t, 1) != TREK_OK)
+            fail_msg("draw %d: %s", k, trek_error());
+        look(&t, &got);
+        end(&t);
+        assert_int_equal(got.n, expected.n);
+        for (int i = 0; i < got.n; i++)
+            if (got.values[i] != expected.values[i])
+                fail_msg("draw %d, optimizer %d: number %d is %.17g instead of %.17g", k, optimizer, i, got.values[i],
+                         expected.values[i]);
+    }
+    unlink(path);
+}
+
+/* --- what it says ------------------------------------------------------------------------------------------- */
+
 static void expect_text(trek_graph *graph, const char *const *parts, int n)
 {
     char *text = trek_trainer_plan_text(graph);
@@ -333,10 +417,10 @@ static void expect_text(trek_graph *graph, const char *const *parts, int n)
 
 static void texts(void **state)
 {
-    static const char *const planned[] = { "parameters", "activations", "peak", "0 cpu:0", "2 cpu:2", "in 3 parts: 33.3 %",
+    static const char *const planned[] = { "parameters", "activations", "peak", "0 (cpu:0)", "2 (cpu:2)", "in 3 parts: 33.3 %",
                                            "4096 bytes", "1048576.0", "at most 11 samples" };
-    static const char *const together[] = { "0-1 cpu:0", "not measured", "whole wherever parameters are" };
-    static const char *const alone[] = { "0 cpu:0", "?", "whole wherever parameters are" };
+    static const char *const together[] = { "0-1 (cpu:0)", "not measured", "whole wherever parameters are" };
+    static const char *const alone[] = { "0 (cpu:0)", "?", "whole wherever parameters are" };
     training t;
     int64_t budgets[] = { 1 << 30, (1 << 30) + 1, 1 << 30 };
     assert_int_equal(begin(&(plan_case){ .ranks = 3, .separate = true, .budgets = budgets }, &t), TREK_OK);
@@ -352,6 +436,32 @@ static void texts(void **state)
     REFUSED(trek_trainer_plan_text(NULL), TREK_ERR_ARGUMENT, "trainer_plan_text");
     REFUSED(trek_trainer_plan_text(plain), TREK_ERR_STATE, "trainer_plan_text: graph: it has no optimizer yet");
     trek_graph_free(&plain);
+}
+
+/* Whatever allocation fails, set-up says so, and the graph trains on its own device. */
+static void set_up_without_memory(void **state)
+{
+    int failures = 0;
+    trek_status status = TREK_ERR_MEMORY;
+    for (int64_t at = 1; status != TREK_OK; at += test_short() ? 41 : 7) {
+        training t = { .graph = build(trek_cpu(0), NULL), .loader = make_loader() };
+        trek_graph_set_loader(t.graph, t.loader, "x");
+        trek_graph_set_loss(t.graph, loss, NULL);
+        test_memory.fail_count = 1 << 20; /* and all from there on */
+        test_allocator_restart(at);
+        status = trek_trainer_setup(t.graph, &(trek_trainer_opts){
+            .build_replica = build, .ranks = 2, .share_params = TREK_OFF, .shard = TREK_SHARD_STATE, .memory_budget = ample,
+            .n_memory_budget = 2, .max_anchor = TREK_OFF, .optimizer = trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }) });
+        test_allocator_restart(0);
+        failures += status != TREK_OK;
+        trek_error_clear();
+        if (status != TREK_OK)
+            assert_int_equal(trek_graph_set_optimizer(t.graph, optimizer_of(0)), TREK_OK);
+        assert_int_equal(epoch(&t, 0), TREK_OK);
+        end(&t);
+        trek_memory_release_cached(trek_cpu(0));
+    }
+    assert_true(failures > 3);
 }
 
 static void expect_refused(trek_trainer_opts opts, trek_status status, const char *text)
@@ -379,10 +489,13 @@ static void refused(void **state)
 
 int main(void)
 {
+    if (test_allocator_use() != TREK_OK)
+        return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_says_what_is_used), cmocka_unit_test(parts_follow_what_is_left),
         cmocka_unit_test(some_keep_and_some_compute), cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(budgets_are_enforced), cmocka_unit_test(measuring_leaves_nothing), cmocka_unit_test(texts),
+        cmocka_unit_test(budgets_are_enforced), cmocka_unit_test(measuring_leaves_nothing), cmocka_unit_test(layouts_change),
+        cmocka_unit_test(texts), cmocka_unit_test(set_up_without_memory),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

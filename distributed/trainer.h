@@ -75,8 +75,8 @@ typedef enum trek_average {
  * - Errors: MEMORY, with the numbers, if a rank's budget is too small.
  *
  * grain: each batch is cut into grains of this many samples, and each grain is a pass of its own. Parameters, buffers and the
- * optimizer's state then have the same bits for any ranks, processes, shares and threads on CPUs with the same instruction set;
- * one rank may use it, too. docs/same-bits.md says what is promised.
+ * optimizer's state then have the same bits for any ranks, processes, shares and threads, on CPUs with the same instruction set,
+ * or on GPUs of one model; one rank may use it, too. docs/same-bits.md says what is promised.
  * - It needs trek_graph_set_loader, trek_graph_set_loss and trek_graph_train_batch; another loop fails with UNSUPPORTED. Several
  *   passes in a step need accumulate.
  * - TREK_GRAIN measures grains of several sizes at set-up, with samples and the loss of the graph, and chooses the smallest that
@@ -84,8 +84,8 @@ typedef enum trek_average {
  * on with its size. The variable TREK_GRAIN says the size instead. It needs trek_graph_set_loader and trek_graph_set_loss before
  *   set-up; otherwise it fails with STATE.
  * - Batch norm uses the statistics of each grain. Running statistics are merged once a step, in the order of grains.
- * - Errors: UNSUPPORTED together with average, max_anchor, global_batch or overlap, for ranks on GPUs, for layers that use
- *   other ranks, and for graphs that carry states.
+ * - Errors: UNSUPPORTED together with average, max_anchor, global_batch or overlap, for ranks on CPUs and on GPUs, for
+ *   GPUs of different models, for layers that use other ranks, and for graphs that carry states.
  *
  * audit: if the gradients of a grain differ that two ranks have computed, the log names the step, the grain and the ranks, and a
  * third rank decides which of them was wrong; trek_trainer_audit counts. The step is made as if nothing had been found. Streams
@@ -99,7 +99,7 @@ typedef enum trek_average {
  * - A communicator of the program's own has ended, too. trek_comm_init returns the one of those that are left.
  * - trek_graph_reduce fails with UNSUPPORTED.
  * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shard, shares, plan or
- *   speed_hint, with a loader over a stream, and over MPI, which ends with the first process that dies.
+ *   speed_hint, with a loader over a stream, for ranks on GPUs, and over MPI, which ends with the first process that dies.
  *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
  * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give

@@ -73,6 +73,23 @@ typedef struct trek_control_gatherer {
 } trek_control_gatherer;
 void trek_control_set_gatherer(trek_control *control, const trek_control_gatherer *gatherer);
 
+/* Questions to process 0 about a subject, which its control thread answers at once, whatever its other threads do. */
+#define TREK_CONTROL_SUBJECTS 256
+#define TREK_CONTROL_ANSWERS 2 /* numbers of an answer */
+/* Answers a question of a process: writes to `answer`, which is zero before. It is called with the channel's lock held, so it
+ * must not call the channel, and it must not trust the numbers: question[1] to question[count - 1]. */
+typedef void (*trek_control_answer_fn)(void *arg, int process, uint64_t number, const int64_t *question, int64_t count,
+                                       int64_t *answer);
+/* Returns a further subject; all processes call it in the same order. -1: there are too many. Only process 0 uses fn and arg.
+ * After trek_control_drop_subject process 0 answers with zeros. */
+int trek_control_subject(trek_control *control, trek_control_answer_fn fn, void *arg);
+void trek_control_drop_subject(trek_control *control, int subject);
+/* Asks without waiting for the answer. question[0] belongs to the channel. A process has one question of a subject at a time;
+ * each has another number than the one before. */
+void trek_control_ask(trek_control *control, int subject, uint64_t number, int64_t *question, int64_t count);
+/* Gets the answer to the last question. *has: it has come. With `wait` it waits for it, and fails if the group ends. */
+trek_status trek_control_answer(trek_control *control, int subject, bool wait, int64_t *answer, bool *has);
+
 /* Ends the group on all processes with this reason, from any thread. */
 void trek_control_end(trek_control *control, trek_status status, const char *message);
 /* Returns whether the group has ended. Code that waits must look at it. */

@@ -36,6 +36,8 @@ typedef enum trek_control_type {
     TREK_CONTROL_END,      /* an int32 status and a text */
     TREK_CONTROL_LEFT,     /* the trek_control_report of a process that has left; number: the gathers that it took part in */
     TREK_CONTROL_LATER,    /* the answer to a HELLO if the listener is still in the job's group before: come again later */
+    TREK_CONTROL_ASK,      /* int64s, of which the first is the subject of the question with that number */
+    TREK_CONTROL_ANSWER,   /* the same for the answer to it */
 } trek_control_type;
 
 typedef struct trek_control_head {
@@ -105,6 +107,15 @@ typedef struct trek_control_slot {
     char *data;    /* the parts by number; all of them when the gather is done */
 } trek_control_slot;
 
+/* A subject of questions. */
+typedef struct trek_control_subject_state {
+    trek_control_answer_fn fn; /* process 0; NULL: nobody answers */
+    void *arg;
+    uint64_t asked;            /* the number of this process's last question */
+    bool has_answer;
+    int64_t answer[TREK_CONTROL_ANSWERS];
+} trek_control_subject_state;
+
 struct trek_control {
     int process, processes, port;
     char address[256], where[TREK_WHERE], token[TREK_CONTROL_TOKEN], machine[128];
@@ -152,6 +163,8 @@ struct trek_control {
     trek_control_slot slots[2];
     uint64_t gathers;
     trek_control_gatherer gatherer;
+    trek_control_subject_state subjects[TREK_CONTROL_SUBJECTS];
+    int n_subjects;
     int relay_from; /* the process whose state the next beat begins with */
     struct {
         trek_control_ended_fn fn;
@@ -215,6 +228,8 @@ void trek_control_lost(trek_control *control, int process, const char *how);
 void trek_control_take_left(trek_control *control, int process, const trek_control_report *report, uint64_t gathers);
 void trek_control_say_goodbye(trek_control *control, bool exited);
 void trek_control_check_left(trek_control *control);
+/* Ends the group if process 0 has left and owes this process an answer. */
+void trek_control_ask_left(trek_control *control);
 
 /* process_state.c */
 /* Sends who this process is, and where it listens for children. */
@@ -234,5 +249,10 @@ void trek_control_late(trek_control *control, uint64_t number, int64_t deadline_
 void trek_control_decide_late(trek_control *control);
 void trek_control_extend(trek_control *control, uint64_t number);
 void trek_control_gather_left(trek_control *control);
+
+/* ask.c */
+void trek_control_take_question(trek_control *control, trek_control_link *link, uint64_t number, const char *data, size_t bytes);
+void trek_control_take_answer(trek_control *control, const trek_control_link *link, uint64_t number, const char *data,
+                              size_t bytes);
 
 #endif

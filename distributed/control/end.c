@@ -98,6 +98,20 @@ void trek_control_gather_left(trek_control *control)
     }
 }
 
+/* Does the same for questions to process 0. */
+void trek_control_ask_left(trek_control *control)
+{
+    char message[TREK_ERROR_SIZE];
+    if (control->process == 0 || !control->peers[0].left || atomic_load(&control->ended))
+        return;
+    for (int k = 0; k < control->n_subjects; k++)
+        if (control->subjects[k].asked && !control->subjects[k].has_answer) {
+            snprintf(message, sizeof message, "process 0 has left, and process %d waits for its answer", control->process);
+            trek_control_end_locked(control, TREK_ERR_PEER, message);
+            return;
+        }
+}
+
 /* Process 0 has left. What it gave to the tree in the last gather is still on its way here, and if a process that
  * must pass it on has died, nobody reports that any more. */
 static void watch_branch(trek_control *control)
@@ -133,6 +147,7 @@ void trek_control_take_left(trek_control *control, int process, const trek_contr
             trek_control_send(control, &control->links[i], TREK_CONTROL_LEFT, gathers, &kept, sizeof kept);
     trek_control_check_left(control);
     trek_control_gather_left(control);
+    trek_control_ask_left(control);
     if (process == 0)
         watch_branch(control);
 }

@@ -407,6 +407,12 @@ static void take_message(trek_control *control, trek_control_link *link, const t
         if (control->process != 0 && !control->welcome)
             come_later(control, link);
         break;
+    case TREK_CONTROL_ASK:
+        trek_control_take_question(control, link, head->number, data, head->bytes);
+        break;
+    case TREK_CONTROL_ANSWER:
+        trek_control_take_answer(control, link, head->number, data, head->bytes);
+        break;
     default:
         break;
     }

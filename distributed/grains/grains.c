@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Beginning and end of grain mode, and what it cannot do. */
+#include "distributed/grains/counter.h"
 #include "distributed/grains/digests.h"
 
 #include <stddef.h>
@@ -104,6 +105,8 @@ trek_status trek_grains_make(trek_step *s)
         return TREK_ERR_MEMORY;
     if (trek_job_has_others(&s->job))
         status = trek_shared_words_make(s->job.comm, &g->words);
+    if (status == TREK_OK && trek_job_has_others(&s->job) && !g->words.words)
+        status = trek_grain_counter_make(s->job.comm, &g->counter);
     if (status != TREK_OK)
         return status;
     g->size = s->grain;
@@ -120,6 +123,7 @@ void trek_grains_free(trek_step *s)
         return;
     follow(g, NULL);
     trek_shared_words_end(&g->words);
+    trek_grain_counter_free(&g->counter);
     trek_grain_sums_free(s);
     trek_digests_free(s);
     trek_free(g->pass);

@@ -2,6 +2,7 @@
 /* The group of those that are left becomes the job's. */
 #include "distributed/pass/survivors.h"
 
+#include "distributed/grains/counter.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
@@ -65,6 +66,7 @@ trek_status trek_survivors_begin(trek_step *s, const trek_workload_opts *workloa
 {
     s->workload = *workload;
     trek_shared_words_end(&s->grains->words); /* each process trains on its own part: who has which is not known of the dead */
+    trek_grain_counter_free(&s->grains->counter);
     return trek_survival_begin(&s->job, lent ? 0 : program_of(s), least, lent);
 }
 

@@ -2,9 +2,10 @@
 /* A pass in grain mode. Each rank of a process gets consecutive grains of its process's part of the batch, by its share, for
  * about half of the pass. Then it takes further ones from a counter until none is left (balance/handout.h), so that no rank waits
  * longer than a grain takes, although speeds change. If processes are on one machine, their ranks take all grains one by one,
- * first from the part of their own process, then from those of others (grains/ranges.h). Who runs a grain does not show in what
- * it gives. */
+ * first from the part of their own process, then from those of others (grains/ranges.h). If they are on several machines,
+ * process 0 hands grains out (grains/counter.h). Who runs a grain does not show in what it gives. */
 #include "distributed/balance/handout.h"
+#include "distributed/grains/counter.h"
 #include "distributed/grains/grains.h"
 #include "distributed/grains/ranges.h"
 
@@ -92,7 +93,40 @@ static int64_t coming_of_ranges(trek_grain_call *call, int rank)
     return trek_grain_ranges_expect(&c->ranges, call->s->job.local_ranks);
 }
 
-/* All processes divide the batch as they do for reading, and take grains from each other's ranges. */
+/* The same where processes share no memory. A failure is the thread's error. */
+static int64_t next_of_process_0(trek_grain_call *call, int rank)
+{
+    int64_t number;
+    (void)rank;
+    return trek_grain_counter_take(call->s->grains->counter, &number) == TREK_OK ? number : -1;
+}
+
+static int64_t coming_of_process_0(trek_grain_call *call, int rank)
+{
+    (void)rank;
+    return trek_grain_counter_expect(call->s->grains->counter);
+}
+
+/* Writes where the range of each process begins, and how fast it is: all processes divide the batch as they do for reading. */
+static trek_status divide(const grain_pass *c, int64_t *first, double *speed)
+{
+    const trek_step *s = c->s;
+    const double *shares = trek_ranks_shares(s);
+    trek_job_sync_division(c->pass.rows, first);
+    for (int p = 0, at = 0; p < s->job.processes; p++) {
+        speed[p] = 0;
+        for (int r = 0; r < s->job.process_ranks[p]; r++)
+            speed[p] += shares[at++];
+        if (first[p] % c->grains->size != 0 && first[p] != c->pass.rows)
+            return trek_fail(TREK_ERR_STATE, "graph_train_batch: batch: another graph divides the batches of this job in another "
+                                             "way; give both the same .grain");
+    }
+    for (int p = 0; p <= s->job.processes; p++)
+        first[p] = trek_grains_count(c->grains, first[p]);
+    return TREK_OK;
+}
+
+/* Processes of one machine take grains from each other's ranges. */
 static trek_status plan_ranges(grain_pass *c, _Atomic uint64_t *words)
 {
     const trek_step *s = c->s;
@@ -111,19 +145,23 @@ static trek_status plan_ranges(grain_pass *c, _Atomic uint64_t *words)
     ranges->process = s->job.process;
     ranges->processes = s->job.processes;
     ranges->serial = (uint32_t)s->job.comm->calls; /* equal in all processes, and each pass makes a call */
-    trek_job_sync_division(c->pass.rows, ranges->first);
-    for (int p = 0, at = 0; p < s->job.processes; p++) {
-        for (int r = 0; r < s->job.process_ranks[p]; r++)
-            ranges->speed[p] += shares[at++];
-        if (ranges->first[p] % c->grains->size != 0 && ranges->first[p] != c->pass.rows)
-            return trek_fail(TREK_ERR_STATE, "graph_train_batch: batch: another graph divides the batches of this job in another "
-                                             "way; give both the same .grain");
-    }
-    for (int p = 0; p <= s->job.processes; p++)
-        ranges->first[p] = trek_grains_count(c->grains, ranges->first[p]);
     c->call.next = next_of_ranges;
     c->call.coming = coming_of_ranges;
-    return TREK_OK;
+    return divide(c, ranges->first, ranges->speed);
+}
+
+/* Process 0 hands out what is left of the ranges of all. */
+static trek_status plan_far(grain_pass *c)
+{
+    int64_t first[TREK_MAX_RANKS + 1];
+    double speed[TREK_MAX_RANKS];
+    trek_status status = divide(c, first, speed);
+    if (status == TREK_OK)
+        trek_grain_counter_begin(c->grains->counter, &(trek_grain_division){ c->s->job.comm->calls, first, speed },
+                                 c->s->job.local_ranks);
+    c->call.next = next_of_process_0;
+    c->call.coming = coming_of_process_0;
+    return status;
 }
 
 static trek_status plan_counter(grain_pass *c)
@@ -159,11 +197,11 @@ static bool is_joint(const grain_pass *c)
 /* Decides, in the same way in all processes, who gets which grains. Streams are read by each process for itself. */
 static trek_status plan_grains(grain_pass *c)
 {
-    bool shared = c->pass.joint && trek_job_has_others(&c->s->job);
-    _Atomic uint64_t *words = shared ? c->grains->words.words : NULL;
-    bool any = words && !trek_loader_plan(c->batch->loader)->feed &&
-               trek_grains_count(c->grains, c->pass.rows) <= TREK_GRAIN_RANGES_MOST;
-    return any ? plan_ranges(c, words) : plan_counter(c);
+    const trek_grains *g = c->grains;
+    bool any = c->pass.joint && trek_job_has_others(&c->s->job) && !trek_loader_plan(c->batch->loader)->feed;
+    if (any && g->words.words && trek_grains_count(g, c->pass.rows) <= TREK_GRAIN_RANGES_MOST)
+        return plan_ranges(c, g->words.words);
+    return any && g->counter ? plan_far(c) : plan_counter(c);
 }
 
 /* --- a pass ----------------------------------------------------------------------------------- */

@@ -233,6 +233,7 @@ uint64_t trek_run_program(const trek_run *run)
     trek_text_format(&text, ".seed\t%llu\n", (unsigned long long)o->seed);
     line(&text, ".shuffle", o->shuffle);
     line(&text, ".drop_last", o->drop_last);
+    line(&text, "outlives deaths within a step", trek_run_elastic_in_steps(run));
     for (size_t k = 0; k < text.length; k++)
         hash = (hash ^ (unsigned char)text.data[k]) * 1099511628211u;
     trek_text_clear(&text);

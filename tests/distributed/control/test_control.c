@@ -316,13 +316,74 @@ static int play_fall(const part *me)
     return code;
 }
 
+/* --- questions to process 0 */
+
+enum { QUESTIONS = 500, LONG_QUESTION = 3000 };
+typedef struct asked {
+    int64_t total, of[PROCESSES];
+} asked;
+
+/* Answers with the sum of all numbers that the process has said, and counts. */
+static void answer_sum(void *arg, int process, uint64_t number, const int64_t *question, int64_t count, int64_t *answer)
+{
+    asked *a = arg;
+    for (int64_t k = 1; k < count; k++)
+        a->of[process] += question[k];
+    a->total++;
+    answer[0] = a->of[process];
+    answer[1] = (int64_t)number;
+}
+
+/* Each process asks about two subjects, sometimes long questions, and sometimes without waiting at once. Process 0 asks itself,
+ * or does nothing, or "leaves" when it has answered one: those that ask further are told. */
+static int play_ask(const part *me)
+{
+    static asked sums[2];
+    static int64_t question[LONG_QUESTION];
+    trek_control *control = join(me, 20);
+    int64_t said[2] = { 0 }, answer[TREK_CONTROL_ANSWERS], mine = 0, all[PROCESSES];
+    bool leaves = strcmp(me->detail, "leaves") == 0, has = false, good = control != NULL;
+    int subjects[2] = { -1, -1 };
+    for (int k = 0; good && k < 2; k++)
+        subjects[k] = trek_control_subject(control, answer_sum, &sums[k]);
+    good = good && subjects[0] == 0 && subjects[1] == 1;
+    good = good && trek_control_gather(control, &mine, sizeof mine, all, 0) == TREK_OK; /* all subjects are known */
+    for (int i = 1; good && i <= (leaves && me->process == 0 ? 1 : QUESTIONS); i++) {
+        int of = i % 3 == 0;
+        int64_t count = i % 50 == 0 ? LONG_QUESTION : 1 + i % 4;
+        for (int64_t k = 1; k < count; k++)
+            said[of] += question[k] = me->process * 1000 + i + k;
+        trek_control_ask(control, subjects[of], (uint64_t)i, question, count);
+        for (int k = 0; k < i % 5 && good; k++)
+            good = trek_control_answer(control, subjects[of], false, answer, &has) == TREK_OK;
+        good = good && trek_control_answer(control, subjects[of], true, answer, &has) == TREK_OK;
+        good = good && has && answer[0] == said[of] && answer[1] == i;
+    }
+    if (good && !leaves) { /* a subject that is dropped has zeros for an answer */
+        good = trek_control_gather(control, &mine, sizeof mine, all, 0) == TREK_OK;
+        good = good && (me->process > 0 || sums[0].total + sums[1].total == (int64_t)QUESTIONS * me->processes);
+        trek_control_drop_subject(control, subjects[1]);
+        good = good && trek_control_gather(control, &mine, sizeof mine, all, 0) == TREK_OK;
+        trek_control_ask(control, subjects[1], QUESTIONS + 1, question, 2);
+        good = good && trek_control_answer(control, subjects[1], true, answer, &has) == TREK_OK && answer[0] == 0 &&
+            answer[1] == 0;
+        for (int k = 2; k < TREK_CONTROL_SUBJECTS && good; k++)
+            good = trek_control_subject(control, answer_sum, NULL) == k;
+        good = good && trek_control_subject(control, answer_sum, NULL) == -1;
+        good = good && trek_control_gather(control, &mine, sizeof mine, all, 0) == TREK_OK; /* process 0 stays until then */
+    }
+    printf("%s %s\n", good ? "good" : "bad", trek_error());
+    trek_control_free(&control);
+    return good ? 0 : 1;
+}
+
 static int play(const part *me)
 {
     static const struct { const char *role; int (*fn)(const part *me); } roles[] = {
         { "gather", play_gather }, { "join", play_join }, { "differ", play_differ }, { "late", play_late }, { "end", play_end },
         { "hurry", play_hurry },
         { "fork", play_fork }, { "leave", play_leave },
-        { "tree", play_tree }, { "fall", play_fall },
+        { "tree", play_tree }, { "fall", play_fall }, { "ask", play_ask },
     };
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
         if (strcmp(me->role, roles[k].role) == 0)
@@ -368,6 +429,21 @@ static void test_gathers(void **state)
         for (int p = 0; p < w.n; p++)
             WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good") && !strstr(w.text[p], "error"));
     }
+}
+
+static void test_questions(void **state)
+{
+    (void)state;
+    static world w;
+    for (int leaves = 0; leaves < 2; leaves++)
+        for (int n = 2; n <= 4; n += 2) {
+            processes_init(&w, n);
+            processes_start_all(&w, n, "ask", leaves ? "leaves" : "", -1, NULL);
+            processes_finish(&w, -1);
+            for (int p = 0; p < n; p++)
+                WANT(&w, !leaves || p == 0 ? w.code[p] == 0 && strstr(w.text[p], "good")
+                                           : w.code[p] == 1 && strstr(w.text[p], "process 0 has left"));
+        }
 }
 
 static int connect_to(const char *address, int port)
@@ -741,7 +817,8 @@ int main(void)
         return play(&me);
     alarm(600);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gathers),       cmocka_unit_test(test_strangers),           cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_gathers), cmocka_unit_test(test_questions),       cmocka_unit_test(test_strangers),
+            cmocka_unit_test(test_crowd),
             cmocka_unit_test(test_port_in_use),
         cmocka_unit_test(test_missing),       cmocka_unit_test(test_death_while_joining), cmocka_unit_test(test_late_starters),
         cmocka_unit_test(test_different_gathers), cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_end),

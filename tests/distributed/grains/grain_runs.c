@@ -12,6 +12,7 @@
 #include "data/dataset.h"
 #include "data/loader_position.h"
 #include "distributed/digests.h"
+#include "distributed/grains/counter.h"
 #include "distributed/policy/grain_pass.h"
 #include "distributed/stepper.h"
 #include "graph/flow.h"
@@ -174,9 +175,13 @@ struct trek_dataset *grain_dataset(void)
 
 static int64_t step_now; /* which the ranks read */
 
-/* Returns whether all grains of this pass have been taken (grains/ranges.c). The calling process has taken one. */
+/* Returns whether all grains of this pass have been taken (grains/ranges.c), or given out by process 0 (grains/counter.c). The
+ * calling process has taken one. */
 static bool none_is_left(trek_graph *graph, trek_comm *comm)
 {
+    trek_grain_counter *counter = trek_graph_ranks(graph)->grains->counter;
+    if (counter)
+        return trek_grain_counter_left(counter) <= 0;
     _Atomic uint64_t *words = trek_graph_ranks(graph)->grains->words.words;
     uint64_t own = atomic_load(&words[trek_comm_rank(comm)]);
     for (int p = 0; p < trek_comm_world_size(comm); p++) {

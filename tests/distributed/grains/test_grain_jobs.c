@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,16 +27,18 @@ typedef struct job {
     grain_run run;
     int processes, engine, uneven;
     int shares;              /* 1: of unequal ranks */
+    int apart;               /* 1: as on machines of their own, which see no shared memory of each other */
 } job;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+enum { FIELDS = 21 };
 
 static void write_job(const job *j, char *text, size_t size)
 {
     const grain_run *r = &j->run;
     snprintf(text, size, FORMAT, j->processes, j->engine, j->uneven, j->shares, r->model, r->grain, r->ranks, r->separate,
              (int)r->autocast, r->scaled, r->clipped, r->overflow, r->accumulate, r->optimizer, r->batch, r->steps, r->sharded,
-             r->again, r->holds, r->slow);
+             r->again, r->holds, r->slow, j->apart);
 }
 
 static bool read_job(const char *text, job *j)
@@ -43,7 +47,7 @@ static bool read_job(const char *text, job *j)
     int separate, autocast, scaled, clipped, sharded, slow;
     bool good = sscanf(text, FORMAT, &j->processes, &j->engine, &j->uneven, &j->shares, &r->model, &r->grain, &r->ranks,
                        &separate, &autocast, &scaled, &clipped, &r->overflow, &r->accumulate, &r->optimizer, &r->batch,
-                       &r->steps, &sharded, &r->again, &r->holds, &slow) == 20;
+                       &r->steps, &sharded, &r->again, &r->holds, &slow, &j->apart) == FIELDS;
     r->separate = separate;
     r->autocast = (trek_dtype)autocast;
     r->scaled = scaled;
@@ -65,6 +69,24 @@ static bool together(trek_comm *comm)
     return true;
 }
 
+/* Gives the process another /dev/shm, by which trek knows machines. Returns whether that is allowed here. */
+static bool go_apart(void)
+{
+    return unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1m") == 0;
+}
+
+static bool may_go_apart(void)
+{
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(!go_apart());
+    int status;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 /* A process of the job. All compare their digests with that of the reference. */
 static int child(const char *text, const char *expected)
 {
@@ -74,6 +96,8 @@ static int child(const char *text, const char *expected)
     if (!read_job(text, &j))
         return 2;
     alarm(120);
+    if (j.apart && !go_apart())
+        return 8;
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = names[j.engine] });
     if (!comm || trek_comm_world_size(comm) != j.processes)
         return fprintf(stderr, "%s\n", trek_error()), 3;
@@ -94,7 +118,9 @@ static int child(const char *text, const char *expected)
     if (run.grain == TREK_GRAIN)
         return same ? 0 : 7;
     int64_t grains = (run.batch + run.grain - 1) / run.grain;
-    if (run.holds && (rank == run.holds - 1 ? result.most_grains > 1 : j.processes == 2 && result.most_grains < grains - 1)) {
+    int64_t kept = j.apart ? 3 : 1; /* from process 0 it has got the next ones by then */
+    if (run.holds && (rank == run.holds - 1 ? result.most_grains > kept : j.processes == 2 &&
+                      result.most_grains < grains - kept)) {
         fprintf(stderr, "process %d ran %d of %d grains\n", rank, (int)result.most_grains, (int)grains);
         return 6;
     }
@@ -197,6 +223,23 @@ static void others_take_what_a_slow_process_leaves(void **state)
                                          .steps = 4, .holds = holds } }, 1);
 }
 
+/* The same for processes of several machines, which process 0 gives grains. */
+static void process_0_hands_out_grains(void **state)
+{
+    (void)state;
+    char why[256];
+    if (!trek_comm_gloo_there(why, sizeof why) || !may_go_apart())
+        skip();
+    for (int holds = 1; holds <= 3; holds++)
+        expect_same(&(job){ .processes = holds == 3 ? 3 : 2, .engine = GLOO, .apart = 1,
+                            .run = { .model = holds == 2 ? CONV_AND_BATCH_NORM : GPT, .ranks = 1, .grain = 2, .batch = 20,
+                                     .steps = 4, .holds = holds } }, 1);
+    for (int model = 0; model < MODELS; model++)
+        expect_same(&(job){ .processes = 2 + model % 3, .engine = GLOO, .apart = 1, .uneven = model % 2, .shares = model % 3 == 0,
+                            .run = { .model = model, .ranks = 1 + (model == 2), .grain = 3 - model % 2, .batch = 20, .steps = 4,
+                                     .slow = true, .accumulate = model == 3 ? 2 : 0, .separate = model == 4 } }, 1);
+}
+
 static void processes_choose_one_size(void **state)
 {
     (void)state;
@@ -212,11 +255,12 @@ static void drawn_jobs_have_the_bits_of_one_process(void **state)
     char why[256];
     const char *draws = getenv("TREK_TEST_DRAWS");
     int n = draws ? atoi(draws) : test_short() ? 4 : 12;
-    bool gloo = trek_comm_gloo_there(why, sizeof why);
+    bool gloo = trek_comm_gloo_there(why, sizeof why), apart = gloo && may_go_apart();
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 500;
         job j = { .run = grain_draw(&seed, 3), .processes = 2 + (int)grain_drawn(&seed, 3), .uneven = (int)grain_drawn(&seed, 2),
                   .engine = gloo && grain_drawn(&seed, 3) == 0 ? GLOO : SHARED, .shares = (int)grain_drawn(&seed, 2) };
+        j.apart = apart && j.engine == GLOO && grain_drawn(&seed, 2);
         j.run.evaluates = j.run.freezes = false;
         if (j.run.sharded && j.run.ranks + j.uneven > 1) { /* such ranks must share their parameters */
             j.run.separate = false;
@@ -271,6 +315,7 @@ int main(int count, char **words)
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
         cmocka_unit_test_setup(each_process_can_run_all_grains, clear_error),
         cmocka_unit_test_setup(others_take_what_a_slow_process_leaves, clear_error),
+        cmocka_unit_test_setup(process_0_hands_out_grains, clear_error),
         cmocka_unit_test_setup(processes_choose_one_size, clear_error),
         cmocka_unit_test_setup(drawn_jobs_have_the_bits_of_one_process, clear_error),
         cmocka_unit_test_setup(gloo_sums_alike, clear_error),

@@ -14,6 +14,7 @@
 #include "data/loader_position.h"
 #include "distributed/checkpoint.h"
 #include "distributed/grains/grains.h"
+#include "distributed/grains/counter.h"
 #include "distributed/grains/ranges.h"
 #include "distributed/run.h"
 #include "distributed/stepper.h"
@@ -570,6 +571,81 @@ static void the_next_grain_is_expected(void **state)
     assert_int_equal(trek_grain_ranges_expect(&g, 1), -1); /* and so will process 2 */
 }
 
+/* What process 0 hands out: processes ask in any order, at random, for as long as they get something; some begin late. Each grain
+ * is given once, or belongs to its process from the beginning, however the ranges and speeds are. */
+static void process_0_gives_each_grain_once(void **state)
+{
+    (void)state;
+    enum { MOST = 8 };
+    uint64_t seed = 11;
+    int64_t first[MOST], end[MOST];
+    double speed[MOST];
+    for (uint64_t pass = 1; pass <= 400; pass++) {
+        int processes = 2 + (int)grain_drawn(&seed, MOST - 1), given[64 * MOST] = { 0 }, over = 0;
+        int64_t question[3 + 2 * MOST] = { 0, 1 }, asked[MOST] = { 0 }, messages = 0, grains = 0;
+        bool done[MOST] = { false };
+        trek_grain_ledger ledger = { .processes = processes, .serial = pass - 1, .first = first, .end = end, .speed = speed };
+        for (int p = 0; p < processes; p++) {
+            double fast = grain_drawn(&seed, 7) ? 1 + (double)grain_drawn(&seed, 10) : 0;
+            question[3 + p] = question[2 + p] + (int64_t)grain_drawn(&seed, 64);
+            memcpy(&question[3 + processes + p], &fast, sizeof fast);
+        }
+        for (int p = 0; p < processes; p++) { /* what each has from the beginning */
+            int64_t n = question[3 + p] - question[2 + p], ahead = n / 4 > 0 || n == 0 ? n / 4 : 1;
+            for (int64_t k = 0; k < ahead; k++)
+                given[question[2 + p] + k]++;
+        }
+        grains = question[2 + processes];
+        while (over < processes) {
+            int p = (int)grain_drawn(&seed, (uint64_t)processes);
+            int64_t answer[TREK_CONTROL_ANSWERS] = { 0 };
+            if (done[p])
+                continue;
+            trek_grain_ledger_answer(&ledger, p, pass << 20 | (uint64_t)asked[p], question, asked[p] ? 2 : 3 + 2 * processes,
+                                     answer);
+            asked[p]++, messages++;
+            over += done[p] = answer[1] == 0;
+            for (int64_t k = 0; k < answer[1]; k++)
+                given[answer[0] + k]++;
+        }
+        for (int64_t k = 0; k < 64 * MOST; k++)
+            if (given[k] != (k < grains))
+                fail_msg("pass %d: grain %d was given %d times", (int)pass, (int)k, given[k]);
+        assert_in_range(messages, processes, processes * 24); /* pieces become smaller: they are not asked for one by one */
+        int64_t late[TREK_CONTROL_ANSWERS] = { 0 };
+        question[1] = 0;
+        trek_grain_ledger_answer(&ledger, 0, pass << 20 | 77, question, 2, late);
+        assert_int_equal(late[0], 0); /* how many are left */
+    }
+}
+
+/* Questions that no process of trek asks get zeros, and change nothing. */
+static void process_0_ignores_nonsense(void **state)
+{
+    (void)state;
+    int64_t first[2], end[2], answer[TREK_CONTROL_ANSWERS] = { 0 };
+    double speed[2], one = 1;
+    trek_grain_ledger ledger = { .processes = 2, .first = first, .end = end, .speed = speed };
+    int64_t question[7] = { 0, 1, 0, 8, 16 };
+    memcpy(&question[5], &one, sizeof one);
+    memcpy(&question[6], &one, sizeof one);
+    int64_t backwards[7] = { 0, 1, 8, 0, 16 }, negative[7] = { 0, 1, -8, 0, 16 }, huge[7] = { 0, 1, 0, 8, INT64_MAX };
+    trek_grain_ledger_answer(&ledger, 1, 3 << 20, backwards, 7, answer);
+    trek_grain_ledger_answer(&ledger, 1, 3 << 20, negative, 7, answer);
+    trek_grain_ledger_answer(&ledger, 1, 3 << 20, huge, 7, answer);
+    trek_grain_ledger_answer(&ledger, 1, 3 << 20, question, 6, answer);
+    trek_grain_ledger_answer(&ledger, 1, 3 << 20, question, 2, answer);
+    trek_grain_ledger_answer(&ledger, 1, 3 << 20, question, 1, answer);
+    trek_grain_ledger_answer(&ledger, 2, 3 << 20, question, 7, answer);
+    trek_grain_ledger_answer(&ledger, -1, 3 << 20, question, 7, answer);
+    assert_true(answer[0] == 0 && answer[1] == 0 && ledger.serial == 0);
+    trek_grain_ledger_answer(&ledger, 1, 3 << 20, question, 7, answer);
+    assert_true(answer[0] == 10 && answer[1] == 3 && ledger.serial == 3); /* 2 of 8 are its own; half of a half of 12 */
+    int64_t old[TREK_CONTROL_ANSWERS] = { 0 };
+    trek_grain_ledger_answer(&ledger, 1, 2 << 20, question, 7, old);
+    assert_true(old[0] == 0 && old[1] == 0 && ledger.serial == 3);
+}
+
 /* A loop of a program's own is refused; passes without .accumulate, too; and a graph can leave grain mode. */
 static void wrong_loops_are_refused(void **state)
 {
@@ -626,6 +702,8 @@ int main(void)
         cmocka_unit_test_setup(checkpoints_keep_the_size, clear_error),
         cmocka_unit_test_setup(each_grain_is_taken_once, clear_error),
         cmocka_unit_test_setup(the_next_grain_is_expected, clear_error),
+        cmocka_unit_test_setup(process_0_gives_each_grain_once, clear_error),
+        cmocka_unit_test_setup(process_0_ignores_nonsense, clear_error),
         cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

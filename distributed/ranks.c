@@ -16,6 +16,7 @@
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
 #include "tensor/scope_internal.h"
+#include "tensor/memory_account.h"
 
 typedef struct rank_slot {
     _Alignas(64) trek_ranks *ranks;
@@ -79,7 +80,9 @@ static trek_status call(const rank_slot *slot, trek_rank_fn fn, void *arg)
         return status;
     if (slot->rank > 0)
         trek_rank_here.watch = slot->ranks->touches;
+    bool works = trek_memory_account_work(true); /* what the caller does in between is not held to rank 0's budget */
     status = fn(slot->rank, arg);
+    trek_memory_account_work(works);
     if (slot->rank > 0)
         trek_rank_here.watch = NULL;
     trek_status ended = recorder ? recorder->end(slot->rank, recorder->arg) : TREK_OK;

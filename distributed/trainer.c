@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_trainer_setup: it finds the ranks and makes their replicas, the stepper and the options. */
 #include "data/loader_position.h"
+#include "distributed/memory_plan.h"
 #include "distributed/system/system.h"
 #include "distributed/trainer_internal.h"
 #include "distributed/trainer_ranks.h"
@@ -32,6 +33,7 @@
 #include "tensor/backend.h"
 #include "tensor/environment.h"
 #include "tensor/pool.h"
+#include "tensor/try_internal.h"
 
 typedef struct setup {
     trek_graph *graph;
@@ -325,6 +327,21 @@ static trek_status begin_grain(setup *s)
     return TREK_OK;
 }
 
+static trek_status check_budgets(const trek_trainer_opts *o)
+{
+    if (o->n_memory_budget < 0 || o->n_memory_budget > TREK_MAX_RANKS || (o->memory_budget == NULL) != (o->n_memory_budget == 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .n_memory_budget: %d; must be %s", o->n_memory_budget,
+                         o->memory_budget ? "the number of this process's ranks" : "0 without .memory_budget");
+    for (int r = 0; r < o->n_memory_budget; r++)
+        if (o->memory_budget[r] < 1)
+            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .memory_budget: %lld for rank %d; must be above 0",
+                             (long long)o->memory_budget[r], r);
+    if (o->memory_budget && o->average == TREK_AVERAGE_PARAMETERS)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .memory_budget: set together with .average of parameters, whose "
+                                               "rounds keep copies that the plan does not know");
+    return TREK_OK;
+}
+
 trek_status trek_trainer_check(const trek_trainer_opts *o)
 {
     if (o->accumulate < 0)
@@ -342,7 +359,9 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
                          o->deadline_s);
     if (o->shard != TREK_SHARD_NONE && o->shard != TREK_SHARD_STATE)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard: %d; must be a value of trek_shard", (int)o->shard);
-    trek_status status = check_unequal(o);
+    trek_status status = check_budgets(o);
+    if (status == TREK_OK)
+        status = check_unequal(o);
     if (status == TREK_OK)
         status = check_average(o);
     if (status == TREK_OK)
@@ -493,7 +512,7 @@ static trek_status make_ranks(setup *s)
     trek_workload_opts workload = workload_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
-                             .comm = s->comm,
+                             .budgets = s->opts.memory_budget, .comm = s->comm,
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard == TREK_SHARD_STATE, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,
@@ -515,6 +534,14 @@ static trek_status make_ranks(setup *s)
 
 /* --- options ------------------------------------------------------------------------------------- */
 
+/* Sets mixed precision, by which passes differ in what they need, before memory is planned. */
+static trek_status apply_amp(const setup *s)
+{
+    const trek_amp_opts *amp = &s->opts.amp;
+    bool asked = amp->dtype != TREK_F32 || amp->scaling != 0 || amp->products != TREK_AMP_PRODUCTS_DEFAULT;
+    return asked ? trek_graph_set_amp(s->graph, amp) : TREK_OK;
+}
+
 /* Options that are not set leave the graph's values. */
 static trek_status apply_options(setup *s)
 {
@@ -527,8 +554,6 @@ static trek_status apply_options(setup *s)
         status = trek_graph_set_clip(s->graph, o->max_grad_norm != 0 ? o->max_grad_norm : has->max_norm,
                                      o->max_grad_value != 0 ? o->max_grad_value : has->max_value);
     s->graph->accumulation.passes = o->accumulate > 0 ? o->accumulate : 1;
-    if (status == TREK_OK && (o->amp.dtype != TREK_F32 || o->amp.scaling != 0 || o->amp.products != TREK_AMP_PRODUCTS_DEFAULT))
-        status = trek_graph_set_amp(s->graph, &o->amp);
     if (status == TREK_OK && o->timeline)
         status = trek_timeline_attach(o->timeline);
     return status;
@@ -546,6 +571,9 @@ static trek_status agree_on_options(setup *s, trek_status own)
     trek_text_clear(&text);
     return own == TREK_OK ? trek_job_products_choose(stepper->job.comm) : own;
 }
+
+/* Returns the size of the largest grain that may be chosen, or 0 if none is chosen. */
+static int64_t largest_grain(const setup *s) { return s->chooses_grain ? trek_grains_largest(s->opts.grain) : 0; }
 
 /* Makes the job able to go on without some of its processes. All processes have agreed on the options. */
 static trek_status outlive(setup *s)
@@ -666,6 +694,56 @@ static void log_setup(const setup *s)
     trek_text_clear(&job);
 }
 
+/* --- the steps of setting up ----------------------------------------------------------------------------- */
+
+/* Checks the options, and finds this process's ranks and the other processes. */
+static trek_status find_ranks(setup *s)
+{
+    TRY(trek_trainer_check(&s->opts));
+    TRY(begin_grain(s));
+    TRY(check_global_batch(s));
+    TRY(find_processes(s));
+    TRY(find_devices(s));
+    TRY(check_devices(s));
+    if (s->opts.memory_budget && s->opts.n_memory_budget != s->local_ranks)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .n_memory_budget: %d; must be the number of this process's ranks, %d",
+                         s->opts.n_memory_budget, s->local_ranks);
+    return trek_constants_move(s->graph);
+}
+
+/* Makes the stepper that the options ask for; without options for ranks the one that there is stays. */
+static trek_status make_stepper(setup *s)
+{
+    if (s->local_ranks > 1 || s->comm || s->opts.grain > 0 || s->opts.memory_budget)
+        return make_ranks(s);
+    return trek_graph_ranks(s->graph) ? make_plain(s) : TREK_OK;
+}
+
+/* Applies the options, now that the ranks have been made. What is a collective of the job is called whatever happened before. */
+static trek_status apply_all(setup *s)
+{
+    trek_step *step = trek_graph_ranks(s->graph);
+    bool planned = step && trek_memory_is_planned(step);
+    trek_status status = check_number_of_shares(s);
+    if (status == TREK_OK)
+        status = apply_amp(s);
+    if (planned)
+        status = trek_memory_divide(step, status, largest_grain(s));
+    if (status == TREK_OK)
+        status = apply_options(s);
+    if (s->comm)
+        status = agree_on_options(s, status);
+    if (status != TREK_OK)
+        return status;
+    if (s->opts.grain > 0)
+        status = trek_job_products_fix(s->comm);
+    if (status == TREK_OK && s->chooses_grain)
+        status = trek_grains_choose(step);
+    if (planned)
+        status = trek_memory_settle(step, status);
+    return status == TREK_OK && s->opts.min_processes > 0 ? outlive(s) : status;
+}
+
 trek_status trek_trainer_setup_run(trek_graph *graph, const trek_trainer_opts *opts, bool sites, trek_regroup *regroup)
 {
     if (!graph)
@@ -680,36 +758,11 @@ trek_status trek_trainer_setup_run(trek_graph *graph, const trek_trainer_opts *o
     s->regroup = regroup;
     if (opts)
         s->opts = *opts;
-    trek_status status = trek_trainer_check(&s->opts);
+    trek_status status = find_ranks(s);
     if (status == TREK_OK)
-        status = begin_grain(s);
+        status = make_stepper(s);
     if (status == TREK_OK)
-        status = check_global_batch(s);
-    if (status == TREK_OK)
-        status = find_processes(s);
-    if (status == TREK_OK)
-        status = find_devices(s);
-    if (status == TREK_OK)
-        status = check_devices(s);
-    if (status == TREK_OK)
-        status = trek_constants_move(graph);
-    if (status == TREK_OK && (s->local_ranks > 1 || s->comm || s->opts.grain > 0))
-        status = make_ranks(s);
-    else if (status == TREK_OK && trek_graph_ranks(graph))
-        status = make_plain(s);
-    bool joined = status == TREK_OK && s->comm;
-    if (status == TREK_OK)
-        status = check_number_of_shares(s);
-    if (status == TREK_OK)
-        status = apply_options(s);
-    if (joined)
-        status = agree_on_options(s, status);
-    if (status == TREK_OK && s->opts.grain > 0)
-        status = trek_job_products_fix(s->comm);
-    if (status == TREK_OK && s->chooses_grain)
-        status = trek_grains_choose(trek_graph_ranks(graph));
-    if (status == TREK_OK && s->opts.min_processes > 0)
-        status = outlive(s);
+        status = apply_all(s);
     if (status == TREK_OK)
         log_setup(s);
     else if (s->moved)

@@ -54,6 +54,7 @@ typedef enum trek_average {
  * - A step reduce-scatters the gradients, updates, and all-gathers the parameters. The bits are those without it if sums are
  *   in rank order (threads, processes of one machine) and gradients are not clipped by norm. Otherwise results are equal up to
  *   rounding.
+ * - With memory_budget, or on GPUs of different sizes, the parts are in proportion to what is left of each rank's memory.
  * - Checkpoints contain the whole state, for any number of ranks.
  * - For optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor) each parameter belongs to one rank, to which its
  *   gradient is reduced and which broadcasts it. That sends the same number of bytes, and needs 1/N of the memory as far as
@@ -61,9 +62,21 @@ typedef enum trek_average {
  * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several processes with several ranks that have their
  *   own parameters. With one rank, or one copy of the parameters, it has no effect.
  *
+ * memory_budget: how many bytes each rank of this process may use for parameters, gradients, the optimizer's state and
+ * activations. Set-up then makes a plan (trek_trainer_plan_text): it measures a forward and backward, if the graph has its loader
+ * and loss before, divides the optimizer's state (shard) in proportion to what is left, and refuses what does not fit.
+ * - A rank for which nothing is left keeps no state, and still computes. A rank with a share of 0 (shares, allow_idle) computes
+ *   nothing, and keeps its part of the state.
+ * - CPU ranks cannot exceed it in a pass or a step: an allocation that would fails with MEMORY. What counts is what their threads
+ *   have in use, the calling thread for rank 0, as far as it comes after set-up has begun. Ranks that share their parameters have
+ *   the sum of their budgets together. With TREK_CACHE=off nothing is counted. On GPUs only the plan is compared with it. Saving
+ *   and loading checkpoints does not count.
+ * - If only some processes of a job set it, the others have the memory that is free.
+ * - Errors: MEMORY, with the numbers, if a rank's budget is too small.
+ *
  * grain: each batch is cut into grains of this many samples, and each grain is a pass of its own. Parameters, buffers and the
- * optimizer's state then have the same bits for any ranks, processes, shares and threads on CPUs with the same instruction set;
- * one rank may use it, too. docs/same-bits.md says what is promised.
+ * optimizer's state then have the same bits for any ranks, processes, shares and threads, on CPUs with the same instruction set,
+ * or on GPUs of one model; one rank may use it, too. docs/same-bits.md says what is promised.
  * - It needs trek_graph_set_loader, trek_graph_set_loss and trek_graph_train_batch; another loop fails with UNSUPPORTED. Several
  *   passes in a step need accumulate.
  * - TREK_GRAIN measures grains of several sizes at set-up, with samples and the loss of the graph, and chooses the smallest that
@@ -71,8 +84,8 @@ typedef enum trek_average {
  * on with its size. The variable TREK_GRAIN says the size instead. It needs trek_graph_set_loader and trek_graph_set_loss before
  *   set-up; otherwise it fails with STATE.
  * - Batch norm uses the statistics of each grain. Running statistics are merged once a step, in the order of grains.
- * - Errors: UNSUPPORTED together with average, max_anchor, global_batch or overlap, for ranks on GPUs, for layers that use
- *   other ranks, and for graphs that carry states.
+ * - Errors: UNSUPPORTED together with average, max_anchor, global_batch or overlap, for ranks on CPUs and on GPUs, for
+ *   GPUs of different models, for layers that use other ranks, and for graphs that carry states.
  *
  * audit: if the gradients of a grain differ that two ranks have computed, the log names the step, the grain and the ranks, and a
  * third rank decides which of them was wrong; trek_trainer_audit counts. The step is made as if nothing had been found. Streams
@@ -86,7 +99,7 @@ typedef enum trek_average {
  * - A communicator of the program's own has ended, too. trek_comm_init returns the one of those that are left.
  * - trek_graph_reduce fails with UNSUPPORTED.
  * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shard, shares, plan or
- *   speed_hint, with a loader over a stream, and over MPI, which ends with the first process that dies.
+ *   speed_hint, with a loader over a stream, for ranks on GPUs, and over MPI, which ends with the first process that dies.
  *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
  * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give
@@ -126,6 +139,8 @@ typedef struct trek_trainer_opts {
      * state, and gradients are reduced in buckets, as for GPU ranks always. */
     int share_params;
     trek_shard shard;              /* what the ranks divide among themselves (see above); default: nothing */
+    const int64_t *memory_budget;  /* bytes of memory that each rank of this process may use (see above); copied; default NULL */
+    int n_memory_budget;           /* number of `memory_budget`: the number of this process's ranks */
     int64_t bucket_bytes;          /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
     /* Whether gradients are sent in buckets while backward goes on (see above). 1: always, also over shared memory. TREK_OFF:
      * never. Default: only if the communicator makes progress by itself (MPI, Gloo, NCCL). */

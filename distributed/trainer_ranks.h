@@ -33,6 +33,19 @@ TREK_API int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacit
  * number of processes), or 0 without an error if nothing is measured: with one rank, or with .balance TREK_OFF without windows.
  * Threads: call it on the thread that trains. */
 TREK_API int trek_trainer_throughput(trek_graph *graph, double *samples_per_s, int capacity);
+/* Returns a table of what the ranks keep in memory and what they may, in lines of text. The caller frees it with
+ * trek_string_free (tensor/print.h). A row is for a rank, or for the ranks of a process that share their parameters:
+ * - parameters, gradients, and state (the optimizer's, with the f32 copies of 16-bit parameters), as they are now.
+ * - other: what the threads of CPU ranks have in use besides, such as packed weights and workspaces.
+ * - activations: the most that forward and backward needed in addition, as set-up has measured once ("?" if it has not).
+ * - total: the sum of these.
+ * - budget: .memory_budget, or the memory that was free at set-up.
+ * - peak: for CPU ranks the most that the allocator has counted since set-up.
+ *
+ * Set-up logs the table if it has made a plan: with .memory_budget, or if GPUs of different sizes divide the optimizer's state.
+ * Then it has the ranks of all processes, otherwise those of this one. Nothing is exchanged between processes.
+ * Errors: STATE if the graph has no optimizer and trains on its own device. MEMORY. NULL is returned. */
+TREK_API char *trek_trainer_plan_text(trek_graph *graph);
 /* Returns a copy of the decisions so far, which can be saved and used as .plan. The caller frees it with trek_plan_free.
  * Returns NULL without an error for one rank. */
 TREK_API trek_plan *trek_trainer_plan(trek_graph *graph);

@@ -80,6 +80,7 @@ struct trek_monitor {
     int64_t loss_step, point_step, told_step; /* told_step, point_step: of the last progress, the last point */
     /* of the sampler */
     int64_t sampled_ns;
+    struct trek_monitor_lane *sampled; /* what each rank had counted then */
     int64_t seen_step;
 };
 

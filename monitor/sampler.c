@@ -201,22 +201,16 @@ static void *sample(void *arg)
 {
     trek_monitor *m = arg;
     struct timespec next;
-    trek_monitor_lane *lanes = trek_calloc(TREK_MONITOR_LANES, sizeof *lanes);
     usage before = use_now();
-    for (int k = 0; lanes && k < TREK_MONITOR_LANES; k++)
-        lanes[k] = trek_monitor_lane_read(k);
     clock_gettime(CLOCK_MONOTONIC, &next); /* of m->ending */
-    for (int n = 1; lanes && wait_until_next(m, &next); n++) {
-        write_ranks(m, lanes);
+    for (int n = 1; wait_until_next(m, &next); n++) {
+        write_ranks(m, m->sampled);
         hurry(m);
         if (n % 2 == 0)
             write_system(m, &before);
     }
-    if (lanes) {
-        write_ranks(m, lanes);
-        write_system(m, &before);
-    }
-    trek_free(lanes);
+    write_ranks(m, m->sampled);
+    write_system(m, &before);
     trek_error_clear();
     return NULL;
 }
@@ -224,9 +218,15 @@ static void *sample(void *arg)
 void trek_monitor_sampler_start(trek_monitor *m)
 {
     m->sampled_ns = trek_clock_ns();
-    m->sampling = trek_thread_start(&m->sampler, sample, m) == 0;
-    if (!m->sampling)
+    m->sampled = trek_calloc(TREK_MONITOR_LANES, sizeof *m->sampled);
+    for (int k = 0; m->sampled && k < TREK_MONITOR_LANES; k++) /* here: the thread may begin when the run has trained */
+        m->sampled[k] = trek_monitor_lane_read(k);
+    m->sampling = m->sampled && trek_thread_start(&m->sampler, sample, m) == 0;
+    if (!m->sampling) {
+        trek_free(m->sampled);
+        m->sampled = NULL;
         trek_log_message(TREK_LOG_LEVEL_WARNING, "the watched run has no thread that observes ranks and the system");
+    }
 }
 
 void trek_monitor_sampler_stop(trek_monitor *m)
@@ -239,4 +239,6 @@ void trek_monitor_sampler_stop(trek_monitor *m)
     pthread_mutex_unlock(&m->lock);
     pthread_join(m->sampler, NULL);
     m->sampling = false;
+    trek_free(m->sampled);
+    m->sampled = NULL;
 }

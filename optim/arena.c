@@ -357,6 +357,7 @@ void trek_arena_free(trek_arena **address)
     }
     trek_free(arena->segments);
     trek_free(arena->cuts);
+    trek_free(arena->weights);
     trek_free(arena->owner);
     trek_free(arena);
 }

@@ -11,8 +11,9 @@
  *
  * Sharers are ranks with equal arenas. Each of them keeps masters and optimizer state only for certain stretches
  * (cuts), in buffers that hold these one after the other, and updates no others (ZeRO's first stage, Rajbhandari et
- * al. 2020). Parameters and gradients are whole on every rank. Cuts lie wherever they are even. For classes that
- * update whole parameters they lie between parameters, so that each parameter has an owner. */
+ * al. 2020). Parameters and gradients are whole on every rank. Cuts lie wherever they are even, or in proportion to the
+ * sharers' weights. For classes that update whole parameters they lie between parameters, so that each parameter has an
+ * owner. */
 #ifndef TREK_OPTIM_ARENA_H
 #define TREK_OPTIM_ARENA_H
 
@@ -72,6 +73,7 @@ typedef struct trek_arena {
     bool sharing;            /* the data belongs to another arena */
     int sharers;             /* parts are a multiple of this many stretches of TREK_ARENA_SLOT elements; 1: no cuts */
     int sharer;              /* this rank's number among them */
+    double *weights;         /* [sharers] their parts are in proportion to these; NULL: they are equal */
     int *owner;              /* [n_segments] the sharer that has all of each segment; NULL if cuts lie anywhere */
     int n_cuts;
     trek_arena_cut *cuts;    /* sorted by part and position, adjacent ones joined; NULL if everything is this rank's */
@@ -88,6 +90,12 @@ trek_arena *trek_arena_new(const trek_params *params);
  * sharers > 1, trek_arena_divide has to follow; until then there are no masters. */
 typedef trek_tensor *(*trek_arena_zeros_fn)(void *arg, trek_shape shape, trek_dtype dtype, trek_device device);
 trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
+/* Sets the weights of an arena's sharers, which are copied: 0 or more each, not all 0. A sharer of weight 0 has nothing. NULL:
+ * their parts are equal. Called before cuts are made. Fails with MEMORY. */
+trek_status trek_arena_weigh(trek_arena *arena, const double *weights);
+/* Returns where a sharer's stretch of a part begins if sharers have weights; for sharer number `sharers`, where the last one's
+ * ends. It is a multiple of TREK_ARENA_SLOT. */
+int64_t trek_arena_begin_of(const trek_arena *arena, int part, int sharer);
 /* What belongs to one sharer of an arena, while it is being made or set aside. Everything is owned. */
 typedef struct trek_arena_division {
     int *owner;
@@ -96,9 +104,9 @@ typedef struct trek_arena_division {
     int64_t owned[TREK_DTYPE_COUNT];
     trek_tensor *masters[TREK_DTYPE_COUNT]; /* of 16-bit parameters; otherwise NULL */
 } trek_arena_division;
-/* Returns an owner for each segment. Each sharer owns consecutive segments, and none has much more than another of
- * the sum of elements / all elements and work / all work (NULL: only elements count). Returns NULL with MEMORY on
- * failure. */
+/* Returns an owner for each segment. Each sharer owns consecutive segments, and none has much more than another, in proportion
+ * to their weights, of the sum of elements / all elements and work / all work (NULL, or with weights: only elements count).
+ * Returns NULL with MEMORY on failure. */
 int *trek_arena_owners(const trek_arena *arena, const double *work);
 /* Makes a division from n cuts, sorted by part and position. `place` and the owned counts are filled in, and empty
  * cuts are left out. `masters` are in the arena's layout, on the host; where they are NULL, masters are made from the

@@ -39,39 +39,83 @@ int64_t trek_arena_place(const trek_arena *arena, int part, int64_t at)
     return trek_arena_next_own(arena, part, &begin, at + 1, &piece) ? piece.place : -1;
 }
 
+/* --- weights -------------------------------------------------------------------- */
+
+trek_status trek_arena_weigh(trek_arena *arena, const double *weights)
+{
+    double *own = weights ? trek_calloc((size_t)arena->sharers, sizeof *own) : NULL;
+    if (weights && !own)
+        return TREK_ERR_MEMORY;
+    for (int r = 0; weights && r < arena->sharers; r++)
+        own[r] = weights[r];
+    trek_free(arena->weights);
+    arena->weights = own;
+    return TREK_OK;
+}
+
+int64_t trek_arena_begin_of(const trek_arena *arena, int part, int sharer)
+{
+    int64_t slots = arena->parts[part].count / TREK_ARENA_SLOT, at;
+    double before = 0, all = 0;
+    for (int r = 0; r < arena->sharers; r++) {
+        before += r < sharer ? arena->weights[r] : 0;
+        all += arena->weights[r];
+    }
+    at = before >= all ? slots : (int64_t)((double)slots * (before / all));
+    return at * TREK_ARENA_SLOT;
+}
+
 /* --- owners --------------------------------------------------------------------- */
 
-/* Returns how many sharers are needed if none has more than `most`, except for a single parameter. `owner` gets their
- * numbers. */
-static int fill(const double *weights, int n, double most, int *owner)
+/* Segments that sharers are to own. */
+typedef struct sharing_out {
+    int n, sharers;
+    const double *weights;   /* [n] of the segments */
+    const double *room;      /* [sharers] of the sharers, of which the largest is 1; NULL: 1 each */
+    int *owner;              /* [n] */
+} sharing_out;
+
+/* Returns how many sharers are needed if none has more than `most` times its room. A sharer may have a single segment that is
+ * larger, unless rooms differ. `owner` gets the numbers of the owners. */
+static int fill(const sharing_out *x, double most)
 {
     int sharer = 0;
     double has = 0;
-    for (int k = 0; k < n; k++) {
-        if (has > 0 && has + weights[k] > most) {
+    for (int k = 0; k < x->n; k++) {
+        for (; sharer < x->sharers && (has > 0 || x->room) && has + x->weights[k] > most * (x->room ? x->room[sharer] : 1);
+             has = 0)
             sharer++;
-            has = 0;
-        }
-        has += weights[k];
-        owner[k] = sharer;
+        has += x->weights[k];
+        x->owner[k] = sharer;
     }
     return sharer + 1;
 }
 
 /* Finds the least `most` for which there are enough sharers, to about a millionth. */
-static void balance(const double *weights, int n, int sharers, int *owner)
+static void balance(const sharing_out *x)
 {
     double low = 0, high = 0;
-    for (int k = 0; k < n; k++)
-        high += weights[k];
+    for (int k = 0; k < x->n; k++)
+        high += x->weights[k];
     for (int k = 0; k < 20; k++) {
         double middle = (low + high) / 2;
-        if (fill(weights, n, middle, owner) <= sharers)
+        if (fill(x, middle) <= x->sharers)
             high = middle;
         else
             low = middle;
     }
-    fill(weights, n, high, owner);
+    fill(x, high);
+}
+
+/* Returns the arena's weights, divided by the largest. */
+static double *make_rooms(const trek_arena *arena)
+{
+    double *room = trek_calloc((size_t)arena->sharers, sizeof *room), most = 0;
+    for (int r = 0; r < arena->sharers; r++)
+        most = arena->weights[r] > most ? arena->weights[r] : most;
+    for (int r = 0; r < arena->sharers && room; r++)
+        room[r] = arena->weights[r] / most;
+    return room;
 }
 
 int *trek_arena_owners(const trek_arena *arena, const double *work)
@@ -79,16 +123,19 @@ int *trek_arena_owners(const trek_arena *arena, const double *work)
     int n = arena->n_segments;
     int *owner = trek_calloc((size_t)n + 1, sizeof *owner);
     double *weights = trek_calloc((size_t)n + 1, sizeof *weights), elements = 0, all_work = 0;
+    double *room = arena->weights ? make_rooms(arena) : NULL;
     for (int k = 0; k < n; k++) {
         elements += (double)arena->segments[k].count;
-        all_work += work ? work[k] : 0;
+        all_work += work && !arena->weights ? work[k] : 0;
     }
     for (int k = 0; k < n && weights && elements > 0; k++)
         weights[k] = (double)arena->segments[k].count / elements + (all_work > 0 ? work[k] / all_work : 0);
-    if (owner && weights)
-        balance(weights, n, arena->sharers, owner);
+    bool made = owner && weights && (room || !arena->weights);
+    if (made)
+        balance(&(sharing_out){ n, arena->sharers, weights, room, owner });
     trek_free(weights);
-    if (weights)
+    trek_free(room);
+    if (made)
         return owner;
     trek_free(owner);
     return NULL;

@@ -138,6 +138,8 @@ static inline bool trek_optimizer_is_whole(const trek_optimizer *optimizer) { re
 trek_status trek_optimizer_share(trek_optimizer *optimizer, int threads);
 /* Checks the shapes of the active segments and makes scratch memory for them. Fails with ARGUMENT or MEMORY. */
 trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer);
+/* Makes the scratch memory that updates of all parameters which train will need, in advance. Fails with MEMORY. */
+trek_status trek_optimizer_reserve_whole(trek_optimizer *optimizer);
 /* Applies one run, which is one parameter. The slice covers all of it. */
 void trek_optimizer_apply_whole(trek_optimizer *optimizer, const trek_optimizer_run *run, trek_update_slice *slice);
 void trek_optimizer_free_workspaces(trek_optimizer *optimizer);

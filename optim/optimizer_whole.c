@@ -150,26 +150,22 @@ void trek_optimizer_free_workspaces(trek_optimizer *optimizer)
     }
 }
 
-trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer)
+/* Returns what the workspace of a parameter needs that this rank updates, otherwise 0. */
+static size_t workspace_of(const trek_optimizer *optimizer, int k)
 {
     const trek_arena *arena = optimizer->arena;
-    const trek_optimizer_class *klass = optimizer->klass;
+    const trek_arena_segment *segment = &arena->segments[k];
+    const double *options = optimizer->groups[segment->group].spec.options;
+    if (!trek_arena_has_whole(arena, k) || !optimizer->klass->workspace)
+        return 0;
+    return optimizer->klass->workspace(arena->parts[segment->part].wide, trek_var_shape(segment->param), options);
+}
+
+/* Makes workspaces of at least so many bytes each. */
+static trek_status make_workspaces(trek_optimizer *optimizer, size_t bytes)
+{
+    const trek_arena *arena = optimizer->arena;
     trek_whole_workspaces *workspaces = optimizer->workspaces;
-    size_t bytes = 0;
-    for (int k = 0; k < arena->n_segments; k++) {
-        const trek_arena_segment *segment = &arena->segments[k];
-        if (!optimizer->active[k])
-            continue;
-        const double *options = optimizer->groups[segment->group].spec.options;
-        trek_shape shape = trek_var_shape(segment->param);
-        trek_status status = klass->check_shape ? klass->check_shape(segment->name, shape, options) : TREK_OK;
-        if (status != TREK_OK)
-            return status;
-        if (!trek_arena_has_whole(arena, k))
-            continue;
-        size_t need = klass->workspace ? klass->workspace(arena->parts[segment->part].wide, shape, options) : 0;
-        bytes = need > bytes ? need : bytes;
-    }
     bytes = (bytes + 63) & ~(size_t)63;
     if (bytes <= workspaces->bytes || !arena->backend->host_accessible) /* devices allocate their own scratch memory */
         return TREK_OK;
@@ -181,6 +177,36 @@ trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer)
     workspaces->memory = memory;
     workspaces->bytes = bytes;
     return TREK_OK;
+}
+
+trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer)
+{
+    const trek_arena *arena = optimizer->arena;
+    const trek_optimizer_class *klass = optimizer->klass;
+    size_t bytes = 0;
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        if (!optimizer->active[k])
+            continue;
+        trek_status status = !klass->check_shape ? TREK_OK
+            : klass->check_shape(segment->name, trek_var_shape(segment->param),
+                                 optimizer->groups[segment->group].spec.options);
+        if (status != TREK_OK)
+            return status;
+        bytes = workspace_of(optimizer, k) > bytes ? workspace_of(optimizer, k) : bytes;
+    }
+    return make_workspaces(optimizer, bytes);
+}
+
+trek_status trek_optimizer_reserve_whole(trek_optimizer *optimizer)
+{
+    size_t bytes = 0;
+    if (!optimizer->workspaces)
+        return TREK_OK;
+    for (int k = 0; k < optimizer->arena->n_segments; k++)
+        if (optimizer->arena->segments[k].param->requires_grad)
+            bytes = workspace_of(optimizer, k) > bytes ? workspace_of(optimizer, k) : bytes;
+    return make_workspaces(optimizer, bytes);
 }
 
 /* --- updating --------------------------------------------------------------------------- */

@@ -37,6 +37,7 @@ typedef struct cache {
     struct cache *next_all;         /* never unlinked */
     struct cache *next_orphan;
     trek_memory_account *account;   /* which the thread has joined; NULL: none */
+    bool works;                     /* it is held to the account's limit now */
 } cache;
 
 struct trek_memory_account {
@@ -192,14 +193,19 @@ static void *fail_budget(const trek_memory_account *account, size_t bytes)
 
 trek_memory_account *trek_memory_account_new(int n)
 {
-    trek_memory_account *account = trek_calloc(1, sizeof *account + (size_t)n * sizeof account->members[0]);
-    if (account)
-        account->n = n;
+    size_t bytes = sizeof(trek_memory_account) + (size_t)n * sizeof(_Atomic(cache *));
+    trek_memory_account *account = trek_alloc(bytes);
+    if (!account)
+        return NULL;
+    memset(account, 0, bytes);
+    account->n = n;
     return account;
 }
 
 void trek_memory_account_free(trek_memory_account **account)
 {
+    if (mine() && mine()->account == *account)
+        mine()->account = NULL;
     trek_free(*account);
     *account = NULL;
 }
@@ -212,6 +218,15 @@ void trek_memory_account_leave(void)
             atomic_store(&c->account->members[k], NULL);
     if (c)
         c->account = NULL;
+}
+
+bool trek_memory_account_work(bool works)
+{
+    cache *c = mine();
+    bool before = c && c->works;
+    if (c)
+        c->works = works;
+    return before;
 }
 
 void trek_memory_account_begin(trek_memory_account *account, int64_t held)
@@ -337,6 +352,7 @@ trek_status trek_memory_account_join(trek_memory_account *account, int k)
     if (!c)
         return fail_memory(sizeof *c);
     c->account = account;
+    c->works = true;
     atomic_store(&account->members[k], c);
     return TREK_OK;
 }
@@ -432,7 +448,7 @@ void *trek_block_alloc(size_t bytes)
     size_t size;
     int size_class = class_of(bytes, &size);
     trek_block_cache *c = trek_block_cache_here;
-    if (c && mine()->account && !takes(mine()->account, size))
+    if (c && mine()->account && mine()->works && !takes(mine()->account, size))
         return fail_budget(mine()->account, bytes);
     block *b = c ? c->free[size_class] : NULL;
     if (!b)

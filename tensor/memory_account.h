@@ -16,7 +16,7 @@ typedef struct trek_memory_account trek_memory_account;
 
 /* Makes an account for at most n threads, which has no limit. Returns NULL on failure (MEMORY). */
 trek_memory_account *trek_memory_account_new(int n);
-/* All threads must have left. Sets *account to NULL. */
+/* All other threads must have left. Sets *account to NULL. */
 void trek_memory_account_free(trek_memory_account **account);
 /* Returns whether accounts count in this process. */
 bool trek_memory_account_counts(void);
@@ -24,6 +24,9 @@ bool trek_memory_account_counts(void);
 /* Lets the calling thread join an account as its member k, 0 to n - 1, which no other thread is. A thread that has joined
  * another account leaves it. Fails with MEMORY. */
 trek_status trek_memory_account_join(trek_memory_account *account, int k);
+/* Sets whether the calling thread works for its account: only then is it held to the limit, and noted in the peak. Joining sets
+ * it. Returns what it was. */
+bool trek_memory_account_work(bool works);
 /* Lets the calling thread leave its account, if it has joined one. */
 void trek_memory_account_leave(void);
 

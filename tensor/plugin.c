@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "tensor/late.h"
+#include "tensor/products_way.h"
 
 /* --- the host table ----------------------------------------------------------- */
 
@@ -32,6 +33,7 @@ const trek_host trek_host_table = {
     .free = trek_free,
     .rank_context = host_rank_context,
     .matmul_precision = trek_matmul_precision_get,
+    .products_are_fixed = trek_products_are_fixed,
 };
 
 /* --- finding ------------------------------------------------------------------- */

@@ -25,6 +25,7 @@ typedef struct trek_host {
     void (*free)(void *memory);
     trek_rank_context *(*rank_context)(void); /* of the calling thread */
     trek_matmul_precision (*matmul_precision)(void); /* trek_matmul_precision_get */
+    bool (*products_are_fixed)(void);                /* tensor/products_way.h */
 } trek_host;
 
 /* The function that a plug-in exports. It fills *table (zeroed before), which begins with its ABI number (int), and

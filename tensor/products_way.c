@@ -10,6 +10,8 @@
 static trek_products_way of_variables[2];
 static atomic_int chosen[2] = { TREK_PRODUCTS_WAY_MEASURED, TREK_PRODUCTS_WAY_MEASURED };
 
+static atomic_bool fixed;
+
 static void read_variables(void)
 {
     static const char *const names[] = { "fma", "tiles", "dots" };
@@ -34,6 +36,10 @@ void trek_products_choose(trek_dtype dtype, trek_products_way way)
 {
     atomic_store_explicit(&chosen[dtype == TREK_BF16], way, memory_order_relaxed);
 }
+
+void trek_products_fix(void) { atomic_store_explicit(&fixed, true, memory_order_relaxed); }
+
+bool trek_products_are_fixed(void) { return atomic_load_explicit(&fixed, memory_order_relaxed); }
 
 trek_products_way trek_products_in_use(void)
 {

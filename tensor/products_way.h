@@ -22,6 +22,11 @@ trek_products_way trek_products_asked(trek_dtype dtype);
 /* Chooses for the whole process; TREK_PRODUCTS_WAY_MEASURED: what the variable says. Not while products are computed. */
 void trek_products_choose(trek_dtype dtype, trek_products_way way);
 
+/* From here on nothing is measured that decides how products and convolutions are computed on GPUs, for the whole process:
+ * another measurement could decide in another way, on each device. */
+void trek_products_fix(void);
+bool trek_products_are_fixed(void);
+
 /* Returns how large products of f32 are computed on the CPU: TREK_PRODUCTS_WAY_FMA or TREK_PRODUCTS_WAY_TILES. */
 trek_products_way trek_products_in_use(void);
 

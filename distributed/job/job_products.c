@@ -28,6 +28,7 @@ trek_status trek_job_products_fix(trek_comm *comm)
     trek_status status = comm ? trek_comm_all_reduce_scalar(comm, &all, TREK_REDUCTION_MIN) : TREK_OK;
     if (status != TREK_OK)
         return status;
+    trek_products_fix();
     if (trek_products_asked(TREK_F32) == TREK_PRODUCTS_WAY_MEASURED)
         trek_products_choose(TREK_F32, TREK_PRODUCTS_WAY_FMA);
     if (trek_products_asked(TREK_BF16) == TREK_PRODUCTS_WAY_MEASURED)

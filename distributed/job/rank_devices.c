@@ -62,6 +62,8 @@ bool trek_ranks_devices_differ(const trek_job *job, int first, int n)
     return false;
 }
 
+int64_t trek_ranks_device_memory(const trek_job *job, int rank) { return job->devices[rank].memory; }
+
 void trek_ranks_describe_devices(const trek_job *job, trek_text *text)
 {
     for (int first = 0, end; first < job->world_size; first = end) {

@@ -19,6 +19,7 @@
 #include "distributed/reduce/overlap.h"
 #include "distributed/stop_internal.h"
 #include "distributed/system/system.h"
+#include "distributed/team/memory.h"
 #include "distributed/team/rank_sums.h"
 #include "distributed/team/settings.h"
 #include "graph/graph_internal.h"
@@ -476,7 +477,7 @@ trek_status trek_job_sync_begin(trek_step *s)
 {
     const trek_arena *arena = s->team->replicas[0].arena;
     trek_job_member own = { .ranks = s->team->local_ranks, .device = (int32_t)arena->device.type, .kinds = s->team->kinds,
-                            .sharers = s->team->sharers };
+                            .sharers = s->team->sharers, .budgets = s->team->memory->budgets != NULL };
     bool gpus;
     char *graph = trek_job_is_ready(&s->job) ? trek_team_describe_graph(s->team->graph) : NULL;
     trek_status status = trek_replica_compare(s->team->replicas[0].model, s->job.comm, graph,

@@ -108,6 +108,25 @@ static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const
     return status;
 }
 
+/* Gives the fields of a grain on a GPU addresses like those of samples that are read for it. The grain may lie anywhere in the
+ * batch that a process has read, and libraries choose their kernels by the alignment. */
+static trek_status align(trek_batch *grain)
+{
+    for (int k = 0; k < grain->dataset->n_fields; k++) {
+        trek_tensor *x = grain->vars[k]->data;
+        if (x->device.type == TREK_CPU || (uintptr_t)x->data % 256 == 0)
+            continue;
+        trek_tensor *copy = trek_tensor_clone(x);
+        trek_var *var = copy ? trek_var_new(copy, false) : NULL;
+        trek_tensor_release(copy);
+        if (!var)
+            return trek_error_status();
+        trek_var_release(grain->vars[k]);
+        grain->vars[k] = var;
+    }
+    return TREK_OK;
+}
+
 /* Finds the samples of a grain in the batch. Returns whether the process has read them with its part. */
 static bool find_samples(const trek_grain_call *c, int64_t number, int64_t *first, int64_t *rows)
 {
@@ -142,7 +161,9 @@ static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
                                  &grain);
         if (status != TREK_OK)
             return status;
-        status = expect_next(c, rank);
+        status = align(&grain);
+        if (status == TREK_OK)
+            status = expect_next(c, rank);
         if (status == TREK_OK)
             status = run_grain(c, rank, number, &grain);
         trek_batch_part_release(&grain);

@@ -18,6 +18,8 @@ void trek_grains_set_size(trek_step *s, int64_t size)
     trek_job_sync_publish(s);
 }
 
+int64_t trek_grains_largest(int64_t batch) { return (batch + FEWEST - 1) / FEWEST; }
+
 /* Rank 0 runs the first grain of a batch. */
 static int64_t first_grain(trek_grain_call *call, int rank)
 {

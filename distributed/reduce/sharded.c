@@ -6,6 +6,9 @@
  * If an optimizer's class updates whole parameters, each parameter has one owner instead: gradients are reduced to
  * the owner, which broadcasts what it has updated.
  *
+ * Sharers have equal parts of each bucket, or stretches of the arena in proportion to their weights (memory_plan.c).
+ * Then a bucket lies in the stretch of one sharer and is treated as if that sharer owned a parameter.
+ *
  * The sharers are the processes, or the ranks of a single process. Ranks that share a process's parameters also share
  * its cuts: each updates some of their chunks, and rank 0 exchanges with the other processes. If the engine adds in
  * rank order, a step has the same bits as without sharing, except for the norm of gradients, whose squares are added
@@ -22,6 +25,7 @@
 #include "distributed/team/load_state.h"
 #include "distributed/team/sharer.h"
 #include "graph/graph_internal.h"
+#include "tensor/memory_account.h"
 #include "tensor/pool.h"
 #include "tensor/trace.h"
 
@@ -165,6 +169,15 @@ trek_status trek_ranks_plan_shards(trek_step *s)
     trek_status status = s->team->sharers > 1 ? trek_ranks_cut(s, NULL, &before) : TREK_OK;
     trek_ranks_cut_end(&before, true);
     return status;
+}
+
+trek_status trek_ranks_weigh_shards(trek_step *s, const double *weights)
+{
+    trek_status status = TREK_OK;
+    for (int r = 0; r < s->team->local_ranks && status == TREK_OK; r++)
+        if (is_sharer(s, r))
+            status = trek_arena_weigh(s->team->replicas[r].arena, weights);
+    return status == TREK_OK ? trek_ranks_plan_shards(s) : status;
 }
 
 static bool has_owners(const trek_arena *arena, const int *owner)
@@ -398,7 +411,10 @@ static trek_status gather_rank(int rank, void *arg)
     if (!is_sharer(s, rank))
         return TREK_OK;
     trek_sharer sharer = sharer_of(s, rank);
-    return trek_sharer_gather_state(&sharer, rank == 0 && (g->everywhere || s->job.process == 0), TREK_OK);
+    bool works = trek_memory_account_work(false); /* the whole state is no part of a rank's budget */
+    trek_status status = trek_sharer_gather_state(&sharer, rank == 0 && (g->everywhere || s->job.process == 0), TREK_OK);
+    trek_memory_account_work(works);
+    return status;
 }
 
 trek_status trek_ranks_gather_state(trek_step *s, trek_status own, bool everywhere)

@@ -161,6 +161,7 @@ trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from)
     t->digests = copy_of(t->digests, t->digests ? strlen(t->digests) + 1 : 0);
     t->devices = copy_of(t->devices, (size_t)t->ranks * sizeof *t->devices);
     t->shares = copy_of(t->shares, (size_t)t->n_shares * sizeof *t->shares);
+    t->memory_budget = copy_of(t->memory_budget, (size_t)t->n_memory_budget * sizeof *t->memory_budget);
     return trek_error_status();
 }
 
@@ -176,6 +177,7 @@ void trek_run_opts_clear(trek_run_opts *o)
     trek_free((void *)o->trainer.digests);
     trek_free((void *)o->trainer.devices);
     trek_free((void *)o->trainer.shares);
+    trek_free((void *)o->trainer.memory_budget);
     *o = (trek_run_opts){ 0 };
 }
 
@@ -231,6 +233,7 @@ uint64_t trek_run_program(const trek_run *run)
     trek_text_format(&text, ".seed\t%llu\n", (unsigned long long)o->seed);
     line(&text, ".shuffle", o->shuffle);
     line(&text, ".drop_last", o->drop_last);
+    line(&text, "outlives deaths within a step", trek_run_elastic_in_steps(run));
     for (size_t k = 0; k < text.length; k++)
         hash = (hash ^ (unsigned char)text.data[k]) * 1099511628211u;
     trek_text_clear(&text);

@@ -29,10 +29,12 @@ static trek_status be_alone(trek_trainer_opts *t)
     *device = trek_cpu(0);
     trek_free((void *)t->devices);
     trek_free((void *)t->shares);
+    trek_free((void *)t->memory_budget);
     t->devices = device;
     t->shares = NULL;
     t->ranks = 1;
-    t->n_shares = 0;
+    t->memory_budget = NULL;
+    t->n_shares = t->n_memory_budget = 0;
     t->shard = TREK_SHARD_NONE;
     t->comm = NULL;
     t->plan = NULL;

@@ -281,10 +281,10 @@ static trek_status step(trek_run *run)
     trek_loader_position(run->train, &epoch, &batch);
     if (status == TREK_OK)
         return trek_run_elastic_keep(run, epoch, batch);
+    bool made = trek_graph_steps(run->graph) > steps; /* and the next one cannot begin */
     trek_kept_error why;
     trek_error_keep(&why);
-    if (trek_run_elastic_in_steps(run) &&
-        trek_graph_steps(run->graph) > steps) /* it is complete, and the next one cannot begin */
+    if (made && trek_run_elastic_in_steps(run))
         trek_run_elastic_keep(run, epoch, batch);
     trek_error_clear();
     trek_error_put_back(&why);

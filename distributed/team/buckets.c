@@ -25,10 +25,10 @@ static int64_t room_of(const cutting *c) { return c->to->n == 0 && c->bytes > FI
 /* Returns the owner among the arena's sharers, or -1. */
 static int owner_of(const cutting *c, int k) { return c->owner ? c->owner[k] : -1; }
 
-static void add(const cutting *c, int first, int end, int part, int64_t begin, int64_t count)
+static void add(const cutting *c, int first, int end, int owner, trek_bucket place)
 {
     if (c->to->list)
-        c->to->list[c->to->n] = (trek_bucket){ part, first, end, owner_of(c, first), begin, count };
+        c->to->list[c->to->n] = (trek_bucket){ place.part, first, end, owner, place.begin, place.count };
     c->to->n++;
 }
 
@@ -40,7 +40,7 @@ static void cut_pieces(const cutting *c, int k)
         count = room_of(c) / element_bytes(c, k) / 64 * 64;
         count = count < 64 ? 64 : count;
         count = count < item->count - at ? count : item->count - at;
-        add(c, k, k + 1, item->part, item->offset + at, count);
+        add(c, k, k + 1, owner_of(c, k), (trek_bucket){ .part = item->part, .begin = item->offset + at, .count = count });
     }
 }
 
@@ -57,28 +57,42 @@ static int64_t end_of(const cutting *c, int k)
     return end > least ? end : least;
 }
 
-/* Cuts the parts as a whole, including padding, with an even number of elements for each sharer, wherever items begin
- * and end. */
-static void cut_evenly(const cutting *c, int sharers)
+/* Returns how many elements a bucket of an arena with sharers has that begins at an element, and its owner: with weights the
+ * sharer whose stretch it is, otherwise -1, because all have an even part of it. */
+static int64_t stretch_at(const cutting *c, int first, int64_t at, int *owner)
 {
-    int64_t unit = (int64_t)sharers * TREK_ARENA_SLOT;
+    const trek_arena *arena = c->r->arena;
+    int part = c->r->items[first].part;
+    int64_t unit = (int64_t)(arena->weights ? 1 : arena->sharers) * TREK_ARENA_SLOT, end = c->r->parts[part].count;
+    int64_t count = room_of(c) / element_bytes(c, first) / unit * unit;
+    *owner = -1;
+    for (int r = 0; arena->weights && *owner < 0; r++)
+        if (at < trek_arena_begin_of(arena, part, r + 1)) {
+            *owner = r;
+            end = trek_arena_begin_of(arena, part, r + 1);
+        }
+    count = count < unit ? unit : count;
+    return count < end - at ? count : end - at;
+}
+
+/* Cuts the parts as a whole, including padding, wherever items begin and end. */
+static void cut_anywhere(const cutting *c)
+{
     c->to->n = 0;
     for (int first = 0, stop; first < c->r->n; first = stop) {
-        int part = c->r->items[first].part;
+        int part = c->r->items[first].part, owner;
         for (stop = first; stop < c->r->n && c->r->items[stop].part == part; stop++)
             if (c->to->first_of)
                 c->to->first_of[stop] = INT_MAX;
         for (int64_t at = 0, count, all = c->r->parts[part].count; at < all; at += count) {
-            count = room_of(c) / element_bytes(c, first) / unit * unit;
-            count = count < unit ? unit : count;
-            count = count < all - at ? count : all - at;
+            count = stretch_at(c, first, at, &owner);
             int begin = first, end;
             while (begin < stop && end_of(c, begin) <= at)
                 begin++;
             for (end = begin; end < stop && begin_of(c, end) < at + count; end++)
                 if (c->to->first_of && c->to->first_of[end] == INT_MAX)
                     c->to->first_of[end] = c->to->n;
-            add(c, begin, end, part, at, count);
+            add(c, begin, end, owner, (trek_bucket){ .part = part, .begin = at, .count = count });
         }
     }
 }
@@ -86,7 +100,7 @@ static void cut_evenly(const cutting *c, int sharers)
 static void cut(const cutting *c)
 {
     if (c->r->arena && c->r->arena->sharers > 1 && !c->owner) {
-        cut_evenly(c, c->r->arena->sharers);
+        cut_anywhere(c);
         return;
     }
     const trek_reducer_item *items = c->r->items;
@@ -106,7 +120,8 @@ static void cut(const cutting *c)
             if (c->to->first_of)
                 c->to->first_of[end] = c->to->n;
         }
-        add(c, k, end, items[k].part, items[k].offset, items[end - 1].offset + items[end - 1].count - items[k].offset);
+        add(c, k, end, owner_of(c, k), (trek_bucket){ .part = items[k].part, .begin = items[k].offset,
+                                                      .count = items[end - 1].offset + items[end - 1].count - items[k].offset });
     }
 }
 

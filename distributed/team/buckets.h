@@ -10,7 +10,7 @@ struct trek_reducer;
 
 /* Items [first, end), from the beginning of the first to the end of the last, or a piece of an item that is too
  * large. In an arena that sharers cut at any element it is a stretch, which contains items as a whole, in part or not
- * at all (then `first` is the next item). */
+ * at all (then `first` is the next item). If the sharers have weights, it lies in the stretch of one of them. */
 typedef struct trek_bucket {
     int part, first, end;
     int owner;               /* the sharer that has all of it; -1: each has an even part, or there are no sharers */

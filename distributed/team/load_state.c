@@ -6,6 +6,7 @@
 
 #include "distributed/job/agreement.h"
 #include "nn/text.h"
+#include "tensor/memory_account.h"
 
 trek_status trek_ranks_follow_groups(const trek_team *team)
 {
@@ -32,7 +33,12 @@ static trek_status begin_rank(int rank, void *arg)
 {
     trek_ranks_loading *x = arg;
     trek_optimizer *optimizer = optimizer_of(x, rank);
-    return optimizer ? trek_optimizer_import_begin(optimizer, x->state.entries, x->state.n_entries, &x->plans[rank]) : TREK_OK;
+    bool works = trek_memory_account_work(false); /* what is loaded is no part of a rank's budget */
+    trek_status status = TREK_OK;
+    if (optimizer)
+        status = trek_optimizer_import_begin(optimizer, x->state.entries, x->state.n_entries, &x->plans[rank]);
+    trek_memory_account_work(works);
+    return status;
 }
 
 static trek_status commit_rank(int rank, void *arg)

@@ -6,9 +6,12 @@
 
 /* --- cutting ----------------------------------------------------------------------------- */
 
-/* Returns this sharer's part of a bucket without an owner. */
+/* Returns this sharer's part of a bucket that may be cut anywhere. */
 static trek_arena_cut part_of(const trek_sharer *x, const trek_bucket *bucket)
 {
+    if (bucket->owner >= 0)
+        return (trek_arena_cut){ .part = bucket->part, .begin = bucket->begin,
+                                 .end = bucket->begin + (bucket->owner == x->arena->sharer ? bucket->count : 0) };
     int64_t count = bucket->count / x->arena->sharers, begin = bucket->begin + count * x->arena->sharer;
     return (trek_arena_cut){ .part = bucket->part, .begin = begin, .end = begin + count };
 }
@@ -193,9 +196,10 @@ static trek_status gather_part(const trek_sharer *x, int state, int part, trek_t
         const trek_bucket *of = &x->reducer->buckets.list[k];
         if (of->part != part)
             continue;
+        int64_t block = trek_optimizer_own_block(state); /* buckets that have owners are whole blocks */
         status = of->owner < 0 ? gather_bucket(x, state, of, room)
-                               : gather_owned(x, state, part, of->owner, trek_arena_place(x->arena, part, of->begin), of->begin,
-                                              of->count, room);
+                               : gather_owned(x, state, part, of->owner, trek_arena_place(x->arena, part, of->begin) / block,
+                                              of->begin / block, of->count / block, room);
     }
     return status;
 }

@@ -9,6 +9,7 @@
 #include "data/loader_internal.h"
 #include "distributed/comm/nccl.h"
 #include "distributed/system/system.h"
+#include "distributed/team/memory.h"
 #include "graph/tree.h"
 #include "nn/text.h"
 
@@ -243,6 +244,8 @@ trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **gra
         status = move_params(team, opts->comm);
     if (status == TREK_OK)
         status = plan_reduce(team);
+    if (status == TREK_OK)
+        status = trek_team_memory_new(team, opts->budgets);
     return status == TREK_OK ? make_watches(team) : status;
 }
 
@@ -263,6 +266,8 @@ static trek_status free_rank(int rank, void *arg)
 {
     trek_team *team = arg;
     rank_replica *own = &team->replicas[rank];
+    if (team->memory && team->memory->accounts)
+        trek_memory_account_leave();
     trek_optimizer_free(&own->optimizer);
     trek_reader_free(&own->reader);
     forget_stash(own);
@@ -294,5 +299,6 @@ void trek_team_end(trek_team *team)
     trek_stopwatches_release(team->watches);
     trek_free(team->slowdowns);
     trek_free(team->slowed_batches);
+    trek_team_memory_free(team);
     trek_ranks_free(&team->ranks);
 }

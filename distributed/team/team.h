@@ -89,12 +89,14 @@ typedef struct trek_team {
     trek_stopwatches *watches; /* [local_ranks] */
     trek_slowdown *slowdowns; /* [local_ranks] what TREK_SLOWDOWN says; NULL: nothing */
     int64_t *slowed_batches; /* [local_ranks] batches that each has run */
+    struct trek_team_memory *memory; /* what the ranks keep, and what they may (memory.h) */
 } trek_team;
 
 typedef struct trek_team_opts {
     bool shared;
     int sharers;
     int64_t bucket_bytes;
+    const int64_t *budgets;  /* [ranks] of memory, in bytes; NULL: none */
     trek_comm *comm;         /* of the processes, in whose memory gradients are reduced; NULL: a single process */
 } trek_team_opts;
 /* Makes a team, which owns the group and the graphs of ranks 1 and above, also on failure; it must be ended in any case.

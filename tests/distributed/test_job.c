@@ -164,10 +164,51 @@ static int child_of_groups(void)
     return good && trek_error_status() == TREK_OK ? 0 : 24;
 }
 
+/* Process p has the p-th budget, or none where it is 0. All processes learn which is too small, and how much it would have to be;
+ * otherwise they train. too_small: the number of that process, or -1. */
+static int child_of_budgets(const double *mib, int too_small)
+{
+    trek_comm *comm = trek_comm_init(NULL);
+    int process = comm ? trek_comm_rank(comm) : -1;
+    if (process < 0)
+        return 30;
+    int64_t budget = (int64_t)(mib[process] * (1 << 20));
+    loss_kind kind = BY_ROWS;
+    trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 8 });
+    trek_graph *graph = training_build(trek_cpu(0), NULL);
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, training_loss, &kind);
+    trek_trainer_opts opts = { .optimizer = training_adam(), .comm = comm, .shard = TREK_SHARD_STATE,
+                               .memory_budget = budget ? &budget : NULL, .n_memory_budget = budget ? 1 : 0 };
+    trek_status status = trek_trainer_setup(graph, &opts);
+    char text[80];
+    snprintf(text, sizeof text, ".memory_budget: %d for rank %d (cpu:0), which needs", (int)(mib[process] * (1 << 20)),
+             too_small);
+    if (too_small >= 0 && (status != TREK_ERR_MEMORY || (process == too_small && !strstr(trek_error(), text))))
+        return fprintf(stderr, "%s\n", trek_error()), 31;
+    if (too_small < 0) {
+        trek_graph_start(graph, 0);
+        for (trek_batch *batch; (batch = trek_graph_next(graph)); trek_graph_step(graph))
+            trek_graph_train_batch(graph, batch);
+        if (trek_error_status() != TREK_OK)
+            return fprintf(stderr, "%s\n", trek_error()), 32;
+    }
+    trek_error_clear();
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    trek_comm_free(&comm);
+    return 0;
+}
+
 /* A process of the job: process 0 leaves its result in the file. */
 static int child(const char *text, const char *path)
 {
-    int ranks, windows;
+    int ranks, windows, too_small;
+    double mib[3];
+    if (sscanf(text, "budgets,%lf,%lf,%lf,%d", &mib[0], &mib[1], &mib[2], &too_small) == 4) {
+        alarm(60);
+        return child_of_budgets(mib, too_small);
+    }
     if (sscanf(text, "unequal,%d,%d", &ranks, &windows) == 2) {
         alarm(60);
         return child_of_unequal(ranks, windows);
@@ -332,11 +373,12 @@ static void test_sharded(void **state)
         for (int gathered = 0; gathered < 2; gathered++)
             compare(&(job){ .processes = 2 + (loss + gathered) % 3, .world = test_on_cpu() ? 1 + (loss == 1) : 1,
                             .passes = 1 + (loss == 2), .batch = 7, .loss = loss, .gathered = gathered, .adam = loss == 0,
-                            .clip = loss != 1, .separate = loss == 2, .uneven = loss == 1 && test_on_cpu(), .sharded = 1 });
+                            .clip = loss != 1, .separate = loss == 2, .uneven = loss == 1 && test_on_cpu(),
+                            .sharded = 1 + gathered });
     compare(&(job){ .processes = 3, .world = 1, .passes = 3, .accumulate = 3, .batch = 5, .loss = BY_STATED, .adam = 1,
                     .sharded = 1 });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = 1, .adam = 1, .clip = 1,
-                    .sharded = 1 });
+                    .sharded = 2 });
     compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .adam = 1, .sharded = 1 });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .sharded = 1 });
     for (int whole = 2; whole <= 4; whole++)
@@ -344,7 +386,7 @@ static void test_sharded(void **state)
             compare(&(job){ .processes = 2 + (whole + gathered) % 3, .world = test_on_cpu() && gathered ? 2 : 1,
                             .passes = 1 + gathered, .batch = 7, .loss = gathered ? BY_STATED : BY_LABELS, .gathered = gathered,
                             .clip = whole == 3, .adam = whole, .separate = whole == 2 && !gathered,
-                            .uneven = whole == 4 && test_on_cpu(), .sharded = 1 });
+                            .uneven = whole == 4 && test_on_cpu(), .sharded = 2 - gathered });
 }
 
 /* By engines that reduce while backward goes on, also where one pass more follows than was announced. */
@@ -354,7 +396,7 @@ static void compare_sharded_overlap(int engine)
         for (int processes = 2; processes <= 4; processes++)
             compare(&(job){ .processes = processes, .world = 1, .passes = 2 - gathered, .batch = 7, .loss = BY_STATED,
                             .engine = engine, .clip = processes != 3, .gathered = gathered, .adam = processes == 3,
-                            .sharded = 1 });
+                            .sharded = 1 + processes % 2 });
     compare(&(job){ .processes = 3, .world = 1, .passes = 2, .batch = 17, .loss = BY_ROWS, .engine = engine, .sharded = 1 });
     compare(&(job){ .processes = 2, .world = 1, .passes = 2, .accumulate = 2, .batch = 7, .loss = BY_STATED, .engine = engine,
                     .adam = 1, .separate = 1, .sharded = 1 });
@@ -362,7 +404,7 @@ static void compare_sharded_overlap(int engine)
                     .sharded = 1 });
     for (int whole = 2; whole <= 4; whole++)
         compare(&(job){ .processes = whole, .world = 1, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = engine,
-                        .gathered = whole == 2, .clip = whole == 3, .adam = whole, .sharded = 1 });
+                        .gathered = whole == 2, .clip = whole == 3, .adam = whole, .sharded = 1 + whole % 2 });
 }
 
 /* Over shared memory, which does not progress by itself, where it is wanted; over Gloo where it is not. */
@@ -438,6 +480,17 @@ static void test_unequal_processes(void **state)
     }
 }
 
+static void test_budgets(void **state)
+{
+    static const char *const texts[] = { "budgets,8,16,4,-1", "budgets,8,0.001,4,1", "budgets,0.001,8,4,0", "budgets,0,8,4,-1",
+                                         "budgets,0,0,0.001,2" };
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
+        int code = launch_text(texts[k], 3, SHARED, "");
+        if (code != 0)
+            fail_msg("%s: status %d", texts[k], code);
+    }
+}
+
 static void test_groups(void **state)
 {
     int code = launch_text("groups", 4, SHARED, "");
@@ -485,7 +538,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_gloo),
         cmocka_unit_test(test_mixed_devices), cmocka_unit_test(test_gpus_of_processes),
-        cmocka_unit_test(test_unequal_processes),
+        cmocka_unit_test(test_unequal_processes), cmocka_unit_test(test_budgets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,7 @@ targets_of() {
     fi
     case $part in
     test) listing=yes part_test ;;
+    grains) listing=yes part_grains ;;
     lease | second | pack) lease_programs ;;
     sanitize) printf 'tests/test_ops_%s\n' forward gradient ;;
     esac

@@ -34,9 +34,19 @@ tests_first() {
     for k in 0 1 2 3 4 5; do TREK_TEST_SHARD=$k/6 beside on_device op_suite_$k 90 test_ops_forward; done
     for k in 0 1 2; do TREK_TEST_SHARD=$k/3 beside on_device op_gradients_$k 90 test_ops_gradient; done
     beside on_device graph_capture 90 test_capture
-    beside on_device models_of_pytorch 90 test_zoo
+    TREK_TEST_STEPS=2 beside on_device models_of_pytorch 90 test_zoo # as the PTX machine runs it
     beside on_device losses 90 test_losses
     together
+}
+
+# Training in grains: sums and digests against the CPU's, and the bits of one GPU on several ranks, processes and GPUs. Jobs of
+# processes take GPUs one after the other, and share them where there are fewer.
+grains() {
+    beside on_device sums_and_digests_against_the_cpu 60 test_cuda_binned
+    beside on_device grains_of_ranks 240 test_grains
+    beside on_device grains_of_processes 240 test_grain_jobs
+    beside on_device digests_of_grains 60 test_digests
+    beside on_device audits_of_grains 120 test_audit
 }
 
 tests_further() {
@@ -65,6 +75,7 @@ tests_further() {
     beside on_device training_in_8_bits 120 test_fp8_training
     beside on_device nccl_one_rank 60 test_nccl
     TREK_CUDA_SYNC=1 beside on_device synchronised_after_each_op 120 test_losses
+    grains
     beside on_device mixed_devices 60 test_mixed_devices
     beside on_device heads 60 test_heads
     beside on_device ddp 120 test_ddp
@@ -90,6 +101,11 @@ tests_further() {
 part_test() {
     tests_first
     tests_further
+}
+
+part_grains() {
+    grains
+    together
 }
 
 # tool_at PATH...: the first of these that is a program

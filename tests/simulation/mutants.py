@@ -116,8 +116,6 @@ MUTANTS = [
      "        *status = trek_grains_clear_arenas(s);\n", "        *status = TREK_OK;\n"),
     ("run_returns_to_the_group_it_left", "distributed/run/elastic.c", "survival->groups == e->followed || ", ""),
     ("who_is_away_does_not_count", "distributed/job/survival.c", "            survival->away |= all[p].away != 0;\n", ""),
-    ("step_completed_alone_is_not_kept", "distributed/run/train.c",
-     "    if (trek_run_elastic_in_steps(run) && trek_graph_steps(run->graph) > steps)", "    if (false)"),
     ("leaves_without_a_farewell", "distributed/job/survival.c", "    if (survival->regroup && survival->least > 1)", "    if (false)"),
 ]
 

@@ -73,6 +73,7 @@ static void open_dnn(void)
 typedef struct dnn_key {
     int32_t x[4], weight[4], y[4], numbers[7]; /* numbers: stride, padding, dilation, groups */
     int32_t kind, dtype, tf32, device, alignment;
+    int32_t fixed;             /* nothing is timed */
 } dnn_key;
 
 typedef struct dnn_choice {
@@ -268,7 +269,8 @@ static void choose(trek_dnn_queue *own, dnn_plan *plan, const dnn_call *call)
         int n = ask_candidates(own, plan, candidates);
         plan->refused = n == 0;
         if (n > 0)
-            plan->choice = candidates[n > 1 && dnn.tune && !call->queue->capture ? fastest(own, plan, candidates, n, call) : 0];
+            plan->choice = candidates[n > 1 && dnn.tune && !plan->key.fixed &&
+                                      !call->queue->capture ? fastest(own, plan, candidates, n, call) : 0];
         k = trek_alloc(sizeof *k);
         if (k) {
             *k = (dnn_known){ plan->key, plan->choice, plan->refused, known };
@@ -373,6 +375,7 @@ trek_status trek_cuda_cudnn_conv(const trek_op_call *call, trek_cuda_queue *queu
         key.numbers[k] = (int32_t)call->attrs.i[k];
     key.kind = (int32_t)kind;
     key.dtype = x->dtype;
+    key.fixed = trek_plugin_host->products_are_fixed();
     key.tf32 = trek_plugin_host->matmul_precision() != TREK_MATMUL_PRECISION_HIGHEST;
     key.device = queue->device->index;
     trek_cuda_scratch scratch[3] = { { 0 } };

@@ -121,6 +121,7 @@ typedef struct blas_key {
     blas_operand a, b, c;
     int32_t device, dtype, c_dtype, compute, epilogue, accumulate;
     int32_t bias_alignment; /* in bytes, at most ALIGNMENT_LIMIT */
+    int32_t fixed;          /* nothing is timed */
     int32_t wide_codes;     /* of 8-bit operands: 1: A has format E5M2, 2: B has */
 } blas_key;
 
@@ -446,7 +447,7 @@ static void choose(const blas_queue *own, blas_plan *plan, const blas_call *call
         int n = ask_candidates(own, plan, results), best = 0;
         double work = (double)key->m * (double)key->n * (double)key->k * (double)key->batch;
         bool capturing = call->queue->capture != NULL;
-        if (n > 1 && blas.tune && !capturing && work > 1e6)
+        if (n > 1 && blas.tune && !plan->choice.key.fixed && !capturing && work > 1e6)
             best = fastest(own, plan, results, n, *call, d_bytes);
         plan->choice.refused = n == 0;
         if (n > 0) {
@@ -533,6 +534,7 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     key->dtype = (int32_t)g->dtype;
     key->c_dtype = (int32_t)g->c_dtype;
     key->compute = compute_type(g->dtype);
+    key->fixed = trek_plugin_host->products_are_fixed();
     bool relu = g->activation == TREK_ACTIVATION_RELU;
     key->epilogue = g->bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
                             : (relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);

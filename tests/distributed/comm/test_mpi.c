@@ -455,10 +455,9 @@ static void run_unlike(void)
 
 /* --- the program's own MPI -------------------------------------------------------------------------------- */
 
-static void run_level(const char *name)
+static void run_level(int wanted)
 {
-    int wanted = strcmp(name, "single") == 0 ? MPI_THREAD_SINGLE : strcmp(name, "funneled") == 0 ? MPI_THREAD_FUNNELED
-               : strcmp(name, "serialized") == 0 ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE, level;
+    int level;
     MPI_Init_thread(NULL, NULL, wanted, &level);
     trek_comm *comm = NULL;
     for (int round = 0; round < 2; round++) {
@@ -488,6 +487,11 @@ static void run_level(const char *name)
     CHECK(strstr(trek_error(), "finalised MPI"));
     trek_error_clear();
 }
+
+static void run_level_single(void) { run_level(MPI_THREAD_SINGLE); }
+static void run_level_funneled(void) { run_level(MPI_THREAD_FUNNELED); }
+static void run_level_serialized(void) { run_level(MPI_THREAD_SERIALIZED); }
+static void run_level_multiple(void) { run_level(MPI_THREAD_MULTIPLE); }
 
 /* MPI is finalised under a handle: an error, and not a crash. */
 static void run_finalised(void)
@@ -638,41 +642,42 @@ static void run_world_of_one(void)
     trek_comm_free(&comm);
 }
 
+/* Scenarios, and by how many ranks each is run: bit n for n. */
+static const struct {
+    const char *name;
+    void (*run)(void);
+    unsigned worlds;
+} scenarios[] = {
+    { "values", run_values, 1 << 2 | 1 << 3 | 1 << 4 },
+    { "pieces", run_pieces, 1 << 2 | 1 << 3 | 1 << 4 },
+    { "groups", run_groups, 1 << 2 | 1 << 3 | 1 << 4 },
+    { "mismatch", run_mismatch, 1 << 2 | 1 << 3 },
+    { "timeout", run_timeout, 1 << 2 | 1 << 4 },
+    { "order", run_order, 1 << 2 | 1 << 4 },
+    { "stopped", run_stopped, 1 << 3 },
+    { "abort", run_abort, 1 << 2 },
+    { "control", run_control, 1 << 3 },
+    { "unlike", run_unlike, 1 << 3 },
+    { "level_single", run_level_single, 1 << 2 },
+    { "level_funneled", run_level_funneled, 1 << 2 },
+    { "level_serialized", run_level_serialized, 1 << 3 },
+    { "level_multiple", run_level_multiple, 1 << 3 },
+    { "finalised", run_finalised, 1 << 2 }, /* under a handle */
+    { "beside", run_beside, 1 << 3 },       /* the program's own calls */
+    { "idle", run_idle, 1 << 2 },
+    { "one", run_world_of_one, 1 << 1 },
+};
+enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
+
 static int run_scenario(const char *name)
 {
+    int k = 0;
     alarm(300);
-    if (strcmp(name, "values") == 0)
-        run_values();
-    else if (strcmp(name, "pieces") == 0)
-        run_pieces();
-    else if (strcmp(name, "mismatch") == 0)
-        run_mismatch();
-    else if (strcmp(name, "timeout") == 0)
-        run_timeout();
-    else if (strcmp(name, "stopped") == 0)
-        run_stopped();
-    else if (strcmp(name, "abort") == 0)
-        run_abort();
-    else if (strcmp(name, "control") == 0)
-        run_control();
-    else if (strcmp(name, "unlike") == 0)
-        run_unlike();
-    else if (strncmp(name, "level_", 6) == 0)
-        run_level(name + 6);
-    else if (strcmp(name, "finalised") == 0)
-        run_finalised();
-    else if (strcmp(name, "beside") == 0)
-        run_beside();
-    else if (strcmp(name, "order") == 0)
-        run_order();
-    else if (strcmp(name, "idle") == 0)
-        run_idle();
-    else if (strcmp(name, "groups") == 0)
-        run_groups();
-    else if (strcmp(name, "one") == 0)
-        run_world_of_one();
-    else
+    while (k < SCENARIOS && strcmp(name, scenarios[k].name) != 0)
+        k++;
+    if (k == SCENARIOS)
         return 2;
+    scenarios[k].run();
     printf("%s\n", failures ? "bad" : "good");
     fflush(stdout);
     return failures != 0;
@@ -706,84 +711,12 @@ static void run_under_mpirun(const char *scenario, int world)
         fail_msg("%s, %d processes: %d are well, exit status %d\n%s", scenario, world, good, WEXITSTATUS(status), kept);
 }
 
-static void test_values(void **state)
+static void test_scenario(void **state)
 {
-    for (int world = 2; world <= 4; world++)
-        run_under_mpirun("values", world);
-}
-
-static void test_pieces(void **state)
-{
-    for (int world = 2; world <= 4; world++)
-        run_under_mpirun("pieces", world);
-}
-
-static void test_calls_that_differ(void **state)
-{
-    run_under_mpirun("mismatch", 2);
-    run_under_mpirun("mismatch", 3);
-}
-
-static void test_late_ranks(void **state)
-{
-    run_under_mpirun("timeout", 2);
-    run_under_mpirun("timeout", 4);
-}
-
-static void test_stopped_in_mid_call(void **state)
-{
-    run_under_mpirun("stopped", 3);
-}
-
-static void test_abort(void **state)
-{
-    run_under_mpirun("abort", 2);
-}
-
-static void test_control(void **state)
-{
-    run_under_mpirun("control", 3);
-    run_under_mpirun("unlike", 3);
-}
-
-static void test_levels(void **state)
-{
-    run_under_mpirun("level_single", 2);
-    run_under_mpirun("level_funneled", 2);
-    run_under_mpirun("level_serialized", 3);
-    run_under_mpirun("level_multiple", 3);
-}
-
-static void test_finalised_under_a_handle(void **state)
-{
-    run_under_mpirun("finalised", 2);
-}
-
-static void test_beside_the_programs_own_calls(void **state)
-{
-    run_under_mpirun("beside", 3);
-}
-
-static void test_order_of_started_calls(void **state)
-{
-    run_under_mpirun("order", 2);
-    run_under_mpirun("order", 4);
-}
-
-static void test_idle(void **state)
-{
-    run_under_mpirun("idle", 2);
-}
-
-static void test_groups(void **state)
-{
-    for (int world = 2; world <= 4; world++)
-        run_under_mpirun("groups", world);
-}
-
-static void test_one_process(void **state)
-{
-    run_under_mpirun("one", 1);
+    size_t k = (size_t)(uintptr_t)*state;
+    for (int world = 1; world <= 4; world++)
+        if (scenarios[k].worlds >> world & 1)
+            run_under_mpirun(scenarios[k].name, world);
 }
 
 int main(int argc, char **argv)
@@ -799,12 +732,9 @@ int main(int argc, char **argv)
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1); /* Open MPI's own precautions, which containers do not need */
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values), cmocka_unit_test(test_pieces), cmocka_unit_test(test_calls_that_differ),
-        cmocka_unit_test(test_late_ranks), cmocka_unit_test(test_stopped_in_mid_call), cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_control), cmocka_unit_test(test_levels), cmocka_unit_test(test_finalised_under_a_handle),
-        cmocka_unit_test(test_beside_the_programs_own_calls), cmocka_unit_test(test_order_of_started_calls),
-        cmocka_unit_test(test_idle), cmocka_unit_test(test_one_process), cmocka_unit_test(test_groups),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    struct CMUnitTest tests[SCENARIOS];
+    for (size_t k = 0; k < SCENARIOS; k++)
+        tests[k] = (struct CMUnitTest){ .name = scenarios[k].name, .test_func = test_scenario,
+                                        .initial_state = (void *)(uintptr_t)k };
+    return _cmocka_run_group_tests("mpi", tests, SCENARIOS, NULL, NULL);
 }

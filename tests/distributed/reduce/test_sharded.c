@@ -34,6 +34,7 @@ typedef struct run {
     int64_t bucket_bytes;
     bool unequal, apart;     /* apart: on GPUs of their own, where there are so many */
     bool few;                /* two parameters, of which one has no elements */
+    int budgets;             /* of memory, where the state is divided: 1 to 4, which differ; 0: none */
 } run;
 
 /* --- the model: odd sizes, one parameter that is never used, one that only some ranks' rows reach ------------------- */
@@ -127,6 +128,14 @@ static trek_optimizer_spec optimizer_of(const run *c)
     return trek_with_state(specs[c->optimizer], whole ? TREK_F32 : c->state);
 }
 
+/* Each is larger than everything that the model needs, which little is left of in the smallest. */
+static const int64_t budgets[4][4] = { { 64 << 20, 1 << 20, 200 << 20, 24 << 20 },
+                                       { 1 << 19, 1 << 30, 1 << 19, 1 << 19 },
+                                       { 5 << 20, 6 << 20, 7 << 20, 8 << 20 },
+                                       { 100 << 20, 100 << 20, 100 << 20, 100 << 20 } };
+
+static const int64_t *budgets_of(const run *c) { return c->sharded && c->budgets ? budgets[c->budgets - 1] : NULL; }
+
 static trek_status try_setup(const run *c, trek_graph *graph)
 {
     static const double uneven[] = { 3, 1, 2, 5 };
@@ -134,6 +143,7 @@ static trek_status try_setup(const run *c, trek_graph *graph)
     trek_trainer_opts opts = { .build_replica = build, .arg = &own, .devices = devices_of(c), .ranks = c->ranks,
                                .share_params = TREK_OFF, .shard = c->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                .bucket_bytes = c->bucket_bytes,
+                               .memory_budget = budgets_of(c), .n_memory_budget = budgets_of(c) ? c->ranks : 0,
                                .optimizer = optimizer_of(c), .max_grad_norm = c->norm ? 0.2 : 0,
                                .max_grad_value = c->value ? 0.01 : 0, .accumulate = c->accumulate,
                                .shares = c->unequal ? uneven : NULL, .n_shares = c->unequal ? c->ranks : 0,
@@ -241,6 +251,8 @@ static void describe(const run *c, char *text, size_t size)
              c->scaled ? " scaled" : "", c->state ? " state in fewer bits" : "", c->groups ? " groups" : "",
              c->unequal ? " unequal" : c->few ? " few" : "",
              c->reduces ? " reduces" : "");
+    if (c->budgets)
+        snprintf(text + strlen(text), size - strlen(text), " budgets %d", c->budgets);
 }
 
 static void compare(const result *got, const result *expected, double tolerance, const run *c)
@@ -272,7 +284,8 @@ static void same_as_unsharded(void **state)
                   .value = h >> 1 & 1,
                   .scaled = (h >> 2 & 3) == 0, .state = states[h >> 4 & 3], .groups = h >> 6 & 1, .unequal = h >> 7 & 1,
                   .accumulate = (int)(h >> 8 & 3), .bucket_bytes = 512 << (h >> 10 & 7), .reduces = (h >> 13 & 3) == 0,
-                  .apart = h >> 15 & 1, .few = (h >> 16 & 7) == 0 };
+                  .apart = h >> 15 & 1, .few = (h >> 16 & 7) == 0,
+                  .budgets = h >> 19 & 1 ? 1 + (int)(h >> 20 & 3) : 0 };
         train(&c, &expected);
         c.sharded = true;
         train(&c, &got);
@@ -288,6 +301,7 @@ static void same_as_one_device(void **state)
                   .norm = k == 1, .accumulate = k % 4, .bucket_bytes = 3000 };
         train(&c, &expected);
         c.sharded = true;
+        c.budgets = k % 3;
         bool few = test_short_on_device(); /* where kernels are slow: each class on one number of ranks */
         for (c.ranks = few ? 2 + k % 3 : 1; c.ranks <= (few ? 2 + k % 3 : 4); c.ranks++) {
             train(&c, &got);
@@ -302,7 +316,7 @@ static void set_up_again(void **state)
     static result got, expected;
     for (int k = 0; k < 8; k++) {
         run c = { .ranks = 2, .dtype = k & 1 ? TREK_BF16 : TREK_F32, .state = k & 2 ? TREK_U8 : TREK_F32,
-                  .optimizer = k < 4 ? ADAMW : (kind)(ELEMENTS + k - 4),
+                  .optimizer = k < 4 ? ADAMW : (kind)(ELEMENTS + k - 4), .budgets = 1 + k % 3,
                   .bucket_bytes = 2048, .sharded = false };
         for (int way = 0; way < 3; way++) { /* without parts, in parts, and from parts to none and back */
             if (way == 1 && test_short_on_device())
@@ -313,6 +327,7 @@ static void set_up_again(void **state)
                 run own = c;
                 if (trek_trainer_setup(graph, &(trek_trainer_opts){
                         .build_replica = build, .arg = &own, .devices = test_devices(), .ranks = 2, .share_params = TREK_OFF,
+                        .memory_budget = s % 3 ? budgets_of(&c) : NULL, .n_memory_budget = s % 3 && budgets_of(&c) ? 2 : 0,
                         .bucket_bytes = s % 2 ? 1024 : 4096, .shard = c.sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                         .max_anchor = TREK_OFF }) != TREK_OK ||
                     make_step(&c, graph, s) != TREK_OK)
@@ -406,7 +421,7 @@ static void optimizers_change(void **state)
     static const kind order[] = { ADAM, LAMB, MUON, LION, ADAFACTOR, LARS, MOMENTUM };
     for (int k = 0; k < (test_short_on_device() ? 3 : 6); k++) {
         run c = { .ranks = 2 + k % 3, .dtype = k % 3 == 0 ? TREK_BF16 : k % 3 == 1 ? TREK_F32 : TREK_F16, .optimizer = ADAM,
-                  .bucket_bytes = 2048, .reduces = k >= 3, .apart = k & 1, .accumulate = 2 };
+                  .bucket_bytes = 2048, .reduces = k >= 3, .apart = k & 1, .accumulate = 2, .budgets = k % 4 };
         for (int sharded = 0; sharded < 2; sharded++) {
             c.sharded = sharded;
             c.optimizer = order[0];

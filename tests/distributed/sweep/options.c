@@ -45,6 +45,14 @@ static void draw_shares(sweep *s, uint64_t number)
     s->run.trainer.shares = s->shares;
 }
 
+/* Unequal, and enough for everything. */
+static void draw_budgets(sweep *s, uint64_t number)
+{
+    for (int r = 0; r < SWEEP_MOST_RANKS; r++)
+        s->budgets[r] = (int64_t)(64 << 20) * (1 + (int64_t)((number >> 3 * r) % 8));
+    s->run.trainer.memory_budget = s->budgets;
+}
+
 static void draw_plan(sweep *s, uint64_t number)
 {
     if (!s->run.trainer.shares)
@@ -171,6 +179,7 @@ static const option options[] = {
     CALLS("trainer.speed_hint", 6, draw_hint),
     PICK("trainer.balance", INT, TRAINER(balance), 3, 1, TREK_OFF),
     CALLS("trainer.shares", 4, draw_shares),
+    CALLS("trainer.memory_budget", 3, draw_budgets),
     PICK("trainer.min_share", REAL, TRAINER(min_share), 6, TREK_ZERO, 0.1),
     PICK("trainer.allow_idle", BOOL, TRAINER(allow_idle), 5, 1),
     PICK("trainer.anchor", INT64, TRAINER(anchor), 4, 2),
@@ -185,6 +194,7 @@ static const option options[] = {
     NOT_DRAWN("trainer.optimizer", "\"optimizer\" draws it"),
     NOT_DRAWN("trainer.schedule", "that of the run, in loops of one's own, too"),
     NOT_DRAWN("trainer.n_shares", "as many as the job has ranks"),
+    NOT_DRAWN("trainer.n_memory_budget", "as many as the process has ranks"),
     NOT_DRAWN("trainer.max_anchor", "how many batches a window has follows the clock"),
     NOT_DRAWN("trainer.global_batch", "\"windows\" draws it"),
     NOT_DRAWN("trainer.average", "averages of parameters are no single rank's numbers"),
@@ -383,9 +393,11 @@ static void settle_ranks(sweep *s)
     if (s->run.site == TREK_SITE_PROCESS) { /* a single one averages nothing: exact */
         s->run.transport = TREK_TRANSPORT_HOST;
         t->accumulate = 0;
+        t->memory_budget = NULL;
         t->amp = (trek_amp_opts){ 0 };
         t->shard = TREK_SHARD_NONE;
     }
+    t->n_memory_budget = t->memory_budget ? t->ranks : 0;
 }
 
 static void settle_run(sweep *s)
@@ -425,6 +437,8 @@ void sweep_draw(sweep *s)
     *s = drawn;
     if (s->run.trainer.shares)
         s->run.trainer.shares = s->shares;
+    if (s->run.trainer.memory_budget)
+        s->run.trainer.memory_budget = s->budgets;
     if (s->run.trainer.devices)
         s->run.trainer.devices = s->devices;
     s->run.input = s->own_forward && s->way != SWEEP_GATHERED ? NULL : "x";

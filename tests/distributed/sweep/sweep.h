@@ -21,6 +21,7 @@ typedef struct sweep {
     bool one;                        /* this training is the one rank's */
     trek_run_opts run;               /* with .trainer */
     double shares[SWEEP_MOST_RANKS];
+    int64_t budgets[SWEEP_MOST_RANKS]; /* of memory */
     trek_device devices[SWEEP_MOST_RANKS];
     sweep_way way;
     int processes, windows;          /* windows: batches of each */

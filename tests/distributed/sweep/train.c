@@ -114,6 +114,7 @@ static trek_status train_by_run(const sweep *s, trek_run_opts *o, const char *fo
         status = run_once(&first);
         o->resume_from = folder;
         o->trainer.ranks = s->resumed_ranks;
+        o->trainer.n_memory_budget = o->trainer.memory_budget ? s->resumed_ranks : 0;
     }
     return status == TREK_OK ? run_once(o) : status;
 }
@@ -141,6 +142,7 @@ static trek_status open_loop(loop *l, int ranks)
     const trek_run_opts *o = l->o;
     trek_trainer_opts t = o->trainer;
     t.ranks = ranks;
+    t.n_memory_budget = t.memory_budget ? ranks : 0;
     t.build_replica = sweep_build;
     t.arg = l->s;
     t.optimizer = o->optimizer;

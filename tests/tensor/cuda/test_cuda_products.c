@@ -2,6 +2,7 @@
 /* Products of a GPU: what cuBLASLt is told about addresses, and how many runs it takes to choose among its algorithms. On
  * TREK_TEST_DEVICE, a GPU; on the CPU there is nothing to test. */
 #include "tensor/op.h"
+#include "tensor/products_way.h"
 #include "tensor/tensor_internal.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
@@ -97,6 +98,26 @@ static void slow_candidates_are_dropped(void **state)
     fake.fail_at(NULL);
 }
 
+/* With products that are fixed nothing is timed, also what was timed before. It lasts for the process, so it comes last. */
+static void fixed_products_are_not_timed(void **state)
+{
+    if (!find_fakes())
+        skip();
+    fake.fail_at("cublasLtMatmul:1000000"); /* calls are counted while a failure is asked for */
+    multiply_ones(101, 112, 120, 0);
+    trek_products_fix();
+    assert_true(trek_products_are_fixed());
+    for (int k = 0; k < 2; k++) {
+        long before = fake.calls("cublasLtMatmul");
+        multiply_ones(101, 112, 120, 0);
+        assert_int_equal(fake.calls("cublasLtMatmul") - before, 1);
+    }
+    long before = fake.calls("cublasLtMatmul");
+    multiply_ones(105, 112, 120, 0);
+    assert_int_equal(fake.calls("cublasLtMatmul") - before, 1);
+    fake.fail_at(NULL);
+}
+
 /* 1 + 2^-14 and 1 + 2^-9 times 1: f32 keeps both, TF32's 11 bits the second one, bf16's 8 bits none. */
 static void products_of_f32_are_as_exact_as_is_set(void **state)
 {
@@ -131,6 +152,7 @@ int main(void)
         cmocka_unit_test(alignments_are_those_of_the_addresses),
         cmocka_unit_test(slow_candidates_are_dropped),
         cmocka_unit_test(products_of_f32_are_as_exact_as_is_set),
+        cmocka_unit_test(fixed_products_are_not_timed),
     };
     return cmocka_run_group_tests_name("products of a GPU", tests, set_up, NULL);
 }

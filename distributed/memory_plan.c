@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "distributed/memory_plan.h"
+
+#include <string.h>
+
+#include "distributed/job/rank_devices.h"
+#include "distributed/pass/dry_pass.h"
+#include "distributed/reduce/sharded.h"
+#include "distributed/stepper.h"
+#include "distributed/team/memory.h"
+#include "distributed/team/replica.h"
+#include "distributed/trainer_ranks.h"
+#include "graph/graph_internal.h"
+
+/* GPUs whose sizes differ by less have equal parts. */
+#define ALIKE 0.9
+
+/* --- whether there is a plan -------------------------------------------------------------- */
+
+static bool has_budgets(const trek_step *s)
+{
+    bool any = s->team->memory->budgets != NULL;
+    for (int p = 0; p < s->job.processes && s->job.members; p++)
+        any |= s->job.members[p].budgets != 0;
+    return any;
+}
+
+static bool gpus_differ(const trek_step *s)
+{
+    int64_t least = INT64_MAX, most = 0;
+    for (int r = 0; r < s->job.world_size; r++) {
+        int64_t bytes = trek_ranks_device_memory(&s->job, r);
+        least = bytes < least ? bytes : least;
+        most = bytes > most ? bytes : most;
+    }
+    return s->team->sharers > 1 && s->team->kinds == 1u << TREK_CUDA && !s->job.mixed && (double)least < ALIKE * (double)most;
+}
+
+bool trek_memory_is_planned(const trek_step *s) { return has_budgets(s) || gpus_differ(s); }
+
+/* --- accounts ------------------------------------------------------------------------------ */
+
+static trek_status join_account(int rank, void *arg)
+{
+    const trek_team *team = arg;
+    trek_memory_account *account = team->memory->accounts[trek_memory_row_of(team, rank)];
+    return account ? trek_memory_account_join(account, team->shared ? rank : 0) : TREK_OK;
+}
+
+/* Lets CPU ranks count what they have in use, from what their arenas have now. */
+static trek_status begin_accounts(trek_step *s)
+{
+    trek_team_memory *memory = s->team->memory;
+    if (!trek_memory_account_counts() || !(s->team->kinds & 1u << TREK_CPU))
+        return TREK_OK;
+    memory->accounts = trek_calloc((size_t)memory->n_own, sizeof(trek_memory_account *));
+    trek_status status = memory->accounts ? TREK_OK : TREK_ERR_MEMORY;
+    for (int k = 0; k < memory->n_own && status == TREK_OK; k++)
+        if (trek_ranks_device(s->team->ranks, k).type == TREK_CPU &&
+            !(memory->accounts[k] = trek_memory_account_new(s->team->shared ? s->team->local_ranks : 1)))
+            status = TREK_ERR_MEMORY;
+    if (status == TREK_OK)
+        status = trek_ranks_call(s->team->ranks, join_account, s->team);
+    trek_memory_measure(s->team, &s->job, memory->rows);
+    for (int k = 0; k < memory->n_own && status == TREK_OK; k++)
+        if (memory->accounts[k])
+            trek_memory_account_begin(memory->accounts[k],
+                                      memory->rows[k].params + memory->rows[k].grads + memory->rows[k].state);
+    return status;
+}
+
+/* --- budgets ------------------------------------------------------------------------------- */
+
+static int ranks_of_device(const trek_team *team, trek_device device)
+{
+    int n = 0;
+    for (int r = 0; r < team->local_ranks; r++)
+        n += device.type == TREK_CPU ? trek_ranks_device(team->ranks, r).type == TREK_CPU
+                                     : trek_device_equal(trek_ranks_device(team->ranks, r), device);
+    return n;
+}
+
+/* Without a budget of the program's own a rank may use what is free, also in the allocator's cache, which it shares with other
+ * ranks of the device. */
+static int64_t free_memory(const trek_team *team, int rank)
+{
+    trek_device device = trek_ranks_device(team->ranks, rank);
+    trek_memory_stats stats = trek_memory_usage(device);
+    trek_device_info info;
+    if (trek_device_info_get(device, &info) == TREK_OK)
+        return (info.memory_free + stats.reserved - stats.allocated) / ranks_of_device(team, device);
+    trek_error_clear();
+    return 0;
+}
+
+static void find_budgets(const trek_step *s)
+{
+    const trek_team *team = s->team;
+    trek_team_memory *memory = team->memory;
+    for (int k = 0; k < memory->n_own; k++)
+        memory->rows[k].budget = memory->budgets ? 0 : trek_memory_fixed(&memory->rows[k]);
+    for (int r = 0; r < team->local_ranks; r++)
+        memory->rows[trek_memory_row_of(team, r)].budget += memory->budgets ? memory->budgets[r] : free_memory(team, r);
+}
+
+/* --- rows of all processes ----------------------------------------------------------------- */
+
+/* Gathers the rows of this process, which are rows [0, n_own), and those of the others. */
+static trek_status gather_rows(trek_step *s, trek_status own)
+{
+    trek_team_memory *memory = s->team->memory;
+    size_t most = (size_t)s->job.ranks_most, processes = (size_t)s->job.processes;
+    trek_memory_row *mine = trek_calloc(most, sizeof *mine), *all = trek_calloc(processes * most, sizeof *all);
+    trek_memory_row *rows = trek_calloc((size_t)s->job.world_size, sizeof *rows);
+    if (own == TREK_OK && !(mine && all && rows))
+        own = TREK_ERR_MEMORY;
+    if (trek_job_has_others(&s->job))
+        own = trek_replica_agree(s->job.comm, own, "trainer_setup");
+    if (own == TREK_OK) {
+        memcpy(mine, memory->rows + memory->first_own, (size_t)memory->n_own * sizeof *mine);
+        own = trek_job_gather(&s->job, mine, most * sizeof *mine, all);
+    }
+    if (own == TREK_OK) {
+        memory->n_rows = 0;
+        for (size_t k = 0; k < processes * most; k++) {
+            if (k == (size_t)s->job.process * most)
+                memory->first_own = memory->n_rows;
+            if (all[k].ranks > 0)
+                rows[memory->n_rows++] = all[k];
+        }
+        trek_free(memory->rows);
+        memory->rows = rows;
+        rows = NULL;
+    }
+    trek_free(rows);
+    trek_free(all);
+    trek_free(mine);
+    return own;
+}
+
+/* --- dividing ------------------------------------------------------------------------------ */
+
+/* What a sharer can give to the optimizer's state. Where the program has set no budget, this does not depend on what else uses a
+ * GPU now, so that a run can be repeated. */
+static double room_of(const trek_step *s, const trek_memory_row *row)
+{
+    int64_t size = has_budgets(s) ? row->budget : trek_ranks_device_memory(&s->job, row->first_rank);
+    int64_t left = size - row->params - row->grads - row->other - (row->activations > 0 ? row->activations : 0);
+    return left > 0 ? (double)left : 0;
+}
+
+/* Divides the state anew if the sharers, each of which has a row, have different rooms. */
+static trek_status divide(trek_step *s)
+{
+    const trek_team_memory *memory = s->team->memory;
+    double rooms[TREK_MAX_RANKS], all = 0;
+    bool differ = false;
+    if (s->team->sharers == 1)
+        return TREK_OK;
+    for (int k = 0; k < memory->n_rows; k++) {
+        rooms[k] = room_of(s, &memory->rows[k]);
+        all += rooms[k];
+        differ |= rooms[k] != rooms[0];
+    }
+    return differ && all > 0 ? trek_ranks_weigh_shards(s, rooms) : TREK_OK;
+}
+
+static trek_status measure(trek_step *s, int64_t grain)
+{
+    trek_team_memory *memory = s->team->memory;
+    int64_t activations[TREK_MAX_RANKS], samples[TREK_MAX_RANKS], before = s->grain;
+    trek_status status = begin_accounts(s);
+    s->grain = grain > 0 ? grain : before;
+    if (status == TREK_OK)
+        status = trek_dry_pass(s, activations, samples);
+    s->grain = before;
+    if (status != TREK_OK)
+        return status;
+    trek_memory_measure(s->team, &s->job, memory->rows);
+    for (int k = 0; k < memory->n_own; k++) {
+        memory->rows[k].activations = activations[k];
+        memory->rows[k].samples = samples[k];
+    }
+    find_budgets(s);
+    return TREK_OK;
+}
+
+trek_status trek_memory_divide(trek_step *s, trek_status own, int64_t grain)
+{
+    if (own == TREK_OK)
+        own = measure(s, grain);
+    own = gather_rows(s, own);
+    return own == TREK_OK ? divide(s) : own;
+}
+
+/* --- comparing ----------------------------------------------------------------------------- */
+
+static void log_table(const trek_step *s)
+{
+    trek_text text = { 0 };
+    trek_memory_describe(s->team->memory, s->team, &text);
+    for (char *line = text.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        trek_log_message(TREK_LOG_LEVEL_INFO, "trainer: memory: %s", line);
+    }
+    trek_text_clear(&text);
+}
+
+static void limit_accounts(const trek_team_memory *memory)
+{
+    for (int k = 0; k < memory->n_own && memory->accounts; k++)
+        if (memory->accounts[k]) {
+            if (memory->budgets)
+                trek_memory_account_limit(memory->accounts[k], memory->rows[memory->first_own + k].budget);
+            trek_memory_account_reset_peak(memory->accounts[k]);
+        }
+}
+
+/* What a step needs for itself is made now, so that the plan knows it. */
+static trek_status reserve(int rank, void *arg)
+{
+    trek_optimizer *optimizer = ((trek_step *)arg)->team->replicas[rank].optimizer;
+    return optimizer ? trek_optimizer_reserve_whole(optimizer) : TREK_OK;
+}
+
+trek_status trek_memory_settle(trek_step *s, trek_status own)
+{
+    trek_team_memory *memory = s->team->memory;
+    if (own == TREK_OK)
+        own = trek_ranks_call(s->team->ranks, reserve, s);
+    if (own == TREK_OK)
+        trek_memory_measure(s->team, &s->job, memory->rows + memory->first_own);
+    own = gather_rows(s, own);
+    if (own == TREK_OK && s->job.process == 0)
+        log_table(s);
+    if (own == TREK_OK)
+        own = trek_memory_check(memory);
+    if (own == TREK_OK)
+        limit_accounts(memory);
+    return own;
+}
+
+/* --- the text -------------------------------------------------------------------------------- */
+
+/* The graph trains on its own device, without a team. */
+static trek_status describe_single(trek_graph *graph, trek_text *text)
+{
+    const trek_optimizer *optimizer = trek_graph_optimizer(graph);
+    if (!optimizer)
+        return trek_error_status() != TREK_OK ? trek_error_status()
+            : trek_fail(TREK_ERR_STATE, "trainer_plan_text: graph: it has no optimizer yet; call trek_trainer_setup first");
+    trek_device device = optimizer->arena->device;
+    trek_memory_row row = { .ranks = 1, .device_type = (int32_t)device.type, .device_index = device.index, .activations = -1 };
+    trek_memory_add(optimizer->arena, optimizer, &row);
+    trek_memory_describe(&(trek_team_memory){ .n_rows = 1, .rows = &row }, NULL, text);
+    return TREK_OK;
+}
+
+char *trek_trainer_plan_text(trek_graph *graph)
+{
+    trek_text text = { 0 };
+    if (!graph) {
+        trek_fail_missing("trainer_plan_text", "graph");
+        return NULL;
+    }
+    trek_step *s = trek_graph_ranks(graph);
+    if (trek_error_status() != TREK_OK)
+        return NULL;
+    if (s) {
+        trek_memory_measure(s->team, &s->job, s->team->memory->rows + s->team->memory->first_own);
+        trek_memory_describe(s->team->memory, s->team, &text);
+    } else if (describe_single(graph, &text) != TREK_OK) {
+        return NULL;
+    }
+    return trek_text_take(&text);
+}

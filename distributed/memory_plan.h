@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plan of memory, which set-up makes in two steps: before the optimizer exists, what it does not need is measured, and its
+ * state is divided by what is left; afterwards everything is compared with the budgets. */
+#ifndef TREK_DISTRIBUTED_MEMORY_PLAN_H
+#define TREK_DISTRIBUTED_MEMORY_PLAN_H
+
+#include "distributed/team/step.h"
+
+/* Returns whether set-up plans memory: some process of the job has set budgets, or the optimizer's state is divided among GPUs of
+ * different sizes. All processes get the same answer. */
+bool trek_memory_is_planned(const trek_step *s);
+/* Measures what the ranks need besides the optimizer's state, and divides that in proportion to what is left of their budgets.
+ * grain: the largest that may be chosen later; 0: that of the step. A collective; own is the caller's status. */
+trek_status trek_memory_divide(trek_step *s, trek_status own, int64_t grain);
+/* Compares what is kept now, and what a pass needs, with the budgets, and logs the table. CPU ranks cannot exceed their budgets
+ * from here on. A collective; own is the caller's status. Fails with MEMORY, on all processes, if a budget is too small. */
+trek_status trek_memory_settle(trek_step *s, trek_status own);
+
+#endif

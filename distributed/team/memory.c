@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "distributed/team/memory.h"
+
+#include <inttypes.h>
+
+#include "tensor/print.h"
+
+/* --- the record ------------------------------------------------------------------------- */
+
+trek_status trek_team_memory_new(trek_team *team, const int64_t *budgets)
+{
+    trek_team_memory *memory = team->memory = trek_calloc(1, sizeof *memory);
+    if (!memory)
+        return TREK_ERR_MEMORY;
+    memory->n_own = memory->n_rows = trek_memory_n_own(team);
+    memory->rows = trek_calloc((size_t)memory->n_own, sizeof *memory->rows);
+    memory->budgets = budgets ? trek_calloc((size_t)team->local_ranks, sizeof *budgets) : NULL;
+    for (int r = 0; memory->budgets && r < team->local_ranks; r++)
+        memory->budgets[r] = budgets[r];
+    for (int k = 0; memory->rows && k < memory->n_own; k++)
+        memory->rows[k].activations = -1;
+    return memory->rows && (memory->budgets || !budgets) ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+void trek_team_memory_free(trek_team *team)
+{
+    trek_team_memory *memory = team->memory;
+    team->memory = NULL;
+    if (!memory)
+        return;
+    for (int k = 0; memory->accounts && k < memory->n_own; k++)
+        trek_memory_account_free(&memory->accounts[k]);
+    trek_free(memory->accounts);
+    trek_free(memory->budgets);
+    trek_free(memory->rows);
+    trek_free(memory);
+}
+
+/* --- measuring -------------------------------------------------------------------------- */
+
+static int64_t bytes_of(const trek_tensor *t) { return t ? t->numel * (int64_t)trek_dtype_size((trek_dtype)t->dtype) : 0; }
+
+static int64_t state_bytes(const trek_arena *arena, const trek_optimizer *optimizer)
+{
+    int64_t bytes = 0;
+    for (int p = 0; p < arena->n_parts; p++) {
+        if (trek_arena_part_is_low(&arena->parts[p]))
+            bytes += bytes_of(arena->parts[p].master);
+        for (int s = 0; optimizer && s < TREK_OWN_MASTERS; s++)
+            bytes += bytes_of(trek_optimizer_own(optimizer, s, p));
+    }
+    return bytes;
+}
+
+void trek_memory_add(const trek_arena *arena, const trek_optimizer *optimizer, trek_memory_row *row)
+{
+    for (int p = 0; p < arena->n_parts; p++) {
+        row->grads += bytes_of(arena->parts[p].grads);
+        if (!arena->sharing)
+            row->params += bytes_of(arena->parts[p].params);
+    }
+    if (!arena->sharing)
+        row->state += state_bytes(arena, optimizer);
+}
+
+void trek_memory_measure(const trek_team *team, const trek_job *job, trek_memory_row *rows)
+{
+    const trek_team_memory *memory = team->memory;
+    for (int k = 0; k < memory->n_own; k++) {
+        trek_device device = trek_ranks_device(team->ranks, k);
+        rows[k].first_rank = job->first_rank + k;
+        rows[k].ranks = team->shared ? team->local_ranks : 1;
+        rows[k].device_type = (int32_t)device.type;
+        rows[k].device_index = device.index;
+        rows[k].params = rows[k].grads = rows[k].state = rows[k].other = 0;
+    }
+    for (int r = 0; r < team->local_ranks; r++)
+        trek_memory_add(team->replicas[r].arena, team->replicas[r].optimizer, &rows[trek_memory_row_of(team, r)]);
+    for (int k = 0; k < memory->n_own && memory->accounts; k++) {
+        int64_t used = memory->accounts[k] ? trek_memory_account_used(memory->accounts[k]) : 0;
+        rows[k].other = used > trek_memory_fixed(&rows[k]) ? used - trek_memory_fixed(&rows[k]) : 0;
+    }
+}
+
+/* --- the table -------------------------------------------------------------------------- */
+
+enum { WIDTH = 12 };
+
+/* Adds a number of KiB or MiB with one decimal, without the locale's point. */
+static void add_number(trek_text *text, int64_t bytes, int64_t unit)
+{
+    int64_t tenths = (bytes * 10 + unit / 2) / unit;
+    trek_text_format(text, "  %*" PRId64 ".%d", WIDTH - 2, tenths / 10, (int)(tenths % 10));
+}
+
+static void add_word(trek_text *text, const char *word) { trek_text_format(text, "  %*s", WIDTH, word); }
+
+static void add_ranks(trek_text *text, const trek_memory_row *row)
+{
+    char device[16];
+    trek_device of = { (trek_device_type)row->device_type, row->device_index };
+    if (row->ranks > 1)
+        trek_text_format(text, "%d-%d", row->first_rank, row->first_rank + row->ranks - 1);
+    else
+        trek_text_format(text, "%d", row->first_rank);
+    trek_text_format(text, " (%s)", trek_device_name(of, device, sizeof device));
+}
+
+static void add_row(const trek_team_memory *memory, int k, int64_t unit, trek_text *text)
+{
+    const trek_memory_row *row = &memory->rows[k];
+    int own = k - memory->first_own;
+    trek_text ranks = { 0 };
+    add_ranks(&ranks, row);
+    trek_text_format(text, "%-14s", ranks.data ? ranks.data : "");
+    trek_text_clear(&ranks);
+    const int64_t numbers[] = { row->params, row->grads, row->state, row->other };
+    for (int n = 0; n < 4; n++)
+        add_number(text, numbers[n], unit);
+    if (row->activations >= 0)
+        add_number(text, row->activations, unit);
+    else
+        add_word(text, "?");
+    add_number(text, trek_memory_total(row), unit);
+    if (row->budget > 0)
+        add_number(text, row->budget, unit);
+    else
+        add_word(text, "-");
+    if (memory->accounts && own >= 0 && own < memory->n_own && memory->accounts[own])
+        add_number(text, trek_memory_account_peak(memory->accounts[own]), unit);
+    else
+        add_word(text, "-");
+    trek_text_format(text, "\n");
+}
+
+static void add_parts(const trek_team *team, trek_text *text)
+{
+    if (!team || team->sharers == 1) {
+        trek_text_add(text, "the optimizer's state: whole wherever parameters are\n");
+        return;
+    }
+    const double *weights = team->replicas[0].arena->weights;
+    double all = 0;
+    trek_text_format(text, "the optimizer's state: in %d parts", team->sharers);
+    for (int r = 0; r < team->sharers && weights; r++)
+        all += weights[r];
+    for (int r = 0; r < team->sharers && weights; r++) {
+        int64_t tenths = (int64_t)(1000 * weights[r] / all + 0.5);
+        trek_text_format(text, "%s%" PRId64 ".%d %%", r ? ", " : ": ", tenths / 10, (int)(tenths % 10));
+    }
+    trek_text_format(text, "%s; parameters and gradients are whole on each rank\n", weights ? "" : " of the same size");
+}
+
+static void add_notes(const trek_team_memory *memory, const trek_team *team, trek_text *text)
+{
+    int64_t samples = -1;
+    for (int k = 0; k < memory->n_rows; k++)
+        if (memory->rows[k].activations >= 0 && memory->rows[k].samples > samples)
+            samples = memory->rows[k].samples;
+    add_parts(team, text);
+    if (samples >= 0)
+        trek_text_format(text, "activations: of a forward and backward of at most %" PRId64 " samples\n", samples);
+    else
+        trek_text_add(text, "activations: not measured; that needs .memory_budget, and a loader and a loss before set-up\n");
+    if (team)
+        trek_text_format(text, "gradients: sent from where they are, in buckets of at most %" PRId64 " bytes\n",
+                         team->bucket_bytes);
+}
+
+void trek_memory_describe(const trek_team_memory *memory, const trek_team *team, trek_text *text)
+{
+    static const char *const columns[] = { "parameters", "gradients", "state", "other", "activations", "total", "budget",
+                                           "peak" };
+    int64_t most = 0;
+    for (int k = 0; k < memory->n_rows; k++)
+        most = trek_memory_total(&memory->rows[k]) > most ? trek_memory_total(&memory->rows[k]) : most;
+    int64_t unit = most < 10 << 20 ? 1 << 10 : 1 << 20;
+    trek_text_format(text, "%-14s", unit == 1 << 10 ? "ranks, in KiB" : "ranks, in MiB");
+    for (int k = 0; k < 8; k++)
+        add_word(text, columns[k]);
+    trek_text_add(text, "\n");
+    for (int k = 0; k < memory->n_rows; k++)
+        add_row(memory, k, unit, text);
+    add_notes(memory, team, text);
+}
+
+trek_status trek_memory_check(const trek_team_memory *memory)
+{
+    trek_text text = { 0 };
+    for (int k = 0; k < memory->n_rows; k++) {
+        const trek_memory_row *row = &memory->rows[k];
+        if (row->budget == 0 || trek_memory_total(row) <= row->budget)
+            continue;
+        trek_text_format(&text, "%s%" PRId64 " for rank%s ", text.length ? ", and " : "", row->budget, row->ranks > 1 ? "s" : "");
+        add_ranks(&text, row);
+        trek_text_format(&text, ", which need%s %" PRId64 " (parameters %" PRId64 ", gradients %" PRId64 ", state %" PRId64
+                         ", other %" PRId64 ", activations %" PRId64 ")", row->ranks > 1 ? "" : "s", trek_memory_total(row),
+                         row->params, row->grads,
+                         row->state, row->other, row->activations > 0 ? row->activations : 0);
+    }
+    if (text.length == 0 && !text.failed)
+        return TREK_OK;
+    trek_status status = trek_fail(TREK_ERR_MEMORY, "trainer_setup: .memory_budget: %s; must be at least as much",
+                                   text.data ? text.data : "too little");
+    trek_text_clear(&text);
+    return status;
+}

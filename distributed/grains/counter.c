@@ -78,8 +78,8 @@ static int richest(const trek_grain_ledger *l)
  * not done yet what it has from the beginning. */
 static double rate_of(const trek_grain_ledger *l, int process, double known, double elapsed)
 {
-    if (l->pace[process] > 0)
-        return l->pace[process];
+    if (l->pace[process] != 0)
+        return l->pace[process] > 0 ? l->pace[process] : 0;
     double expected = l->speed[process] * (known > 0 ? known : 1), most = ((double)l->given[process] + 0.5) / elapsed;
     return known > 0 && expected > most ? most : expected;
 }
@@ -89,7 +89,7 @@ static double part_of(const trek_grain_ledger *l, int process, double elapsed, d
 {
     double pace = 0, speed = 0, sum = 0, most = 0;
     for (int p = 0; p < l->processes; p++) {
-        pace += l->pace[p];
+        pace += l->pace[p] > 0 ? l->pace[p] : 0;
         speed += l->pace[p] > 0 ? l->speed[p] : 0;
     }
     double known = speed > 0 ? pace / speed : 0;
@@ -116,6 +116,8 @@ static void give(trek_grain_ledger *l, int process, int64_t ranks, int64_t *answ
     answer[0] = from == process ? l->first[from] : l->end[from] - n;
     answer[1] = n;
     l->given[process] += n;
+    if (n == 0) /* it does not come again, so the others must take what is left */
+        l->pace[process] = -1;
     if (from == process)
         l->first[from] += n;
     else

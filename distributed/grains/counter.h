@@ -45,7 +45,8 @@ typedef struct trek_grain_ledger {
     int64_t *first, *end;    /* [processes] what is left of each range */
     double *speed;           /* [processes] */
     int64_t *given;          /* [processes] grains that each has been given, with those that it has from the beginning */
-    double *pace;            /* [processes] grains in a nanosecond that each had done when it asked last; 0: it has not asked */
+    double *pace;            /* [processes] grains in a nanosecond that each had done when it asked last; 0: it has not asked;
+                              * -1: it has been told that there is none for it */
     int64_t start_ns;        /* when the pass began here */
 } trek_grain_ledger;
 /* Answers a question, as trek_control_answer_fn; arg: a trek_grain_ledger. question[1]: 0 if no grains are wanted;

@@ -645,6 +645,33 @@ static void process_0_learns_who_is_slow(void **state)
     assert_in_range(slow[1], 14, 18); /* half of a tenth of what is left */
 }
 
+/* Whoever is told that there is nothing for it does not count any more, so somebody takes what is left, although paces change. */
+static void process_0_keeps_no_grain(void **state)
+{
+    (void)state;
+    int64_t first[2], end[2], given[2];
+    double speed[2], pace[2], one = 1;
+    int64_t question[7] = { 0, 1, 0, 2, 4 }, answer[TREK_CONTROL_ANSWERS] = { 0 };
+    memcpy(&question[5], &one, sizeof one);
+    memcpy(&question[6], &one, sizeof one);
+    trek_grain_ledger ledger = { .processes = 2, .first = first, .end = end, .speed = speed, .given = given, .pace = pace };
+    question[1] = 0;
+    trek_grain_ledger_answer(&ledger, 0, 1 << 20, question, 7, answer);
+    assert_int_equal(answer[0], 2); /* each has one from the beginning */
+    ledger.start_ns -= 1000000000000;
+    question[1] = 1;
+    given[0] = 1001;
+    trek_grain_ledger_answer(&ledger, 0, (1 << 20) + 1, question, 2, answer);
+    assert_int_equal(answer[1], 1);
+    given[1] = 11; /* a hundredth of that: it gets none of the last one */
+    trek_grain_ledger_answer(&ledger, 1, 1 << 20, question, 7, answer);
+    assert_int_equal(answer[1], 0);
+    pace[0] = 0;
+    given[0] = 2;  /* process 0 turns out to be slower still */
+    trek_grain_ledger_answer(&ledger, 0, (1 << 20) + 2, question, 2, answer);
+    assert_true(answer[0] == 3 && answer[1] == 1);
+}
+
 /* Questions that no process of trek asks get zeros, and change nothing. */
 static void process_0_ignores_nonsense(void **state)
 {
@@ -730,6 +757,7 @@ int main(void)
         cmocka_unit_test_setup(the_next_grain_is_expected, clear_error),
         cmocka_unit_test_setup(process_0_gives_each_grain_once, clear_error),
         cmocka_unit_test_setup(process_0_learns_who_is_slow, clear_error),
+        cmocka_unit_test_setup(process_0_keeps_no_grain, clear_error),
         cmocka_unit_test_setup(process_0_ignores_nonsense, clear_error),
         cmocka_unit_test_setup(wrong_loops_are_refused, clear_error),
     };

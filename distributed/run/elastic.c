@@ -21,7 +21,6 @@
 
 #include "autograd/var_internal.h"
 #include "data/loader_position.h"
-#include "data/stream.h"
 #include "distributed/checkpoint_internal.h"
 #include "distributed/comm/init_internal.h"
 #include "distributed/comm/regroup.h"
@@ -80,13 +79,6 @@ typedef struct run_elastic {
 } run_elastic;
 
 static const trek_step *stepper_of(const trek_run *run) { return trek_graph_ranks(run->graph); }
-
-bool trek_run_elastic_in_steps(const trek_run *run)
-{
-    const trek_trainer_opts *t = &run->opts.trainer;
-    bool fixed = t->shares || t->plan || t->speed_hint.ratio != 0 || t->shard != TREK_SHARD_NONE; /* for a number of ranks */
-    return run->opts.min_processes > 0 && t->grain != 0 && !fixed && !trek_dataset_is_stream(run->opts.dataset);
-}
 
 trek_regroup *trek_run_elastic_regroup(const trek_run *run) { return run->elastic ? run->elastic->regroup : NULL; }
 
@@ -640,7 +632,7 @@ static trek_status take_up(trek_run *run, bool told, void (*drop)(trek_run *run)
     trek_error_clear();
     bool from_start = false;
     trek_status status =
-        !told && trek_run_elastic_in_steps(run) ? trek_survival_tell_away(e->comm, survival_of(run)) : TREK_OK;
+        !told && trek_run_outlives_in_steps(run) ? trek_survival_tell_away(e->comm, survival_of(run)) : TREK_OK;
     if (status == TREK_OK)
         status = agree_on_state(run, &from_start);
     if (status != TREK_OK)

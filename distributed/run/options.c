@@ -223,6 +223,13 @@ trek_text trek_run_describe(const trek_run *run)
     return text;
 }
 
+bool trek_run_outlives_in_steps(const trek_run *run)
+{
+    const trek_trainer_opts *t = &run->opts.trainer;
+    bool fixed = t->shares || t->plan || t->speed_hint.ratio != 0 || t->shard != TREK_SHARD_NONE; /* for a number of ranks */
+    return run->opts.min_processes > 0 && t->grain != 0 && !fixed && !trek_dataset_is_stream(run->opts.dataset);
+}
+
 uint64_t trek_run_program(const trek_run *run)
 {
     const trek_run_opts *o = &run->opts;
@@ -233,7 +240,7 @@ uint64_t trek_run_program(const trek_run *run)
     trek_text_format(&text, ".seed\t%llu\n", (unsigned long long)o->seed);
     line(&text, ".shuffle", o->shuffle);
     line(&text, ".drop_last", o->drop_last);
-    line(&text, "outlives deaths within a step", trek_run_elastic_in_steps(run));
+    line(&text, "outlives deaths within a step", trek_run_outlives_in_steps(run));
     for (size_t k = 0; k < text.length; k++)
         hash = (hash ^ (unsigned char)text.data[k]) * 1099511628211u;
     trek_text_clear(&text);

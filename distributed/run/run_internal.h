@@ -83,6 +83,8 @@ void trek_run_opts_clear(trek_run_opts *opts);
  * everything else of a run that must be equal, as far as it is known without the others. */
 trek_text trek_run_describe(const trek_run *run);
 uint64_t trek_run_program(const trek_run *run);
+/* Returns whether the run outlives deaths within a step, as training in grains can. */
+bool trek_run_outlives_in_steps(const trek_run *run);
 
 /* train.c: trains. The run's thread calls it. */
 trek_status trek_run_train(trek_run *run);
@@ -139,9 +141,7 @@ trek_status trek_run_elastic_begin(trek_run *run);
 trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run *run));
 /* complete: all processes have completed the run; one that has not heard of that yet learns it now. */
 void trek_run_elastic_end(trek_run *run, bool complete);
-/* Returns whether the run outlives deaths within a step, since it trains in grains; and the regroup that its trainer then uses.
- */
-bool trek_run_elastic_in_steps(const trek_run *run);
+/* Returns what the trainer of a run uses that outlives deaths within a step; NULL: the run has nothing for that. */
 trek_regroup *trek_run_elastic_regroup(const trek_run *run);
 /* Keeps the state: a step is complete, or an epoch has not begun (batch 0), or metrics have been published. The others
  * could go on from here. */

@@ -173,7 +173,7 @@ static trek_status set_up(trek_run *run)
         t.max_anchor = TREK_OFF;
     else if (t.max_anchor == 0)
         t.max_anchor = DEFAULT_MOST_ANCHOR;
-    t.min_processes = trek_run_elastic_in_steps(run) && run->elastic ? o->min_processes : 0;
+    t.min_processes = trek_run_outlives_in_steps(run) && run->elastic ? o->min_processes : 0;
     trek_status status = trek_trainer_setup_run(run->graph, &t, o->site == TREK_SITE_PROCESS, trek_run_elastic_regroup(run));
     if (status == TREK_OK)
         status = compare(run);
@@ -284,7 +284,7 @@ static trek_status step(trek_run *run)
     bool made = trek_graph_steps(run->graph) > steps; /* and the next one cannot begin */
     trek_kept_error why;
     trek_error_keep(&why);
-    if (made && trek_run_elastic_in_steps(run))
+    if (made && trek_run_outlives_in_steps(run))
         trek_run_elastic_keep(run, epoch, batch);
     trek_error_clear();
     trek_error_put_back(&why);

@@ -116,7 +116,7 @@ MUTANTS = [
      "        *status = trek_grains_clear_arenas(s);\n", "        *status = TREK_OK;\n"),
     ("run_returns_to_the_group_it_left", "distributed/run/elastic.c", "survival->groups == e->followed || ", ""),
     ("who_is_away_does_not_count", "distributed/job/survival.c", "            survival->away |= all[p].away != 0;\n", ""),
-    ("leaves_without_a_farewell", "distributed/job/survival.c", "    if (survival->regroup && survival->least > 1)", "    if (false)"),
+    ("leaves_without_a_farewell", "distributed/job/survival.c", "    if (survival->regroup && !survival->lent && survival->least > 1)", "    if (false)"),
 ]
 
 

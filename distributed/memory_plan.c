@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/dry_pass.h"
 #include "distributed/reduce/sharded.h"
@@ -38,6 +39,32 @@ static bool gpus_differ(const trek_step *s)
 
 bool trek_memory_is_planned(const trek_step *s) { return has_budgets(s) || gpus_differ(s); }
 
+/* --- rows of this process ------------------------------------------------------------------ */
+
+static int64_t bytes_of(const trek_tensor *t) { return t ? t->numel * (int64_t)trek_dtype_size((trek_dtype)t->dtype) : 0; }
+
+/* Returns what the sums of a rank's grains take. */
+static int64_t sums_bytes(const trek_grain_sums *sums)
+{
+    int64_t bytes = bytes_of(sums->all_bins);
+    for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
+        bytes += bytes_of(sums->bins[p]);
+        for (int k = 0; k < TREK_BINNED_DIGITS; k++)
+            bytes += bytes_of(sums->digits[p][k]);
+    }
+    for (int k = 0; k < TREK_BINNED_DIGITS; k++)
+        bytes += bytes_of(sums->piece[k]);
+    return bytes;
+}
+
+static void measure_rows(const trek_step *s)
+{
+    int64_t sums[TREK_MAX_RANKS] = { 0 };
+    for (int r = 0; s->grains && r < s->team->local_ranks; r++)
+        sums[r] = sums_bytes(&s->grains->sums[r]);
+    trek_memory_measure(s->team, &s->job, sums, s->team->memory->rows + s->team->memory->first_own);
+}
+
 /* --- accounts ------------------------------------------------------------------------------ */
 
 static trek_status join_account(int rank, void *arg)
@@ -61,7 +88,7 @@ static trek_status begin_accounts(trek_step *s)
             status = TREK_ERR_MEMORY;
     if (status == TREK_OK)
         status = trek_ranks_call(s->team->ranks, join_account, s->team);
-    trek_memory_measure(s->team, &s->job, memory->rows);
+    measure_rows(s);
     for (int k = 0; k < memory->n_own && status == TREK_OK; k++)
         if (memory->accounts[k])
             trek_memory_account_begin(memory->accounts[k],
@@ -176,7 +203,7 @@ static trek_status measure(trek_step *s, int64_t grain)
     s->grain = before;
     if (status != TREK_OK)
         return status;
-    trek_memory_measure(s->team, &s->job, memory->rows);
+    measure_rows(s);
     for (int k = 0; k < memory->n_own; k++) {
         memory->rows[k].activations = activations[k];
         memory->rows[k].samples = samples[k];
@@ -229,7 +256,7 @@ trek_status trek_memory_settle(trek_step *s, trek_status own)
     if (own == TREK_OK)
         own = trek_ranks_call(s->team->ranks, reserve, s);
     if (own == TREK_OK)
-        trek_memory_measure(s->team, &s->job, memory->rows + memory->first_own);
+        measure_rows(s);
     own = gather_rows(s, own);
     if (own == TREK_OK && s->job.process == 0)
         log_table(s);
@@ -267,7 +294,7 @@ char *trek_trainer_plan_text(trek_graph *graph)
     if (trek_error_status() != TREK_OK)
         return NULL;
     if (s) {
-        trek_memory_measure(s->team, &s->job, s->team->memory->rows + s->team->memory->first_own);
+        measure_rows(s);
         trek_memory_describe(s->team->memory, s->team, &text);
     } else if (describe_single(graph, &text) != TREK_OK) {
         return NULL;

@@ -35,7 +35,8 @@ TREK_API int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacit
 TREK_API int trek_trainer_throughput(trek_graph *graph, double *samples_per_s, int capacity);
 /* Returns a table of what the ranks keep in memory and what they may, in lines of text. The caller frees it with
  * trek_string_free (tensor/print.h). A row is for a rank, or for the ranks of a process that share their parameters:
- * - parameters, gradients, and state (the optimizer's, with the f32 copies of 16-bit parameters), as they are now.
+ * - parameters, gradients (in grains with their sums), and state (the optimizer's, with the f32 copies of 16-bit parameters), as
+ *   they are now.
  * - other: what the threads of CPU ranks have in use besides, such as packed weights and workspaces.
  * - activations: the most that forward and backward needed in addition, as set-up has measured once ("?" if it has not).
  * - total: the sum of these.

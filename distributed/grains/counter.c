@@ -48,7 +48,10 @@ static bool begin_ledger(trek_grain_ledger *l, uint64_t serial, const int64_t *f
         memcpy(&l->speed[p], &first[l->processes + 1 + p], sizeof l->speed[p]);
         if (!(l->speed[p] > 0 && l->speed[p] < 1e300))
             l->speed[p] = 1e-9;
+        l->given[p] = l->first[p] - first[p];
+        l->pace[p] = 0;
     }
+    l->start_ns = trek_now_ns();
     l->serial = serial;
     return true;
 }
@@ -71,20 +74,50 @@ static int richest(const trek_grain_ledger *l)
     return found;
 }
 
-/* Gives a process grains from the front of its own range, or from the back of another one. */
-static void give(trek_grain_ledger *l, int process, int64_t *answer)
+/* Returns how fast a process is now. `known`: the pace of those that have asked, for a unit of speed. One that has not asked has
+ * not done yet what it has from the beginning. */
+static double rate_of(const trek_grain_ledger *l, int process, double known, double elapsed)
 {
-    double sum = 0, most = 0;
+    if (l->pace[process] != 0)
+        return l->pace[process] > 0 ? l->pace[process] : 0;
+    double expected = l->speed[process] * (known > 0 ? known : 1), most = ((double)l->given[process] + 0.5) / elapsed;
+    return known > 0 && expected > most ? most : expected;
+}
+
+/* Finds a process's part of the speed of all, and that of the fastest one. */
+static double part_of(const trek_grain_ledger *l, int process, double elapsed, double *fastest)
+{
+    double pace = 0, speed = 0, sum = 0, most = 0;
     for (int p = 0; p < l->processes; p++) {
-        sum += l->speed[p];
-        most = l->speed[p] > most ? l->speed[p] : most;
+        pace += l->pace[p] > 0 ? l->pace[p] : 0;
+        speed += l->pace[p] > 0 ? l->speed[p] : 0;
     }
-    int64_t n = trek_handout_next(left_in(l), l->speed[process] / sum, most / sum, 1);
+    double known = speed > 0 ? pace / speed : 0;
+    for (int p = 0; p < l->processes; p++) {
+        double rate = rate_of(l, p, known, elapsed);
+        sum += rate;
+        most = rate > most ? rate : most;
+    }
+    *fastest = most / sum;
+    return rate_of(l, process, known, elapsed) / sum;
+}
+
+/* Gives a process grains from the front of its own range, or from the back of another one. */
+static void give(trek_grain_ledger *l, int process, int64_t ranks, int64_t *answer)
+{
+    double elapsed = (double)(trek_now_ns() - l->start_ns) + 1, fastest;
+    int64_t done = l->given[process] - ranks;
+    l->pace[process] = done > 0 ? (double)done / elapsed : 0;
+    double part = part_of(l, process, elapsed, &fastest);
+    int64_t n = trek_handout_next(left_in(l), part, fastest, 1);
     int from = l->first[process] < l->end[process] ? process : richest(l);
     int64_t has = l->end[from] - l->first[from];
     n = n < has ? n : has;
     answer[0] = from == process ? l->first[from] : l->end[from] - n;
     answer[1] = n;
+    l->given[process] += n;
+    if (n == 0) /* it does not come again, so the others must take what is left */
+        l->pace[process] = -1;
     if (from == process)
         l->first[from] += n;
     else
@@ -101,13 +134,24 @@ void trek_grain_ledger_answer(void *arg, int process, uint64_t number, const int
         return;
     if (serial != l->serial) /* of a pass that is over */
         return;
-    if (question[1])
-        give(l, process, answer);
+    if (question[1] > 0)
+        give(l, process, question[1], answer);
     else
         answer[0] = left_in(l);
 }
 
 /* --- beginning and end ------------------------------------------------------------------------------- */
+
+static void free_memory(trek_grain_counter *c)
+{
+    trek_free(c->question);
+    trek_free(c->ledger.first);
+    trek_free(c->ledger.end);
+    trek_free(c->ledger.speed);
+    trek_free(c->ledger.given);
+    trek_free(c->ledger.pace);
+    trek_free(c);
+}
 
 static bool make_memory(trek_grain_counter *c)
 {
@@ -117,8 +161,11 @@ static bool make_memory(trek_grain_counter *c)
         return c->question;
     c->ledger = (trek_grain_ledger){ .processes = c->processes, .first = trek_calloc(n, sizeof *c->ledger.first),
                                      .end = trek_calloc(n, sizeof *c->ledger.end),
-                                     .speed = trek_calloc(n, sizeof *c->ledger.speed) };
-    return c->question && c->ledger.first && c->ledger.end && c->ledger.speed;
+                                     .speed = trek_calloc(n, sizeof *c->ledger.speed),
+                                     .given = trek_calloc(n, sizeof *c->ledger.given),
+                                     .pace = trek_calloc(n, sizeof *c->ledger.pace) };
+    const trek_grain_ledger *l = &c->ledger;
+    return c->question && l->first && l->end && l->speed && l->given && l->pace;
 }
 
 trek_status trek_grain_counter_make(trek_comm *comm, trek_grain_counter **counter)
@@ -141,11 +188,7 @@ trek_status trek_grain_counter_make(trek_comm *comm, trek_grain_counter **counte
     }
     if (made)
         trek_lock_destroy(&c->lock);
-    trek_free(c->question);
-    trek_free(c->ledger.first);
-    trek_free(c->ledger.end);
-    trek_free(c->ledger.speed);
-    trek_free(c);
+    free_memory(c);
     return made ? TREK_OK : TREK_ERR_MEMORY;
 }
 
@@ -157,11 +200,7 @@ void trek_grain_counter_free(trek_grain_counter **counter)
         return;
     trek_control_drop_subject(c->control, c->subject);
     trek_lock_destroy(&c->lock);
-    trek_free(c->question);
-    trek_free(c->ledger.first);
-    trek_free(c->ledger.end);
-    trek_free(c->ledger.speed);
-    trek_free(c);
+    free_memory(c);
 }
 
 /* --- a pass ------------------------------------------------------------------------------------------ */
@@ -183,7 +222,7 @@ void trek_grain_counter_begin(trek_grain_counter *c, const trek_grain_division *
 
 static void ask(trek_grain_counter *c, bool wants)
 {
-    c->question[1] = wants;
+    c->question[1] = wants ? c->ranks : 0;
     trek_control_ask(c->control, c->subject, c->serial << QUESTION_BITS | c->asked, c->question,
                      c->asked == 0 ? 3 + 2 * c->processes : 2);
     c->asked++;

@@ -4,9 +4,10 @@
  *
  * A process has the first grains of its range from the beginning. Then it asks for more, and process 0 gives it some of what is
  * left of its range, or, when that is empty, of the range that would last longest: about half of its part of all that is left, so
- * that the pieces become smaller towards the end (balance/handout.h). It asks when its ranks begin the last grains that they
- * have, so the answer has come when they need it. The thread of the control channel answers, so nobody waits for what process 0
- * itself does. */
+ * that the pieces become smaller towards the end (balance/handout.h). Its part is that of its pace in this pass, as far as
+ * process 0 knows it from the questions; otherwise that of its measured speed. It asks when its ranks begin the last grains that
+ * they have, so the answer has come when they need it. The thread of the control channel answers, so nobody waits for what
+ * process 0 itself does. */
 #ifndef TREK_DISTRIBUTED_GRAINS_COUNTER_H
 #define TREK_DISTRIBUTED_GRAINS_COUNTER_H
 
@@ -43,10 +44,14 @@ typedef struct trek_grain_ledger {
     uint64_t serial;         /* of the pass; 0: none yet */
     int64_t *first, *end;    /* [processes] what is left of each range */
     double *speed;           /* [processes] */
+    int64_t *given;          /* [processes] grains that each has been given, with those that it has from the beginning */
+    double *pace;            /* [processes] grains in a nanosecond that each had done when it asked last; 0: it has not asked;
+                              * -1: it has been told that there is none for it */
+    int64_t start_ns;        /* when the pass began here */
 } trek_grain_ledger;
-/* Answers a question, as trek_control_answer_fn; arg: a trek_grain_ledger. question[1]: whether grains are wanted;
- * question[2] on: the division, if it is the process's first question in the pass. answer: the first grain, and how many; or how
- * many are left, if none are wanted. */
+/* Answers a question, as trek_control_answer_fn; arg: a trek_grain_ledger. question[1]: 0 if no grains are wanted;
+ * otherwise the number of ranks that want them, which begin the last ones that they have; question[2] on: the division, if it is
+ * the process's first question in the pass. answer: the first grain, and how many; or how many are left, if none are wanted. */
 void trek_grain_ledger_answer(void *arg, int process, uint64_t number, const int64_t *question, int64_t count, int64_t *answer);
 
 #endif

@@ -63,7 +63,7 @@ void trek_memory_add(const trek_arena *arena, const trek_optimizer *optimizer, t
         row->state += state_bytes(arena, optimizer);
 }
 
-void trek_memory_measure(const trek_team *team, const trek_job *job, trek_memory_row *rows)
+void trek_memory_measure(const trek_team *team, const trek_job *job, const int64_t *sums, trek_memory_row *rows)
 {
     const trek_team_memory *memory = team->memory;
     for (int k = 0; k < memory->n_own; k++) {
@@ -74,8 +74,10 @@ void trek_memory_measure(const trek_team *team, const trek_job *job, trek_memory
         rows[k].device_index = device.index;
         rows[k].params = rows[k].grads = rows[k].state = rows[k].other = 0;
     }
-    for (int r = 0; r < team->local_ranks; r++)
+    for (int r = 0; r < team->local_ranks; r++) {
         trek_memory_add(team->replicas[r].arena, team->replicas[r].optimizer, &rows[trek_memory_row_of(team, r)]);
+        rows[trek_memory_row_of(team, r)].grads += sums[r];
+    }
     for (int k = 0; k < memory->n_own && memory->accounts; k++) {
         int64_t used = memory->accounts[k] ? trek_memory_account_used(memory->accounts[k]) : 0;
         rows[k].other = used > trek_memory_fixed(&rows[k]) ? used - trek_memory_fixed(&rows[k]) : 0;

@@ -14,7 +14,8 @@ typedef struct trek_memory_row {
     int32_t first_rank, ranks;   /* of the job */
     int32_t device_type, device_index; /* of the first one */
     int64_t budget;              /* 0: none */
-    int64_t params, grads;
+    int64_t params;
+    int64_t grads;               /* of the parameters; in grains also their sums (grains/) */
     int64_t state;               /* of the optimizer, with the f32 copies of parameters */
     int64_t other;               /* what a CPU rank's threads have in use besides: workspaces, packed weights */
     int64_t activations;         /* the most that a forward and backward needs; -1: not measured */
@@ -39,8 +40,9 @@ static inline int trek_memory_row_of(const trek_team *team, int rank) { return t
 
 /* Adds what an arena and its optimizer (NULL: none) keep to a row. Of an arena that belongs to another only gradients count. */
 void trek_memory_add(const trek_arena *arena, const trek_optimizer *optimizer, trek_memory_row *row);
-/* Writes what the ranks of this process keep now to rows[0, n_own). Budgets, activations and samples are left alone. */
-void trek_memory_measure(const trek_team *team, const trek_job *job, trek_memory_row *rows);
+/* Writes what the ranks of this process keep now to rows[0, n_own). sums: [local_ranks] what else holds gradients of each rank.
+ * Budgets, activations and samples are left alone. */
+void trek_memory_measure(const trek_team *team, const trek_job *job, const int64_t *sums, trek_memory_row *rows);
 static inline int64_t trek_memory_fixed(const trek_memory_row *row) { return row->params + row->grads + row->state + row->other; }
 static inline int64_t trek_memory_total(const trek_memory_row *row)
 {

@@ -119,6 +119,7 @@ static trek_run_opts options_of(const bench *b, const workload *w, const mode *m
         o.trainer.anchor = o.trainer.max_anchor = b->windows;
     for (int k = 0; k < b->ranks && !m->one_rank; k++)
         uneven |= b->factors[k] != b->factors[0];
+    uneven |= b->processes > 1 && b->slow; /* other processes may have other factors */
     o.trainer.balance = uneven ? 1 : 0;
     return o;
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
+#include "autograd/var_internal.h"
 #include "data/dataset.h"
 #include "data/loader_position.h"
 #include "distributed/digests.h"
@@ -218,6 +219,8 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
     if (trek_module_is_training(trek_graph_module(graph)))
         dawdle(run, graph), record(batch);
     trek_var *labels = trek_batch_get(batch, reads_tokens(run->model) ? "next" : "label");
+    if (run->grain && !test_on_cpu() && (uintptr_t)labels->data->data % 256 != 0)
+        return trek_fail_null(TREK_ERR_CALLBACK, "the labels of a grain lie at %p", (void *)labels->data->data);
     trek_var *mean = trek_cross_entropy(output, reads_tokens(run->model) ? trek_reshape(labels, trek_dims(-1)) : labels);
     bool overflows = run->overflow && step_now + 1 == run->overflow && trek_module_is_training(trek_graph_module(graph));
     for (int64_t k = 0; k < trek_batch_size(batch) && overflows; k++)

@@ -197,6 +197,7 @@ static void a_plan_says_what_is_used(void **state)
         for (int r = 0; r < memory->n_rows; r++) {
             int64_t planned = trek_memory_total(&memory->rows[r]), peak = trek_memory_account_peak(memory->accounts[r]);
             assert_true(memory->rows[r].activations > 0);
+            assert_true(memory->rows[r].grads >= (c.grain ? 5 : 1) * memory->rows[r].params); /* sums of grains have 64 bits */
             assert_true(memory->rows[r].samples == (c.grain ? c.grain : BATCH / c.ranks) ||
                         (!c.grain && memory->rows[r].samples == (BATCH + c.ranks - 1) / c.ranks));
             if (peak > planned || (c.separate && !c.grain && peak < planned - planned / 20))

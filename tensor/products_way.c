@@ -4,12 +4,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "tensor/backend.h"
 #include "tensor/environment.h"
 
 static trek_products_way of_variables[2];
 static atomic_int chosen[2] = { TREK_PRODUCTS_WAY_MEASURED, TREK_PRODUCTS_WAY_MEASURED };
-
 static atomic_bool fixed;
 
 static void read_variables(void)
@@ -40,12 +38,3 @@ void trek_products_choose(trek_dtype dtype, trek_products_way way)
 void trek_products_fix(void) { atomic_store_explicit(&fixed, true, memory_order_relaxed); }
 
 bool trek_products_are_fixed(void) { return atomic_load_explicit(&fixed, memory_order_relaxed); }
-
-trek_products_way trek_products_in_use(void)
-{
-    const trek_products_way way = trek_products_chosen(TREK_F32);
-    bool faster;
-    if (way != TREK_PRODUCTS_WAY_MEASURED)
-        return way;
-    return trek_cpu_has_tiles(&faster) && faster ? TREK_PRODUCTS_WAY_TILES : TREK_PRODUCTS_WAY_FMA;
-}

@@ -159,13 +159,6 @@ void trek_grain_sums_drop(trek_arena *arena)
 
 /* --- the end of a step --- */
 
-int64_t trek_grain_sums_slice(const trek_step *s, int rank, int part, int64_t *first)
-{
-    int64_t blocks = blocks_of(s->team->replicas[0].arena, part);
-    *first = blocks * rank / s->team->local_ranks;
-    return blocks * (rank + 1) / s->team->local_ranks - *first;
-}
-
 /* Adds a slice of all ranks' sums to those of rank 0. The others are empty afterwards, so that nothing is added twice when the
  * step is made again. */
 static void merge_slice(trek_step *s, int rank)

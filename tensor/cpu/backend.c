@@ -14,6 +14,7 @@
 #endif
 
 #include "tensor/pool.h"
+#include "tensor/products_way.h"
 #include "tensor/trace.h"
 
 void trek_cpu_kernels_baseline(trek_backend *b);
@@ -292,6 +293,15 @@ bool trek_cpu_has_tiles(bool *faster)
     }
 #endif
     return false;
+}
+
+trek_products_way trek_products_in_use(void)
+{
+    const trek_products_way way = trek_products_chosen(TREK_F32);
+    bool faster;
+    if (way != TREK_PRODUCTS_WAY_MEASURED)
+        return way;
+    return trek_cpu_has_tiles(&faster) && faster ? TREK_PRODUCTS_WAY_TILES : TREK_PRODUCTS_WAY_FMA;
 }
 
 bool trek_cpu_has_dots(void)

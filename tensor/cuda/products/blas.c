@@ -119,9 +119,10 @@ typedef struct blas_operand {
 typedef struct blas_key {
     int64_t m, n, k, batch; /* D [m, n] in columns */
     blas_operand a, b, c;
-    int32_t device, dtype, c_dtype, compute, epilogue, accumulate;
+    int32_t device, dtype, c_dtype, compute, epilogue;
     int32_t bias_alignment; /* in bytes, at most ALIGNMENT_LIMIT */
-    int32_t fixed;          /* nothing is timed */
+    int16_t accumulate;
+    int16_t fixed;          /* nothing is timed */
     int32_t wide_codes;     /* of 8-bit operands: 1: A has format E5M2, 2: B has */
 } blas_key;
 

@@ -80,9 +80,9 @@ typedef enum trek_average {
  * - It needs trek_graph_set_loader, trek_graph_set_loss and trek_graph_train_batch; another loop fails with UNSUPPORTED. Several
  *   passes in a step need accumulate.
  * - TREK_GRAIN measures grains of several sizes at set-up, with samples and the loss of the graph, and chooses the smallest that
- *   costs at most 5 % more than the best. The size is part of the result and of checkpoints: a run that is loaded from one goes
- * on with its size. The variable TREK_GRAIN says the size instead. It needs trek_graph_set_loader and trek_graph_set_loss before
- *   set-up; otherwise it fails with STATE.
+ *   costs at most 5 % more than the best. The size is part of the result and of checkpoints: a run that is loaded from one
+ *   continues with its size. The variable TREK_GRAIN says the size instead. It needs trek_graph_set_loader and
+ *   trek_graph_set_loss before set-up; otherwise it fails with STATE.
  * - Batch norm uses the statistics of each grain. Running statistics are merged once a step, in the order of grains.
  * - Errors: UNSUPPORTED together with average, max_anchor, global_batch or overlap, for ranks on CPUs and on GPUs, for
  *   GPUs of different models, for layers that use other ranks, and for graphs that carry states.

@@ -319,7 +319,7 @@ static trek_status measure(const trek_optimizer *optimizer, const trek_step_opts
     const trek_arena *arena = optimizer->arena;
     if (opts->whole)
         return measure_whole(optimizer);
-    trek_update_span few[TREK_DTYPE_COUNT];
+    trek_update_span few[TREK_DTYPE_COUNT] = { { 0 } };
     trek_update_span *spans = arena->cuts ? trek_calloc((size_t)arena->n_cuts + 1, sizeof *spans) : few;
     int n = 0;
     if (!spans)

@@ -187,6 +187,27 @@ static trek_status run_all(dry_pass *c)
     return status;
 }
 
+/* The last grain of a batch may be shorter, and kernels for few rows may need more memory than those for many. */
+static trek_status run_rest(const dry_pass *whole)
+{
+    const trek_step *s = whole->s;
+    int64_t rest = s->grain > 0 ? whole->batch % s->grain : 0, activations[TREK_MAX_RANKS], samples[TREK_MAX_RANKS];
+    dry_pass c = *whole;
+    if (rest == 0)
+        return TREK_OK;
+    c.activations = activations;
+    c.samples = samples;
+    for (int r = 0; r < s->team->local_ranks; r++)
+        c.rows[r] = rest;
+    for (int k = 0; k < s->team->memory->n_own; k++)
+        activations[k] = -1, samples[k] = 0;
+    trek_status status = run_all(&c);
+    for (int k = 0; k < s->team->memory->n_own && status == TREK_OK; k++)
+        if (activations[k] > whole->activations[k])
+            whole->activations[k] = activations[k];
+    return status;
+}
+
 trek_status trek_dry_pass(trek_step *s, int64_t *activations, int64_t *samples)
 {
     dry_pass c = { .s = s, .rng_step = trek_rank_here.rng_step, .activations = activations, .samples = samples };
@@ -201,6 +222,8 @@ trek_status trek_dry_pass(trek_step *s, int64_t *activations, int64_t *samples)
     trek_team_follow_flags(s->team);
     if (status == TREK_OK)
         status = run_all(&c);
+    if (status == TREK_OK)
+        status = run_rest(&c);
     trek_status dropped = trek_ranks_zero(s);
     return status == TREK_OK ? dropped : status;
 }

@@ -298,6 +298,7 @@ static void compare(const job *j)
             training_pair(&c, &one);
         else
             training_run(&c, &one);
+        trek_plan_free(&one.made);
     }
     training_compare(&c, &many, &one);
     for (int k = 0; j->gathered && !j->windows && !j->pair && k < one.passes; k++)

@@ -4,8 +4,8 @@ takes one mend back; it is compiled, and the simulation must fail within its sch
 
 First those schedules are run that are known to find it, by found.txt: without the mutant they must go well. As a seed is a schedule
 for one version of the sources, they may have become other ones. Then it is searched for, first in the scenario that found it before.
-A mutant that found.txt calls rare was found among 100,000 schedules only: if its seeds have become others and the search does not find it, that is
-printed, and is no failure, since it says nothing about the change that made them others.
+A mutant that found.txt calls rare was found among 100,000 schedules only: if its seeds have become others, that is printed. It is not searched for, and
+this is no failure, since it says nothing about the change that made them others.
 
 Usage: mutants.py <source root> <build folder> [--record] [name ...]
 With --record all are searched for, and found.txt is written anew.
@@ -191,11 +191,13 @@ def recorded():
     return found, rare
 
 
-def look(program, seeds):
-    """How the mutant is found, or "", and whether it had to be searched for."""
+def look(program, seeds, is_rare):
+    """How the mutant is found, or "", and whether its schedules have become others. A rare one is not searched for."""
     for scenario, seed in seeds:
         if replay(program, scenario, seed):
             return "by %s, seed %s" % (scenario, seed), False
+    if is_rare:
+        return "", True
     first = [scenario for scenario, _ in seeds][:1]
     for scenario in first + [s for s in SCENARIOS if s not in first]:
         for how in search(program, scenario, 1):
@@ -233,12 +235,12 @@ for name, file, before, after in [m for m in MUTANTS if m[0] in chosen] if chose
             how, anew = " ".join("%s %s" % pair for pair in known[name]), False
             write(known)
         else:
-            how, anew = look(mutant, known.get(name, []))
+            how, anew = look(mutant, known.get(name, []), name in rare)
     print("%-40s %s" % (name, "found: " + how if how else "NOT FOUND"), flush=True)
     searched += anew
     if not how and (recording or name not in rare):
         missed.append(name)
 if searched:
-    print("mutants: %d had to be searched for: mutants.py --record saves that next time" % searched)
+    print("mutants: the schedules of %d have become others: mutants.py --record searches for them" % searched)
 if missed:
     sys.exit("mutants: not found within %s schedules: %s" % (RUNS, ", ".join(missed)))

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tensor/trace.h"
+#include "tests/support/unit.h"
 
 static const part *mine;
 
@@ -80,3 +81,18 @@ void dying_begin(const part *me, trek_comm *comm)
 
 void dying_end(void) { atomic_store(&trek_trace_now, NULL); }
 int dying_calls(void) { return calls; }
+
+void dying_leave_too_few(world *w)
+{
+    processes_init(w, 3);
+    for (int p = 0; p < 3; p++)
+        processes_start(w, p, "train", p == 1 ? "model=0,least=3,at=grain:4" : "model=0,least=3");
+    processes_finish(w, -1);
+    for (int p = 0; p < 3; p += 2) {
+        bool told = w->code[p] == 1 && strstr(w->text[p], "TREK_ERR_PEER: ") && strstr(w->text[p], "process 1") &&
+                    strstr(w->text[p], ".min_processes is 3");
+        if (!told)
+            processes_print(w);
+        assert_true(told);
+    }
+}

@@ -15,5 +15,8 @@ void dying_end(void);
 int dying_calls(void);
 /* Returns the number behind a name in a part's text, or `unset`. */
 int dying_number(const char *text, const char *name, int unset);
+/* Runs three processes, all of which are required (.min_processes is 3), and of which process 1 dies. The other two must end with
+ * an error that names it. */
+void dying_leave_too_few(world *w);
 
 #endif

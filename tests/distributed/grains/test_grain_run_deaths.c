@@ -276,21 +276,10 @@ static void over_gloo_too(void **state)
     expect("model=0,gloo", 3, (const char *[]){ "at=grain:5", NULL, NULL }, &expected, NULL);
 }
 
-/* Fewer than .min_processes: an error in all that are left, which names the dead one. */
 static void too_few_are_left(void **state)
 {
     (void)state;
-    processes_init(&w, 3);
-    for (int p = 0; p < 3; p++)
-        processes_start(&w, p, "train", p == 1 ? "model=0,least=3,at=grain:4" : "model=0,least=3");
-    processes_finish(&w, -1);
-    for (int p = 0; p < 3; p += 2) {
-        bool told = w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_PEER: ") && strstr(w.text[p], "process 1") &&
-                    strstr(w.text[p], ".min_processes is 3");
-        if (!told)
-            processes_print(&w);
-        assert_true(told);
-    }
+    dying_leave_too_few(&w);
 }
 
 int main(void)

@@ -57,11 +57,11 @@ bool trek_rendezvous_died(void *rendezvous, char *text, size_t size);
 /* Says that the processes have come or will not come. */
 void trek_rendezvous_settled(trek_rendezvous *rendezvous);
 
-/* Says farewell to the other members: this process leaves in order, and has completed `done` operations that all members make
- * together. When this returns, those that are alive know it, except those that have not answered for 5 s. */
+/* Tells the other members that this process leaves in an orderly way, after `done` collective operations. When it returns, every
+ * living member has been told, except those that did not answer within 5 s. */
 void trek_rendezvous_leave(trek_rendezvous *rendezvous, int64_t done);
-/* Returns the largest number that a member has said at its farewell; 0: none has. A member that looks for those that have left
- * thereby learns that they have not died, and what all had done. */
+/* Returns the largest `done` of all members that have left in this way; 0 if none has. It tells a member that is looking for the
+ * others that they have finished rather than died, and which operations were complete. */
 int64_t trek_rendezvous_left(trek_rendezvous *rendezvous);
 
 /* -- joining an existing group -- */

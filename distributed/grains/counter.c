@@ -168,28 +168,23 @@ static bool make_memory(trek_grain_counter *c)
     return c->question && l->first && l->end && l->speed && l->given && l->pace;
 }
 
-trek_status trek_grain_counter_make(trek_comm *comm, trek_grain_counter **counter)
+/* Returns NULL if there is no memory, or no subject left. */
+static trek_grain_counter *new_counter(const trek_comm *comm)
 {
-    trek_grain_counter *c = NULL;
-    *counter = NULL;
-    if (!comm->control)
-        return TREK_OK;
-    c = trek_calloc(1, sizeof *c);
+    trek_grain_counter *c = trek_calloc(1, sizeof *c);
     if (!c)
-        return TREK_ERR_MEMORY;
+        return NULL;
     c->control = comm->control;
     c->process = comm->rank;
     c->processes = comm->world;
     bool made = make_memory(c) && trek_lock_init(&c->lock);
     c->subject = made ? trek_control_subject(c->control, trek_grain_ledger_answer, &c->ledger) : -1;
-    if (c->subject >= 0) {
-        *counter = c;
-        return TREK_OK;
-    }
+    if (c->subject >= 0)
+        return c;
     if (made)
         trek_lock_destroy(&c->lock);
     free_memory(c);
-    return made ? TREK_OK : TREK_ERR_MEMORY;
+    return NULL;
 }
 
 void trek_grain_counter_free(trek_grain_counter **counter)
@@ -201,6 +196,26 @@ void trek_grain_counter_free(trek_grain_counter **counter)
     trek_control_drop_subject(c->control, c->subject);
     trek_lock_destroy(&c->lock);
     free_memory(c);
+}
+
+trek_status trek_grain_counter_make(trek_comm *comm, trek_grain_counter **counter)
+{
+    *counter = NULL;
+    if (!comm->control)
+        return TREK_OK;
+    trek_grain_counter *c = new_counter(comm);
+    if (!c)
+        trek_error_clear();
+    /* A process whose set-up has failed before may number its subjects otherwise. */
+    double least = c ? c->subject : -1, most = -least;
+    trek_status status = trek_comm_all_reduce_scalar(comm, &least, TREK_REDUCTION_MIN);
+    if (status == TREK_OK)
+        status = trek_comm_all_reduce_scalar(comm, &most, TREK_REDUCTION_MIN);
+    if (status == TREK_OK && c && least >= 0 && least == -most)
+        *counter = c;
+    else
+        trek_grain_counter_free(&c);
+    return status;
 }
 
 /* --- a pass ------------------------------------------------------------------------------------------ */

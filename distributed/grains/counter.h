@@ -16,8 +16,8 @@
 
 typedef struct trek_grain_counter trek_grain_counter;
 
-/* Makes what all passes of a graph need, as a collective. It does not fail if there is no control channel: *counter is NULL
- * then, in all processes. Fails with MEMORY. */
+/* Makes what all passes of a graph need, as a collective. *counter is NULL in all processes if there is no control channel, if a
+ * process has no memory for it, or if they do not give it the same number. Fails with errors of the engine. */
 trek_status trek_grain_counter_make(trek_comm *comm, trek_grain_counter **counter);
 void trek_grain_counter_free(trek_grain_counter **counter);
 
@@ -44,9 +44,9 @@ typedef struct trek_grain_ledger {
     uint64_t serial;         /* of the pass; 0: none yet */
     int64_t *first, *end;    /* [processes] what is left of each range */
     double *speed;           /* [processes] */
-    int64_t *given;          /* [processes] grains that each has been given, with those that it has from the beginning */
-    double *pace;            /* [processes] grains in a nanosecond that each had done when it asked last; 0: it has not asked;
-                              * -1: it has been told that there is none for it */
+    int64_t *given;          /* [processes] how many grains each has received, including those that it had from the beginning */
+    double *pace;            /* [processes] how many grains each had computed in a nanosecond when it last asked. 0: it has not
+                              * asked yet. -1: it asked and received none */
     int64_t start_ns;        /* when the pass began here */
 } trek_grain_ledger;
 /* Answers a question, as trek_control_answer_fn; arg: a trek_grain_ledger. question[1]: 0 if no grains are wanted;

@@ -70,7 +70,7 @@ typedef struct trek_grains {
     char *first_buffers;     /* the buffers with which every grain of the step begins */
 
     trek_shared_words words; /* in which the processes of one machine take grains (ranges.h) */
-    struct trek_grain_counter *counter; /* of processes of several machines; NULL: there is none */
+    struct trek_grain_counter *counter; /* hands out grains among machines; NULL: memory is shared, or parts are fixed */
     trek_loader_follower follower; /* of `loader`, from which the last pass came; NULL: none, or it has ended */
     trek_loader *loader;
 

@@ -68,10 +68,11 @@ trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek
 void trek_survival_end(trek_job *job);
 /* Returns whether a call has failed because processes of a job have died that the others can outlive. */
 bool trek_survival_may(const trek_job *job, trek_status status);
-/* Meets the other survivors, and starts anew if more processes die meanwhile. It sets job->survival->next. `steps` is the number
- * of complete steps; `ready` says that this process is in a commit. The error of the call that has failed is the thread's. It is
- * cleared. If too few processes survive (PEER), or trek_regroup_meet fails otherwise, it becomes part of the new error. Too few
- * are enough if another process has left after the commit in which this one is. */
+/* Forms a group of the survivors, and begins again if more processes die meanwhile. It stores the group in job->survival->next.
+ * `steps` is the number of complete steps; `ready` says that this process is in a commit. The thread's error must be that of the
+ * call that failed; it is cleared. Fails with PEER if fewer than .min_processes survive, or with the errors of trek_regroup_meet;
+ * the message then contains the first error as well. Fewer survivors suffice if another process has already completed the
+ * commit in which this one is, and has left. */
 trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict);
 /* The part of a process in the meeting of the survivors that is outside operations. `next` is the group that has met; survival is
  * that of its job, or NULL if it has none. Fails with errors of the engine. */

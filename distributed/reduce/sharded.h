@@ -7,7 +7,7 @@
 
 /* Makes each rank's cuts before an optimizer exists: even ones. */
 trek_status trek_ranks_plan_shards(trek_step *s);
-/* Makes them anew, in proportion to the sharers' weights (trek_arena_weigh); no optimizer exists yet. */
+/* Replaces these cuts by others in proportion to the sharers' weights (trek_arena_weigh). No optimizer may exist yet. */
 trek_status trek_ranks_weigh_shards(trek_step *s, const double *weights);
 /* Changes all ranks' cuts to those that an optimizer needs (NULL: even ones). Masters stay with their parameters; if
  * an optimizer exists, all sharers must call it. *before gets the old cuts; `end` frees them or, without keep,

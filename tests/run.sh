@@ -364,14 +364,18 @@ refusals=(includes sources tested docs count environment errors excerpts message
 done_before=() # options that leave out what a stage before has done
 pages_compiled='' # by the suite "pages", in a stage before
 stage_refusals() {
-    local name
     mapfile -t done_before < <(printf -- '--no-suite\n%s\n' "${refusals[@]}")
+    aside texts refuse_texts
+    tidy --since "$(since)"
+    join texts
+}
+refuse_texts() {
+    local name
     check "sources do not keep to .clang-format" python3 tests/checks/check_format.py "$root"
     command -v clang-format >/dev/null || skip "clang-format is not installed: the width of lines was checked, spaces were not"
     for name in "${refusals[@]}"; do
         check "check_$name" python3 "tests/checks/check_$name.py" "$root"
     done
-    tidy --since "$(since)"
 }
 
 # The plug-in for GPUs, where there is a CUDA compiler, takes as long as all the rest: it is compiled beside the tests,
@@ -581,7 +585,7 @@ stage_fuzz() {
 
 # So many calls from a fixed seed; at night for so many seconds from a new one. TREK_DIFFERENTIAL_CASES, _SEED: another number, seed
 differential() {
-    local amount=(--cases "${TREK_DIFFERENTIAL_CASES:-100000}" --seed "${TREK_DIFFERENTIAL_SEED:-1}")
+    local amount=(--cases "${TREK_DIFFERENTIAL_CASES:-60000}" --seed "${TREK_DIFFERENTIAL_SEED:-1}")
     [ -n "$night" ] && amount=(--seconds "$night" --seed "$(date +%s)")
     bash tests/differential/run.sh --library "$work/plain/libtrek.so" "${amount[@]}" >"$work/differential.log" 2>&1
     tail -25 "$work/differential.log" | sed '$d' | grep -v '^$' | tail -12
@@ -737,10 +741,10 @@ everything() {
     local stage stages=()
     run_stage refusals
     [ "$failed" = 0 ] || return
-    run_stage plain
     beside clang
-    run_stage processes
+    run_stage plain
     beside thread
+    run_stage processes
     aside files files_and_page # which wait for packages; at night all of it
     affects_plugin && stages+=(plugin ptx)
     { changed "${of_install[@]}" || turn 4; } && stages+=(install)

@@ -110,6 +110,7 @@ trek_status trek_grains_make(trek_step *s)
     if (status != TREK_OK)
         return status;
     g->size = s->grain;
+    g->piece = TREK_GRAIN_PIECE;
     g->follower.forget = forget;
     g->factor = 1;
     status = plan_buffers(g, s->team->replicas[0].model);

@@ -135,7 +135,7 @@ typedef struct trek_backend {
     void (*binned_expand)(const trek_binned *sum, const trek_binned_bounds *bounds, int64_t first, int64_t blocks,
                           const int64_t *integers);
     /* Adds the digests of n spans, at most TREK_DIGEST_SPANS, to a digest in the device's memory. The work is put on the
-     * calling thread's stream of the device. NULL on the CPU, where nothing has to be brought to the host. */
+     * calling thread's stream of the device; on the CPU it is done when the call returns. */
     trek_status (*digest)(trek_device device, const trek_digest_span *spans, int n, trek_digest *digest);
 
     /* An optimizer step without the host (tensor/update.h). Each call puts its work on the calling thread's stream of

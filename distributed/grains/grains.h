@@ -20,6 +20,7 @@
 #include "distributed/comm/shared/shared.h"
 #include "distributed/digests.h"
 #include "distributed/grains/digest.h"
+#include "distributed/grains/pace.h"
 #include "distributed/team/step.h"
 #include "tensor/binned.h"
 
@@ -76,6 +77,8 @@ typedef struct trek_grains {
     char *first_buffers;     /* the buffers with which every grain of the step begins */
 
     trek_shared_words words; /* in which the processes of one machine take grains (ranges.h) */
+    trek_grain_pace pace_of_all; /* of the ranks that do so, in words behind these */
+    trek_grain_pace pace;    /* of the ranks of this process, if they take its own grains only */
     struct trek_grain_counter *counter; /* hands out grains among machines; NULL: memory is shared, or parts are fixed */
     trek_loader_follower follower; /* of `loader`, from which the last pass came; NULL: none, or it has ended */
     trek_loader *loader;

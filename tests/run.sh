@@ -530,6 +530,7 @@ build_thread() {
 }
 stage_thread() {
     ready thread || return
+    [ -n "$night" ] && local -x TREK_TEST_LONG=1
     export TREK_TEST_SHORT=1 TSAN_OPTIONS="halt_on_error=1:suppressions=$root/tests/thread.suppressions"
     selected_tests thread threads "$(thread_suites)"
     unset TREK_TEST_SHORT TSAN_OPTIONS

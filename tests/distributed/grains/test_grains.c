@@ -70,20 +70,24 @@ static void each_model_has_the_bits_of_one_rank(void **state)
     (void)state;
     for (int model = 0; model < MODELS; model++)
         for (int ranks = 2; ranks <= 5; ranks++)
-            expect_same(&(grain_run){ .model = model, .ranks = ranks, .grain = 3, .batch = 20, .steps = 5,
-                                      .separate = (model + ranks) % 2, .optimizer = (model + ranks) % 4,
-                                      .clipped = ranks % 2, .evaluates = ranks == 3 });
+            if (grain_takes(model / 2 + ranks))
+                expect_same(&(grain_run){ .model = model, .ranks = ranks, .grain = 3, .batch = 20, .steps = 5,
+                                          .separate = (model + ranks) % 2, .optimizer = (model + ranks) % 4,
+                                          .clipped = ranks % 2, .evaluates = ranks == 3 });
 }
 
 static void options_do_not_change_that(void **state)
 {
     (void)state;
     for (int model = 0; model < MODELS; model++) {
-        expect_same(&(grain_run){ .model = model, .ranks = 2, .grain = 4, .batch = 14, .steps = 5, .autocast = TREK_BF16 });
-        expect_same(&(grain_run){ .model = model, .ranks = 3, .grain = 2, .batch = 9, .steps = 6, .scaled = true, .overflow = 3,
-                                  .separate = true });
-        expect_same(&(grain_run){ .model = model, .ranks = 2, .grain = 3, .batch = 7, .steps = 4, .accumulate = 3,
-                                  .clipped = true });
+        if (grain_takes(model))
+            expect_same(&(grain_run){ .model = model, .ranks = 2, .grain = 4, .batch = 14, .steps = 5, .autocast = TREK_BF16 });
+        if (grain_takes(model + 1))
+            expect_same(&(grain_run){ .model = model, .ranks = 3, .grain = 2, .batch = 9, .steps = 6, .scaled = true,
+                                      .overflow = 3, .separate = true });
+        if (grain_takes(model))
+            expect_same(&(grain_run){ .model = model, .ranks = 2, .grain = 3, .batch = 7, .steps = 4, .accumulate = 3,
+                                      .clipped = true });
     }
     expect_same(&(grain_run){ .model = MLP, .ranks = 3, .grain = 3, .batch = 20, .steps = 6, .freezes = true });
 }
@@ -93,8 +97,9 @@ static void grains_can_be_run_again(void **state)
 {
     (void)state;
     for (int model = 0; model < MODELS; model++)
-        expect_same(&(grain_run){ .model = model, .ranks = 1 + model % 3, .grain = 3, .batch = 20, .steps = 5, .again = 1,
-                                  .separate = model % 2, .accumulate = model < 3 ? 2 : 0 });
+        if (grain_takes(model + model / 2))
+            expect_same(&(grain_run){ .model = model, .ranks = 1 + model % 3, .grain = 3, .batch = 20, .steps = 5, .again = 1,
+                                      .separate = model % 2, .accumulate = model < 3 ? 2 : 0 });
     expect_same(&(grain_run){ .model = GPT, .ranks = 2, .grain = 4, .batch = 14, .steps = 6, .again = 1, .scaled = true,
                               .overflow = 3, .autocast = TREK_BF16 });
 }

@@ -110,7 +110,7 @@ base_packages=(meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev lib
     libgloo-dev iproute2 liblapack3 libfftw3-single3 libfftw3-double3 libprotobuf-c-dev protobuf-c-compiler
     libpng-dev libjpeg-dev libncurses-dev libmicrohttpd12)
 site_packages=(doxygen graphviz python3-venv)
-all_packages=("${site_packages[@]}" make cmake debhelper dpkg-dev fakeroot clang clang-format clang-tidy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+all_packages=("${site_packages[@]}" make cmake debhelper dpkg-dev fakeroot clang lld clang-format clang-tidy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
     chromium chromium-driver)
 
 # with clang's runtime for sanitizers and libFuzzer, of the version that `clang` is

@@ -35,6 +35,8 @@ typedef struct trek_ranks_opts {
 trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts);
 /* Returns the step of a graph that trains on several ranks or processes; NULL otherwise. */
 trek_step *trek_graph_ranks(const trek_graph *graph);
+/* Returns who trains the graph: a job of one if it trains on a single device. */
+const trek_job *trek_graph_job(const trek_graph *graph);
 /* Returns the rank's graph of a graph that trains on several ranks; NULL otherwise. For tests. */
 trek_graph *trek_graph_replica(trek_graph *graph, int rank);
 

@@ -8,6 +8,7 @@
 #include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
 #include "distributed/job/survival.h"
+#include "distributed/team/step.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
@@ -166,7 +167,7 @@ static void merge_slice(trek_step *s, int rank)
     const trek_arena *arena = s->team->replicas[0].arena;
     const trek_binned *others[TREK_MAX_RANKS];
     for (int p = 0; p < arena->n_parts && s->team->local_ranks > 1; p++) {
-        int64_t first, blocks = trek_grain_sums_slice(s, rank, p, &first);
+        int64_t first, blocks = trek_grain_sums_slice(s->team, rank, p, &first);
         for (int r = 1; r < s->team->local_ranks; r++)
             others[r - 1] = &s->grains->sums[r].parts[p];
         arena->backend->binned_merge(&s->grains->sums[0].parts[p], others, s->team->local_ranks - 1, first, blocks);
@@ -195,7 +196,7 @@ static void read_blocks(trek_step *s, int rank, int part, const trek_binned *fro
 static void read_slice(trek_step *s, int rank)
 {
     for (int p = 0; p < s->team->replicas[0].arena->n_parts; p++) {
-        int64_t first, blocks = trek_grain_sums_slice(s, rank, p, &first);
+        int64_t first, blocks = trek_grain_sums_slice(s->team, rank, p, &first);
         read_blocks(s, rank, p, &s->grains->sums[0].parts[p], 0, first, blocks);
     }
 }

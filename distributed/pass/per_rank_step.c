@@ -357,12 +357,7 @@ static trek_status run_ranks(trek_pass *c, trek_rank_fn fn, bool goes_back)
     bool runs[TREK_MAX_RANKS];
     for (int r = 0; r < s->team->local_ranks; r++)
         runs[r] = !skips(c, r);
-    if (trek_job_has_others(&s->job))
-        trek_rank_sums_set_comm(trek_ranks_sums(s->team->ranks), s->job.comm);
-    trek_rank_sums_set_deadline(trek_ranks_sums(s->team->ranks), trek_ranks_comm(s->team->ranks, 0)->deadline_ns);
-    trek_rank_sums_begin(trek_ranks_sums(s->team->ranks), runs, trek_job_has_others(&s->job) && !c->batch->window);
-    if (goes_back)
-        trek_rank_sums_goes_back(trek_ranks_sums(s->team->ranks));
+    trek_ranks_begin_sums(s->team->ranks, runs, c->batch->window ? NULL : s->job.comm, goes_back);
     trek_status status = trek_ranks_call(s->team->ranks, fn, c);
     trace_waits(c);
     return status;

@@ -18,7 +18,6 @@
 #include "distributed/reduce/overlap.h"
 #include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
-#include "distributed/team/load_state.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
 #include "optim/schedules.h"
@@ -117,7 +116,7 @@ trek_status trek_ranks_set_rates(trek_step *s, bool by_schedule)
     for (int r = 0; r < s->team->local_ranks && status == TREK_OK && by_schedule; r++)
         if (s->team->replicas[r].optimizer)
             status = trek_optimizer_schedule_lr(s->team->replicas[r].optimizer, lr);
-    return status == TREK_OK ? trek_ranks_follow_groups(s->team) : status;
+    return status == TREK_OK ? trek_team_follow_groups(s->team) : status;
 }
 
 /* Prepares learning rates, plans and detached values: everything that can fail. */
@@ -179,7 +178,7 @@ trek_status trek_ranks_step(trek_step *s)
     int64_t start = trek_trace_enter("sync");
     trek_job_say(&s->job, "step", true);
     do {
-        call = (trek_step_call){ .s = s, .update = true, .kind = trek_ranks_sharded_kind(s) };
+        call = (trek_step_call){ .s = s, .update = true, .kind = s->team->sharers > 1 ? trek_ranks_sharded_kind(s) : NULL };
         if (status == TREK_OK)
             status = prepare(s);
         status = meet(s, status, true);

@@ -4,6 +4,7 @@
  * order on all ranks. Only the last pass of a step sends. If another pass follows nevertheless, what was reduced
  * stays with the first rank, and the rest is reduced in step(). */
 #include "distributed/reduce/gradients.h"
+#include "distributed/team/step.h"
 #include "distributed/reduce/overlap.h"
 
 #include "autograd/ops.h"

@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_REDUCE_OVERLAP_H
 #define TREK_DISTRIBUTED_REDUCE_OVERLAP_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Determines whether the engine supports it: s->overlap.possible. */
 trek_status trek_overlap_plan(trek_step *s);

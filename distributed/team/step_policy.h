@@ -4,7 +4,9 @@
 #ifndef TREK_DISTRIBUTED_TEAM_STEP_POLICY_H
 #define TREK_DISTRIBUTED_TEAM_STEP_POLICY_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 typedef struct trek_step_policy {
     const char *name;

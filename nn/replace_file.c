@@ -52,27 +52,14 @@ static bool is_temporary(const char *rest, bool *here)
     return true;
 }
 
-/* Whether it has the form "PID-N", which earlier versions used. */
-static bool is_older(const char *rest)
-{
-    unsigned pid, number;
-    int used = 0;
-    return sscanf(rest, "%u-%u%n", &pid, &number, &used) == 2 && rest[used] == '\0';
-}
-
-/* Returns whether the entry is a temporary file next to `name`. One that belongs to another name counts only if its
- * own form leaves no doubt. */
-static bool is_ours(const char *entry, const char *name, bool *here)
+/* Returns whether the entry of a folder is a temporary file. */
+static bool is_ours(const char *entry, bool *here)
 {
     const char *mark = NULL;
-    size_t length = strlen(name);
     for (const char *next = entry; (next = strstr(next, MARK)); next++)
         mark = next;
     *here = false;
-    if (!mark || mark == entry)
-        return false;
-    bool same = (size_t)(mark - entry) == length && strncmp(entry, name, length) == 0;
-    return is_temporary(mark + strlen(MARK), here) || (same && is_older(mark + strlen(MARK)));
+    return mark && mark != entry && is_temporary(mark + strlen(MARK), here);
 }
 
 /* A writer that has just made the file and waits for its lock finds the file gone and makes another one. */
@@ -90,12 +77,12 @@ static void remove_abandoned(int folder, const char *name, bool here)
 
 void trek_replace_tidy(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *slash = strrchr(path, '/');
     char *folder = slash ? trek_format("%.*s", slash == path ? 1 : (int)(slash - path), path) : trek_format(".");
     DIR *list = folder ? opendir(folder) : NULL;
     bool here;
     for (struct dirent *entry; list && (entry = readdir(list));)
-        if (is_ours(entry->d_name, name, &here))
+        if (is_ours(entry->d_name, &here))
             remove_abandoned(dirfd(list), entry->d_name, here);
     if (list)
         closedir(list);

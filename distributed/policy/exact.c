@@ -201,7 +201,22 @@ trek_status trek_ranks_step(trek_step *s)
     return trek_survivors_after_commit(s);
 }
 
+static bool wanted(const trek_ranks_opts *opts)
+{
+    (void)opts;
+    return true;
+}
+
+static trek_status make(trek_step *s, const trek_ranks_opts *opts)
+{
+    (void)opts;
+    return trek_overlap_plan(s);
+}
+
+static void end(trek_step *s) { trek_var_release(s->overlap.tape_leaf); }
+
 const trek_step_policy trek_exact_policy = {
-    .name = "exact", .sums = true, .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
+    .name = "exact", .wanted = wanted, .make = make, .end = end, .sums = true,
+    .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
     .begin_pass = trek_overlap_keep, .backward = trek_ranks_backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
 };

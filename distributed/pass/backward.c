@@ -180,7 +180,8 @@ trek_status trek_ranks_backward(trek_step *s, trek_var *loss, double weight)
         return status;
     bool zeros = own == 0 && (total != 0 || weight == 0 || weighs) && !(trek_job_has_others(&s->job) && trek_team_meets(s->team));
     trek_var *factor = isnan(total) ? factor_there(s, counted, own) : NULL; /* before anything else is sent */
-    trek_overlap_begin(s, overlap);
+    if (overlap)
+        trek_overlap_begin(s);
     if (isnan(total) && !factor)
         status = trek_error_status();
     else

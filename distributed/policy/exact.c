@@ -60,7 +60,7 @@ static trek_status weigh(trek_step *s)
 static trek_status meet(trek_step *s, trek_status own, bool update)
 {
     bool sent = s->state.phase == TREK_STEP_SENT, pending;
-    if (own == TREK_OK && !sent)
+    if (own == TREK_OK && !sent && trek_step_is_reduced(&s->state))
         own = trek_overlap_keep(s);
     if (own == TREK_OK && !s->team->shared && !sent)
         own = trek_ranks_apply_grad_factor(s);
@@ -213,10 +213,12 @@ static trek_status make(trek_step *s, const trek_ranks_opts *opts)
     return trek_overlap_plan(s);
 }
 
+static trek_status begin_pass(trek_step *s) { return trek_step_is_reduced(&s->state) ? trek_overlap_keep(s) : TREK_OK; }
+
 static void end(trek_step *s) { trek_var_release(s->overlap.tape_leaf); }
 
 const trek_step_policy trek_exact_policy = {
     .name = "exact", .wanted = wanted, .make = make, .end = end, .sums = true,
     .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
-    .begin_pass = trek_overlap_keep, .backward = trek_ranks_backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
+    .begin_pass = begin_pass, .backward = trek_ranks_backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
 };

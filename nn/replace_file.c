@@ -21,12 +21,6 @@
 #define OLD_S (24 * 3600)
 #define MARK ".tmp-"
 
-static trek_status fail_system(const char *path, const char *what)
-{
-    char text[128];
-    return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
-}
-
 /* Returns a short identifier of the machine. */
 static unsigned host(void)
 {
@@ -126,7 +120,7 @@ trek_status trek_replace_begin(trek_file_replacement *r, const char *path)
         r->temporary = NULL;
         errno = error;
         if (!gone && error != EEXIST) /* one that exists was left by an earlier process with this number */
-            return fail_system(path, "open");
+            return trek_fail_system(path, "open");
     }
     return TREK_OK;
 }
@@ -142,7 +136,7 @@ static trek_status sync_directory(char *name, const char *path)
     int file = open(slash ? name : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     trek_status status = TREK_OK;
     if (file < 0 || (fsync(file) != 0 && errno != EINVAL && errno != ENOTSUP))
-        status = fail_system(path, "sync of its directory");
+        status = trek_fail_system(path, "sync of its directory");
     if (file >= 0)
         close(file);
     return status;
@@ -164,13 +158,13 @@ void trek_replace_sync_parent(const char *path)
 trek_status trek_replace_end(trek_file_replacement *r, trek_status status)
 {
     if (status == TREK_OK && fsync(r->file) != 0 && errno != EINVAL)
-        status = fail_system(r->path, "sync");
+        status = trek_fail_system(r->path, "sync");
     if (status == TREK_OK && rename(r->temporary, r->path) != 0)
-        status = fail_system(r->path, "rename");
+        status = trek_fail_system(r->path, "rename");
     if (status != TREK_OK)
         unlink(r->temporary); /* before the lock is released */
     if (close(r->file) != 0 && status == TREK_OK)
-        status = fail_system(r->path, "close");
+        status = trek_fail_system(r->path, "close");
     if (status == TREK_OK)
         status = sync_directory(r->temporary, r->path);
     trek_free(r->temporary);

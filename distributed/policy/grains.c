@@ -5,6 +5,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/grains/digests.h"
 #include "distributed/job/job_bytes.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"

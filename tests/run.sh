@@ -402,6 +402,7 @@ stage_processes() {
 stage_grains() {
     built plain "jobs in grains" || return
     TREK_TEST_DRAWS=${TREK_TEST_DRAWS:-2000} tests plain grains grain_jobs --timeout-multiplier 20
+    TREK_TEST_DRAWS=${TREK_TEST_DEATHS:-500} tests plain deaths grain_arrivals grain_deaths --timeout-multiplier 20
 }
 
 # The same beside sleeps that last ten times as long, or a tenth, and threads that begin late: what waits for others waits for what

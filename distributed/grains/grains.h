@@ -136,6 +136,8 @@ trek_status trek_grains_merge(trek_step *s, trek_grains_run_fn run);
 /* sums.c */
 trek_status trek_grain_sums_make(trek_step *s);
 void trek_grain_sums_free(trek_step *s);
+/* Makes room for a piece of the largest part, in which the sums of all processes are formed, unless it is there. */
+trek_status trek_grain_sums_make_piece(trek_step *s);
 /* Empties a rank's sums. On a GPU it may set an error. */
 void trek_grain_sums_clear(trek_grain_sums *sums);
 /* Called before and after a rank runs grains. In between no parameter has a gradient when a backward begins: products that add to

@@ -49,10 +49,12 @@ static trek_status make_rank(int rank, void *arg)
     return status == TREK_OK ? trek_error_status() : status;
 }
 
-/* Makes room for a piece of the largest part, in which the sums of all processes are formed. */
-static trek_status make_piece(trek_step *s, const trek_arena *arena)
+trek_status trek_grain_sums_make_piece(trek_step *s)
 {
+    const trek_arena *arena = s->team->replicas[0].arena;
     int64_t most = 0;
+    if (!s->team->on_host || trek_job_is_alone(&s->job) || s->grains->piece[0])
+        return TREK_OK;
     for (int p = 0; p < arena->n_parts; p++)
         most = arena->parts[p].count > most ? arena->parts[p].count : most;
     most = most < TREK_GRAIN_PIECE ? most : TREK_GRAIN_PIECE;
@@ -73,7 +75,7 @@ trek_status trek_grain_sums_make(trek_step *s)
     if (!s->grains->bins || !s->grains->sums)
         return TREK_ERR_MEMORY;
     trek_status status = trek_ranks_call(s->team->ranks, make_rank, s);
-    return status == TREK_OK && s->team->on_host && trek_job_has_others(&s->job) ? make_piece(s, arena) : status;
+    return status == TREK_OK ? trek_grain_sums_make_piece(s) : status;
 }
 
 void trek_grain_sums_free(trek_step *s)

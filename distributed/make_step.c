@@ -85,6 +85,7 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
         TRY(trek_grains_make(s));
         TRY(trek_digests_make(s, opts->digests));
         s->grains->audit = opts->audit;
+        s->grains->audit_removes = opts->audit_removes;
     }
     return make_workload(s, opts);
 }

@@ -275,6 +275,8 @@ static trek_status check_grain(const trek_trainer_opts *o)
     if (o->audit > 0 && o->grain == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .audit: %g, without .grain; only grains are computed again",
                          o->audit);
+    if (o->audit_removes && !(o->audit > 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .audit_removes: set, without .audit, which finds who is wrong");
     if (o->digests && o->grain == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .digests: %s, without .grain; only steps in grains have digests",
                          o->digests);
@@ -524,7 +526,7 @@ static trek_status make_ranks(setup *s)
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard == TREK_SHARD_STATE, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,
-                             .digests = s->opts.digests, .audit = s->opts.audit,
+                             .digests = s->opts.digests, .audit = s->opts.audit, .audit_removes = s->opts.audit_removes,
                              .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
                                  : s->opts.divergence_threshold };
     if (status != TREK_OK) {

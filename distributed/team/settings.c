@@ -171,6 +171,7 @@ static void setup_options(walk *w, const trek_trainer_opts *o)
     count(w, ".grain", (uint64_t)o->grain);
     number(w, ".digests", o->digests != NULL);
     number(w, ".audit", o->audit);
+    number(w, ".audit_removes", o->audit_removes);
     number(w, ".min_processes", o->min_processes);
     number(w, ".min_share", o->min_share);
     number(w, ".allow_idle", o->allow_idle);

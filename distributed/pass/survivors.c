@@ -80,7 +80,7 @@ static trek_status take_over(trek_step *s)
         if (status == TREK_OK)
             status = begin_pace(s);
         if (status == TREK_OK)
-            status = trek_grain_sums_make_piece(s);
+            status = trek_grain_exchange_make(s);
         if (status != TREK_OK)
             give_up(survival, s->job.comm);
     }

@@ -13,6 +13,7 @@
 #include "graph/graph_loader_internal.h"
 #include "nn/text.h"
 #include "tensor/backend.h"
+#include "tensor/byte_hash.h"
 #include "tensor/version.h"
 
 static trek_status write_state(trek_graph *graph, int fd)
@@ -31,16 +32,13 @@ const trek_survival_state trek_arrivals_state = { .write = write_state, .read = 
 
 uint64_t trek_arrivals_program(trek_graph *graph, const trek_text *options)
 {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
     char *described = trek_team_describe_graph(graph);
     trek_text text = { 0 };
     trek_text_format(&text, "%s\n%d\n%s\n%s\n", trek_version(), trek_cpu_backend()->isa, described ? described : "",
                      options->data ? options->data : "");
     trek_status status = trek_constants_describe(&graph->constants, &text);
-    for (size_t k = 0; k < text.length; k++)
-        hash = (hash ^ (unsigned char)text.data[k]) * 1099511628211u;
-    if (!described || options->failed || text.failed || status != TREK_OK)
-        hash = 0;
+    bool complete = described && !options->failed && !text.failed && status == TREK_OK;
+    uint64_t hash = complete ? trek_hash_bytes(TREK_HASH_BEGIN, text.data, text.length) : 0;
     trek_free(described);
     trek_text_clear(&text);
     return hash;

@@ -192,18 +192,17 @@ static trek_status save(trek_graph *graph, trek_loader *loader, const char *path
 /* Saves in the first process. Every process of the job comes here. */
 static trek_status save_together(trek_graph *graph, trek_step *s, trek_loader *loader, const char *path)
 {
-    trek_comm *comm = s ? s->job.comm : NULL;
-    if (comm)
-        trek_comm_say(comm, "save");
+    const trek_job *job = trek_graph_job(graph);
+    trek_comm *comm = job->comm;
+    trek_comm_say(comm, "save");
     trek_status status = trek_ranks_gather_state(s, trek_error_status(), false);
-    if (status == TREK_OK && (!s || s->job.process == 0))
+    if (status == TREK_OK && job->process == 0)
         status = save(graph, loader, path);
     trek_ranks_forget_state(s);
     status = trek_replica_agree(comm, status, "checkpoint_save");
-    if (status == TREK_OK && s)
-        status = trek_survival_commit(&s->job, trek_graph_steps(graph));
-    if (comm)
-        trek_comm_say(comm, NULL);
+    if (status == TREK_OK)
+        status = trek_survival_commit(job, trek_graph_steps(graph));
+    trek_comm_say(comm, NULL);
     return status;
 }
 
@@ -494,9 +493,8 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
     if (!trek_graph_stepper(graph))
         return trek_error_status();
     restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .loader = loader_of(graph, loader), .path = path };
-    trek_comm *comm = r.s ? r.s->job.comm : NULL;
-    if (comm)
-        trek_comm_say(comm, "load");
+    trek_comm *comm = trek_graph_job(graph)->comm;
+    trek_comm_say(comm, "load");
     if (status == TREK_OK && !(r.file = trek_state_read(path)))
         status = trek_error_status();
     if (status == TREK_OK)
@@ -513,8 +511,7 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
         r.file = NULL;
     }
     end(&r);
-    if (comm)
-        trek_comm_say(comm, NULL);
+    trek_comm_say(comm, NULL);
     return status;
 }
 

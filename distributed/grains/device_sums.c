@@ -7,6 +7,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/grains/digests.h"
 #include "distributed/job/survival.h"
+#include "distributed/team/step.h"
 #include "tensor/trace.h"
 
 /* A rank's part of the exchange. */
@@ -139,7 +140,7 @@ static trek_status read_part(exchange *x, int p)
 /* Each rank digests its slice of the gradients, which are the same in all arenas. */
 static void digest_part(const exchange *x, int p)
 {
-    int64_t first, blocks = trek_grain_sums_slice(x->s, x->rank, p, &first), end = (first + blocks) * TREK_BINNED_BLOCK;
+    int64_t first, blocks = trek_grain_sums_slice(x->s->team, x->rank, p, &first), end = (first + blocks) * TREK_BINNED_BLOCK;
     end = end < x->arena->parts[p].count ? end : x->arena->parts[p].count;
     trek_digests_read(x->s, x->rank, p, first * TREK_BINNED_BLOCK, end);
 }

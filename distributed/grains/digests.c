@@ -18,6 +18,7 @@
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "distributed/replay/replay.h"
+#include "distributed/team/step.h"
 #include "tensor/trace.h"
 
 /* Keys of values: a parameter's number, or a buffer's behind them, and the block in it. */

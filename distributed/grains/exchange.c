@@ -14,6 +14,7 @@
 #include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
 #include "distributed/job/survival.h"
+#include "distributed/team/step.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 

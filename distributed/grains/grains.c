@@ -9,6 +9,7 @@
 #include "graph/graph_internal.h"
 #include "nn/module_internal.h"
 #include "distributed/job/rank_devices.h"
+#include "distributed/team/step.h"
 #include "tensor/random_internal.h"
 
 static trek_status refuse(const char *why)

@@ -21,8 +21,10 @@
 #include "distributed/digests.h"
 #include "distributed/grains/digest.h"
 #include "distributed/grains/pace.h"
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
 #include "tensor/binned.h"
+
+typedef struct trek_step trek_step;
 
 /* Sums of processes are added in pieces of at most this many elements, a multiple of TREK_BINNED_BLOCK. */
 #define TREK_GRAIN_PIECE ((int64_t)1 << 20)
@@ -172,11 +174,11 @@ trek_status trek_grain_device_sums_make(trek_step *s, int rank);
 /* Does trek_grain_sums_read's work on a rank's GPU (device_sums.c). */
 trek_status trek_grain_device_sums_read(trek_step *s, int rank);
 /* Returns the rank's slice of the blocks of a part. */
-static inline int64_t trek_grain_sums_slice(const trek_step *s, int rank, int part, int64_t *first)
+static inline int64_t trek_grain_sums_slice(const trek_team *team, int rank, int part, int64_t *first)
 {
-    int64_t blocks = trek_binned_blocks(s->team->replicas[0].arena->parts[part].count);
-    *first = blocks * rank / s->team->local_ranks;
-    return blocks * (rank + 1) / s->team->local_ranks - *first;
+    int64_t blocks = trek_binned_blocks(team->replicas[0].arena->parts[part].count);
+    *first = blocks * rank / team->local_ranks;
+    return blocks * (rank + 1) / team->local_ranks - *first;
 }
 /* Sets the numbers in the arenas to zero when they are read from the sums again. Which parameters have gradients stays known. */
 trek_status trek_grains_clear_arenas(trek_step *s);

@@ -8,6 +8,7 @@
 #include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
 #include "distributed/job/survival.h"
+#include "distributed/team/step.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
@@ -145,7 +146,7 @@ static void merge_slice(trek_step *s, int rank)
     const trek_arena *arena = s->team->replicas[0].arena;
     const trek_binned *others[TREK_MAX_RANKS];
     for (int p = 0; p < arena->n_parts && s->team->local_ranks > 1; p++) {
-        int64_t first, blocks = trek_grain_sums_slice(s, rank, p, &first);
+        int64_t first, blocks = trek_grain_sums_slice(s->team, rank, p, &first);
         for (int r = 1; r < s->team->local_ranks; r++)
             others[r - 1] = &s->grains->sums[r].parts[p];
         arena->backend->binned_merge(&s->grains->sums[0].parts[p], others, s->team->local_ranks - 1, first, blocks);
@@ -159,7 +160,7 @@ static void read_slice(trek_step *s, int rank)
 {
     const trek_arena *arena = s->team->replicas[0].arena;
     for (int p = 0; p < arena->n_parts; p++) {
-        int64_t first, blocks = trek_grain_sums_slice(s, rank, p, &first), end = (first + blocks) * TREK_BINNED_BLOCK;
+        int64_t first, blocks = trek_grain_sums_slice(s->team, rank, p, &first), end = (first + blocks) * TREK_BINNED_BLOCK;
         arena->backend->binned_read(&s->grains->sums[0].parts[p], s->grains->factor, arena->parts[p].grads->data, first, blocks);
         trek_grain_spread(s, rank, p, first * TREK_BINNED_BLOCK, end < arena->parts[p].count ? end : arena->parts[p].count);
     }

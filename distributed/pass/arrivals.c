@@ -12,6 +12,7 @@
 #include "distributed/team/constants.h"
 #include "distributed/team/replica.h"
 #include "distributed/team/settings.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "tensor/backend.h"
 #include "tensor/memory_internal.h"

@@ -4,8 +4,11 @@
 #ifndef TREK_DISTRIBUTED_PASS_SURVIVORS_H
 #define TREK_DISTRIBUTED_PASS_SURVIVORS_H
 
+#include "distributed/balance/workload.h"
 #include "distributed/job/survival.h"
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 typedef struct trek_survivors_opts {
     const trek_workload_opts *workload; /* must not depend on the number of ranks */

@@ -12,6 +12,7 @@
 #include "distributed/job/job_bytes.h"
 #include "distributed/job/survival.h"
 #include "distributed/policy/grain_pass.h"
+#include "distributed/team/step.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 

@@ -5,6 +5,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/grains/digests.h"
 #include "distributed/job/job_bytes.h"
 #include "distributed/pass/arrivals.h"
 #include "distributed/pass/job_sync.h"
@@ -321,7 +322,23 @@ static trek_status backward(trek_step *s, trek_var *loss, double weight)
     return trek_grains_refuse("graph_backward");
 }
 
+static bool wanted(const trek_ranks_opts *opts) { return opts->grain > 0; }
+
+static trek_status make(trek_step *s, const trek_ranks_opts *opts)
+{
+    s->grain = opts->grain;
+    trek_status status = trek_grains_make(s);
+    if (status == TREK_OK)
+        status = trek_digests_make(s, opts->digests);
+    if (status != TREK_OK)
+        return status;
+    s->grains->audit = opts->audit;
+    s->grains->audit_removes = opts->audit_removes;
+    return TREK_OK;
+}
+
 const trek_step_policy trek_grains_policy = {
-    .name = "grains", .sums = true, .obstacle = "it is trained in grains (.grain)", .train_batch = train_batch,
+    .name = "grains", .wanted = wanted, .make = make, .end = trek_grains_free, .sums = true,
+    .obstacle = "it is trained in grains (.grain)", .train_batch = train_batch,
     .window = trek_ranks_window, .backward = backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
 };

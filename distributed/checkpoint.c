@@ -121,29 +121,37 @@ static trek_status check_names(const trek_state *state)
     return TREK_OK;
 }
 
-/* Collects the state. copies: the result has its own memory; otherwise it must be written before the graph changes. */
-static trek_state *gather(trek_graph *graph, trek_loader *loader, const double *more, int n, bool copies)
+typedef struct gathering {
+    trek_loader *loader;     /* whose position it gets; NULL: none */
+    const double *more;      /* [n] */
+    int n;
+    bool copies;             /* the result has its own memory; otherwise it must be written before the graph changes */
+    bool plain;              /* without the plan of shares */
+} gathering;
+
+/* Collects the state. */
+static trek_state *gather(trek_graph *graph, const gathering *how)
 {
     trek_module *module = trek_graph_module(graph);
     trek_optimizer *optimizer = trek_graph_optimizer(graph);
-    trek_state *state = copies ? trek_state_of(module) : trek_state_borrow(module);
+    trek_state *state = how->copies ? trek_state_of(module) : trek_state_borrow(module);
     trek_status status = state ? check_names(state) : trek_error_status();
     if (status == TREK_OK)
         status = trek_state_set_metadata(state, VERSION_KEY, VERSION);
     if (status == TREK_OK)
         status = trek_state_set_metadata(state, PRODUCTS_KEY, trek_job_products_name());
     if (status == TREK_OK)
-        status = add_run(state, graph, loader);
+        status = add_run(state, graph, how->loader);
     if (status == TREK_OK)
-        status = optimizer ? trek_optimizer_add_to(state, optimizer, OWN "lr", OF_OPTIMIZER, copies) : TREK_OK;
+        status = optimizer ? trek_optimizer_add_to(state, optimizer, OWN "lr", OF_OPTIMIZER, how->copies) : TREK_OK;
     if (status == TREK_OK)
         status = add_scaler(state, trek_graph_scaler(graph));
-    if (status == TREK_OK)
+    if (status == TREK_OK && !how->plain)
         status = add_plan(state, trek_graph_ranks(graph));
     if (status == TREK_OK)
         status = add_grain(state, trek_graph_ranks(graph));
-    if (status == TREK_OK && n > 0)
-        status = add_numbers(state, MORE, more, n, TREK_F64);
+    if (status == TREK_OK && how->n > 0)
+        status = add_numbers(state, MORE, how->more, how->n, TREK_F64);
     if (status != TREK_OK)
         trek_state_free(&state);
     return state;
@@ -151,20 +159,31 @@ static trek_state *gather(trek_graph *graph, trek_loader *loader, const double *
 
 trek_state *trek_checkpoint_snapshot(trek_graph *graph, trek_loader *loader, const double *more, int n)
 {
-    return trek_error_status() == TREK_OK ? gather(graph, loader_of(graph, loader), more, n, true) : NULL;
+    const gathering how = { .loader = loader_of(graph, loader), .more = more, .n = n, .copies = true };
+    return trek_error_status() == TREK_OK ? gather(graph, &how) : NULL;
 }
 
-trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n)
+static trek_status write_gathered(trek_graph *graph, int file, const char *name, const gathering *how)
 {
-    trek_state *state = gather(graph, loader_of(graph, loader), more, n, false);
+    trek_state *state = gather(graph, how);
     trek_status status = state ? trek_state_write_file(state, file, name) : trek_error_status();
     trek_state_free(&state);
     return status;
 }
 
+trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n)
+{
+    return write_gathered(graph, file, name, &(gathering){ .loader = loader_of(graph, loader), .more = more, .n = n });
+}
+
+trek_status trek_checkpoint_write_plain(trek_graph *graph, int file, const char *name)
+{
+    return write_gathered(graph, file, name, &(gathering){ .plain = true });
+}
+
 static trek_status save(trek_graph *graph, trek_loader *loader, const char *path)
 {
-    trek_state *state = gather(graph, loader, NULL, 0, false);
+    trek_state *state = gather(graph, &(gathering){ .loader = loader });
     trek_status status = state ? trek_state_write(state, path) : trek_error_status();
     trek_state_free(&state);
     return status;
@@ -493,5 +512,17 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
     }
     end(&r);
     trek_comm_say(comm, NULL);
+    return status;
+}
+
+trek_status trek_checkpoint_read_plain(trek_graph *graph, const char *path)
+{
+    restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .path = path };
+    trek_status status = trek_graph_stepper(graph) && (r.file = trek_state_read(path)) ? TREK_OK : trek_error_status();
+    if (status == TREK_OK)
+        status = prepare(&r);
+    if (status == TREK_OK)
+        status = commit(&r);
+    end(&r);
     return status;
 }

@@ -95,6 +95,7 @@ typedef struct trek_grains {
     bool pending;            /* the sums of some process have gradients that are not in the arenas */
     struct trek_digests *digests; /* of its steps (digests.h) */
     double audit;            /* share of the grains that are audited (policy/audit.c) */
+    bool audit_removes;      /* a process with a rank that was wrong leaves the job */
     trek_audit_report audit_report;
     /* For tests: may change the gradients that a grain has just given. NULL: nothing. */
     void (*fault)(int rank, int64_t step, int64_t number, const trek_arena *arena);

@@ -32,7 +32,7 @@ static trek_status merge_grains(trek_step *s)
         status = trek_grains_merge(s, trek_grains_run);
     if (status == TREK_OK)
         trek_ranks_note_gradients(s); /* grains may have been computed that have others */
-    else if (!trek_survival_may(&s->job, status))
+    else if (!trek_survival_may(&s->job, status) && !(s->job.survival && s->job.survival->over)) /* unless it has left them */
         trek_job_abort(&s->job, "a process cannot merge its grains"); /* the others are about to enter the reduction */
     return status;
 }

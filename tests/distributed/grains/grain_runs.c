@@ -12,13 +12,16 @@
 #include "autograd/var_internal.h"
 #include "data/dataset.h"
 #include "data/loader_position.h"
+#include "distributed/arrivals.h"
 #include "distributed/digests.h"
 #include "distributed/grains/counter.h"
 #include "distributed/grains/grains.h"
 #include "distributed/policy/grain_pass.h"
 #include "distributed/stepper.h"
 #include "graph/flow.h"
+#include "graph/graph_internal.h"
 #include "graph/graph_loader.h"
+#include "graph/graph_loader_internal.h"
 #include "graph/observe.h"
 #include "graph/passes.h"
 #include "graph/settings.h"
@@ -234,6 +237,8 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
 
 /* --- training --- */
 
+#define EMPTY UINT64_C(0xcbf29ce484222325)
+
 static uint64_t mix(uint64_t digest, const void *bytes, size_t n)
 {
     for (size_t k = 0; k < n; k++)
@@ -379,8 +384,16 @@ static bool run_again(const grain_run *run, trek_graph *graph)
 static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *r)
 {
     int pass = 0, passes = run->accumulate > 1 ? run->accumulate : 1;
-    for (int epoch = 0; trek_graph_steps(graph) < run->steps && trek_error_status() == TREK_OK; epoch++) {
-        trek_graph_start(graph, epoch);
+    int64_t epoch = 0;
+    bool joined = run->min_processes > 0 && trek_trainer_joined(graph, NULL);
+    if (joined)
+        trek_loader_position(graph->graph_loader->loader, &epoch, NULL);
+    r->joined = joined ? trek_graph_steps(graph) : 0;
+    if (joined && run->on_joined)
+        run->on_joined(graph);
+    for (; trek_graph_steps(graph) < run->steps && trek_error_status() == TREK_OK; epoch++, joined = false) {
+        if (!joined)
+            trek_graph_start(graph, epoch);
         for (trek_batch *batch; (batch = trek_graph_next(graph));) {
             if (trek_graph_steps(graph) >= run->steps)
                 continue;
@@ -406,7 +419,9 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             trek_step_digest digest = { .weight = 0 };
             if (run->grain != 0 && trek_trainer_digest(graph, trek_graph_steps(graph), &digest) != TREK_OK)
                 return false;
-            r->digest = mix(r->digest, &digest, sizeof digest);
+            r->digest = mix(run->last_only ? EMPTY : r->digest, &digest, sizeof digest);
+            if (run->after_step)
+                run->after_step(graph);
         }
         if (run->evaluates && trek_error_status() == TREK_OK && !evaluate(graph, r))
             return false;
@@ -422,12 +437,13 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
 
 bool grain_train(const grain_run *run, grain_result *result)
 {
-    *result = (grain_result){ .digest = UINT64_C(0xcbf29ce484222325) };
+    *result = (grain_result){ .digest = EMPTY };
     trek_seed(17);
     trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = run->batch, .shuffle = true,
                                                                                .seed = 5 });
     trek_graph *graph = loader ? set_up(run, loader) : NULL;
-    trek_seed(23);
+    if (!(run->min_processes > 0 && graph && trek_trainer_joined(graph, NULL))) /* otherwise it has the numbers of the others */
+        trek_seed(23);
     result->grain = graph && run->grain ? trek_graph_ranks(graph)->grain : 0;
     bool done = graph && train_epochs(run, graph, result) && add_state(run, graph, result);
     result->world = graph ? trek_graph_world_size(graph) : 0;

@@ -30,6 +30,9 @@ typedef struct grain_run {
     int piece;               /* blocks of the pieces in which sums are added; 0: the usual number */
     bool unrecorded;         /* what was recorded is not part of the digest */
     int min_processes;       /* with it: the job goes on while so many are left; 0: it does not outlive any */
+    void (*on_joined)(trek_graph *graph); /* called in a process that has joined the others, before its loop */
+    void (*after_step)(trek_graph *graph);
+    bool last_only;          /* the digest is that of the end, and of the last step; processes that come know no others */
 } grain_run;
 
 enum { GRAIN_MOST = 8192 };
@@ -40,6 +43,7 @@ typedef struct grain_result {
     int n_losses, n;
     int world;               /* ranks at the end */
     int64_t grain;           /* samples of a grain */
+    int64_t joined;          /* after so many steps this process has joined the others; 0: it has not */
     int64_t most_grains;     /* that this process ran in a step */
     double params[GRAIN_MOST]; /* and buffers */
 } grain_result;

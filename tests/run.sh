@@ -398,10 +398,12 @@ stage_processes() {
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
-# Jobs that are drawn at random, each compared with one rank: how many, TREK_TEST_DRAWS says.
+# Jobs that are drawn at random, each compared with one rank: how many, TREK_TEST_DRAWS says. And faults that replays and audits
+# have to find: 200, and a million grains without any.
 stage_grains() {
     built plain "jobs in grains" || return
     TREK_TEST_DRAWS=${TREK_TEST_DRAWS:-2000} tests plain grains grain_jobs --timeout-multiplier 20
+    TREK_TEST_DRAWS=${TREK_TEST_FAULTS:-200} TREK_TEST_AUDITED=${TREK_TEST_AUDITED:-1000000} tests plain faults replay audit --timeout-multiplier 60
 }
 
 # The same beside sleeps that last ten times as long, or a tenth, and threads that begin late: what waits for others waits for what

@@ -39,7 +39,7 @@ trek_status trek_grain_device_sums_make(trek_step *s, int rank)
         digits = trek_binned_digits(x.arena->parts[p].wide) > digits ? trek_binned_digits(x.arena->parts[p].wide) : digits;
     }
     x.sums->all_bins = trek_tensor_zeros(trek_dims(trek_binned_blocks(most)), TREK_I32, x.arena->device);
-    most = most < TREK_GRAIN_PIECE ? most : TREK_GRAIN_PIECE;
+    most = most < s->grains->piece ? most : s->grains->piece;
     for (int k = 0; k < digits; k++)
         if (!(x.sums->piece[k] = trek_tensor_zeros(trek_dims(most), TREK_I64, x.arena->device)))
             return trek_error_status();
@@ -100,7 +100,7 @@ static trek_status add_digits(exchange *x, const trek_binned *part, int64_t begi
 static trek_binned piece_at(const exchange *x, const trek_binned *part, int64_t begin)
 {
     trek_binned piece = { .dtype = part->dtype, .bins = part->bins + begin / TREK_BINNED_BLOCK };
-    piece.count = part->count - begin < TREK_GRAIN_PIECE ? part->count - begin : TREK_GRAIN_PIECE;
+    piece.count = part->count - begin < x->s->grains->piece ? part->count - begin : x->s->grains->piece;
     for (int k = 0; k < trek_binned_digits(part->dtype); k++)
         piece.digits[k] = (int64_t *)(void *)x->sums->piece[k]->data;
     return piece;
@@ -131,7 +131,7 @@ static trek_status read_part(exchange *x, int p)
         return trek_error_status();
     }
     status = share_bins(x, part);
-    for (int64_t begin = 0; begin < part->count && status == TREK_OK; begin += TREK_GRAIN_PIECE)
+    for (int64_t begin = 0; begin < part->count && status == TREK_OK; begin += x->s->grains->piece)
         status = read_piece(x, p, begin);
     return status;
 }

@@ -90,7 +90,8 @@ int main(int argc, char **argv)
     trek_graph_set_loss(graph, loss, NULL);
     trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = ranks, .share_params = TREK_OFF,
                                                     .shard = (trek_shard)level, .comm = comm, .max_anchor = TREK_OFF,
-                                                    .balance = TREK_OFF, .bucket_bytes = 1 << 20, .memory_budget = budgets, .n_memory_budget = ranks,
+                                                    .balance = TREK_OFF, .bucket_bytes = 1 << 20, .memory_budget = budgets,
+                                                    .n_memory_budget = ranks,
                                                     .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 1e-4 }) });
     double ms = trek_error_status() == TREK_OK ? train(graph, steps) : 0;
     char *plan = trek_error_status() == TREK_OK ? trek_trainer_plan_text(graph) : NULL;

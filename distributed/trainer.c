@@ -367,7 +367,7 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s: %g; must be TREK_OFF, or 0 (the default) to 10^9",
                          o->deadline_s);
-    if (o->shard != TREK_SHARD_NONE && o->shard != TREK_SHARD_STATE)
+    if ((int)o->shard < TREK_SHARD_NONE || o->shard > TREK_SHARD_GRADIENTS)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard: %d; must be a value of trek_shard", (int)o->shard);
     trek_status status = check_budgets(o);
     if (status == TREK_OK)
@@ -475,7 +475,7 @@ static trek_workload_opts workload_opts(const setup *s)
         /* if layers meet, shares are exact but windows are not */
     trek_workload_opts workload = { .unequal = unequal, .balance = o->balance,
                                     .windows = o->max_anchor > 0 || (may && o->global_batch > 0),
-                                    .windows_if_unequal = may && !meets && !o->shares,
+                                    .windows_if_unequal = may && !meets && !o->shares && o->shard < TREK_SHARD_GRADIENTS,
                                     .replay = o->plan, .shares = o->shares, .n_shares = o->n_shares };
     workload.balancer = (trek_balancer_opts){ .min_share = o->min_share, .allow_idle = o->allow_idle,
                                               .speed_ratio = o->speed_hint.ratio, .slow_rank = o->speed_hint.slow_rank };
@@ -524,7 +524,9 @@ static trek_status make_ranks(setup *s)
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
                              .budgets = s->opts.memory_budget, .comm = s->comm,
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
-                             .shards = s->opts.shard == TREK_SHARD_STATE, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
+                             .shards = s->opts.shard >= TREK_SHARD_STATE,
+                             .shards_grads = s->opts.shard >= TREK_SHARD_GRADIENTS,
+                             .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,
                              .digests = s->opts.digests, .audit = s->opts.audit, .audit_removes = s->opts.audit_removes,
                              .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05

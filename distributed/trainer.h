@@ -61,6 +61,15 @@ typedef enum trek_average {
  *   the parameters can be divided evenly.
  * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several processes with several ranks that have their
  *   own parameters. With one rank, or one copy of the parameters, it has no effect.
+ * With TREK_SHARD_GRADIENTS CPU ranks keep only their part of the gradients, too. Every pass reduces its gradients, bucket by
+ * bucket while backward goes on (whatever overlap says), and a bucket's memory is given back when it has been sent. So a rank
+ * needs its own part and about one bucket more, or the largest parameter.
+ * - The bits are those without it if a step has one pass. Passes that add up are added in another order.
+ * - Gradients that a program reads (trek_var_grad) are this rank's own where it keeps them, and otherwise zeros.
+ * - With grain ranks add each bucket to the sums of those who keep it instead of reducing it. The bits are those of one rank.
+ * - Errors: UNSUPPORTED for ranks on GPUs, for CPU ranks of one process that share their parameters, together with windows
+ *   (max_anchor, global_batch), for grain in several processes or together with audit or digests, and with layers that meet other
+ *   ranks. trek_graph_reduce then fails with UNSUPPORTED.
  *
  * memory_budget: how many bytes each rank of this process may use for parameters, gradients, the optimizer's state and
  * activations. Set-up then makes a plan (trek_trainer_plan_text): it measures a forward and backward, if the graph has its loader

@@ -84,6 +84,10 @@ trek_status trek_ranks_reduce(trek_step *s)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "graph_reduce: graph: it is trained with .min_processes, where gradients are complete "
                          "only within trek_graph_step; call that");
+    if (s->team->divides_grads)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "graph_reduce: graph: its gradients are divided (.shard), so no rank has them all; call "
+                         "trek_graph_step, which can clip them (trek_graph_set_clip)");
     trek_job_say(&s->job, "reduce", true);
     trek_ranks_note_gradients(s);
     trek_team_follow_flags(s->team);

@@ -319,14 +319,15 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
     const trek_device *devices = grain_devices(run->comm, run->ranks, run->one_device, room);
     trek_graph *graph = grain_build(room[0], (void *)(uintptr_t)&run->model);
     int64_t budgets[64]; /* which differ, where state is divided */
-    bool by_budgets = run->sharded && run->batch % 2 && (run->ranks > 1 || run->comm);
+    bool many = run->ranks > 1 || run->comm, divided = run->divided && run->separate && !run->comm && test_on_cpu();
+    bool by_budgets = run->sharded && run->batch % 2 && many;
     for (int r = 0; r < run->ranks && r < 64; r++)
         budgets[r] = (int64_t)(64 << 20) << (r + trek_comm_rank(run->comm)) % 4;
     trek_trainer_opts opts = { .build_replica = grain_build, .arg = (void *)(uintptr_t)&run->model, .ranks = run->ranks,
                                .devices = devices,
                                .grain = run->grain, .share_params = run->separate ? TREK_OFF : 0,
-                               .accumulate = run->accumulate, .shard = run->sharded &&
-                               (run->ranks > 1 || run->comm) ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                               .accumulate = run->accumulate, .shard = !run->sharded || !many ? TREK_SHARD_NONE
+                               : divided ? TREK_SHARD_GRADIENTS : TREK_SHARD_STATE,
                                .memory_budget = by_budgets ? budgets : NULL, .n_memory_budget = by_budgets ? run->ranks : 0,
                                .max_grad_norm = run->clipped ? 0.7 : 0,
                                .optimizer = optimizer_of(run->optimizer), .shares = run->shares, .n_shares = run->n_shares,
@@ -479,5 +480,6 @@ grain_run grain_draw(uint64_t *state, int ranks)
     run.overflow = run.scaled ? 1 + (int)grain_drawn(state, (uint64_t)run.steps) : 0;
     run.slow = grain_drawn(state, 2);
     run.piece = grain_drawn(state, 2) ? 0 : 1 + (int)grain_drawn(state, 9);
+    run.divided = grain_drawn(state, 2);
     return run;
 }

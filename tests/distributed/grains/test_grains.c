@@ -114,6 +114,19 @@ static void a_divided_state_does_not_change_that(void **state)
                                   .optimizer = optimizer });
 }
 
+/* Each rank has a part of the gradients, too: grains give each bucket to those who keep it. */
+static void divided_gradients_do_not_change_that(void **state)
+{
+    (void)state;
+    if (!test_on_cpu())
+        skip();
+    for (int k = 0; k < MODELS * 2; k++)
+        expect_same(&(grain_run){ .model = k % MODELS, .ranks = 2 + k % 4, .grain = 3, .batch = 20 + k % 2, .steps = 4,
+                                  .separate = true, .sharded = true, .divided = true, .clipped = k % 3 < 2, .optimizer = k % 4,
+                                  .accumulate = k % 5 == 0 ? 2 : 0, .scaled = k % 4 == 0, .overflow = k % 4 == 0 ? 2 : 0,
+                                  .freezes = k % MODELS == MLP, .slow = k % 2, .again = k == 5 });
+}
+
 /* On GPUs sums go through NCCL if each rank has one, and through the host if ranks share one. */
 static void places_do_not_change_that(void **state)
 {
@@ -757,6 +770,7 @@ int main(void)
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
         cmocka_unit_test_setup(grains_can_be_run_again, clear_error),
         cmocka_unit_test_setup(a_divided_state_does_not_change_that, clear_error),
+        cmocka_unit_test_setup(divided_gradients_do_not_change_that, clear_error),
         cmocka_unit_test_setup(runs_have_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(shares_do_not_change_that, clear_error),
         cmocka_unit_test_setup(places_do_not_change_that, clear_error),

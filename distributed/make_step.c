@@ -6,6 +6,8 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/grains/digests.h"
+#include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/policy/policies.h"
@@ -59,8 +61,7 @@ static trek_status check_divided_grads(const trek_step *s)
         why = "ranks on GPUs, whose memory cannot be given back in pieces; TREK_SHARD_STATE is for all devices";
     else if (s->team->shared)
         why = "ranks that share their parameters and add their gradients to each other's; set .share_params to TREK_OFF, or give "
-              "each "
-              "rank a process";
+              "each rank a process";
     else if (trek_team_meets(s->team))
         why = "layers that use the samples of other ranks (synchronised batch norm) and exchange them during backward, too";
     else if (s->grain > 0 && trek_job_has_others(&s->job))

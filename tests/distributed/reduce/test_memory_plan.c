@@ -402,7 +402,7 @@ static void budgets_are_enforced(void **state)
     end(&t);
 }
 
-/* Asks for more memory than there is, in the backward of rank 1. */
+/* Asks for more memory than there is, in a backward. */
 static trek_var *ask(trek_var *var, trek_var *grad, void *arg)
 {
     trek_tensor *more = greed_in_backward ? trek_tensor_empty(trek_dims(1 << 30), TREK_U8, trek_cpu(0)) : NULL;

@@ -63,8 +63,8 @@ struct trek_state {
     bool checked;             /* read from a file that carries checksums, which all matched */
 };
 
-/* Like trek_state_of, but the tensors may be the module's own, so they have to be written before they change. Returns
- * NULL on failure. */
+/* Like trek_state_of, but the tensors are the module's own, on its devices, so they have to be written before they change.
+ * Returns NULL on failure. */
 trek_state *trek_state_borrow(trek_module *module);
 
 /* trek_state_apply_with in two parts: everything that can fail, and the copying, which cannot fail on CPUs. The state

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "data/loader_position.h"
+#include "distributed/job/agreement.h"
 #include "distributed/job/job_products.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/policy/grain_size.h"
@@ -26,7 +27,7 @@ typedef struct restoring {
     trek_step *s;           /* NULL: one device */
     trek_loader *loader;        /* NULL: no loader */
     const char *path;
-    trek_state *file, *model;   /* everything in the file; its parameters and buffers */
+    trek_state *file, *model;   /* everything in the file, or set of files; its parameters and buffers */
     trek_state_loading *loading;
     trek_optimizer_entry *entries; /* their names and tensors are borrowed from the file */
     int n_entries, n_rates;
@@ -50,7 +51,7 @@ static trek_status read_numbers(const restoring *r, const char *name, trek_dtype
     trek_tensor *tensor = trek_state_find(r->file, name);
     *there = tensor != NULL;
     if (!tensor)
-        return TREK_OK;
+        return trek_error_status();
     if (trek_tensor_dtype(tensor) != dtype || trek_tensor_shape(tensor).ndim != 1 || trek_tensor_numel(tensor) != n)
         return trek_fail(TREK_ERR_FORMAT, "%s: \"%s\": damaged; must be %" PRId64 " numbers of %s", r->path, name, n,
                          trek_dtype_name(dtype));
@@ -61,7 +62,7 @@ static trek_status read_rates(restoring *r)
 {
     trek_tensor *tensor = trek_state_find(r->file, TREK_CHECKPOINT_RATES);
     r->has_optimizer = tensor != NULL;
-    return tensor ? trek_optimizer_read_rates(tensor, r->path, &r->rates, &r->n_rates) : TREK_OK;
+    return tensor ? trek_optimizer_read_rates(tensor, r->path, &r->rates, &r->n_rates) : trek_error_status();
 }
 
 /* Reads the scaler's numbers and tries them on a scaler of its own. */
@@ -134,6 +135,16 @@ static trek_status read_header(restoring *r)
     return status;
 }
 
+/* Returns an entry of the optimizer's state. If the state is divided, it stays in its file, of which each rank reads its part. */
+static trek_status add_entry(restoring *r, trek_state_entry *entry)
+{
+    trek_optimizer_entry *to = &r->entries[r->n_entries++];
+    *to = (trek_optimizer_entry){ .name = entry->name + strlen(TREK_CHECKPOINT_OPTIMIZER), .stored = entry };
+    if (!r->s || r->s->team->sharers == 1)
+        to->tensor = trek_state_entry_keep(entry);
+    return to->tensor || (r->s && r->s->team->sharers > 1) ? TREK_OK : trek_error_status();
+}
+
 /* Separates parameters and buffers from the optimizer's state. */
 static trek_status divide(restoring *r)
 {
@@ -149,9 +160,9 @@ static trek_status divide(restoring *r)
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)
             is_known |= strcmp(entry->name, known[i]) == 0;
         if (begins(entry->name, TREK_CHECKPOINT_OPTIMIZER))
-            r->entries[r->n_entries++] = (trek_optimizer_entry){ entry->name + strlen(TREK_CHECKPOINT_OPTIMIZER), entry->tensor };
+            status = add_entry(r, entry);
         else if (!begins(entry->name, TREK_STATE_OWN))
-            status = trek_state_add(r->model, entry->name, entry->tensor);
+            status = trek_state_add_like(r->model, entry->name, entry, &(trek_state_change){ 0 });
         else if (!is_known)
             status = trek_fail(TREK_ERR_FORMAT, "%s: \"%s\": unknown entry", r->path, entry->name);
     }
@@ -205,6 +216,30 @@ static trek_status check_optimizer(const restoring *r)
     return TREK_OK;
 }
 
+/* Returns the bytes of an entry that ranks read in parts, or 0. */
+static int64_t bytes_in_parts(const trek_optimizer_entry *entry)
+{
+    return entry->tensor ? 0 : trek_shape_numel(trek_state_entry_shape(entry->stored)) *
+        (int64_t)trek_dtype_size(trek_state_entry_dtype(entry->stored));
+}
+
+/* Compares the checksums of what ranks read in parts. Each process does so for about as many bytes. */
+static trek_status check_sums(const restoring *r)
+{
+    int processes = r->s ? r->s->job.processes : 1, process = r->s ? r->s->job.process : 0;
+    int64_t all = 0, before = 0;
+    trek_status status = TREK_OK;
+    for (int k = 0; k < r->n_entries; k++)
+        all += bytes_in_parts(&r->entries[k]);
+    for (int k = 0; k < r->n_entries && status == TREK_OK; k++) {
+        int64_t bytes = bytes_in_parts(&r->entries[k]);
+        if (bytes > 0 && (int)((double)before / (double)all * processes) == process)
+            status = trek_state_entry_check(r->entries[k].stored);
+        before += bytes;
+    }
+    return status;
+}
+
 /* Does everything that can fail. Nothing changes before it has succeeded. */
 static trek_status prepare(restoring *r)
 {
@@ -220,7 +255,9 @@ static trek_status prepare(restoring *r)
         status = trek_error_status();
     r->optimizer = (trek_ranks_loading){ .team = r->s ? r->s->team : NULL, .optimizer = trek_graph_optimizer(r->graph),
                                          .state = { r->entries, r->n_entries, r->n_rates, r->rates } };
-    return status == TREK_OK ? trek_ranks_load_begin(&r->optimizer) : status;
+    if (status == TREK_OK)
+        status = trek_ranks_load_begin(&r->optimizer);
+    return status == TREK_OK ? check_sums(r) : status;
 }
 
 /* --- loading: what changes -------------------------------------------------------------------------- */
@@ -299,13 +336,13 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
     trek_comm *comm = r.s ? r.s->job.comm : NULL;
     if (comm)
         trek_comm_say(comm, "load");
-    if (status == TREK_OK && !(r.file = trek_state_read(path)))
+    if (status == TREK_OK && !(r.file = trek_state_read_with(path, &(trek_state_read_opts){ .lazy = true })))
         status = trek_error_status();
     if (status == TREK_OK)
         status = prepare(&r);
     if (status == TREK_OK && n > 0)
         status = read_numbers(&r, TREK_CHECKPOINT_MORE, TREK_F64, n, more, found);
-    status = trek_replica_agree(comm, status, "checkpoint_load");
+    status = trek_agree(comm, status, "checkpoint_load", NULL);
     if (status == TREK_OK)
         status = trek_job_products_resume(comm, trek_state_metadata(r.file, TREK_CHECKPOINT_PRODUCTS));
     if (status == TREK_OK)

@@ -143,7 +143,7 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
             status = trek_error_status();
             break;
         }
-        (*entries)[(*n)++] = (trek_optimizer_entry){ items[k].name, tensor };
+        (*entries)[(*n)++] = (trek_optimizer_entry){ .name = items[k].name, .tensor = tensor };
         items[k].name = NULL;
     }
     trek_optimizer_list_free(&items, &count);

@@ -246,7 +246,8 @@ double trek_clip_factor(double norm, double max_norm);
  * live state: save them before the next step. */
 typedef struct trek_optimizer_entry {
     char *name;
-    trek_tensor *tensor;
+    trek_tensor *tensor;     /* NULL if it is still in a file: */
+    const struct trek_state_entry *stored; /* of which an import by sharers reads what each of them keeps */
 } trek_optimizer_entry;
 
 /* For sharers, who gather each other's pieces before an export (optimizer_gather.c): allocates memory for the states,

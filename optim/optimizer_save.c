@@ -109,7 +109,8 @@ static trek_status read_state(const trek_optimizer *optimizer, const trek_state 
         if (strcmp(trek_state_name(state, k), TREK_OPTIMIZER_RATES) == 0)
             continue;
         if ((tensor = trek_state_tensor(state, k)))
-            (*entries)[loaded->n_entries++] = (trek_optimizer_entry){ (char *)trek_state_name(state, k), tensor };
+            (*entries)[loaded->n_entries++] = (trek_optimizer_entry){ .name = (char *)trek_state_name(state, k),
+                                                                      .tensor = tensor };
         else
             status = trek_error_status();
     }

@@ -326,6 +326,43 @@ static void shares(void **state)
         assert_true(load[p] <= all / P + most && load[p] >= all / P - 2 * most);
 }
 
+/* Damage to any tensor is noticed, also to what ranks read in parts, and nothing has changed then. */
+static void damaged(void **state)
+{
+    static const layout readers[] = { { 1, 1, 0, 0 }, { 1, 3, 1, 0 }, { 1, 2, 1, 25 } };
+    make_base(ADAM);
+    launch(ADAM, &(layout){ 2, 1, 1, 0 }, -1, 1, 0, -1);
+    for (int k = 0; k < 3; k++) {
+        trek_graph *graph = begin(ADAM, &readers[k], 0);
+        SUCCEEDS(trek_checkpoint_save(graph, NULL, path_of("before.safetensors")));
+        for (int part = 1; part <= 2; part++) {
+            char name[64];
+            snprintf(name, sizeof name, "set-0.1-%05d-of-00002.safetensors", part);
+            FILE *file = fopen(path_of(name), "r+");
+            assert_int_equal(fseek(file, 0, SEEK_END), 0);
+            long size = ftell(file);
+            for (long back = 1; back < size - 4000; back += 4001) {
+                fseek(file, -back, SEEK_END);
+                int byte = getc(file);
+                fseek(file, -back, SEEK_END);
+                putc(byte ^ 4, file);
+                fflush(file);
+                FAILS(trek_checkpoint_load(graph, NULL, path_of("set-0.safetensors.index.json")), TREK_ERR_FORMAT, "checksum");
+                fseek(file, -back, SEEK_END);
+                putc(byte, file);
+                fflush(file);
+            }
+            fclose(file);
+        }
+        SUCCEEDS(trek_checkpoint_save(graph, NULL, path_of("after.safetensors")));
+        assert_true(are_same(path_of("before.safetensors"), path_of("after.safetensors")));
+        SUCCEEDS(trek_checkpoint_load(graph, NULL, path_of("set-0.safetensors.index.json")));
+        SUCCEEDS(trek_checkpoint_save(graph, NULL, path_of("after.safetensors")));
+        assert_true(are_same(path_of("base.safetensors"), path_of("after.safetensors")));
+        trek_graph_free(&graph);
+    }
+}
+
 static void refused(void **state)
 {
     make_base(ADAM);
@@ -368,7 +405,8 @@ int main(int argc, char **argv)
     self = argv[0];
     if (getenv("TREK_TEST_CHILD"))
         return child(getenv("TREK_TEST_CHILD"));
-    const struct CMUnitTest tests[] = { TEST(shares), TEST(refused), TEST(leftovers), TEST(failed_saves), TEST(other_states),
+    const struct CMUnitTest tests[] = { TEST(shares), TEST(refused), TEST(damaged), TEST(leftovers), TEST(failed_saves),
+                                        TEST(other_states),
                                         TEST(any_two_layouts) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

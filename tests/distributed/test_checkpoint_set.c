@@ -24,13 +24,14 @@
 #include "optim/optimizers.h"
 #include "tensor/dtypes.h"
 #include "tensor/layout.h"
+#include "tensor/memory.h"
 #include "tensor/shapes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
-enum { IN = 70, HIDDEN = 60, CLASSES = 5, BATCH = 12, MOST_RANKS = 4, LAYOUTS = 20 };
+enum { IN = 70, HIDDEN = 60, CLASSES = 5, BATCH = 12, MOST_RANKS = 4, LAYOUTS = 20, DEPTH = 40, WIDTH = 256 };
 
-typedef enum kind { ADAM, LOW, CODED, LAMB, ADAFACTOR, KINDS } kind;
+typedef enum kind { ADAM, LOW, CODED, LAMB, ADAFACTOR, DEEP } kind; /* DEEP: ADAM of a larger model */
 
 /* How a job keeps the state. weights: of budgets, one digit for each rank of a process, and 1 more in each further process; 0: no
  * budgets. */
@@ -52,8 +53,18 @@ static const char *path_of(const char *name)
 
 /* --- a job -------------------------------------------------------------------------------------------------- */
 
+static trek_graph *build_deep(trek_device device)
+{
+    trek_module *modules[DEPTH + 2];
+    for (int k = 0; k < DEPTH + 2; k++)
+        modules[k] = trek_nn_linear(k == 0 ? IN : WIDTH, k == DEPTH + 1 ? CLASSES : WIDTH, device);
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(modules, DEPTH + 2)));
+}
+
 static trek_graph *build(trek_device device, void *arg)
 {
+    if (*(const kind *)arg == DEEP)
+        return build_deep(device);
     trek_dtype dtype = *(const kind *)arg == LOW || *(const kind *)arg == CODED ? TREK_BF16 : TREK_F32;
     trek_linear_opts up = { .in = IN, .out = HIDDEN, .dtype = dtype, .device = device };
     trek_batch_norm_opts norm = { .features = HIDDEN, .dtype = dtype, .device = device };
@@ -168,6 +179,40 @@ static bool fails_and_goes_on(trek_graph *graph, const char *path)
     return good && (process > 0 || (count_files(begin) == files && are_same(path, path_of("base.safetensors"))));
 }
 
+static int64_t peak_since(int64_t before) { return trek_memory_usage(trek_cpu(0)).allocated_peak - before; }
+
+static int64_t begin_to_measure(void)
+{
+    trek_memory_reset_peak(trek_cpu(0));
+    return trek_memory_usage(trek_cpu(0)).allocated;
+}
+
+static bool is_below(const char *what, int64_t bytes, int64_t most)
+{
+    if (bytes > most)
+        fprintf(stderr, "process %d: %s takes %lld bytes, more than %lld\n", process, what, (long long)bytes, (long long)most);
+    return bytes <= most;
+}
+
+/* Nobody holds the state of all: a save takes one tensor, and room for what is sent; a load takes the parameters and the own part
+ * of the state, before it changes anything. */
+static bool takes_little_memory(trek_graph *graph, const layout *own)
+{
+    const int64_t tensor = (int64_t)WIDTH * WIDTH * 4, params = DEPTH * tensor, slack = 1 << 20;
+    const char *paths[] = { path_of("deep.safetensors"), path_of("deep-set.safetensors.index.json") };
+    bool good = true;
+    for (int k = 0; k < 2 && good; k++) {
+        int64_t before = begin_to_measure();
+        good = trek_checkpoint_save(graph, NULL, paths[k]) == TREK_OK;
+        good = good && is_below("a save", peak_since(before), tensor + (own->processes > 1 ? 4 << 20 : 0) + slack);
+        before = begin_to_measure();
+        good = good && trek_checkpoint_load(graph, NULL, paths[k]) == TREK_OK;
+        good = good && is_below("a load", peak_since(before), params + 2 * params / own->processes + 2 * slack);
+        good = good && (process > 0 || are_same(paths[k], path_of("base.safetensors")));
+    }
+    return good;
+}
+
 static int child(const char *text)
 {
     int what, first, n, as, fails;
@@ -183,6 +228,10 @@ static int child(const char *text)
     trek_comm *job = trek_comm_init(NULL);
     trek_graph *graph = job ? begin((kind)what, &own, process) : NULL;
     bool good = graph;
+    if (what == DEEP) {
+        good = good && trek_checkpoint_load(graph, NULL, path_of("base.safetensors")) == TREK_OK;
+        good = good && takes_little_memory(graph, &own);
+    }
     for (int k = first; k < first + n && good; k++) {
         snprintf(name, sizeof name, k < 0 ? "base.safetensors" : "set-%d.safetensors.index.json", k);
         good = trek_checkpoint_load(graph, NULL, path_of(name)) == TREK_OK;
@@ -282,6 +331,13 @@ static void failed_saves(void **state)
             launch(ADAM, &(layout){ processes, 1, processes > 1, 0 }, -1, 1, 0, fails);
     assert_int_equal(count_files("set-0.safetensors"), 1);
     assert_int_equal(count_files("set-0."), 4); /* the index, and the files of the last save */
+}
+
+static void memory(void **state)
+{
+    make_base(DEEP);
+    launch(DEEP, &(layout){ 1, 4, 1, 0 }, 0, 0, 0, -1);
+    launch(DEEP, &(layout){ 3, 1, 1, 0 }, 0, 0, 0, -1);
 }
 
 /* What a save leaves that dies before its index is in place is removed by the next one. */
@@ -406,6 +462,7 @@ int main(int argc, char **argv)
     if (getenv("TREK_TEST_CHILD"))
         return child(getenv("TREK_TEST_CHILD"));
     const struct CMUnitTest tests[] = { TEST(shares), TEST(refused), TEST(damaged), TEST(leftovers), TEST(failed_saves),
+                                        TEST(memory),
                                         TEST(other_states),
                                         TEST(any_two_layouts) };
     return cmocka_run_group_tests(tests, NULL, NULL);

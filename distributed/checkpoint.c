@@ -116,10 +116,11 @@ static trek_status prepare(saving *x)
     return x->stream ? plan_stream(x) : TREK_OK;
 }
 
-/* Writes one line for what all processes must have in common, because they divide it. */
+/* Writes what all processes must have in common: the kind of path, and what they divide. */
 static void describe(const saving *x, trek_text *text)
 {
     uint64_t key = 0;
+    trek_text_format(text, "path\t%s\n", x->set ? "a set of files" : "a file");
     int n = x->set && x->state ? x->state->n_entries : 0, items = x->stream ? trek_state_stream_count(x->stream) : 0;
     if (!is_divided(x) && !(x->set && are_equal(x)))
         return;
@@ -147,7 +148,7 @@ static trek_status agree(saving *x, trek_status status)
         describe(x, &text);
     if (comm)
         status = trek_agree(comm, text.failed ? trek_error_status() : status, "checkpoint_save",
-                            status == TREK_OK && text.length > 0 ? &text : NULL);
+                            status == TREK_OK ? &text : NULL);
     trek_text_clear(&text);
     x->number = numbers[0];
     if (comm && x->set && status == TREK_OK) {
@@ -168,22 +169,33 @@ static trek_status write_own(const saving *x)
     return trek_state_write(x->state, x->path);
 }
 
+/* Removes the files of a save that has failed: the first process those of all, so that none is left when it returns, and each its
+ * own, in case that the first one has died. */
+static void remove_files(const saving *x, bool own)
+{
+    int n = x->state->n_entries;
+    if (own)
+        trek_checkpoint_set_remove(x->path, x->number, x->writer, n, process_of(x));
+    for (int p = 0; p < processes_of(x) && process_of(x) == 0; p++)
+        trek_checkpoint_set_remove(x->path, x->number, x->writer, n, p);
+}
+
 /* Puts the index in its place once all files are there, or removes them. */
 static trek_status finish_set(const saving *x, trek_status status)
 {
     bool replaced = false;
-    bool written = status == TREK_OK;
-    if (written && process_of(x) == 0)
+    if (status != TREK_OK) {
+        if (x->state)
+            remove_files(x, true);
+        return status;
+    }
+    if (process_of(x) == 0)
         status = trek_checkpoint_set_finish(x->state, x->path, x->number, x->writer, &replaced);
-    if (written)
-        status = trek_replica_agree(comm_of(x), status, "checkpoint_save");
-    if (!written && x->state)
-        trek_checkpoint_set_remove(x->path, x->number, x->writer, x->state->n_entries, process_of(x));
-    for (int p = 0; written && status != TREK_OK && !replaced && process_of(x) == 0 && p < processes_of(x); p++)
-        trek_checkpoint_set_remove(x->path, x->number, x->writer, x->state->n_entries, p);
-    if (status == TREK_OK && process_of(x) == 0)
+    if (status != TREK_OK && !replaced)
+        remove_files(x, false);
+    else if (status == TREK_OK && process_of(x) == 0)
         trek_checkpoint_set_tidy(x->path, x->number);
-    return status;
+    return trek_replica_agree(comm_of(x), status, "checkpoint_save");
 }
 
 /* Every process of the job comes here. */

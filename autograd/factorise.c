@@ -166,10 +166,13 @@ static trek_status triangular_forward(trek_function_context *context, trek_var *
     const settings *s = trek_function_data(context);
     int64_t n = trek_var_size(in[0], -1), k = trek_var_size(in[1], -1), count = count_of(in[0]);
     trek_tensor *a = columns_of(in[0]), *b = columns_of(in[1]);
+    int info = 0;
     if (!a || !b)
         return trek_error_status();
-    for (int64_t i = 0; i < count && n > 0 && k > 0; i++)
-        trek_lapack_triangular((trek_dtype)a->dtype, s->upper, s->unit, (int)n, (int)k, at(a, i, n * n), at(b, i, n * k));
+    for (int64_t i = 0; i < count && n > 0 && k > 0 && info == 0; i++)
+        info = trek_lapack_triangular((trek_dtype)a->dtype, s->upper, s->unit, (int)n, (int)k, at(a, i, n * n), at(b, i, n * k));
+    if (info != 0)
+        return trek_error_status();
     out[0] = as_rows(b);
     return trek_save_for_backward(context, (trek_var *[]){ in[0], out[0] }, 2);
 }

@@ -5,23 +5,14 @@
 
 #include "data/loader_internal.h"
 #include "data/stream.h"
+#include "tensor/byte_hash.h"
 #include "tensor/tensor_internal.h"
 
 enum { ORDER = 64 };
 
-/* FNV-1a. */
-static uint64_t hash(uint64_t from, const void *data, size_t bytes)
-{
-    const unsigned char *at = data;
-    for (size_t k = 0; k < bytes; k++)
-        from = (from ^ at[k]) * 1099511628211u;
-    return from;
-}
-#define HASH_BEGIN 14695981039346656037u
-
 static uint64_t hash_tensor(const trek_tensor *x)
 {
-    return hash(HASH_BEGIN, x->data, (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype));
+    return trek_hash_bytes(TREK_HASH_BEGIN, x->data, (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype));
 }
 
 static void describe_field(trek_text *text, const char *name, const trek_tensor *once, const trek_tensor *twice)
@@ -75,11 +66,11 @@ static trek_status describe_first(trek_dataset *dataset, uint64_t seed, trek_tex
 static trek_status describe_order(const trek_batch_plan *plan, trek_text *text)
 {
     int64_t indices[ORDER], length = trek_sampler_length(plan->sampler), n = length < ORDER ? length : ORDER;
-    uint64_t of_all = HASH_BEGIN;
+    uint64_t of_all = TREK_HASH_BEGIN;
     trek_status status = TREK_OK;
     for (int64_t epoch = 0; epoch < 2 && status == TREK_OK; epoch++) {
         status = trek_sampler_at(plan->sampler, epoch, 0, n, indices);
-        of_all = status == TREK_OK ? hash(of_all, indices, (size_t)n * sizeof *indices) : of_all;
+        of_all = status == TREK_OK ? trek_hash_bytes(of_all, indices, (size_t)n * sizeof *indices) : of_all;
     }
     trek_text_format(text, "the loader's sampler\t%s\n", plan->sampler->klass->name);
     trek_text_format(text, "the loader's order (sampler or seed)\thash %016" PRIx64 "\n", of_all);
@@ -111,7 +102,7 @@ uint64_t trek_batch_plan_digest(const trek_batch_plan *plan)
     trek_text text = { 0 };
     uint64_t digest = 0;
     if (!plan->whole && trek_batch_plan_describe(plan, &text) == TREK_OK)
-        digest = hash(HASH_BEGIN, text.data, text.length) | 1;
+        digest = trek_hash_bytes(TREK_HASH_BEGIN, text.data, text.length) | 1;
     trek_text_clear(&text);
     return digest;
 }

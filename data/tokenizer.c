@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "data/tokenizer_internal.h"
+#include "tensor/byte_hash.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
@@ -33,12 +34,10 @@ void trek_tokenizer_free(trek_tokenizer **tokenizer)
     trek_free(t);
 }
 
-/* Returns the slot of these bytes, or the free slot where they belong (FNV-1a, linear probing). */
+/* Returns the slot of these bytes, or the free slot where they belong (linear probing). */
 static int find_slot(const trek_tokenizer *t, const int32_t *slots, int n_slots, const void *bytes, size_t length)
 {
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (size_t k = 0; k < length; k++)
-        hash = (hash ^ ((const unsigned char *)bytes)[k]) * UINT64_C(1099511628211);
+    uint64_t hash = trek_hash_bytes(TREK_HASH_BEGIN, bytes, length);
     int mask = n_slots - 1, at = (int)((hash ^ hash >> 32) & (uint64_t)mask);
     for (; slots[at] != 0; at = (at + 1) & mask) {
         const trek_token *token = &t->tokens[slots[at] - 1];

@@ -17,6 +17,7 @@
 typedef struct saving {
     trek_graph *graph;
     trek_step *s;            /* NULL: one device */
+    const trek_job *job;
     trek_loader *loader;
     const char *path;
     bool set;
@@ -27,9 +28,9 @@ typedef struct saving {
     int64_t number;          /* of a set: of this save */
 } saving;
 
-static trek_comm *comm_of(const saving *x) { return x->s ? x->s->job.comm : NULL; }
-static int process_of(const saving *x) { return x->s ? x->s->job.process : 0; }
-static int processes_of(const saving *x) { return x->s ? x->s->job.processes : 1; }
+static trek_comm *comm_of(const saving *x) { return x->job->comm; }
+static int process_of(const saving *x) { return x->job->process; }
+static int processes_of(const saving *x) { return x->job->processes; }
 
 /* Returns whether all processes have the same parameters: not if they are averaged from time to time, and not to the last bit if
  * some are updated by CPUs and others by GPUs. */
@@ -222,15 +223,14 @@ static trek_status save(saving *x)
 
 static trek_status save_together(trek_graph *graph, trek_step *s, trek_loader *loader, const char *path)
 {
-    saving x = { .graph = graph, .s = s, .loader = loader, .path = path, .set = trek_checkpoint_is_set(path) };
+    saving x = { .graph = graph, .s = s, .job = trek_graph_job(graph), .loader = loader, .path = path,
+                 .set = trek_checkpoint_is_set(path) };
     trek_comm *comm = comm_of(&x);
-    if (comm)
-        trek_comm_say(comm, "save");
+    trek_comm_say(comm, "save");
     trek_status status = save(&x);
-    if (status == TREK_OK && s)
-        status = trek_survival_commit(&s->job, trek_graph_steps(graph));
-    if (comm)
-        trek_comm_say(comm, NULL);
+    if (status == TREK_OK)
+        status = trek_survival_commit(x.job, trek_graph_steps(graph));
+    trek_comm_say(comm, NULL);
     return status;
 }
 

@@ -226,7 +226,7 @@ static int64_t bytes_in_parts(const trek_optimizer_entry *entry)
 /* Compares the checksums of what ranks read in parts. Each process does so for about as many bytes. */
 static trek_status check_sums(const restoring *r)
 {
-    int processes = r->s ? r->s->job.processes : 1, process = r->s ? r->s->job.process : 0;
+    int processes = trek_graph_job(r->graph)->processes, process = trek_graph_job(r->graph)->process;
     int64_t all = 0, before = 0;
     trek_status status = TREK_OK;
     for (int k = 0; k < r->n_entries; k++)
@@ -333,9 +333,8 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
     if (!trek_graph_stepper(graph))
         return trek_error_status();
     restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .loader = trek_checkpoint_loader(graph, loader), .path = path };
-    trek_comm *comm = r.s ? r.s->job.comm : NULL;
-    if (comm)
-        trek_comm_say(comm, "load");
+    trek_comm *comm = trek_graph_job(graph)->comm;
+    trek_comm_say(comm, "load");
     if (status == TREK_OK && !(r.file = trek_state_read_with(path, &(trek_state_read_opts){ .lazy = true })))
         status = trek_error_status();
     if (status == TREK_OK)
@@ -352,7 +351,6 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
         r.file = NULL;
     }
     end(&r);
-    if (comm)
-        trek_comm_say(comm, NULL);
+    trek_comm_say(comm, NULL);
     return status;
 }

@@ -6,14 +6,10 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/grains/digests.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/policy/policies.h"
-#include "distributed/reduce/overlap.h"
 #include "distributed/reduce/sharded.h"
-#include "distributed/rounds/averaging.h"
-#include "distributed/rounds/rounds.h"
 #include "distributed/rounds/site.h"
 #include "distributed/team/constants.h"
 #include "tensor/try_internal.h"
@@ -79,14 +75,18 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     TRY(join_processes(s));
     TRY(trek_ranks_list_devices(&s->job, s->team->ranks));
     TRY(check_sharers(s));
-    TRY(opts->averages ? trek_averaging_begin(s, opts->divergence_threshold) : trek_overlap_plan(s));
     TRY(trek_ranks_constants(s->team, &s->job));
-    if (s->grain > 0) {
-        TRY(trek_grains_make(s));
-        TRY(trek_digests_make(s, opts->digests));
-        s->grains->audit = opts->audit;
-    }
+    TRY(s->policy->make(s, opts));
     return make_workload(s, opts);
+}
+
+static const trek_step_policy *find_policy(const trek_ranks_opts *opts)
+{
+    static const trek_step_policy *const policies[] = { &trek_average_policy, &trek_grains_policy, &trek_exact_policy };
+    int k = 0;
+    while (!policies[k]->wanted(opts)) /* the last one always is */
+        k++;
+    return policies[k];
 }
 
 trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts)
@@ -98,8 +98,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     if (opts->shards && (opts->comm || !of.shared))
         of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
     s->team = team;
-    s->policy = opts->averages ? &trek_average_policy : opts->grain > 0 ? &trek_grains_policy : &trek_exact_policy;
-    s->grain = opts->grain;
+    s->policy = find_policy(opts);
     s->pace.sites = sites;
     s->overlap.asked = opts->overlap;
     s->grad_norm = NAN;
@@ -112,12 +111,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
 
 void trek_step_end(trek_step *s)
 {
-    trek_grains_free(s);
-    trek_var_release(s->overlap.tape_leaf);
-    if (s->averaging)
-        trek_rounds_free(&s->averaging->rounds);
-    trek_site_end(s);
-    trek_averaging_end(s);
+    s->policy->end(s);
     trek_pace_end(s);
     trek_job_sync_end(s);
     trek_team_end(s->team);

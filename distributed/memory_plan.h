@@ -4,7 +4,9 @@
 #ifndef TREK_DISTRIBUTED_MEMORY_PLAN_H
 #define TREK_DISTRIBUTED_MEMORY_PLAN_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Returns whether set-up plans memory: some process of the job has set budgets, or the optimizer's state is divided among GPUs of
  * different sizes. All processes get the same answer. */

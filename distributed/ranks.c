@@ -186,6 +186,16 @@ static void run_all(trek_ranks *ranks, trek_rank_fn fn, void *arg)
             trek_handover_join(&ranks->handover, ranks->slots[r].done, ranks->slots[r].device);
 }
 
+void trek_ranks_begin_sums(trek_ranks *ranks, const bool *participates, trek_comm *comm, bool goes_back)
+{
+    if (comm)
+        trek_rank_sums_set_comm(ranks->sums, comm);
+    trek_rank_sums_set_deadline(ranks->sums, ranks->comms[0]->deadline_ns);
+    trek_rank_sums_begin(ranks->sums, participates, comm != NULL);
+    if (goes_back)
+        trek_rank_sums_goes_back(ranks->sums);
+}
+
 static trek_status run(trek_ranks *ranks, trek_rank_fn fn, void *arg, bool meets)
 {
     if (!ranks || !fn)
@@ -198,10 +208,8 @@ static trek_status run(trek_ranks *ranks, trek_rank_fn fn, void *arg, bool meets
     trek_kept_error before;
     trek_error_keep(&before);
     ranks->meets = meets;
-    if (meets) {
-        trek_rank_sums_set_deadline(ranks->sums, ranks->comms[0]->deadline_ns);
-        trek_rank_sums_begin(ranks->sums, NULL, false);
-    }
+    if (meets)
+        trek_ranks_begin_sums(ranks, NULL, NULL, false);
     const trek_ranks_recorder *recorder = ranks->recorder;
     trek_status status = recorder ? recorder->pause(recorder->arg) : TREK_OK;
     rank_slot *failed = NULL;

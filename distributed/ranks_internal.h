@@ -21,6 +21,9 @@ typedef struct trek_ranks_recorder {
 } trek_ranks_recorder;
 void trek_ranks_set_recorder(trek_ranks *ranks, const trek_ranks_recorder *recorder);
 
+/* Begins a run of trek_ranks_call in which layers may make sums (team/rank_sums.h): those of the ranks with participates[rank]
+ * (NULL: all), and with comm, borrowed, those of its other processes. goes_back: it goes backward through the run before. */
+void trek_ranks_begin_sums(trek_ranks *ranks, const bool *participates, trek_comm *comm, bool goes_back);
 /* Returns the sums that layers of its ranks make (rank_sums.h). */
 struct trek_rank_sums *trek_ranks_sums(trek_ranks *ranks);
 /* Returns where the watch of a backward through split forwards (pass/split_forward.h) is stored while it runs; NULL:

@@ -209,6 +209,13 @@ trek_step *trek_graph_ranks(const trek_graph *graph)
     return stepper && stepper->klass == &ranks_class ? step_of(stepper) : NULL;
 }
 
+const trek_job *trek_graph_job(const trek_graph *graph)
+{
+    static const trek_job alone = { .processes = 1, .local_ranks = 1, .world_size = 1, .ranks_most = 1 };
+    const trek_step *s = trek_graph_ranks(graph);
+    return s ? &s->job : &alone;
+}
+
 trek_graph *trek_graph_replica(trek_graph *graph, int rank)
 {
     return trek_graph_ranks(graph) ? replica(graph->stepper, rank) : NULL;

@@ -187,6 +187,8 @@ void trek_observations_free(struct trek_graph *graph);
 
 /* Returns the index of a name of tags or inputs, or -1. */
 int trek_graph_find_name(const trek_graph_name *names, int n, const char *name);
+/* Returns whether the graph has states, and none of them has a value. */
+bool trek_graph_states_are_reset(const struct trek_graph *graph);
 /* Called before a forward of the whole graph: forgets nested graphs' tags of the last forward. */
 void trek_graph_forget_nested_tags(struct trek_graph *graph);
 /* Forgets what loops have published. */

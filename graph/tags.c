@@ -51,6 +51,14 @@ trek_status trek_graph_reset_state(trek_graph *graph)
     return graph ? trek_graph_each(graph, reset_one, NULL) : trek_fail_missing("graph_reset_state", "graph");
 }
 
+bool trek_graph_states_are_reset(const trek_graph *graph)
+{
+    for (int k = 0; k < graph->layout.n_states; k++)
+        if (graph->route.frame.states[k])
+            return false;
+    return graph->layout.n_states > 0;
+}
+
 /* --- tags and inputs --------------------------------------------------------- */
 
 int trek_graph_find_name(const trek_graph_name *names, int n, const char *name)

@@ -10,17 +10,11 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-static trek_status fail_system(const char *path, const char *what)
-{
-    char text[128];
-    return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
-}
-
 static trek_status read_all(int file, const char *path, uint64_t most, char **text, size_t *length)
 {
     struct stat info;
     if (fstat(file, &info) != 0)
-        return fail_system(path, "stat");
+        return trek_fail_system(path, "stat");
     if (!S_ISREG(info.st_mode))
         return trek_fail(TREK_ERR_IO, "%s: it is not a regular file", path);
     if ((uint64_t)info.st_size > most)
@@ -29,7 +23,7 @@ static trek_status read_all(int file, const char *path, uint64_t most, char **te
     for (*length = 0; *text && *length < (size_t)info.st_size;) {
         ssize_t got = read(file, *text + *length, (size_t)info.st_size - *length);
         if (got < 0 && errno != EINTR)
-            return fail_system(path, "read");
+            return trek_fail_system(path, "read");
         if (got == 0)
             return trek_fail(TREK_ERR_IO, "%s: the file became shorter while it was read", path);
         *length += got > 0 ? (size_t)got : 0;
@@ -45,7 +39,7 @@ trek_status trek_read_file(const char *path, uint64_t most, char **text, size_t 
     *text = NULL;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
-        return fail_system(path, "open");
+        return trek_fail_system(path, "open");
     trek_status status = read_all(file, path, most, text, length ? length : &count);
     close(file);
     if (status != TREK_OK) {

@@ -21,12 +21,6 @@
 #define OLD_S (24 * 3600)
 #define MARK ".tmp-"
 
-static trek_status fail_system(const char *path, const char *what)
-{
-    char text[128];
-    return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
-}
-
 /* Returns a short identifier of the machine. */
 static unsigned host(void)
 {
@@ -52,27 +46,14 @@ static bool is_temporary(const char *rest, bool *here)
     return true;
 }
 
-/* Whether it has the form "PID-N", which earlier versions used. */
-static bool is_older(const char *rest)
-{
-    unsigned pid, number;
-    int used = 0;
-    return sscanf(rest, "%u-%u%n", &pid, &number, &used) == 2 && rest[used] == '\0';
-}
-
-/* Returns whether the entry is a temporary file next to `name`. One that belongs to another name counts only if its
- * own form leaves no doubt. */
-static bool is_ours(const char *entry, const char *name, bool *here)
+/* Returns whether the entry of a folder is a temporary file. */
+static bool is_ours(const char *entry, bool *here)
 {
     const char *mark = NULL;
-    size_t length = strlen(name);
     for (const char *next = entry; (next = strstr(next, MARK)); next++)
         mark = next;
     *here = false;
-    if (!mark || mark == entry)
-        return false;
-    bool same = (size_t)(mark - entry) == length && strncmp(entry, name, length) == 0;
-    return is_temporary(mark + strlen(MARK), here) || (same && is_older(mark + strlen(MARK)));
+    return mark && mark != entry && is_temporary(mark + strlen(MARK), here);
 }
 
 /* A writer that has just made the file and waits for its lock finds the file gone and makes another one. */
@@ -90,12 +71,12 @@ static void remove_abandoned(int folder, const char *name, bool here)
 
 void trek_replace_tidy(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *slash = strrchr(path, '/');
     char *folder = slash ? trek_format("%.*s", slash == path ? 1 : (int)(slash - path), path) : trek_format(".");
     DIR *list = folder ? opendir(folder) : NULL;
     bool here;
     for (struct dirent *entry; list && (entry = readdir(list));)
-        if (is_ours(entry->d_name, name, &here))
+        if (is_ours(entry->d_name, &here))
             remove_abandoned(dirfd(list), entry->d_name, here);
     if (list)
         closedir(list);
@@ -139,7 +120,7 @@ trek_status trek_replace_begin(trek_file_replacement *r, const char *path)
         r->temporary = NULL;
         errno = error;
         if (!gone && error != EEXIST) /* one that exists was left by an earlier process with this number */
-            return fail_system(path, "open");
+            return trek_fail_system(path, "open");
     }
     return TREK_OK;
 }
@@ -155,7 +136,7 @@ static trek_status sync_directory(char *name, const char *path)
     int file = open(slash ? name : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     trek_status status = TREK_OK;
     if (file < 0 || (fsync(file) != 0 && errno != EINVAL && errno != ENOTSUP))
-        status = fail_system(path, "sync of its directory");
+        status = trek_fail_system(path, "sync of its directory");
     if (file >= 0)
         close(file);
     return status;
@@ -177,13 +158,13 @@ void trek_replace_sync_parent(const char *path)
 trek_status trek_replace_end(trek_file_replacement *r, trek_status status)
 {
     if (status == TREK_OK && fsync(r->file) != 0 && errno != EINVAL)
-        status = fail_system(r->path, "sync");
+        status = trek_fail_system(r->path, "sync");
     if (status == TREK_OK && rename(r->temporary, r->path) != 0)
-        status = fail_system(r->path, "rename");
+        status = trek_fail_system(r->path, "rename");
     if (status != TREK_OK)
         unlink(r->temporary); /* before the lock is released */
     if (close(r->file) != 0 && status == TREK_OK)
-        status = fail_system(r->path, "close");
+        status = trek_fail_system(r->path, "close");
     if (status == TREK_OK)
         status = sync_directory(r->temporary, r->path);
     trek_free(r->temporary);

@@ -17,12 +17,6 @@
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
-static trek_status fail_system(const char *path, const char *what)
-{
-    char text[128];
-    return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
-}
-
 static trek_status read_bytes(int file, void *data, uint64_t bytes, uint64_t offset, const char *path)
 {
     char *to = data;
@@ -32,7 +26,7 @@ static trek_status read_bytes(int file, void *data, uint64_t bytes, uint64_t off
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return fail_system(path, "read");
+            return trek_fail_system(path, "read");
         if (got == 0)
             return trek_fail(TREK_ERR_IO, "%s: the file became shorter while it was read", path);
         to += got;
@@ -163,7 +157,7 @@ static trek_status map(open_file *f)
         ? mmap(NULL, (size_t)f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, f->file, 0)
         : MAP_FAILED;
     if (memory == MAP_FAILED)
-        return fail_system(f->path, "map");
+        return trek_fail_system(f->path, "map");
     f->memory = memory;
     close(f->file);
     f->file = -1;
@@ -177,9 +171,9 @@ static trek_status open_header(open_file *f, const trek_state_read_opts *opts, t
     uint64_t length = 0;
     f->file = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* avoids hanging on a pipe */
     if (f->file < 0)
-        return fail_system(f->path, "open");
+        return trek_fail_system(f->path, "open");
     if (fstat(f->file, &info) != 0)
-        return fail_system(f->path, "stat");
+        return trek_fail_system(f->path, "stat");
     if (!S_ISREG(info.st_mode))
         return trek_fail(TREK_ERR_IO, "%s: it is not a regular file", f->path);
     f->size = (uint64_t)info.st_size;

@@ -117,12 +117,6 @@ static void write_header(trek_text *out, const trek_state *state, const int *ord
 
 /* --- the file -------------------------------------------------------------------------- */
 
-static trek_status fail_system(const char *path, const char *what)
-{
-    char text[128];
-    return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
-}
-
 trek_status trek_safetensors_write_bytes(int file, const void *data, uint64_t bytes, uint64_t offset, const char *path)
 {
     const char *from = data;
@@ -131,7 +125,7 @@ trek_status trek_safetensors_write_bytes(int file, const void *data, uint64_t by
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
-            return fail_system(path, "write");
+            return trek_fail_system(path, "write");
         from += put;
         offset += (uint64_t)put;
         bytes -= (uint64_t)put;

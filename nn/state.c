@@ -6,6 +6,7 @@
 
 #include "nn/state_internal.h"
 #include "nn/utf8.h"
+#include "tensor/byte_hash.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/tensor_internal.h"
@@ -52,13 +53,11 @@ static const char *slot_name(const trek_state *s, int slot)
 
 static const char *skipped_name(const trek_state *s, int slot) { return s->skipped[slot - 1].key; }
 
-/* Returns the slot that holds the name, or the free slot where it belongs (FNV-1a, linear probing). */
+/* Returns the slot that holds the name, or the free slot where it belongs (linear probing). */
 static int find_slot_of(const trek_state *s, const char *(*name_of)(const trek_state *, int), const int *slots, int n_slots,
                         const char *name)
 {
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (const char *p = name; *p; p++)
-        hash = (hash ^ (unsigned char)*p) * UINT64_C(1099511628211);
+    uint64_t hash = trek_hash_bytes(TREK_HASH_BEGIN, name, strlen(name));
     int mask = n_slots - 1, at = (int)((hash ^ hash >> 32) & (uint64_t)mask);
     while (slots[at] != 0 && strcmp(name_of(s, slots[at]), name) != 0)
         at = (at + 1) & mask;

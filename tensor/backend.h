@@ -125,8 +125,17 @@ typedef struct trek_backend {
     void (*binned_raise)(const trek_binned *sum, const int32_t *bins);
     /* Writes the sums, multiplied by a factor. */
     void (*binned_read)(const trek_binned *sum, double factor, void *data, int64_t first, int64_t blocks);
+    /* Sums of F32 as one integer for each element, for sending them; only the CPU has these three. */
+    /* Writes the block's tops and lows for all blocks. */
+    void (*binned_bounds)(const trek_binned *sum, int32_t *tops, int32_t *lows);
+    /* Writes sums as single integers, and reads integers that are sums of such ones. The highest digit stands for those that do
+     * not fit into one; binned_expand then leaves the other digit alone. `integers` begins with the first of the blocks. */
+    void (*binned_shorten)(const trek_binned *sum, const trek_binned_bounds *bounds, int64_t first, int64_t blocks,
+                           int64_t *integers);
+    void (*binned_expand)(const trek_binned *sum, const trek_binned_bounds *bounds, int64_t first, int64_t blocks,
+                          const int64_t *integers);
     /* Adds the digests of n spans, at most TREK_DIGEST_SPANS, to a digest in the device's memory. The work is put on the
-     * calling thread's stream of the device. NULL on the CPU, where nothing has to be brought to the host. */
+     * calling thread's stream of the device; on the CPU it is done when the call returns. */
     trek_status (*digest)(trek_device device, const trek_digest_span *spans, int n, trek_digest *digest);
 
     /* An optimizer step without the host (tensor/update.h). Each call puts its work on the calling thread's stream of

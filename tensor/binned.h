@@ -38,6 +38,29 @@ typedef struct trek_binned {
 static inline int64_t trek_binned_blocks(int64_t count) { return (count + TREK_BINNED_BLOCK - 1) / TREK_BINNED_BLOCK; }
 static inline int trek_binned_digits(trek_dtype dtype) { return dtype == TREK_F64 ? 3 : 2; }
 
+/* Where the bits of sums are that several ranks will add, for each block: the maxima over these ranks. All sums of the block are
+ * less than 2^top, and multiples of 2^-low. INT32_MIN: the block is empty. */
+typedef struct trek_binned_bounds {
+    const int32_t *bins, *tops, *lows;
+    int ranks;
+} trek_binned_bounds;
+
+/* Returns the exponent of which all sums of the block are multiples when its bin has been raised. */
+static inline int trek_binned_low(const trek_binned_bounds *bounds, int64_t block)
+{
+    int last = TREK_BINNED_WIDTH * (bounds->bins[block] - 1);
+    return -bounds->lows[block] > last ? -bounds->lows[block] : last;
+}
+
+/* Returns whether the sums of the block over all ranks fit into one integer each, if the block is not empty. */
+static inline bool trek_binned_fits(const trek_binned_bounds *bounds, int64_t block)
+{
+    int bits = bounds->tops[block] + 2 - trek_binned_low(bounds, block); /* with one for dropped digits and one for the sign */
+    for (int n = 1; n < bounds->ranks; n *= 2)
+        bits++;
+    return bits < 64;
+}
+
 TREK_END
 
 #endif

@@ -65,5 +65,7 @@ extern bool trek_forked;
 /* Set in the child of a fork and with TREK_DEBUG=1: every op must be checked. */
 extern bool trek_not_lean;
 trek_status trek_fail_forked(void);
+/* Fails with IO: what was done with the file ("open"), and errno's reason. */
+trek_status trek_fail_system(const char *path, const char *what);
 
 #endif

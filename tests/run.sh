@@ -27,6 +27,7 @@ jobs=$(nproc)
 passed=0 failed=0 skipped=0
 niceness=0 rebuild=(--no-rebuild)
 night='' # seconds of each search, where it is one for new defects
+filled=165 # what malloc() fills memory with in tests: otherwise Meson draws a number
 mkdir -p "$work" && rm -f "$work"/aside.* "$work"/*.ready || exit 1
 
 # --- what is counted ----------------------------------------------------------------------------
@@ -182,7 +183,7 @@ tests() {
     local name=$1 label=$2 counts from=$SECONDS
     shift 2
     rm -f "$work/$name/meson-logs/$label.json"
-    nice -n "$niceness" meson test -C "$work/$name" "${rebuild[@]}" --num-processes "$jobs" --logbase "$label" "$@" >"$work/$name.$label.log" 2>&1
+    MALLOC_PERTURB_=$filled nice -n "$niceness" meson test -C "$work/$name" "${rebuild[@]}" --num-processes "$jobs" --logbase "$label" "$@" >"$work/$name.$label.log" 2>&1
     if [ ! -s "$work/$name/meson-logs/$label.json" ]; then
         fail "$name: no tests ran"
         tail -5 "$work/$name.$label.log"
@@ -363,14 +364,18 @@ refusals=(includes sources tested docs count environment errors excerpts message
 done_before=() # options that leave out what a stage before has done
 pages_compiled='' # by the suite "pages", in a stage before
 stage_refusals() {
-    local name
     mapfile -t done_before < <(printf -- '--no-suite\n%s\n' "${refusals[@]}")
+    aside texts refuse_texts
+    tidy --since "$(since)"
+    join texts
+}
+refuse_texts() {
+    local name
     check "sources do not keep to .clang-format" python3 tests/checks/check_format.py "$root"
     command -v clang-format >/dev/null || skip "clang-format is not installed: the width of lines was checked, spaces were not"
     for name in "${refusals[@]}"; do
         check "check_$name" python3 "tests/checks/check_$name.py" "$root"
     done
-    tidy --since "$(since)"
 }
 
 # The plug-in for GPUs, where there is a CUDA compiler, takes as long as all the rest: it is compiled beside the tests,
@@ -398,10 +403,12 @@ stage_processes() {
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
-# Jobs that are drawn at random, each compared with one rank: how many, TREK_TEST_DRAWS says.
+# Jobs that are drawn at random, each compared with one rank: how many, TREK_TEST_DRAWS says. And faults that replays and audits
+# have to find: 200, and a million grains without any.
 stage_grains() {
     built plain "jobs in grains" || return
     TREK_TEST_DRAWS=${TREK_TEST_DRAWS:-2000} tests plain grains grain_jobs --timeout-multiplier 20
+    TREK_TEST_DRAWS=${TREK_TEST_FAULTS:-200} TREK_TEST_AUDITED=${TREK_TEST_AUDITED:-1000000} tests plain faults replay audit --timeout-multiplier 60
 }
 
 # The same beside sleeps that last ten times as long, or a tenth, and threads that begin late: what waits for others waits for what
@@ -580,7 +587,7 @@ stage_fuzz() {
 
 # So many calls from a fixed seed; at night for so many seconds from a new one. TREK_DIFFERENTIAL_CASES, _SEED: another number, seed
 differential() {
-    local amount=(--cases "${TREK_DIFFERENTIAL_CASES:-100000}" --seed "${TREK_DIFFERENTIAL_SEED:-1}")
+    local amount=(--cases "${TREK_DIFFERENTIAL_CASES:-60000}" --seed "${TREK_DIFFERENTIAL_SEED:-1}")
     [ -n "$night" ] && amount=(--seconds "$night" --seed "$(date +%s)")
     bash tests/differential/run.sh --library "$work/plain/libtrek.so" "${amount[@]}" >"$work/differential.log" 2>&1
     tail -25 "$work/differential.log" | sed '$d' | grep -v '^$' | tail -12
@@ -736,10 +743,10 @@ everything() {
     local stage stages=()
     run_stage refusals
     [ "$failed" = 0 ] || return
-    run_stage plain
     beside clang
-    run_stage processes
+    run_stage plain
     beside thread
+    run_stage processes
     aside files files_and_page # which wait for packages; at night all of it
     affects_plugin && stages+=(plugin ptx)
     { changed "${of_install[@]}" || turn 4; } && stages+=(install)
@@ -776,6 +783,7 @@ whole_night() {
     local stage
     night=${TREK_NIGHT_SECONDS:-3600}
     export TREK_RANDOM_SEED=${TREK_RANDOM_SEED:-$(date +%s)}
+    filled=$((1 + TREK_RANDOM_SEED % 255))
     printf 'TREK_RANDOM_SEED=%s\n' "$TREK_RANDOM_SEED"
     for stage in plain processes grains sleeps plugin ptx install debian aarch64 style docs address thread; do run_stage "$stage"; done
     files_and_page

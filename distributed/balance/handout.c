@@ -40,3 +40,13 @@ int64_t trek_handout_next(int64_t left, double part, double fastest, int64_t lea
     int64_t n = half > (double)least ? (int64_t)half : least;
     return n < left ? n : left;
 }
+
+double trek_handout_before(double ready, double each, double end)
+{
+    if (!(each > 0)) {
+        trek_fail(TREK_ERR_ARGUMENT, "handout_before: each: %g; must be above 0", each);
+        return 0;
+    }
+    double n = ready < end ? ceil((end - ready) / each) - 1 : 0;
+    return n > 0 ? n : 0;
+}

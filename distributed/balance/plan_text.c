@@ -253,12 +253,6 @@ trek_plan *trek_plan_parse(const char *text)
 
 /* --- files ----------------------------------------------------------------------------- */
 
-static trek_status fail_system(const char *path, const char *what)
-{
-    char text[128];
-    return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
-}
-
 static trek_status write_all(int file, const char *from, size_t bytes, const char *path)
 {
     while (bytes > 0) {
@@ -266,7 +260,7 @@ static trek_status write_all(int file, const char *from, size_t bytes, const cha
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
-            return fail_system(path, "write");
+            return trek_fail_system(path, "write");
         from += put;
         bytes -= (size_t)put;
     }
@@ -294,7 +288,7 @@ static trek_status read_file(int file, trek_text *out, const char *path)
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return fail_system(path, "read");
+            return trek_fail_system(path, "read");
         if (got == 0)
             break;
         trek_text_bytes(out, buffer, (size_t)got);
@@ -311,7 +305,7 @@ trek_plan *trek_plan_load(const char *path)
     }
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) {
-        fail_system(path, "open");
+        trek_fail_system(path, "open");
         return NULL;
     }
     trek_status status = read_file(file, &text, path);

@@ -36,6 +36,13 @@ static bool read_rank(const char **text, trek_slowdown *to)
         if (!read_point(text, to))
             return false;
     } while (**text == '/');
+    if (**text == '~') {
+        char *end;
+        to->most = strtod(*text + 1, &end);
+        if (end == *text + 1 || !(to->most >= 0 && to->most <= 1e6))
+            return false;
+        *text = end;
+    }
     to->sleep = **text == 's';
     *text += to->sleep;
     return **text == ',' || **text == '\0';
@@ -46,22 +53,38 @@ trek_status trek_slowdown_read(const char *text, trek_slowdown *slowdowns, int r
     const char *at = text;
     for (int r = 0;; r++, at++) {
         trek_slowdown further;
-        if (!read_rank(&at, r < ranks ? &slowdowns[r] : &further))
+        trek_slowdown *to = r < ranks ? &slowdowns[r] : &further;
+        bool fine = read_rank(&at, to);
+        to->rank = r;
+        if (!fine)
             return trek_fail(
                 TREK_ERR_ARGUMENT,
                 "trainer_setup: TREK_SLOWDOWN: \"%.80s\"; must be a factor from 0 to 1000000 for each rank, separated "
-                "by commas, each followed by at most %d changes /batch:factor, and by s for a rank that sleeps",
+                "by commas, each followed by at most %d changes /batch:factor, by ~factor if it changes every second, and by s "
+                "for a "
+                "rank that sleeps",
                 text, TREK_SLOWDOWN_POINTS - 1);
         if (*at == '\0')
             return TREK_OK;
     }
 }
 
-double trek_slowdown_factor(const trek_slowdown *slowdown, int64_t batch)
+/* Returns a number in [0, 1) that belongs to a second and a rank: the mix of SplitMix64. */
+static double draw(int64_t second, int rank)
+{
+    uint64_t x = (uint64_t)second * 0x9e3779b97f4a7c15u + (uint64_t)rank * 0xd1342543de82ef95u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
+}
+
+double trek_slowdown_factor(const trek_slowdown *slowdown, int64_t batch, int64_t now_ns)
 {
     double factor = 1;
     for (int k = 0; slowdown && k < slowdown->points && slowdown->point[k].from_batch <= batch; k++)
         factor = slowdown->point[k].factor;
+    if (slowdown && slowdown->most > factor)
+        factor += draw(now_ns / 1000000000, slowdown->rank) * (slowdown->most - factor);
     return factor > 1 ? factor : 1;
 }
 
@@ -69,7 +92,7 @@ void trek_slowdown_apply(const trek_slowdown *slowdown, int64_t batch, int64_t c
 {
     static const double hour_ns = 3600e9;
     int64_t start = trek_now_ns();
-    double extra = compute_ns > 0 ? (trek_slowdown_factor(slowdown, batch) - 1) * (double)compute_ns : 0;
+    double extra = compute_ns > 0 ? (trek_slowdown_factor(slowdown, batch, start) - 1) * (double)compute_ns : 0;
     if (!(extra > 0))
         return;
     int64_t until = start + (int64_t)fmin(extra, hour_ns);

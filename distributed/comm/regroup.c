@@ -65,7 +65,7 @@ static trek_status check_engine(const trek_comm *comm)
     if (comm->origins)
         return trek_fail(TREK_ERR_UNSUPPORTED, "comm_regroup: a group of trek_comm_split cannot continue without one of its "
                                                "processes; the whole job's communicator can");
-    if (strcmp(comm->engine->name, "mpi") == 0)
+    if (comm->engine->ends_together)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "comm_regroup: a job over MPI cannot continue without one of its processes, since MPI ends with it; "
                          "start it without mpirun, or choose engine \"shared\" or \"gloo\"");

@@ -7,6 +7,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/grains/digests.h"
 #include "distributed/job/survival.h"
+#include "distributed/team/step.h"
 #include "tensor/trace.h"
 
 /* A rank's part of the exchange. */
@@ -39,7 +40,7 @@ trek_status trek_grain_device_sums_make(trek_step *s, int rank)
         digits = trek_binned_digits(x.arena->parts[p].wide) > digits ? trek_binned_digits(x.arena->parts[p].wide) : digits;
     }
     x.sums->all_bins = trek_tensor_zeros(trek_dims(trek_binned_blocks(most)), TREK_I32, x.arena->device);
-    most = most < TREK_GRAIN_PIECE ? most : TREK_GRAIN_PIECE;
+    most = most < s->grains->piece ? most : s->grains->piece;
     for (int k = 0; k < digits; k++)
         if (!(x.sums->piece[k] = trek_tensor_zeros(trek_dims(most), TREK_I64, x.arena->device)))
             return trek_error_status();
@@ -100,7 +101,7 @@ static trek_status add_digits(exchange *x, const trek_binned *part, int64_t begi
 static trek_binned piece_at(const exchange *x, const trek_binned *part, int64_t begin)
 {
     trek_binned piece = { .dtype = part->dtype, .bins = part->bins + begin / TREK_BINNED_BLOCK };
-    piece.count = part->count - begin < TREK_GRAIN_PIECE ? part->count - begin : TREK_GRAIN_PIECE;
+    piece.count = part->count - begin < x->s->grains->piece ? part->count - begin : x->s->grains->piece;
     for (int k = 0; k < trek_binned_digits(part->dtype); k++)
         piece.digits[k] = (int64_t *)(void *)x->sums->piece[k]->data;
     return piece;
@@ -131,7 +132,7 @@ static trek_status read_part(exchange *x, int p)
         return trek_error_status();
     }
     status = share_bins(x, part);
-    for (int64_t begin = 0; begin < part->count && status == TREK_OK; begin += TREK_GRAIN_PIECE)
+    for (int64_t begin = 0; begin < part->count && status == TREK_OK; begin += x->s->grains->piece)
         status = read_piece(x, p, begin);
     return status;
 }
@@ -139,7 +140,7 @@ static trek_status read_part(exchange *x, int p)
 /* Each rank digests its slice of the gradients, which are the same in all arenas. */
 static void digest_part(const exchange *x, int p)
 {
-    int64_t first, blocks = trek_grain_sums_slice(x->s, x->rank, p, &first), end = (first + blocks) * TREK_BINNED_BLOCK;
+    int64_t first, blocks = trek_grain_sums_slice(x->s->team, x->rank, p, &first), end = (first + blocks) * TREK_BINNED_BLOCK;
     end = end < x->arena->parts[p].count ? end : x->arena->parts[p].count;
     trek_digests_read(x->s, x->rank, p, first * TREK_BINNED_BLOCK, end);
 }

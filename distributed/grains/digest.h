@@ -24,6 +24,8 @@
 
 /* Adds blocks of memory. The first has that key, the next ones follow it. */
 void trek_digest_add(trek_digest *digest, uint64_t key, const void *bytes, size_t size);
+/* Adds blocks of `count` floats of `width` bytes, 4 or 8. -0 counts as 0. */
+void trek_digest_add_floats(trek_digest *digest, uint64_t key, const void *numbers, int64_t count, size_t width);
 /* Adds what another digest has. */
 static inline void trek_digest_join(trek_digest *digest, const trek_digest *other)
 {

@@ -18,10 +18,12 @@
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "distributed/replay/replay.h"
+#include "distributed/team/step.h"
 #include "tensor/trace.h"
 
 /* Keys of values: a parameter's number, or a buffer's behind them, and the block in it. */
 #define KEY(number) ((uint64_t)(number) << 40)
+#define QUICK_BYTES ((int64_t)1 << 19) /* digested in some 30 us */
 
 trek_digest trek_digests_samples(const trek_batch *grain)
 {
@@ -65,22 +67,8 @@ static span_list spans_for(const trek_backend *backend, trek_device device, trek
 
 /* --- gradients --- */
 
-/* Adds a block of gradients, at most TREK_DIGEST_BLOCK bytes. -0 counts as 0: which of them a gradient without any term is
- * depends on what the rank has run before. */
-static void add_block(trek_digest *digest, uint64_t key, const void *gradients, int64_t count, trek_dtype dtype)
-{
-    union {
-        float f32[TREK_DIGEST_BLOCK / sizeof(float)];
-        double f64[TREK_DIGEST_BLOCK / sizeof(double)];
-    } block;
-    for (int64_t k = 0; k < count && dtype == TREK_F64; k++)
-        block.f64[k] = ((const double *)gradients)[k] + 0.0;
-    for (int64_t k = 0; k < count && dtype != TREK_F64; k++)
-        block.f32[k] = ((const float *)gradients)[k] + 0.0f;
-    trek_digest_add(digest, key, &block, (size_t)count * trek_dtype_size(dtype));
-}
-
-/* Adds elements [begin, end) of a part that belong to a segment. A segment without gradients is 0. */
+/* Adds elements [begin, end) of a part that belong to a segment. A segment without gradients is 0; -0 counts as 0, because which
+ * of them a gradient without any term is depends on what the rank has run before. */
 static void add_segment(trek_digest *digest, const trek_arena *arena, const trek_arena_segment *segment, int64_t begin,
                         int64_t end)
 {
@@ -88,9 +76,9 @@ static void add_segment(trek_digest *digest, const trek_arena *arena, const trek
     int64_t size = (int64_t)trek_dtype_size(part->wide), most = TREK_DIGEST_BLOCK / size;
     int64_t first = segment->offset > begin ? segment->offset : begin, last = segment->offset + segment->count;
     last = last < end ? last : end;
-    for (int64_t at = first; at < last; at += most)
-        add_block(digest, KEY(segment->index) + (uint64_t)((at - segment->offset) / most), part->grads->data + at * size,
-                  last - at < most ? last - at : most, part->wide);
+    if (first < last)
+        trek_digest_add_floats(digest, KEY(segment->index) + (uint64_t)((first - segment->offset) / most),
+                               part->grads->data + first * size, last - first, (size_t)size);
 }
 
 /* The same on a GPU. */
@@ -320,12 +308,24 @@ static trek_status tell(const trek_step *s, trek_digests *d, int64_t step, const
     return status;
 }
 
+/* Whether waking the other ranks would take longer than what they do. */
+static bool is_quick(const trek_step *s)
+{
+    const trek_arena *arena = s->team->replicas[0].arena;
+    int64_t bytes = 0;
+    for (int p = 0; p < arena->n_parts; p++)
+        bytes += arena->parts[p].count * (int64_t)trek_dtype_size(arena->parts[p].dtype);
+    return s->team->on_host && bytes < QUICK_BYTES;
+}
+
 trek_status trek_digests_leave(trek_step *s)
 {
     trek_digests *d = s->grains->digests;
     int64_t step = s->team->graph->settings.steps + 1, start = trek_trace_enter("digest");
     trek_digest gradients = { { 0, 0 } }, parameters = { { 0, 0 } };
-    trek_status status = trek_ranks_call(s->team->ranks, digest_values, s);
+    trek_status status = is_quick(s) ? TREK_OK : trek_ranks_call(s->team->ranks, digest_values, s);
+    for (int r = 0; r < s->team->local_ranks && is_quick(s) && status == TREK_OK; r++)
+        status = digest_values(r, s);
     for (int r = 0; r < s->team->local_ranks; r++) {
         trek_digest_join(&gradients, &d->gradients[r]);
         trek_digest_join(&parameters, &d->parameters[r]);

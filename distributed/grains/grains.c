@@ -9,6 +9,7 @@
 #include "graph/graph_internal.h"
 #include "nn/module_internal.h"
 #include "distributed/job/rank_devices.h"
+#include "distributed/team/step.h"
 #include "tensor/random_internal.h"
 
 static trek_status refuse(const char *why)
@@ -95,6 +96,23 @@ trek_status trek_grains_add_pass(trek_grains *g, const trek_grain_pass *pass)
     return TREK_OK;
 }
 
+/* Makes the words in which processes take grains from each other, if they share memory, and those of the ranks' pace. */
+static trek_status make_pace(trek_step *s)
+{
+    trek_grains *g = s->grains;
+    g->pace = (trek_grain_pace){ .ranks = s->team->local_ranks };
+    g->pace.words = trek_calloc((size_t)g->pace.ranks * TREK_GRAIN_PACE_WORDS, sizeof *g->pace.words);
+    if (!g->pace.words)
+        return TREK_ERR_MEMORY;
+    if (trek_job_is_alone(&s->job))
+        return TREK_OK;
+    int64_t n = s->job.processes + (int64_t)s->job.world_size * TREK_GRAIN_PACE_WORDS;
+    trek_status status = trek_shared_words_make(s->job.comm, n, &g->words);
+    if (status == TREK_OK && g->words.words)
+        g->pace_of_all = (trek_grain_pace){ .words = g->words.words + s->job.processes, .ranks = s->job.world_size };
+    return status;
+}
+
 trek_status trek_grains_make(trek_step *s)
 {
     trek_status status = check(s);
@@ -103,13 +121,13 @@ trek_status trek_grains_make(trek_step *s)
     trek_grains *g = s->grains = trek_calloc(1, sizeof *g);
     if (!g)
         return TREK_ERR_MEMORY;
-    if (trek_job_has_others(&s->job))
-        status = trek_shared_words_make(s->job.comm, &g->words);
+    status = make_pace(s);
     if (status == TREK_OK && trek_job_has_others(&s->job) && !g->words.words)
         status = trek_grain_counter_make(s->job.comm, &g->counter);
     if (status != TREK_OK)
         return status;
     g->size = s->grain;
+    g->piece = TREK_GRAIN_PIECE;
     g->follower.forget = forget;
     g->factor = 1;
     status = plan_buffers(g, s->team->replicas[0].model);
@@ -127,6 +145,7 @@ void trek_grains_free(trek_step *s)
     trek_grain_sums_free(s);
     trek_digests_free(s);
     trek_free(g->pass);
+    trek_free((void *)g->pace.words);
     trek_free(g->buffer_at);
     trek_free(g->first_buffers);
     trek_free(g->records);

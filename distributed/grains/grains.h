@@ -20,8 +20,11 @@
 #include "distributed/comm/shared/shared.h"
 #include "distributed/digests.h"
 #include "distributed/grains/digest.h"
-#include "distributed/team/step.h"
+#include "distributed/grains/pace.h"
+#include "distributed/team/team.h"
 #include "tensor/binned.h"
+
+typedef struct trek_step trek_step;
 
 /* Sums of processes are added in pieces of at most this many elements, a multiple of TREK_BINNED_BLOCK. */
 #define TREK_GRAIN_PIECE ((int64_t)1 << 20)
@@ -35,6 +38,12 @@ typedef struct trek_grain_sums {
     /* On a GPU, if there are other ranks: room for the bins of all ranks, and for a piece of the sums of all (device_sums.c). */
     trek_tensor *all_bins, *piece[TREK_BINNED_DIGITS];
 } trek_grain_sums;
+
+/* Room for summing a part with other processes, a piece at a time (exchange.c). */
+typedef struct trek_grain_exchange {
+    int32_t *bounds;         /* [3][blocks of the largest part]: of all processes: bins, tops, lows */
+    trek_tensor *sums[TREK_BINNED_DIGITS], *sent; /* [the largest piece] */
+} trek_grain_exchange;
 
 /* What is known of a grain that was trained, followed by its buffers. */
 typedef struct trek_grain_record {
@@ -62,14 +71,16 @@ typedef struct trek_grain_pass {
 typedef struct trek_grains {
     int64_t size;            /* samples of a grain */
     trek_grain_sums *sums;   /* [local_ranks] */
-    int32_t *bins;           /* of the part with the most blocks: those of all processes */
-    trek_tensor *piece[TREK_BINNED_DIGITS]; /* with several processes: room for sums over them (sums.c) */
+    trek_grain_exchange exchange; /* with other processes */
+    int64_t piece;           /* TREK_GRAIN_PIECE; tests make it smaller after set-up, in all processes alike */
 
     size_t *buffer_at;       /* [buffers] where each is in what follows a record */
     size_t record_bytes;     /* of a record with its buffers */
     char *first_buffers;     /* the buffers with which every grain of the step begins */
 
     trek_shared_words words; /* in which the processes of one machine take grains (ranges.h) */
+    trek_grain_pace pace_of_all; /* of the ranks that do so, in words behind these */
+    trek_grain_pace pace;    /* of the ranks of this process, if they take its own grains only */
     struct trek_grain_counter *counter; /* hands out grains among machines; NULL: memory is shared, or parts are fixed */
     trek_loader_follower follower; /* of `loader`, from which the last pass came; NULL: none, or it has ended */
     trek_loader *loader;
@@ -149,16 +160,24 @@ void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
 /* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and
  * processes. The sums are of no use afterwards; trek_grains_reset empties them. */
 trek_status trek_grain_sums_read(trek_step *s, int rank);
+/* exchange.c, called where there are other processes. Called by every rank when rank 0 has the sums of the process: turns the
+ * sums of all processes into gradients. The sums of the process remain what they are. */
+trek_status trek_grain_exchange_make(trek_step *s);
+void trek_grain_exchange_free(trek_grains *grains);
+trek_status trek_grain_exchange_read(trek_step *s, int rank);
+/* Copies gradients [begin, end) of a part from the first arena to those of the other ranks of the process, and adds them to the
+ * digest of the step. */
+void trek_grain_spread(trek_step *s, int rank, int part, int64_t begin, int64_t end);
 /* Makes room for the exchange of a rank's sums. */
 trek_status trek_grain_device_sums_make(trek_step *s, int rank);
 /* Does trek_grain_sums_read's work on a rank's GPU (device_sums.c). */
 trek_status trek_grain_device_sums_read(trek_step *s, int rank);
 /* Returns the rank's slice of the blocks of a part. */
-static inline int64_t trek_grain_sums_slice(const trek_step *s, int rank, int part, int64_t *first)
+static inline int64_t trek_grain_sums_slice(const trek_team *team, int rank, int part, int64_t *first)
 {
-    int64_t blocks = trek_binned_blocks(s->team->replicas[0].arena->parts[part].count);
-    *first = blocks * rank / s->team->local_ranks;
-    return blocks * (rank + 1) / s->team->local_ranks - *first;
+    int64_t blocks = trek_binned_blocks(team->replicas[0].arena->parts[part].count);
+    *first = blocks * rank / team->local_ranks;
+    return blocks * (rank + 1) / team->local_ranks - *first;
 }
 /* Sets the numbers in the arenas to zero when they are read from the sums again. Which parameters have gradients stays known. */
 trek_status trek_grains_clear_arenas(trek_step *s);

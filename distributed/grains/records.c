@@ -9,6 +9,7 @@
 #include "distributed/grains/digests.h"
 #include "distributed/job/job_bytes.h"
 #include "distributed/job/survival.h"
+#include "distributed/team/step.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 

@@ -8,6 +8,7 @@
 #include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
 #include "distributed/job/survival.h"
+#include "distributed/team/step.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
@@ -49,31 +50,13 @@ static trek_status make_rank(int rank, void *arg)
     return status == TREK_OK ? trek_error_status() : status;
 }
 
-/* Makes room for a piece of the largest part, in which the sums of all processes are formed. */
-static trek_status make_piece(trek_step *s, const trek_arena *arena)
-{
-    int64_t most = 0;
-    for (int p = 0; p < arena->n_parts; p++)
-        most = arena->parts[p].count > most ? arena->parts[p].count : most;
-    most = most < TREK_GRAIN_PIECE ? most : TREK_GRAIN_PIECE;
-    for (int k = 0; k < TREK_BINNED_DIGITS; k++)
-        if (!(s->grains->piece[k] = trek_comm_zeros(s->job.comm, trek_dims(most), TREK_I64, trek_cpu(0))))
-            return trek_error_status();
-    return TREK_OK;
-}
-
 trek_status trek_grain_sums_make(trek_step *s)
 {
-    const trek_arena *arena = s->team->replicas[0].arena;
-    int64_t most = 0;
-    for (int p = 0; p < arena->n_parts; p++)
-        most = blocks_of(arena, p) > most ? blocks_of(arena, p) : most;
-    s->grains->bins = trek_calloc((size_t)most, sizeof *s->grains->bins);
     s->grains->sums = trek_calloc((size_t)s->team->local_ranks, sizeof *s->grains->sums);
-    if (!s->grains->bins || !s->grains->sums)
+    if (!s->grains->sums)
         return TREK_ERR_MEMORY;
     trek_status status = trek_ranks_call(s->team->ranks, make_rank, s);
-    return status == TREK_OK && s->team->on_host && trek_job_has_others(&s->job) ? make_piece(s, arena) : status;
+    return status == TREK_OK && s->team->on_host && trek_job_has_others(&s->job) ? trek_grain_exchange_make(s) : status;
 }
 
 void trek_grain_sums_free(trek_step *s)
@@ -91,12 +74,9 @@ void trek_grain_sums_free(trek_step *s)
         for (int k = 0; k < TREK_BINNED_DIGITS; k++)
             trek_tensor_release(g->sums[r].piece[k]);
     }
-    for (int k = 0; k < TREK_BINNED_DIGITS; k++)
-        trek_tensor_release(g->piece[k]);
+    trek_grain_exchange_free(g);
     trek_free(g->sums);
-    trek_free(g->bins);
     g->sums = NULL;
-    g->bins = NULL;
 }
 
 void trek_grain_sums_clear(trek_grain_sums *sums)
@@ -166,7 +146,7 @@ static void merge_slice(trek_step *s, int rank)
     const trek_arena *arena = s->team->replicas[0].arena;
     const trek_binned *others[TREK_MAX_RANKS];
     for (int p = 0; p < arena->n_parts && s->team->local_ranks > 1; p++) {
-        int64_t first, blocks = trek_grain_sums_slice(s, rank, p, &first);
+        int64_t first, blocks = trek_grain_sums_slice(s->team, rank, p, &first);
         for (int r = 1; r < s->team->local_ranks; r++)
             others[r - 1] = &s->grains->sums[r].parts[p];
         arena->backend->binned_merge(&s->grains->sums[0].parts[p], others, s->team->local_ranks - 1, first, blocks);
@@ -176,100 +156,14 @@ static void merge_slice(trek_step *s, int rank)
     }
 }
 
-/* Turns blocks of a part into gradients. Ranks with separate arenas have the gradients of a step in each of them. `from` has
- * the sums of the part from block `begin` on; of these it reads `blocks` from `first` on. */
-static void read_blocks(trek_step *s, int rank, int part, const trek_binned *from, int64_t begin, int64_t first, int64_t blocks)
-{
-    const trek_arena *arena = s->team->replicas[0].arena;
-    size_t size = trek_dtype_size(from->dtype);
-    char *grads = arena->parts[part].grads->data;
-    int64_t at = begin + first * TREK_BINNED_BLOCK, end = begin + (first + blocks) * TREK_BINNED_BLOCK;
-    end = end < arena->parts[part].count ? end : arena->parts[part].count;
-    arena->backend->binned_read(from, s->grains->factor, grads + (size_t)begin * size, first, blocks);
-    for (int r = 1; r < s->team->local_ranks && !s->team->shared && at < end; r++)
-        memcpy(s->team->replicas[r].arena->parts[part].grads->data + (size_t)at * size, grads + (size_t)at * size,
-               (size_t)(end - at) * size);
-    trek_digests_read(s, rank, part, at, end);
-}
-
 static void read_slice(trek_step *s, int rank)
 {
-    for (int p = 0; p < s->team->replicas[0].arena->n_parts; p++) {
-        int64_t first, blocks = trek_grain_sums_slice(s, rank, p, &first);
-        read_blocks(s, rank, p, &s->grains->sums[0].parts[p], 0, first, blocks);
+    const trek_arena *arena = s->team->replicas[0].arena;
+    for (int p = 0; p < arena->n_parts; p++) {
+        int64_t first, blocks = trek_grain_sums_slice(s->team, rank, p, &first), end = (first + blocks) * TREK_BINNED_BLOCK;
+        arena->backend->binned_read(&s->grains->sums[0].parts[p], s->grains->factor, arena->parts[p].grads->data, first, blocks);
+        trek_grain_spread(s, rank, p, first * TREK_BINNED_BLOCK, end < arena->parts[p].count ? end : arena->parts[p].count);
     }
-}
-
-/* --- with other processes --- */
-
-/* The sums of a process remain what they are until its step has been made: the sums of all processes are formed in other
- * memory, a piece at a time. So a process that dies meanwhile destroys nothing, and the others begin again. */
-
-/* Gives the blocks of rank 0's sums the bins that they have in all processes. This changes no sum. */
-static trek_status raise_part(trek_step *s, const trek_binned *part)
-{
-    int32_t *bins = s->grains->bins;
-    int64_t blocks = trek_binned_blocks(part->count);
-    memcpy(bins, part->bins, (size_t)blocks * sizeof *bins);
-    trek_status status = trek_comm_run(s->job.comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MAX,
-                                                                  .dtype = TREK_I32, .count = blocks, .in = bins,
-                                                                  .out = bins });
-    if (status == TREK_OK)
-        s->team->replicas[0].arena->backend->binned_raise(part, bins);
-    return status;
-}
-
-/* Sums a piece of a part over the processes. */
-static trek_status reduce_piece(trek_step *s, const trek_binned *part, int64_t begin, const trek_binned *piece)
-{
-    trek_status status = TREK_OK;
-    for (int k = 0; k < trek_binned_digits(part->dtype) && status == TREK_OK; k++)
-        status = trek_comm_run(s->job.comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
-                                                          .dtype = TREK_I64, .count = piece->count,
-                                                          .in = part->digits[k] + begin, .out = piece->digits[k] });
-    return status;
-}
-
-/* Returns the piece of a part that begins at an element, with memory for its sums. */
-static trek_binned piece_at(const trek_grains *g, const trek_binned *part, int64_t begin)
-{
-    trek_binned piece = { .dtype = part->dtype, .bins = part->bins + begin / TREK_BINNED_BLOCK };
-    piece.count = part->count - begin < TREK_GRAIN_PIECE ? part->count - begin : TREK_GRAIN_PIECE;
-    for (int k = 0; k < trek_binned_digits(part->dtype); k++)
-        piece.digits[k] = (int64_t *)(void *)g->piece[k]->data;
-    return piece;
-}
-
-/* Rank 0 sums a part over the processes, a piece at a time, and each rank turns a slice of it into gradients. */
-static trek_status reduce_part(trek_step *s, int rank, int p)
-{
-    const trek_binned *part = &s->grains->sums[0].parts[p];
-    trek_comm *local = trek_ranks_comm(s->team->ranks, rank);
-    trek_status status = trek_replica_agree(local, rank == 0 ? raise_part(s, part) : TREK_OK, "step");
-    for (int64_t begin = 0; begin < part->count && status == TREK_OK; begin += TREK_GRAIN_PIECE) {
-        trek_binned piece = piece_at(s->grains, part, begin);
-        int64_t blocks = trek_binned_blocks(piece.count), first = blocks * rank / s->team->local_ranks;
-        status = trek_replica_agree(local, rank == 0 ? reduce_piece(s, part, begin, &piece) : TREK_OK, "step");
-        if (status == TREK_OK)
-            read_blocks(s, rank, p, &piece, begin, first, blocks * (rank + 1) / s->team->local_ranks - first);
-        if (status == TREK_OK) /* before the memory is used again */
-            status = trek_comm_barrier(local);
-    }
-    return status;
-}
-
-static trek_status reduce_processes(trek_step *s, int rank)
-{
-    trek_comm *local = trek_ranks_comm(s->team->ranks, rank);
-    int64_t start = trek_trace_enter("reduce processes");
-    trek_status status = TREK_OK;
-    for (int p = 0; p < s->team->replicas[0].arena->n_parts && status == TREK_OK; p++)
-        status = reduce_part(s, rank, p);
-    if (status == TREK_OK) /* all have the whole gradient */
-        status = trek_replica_agree(local, rank == 0 ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : TREK_OK,
-                                    "step");
-    trek_trace_end("reduce processes", start, s->team->graph->settings.steps);
-    return status;
 }
 
 trek_status trek_grain_sums_read(trek_step *s, int rank)
@@ -286,7 +180,7 @@ trek_status trek_grain_sums_read(trek_step *s, int rank)
         if (rank == 0 && status == TREK_OK)
             s->grains->broken = false; /* from here on they remain what they are */
         if (status == TREK_OK)
-            status = reduce_processes(s, rank);
+            status = trek_grain_exchange_read(s, rank);
     } else {
         read_slice(s, rank);
         status = trek_comm_barrier(local);

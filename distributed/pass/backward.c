@@ -11,6 +11,7 @@
 #include "distributed/reduce/overlap.h"
 #include "distributed/pass/split_forward.h"
 #include "distributed/team/rank_sums.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
@@ -21,12 +22,7 @@ trek_status trek_ranks_alone(trek_step *s, int64_t units, bool goes_back, trek_a
 {
     trek_rank_sums *sums = trek_ranks_sums(s->team->ranks);
     trek_stopwatch *watch = &s->team->watches->of[0];
-    trek_rank_sums_set_deadline(sums, trek_ranks_comm(s->team->ranks, 0)->deadline_ns);
-    if (trek_job_has_others(&s->job))
-        trek_rank_sums_set_comm(sums, s->job.comm);
-    trek_rank_sums_begin(sums, NULL, trek_job_has_others(&s->job));
-    if (goes_back)
-        trek_rank_sums_goes_back(sums);
+    trek_ranks_begin_sums(s->team->ranks, NULL, s->job.comm, goes_back);
     trek_rank_sums_enter(sums, 0);
     trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, 0));
     if (status == TREK_OK)
@@ -184,7 +180,8 @@ trek_status trek_ranks_backward(trek_step *s, trek_var *loss, double weight)
         return status;
     bool zeros = own == 0 && (total != 0 || weight == 0 || weighs) && !(trek_job_has_others(&s->job) && trek_team_meets(s->team));
     trek_var *factor = isnan(total) ? factor_there(s, counted, own) : NULL; /* before anything else is sent */
-    trek_overlap_begin(s, overlap);
+    if (overlap)
+        trek_overlap_begin(s);
     if (isnan(total) && !factor)
         status = trek_error_status();
     else

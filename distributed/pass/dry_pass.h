@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_PASS_DRY_PASS_H
 #define TREK_DISTRIBUTED_PASS_DRY_PASS_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Runs forward and backward of each rank's part of a batch (of a grain, and of the last grain if that is shorter), with samples
  * of the graph's loader, and writes how much memory it has needed at most in addition to what was and stays in use to

@@ -22,14 +22,6 @@ static void place_of(const trek_step *s, int64_t rows, int64_t *first, int64_t *
     *global = is_batch ? trek_batch_here()->global : rows;
 }
 
-bool trek_graph_states_are_reset(const trek_graph *graph)
-{
-    for (int k = 0; k < graph->layout.n_states; k++)
-        if (graph->route.frame.states[k])
-            return false;
-    return graph->layout.n_states > 0;
-}
-
 /* --- a single rank -------------------------------------------------------------------- */
 
 typedef struct route_call {

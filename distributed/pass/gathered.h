@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_PASS_GATHERED_H
 #define TREK_DISTRIBUTED_PASS_GATHERED_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 trek_var *trek_ranks_forward(trek_step *s, trek_var *const *inputs, int n);
 trek_status trek_ranks_backward(trek_step *s, trek_var *loss, double weight);
@@ -15,8 +17,5 @@ trek_status trek_ranks_grad(trek_step *s, trek_var *loss, trek_var *const *input
  * for its stopwatch. goes_back: it goes backward through what the run before made. */
 typedef trek_status (*trek_alone_fn)(trek_step *s, void *arg);
 trek_status trek_ranks_alone(trek_step *s, int64_t units, bool goes_back, trek_alone_fn fn, void *arg);
-
-/* Returns whether the graph has states, and none of them has a value. */
-bool trek_graph_states_are_reset(const trek_graph *graph);
 
 #endif

@@ -9,6 +9,7 @@
 #include "distributed/job/agreement.h"
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/split_pass.h"
+#include "distributed/team/step.h"
 #include "tensor/rank_context.h"
 
 /* --- a sum over processes as an op ------------------------------------------------------------ */

@@ -5,7 +5,9 @@
 #ifndef TREK_DISTRIBUTED_PASS_JOB_SYNC_H
 #define TREK_DISTRIBUTED_PASS_JOB_SYNC_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Joins the job's processes: checks that the graphs are the same, meets the others, and makes room for messages. */
 trek_status trek_job_sync_begin(trek_step *s);

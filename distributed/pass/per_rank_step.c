@@ -49,6 +49,7 @@ typedef struct trek_pass {
     const trek_window_way *way; /* of a window: how ranks come to their batches; NULL: the workload counts them out */
     bool weighs;             /* its gradients are part of the step's sum as they are */
     bool known;              /* backward begins when the weights of all ranks are known */
+    bool sends;              /* gradients are sent while backward runs (reduce/overlap.c) */
     bool stashes;            /* it has its own factor, and is not the step's first pass */
     int no_grad_depth;       /* of the caller, as the next field */
     trek_offload_opts offload;
@@ -65,7 +66,7 @@ static trek_batch_run run_of(const trek_pass *c, int rank, bool last)
 {
     trek_step *s = c->s;
     const rank_replica *own = &s->team->replicas[rank];
-    trek_reducer *sends = last ? trek_overlap_of(s, rank) : NULL;
+    trek_reducer *sends = c->sends && last ? trek_overlap_of(s, rank) : NULL;
     return (trek_batch_run){ .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
                              .n_leaves = own->model->n_params, .denominator = s->policy->sums ? c->denominator : 0,
                              .backward = c->backward,
@@ -260,7 +261,8 @@ static trek_status run_rank(int rank, void *arg)
         c->of[rank].rng_draw = c->rng_draw;
         status = run_part(c, rank, c->way ? c->way->run_rank : c->batch->window ? run_window : run_share);
     }
-    trek_overlap_rest(rank, c->s);
+    if (c->sends)
+        trek_overlap_rest(rank, c->s);
     return status;
 }
 
@@ -268,7 +270,8 @@ static trek_status backward_rank(int rank, void *arg)
 {
     const trek_pass *c = arg;
     trek_status status = c->of[rank].loss ? run_part(c, rank, run_backward) : TREK_OK;
-    trek_overlap_rest(rank, c->s);
+    if (c->sends)
+        trek_overlap_rest(rank, c->s);
     return status;
 }
 
@@ -357,12 +360,7 @@ static trek_status run_ranks(trek_pass *c, trek_rank_fn fn, bool goes_back)
     bool runs[TREK_MAX_RANKS];
     for (int r = 0; r < s->team->local_ranks; r++)
         runs[r] = !skips(c, r);
-    if (trek_job_has_others(&s->job))
-        trek_rank_sums_set_comm(trek_ranks_sums(s->team->ranks), s->job.comm);
-    trek_rank_sums_set_deadline(trek_ranks_sums(s->team->ranks), trek_ranks_comm(s->team->ranks, 0)->deadline_ns);
-    trek_rank_sums_begin(trek_ranks_sums(s->team->ranks), runs, trek_job_has_others(&s->job) && !c->batch->window);
-    if (goes_back)
-        trek_rank_sums_goes_back(trek_ranks_sums(s->team->ranks));
+    trek_ranks_begin_sums(s->team->ranks, runs, c->batch->window ? NULL : s->job.comm, goes_back);
     trek_status status = trek_ranks_call(s->team->ranks, fn, c);
     trace_waits(c);
     return status;
@@ -387,13 +385,13 @@ static trek_status begin_pass(trek_pass *c)
 static trek_status go_back(trek_pass *c)
 {
     double total = 0;
-    bool sends = false;
-    trek_status status = weigh(c, &total, &sends);
+    trek_status status = weigh(c, &total, &c->sends);
     if (status != TREK_OK)
         return status;
     if (!c->weighs)
         c->denominator = total;
-    trek_overlap_begin(c->s, sends);
+    if (c->sends)
+        trek_overlap_begin(c->s);
     return run_ranks(c, backward_rank, true);
 }
 
@@ -423,16 +421,16 @@ static trek_status run_window_of_way(trek_pass *c)
 static trek_status run_per_rank_step(trek_pass *c)
 {
     trek_step *s = c->s;
-    bool sends = false;
     trek_status status = begin_pass(c);
     if (status == TREK_OK && c->backward && !c->known)
-        status = trek_job_sync_begin_pass(s, &sends);
-    trek_overlap_begin(s, sends);
+        status = trek_job_sync_begin_pass(s, &c->sends);
+    if (c->sends)
+        trek_overlap_begin(s);
     if (status == TREK_OK)
         status = c->way ? run_window_of_way(c) : run_ranks(c, run_rank, false);
     if (status == TREK_OK && c->known)
         status = go_back(c);
-    trek_status sent = trek_overlap_end(s);
+    trek_status sent = c->sends ? trek_overlap_end(s) : TREK_OK;
     status = status == TREK_OK ? sent : status;
     if (status != TREK_OK && c->backward) /* an evaluation has no round in which others would learn it */
         trek_job_sync_failed(s, status);

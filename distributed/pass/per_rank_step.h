@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_PASS_PER_RANK_STEP_H
 #define TREK_DISTRIBUTED_PASS_PER_RANK_STEP_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 struct trek_loader;
 typedef struct trek_pass trek_pass;

@@ -2,12 +2,15 @@
 /* The group of those that are left becomes the job's. */
 #include "distributed/pass/survivors.h"
 
+#include <string.h>
+
 #include "distributed/grains/counter.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
 #include "graph/graph_internal.h"
+#include "tensor/byte_hash.h"
 #include "tensor/trace.h"
 
 /* Begins a job with the new group, in the place of the last one. */
@@ -55,9 +58,7 @@ static trek_status begin_pace(trek_step *s)
 static uint64_t program_of(const trek_step *s)
 {
     char *graph = trek_team_describe_graph(s->team->graph);
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (const char *at = graph; at && *at; at++)
-        hash = (hash ^ (unsigned char)*at) * 1099511628211u;
+    uint64_t hash = trek_hash_bytes(TREK_HASH_BEGIN, graph, graph ? strlen(graph) : 0);
     trek_free(graph);
     return hash;
 }

@@ -4,8 +4,11 @@
 #ifndef TREK_DISTRIBUTED_PASS_SURVIVORS_H
 #define TREK_DISTRIBUTED_PASS_SURVIVORS_H
 
+#include "distributed/balance/workload.h"
 #include "distributed/job/survival.h"
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Makes the job of a step able to continue while at least `least` processes survive, as a collective of a job of several
  * processes that train in grains. The options must not depend on the number of ranks. lent is the regroup of a run, or NULL.

@@ -11,6 +11,7 @@
 #include "distributed/grains/digests.h"
 #include "distributed/job/job_bytes.h"
 #include "distributed/policy/grain_pass.h"
+#include "distributed/team/step.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 

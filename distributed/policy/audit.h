@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_POLICY_AUDIT_H
 #define TREK_DISTRIBUTED_POLICY_AUDIT_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Audits the passes of the step, before their gradients are reduced. `own` is what the step has come to in this process; the
  * others learn a failure. What differs is logged and counted; it does not fail. It is a collective. */

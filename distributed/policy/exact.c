@@ -18,7 +18,6 @@
 #include "distributed/reduce/overlap.h"
 #include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
-#include "distributed/team/load_state.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
 #include "optim/schedules.h"
@@ -61,7 +60,7 @@ static trek_status weigh(trek_step *s)
 static trek_status meet(trek_step *s, trek_status own, bool update)
 {
     bool sent = s->state.phase == TREK_STEP_SENT, pending;
-    if (own == TREK_OK && !sent)
+    if (own == TREK_OK && !sent && trek_step_is_reduced(&s->state))
         own = trek_overlap_keep(s);
     if (own == TREK_OK && !s->team->shared && !sent)
         own = trek_ranks_apply_grad_factor(s);
@@ -117,7 +116,7 @@ trek_status trek_ranks_set_rates(trek_step *s, bool by_schedule)
     for (int r = 0; r < s->team->local_ranks && status == TREK_OK && by_schedule; r++)
         if (s->team->replicas[r].optimizer)
             status = trek_optimizer_schedule_lr(s->team->replicas[r].optimizer, lr);
-    return status == TREK_OK ? trek_ranks_follow_groups(s->team) : status;
+    return status == TREK_OK ? trek_team_follow_groups(s->team) : status;
 }
 
 /* Prepares learning rates, plans and detached values: everything that can fail. */
@@ -179,7 +178,7 @@ trek_status trek_ranks_step(trek_step *s)
     int64_t start = trek_trace_enter("sync");
     trek_job_say(&s->job, "step", true);
     do {
-        call = (trek_step_call){ .s = s, .update = true, .kind = trek_ranks_sharded_kind(s) };
+        call = (trek_step_call){ .s = s, .update = true, .kind = s->team->sharers > 1 ? trek_ranks_sharded_kind(s) : NULL };
         if (status == TREK_OK)
             status = prepare(s);
         status = meet(s, status, true);
@@ -202,7 +201,24 @@ trek_status trek_ranks_step(trek_step *s)
     return trek_survivors_after_commit(s);
 }
 
+static bool wanted(const trek_ranks_opts *opts)
+{
+    (void)opts;
+    return true;
+}
+
+static trek_status make(trek_step *s, const trek_ranks_opts *opts)
+{
+    (void)opts;
+    return trek_overlap_plan(s);
+}
+
+static trek_status begin_pass(trek_step *s) { return trek_step_is_reduced(&s->state) ? trek_overlap_keep(s) : TREK_OK; }
+
+static void end(trek_step *s) { trek_var_release(s->overlap.tape_leaf); }
+
 const trek_step_policy trek_exact_policy = {
-    .name = "exact", .sums = true, .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
-    .begin_pass = trek_overlap_keep, .backward = trek_ranks_backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
+    .name = "exact", .wanted = wanted, .make = make, .end = end, .sums = true,
+    .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
+    .begin_pass = begin_pass, .backward = trek_ranks_backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
 };

@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_POLICY_EXACT_H
 #define TREK_DISTRIBUTED_POLICY_EXACT_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 trek_status trek_ranks_reduce(trek_step *s);
 trek_status trek_ranks_step(trek_step *s);

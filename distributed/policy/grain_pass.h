@@ -18,6 +18,7 @@ typedef struct trek_grain_call {
      * is not. NULL: it never is. */
     int64_t (*coming)(struct trek_grain_call *call, int rank);
     void *source;            /* of both */
+    int64_t running[TREK_MAX_RANKS]; /* its: the grain that each rank has been given last; -1: none */
     atomic_bool failed;      /* a rank has failed: the others run no further grains */
 
     trek_digest **audited;   /* [local_ranks] where each rank puts the digest of the gradients of its next grain, which are then

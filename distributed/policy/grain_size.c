@@ -5,6 +5,7 @@
 #include "distributed/policy/grain_pass.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/system/system.h"
+#include "distributed/team/step.h"
 #include "tensor/rank_context.h"
 
 /* A sample may take this much longer than in the best grain that was measured. */

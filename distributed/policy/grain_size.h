@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_POLICY_GRAIN_SIZE_H
 #define TREK_DISTRIBUTED_POLICY_GRAIN_SIZE_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Sets how many samples a grain has from here on, between two steps. All processes must set the same. */
 void trek_grains_set_size(trek_step *s, int64_t size);

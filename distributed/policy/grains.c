@@ -1,47 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pass in grain mode. Each rank of a process gets consecutive grains of its process's part of the batch, by its share, for
- * about half of the pass. Then it takes further ones from a counter until none is left (balance/handout.h), so that no rank waits
- * longer than a grain takes, although speeds change. If processes are on one machine, their ranks take all grains one by one,
- * first from the part of their own process, then from those of others (grains/ranges.h). If they are on several machines,
- * process 0 hands grains out (grains/counter.h). Who runs a grain does not show in what it gives. */
-#include "distributed/balance/handout.h"
-#include "distributed/grains/counter.h"
-#include "distributed/grains/grains.h"
-#include "distributed/grains/ranges.h"
-
+/* A pass in grain mode. Ranks get grains of the batch (grain_source.c), and what all have given is put together. Who runs a
+ * grain does not show in what it gives. */
 #include <string.h>
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/grains/digests.h"
 #include "distributed/job/job_bytes.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
 #include "distributed/pass/survivors.h"
 #include "distributed/policy/exact.h"
-#include "distributed/policy/grain_pass.h"
+#include "distributed/policy/grain_source.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/gradients.h"
 #include "graph/batch_run.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/rank_context.h"
-
-/* Part of a pass that is divided before it begins. */
-#define AHEAD 0.5
-
-typedef struct rank_grains {
-    int64_t first, n;        /* grains that it has been given, or has taken, and has not run yet */
-    double part;             /* of the speed of all ranks of the process */
-} rank_grains;
-
-/* Where ranks get grains: from a counter of this process's part of the batch, or from ranges of all processes. */
-typedef struct grain_source {
-    rank_grains of[TREK_MAX_RANKS]; /* [local_ranks] */
-    double fastest;          /* the largest of their parts */
-    _Atomic int64_t next;    /* the first grain that no rank has */
-    int64_t end;
-    trek_grain_ranges ranges;
-} grain_source;
 
 typedef struct grain_pass {
     trek_step *s;
@@ -49,159 +25,14 @@ typedef struct grain_pass {
     const trek_batch *batch;
     trek_grain_pass pass;
     trek_grain_call call;
-    int64_t first, n;        /* grains of this process's part */
-    grain_source *source;
+    int64_t n;               /* grains of this process's part */
+    trek_grain_source *source;
 } grain_pass;
-
-/* --- handing out ---------------------------------------------------------------------------- */
-
-/* Takes grains from the counter. Returns how many, from *first on. */
-static int64_t take_some(grain_source *c, const rank_grains *of, int64_t *first)
-{
-    int64_t n;
-    *first = atomic_load_explicit(&c->next, memory_order_relaxed);
-    do {
-        n = trek_handout_next(c->end - *first, of->part, c->fastest, 1);
-    } while (n > 0 && !atomic_compare_exchange_weak_explicit(&c->next, first, *first + n, memory_order_relaxed,
-                                                             memory_order_relaxed));
-    return n;
-}
-
-/* First what the rank was given, then what it takes. */
-static int64_t next_of_counter(trek_grain_call *call, int rank)
-{
-    grain_source *c = call->source;
-    rank_grains *of = &c->of[rank];
-    if (of->n == 0 && (of->n = take_some(c, of, &of->first)) == 0)
-        return -1;
-    of->n--;
-    return of->first++;
-}
-
-/* A rank of a job takes one grain at a time. It takes none if others will have done what is left before it has done one. */
-static int64_t next_of_ranges(trek_grain_call *call, int rank)
-{
-    grain_source *c = call->source;
-    int64_t left = trek_grain_ranges_left(&c->ranges);
-    return trek_handout_next(left, c->of[rank].part, c->fastest, 1) > 0 ? trek_grain_ranges_take(&c->ranges) : -1;
-}
-
-static int64_t coming_of_ranges(trek_grain_call *call, int rank)
-{
-    const grain_source *c = call->source;
-    (void)rank;
-    return trek_grain_ranges_expect(&c->ranges, call->s->job.local_ranks);
-}
-
-/* The same where processes share no memory. A failure is the thread's error. */
-static int64_t next_of_process_0(trek_grain_call *call, int rank)
-{
-    int64_t number;
-    (void)rank;
-    return trek_grain_counter_take(call->s->grains->counter, &number) == TREK_OK ? number : -1;
-}
-
-static int64_t coming_of_process_0(trek_grain_call *call, int rank)
-{
-    (void)rank;
-    return trek_grain_counter_expect(call->s->grains->counter);
-}
-
-/* Writes where the range of each process begins, and how fast it is: all processes divide the batch as they do for reading. */
-static trek_status divide(const grain_pass *c, int64_t *first, double *speed)
-{
-    const trek_step *s = c->s;
-    const double *shares = trek_ranks_shares(s);
-    trek_job_sync_division(c->pass.rows, first);
-    for (int p = 0, at = 0; p < s->job.processes; p++) {
-        speed[p] = 0;
-        for (int r = 0; r < s->job.process_ranks[p]; r++)
-            speed[p] += shares[at++];
-        if (first[p] % c->grains->size != 0 && first[p] != c->pass.rows)
-            return trek_fail(TREK_ERR_STATE, "graph_train_batch: batch: another graph divides the batches of this job in another "
-                                             "way; give both the same .grain");
-    }
-    for (int p = 0; p <= s->job.processes; p++)
-        first[p] = trek_grains_count(c->grains, first[p]);
-    return TREK_OK;
-}
-
-/* Processes of one machine take grains from each other's ranges. */
-static trek_status plan_ranges(grain_pass *c, _Atomic uint64_t *words)
-{
-    const trek_step *s = c->s;
-    grain_source *source = c->source;
-    trek_grain_ranges *ranges = &source->ranges;
-    const double *shares = trek_ranks_shares(s);
-    double sum = 0, most = 0;
-    for (int r = 0; r < s->job.world_size; r++) {
-        sum += shares[r];
-        most = shares[r] > most ? shares[r] : most;
-    }
-    for (int r = 0; r < s->job.local_ranks; r++)
-        source->of[r] = (rank_grains){ .part = sum > 0 ? shares[s->job.first_rank + r] / sum : 1.0 / s->job.world_size };
-    source->fastest = sum > 0 ? most / sum : 1.0 / s->job.world_size;
-    ranges->words = words;
-    ranges->process = s->job.process;
-    ranges->processes = s->job.processes;
-    ranges->serial = (uint32_t)s->job.comm->calls; /* equal in all processes, and each pass makes a call */
-    c->call.next = next_of_ranges;
-    c->call.coming = coming_of_ranges;
-    return divide(c, ranges->first, ranges->speed);
-}
-
-/* Process 0 hands out what is left of the ranges of all. */
-static trek_status plan_far(grain_pass *c)
-{
-    int64_t first[TREK_MAX_RANKS + 1];
-    double speed[TREK_MAX_RANKS];
-    trek_status status = divide(c, first, speed);
-    if (status == TREK_OK)
-        trek_grain_counter_begin(c->grains->counter, &(trek_grain_division){ c->s->job.comm->calls, first, speed },
-                                 c->s->job.local_ranks);
-    c->call.next = next_of_process_0;
-    c->call.coming = coming_of_process_0;
-    return status;
-}
-
-static trek_status plan_counter(grain_pass *c)
-{
-    const trek_step *s = c->s;
-    grain_source *counter = c->source;
-    int64_t counts[TREK_MAX_RANKS], at = c->first;
-    const double *shares = trek_ranks_shares(s) + s->job.first_rank;
-    double sum = 0, most = 0;
-    int ranks = s->team->local_ranks;
-    for (int r = 0; r < ranks; r++) {
-        sum += shares[r];
-        most = shares[r] > most ? shares[r] : most;
-    }
-    trek_status status = trek_handout_ahead(c->n, ranks > 1 ? AHEAD : 1, sum > 0 ? shares : NULL, ranks, counts);
-    for (int r = 0; r < ranks && status == TREK_OK; r++) {
-        counter->of[r] = (rank_grains){ .first = at, .n = counts[r], .part = sum > 0 ? shares[r] / sum : 1.0 / ranks };
-        at += counts[r];
-    }
-    counter->fastest = sum > 0 ? most / sum : 1.0 / ranks;
-    atomic_init(&counter->next, at);
-    counter->end = c->first + c->n;
-    c->call.next = next_of_counter;
-    return status;
-}
 
 /* Returns whether all processes train on parts of this batch, so that its grains have numbers in all of them. */
 static bool is_joint(const grain_pass *c)
 {
     return c->pass.backward && (trek_job_is_alone(&c->s->job) || !trek_loader_plan(c->batch->loader)->whole);
-}
-
-/* Decides, in the same way in all processes, who gets which grains. Streams are read by each process for itself. */
-static trek_status plan_grains(grain_pass *c)
-{
-    const trek_grains *g = c->grains;
-    bool any = c->pass.joint && trek_job_has_others(&c->s->job) && !trek_loader_plan(c->batch->loader)->feed;
-    if (any && g->words.words && trek_grains_count(g, c->pass.rows) <= TREK_GRAIN_RANGES_MOST)
-        return plan_ranges(c, g->words.words);
-    return any && g->counter ? plan_far(c) : plan_counter(c);
 }
 
 /* --- a pass ----------------------------------------------------------------------------------- */
@@ -415,7 +246,7 @@ static trek_status prepare(grain_pass *c)
     if (status == TREK_OK && c->pass.backward)
         status = trek_workload_check_batch(s->pace.workload);
     if (status == TREK_OK)
-        status = plan_grains(c);
+        status = trek_grain_source_plan(c->source, &c->call);
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK)
@@ -456,7 +287,7 @@ static trek_var *train_batch(trek_step *s, const trek_batch *batch)
 {
     trek_graph *graph = s->team->graph;
     trek_accumulation *passes = &graph->accumulation;
-    grain_pass c = { .s = s, .grains = s->grains, .batch = batch, .first = batch->first / s->grains->size,
+    grain_pass c = { .s = s, .grains = s->grains, .batch = batch,
                      .n = trek_grains_count(s->grains, batch->n),
                      .pass = { .loader = batch->loader, .epoch = batch->epoch, .batch = batch->first_batch,
                                .rows = batch->global, .backward = trek_graph_learns(graph),
@@ -486,7 +317,21 @@ static trek_status backward(trek_step *s, trek_var *loss, double weight)
     return trek_grains_refuse("graph_backward");
 }
 
+static bool wanted(const trek_ranks_opts *opts) { return opts->grain > 0; }
+
+static trek_status make(trek_step *s, const trek_ranks_opts *opts)
+{
+    s->grain = opts->grain;
+    trek_status status = trek_grains_make(s);
+    if (status == TREK_OK)
+        status = trek_digests_make(s, opts->digests);
+    if (status == TREK_OK)
+        s->grains->audit = opts->audit;
+    return status;
+}
+
 const trek_step_policy trek_grains_policy = {
-    .name = "grains", .sums = true, .obstacle = "it is trained in grains (.grain)", .train_batch = train_batch,
+    .name = "grains", .wanted = wanted, .make = make, .end = trek_grains_free, .sums = true,
+    .obstacle = "it is trained in grains (.grain)", .train_batch = train_batch,
     .window = trek_ranks_window, .backward = backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policies that there are: rows of team/step_policy.h. */
+/* The policies that there are: rows of team/step_policy.h. make_step.c takes the first that is wanted. */
 #ifndef TREK_DISTRIBUTED_POLICY_POLICIES_H
 #define TREK_DISTRIBUTED_POLICY_POLICIES_H
 

@@ -4,6 +4,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/grains/grains.h"
+#include "distributed/team/step.h"
 #include "distributed/reduce/gradients.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"

@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_REDUCE_GRADIENTS_H
 #define TREK_DISTRIBUTED_REDUCE_GRADIENTS_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Multiply gradients by `factor`, which becomes 1. */
 trek_status trek_ranks_apply_grad_factor(trek_step *s);

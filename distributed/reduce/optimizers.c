@@ -4,6 +4,7 @@
 
 #include "distributed/reduce/sharded.h"
 #include "distributed/team/load_state.h"
+#include "distributed/team/step.h"
 
 typedef struct optimizer_call {
     trek_step *s;

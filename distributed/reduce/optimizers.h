@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_REDUCE_OPTIMIZERS_H
 #define TREK_DISTRIBUTED_REDUCE_OPTIMIZERS_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Sets the optimizers of all ranks, or of none. States that are loaded later reach all ranks of the job. */
 trek_status trek_ranks_set_optimizer(trek_step *s, const trek_optimizer_source *source);

@@ -4,6 +4,7 @@
  * order on all ranks. Only the last pass of a step sends. If another pass follows nevertheless, what was reduced
  * stays with the first rank, and the rest is reduced in step(). */
 #include "distributed/reduce/gradients.h"
+#include "distributed/team/step.h"
 #include "distributed/reduce/overlap.h"
 
 #include "autograd/ops.h"
@@ -54,10 +55,8 @@ trek_status trek_overlap_rest(int rank, void *stepper)
 
 /* --- a pass ------------------------------------------------------------------------------ */
 
-void trek_overlap_begin(trek_step *s, bool sends)
+void trek_overlap_begin(trek_step *s)
 {
-    if (!s->overlap.possible || !sends)
-        return;
     trek_step_sends(&s->state);
     s->overlap.on_tape = 0;
     for (int r = 0; r < s->team->local_ranks; r++)

@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_REDUCE_OVERLAP_H
 #define TREK_DISTRIBUTED_REDUCE_OVERLAP_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Determines whether the engine supports it: s->overlap.possible. */
 trek_status trek_overlap_plan(trek_step *s);
@@ -11,8 +13,8 @@ trek_status trek_overlap_plan(trek_step *s);
 /* Returns whether the next pass is the step's last and may send. Layers that meet, and gradients that are added up over
  * processes, need the engine for themselves. */
 bool trek_overlap_wants(const trek_step *s);
-/* Begins a backward pass that all ranks make and whose gradients are those of the step. */
-void trek_overlap_begin(trek_step *s, bool sends);
+/* Begins a backward pass that sends: all ranks make it, and its gradients are those of the step. */
+void trek_overlap_begin(trek_step *s);
 /* Returns the reducer that a rank's backward notifies of complete gradients, or NULL if nothing is sent. */
 trek_reducer *trek_overlap_of(const trek_step *s, int rank);
 /* Sends what is left. Called on the rank's thread when its part is over, has failed, or does not exist, because the

@@ -13,6 +13,7 @@
 #include "distributed/grains/grains.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/overlap.h"
+#include "distributed/team/step.h"
 #include "distributed/reduce/reduce.h"
 #include "graph/graph_internal.h"
 #include "tensor/pool.h"

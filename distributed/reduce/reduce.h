@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_REDUCE_REDUCE_H
 #define TREK_DISTRIBUTED_REDUCE_REDUCE_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 struct arena_kind;
 

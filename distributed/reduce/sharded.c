@@ -22,8 +22,8 @@
 #include "autograd/var_internal.h"
 #include "distributed/job/agreement.h"
 #include "distributed/reduce/overlap.h"
-#include "distributed/team/load_state.h"
 #include "distributed/team/sharer.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "tensor/memory_account.h"
 #include "tensor/pool.h"
@@ -394,7 +394,7 @@ static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separat
 
 const arena_kind *trek_ranks_sharded_kind(const trek_step *s)
 {
-    return s->team->sharers == 1 ? NULL : s->team->shared ? &shared_arena : s->team->on_host ? &separate_arenas : &device_arenas;
+    return s->team->shared ? &shared_arena : s->team->on_host ? &separate_arenas : &device_arenas;
 }
 
 /* --- the whole state ------------------------------------------------------------------------------------ */
@@ -422,7 +422,7 @@ trek_status trek_ranks_gather_state(trek_step *s, trek_status own, bool everywhe
     if (!s || s->team->sharers == 1 || !s->team->replicas[0].optimizer)
         return own;
     if (own == TREK_OK) /* a sharer that has made no step since has the same states to give */
-        own = trek_ranks_follow_groups(s->team);
+        own = trek_team_follow_groups(s->team);
     own = trek_replica_agree(s->job.comm, own, "the optimizer's state");
     if (own == TREK_OK)
         own = trek_ranks_call(s->team->ranks, gather_rank, &(gathering){ s, everywhere });

@@ -18,7 +18,7 @@ trek_status trek_ranks_cut(trek_step *s, const trek_optimizer_spec *spec, trek_r
 void trek_ranks_cut_end(trek_ranks_cuts **before, bool keep);
 /* Does so only if the cuts do not fit and the state is divided; otherwise *before is NULL. */
 trek_status trek_ranks_cut_for(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
-/* Returns how such ranks step, or NULL if the state is not divided. */
+/* Returns how such ranks step. */
 const arena_kind *trek_ranks_sharded_kind(const trek_step *s);
 
 /* Returns what belongs to a rank of this process that is a sharer. */

@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "distributed/reduce/sharded.h"
-#include "distributed/team/load_state.h"
-#include "distributed/team/sharer.h"
+#include "distributed/team/step.h"
 
 struct trek_state_stream {
     trek_state_source base;
@@ -61,7 +60,7 @@ trek_state_stream *trek_state_stream_new(trek_step *s, trek_optimizer *optimizer
     x->between = x->divided && trek_job_has_others(&s->job);
     trek_status status = TREK_OK;
     if (x->divided) /* a sharer that has made no step since has the same states to give */
-        status = trek_ranks_follow_groups(s->team);
+        status = trek_team_follow_groups(s->team);
     if (x->divided && status == TREK_OK)
         status = trek_ranks_call(s->team->ranks, refresh_rank, s);
     if (status == TREK_OK)

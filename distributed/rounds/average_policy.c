@@ -11,6 +11,7 @@
 #include "distributed/reduce/gradients.h"
 #include "distributed/rounds/averaging.h"
 #include "distributed/rounds/in_place.h"
+#include "distributed/rounds/rounds.h"
 #include "distributed/rounds/rounds_pass.h"
 #include "distributed/rounds/site.h"
 #include "graph/batch_run.h"
@@ -125,8 +126,21 @@ static trek_status reduce(trek_step *s)
     return trek_fail(TREK_ERR_STATE, "graph_reduce: the parameters are averaged, and the gradients stay each rank's own");
 }
 
+static bool wanted(const trek_ranks_opts *opts) { return opts->averages; }
+
+static trek_status make(trek_step *s, const trek_ranks_opts *opts) { return trek_averaging_begin(s, opts->divergence_threshold); }
+
+static void end(trek_step *s)
+{
+    if (s->averaging)
+        trek_rounds_free(&s->averaging->rounds);
+    trek_site_end(s);
+    trek_averaging_end(s);
+}
+
 const trek_step_policy trek_average_policy = {
-    .name = "average", .obstacle = "parameters are averaged, which needs trek_graph_train_batch", .train_batch = train_batch,
+    .name = "average", .wanted = wanted, .make = make, .end = end,
+    .obstacle = "parameters are averaged, which needs trek_graph_train_batch", .train_batch = train_batch,
     .window = window, .begin_pass = trek_average_begin_pass, .after_batch = trek_average_local_step,
     .end_pass = trek_average_count, .backward = backward, .reduce = reduce, .step = step,
 };

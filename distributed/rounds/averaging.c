@@ -6,7 +6,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
-#include "distributed/team/load_state.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "optim/schedules.h"
 
@@ -33,6 +33,8 @@ void trek_averaging_end(trek_step *s)
     s->averaging = NULL;
 }
 
+struct trek_rounds *trek_ranks_rounds(const trek_step *s) { return s && s->averaging ? s->averaging->rounds : NULL; }
+
 trek_status trek_average_begin_pass(trek_step *s)
 {
     trek_status status = TREK_OK;
@@ -51,7 +53,7 @@ trek_status trek_average_begin_pass(trek_step *s)
     if (s->team->graph->scaler || trek_team_meets(s->team))
         return trek_fail(TREK_ERR_UNSUPPORTED, "graph_train_batch: .average of parameters together with %s is not possible",
                          s->team->graph->scaler ? "losses that are scaled" : "layers that meet other ranks");
-    return status == TREK_OK ? trek_ranks_follow_groups(s->team) : status;
+    return status == TREK_OK ? trek_team_follow_groups(s->team) : status;
 }
 
 trek_status trek_average_local_step(trek_step *s, int rank)

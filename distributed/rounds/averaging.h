@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_ROUNDS_AVERAGING_H
 #define TREK_DISTRIBUTED_ROUNDS_AVERAGING_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 struct trek_rounds;
 enum { TREK_DRIFTS = 3 };
@@ -24,8 +26,8 @@ typedef struct trek_averaging {
 /* Makes a step average, when the processes have met. Fails with MEMORY. */
 trek_status trek_averaging_begin(trek_step *s, double divergence_threshold);
 void trek_averaging_end(trek_step *s);
-/* Returns the rounds in which ranks train, or NULL. */
-static inline struct trek_rounds *trek_ranks_rounds(const trek_step *s) { return s->averaging ? s->averaging->rounds : NULL; }
+/* Returns the rounds in which ranks train, or NULL. s NULL: the graph trains on a single device. */
+struct trek_rounds *trek_ranks_rounds(const trek_step *s);
 
 /* Sets every rank's optimizer as rank 0's is set. Fails with STATE if there is no optimizer. */
 trek_status trek_average_begin_pass(trek_step *s);

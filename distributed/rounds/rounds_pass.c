@@ -8,6 +8,7 @@
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/rounds/averaging.h"
 #include "distributed/rounds/rounds.h"
+#include "distributed/team/step.h"
 #include "graph/graph_loader_internal.h"
 
 /* Trains on batches [first, end) of the epoch, which the site reads itself. */

@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_BACKGROUND_ROUNDS_H
 #define TREK_DISTRIBUTED_BACKGROUND_ROUNDS_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* How a site trains. */
 typedef struct trek_rounds_way {

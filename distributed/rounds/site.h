@@ -3,7 +3,9 @@
 #ifndef TREK_DISTRIBUTED_BACKGROUND_SITE_H
 #define TREK_DISTRIBUTED_BACKGROUND_SITE_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 /* Makes the site of a step that is complete except for its workload, which it makes, too. */
 trek_status trek_site_make(trek_step *s, const trek_workload_opts *opts);

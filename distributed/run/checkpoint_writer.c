@@ -80,21 +80,20 @@ trek_status trek_checkpoint_writer_save(trek_checkpoint_writer *writer, trek_gra
     if (!writer || !graph || !path)
         return trek_fail_missing("checkpoint_writer_save", !writer ? "writer" : !graph ? "graph" : "path");
     trek_step *s = trek_graph_ranks(graph);
-    trek_comm *comm = s ? s->job.comm : NULL;
+    const trek_job *job = trek_graph_job(graph);
+    trek_comm *comm = job->comm;
     trek_status status = trek_error_status();
     if (status == TREK_OK && trek_checkpoint_is_set(path))
         status = trek_fail(TREK_ERR_UNSUPPORTED,
                            "checkpoint_writer_save: path: %s; must be a file (trek_checkpoint_save writes sets)", path);
-    if (comm)
-        trek_comm_say(comm, "save");
-    if (status == TREK_OK && (!s || s->job.process == 0))
+    trek_comm_say(comm, "save");
+    if (status == TREK_OK && job->process == 0)
         status = finish(writer);
     status = trek_ranks_gather_state(s, status, false);
-    if (status == TREK_OK && (!s || s->job.process == 0))
+    if (status == TREK_OK && job->process == 0)
         status = give(writer, graph, loader, path);
     trek_ranks_forget_state(s);
     status = trek_replica_agree(comm, status, "checkpoint_writer_save");
-    if (comm)
-        trek_comm_say(comm, NULL);
+    trek_comm_say(comm, NULL);
     return status;
 }

@@ -96,16 +96,13 @@ static trek_status make_folder(const char *folder)
 /* Returns whether this process writes. */
 static bool writes(const trek_run *run)
 {
-    const trek_step *s = trek_graph_ranks(run->graph);
-    return run->opts.checkpoint_folder && (!s || s->job.process == 0);
+    return run->opts.checkpoint_folder && trek_graph_job(run->graph)->process == 0;
 }
 
 /* Announces that this process is writing: others may have to wait for it, and then know that it is not stuck. */
 static void say(const trek_run *run, const char *what)
 {
-    const trek_step *s = trek_graph_ranks(run->graph);
-    if (s && trek_job_has_others(&s->job))
-        trek_comm_say(s->job.comm, what);
+    trek_comm_say(trek_graph_job(run->graph)->comm, what);
 }
 
 /* Runs on the writer's thread. The best checkpoint is a second name of the last one's file, if the file system
@@ -162,11 +159,7 @@ static trek_status hear(trek_run *run)
     return status == TREK_OK ? trek_run_writer_status(run->writer) : status;
 }
 
-static trek_rounds *rounds_of(const trek_run *run)
-{
-    const trek_step *s = trek_graph_ranks(run->graph);
-    return s ? trek_ranks_rounds(s) : NULL;
-}
+static trek_rounds *rounds_of(const trek_run *run) { return trek_ranks_rounds(trek_graph_ranks(run->graph)); }
 
 /* Adds the outer optimizer's momentum to what checkpoints hold. */
 static trek_status add_momentum(const trek_run *run, trek_state *state)
@@ -204,13 +197,12 @@ static trek_status add_epoch(const trek_run *run, trek_state *state)
 /* What was recorded belongs to all processes and ranks; the first process has it. */
 static trek_status take_epoch(trek_run *run, const trek_tensor *tensor)
 {
-    const trek_step *s = trek_graph_ranks(run->graph);
     size_t size = trek_tensor_dtype(tensor) == TREK_U8 ? (size_t)trek_tensor_numel(tensor) : 0;
     const char *bytes = trek_tensor_data(tensor);
     if (size < sizeof run->before)
         return trek_fail(TREK_ERR_FORMAT, "trainer_run: .resume_from: its part about the epoch is damaged");
     memcpy(&run->before, bytes, sizeof run->before);
-    return s && s->job.process > 0 ? TREK_OK
+    return trek_graph_job(run->graph)->process > 0 ? TREK_OK
         : trek_observations_unpack(run->graph, bytes + sizeof run->before, (int64_t)(size - sizeof run->before));
 }
 
@@ -348,13 +340,13 @@ trek_status trek_run_load_best(trek_module *model, const char *folder)
 /* All processes must go on from the same step, although each looks in its own file system. */
 static trek_status agree_on_file(const trek_run *run, const char *path, trek_status own)
 {
-    const trek_step *s = trek_graph_ranks(run->graph);
+    const trek_job *job = trek_graph_job(run->graph);
     const char *name = path ? strrchr(path, '/') : NULL;
     trek_text text = { 0 };
-    if (!s || trek_job_is_alone(&s->job))
+    if (trek_job_is_alone(job))
         return own;
     trek_text_format(&text, "the checkpoint to continue from\t%s\n", name ? name + 1 : path && *path ? path : "none");
-    trek_status status = trek_agree(s->job.comm, own, "trainer_run: .resume_from", &text);
+    trek_status status = trek_agree(job->comm, own, "trainer_run: .resume_from", &text);
     trek_text_clear(&text);
     return status;
 }

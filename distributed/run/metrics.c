@@ -210,9 +210,8 @@ trek_status trek_run_measure_training(trek_run *run, run_epoch *e)
     trek_status status = e->ranks ? trek_trainer_describe(run->graph, &workload) : trek_error_status();
     m->anchor = workload.windows ? workload.anchor : 0;
     m->rank = workload.rank;
-    const trek_step *s = trek_graph_ranks(run->graph);
-    m->process = s ? s->job.process : 0;
-    m->processes = s ? s->job.processes : 1;
+    m->process = trek_graph_job(run->graph)->process;
+    m->processes = trek_graph_job(run->graph)->processes;
     measure_averages(run, m);
     if (status == TREK_OK)
         status = trek_graph_gather_observations(run->graph);
@@ -244,12 +243,6 @@ void trek_run_end_within(trek_run *run)
     run->within = false;
 }
 
-static int processes_of(const trek_run *run)
-{
-    const trek_step *s = trek_graph_ranks(run->graph);
-    return s ? s->job.processes : 1;
-}
-
 static trek_status drop(trek_graph *graph, void *arg)
 {
     (void)arg;
@@ -259,9 +252,9 @@ static trek_status drop(trek_graph *graph, void *arg)
 
 trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *e, bool *again)
 {
-    int processes = processes_of(run);
+    int processes = trek_graph_job(run->graph)->processes;
     trek_status status = trek_graph_gather_observations(run->graph);
-    *again = status == TREK_OK && processes_of(run) < processes;
+    *again = status == TREK_OK && trek_graph_job(run->graph)->processes < processes;
     if (status == TREK_OK && !*again)
         status = take_observations(run->graph, e, TREK_RUN_EVALUATION, &e->metrics.evaluation_loss);
     trek_graph_each(run->graph, drop, NULL);

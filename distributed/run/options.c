@@ -8,6 +8,7 @@
 #include "distributed/run/run_internal.h"
 #include "distributed/control/call.h"
 #include "distributed/trainer_internal.h"
+#include "tensor/byte_hash.h"
 #include "tensor/memory_internal.h"
 #include "data/dataset_class.h"
 
@@ -234,15 +235,13 @@ uint64_t trek_run_program(const trek_run *run)
 {
     const trek_run_opts *o = &run->opts;
     trek_text text = trek_run_describe(run);
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
     line(&text, "the samples", (double)trek_dataset_length(o->dataset));
     line(&text, ".batch_size", (double)o->batch_size);
     trek_text_format(&text, ".seed\t%llu\n", (unsigned long long)o->seed);
     line(&text, ".shuffle", o->shuffle);
     line(&text, ".drop_last", o->drop_last);
     line(&text, "outlives deaths within a step", trek_run_outlives_in_steps(run));
-    for (size_t k = 0; k < text.length; k++)
-        hash = (hash ^ (unsigned char)text.data[k]) * 1099511628211u;
+    uint64_t hash = trek_hash_bytes(TREK_HASH_BEGIN, text.data, text.length);
     trek_text_clear(&text);
     return hash;
 }

@@ -28,17 +28,9 @@
 
 enum { DEFAULT_MOST_ANCHOR = 200 };
 
-static trek_rounds *rounds_of(const trek_run *run)
-{
-    const trek_step *s = trek_graph_ranks(run->graph);
-    return s ? trek_ranks_rounds(s) : NULL;
-}
+static trek_rounds *rounds_of(const trek_run *run) { return trek_ranks_rounds(trek_graph_ranks(run->graph)); }
 
-static trek_comm *comm_of(const trek_run *run)
-{
-    const trek_step *s = trek_graph_ranks(run->graph);
-    return s ? s->job.comm : NULL;
-}
+static trek_comm *comm_of(const trek_run *run) { return trek_graph_job(run->graph)->comm; }
 
 /* Agrees with the others, after something that may fail in one process only. */
 static trek_status agree(const trek_run *run, trek_status own)
@@ -487,9 +479,8 @@ static void rate(trek_run *run, trek_epoch_metrics *m)
 /* Logs, in one process, that the run ends with epochs or steps left, and which was the best. */
 static void tell_early(const trek_run *run, const trek_epoch_metrics *m)
 {
-    const trek_step *s = trek_graph_ranks(run->graph);
     char number[40], epoch[40] = "one before this run began";
-    if (s && s->job.process != 0)
+    if (trek_graph_job(run->graph)->process != 0)
         return;
     if (run->best_epoch >= 0)
         snprintf(epoch, sizeof epoch, "%lld", (long long)run->best_epoch);

@@ -8,15 +8,6 @@
 #include "nn/text.h"
 #include "tensor/memory_account.h"
 
-trek_status trek_ranks_follow_groups(const trek_team *team)
-{
-    trek_status status = TREK_OK;
-    for (int r = 1; r < team->local_ranks && status == TREK_OK; r++)
-        if (team->replicas[r].optimizer)
-            status = trek_optimizer_follow(team->replicas[r].optimizer, team->replicas[0].optimizer);
-    return status;
-}
-
 /* --- the ranks of a process ----------------------------------------------------------------- */
 
 static trek_optimizer *optimizer_of(const trek_ranks_loading *x, int rank)
@@ -63,7 +54,7 @@ trek_status trek_ranks_load_begin(trek_ranks_loading *x)
     x->plans = trek_calloc(x->team ? (size_t)x->team->local_ranks : 1, sizeof *x->plans);
     trek_status status = x->plans ? TREK_OK : TREK_ERR_MEMORY;
     if (status == TREK_OK && x->team)
-        status = trek_ranks_follow_groups(x->team);
+        status = trek_team_follow_groups(x->team);
     return status == TREK_OK ? on_ranks(x, begin_rank) : status;
 }
 

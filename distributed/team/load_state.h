@@ -6,10 +6,6 @@
 
 #include "distributed/team/team.h"
 
-/* Copies groups and rates that the program has given rank 0's optimizer since the last step to the further ranks.
- * Fails with MEMORY. */
-trek_status trek_ranks_follow_groups(const trek_team *team);
-
 typedef struct trek_ranks_loading {
     trek_team *team;         /* NULL: there is one rank, */
     trek_optimizer *optimizer;   /* and this is its optimizer */

@@ -4,10 +4,37 @@
 #ifndef TREK_DISTRIBUTED_TEAM_STEP_POLICY_H
 #define TREK_DISTRIBUTED_TEAM_STEP_POLICY_H
 
-#include "distributed/team/step.h"
+#include "distributed/balance/workload.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
+
+/* How a graph is trained over ranks. */
+typedef struct trek_ranks_opts {
+    bool shared;
+    bool shards;                  /* divides the optimizer's state if ranks or processes would otherwise have it more than once */
+    bool averages;                /* averages parameters; they are not shared then */
+    bool sites;                   /* of a job's processes: the ranks of each make their steps together, and may share
+                                   * parameters */
+    double divergence_threshold;  /* < 0: no guard */
+    int64_t grain;                /* samples of a grain; 0: batches are not cut into grains */
+    const char *digests;          /* then, the file of digests; NULL: none */
+    double audit;                 /* and the share of grains that are computed twice */
+    int64_t bucket_bytes;
+    const int64_t *budgets;       /* [ranks] bytes of memory that each may use; NULL: none */
+    int overlap;                  /* 0: if the engine progresses by itself; 1: always between processes; TREK_OFF: never */
+    trek_comm *comm;              /* among processes; the stepper takes a handle. NULL: one process */
+    const trek_workload_opts *workload;
+} trek_ranks_opts;
 
 typedef struct trek_step_policy {
     const char *name;
+    /* Returns whether a training with these options follows it. */
+    bool (*wanted)(const trek_ranks_opts *opts);
+    /* Make what it keeps with the step, when the processes have met, and free it, also after a failure. */
+    trek_status (*make)(trek_step *s, const trek_ranks_opts *opts);
+    void (*end)(trek_step *s);
+
     bool sums;               /* the gradients of all ranks are summed to those of the step; otherwise each rank's are its own */
     const char *obstacle;    /* why its steps cannot be recorded as captured work; NULL: they can */
 

@@ -33,6 +33,11 @@ static inline void trek_step_sends(trek_step_state *state) { state->phase = TREK
 static inline void trek_step_sent(trek_step_state *state) { state->phase = TREK_STEP_SENT; }
 static inline void trek_step_folded(trek_step_state *state) { state->phase = TREK_STEP_FOLDED; }
 static inline void trek_step_accumulates(trek_step_state *state) { state->phase = TREK_STEP_ACCUMULATING; }
+/* Returns whether gradients of the step were reduced already: before more come, trek_overlap_keep puts them together. */
+static inline bool trek_step_is_reduced(const trek_step_state *state)
+{
+    return state->phase == TREK_STEP_SENT || state->phase == TREK_STEP_FOLDED;
+}
 /* Notes that a pass has ended, if it gave gradients. If they were sent, they remain so. */
 static inline void trek_step_passed(trek_step_state *state, bool gave)
 {

@@ -120,6 +120,16 @@ static inline void trek_team_follow_flags(const trek_team *team)
         team->replicas[r].graph->autocast = team->replicas[0].graph->autocast;
     }
 }
+/* Copies groups and rates that the program has given rank 0's optimizer since the last step to the further ranks.
+ * Fails with MEMORY. */
+static inline trek_status trek_team_follow_groups(const trek_team *team)
+{
+    trek_status status = TREK_OK;
+    for (int r = 1; r < team->local_ranks && status == TREK_OK; r++)
+        if (team->replicas[r].optimizer)
+            status = trek_optimizer_follow(team->replicas[r].optimizer, team->replicas[0].optimizer);
+    return status;
+}
 static inline bool trek_team_is_training(const trek_team *team) { return team->replicas[0].model->modules[0]->own->training; }
 /* Returns whether its layers wait for those of other ranks (synchronised batch norm); then all ranks run them,
  * whatever their weight. */

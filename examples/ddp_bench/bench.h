@@ -16,6 +16,7 @@ typedef struct bench {
     int grain;                       /* samples of a grain; 0: a sixteenth of the batch */
     double lr, lr_scale;
     double factors[MOST_RANKS];      /* of the ranks: factors by which a batch takes longer */
+    double most[MOST_RANKS];         /* above the factor: it is another one between both in each second */
 } bench;
 
 /* A way to train. */

@@ -6,10 +6,10 @@
  *             [--batch-size N] [--lr X] [--lr-scale X] [--seeds N] [--data FOLDER] [--report FILE]
  *
  * Without --model and --mode all of them; the modes are those of train.c. --slow makes rank k slower by the k-th factor (1: as
- * it is); ranks that share a batch then do so by their speeds. --windows: how many batches the slowest rank runs between two
- * meetings, in the modes that have windows. The batch is that of all ranks together, and with windows that of each rank. Order
- * of samples and learning rate are the same in all modes, but for --lr-scale: modes of several ranks whose loop is the
- * library's have it times 1 + (ranks - 1) X. --samples takes the first of each set only. --epochs 0: the
+ * it is; 1~5: another one in each second); ranks that share a batch then do so by their speeds. --windows: how many batches the
+ * slowest rank runs between two meetings, in the modes that have windows. The batch is that of all ranks together, and with
+ * windows that of each rank. Order of samples and learning rate are the same in all modes, but for --lr-scale: modes of several
+ * ranks whose loop is the library's have it times 1 + (ranks - 1) X. --samples takes the first of each set only. --epochs 0: the
  * workload's own number. Started as several processes (trek-run) these are one job, --ranks are of each, and the modes of one
  * rank are left out. Data: --data, else TREK_DATA, else made (data.c). Time is that of training, without evaluation. */
 #include <stdio.h>
@@ -58,19 +58,30 @@ static bool run_workload(FILE *to, const bench *b, const workload *w)
 
 /* --- arguments -------------------------------------------------------------------------------- */
 
-/* "1,2.5": the ranks' factors. Returns false if it is not such a list of at most b->ranks. */
+/* Reads a factor at *at, and moves behind it. */
+static bool read_factor(const char **at, double *factor)
+{
+    char *end;
+    *factor = strtod(*at, &end);
+    bool fine = end != *at && *factor >= 1 && *factor <= 1000;
+    *at = end;
+    return fine;
+}
+
+/* "1,2.5,1~5": the ranks' factors. Returns false if it is not such a list of at most b->ranks. */
 static bool read_factors(bench *b)
 {
     const char *at = b->slow;
     for (int k = 0; k < b->ranks; k++)
         b->factors[k] = 1;
     for (int k = 0; at && *at; k++) {
-        char *end;
-        double factor = strtod(at, &end);
-        if (k >= b->ranks || end == at || !(factor >= 1 && factor <= 1000) || (*end && (*end != ',' || !end[1])))
+        if (k >= b->ranks || !read_factor(&at, &b->factors[k]))
             return false;
-        b->factors[k] = factor;
-        at = *end ? end + 1 : end;
+        if (*at == '~' && (at++, !read_factor(&at, &b->most[k])))
+            return false;
+        if (*at && (*at != ',' || !at[1]))
+            return false;
+        at += *at == ',';
     }
     return true;
 }
@@ -104,7 +115,7 @@ static bool parse(int argc, char **argv, bench *b)
         { "--mode", "NAME,...", "modes: solo, setup, windows, sync, cadence, ... (default: all)",
           .text = &b->modes },
         { "--ranks", "N", "rank threads of this process", .whole = &b->ranks, .least = 1, .most = MOST_RANKS },
-        { "--slow", "F,F,...", "rank k is slower by the k-th factor", .text = &b->slow },
+        { "--slow", "F,F,...", "rank k is slower by the k-th factor; F~F: by another one in each second", .text = &b->slow },
         { "--windows", "N", "batches of the slowest rank between two reductions", .whole = &b->windows, .least = 1,
           .most = 100000 },
         { "--epochs", "N", "number of epochs; 0: the workload's own number", .whole = &b->epochs, .least = 0 },
@@ -126,7 +137,8 @@ static bool parse(int argc, char **argv, bench *b)
                    "Trains models on one rank and, in several modes, on ranks of unequal speed, and compares the modes.", list,
                    sizeof list / sizeof *list);
     if (!read_factors(b))
-        return fprintf(stderr, "--slow takes at most %d factors from 1 to 1000, not %s\n", b->ranks, b->slow), false;
+        return fprintf(stderr, "--slow takes at most %d factors from 1 to 1000, such as 1,2.5,1~5, not %s\n", b->ranks, b->slow),
+            false;
     return check_names("model", b->models, model_name) && check_names("mode", b->modes, mode_name);
 }
 

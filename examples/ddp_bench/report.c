@@ -17,7 +17,7 @@ void report_head(FILE *to, const bench *b)
     fprintf(to, "# Training on uneven ranks\n\nOne rank (`solo`) and %d%s, slowed by", b->ranks,
             b->processes > 1 ? " in each process" : "");
     for (int k = 0; k < b->ranks; k++)
-        fprintf(to, "%s %g", k ? "," : "", b->factors[k]);
+        fprintf(to, b->most[k] > b->factors[k] ? "%s %g to %g" : "%s %g", k ? "," : "", b->factors[k], b->most[k]);
     fprintf(to, ". Windows are %d batches of the slowest rank. All see the same samples in the same order and have the same\n"
             "learning rate%s; a batch is that of all ranks together, with windows that of one. Mean and standard deviation over\n"
             "%d seed%s. Time is that of training alone.%s\n\n", b->windows, rates, b->seeds, b->seeds == 1 ? "" : "s", processes);
@@ -89,13 +89,20 @@ static void cell(FILE *to, const char *format, double value)
         fprintf(to, format, value);
 }
 
+/* Returns the speed of a rank, or its mean if it changes. */
+static double speed_of(const bench *b, int rank)
+{
+    double least = b->factors[rank], most = b->most[rank];
+    return most > least ? log(most / least) / (most - least) : 1 / least;
+}
+
 void report_row(FILE *to, const bench *b, const mode *m, const outcome *runs, double solo_rate)
 {
     double speeds = 0, rate = report_rate(b, runs);
     int n = b->seeds;
     bool alone = m->one_rank;
     for (int k = 0; k < b->ranks; k++)
-        speeds += 1 / b->factors[k] / (on_cpu() ? b->ranks : 1);
+        speeds += speed_of(b, k) / (on_cpu() ? b->ranks : 1);
     fprintf(to, "| %s | %.0f | %.0f |", m->name, mean(runs, n, steps_of), mean(runs, n, averages_of));
     cell_of_spread(to, b, runs, loss_of);
     cell_of_spread(to, b, runs, test_loss_of);

@@ -118,7 +118,7 @@ static trek_run_opts options_of(const bench *b, const workload *w, const mode *m
     if (o.policy != TREK_POLICY_SYNC && !m->one_rank)
         o.trainer.anchor = o.trainer.max_anchor = b->windows;
     for (int k = 0; k < b->ranks && !m->one_rank; k++)
-        uneven |= b->factors[k] != b->factors[0];
+        uneven |= b->factors[k] != b->factors[0] || b->most[k] > b->factors[k];
     uneven |= b->processes > 1 && b->slow; /* other processes may have other factors */
     o.trainer.balance = uneven ? 1 : 0;
     return o;
@@ -224,12 +224,16 @@ static void train_by_run(const trek_run_opts *o, outcome *r)
     trek_state_free(&final);
 }
 
-/* What trek reads when ranks are set up: "1s,2.5s", ranks that sleep as if they waited for a slower device. */
+/* What trek reads when ranks are set up: "1s,2.5~5s", ranks that sleep as if they waited for a slower device. */
 static void slow_ranks(const bench *b)
 {
-    char text[MOST_RANKS * 32] = "";
-    for (int k = 0; k < b->ranks; k++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%gs", k ? "," : "", b->factors[k]);
+    char text[MOST_RANKS * 64] = "";
+    for (int k = 0; k < b->ranks; k++) {
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%g", k ? "," : "", b->factors[k]);
+        if (b->most[k] > b->factors[k])
+            snprintf(text + strlen(text), sizeof text - strlen(text), "~%g", b->most[k]);
+        strcat(text, "s");
+    }
     setenv("TREK_SLOWDOWN", text, 1);
 }
 

@@ -39,6 +39,7 @@
     X(random)                                                                  \
     X(arena)                                                                   \
     X(binned)                                                                  \
+    X(digest)                                                                  \
     X(state)                                                                   \
     X(matmul)                                                                  \
     X(fp8)                                                                     \

@@ -150,7 +150,7 @@ static uint32_t drawn(uint32_t *state, uint32_t count)
 static shapes draw(uint32_t *state)
 {
     bool large = drawn(state, 3) == 0;
-    shapes s = { .images = 1 + drawn(state, large ? 9 : 4), .groups = large ? 1 : 1 + drawn(state, 3) };
+    shapes s = { .images = 1 + drawn(state, large ? 9 : 12), .groups = large ? 1 : 1 + drawn(state, 3) };
     s.channels = large ? 16 * (1 + drawn(state, 4)) : s.groups * (1 + drawn(state, 7));
     s.filters = large ? 16 * (1 + drawn(state, 4)) : s.groups * (1 + drawn(state, 7));
     s.height = (large ? 14 : 5) + drawn(state, 8), s.width = (large ? 14 : 5) + drawn(state, 8);
@@ -248,6 +248,30 @@ static void random_shapes_agree_with_f64(void **state)
     assert_true(compared > 200);
 }
 
+/* Images that are too few for the lanes of a vector are divided into bands: one number of bands for any number of threads. */
+static void threads_change_no_bit_of_few_images(void **state)
+{
+    trek_pool *before = trek_rank_here.pool;
+    for (int64_t images = 1; images <= 12; images++) {
+        const shapes s = { .images = images, .channels = 4, .filters = 13, .height = 14, .width = 11, .kernel = { 5, 3 },
+                           .stride = { 1 + images % 2, 1 }, .padding = { 2, 1 }, .dilation = { 1, 1 }, .groups = 1,
+                           .bias = true };
+        trek_var *alone[1 + LEAVES], *together[1 + LEAVES];
+        trek_scope inner = trek_scope_begin();
+        trek_pool *pools[] = { trek_pool_new(1, 0), trek_pool_new(3, 0) };
+        trek_rank_here.pool = pools[0];
+        assert_true(in_dtype(&s, TREK_F32, alone));
+        trek_rank_here.pool = pools[1];
+        assert_true(in_dtype(&s, TREK_F32, together));
+        trek_rank_here.pool = before;
+        for (int k = 0; k < 2; k++)
+            trek_pool_free(&pools[k]);
+        for (int r = 0; r < 1 + LEAVES; r++)
+            same_bits(alone[r], together[r]);
+        assert_int_equal(trek_scope_end(inner), TREK_OK);
+    }
+}
+
 /* A library's plans are kept for some hundred shapes; what comes after them is computed another way. */
 static void more_shapes_than_plans_are_kept_for(void **state)
 {
@@ -270,7 +294,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(forward_keeps_infinity_in_its_place), TEST(backward_keeps_infinity_in_its_place), TEST(threads_change_no_bit),
-        TEST(random_shapes_agree_with_f64), TEST(more_shapes_than_plans_are_kept_for),
+        TEST(random_shapes_agree_with_f64), TEST(threads_change_no_bit_of_few_images), TEST(more_shapes_than_plans_are_kept_for),
     };
     int failed = cmocka_run_group_tests_name("convolution", tests, NULL, NULL);
     values_of(NULL);

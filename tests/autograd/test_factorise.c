@@ -117,6 +117,68 @@ static void systems(void **state)
     ASSERT_CLOSE(trek_matmul(turned(tall), trek_sub(trek_matmul(tall, best), y)), trek_zeros_like(best));
 }
 
+/* Sizes at which matrices are divided into halves, and next to them. */
+static void large_factors(void **state)
+{
+    const int64_t sizes[] = { 7, 8, 9, 16, 17, 31, 48, 49, 100, 131 };
+    for (int k = 0; k < 10; k++) {
+        trek_scope inner = trek_scope_begin();
+        int64_t n = sizes[k];
+        trek_var *a = random_values(20, trek_dims(n, n)), *b = random_values(21, trek_dims(n, k % 3 == 0 ? 1 : n + 3)), *lower,
+            *upper;
+        ASSERT_CLOSE(trek_matmul(a, trek_solve(a, b)), b);
+        trek_var *p = trek_add(trek_matmul(a, turned(a)), eye(n)), *l = trek_cholesky(p, false);
+        ASSERT_CLOSE(trek_matmul(l, turned(l)), p);
+        ASSERT_CLOSE(trek_tril(l, 0), l);
+        ASSERT_CLOSE(trek_matmul(p, trek_cholesky_solve(b, l, false)), b);
+        trek_var *mild = trek_add(trek_div_scalar(a, (double)n), eye(n));
+        for (int way = 0; way < 4; way++) {
+            bool above = way & 1, unit = way & 2;
+            trek_var *half = above ? trek_triu(mild, unit) : trek_tril(mild, -(int64_t)unit);
+            half = unit ? trek_add(half, eye(n)) : half;
+            ASSERT_CLOSE(trek_matmul(half, trek_solve_triangular(mild, b, above, false, unit)), b);
+        }
+        const trek_shape shapes[] = { trek_dims(n, n), trek_dims(n, n + 40), trek_dims(n + 40, n) };
+        for (int shape = 0; shape < 3; shape++) {
+            trek_var *x = random_values(22, shapes[shape]), *order = trek_lu(x, &lower, &upper);
+            ASSERT_CLOSE(trek_matmul(order, trek_matmul(lower, upper)), x);
+            ASSERT_CLOSE(trek_matmul(order, turned(order)), trek_add(trek_zeros_like(order), eye(trek_var_size(x, 0))));
+            double *factors = test_read(trek_var_data(lower));
+            for (int64_t i = 0; i < trek_var_numel(lower); i++)
+                assert_true(fabs(factors[i]) <= 1); /* the largest of a column is its pivot */
+            free(factors);
+            trek_var *narrow = trek_cast(x, TREK_F32), *moved = trek_lu(narrow, &lower, &upper);
+            trek_var *off = trek_sub(trek_matmul(moved, trek_matmul(lower, upper)), narrow);
+            assert_true(trek_var_item(trek_max(trek_abs(off), trek_dims(0, 1), false)) < 2e-5);
+        }
+        assert_int_equal(trek_scope_end(inner), TREK_OK);
+    }
+}
+
+/* The first column that has no pivot is named, wherever it is. */
+static void late_pivots(void **state)
+{
+    const int64_t n = 60;
+    for (int64_t zero = 0; zero < n; zero += 7) {
+        trek_scope inner = trek_scope_begin();
+        trek_var *a = trek_add(trek_div_scalar(random_values(23, trek_dims(n, n)), (double)n), eye(n)), *l, *u;
+        trek_var *places = trek_var_from(trek_tensor_arange(0, (double)n, 1, TREK_F64, test_device()));
+        a = trek_mul(a, trek_cast(trek_ne_scalar(places, (double)zero), TREK_F64)); /* a column of zeros */
+        char named[32];
+        snprintf(named, sizeof named, "(LAPACK: %lld)", (long long)zero + 1);
+        assert_null(trek_inv(a));
+        assert_non_null(strstr(trek_error(), named));
+        trek_error_clear();
+        trek_var *order = trek_lu(a, &l, &u);
+        ASSERT_CLOSE(trek_matmul(order, trek_matmul(l, u)), a);
+        ASSERT_VALUES(trek_det(a), 0);
+        assert_null(trek_cholesky(trek_matmul(turned(a), a), false));
+        assert_non_null(strstr(trek_error(), named));
+        trek_error_clear();
+        assert_int_equal(trek_scope_end(inner), TREK_OK);
+    }
+}
+
 static void numbers(void **state)
 {
     trek_var *a = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *logarithm;
@@ -350,7 +412,8 @@ static void absent(void **state)
 int main(void)
 {
     const struct CMUnitTest there[] = {
-        TEST(factors), TEST(systems), TEST(numbers), TEST(exponentials), TEST(gradients), TEST(norms), TEST(wide_factors),
+        TEST(factors), TEST(systems), TEST(large_factors), TEST(late_pivots), TEST(numbers), TEST(exponentials), TEST(gradients),
+            TEST(norms), TEST(wide_factors),
             TEST(refused),
     };
     const struct CMUnitTest none[] = { cmocka_unit_test_setup_teardown(absent, open_scope, close_scope) };

@@ -30,6 +30,6 @@ ninja -C "$build" libtrek.a "${programs[@]}" >"$build.log/build.log" 2>&1 || { g
 aarch64-linux-gnu-objdump -f "$build/libtrek.a" >"$build.log/objects.log"
 grep -q 'architecture: aarch64' "$build.log/objects.log"
 command -v qemu-aarch64 >/dev/null || { echo "64-bit ARM: built; no qemu to run it"; exit 0; }
-meson test -C "$build" --no-rebuild --logbase emulated --timeout-multiplier 3 "${suites[@]}" >"$build.log/test.log" 2>&1 ||
+MALLOC_PERTURB_=${MALLOC_PERTURB_:-165} meson test -C "$build" --no-rebuild --logbase emulated --timeout-multiplier 3 "${suites[@]}" >"$build.log/test.log" 2>&1 ||
     { grep -E '^ *[0-9]+/.*(FAIL|TIMEOUT|ERROR)' "$build.log/test.log"; exit 1; }
 echo "64-bit ARM: built, and run by qemu"

@@ -37,7 +37,7 @@ static bool in_shard(int id)
     return !text || sscanf(text, "%d/%d", &k, &n) != 2 || n < 1 || id % n == k;
 }
 
-/* TREK_TEST_OPS=products: only the rows whose kernels multiply matrices. */
+/* TREK_TEST_OPS=products: only the rows whose kernels multiply matrices, in the dtypes for which there are several ways. */
 static bool is_asked_for(int id)
 {
     static const char *const beginnings[] = { "matmul", "linear", "conv", "attention", "fp8", "lstm", "gru" };

@@ -343,7 +343,7 @@ static bool copy_ranks(trek_async_comm *comm, const int *ranks)
 
 static trek_comm_engine engine_of(const trek_async_service *service)
 {
-    return (trek_comm_engine){ .name = service->engine_name,
+    return (trek_comm_engine){ .name = service->engine_name, .ends_together = service->ends_together,
                                .run = async_run,
                                .end = async_end,
                                .ended = async_ended,

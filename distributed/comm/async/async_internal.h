@@ -94,6 +94,7 @@ typedef enum trek_async_begun { TREK_ASYNC_NONE, TREK_ASYNC_STARTING, TREK_ASYNC
 /* One service for each library in a process. It is never freed, because MPI cannot be initialised twice. */
 struct trek_async_service {
     const char *name, *engine_name, *plugin, *open_name; /* "MPI", "mpi", "trek-mpi", TREK_MPI_OPEN */
+    bool ends_together;                                  /* as in trek_comm_engine */
     const char *packages;                                /* the packages needed to build it: "libopenmpi-dev openmpi-bin" */
     const char *piece_variable;                          /* sets the bytes of a piece: "TREK_MPI_PIECE" */
     size_t default_piece;

@@ -54,7 +54,7 @@ constexpr std::chrono::milliseconds kLeave(2000);
 /* What is no larger goes by halving and doubling, whose steps are fewer, where the ranks are a power of two. */
 constexpr int64_t kFewSteps = 128 << 10;
 /* A prefix of slots that Gloo's collectives do not have. */
-constexpr uint8_t kNotes = 0x70, kSpread = 0x71;
+constexpr uint8_t kNotes = 0x70, kSpread = 0x71, kScatter = 0x72;
 
 /* Writing to a connection that its other side has closed must not end the program: Gloo's threads are started, and
  * what they do not do is done, with all signals blocked. */
@@ -298,6 +298,7 @@ struct trek_async_group {
   void exchange_notes(const Task &task);
   void all_reduce(void *data, int64_t count, trek_dtype dtype, trek_reduction op);
   void spread(void *data, int64_t count, trek_dtype dtype, trek_reduction op);
+  void reduce_scatter(const void *all, void *part, int64_t count, trek_dtype dtype, trek_reduction op);
 };
 
 /* --- the group's thread ---------------------------------------------------------------------------- */
@@ -392,6 +393,35 @@ void trek_async_group::all_reduce(void *data, int64_t count, trek_dtype dtype, t
   gloo::allreduce(options);
 }
 
+/* Gloo has none that serves all worlds and dtypes. Each rank sends the others their parts, and combines what it gets in rank
+ * order: half the bytes of an all-reduce. */
+void trek_async_group::reduce_scatter(const void *all, void *part, int64_t count, trek_dtype dtype, trek_reduction op) {
+  const size_t bytes = static_cast<size_t>(count) * size_of(dtype);
+  const uint64_t slot = gloo::Slot::build(kScatter, tag++);
+  if (bytes == 0)
+    return;
+  std::vector<char> theirs(bytes * static_cast<size_t>(world));
+  auto out = context->createUnboundBuffer(const_cast<void *>(all), bytes * static_cast<size_t>(world));
+  auto in = context->createUnboundBuffer(theirs.data(), theirs.size());
+  for (int k = 1; k < world; k++) {
+    const int from = (rank + world - k) % world;
+    in->recv(from, slot, static_cast<size_t>(from) * bytes, bytes);
+  }
+  for (int k = 1; k < world; k++) /* not all to the same rank first */
+    out->send((rank + k) % world, slot, static_cast<size_t>((rank + k) % world) * bytes, bytes);
+  for (int k = 1; k < world; k++) {
+    in->waitRecv(kForever);
+    host->progressed(owner);
+  }
+  for (int k = 1; k < world; k++)
+    out->waitSend(kForever);
+  memcpy(theirs.data() + static_cast<size_t>(rank) * bytes, static_cast<const char *>(all) + static_cast<size_t>(rank) * bytes,
+         bytes);
+  memcpy(part, theirs.data(), bytes);
+  for (int r = 1; r < world; r++)
+    host->fold(dtype, op, theirs.data() + static_cast<size_t>(r) * bytes, part, count);
+}
+
 void trek_async_group::perform(const Task &task) {
   const size_t count = static_cast<size_t>(task.count);
   switch (task.kind) {
@@ -422,13 +452,9 @@ void trek_async_group::perform(const Task &task) {
     gloo::allgather(options);
     break;
   }
-  case Task::REDUCE_SCATTER: { /* Gloo has none that serves all worlds and dtypes */
-    void *all = const_cast<void *>(task.in);
-    all_reduce(all, task.count * world, task.dtype, task.op);
-    const size_t bytes = count * size_of(task.dtype);
-    memcpy(task.out, static_cast<const char *>(all) + static_cast<size_t>(rank) * bytes, bytes);
+  case Task::REDUCE_SCATTER:
+    reduce_scatter(task.in, task.out, task.count, task.dtype, task.op);
     break;
-  }
   }
 }
 

@@ -13,6 +13,7 @@ enum { DEFAULT_PIECE = 256 << 10 };
 
 TREK_PER_PROCESS(trek_async_service, service,
                  { .name = "MPI", .engine_name = "mpi", .plugin = "trek-mpi", .open_name = TREK_MPI_OPEN,
+                   .ends_together = true,
                    .packages = "libopenmpi-dev openmpi-bin",
                    .piece_variable = "TREK_MPI_PIECE",
                    .default_piece = DEFAULT_PIECE,

@@ -3,7 +3,8 @@
  *
  * direct: if every process's array lies in its window, each process combines its slice of all arrays and writes the
  * result to all, as the threads of one process do. Nothing is copied, and only the memory's speed limits it. Other
- * processes write to this process's array until the meeting at the end.
+ * processes write to this process's array until the meeting at the end. In a reduce-scatter and an all-gather, each process
+ * reads what it needs from the others' arrays, which nobody writes to.
  *
  * copied: data go through chunks in the segment that stay in the caches and are double-buffered. In step k a process
  * puts in its part of chunk k, combines its slice of chunk k - 1 and takes out chunk k - 2; then all meet. No process
@@ -50,6 +51,56 @@ static bool run_direct(trek_comm_shared *self, const trek_comm_call *call, int t
     *ended = !trek_meeting_come(&self->met, call->number);
     if (*ended) /* another process may still write to the array, now or whenever it continues */
         trek_shared_window_retire(call->out);
+    return true;
+}
+
+/* Finds where the others' arrays are. Returns false if not all ranks share them. */
+static bool find_arrays(trek_comm_shared *self, const trek_comm_call *call, int turn)
+{
+    for (int r = 0; r < self->met.base.world; r++) {
+        uint64_t offset = *trek_shared_offset(self, turn, r);
+        if (offset == 0)
+            return false;
+        self->met.ins[r] = r == self->met.base.rank ? call->in : self->window[r] + offset;
+    }
+    return true;
+}
+
+static void combine_all(void *arg, int64_t begin, int64_t end)
+{
+    const direct_work *w = arg;
+    void *out = w->call->out;
+    trek_comm_combine(w->call->dtype, w->call->op, w->self->met.ins, w->self->met.base.world, &out, 1, begin, end);
+}
+
+/* Both return false if not all ranks share their arrays. */
+static bool direct_reduce_scatter(trek_comm_shared *self, const trek_comm_call *call, int turn, bool *ended)
+{
+    if (!find_arrays(self, call, turn))
+        return false;
+    size_t to_own = (size_t)(self->met.base.rank * call->count) * trek_dtype_size(call->dtype);
+    for (int r = 0; r < self->met.base.world; r++)
+        self->met.ins[r] = (const char *)self->met.ins[r] + to_own;
+    direct_work work = { self, call, 0 };
+    trek_parallel(call->count, 1 << 15, combine_all, &work);
+    self->direct++;
+    *ended = !trek_meeting_come(&self->met, call->number);
+    return true;
+}
+
+static bool direct_all_gather(trek_comm_shared *self, const trek_comm_call *call, int turn, bool *ended)
+{
+    size_t bytes = (size_t)call->count * trek_dtype_size(call->dtype);
+    if (!find_arrays(self, call, turn))
+        return false;
+    for (int k = 0; k < self->met.base.world; k++) { /* not all from the same rank first */
+        int r = (self->met.base.rank + k) % self->met.base.world;
+        char *to = (char *)call->out + (size_t)r * bytes;
+        if (to != self->met.ins[r])
+            memcpy(to, self->met.ins[r], bytes);
+    }
+    self->direct++;
+    *ended = !trek_meeting_come(&self->met, call->number);
     return true;
 }
 
@@ -183,8 +234,9 @@ void trek_shared_show(trek_meeting_comm *met, const trek_comm_call *call, int tu
 {
     trek_comm_shared *self = (trek_comm_shared *)(void *)met;
     bool reduces = call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE;
-    bool may = self->windows && reduces && call->in == call->out && self->met.base.world > 1;
-    *trek_shared_offset(self, turn, self->met.base.rank) = may ? trek_shared_window_find(call->out) : 0;
+    bool reads = call->kind == TREK_COMM_REDUCE_SCATTER || call->kind == TREK_COMM_ALL_GATHER;
+    bool may = self->windows && (reads || (reduces && call->in == call->out)) && self->met.base.world > 1;
+    *trek_shared_offset(self, turn, self->met.base.rank) = may ? trek_shared_window_find(call->in) : 0;
 }
 
 bool trek_shared_exchange(trek_meeting_comm *met, const trek_comm_call *call, int turn)
@@ -198,9 +250,9 @@ bool trek_shared_exchange(trek_meeting_comm *met, const trek_comm_call *call, in
     case TREK_COMM_BROADCAST:
         return copied_broadcast(self, call);
     case TREK_COMM_ALL_GATHER:
-        return copied_all_gather(self, call);
+        return direct_all_gather(self, call, turn, &ended) ? !ended : copied_all_gather(self, call);
     case TREK_COMM_REDUCE_SCATTER:
-        return copied_reduce_scatter(self, call);
+        return direct_reduce_scatter(self, call, turn, &ended) ? !ended : copied_reduce_scatter(self, call);
     default:
         return true;
     }

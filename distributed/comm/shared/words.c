@@ -36,11 +36,11 @@ void trek_shared_words_end(trek_shared_words *w)
     *w = (trek_shared_words){ 0 };
 }
 
-trek_status trek_shared_words_make(trek_comm *comm, trek_shared_words *w)
+trek_status trek_shared_words_make(trek_comm *comm, int64_t n, trek_shared_words *w)
 {
     int world = comm->world, mapped[TREK_MAX_RANKS];
     words_ticket mine = { .pid = (int32_t)trek_process_id(), .fd = -1 }, all[TREK_MAX_RANKS];
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = HEAD + (size_t)world * sizeof *w->words;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = HEAD + (size_t)n * sizeof *w->words;
     *w = (trek_shared_words){ .bytes = (bytes + page - 1) / page * page };
     if (!comm->control || !trek_control_same_machine(comm->control))
         return TREK_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Convolution with one image in each lane of a vector, for small images with few channels, for which other methods
- * leave lanes unused. */
+ * leave lanes unused. Images that are too few for the lanes are divided into bands of output rows, one in each lane. */
 #include <stdatomic.h>
 
 #include "tensor/cpu/conv/conv.h"
@@ -22,7 +22,10 @@ typedef struct batch_list {
 } batch_list;
 
 typedef struct batch_job {
-    const trek_conv *c;
+    const trek_conv *c;      /* of a lane: `band`, or the images' own */
+    const trek_conv *whole;  /* of the images */
+    trek_conv band;
+    int64_t bands;           /* of each image */
     batch_frame frame;
     int64_t steps, blocks;   /* elements of a filter; blocks of filters of a group */
     int64_t *shift;          /* of each step, in vectors */
@@ -137,10 +140,59 @@ static trek_status make_lists(batch_job *job, int64_t most)
     return TREK_OK;
 }
 
-static trek_status job_init(batch_job *job, const trek_conv *c, int64_t block)
+static int64_t lanes_of(const trek_conv *c) { return TREK_VECTOR_BYTES / (int64_t)element_size(c); }
+static int64_t teams_of(const trek_conv *c) { return (c->images + lanes_of(c) - 1) / lanes_of(c); }
+
+/* Returns which share of the lanes' positions are positions of the output, if an image is divided into that many bands. */
+static double used_share(const trek_conv *c, int64_t bands)
+{
+    int64_t lanes = lanes_of(c), teams = (c->images * bands + lanes - 1) / lanes;
+    return (double)(c->images * c->out_h) / (double)(teams * lanes * ((c->out_h + bands - 1) / bands));
+}
+
+/* The same if rows are placed one after the other, as conv_direct.c does it; padding counts as much as the image. */
+static double used_by_lines(const trek_conv *c)
+{
+    int64_t lanes = lanes_of(c), line = (c->out_h - 1) * (c->width + 2 * c->pad_w) + c->out_w;
+    return (double)(c->out_h * c->out_w) / (double)((line + lanes - 1) / lanes * lanes);
+}
+
+/* Returns how many bands each image is divided into, so that its lanes are used: 1 for enough images, 0 if no number suits. */
+static int64_t bands_of(const trek_conv *c)
+{
+    int64_t lanes = lanes_of(c), most = c->out_h < lanes ? c->out_h : lanes, best = 1;
+    /* with a stride and few channels in a group, the other method makes columns at almost no cost */
+    bool thin = c->groups > 1 && c->group_channels < 4 && (c->stride_h > 1 || c->stride_w > 1);
+    if ((thin ? 4 : 1) * 4 * c->images >= 3 * teams_of(c) * lanes)
+        return 1;
+    for (int64_t bands = 2; bands <= most; bands++)
+        if (used_share(c, bands) > used_share(c, best))
+            best = bands;
+    bool lines = c->stride_h == 1 && c->stride_w == 1;
+    return used_share(c, best) >= 0.75 && (!lines || used_share(c, best) > used_by_lines(c)) ? best : 0;
+}
+
+/* Returns the geometry of one of that many bands of an image: rows of zeros around an image are rows of the band. The last bands
+ * may have fewer rows, or none. */
+static trek_conv band_of(const trek_conv *c, int64_t bands)
+{
+    trek_conv band = *c;
+    if (bands == 1)
+        return band;
+    band.out_h = (c->out_h + bands - 1) / bands;
+    band.height = (band.out_h - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1;
+    band.pad_h = 0;
+    band.images = c->images * bands;
+    return band;
+}
+
+static trek_status job_init(batch_job *job, const trek_conv *whole, int64_t block)
 {
     batch_frame *f = &job->frame;
-    job->c = c;
+    job->whole = whole;
+    job->bands = bands_of(whole);
+    job->band = band_of(whole, job->bands);
+    const trek_conv *c = job->c = &job->band;
     job->steps = c->group_channels * c->kernel_h * c->kernel_w;
     job->blocks = (c->group_filters + block - 1) / block;
     f->width = c->width, f->height = c->height;
@@ -156,17 +208,14 @@ static trek_status job_init(batch_job *job, const trek_conv *c, int64_t block)
     return job->shift ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-static int64_t lanes_of(const trek_conv *c) { return TREK_VECTOR_BYTES / (int64_t)element_size(c); }
-static int64_t teams_of(const trek_conv *c) { return (c->images + lanes_of(c) - 1) / lanes_of(c); }
-
-/* Checks for enough images for the lanes, and that a group of channels of a team fits into `bytes`. */
-static bool suits(const trek_conv *c, int64_t bytes)
+/* Checks that lanes are used, and that a group of channels of a team fits into `bytes`. */
+static bool suits(const trek_conv *whole, int64_t bytes)
 {
-    int64_t lined_up = c->group_channels * (c->height + 2 * c->pad_h) * (c->width + 2 * c->pad_w) * TREK_VECTOR_BYTES;
-    int64_t lanes = teams_of(c) * lanes_of(c);
-    /* with a stride and few channels in a group, the other method makes columns at almost no cost */
-    bool thin = c->groups > 1 && c->group_channels < 4 && (c->stride_h > 1 || c->stride_w > 1);
-    return c->group_channels > 0 && (thin ? 4 : 1) * 4 * c->images >= 3 * lanes && lined_up <= bytes;
+    int64_t bands = bands_of(whole);
+    if (bands == 0 || whole->group_channels == 0)
+        return false;
+    const trek_conv c = band_of(whole, bands);
+    return c.group_channels * (c.height + 2 * c.pad_h) * (c.width + 2 * c.pad_w) * TREK_VECTOR_BYTES <= bytes;
 }
 
 bool TREK_ISA_NAME(trek_conv_batch_suits)(const trek_conv *c) { return suits(c, 512 * 1024); }
@@ -177,10 +226,12 @@ static trek_status batch_status(const batch_job *job)
     return job->failed ? trek_fail(TREK_ERR_MEMORY, "conv2d: no memory for a team of images") : TREK_OK;
 }
 
-trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y)
+trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *whole, const void *x, const void *weight, const void *bias,
+                                           void *y)
 {
     batch_job job = { .x = x, .bias = bias, .y = y };
-    trek_status status = job_init(&job, c, 6);
+    trek_status status = job_init(&job, whole, 6);
+    const trek_conv *c = job.c;
     if (status == TREK_OK)
         status = make_lists(&job, TREK_VECTOR_BYTES == 64 ? 4 : 2);
     void *arranged = trek_block_alloc((size_t)(c->filters * job.steps) * element_size(c));
@@ -202,10 +253,11 @@ trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *c, const void *x, co
     return fine ? batch_status(&job) : TREK_ERR_MEMORY;
 }
 
-trek_status TREK_ISA_NAME(trek_conv_batch_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight)
+trek_status TREK_ISA_NAME(trek_conv_batch_weight_grad)(const trek_conv *whole, const void *dy, const void *x, void *dweight)
 {
     batch_job job = { .x = x, .dy = dy };
-    trek_status status = job_init(&job, c, TREK_VECTOR_BYTES == 64 ? 5 : 3);
+    trek_status status = job_init(&job, whole, TREK_VECTOR_BYTES == 64 ? 5 : 3);
+    const trek_conv *c = job.c;
     int64_t count = c->filters * job.steps, teams = teams_of(c);
     job.partials = teams == 1 ? dweight : trek_block_alloc((size_t)(teams * count) * element_size(c));
     bool fine = status == TREK_OK && job.partials;

@@ -12,27 +12,28 @@
 #define TEAM_TAPS 3
 #endif
 
+/* Returns how many lanes of the team have an image, or a band of one. */
 static int TREK_R(team_size)(const trek_conv *c, int64_t team)
 {
     return c->images - team * W < W ? (int)(c->images - team * W) : W;
 }
 
-/* Lines up the team's images: `count` elements of each, the first image at `from`, the next one `step` further. Rows
- * of `width` are placed `pitch` apart; after each `height` rows, `gap` elements are left out. */
-static void TREK_R(line_up)(const T *from, int64_t step, int images, int64_t count, const batch_frame *f, V *to)
+/* Lines up `count` elements for each of the first `used` lanes. Rows of `width` are placed `pitch` apart; after each `height`
+ * rows, `gap` elements are left out. */
+static void TREK_R(line_up)(const T *const *from, int used, int64_t count, const batch_frame *f, V *to)
 {
     int64_t x = 0, y = 0;
     for (int64_t e = 0; e < count; e += W) {
         int rows = count - e < W ? (int)(count - e) : W;
         trek_lanes read = TREK_R(lanes)(rows);
         V r[W];
-        if (images == W && rows == W) {
+        if (used == W && rows == W) {
 #pragma GCC unroll 16
             for (int i = 0; i < W; i++)
-                r[i] = TREK_R(load)(from + i * step + e);
+                r[i] = TREK_R(load)(from[i] + e);
         } else {
             for (int i = 0; i < W; i++)
-                r[i] = i < images ? TREK_R(load_part)(from + i * step + e, read) : (V){ 0 };
+                r[i] = i < used ? TREK_R(load_part)(from[i] + e, read) : (V){ 0 };
         }
         TREK_R(transpose)(r);
         for (int i = 0; i < rows; i++) {
@@ -49,19 +50,59 @@ static void TREK_R(line_up)(const T *from, int64_t step, int images, int64_t cou
     }
 }
 
-/* Copies back, without frames. */
-static void TREK_R(line_off)(const V *from, int64_t count, int images, T *to, int64_t step)
+/* Copies back, without frames: counts[i] elements of lane i, at most `count`. */
+static void TREK_R(line_off)(const V *from, int64_t count, int used, T *const *to, const int64_t *counts)
 {
     for (int64_t e = 0; e < count; e += W) {
-        int rows = count - e < W ? (int)(count - e) : W;
-        trek_lanes written = TREK_R(lanes)(rows);
         V r[W];
         for (int i = 0; i < W; i++)
-            r[i] = i < rows ? from[e + i] : (V){ 0 };
+            r[i] = e + i < count ? from[e + i] : (V){ 0 };
         TREK_R(transpose)(r);
-        for (int i = 0; i < images; i++)
-            TREK_R(store_part)(to + i * step + e, written, r[i]);
+        for (int i = 0; i < used; i++) {
+            int64_t left = counts[i] - e;
+            if (left > 0)
+                TREK_R(store_part)(to[i] + e, TREK_R(lanes)(left < W ? (int)left : W), r[i]);
+        }
     }
+}
+
+/* Lines up planes of `height` rows, of which each lane has `rows`: those from `step` times its band's number, plus `shift`, on.
+ * Rows outside of the plane are zeros. `bands` has room for the rows of all lanes. */
+static void TREK_R(line_up_bands)(const batch_job *job, int64_t team, const T *planes, int64_t image, int64_t channels,
+                                  int64_t height,
+                                  int64_t rows, int64_t step, int64_t shift, const batch_frame *f, T *bands, V *to)
+{
+    int used = TREK_R(team_size)(job->c, team);
+    for (int64_t channel = 0; channel < channels; channel++, planes += height * f->width, to += f->size) {
+        const T *from[W];
+        for (int i = 0; i < used; i++) {
+            int64_t lane = team * W + i, first = lane % job->bands * step + shift;
+            int64_t begin = first < 0 ? -first : 0, end = height - first < rows ? height - first : rows;
+            const T *plane = planes + lane / job->bands * image;
+            T *band = bands + i * rows * f->width;
+            from[i] = begin == 0 && end == rows ? plane + first * f->width : band;
+            if (from[i] != band)
+                continue;
+            begin = begin < rows ? begin : rows, end = end > begin ? end : begin;
+            memset(band, 0, (size_t)(begin * f->width) * sizeof(T));
+            if (end > begin)
+                memcpy(band + begin * f->width, plane + (first + begin) * f->width,
+                       (size_t)((end - begin) * f->width) * sizeof(T));
+            memset(band + end * f->width, 0, (size_t)((rows - end) * f->width) * sizeof(T));
+        }
+        TREK_R(line_up)(from, used, rows * f->width, f, to);
+    }
+}
+
+/* The same where lanes have whole images. */
+static void TREK_R(line_up_images)(const batch_job *job, int64_t team, const T *planes, int64_t image, int64_t count,
+                                   const batch_frame *f, V *to)
+{
+    int used = TREK_R(team_size)(job->c, team);
+    const T *from[W];
+    for (int i = 0; i < used; i++)
+        from[i] = planes + (team * W + i) * image;
+    TREK_R(line_up)(from, used, count, f, to);
 }
 
 /* Computes y[f][q] = bias[f] + sum over `count` steps of weight[step.weight * filters + f] x[step.x + q * stride]. */
@@ -142,15 +183,45 @@ static void TREK_R(team_block)(const batch_job *job, const V *x, const T *weight
 }
 
 /* Lines up one group of channels of a team, surrounded by zeros. */
-static void TREK_R(team_input)(const batch_job *job, int64_t team, int64_t group, V *to)
+static void TREK_R(team_input)(const batch_job *job, int64_t team, int64_t group, T *bands, V *to)
+{
+    const trek_conv *c = job->c, *whole = job->whole;
+    const batch_frame *f = &job->frame;
+    int64_t plane = whole->height * whole->width, image = whole->channels * plane;
+    const T *x = (const T *)job->x + group * c->group_channels * plane;
+    if (f->size != c->height * c->width)
+        memset(to, 0, (size_t)(c->group_channels * f->size) * sizeof(V));
+    if (job->bands == 1)
+        TREK_R(line_up_images)(job, team, x, image, c->group_channels * plane, f, to + f->first);
+    else
+        TREK_R(line_up_bands)(job, team, x, image, c->group_channels, whole->height, c->height, c->out_h * c->stride_h,
+                              -whole->pad_h, f, bands, to + f->first);
+}
+
+/* Copies `filters` lines of a team to where they belong, beginning with that filter. */
+static void TREK_R(team_output)(const batch_job *job, int64_t team, int64_t filter, int filters, const V *y)
+{
+    const trek_conv *c = job->c, *whole = job->whole;
+    int64_t y_line = c->out_h * c->out_w, plane = whole->out_h * whole->out_w, counts[W];
+    int64_t at_once = job->bands == 1 ? filters : 1; /* whole images: their filters are one after the other */
+    int used = TREK_R(team_size)(c, team);
+    for (int64_t o = 0; o < filters; o += at_once, y += at_once * y_line) {
+        T *to[W];
+        for (int i = 0; i < used; i++) {
+            int64_t lane = team * W + i, first = lane % job->bands * y_line;
+            to[i] = (T *)job->y + (lane / job->bands * whole->filters + filter + o) * plane + first;
+            counts[i] = plane - first < y_line ? plane - first : at_once * y_line;
+        }
+        TREK_R(line_off)(y, at_once * y_line, used, to, counts);
+    }
+}
+
+/* Returns how many vectors the bands of a team need before they are lined up. */
+static int64_t TREK_R(band_size)(const batch_job *job)
 {
     const trek_conv *c = job->c;
-    const batch_frame *f = &job->frame;
-    int64_t plane = c->height * c->width;
-    const T *x = (const T *)job->x + (team * W * c->channels + group * c->group_channels) * plane;
-    if (f->size != plane)
-        memset(to, 0, (size_t)(c->group_channels * f->size) * sizeof(V));
-    TREK_R(line_up)(x, c->channels * plane, TREK_R(team_size)(c, team), c->group_channels * plane, f, to + f->first);
+    int64_t x = c->height * c->width, y = c->out_h * c->out_w;
+    return job->bands == 1 ? 0 : x > y ? x : y;
 }
 
 /* A task is a team, a group of channels and a block of filters. The input is lined up again when the team or the
@@ -160,7 +231,8 @@ static void TREK_R(forward_tasks)(void *arg, int64_t begin, int64_t end)
     batch_job *job = arg;
     const trek_conv *c = job->c;
     int64_t y_line = c->out_h * c->out_w, x_size = c->group_channels * job->frame.size, at = -1;
-    V *x = trek_block_alloc((size_t)(x_size + TEAM_FILTERS * y_line) * sizeof(V)), *y = x + x_size;
+    int64_t y_size = TEAM_FILTERS * y_line;
+    V *x = trek_block_alloc((size_t)(x_size + y_size + TREK_R(band_size)(job)) * sizeof(V)), *y = x + x_size;
     if (!x) {
         job->failed = true;
         return;
@@ -169,15 +241,14 @@ static void TREK_R(forward_tasks)(void *arg, int64_t begin, int64_t end)
         int64_t block = task % job->blocks, group = task / job->blocks % c->groups, team = task / job->blocks / c->groups;
         if (task / job->blocks != at) {
             at = task / job->blocks;
-            TREK_R(team_input)(job, team, group, x);
+            TREK_R(team_input)(job, team, group, (T *)(void *)(y + y_size), x);
         }
         int64_t first = batch_block_start(c->group_filters, TEAM_FILTERS, block);
         int filters = (int)(batch_block_start(c->group_filters, TEAM_FILTERS, block + 1) - first);
         int64_t filter = group * c->group_filters + first;
         TREK_R(team_block)(job, x, (const T *)job->weight + filter * job->steps, job->bias ? (const T *)job->bias + filter : NULL,
                            filters, y);
-        TREK_R(line_off)(y, filters * y_line, TREK_R(team_size)(c, team),
-                         (T *)job->y + (team * W * c->filters + filter) * y_line, c->filters * y_line);
+        TREK_R(team_output)(job, team, filter, filters, y);
     }
     trek_block_free(x);
 }
@@ -278,14 +349,27 @@ static void TREK_R(sum_lanes)(T *to, V *from, int count)
         to[i] = TREK_R(sum)(from[i]);
 }
 
+/* Lines up the gradients of `filters` filters, beginning with that one, without frames. */
+static void TREK_R(team_grad)(const batch_job *job, int64_t team, int64_t filter, int filters, T *bands, V *to)
+{
+    const trek_conv *c = job->c, *whole = job->whole;
+    batch_frame flat = { .width = c->out_w, .height = c->out_h, .pitch = c->out_w, .size = c->out_h * c->out_w };
+    int64_t plane = whole->out_h * whole->out_w, image = whole->filters * plane;
+    const T *dy = (const T *)job->dy + filter * plane;
+    if (job->bands == 1)
+        TREK_R(line_up_images)(job, team, dy, image, filters * plane, &flat, to);
+    else
+        TREK_R(line_up_bands)(job, team, dy, image, filters, whole->out_h, c->out_h, c->out_h, 0, &flat, bands, to);
+}
+
 /* Tasks as in the forward pass; each team has its own partial sum. */
 static void TREK_R(weight_grad_tasks)(void *arg, int64_t begin, int64_t end)
 {
     batch_job *job = arg;
     const trek_conv *c = job->c;
     int64_t y_line = c->out_h * c->out_w, x_size = c->group_channels * job->frame.size, at = -1;
-    batch_frame flat = { .width = y_line, .pitch = y_line, .height = 1 };
-    V *x = trek_block_alloc((size_t)(x_size + TEAM_TAPS * y_line) * sizeof(V)), *dy = x + x_size;
+    int64_t dy_size = TEAM_TAPS * y_line;
+    V *x = trek_block_alloc((size_t)(x_size + dy_size + TREK_R(band_size)(job)) * sizeof(V)), *dy = x + x_size;
     if (!x) {
         job->failed = true;
         return;
@@ -294,13 +378,12 @@ static void TREK_R(weight_grad_tasks)(void *arg, int64_t begin, int64_t end)
         int64_t block = task % job->blocks, group = task / job->blocks % c->groups, team = task / job->blocks / c->groups;
         if (task / job->blocks != at) {
             at = task / job->blocks;
-            TREK_R(team_input)(job, team, group, x);
+            TREK_R(team_input)(job, team, group, (T *)(void *)(dy + dy_size), x);
         }
         int64_t first = batch_block_start(c->group_filters, TEAM_TAPS, block);
         int filters = (int)(batch_block_start(c->group_filters, TEAM_TAPS, block + 1) - first);
         int64_t filter = group * c->group_filters + first;
-        TREK_R(line_up)((const T *)job->dy + (team * W * c->filters + filter) * y_line, c->filters * y_line,
-                        TREK_R(team_size)(c, team), filters * y_line, &flat, dy);
+        TREK_R(team_grad)(job, team, filter, filters, (T *)(void *)(dy + dy_size), dy);
         T *partial = (T *)job->partials + (team * c->filters + filter) * job->steps;
         for (int64_t s = 0, left; (left = job->steps - s) > 0;) {
             int taps = (int)batch_block(left, TEAM_TAPS);

@@ -4,6 +4,7 @@
 
 #define OPERANDS (TREK_MAP_INPUTS + 1) /* the output first */
 #define BLOCK 512                      /* elements that go through a buffer at once */
+#define BLOCK_OF_SEVERAL 128           /* the same if several inputs have gaps between their elements */
 #define SHORT_ROW 32                   /* shorter innermost dimensions are gathered into blocks */
 #define REPEATED 4096                  /* number of results from which on repeated values are computed once */
 
@@ -237,7 +238,7 @@ static void transfer(const walk *w, int operand, const int64_t *at, char *buffer
 {
     int64_t place[TREK_MAX_DIMS], inner = w->sizes[w->ndim - 1], stride = w->strides[operand][w->ndim - 1];
     int bytes = trek_lane_row_bytes(w->lanes[operand]);
-    memcpy(place, at, sizeof place);
+    memcpy(place, at, (size_t)w->ndim * sizeof *place);
     while (n > 0) {
         int64_t run = inner - place[w->ndim - 1];
         run = run < n ? run : n;
@@ -312,6 +313,19 @@ static void move_part(const walk *w, int64_t begin, int64_t end)
     }
 }
 
+/* Returns how many elements of a row go through the buffers at once. Where several inputs have gaps, blocks are short: the CPU
+ * then fetches from all of them at the same time. With long blocks it fetches from one after the other, which took twice as long.
+ */
+static int64_t row_block(const walk *w)
+{
+    int apart = 0;
+    for (int k = 1; k < w->operands; k++) {
+        int64_t stride = w->strides[k][w->ndim - 1];
+        apart += stride != 0 && stride != trek_lane_bytes(w->lanes[k]);
+    }
+    return apart > 1 ? BLOCK_OF_SEVERAL : BLOCK;
+}
+
 static void walk_part(void *arg, int64_t begin, int64_t end)
 {
     const walk *w = arg;
@@ -327,7 +341,7 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
     _Alignas(64) char buffers[OPERANDS][BLOCK * 8];
     const char *filled[OPERANDS] = { NULL }; /* the element with which a whole buffer is filled */
     int64_t at[TREK_MAX_DIMS] = { 0 }, inner = w->sizes[w->ndim - 1];
-    int64_t block = w->by_rows ? BLOCK : BLOCK / inner * inner;
+    int64_t block = w->by_rows ? row_block(w) : BLOCK / inner * inner;
     bool buffered = false;
     for (int k = 0; k < w->operands; k++)
         buffered = buffered || !w->direct[k];

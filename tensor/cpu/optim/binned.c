@@ -267,6 +267,122 @@ static void raise_bins(const trek_binned *sum, const int32_t *bins)
     trek_parallel(trek_binned_blocks(sum->count), GRAIN, raise_part, &w);
 }
 
+/* --- one integer for each element --- */
+
+typedef struct short_work {
+    const trek_binned *sum;
+    const trek_binned_bounds *bounds;
+    int64_t first, *integers;
+    int32_t *tops, *lows;
+} short_work;
+
+/* Returns how many bits x has besides its sign, given x or its complement. */
+static int bits_in(uint64_t x) { return x ? 64 - __builtin_clzll(x) : 0; }
+
+/* A sum is high * 2^36 + the last 36 bits of the lower digit. When the bin rises, the higher digit alone may remain. A block with
+ * NaN fits nowhere. */
+static void bound_block(const trek_binned *x, int64_t block, int32_t *top, int32_t *low)
+{
+    const int64_t *restrict d0 = x->digits[0] + block * BLOCK, *restrict d1 = x->digits[1] + block * BLOCK;
+    int64_t n = end_of(x, block) - block * BLOCK, last = TREK_BINNED_WIDTH * (x->bins[block] - 1);
+    uint64_t size = 0, highs = 0, lasts = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t high = d0[i] + (d1[i] >> TREK_BINNED_WIDTH);
+        size |= (uint64_t)(high ^ (high >> 63)) | (uint64_t)(d0[i] ^ (d0[i] >> 63));
+        highs |= (uint64_t)high;
+        lasts |= (uint64_t)d1[i];
+    }
+    lasts &= ((uint64_t)1 << TREK_BINNED_WIDTH) - 1;
+    *top = size >= (uint64_t)LEAST_NAN ? INT32_MAX / 2 : (int32_t)(last + TREK_BINNED_WIDTH + bits_in(size));
+    *low = -(int32_t)(last + (lasts ? __builtin_ctzll(lasts) : highs ? TREK_BINNED_WIDTH + __builtin_ctzll(highs)
+                                                                     : TREK_BINNED_WIDTH));
+}
+
+static void bounds_part(void *arg, int64_t begin, int64_t end)
+{
+    const short_work *w = arg;
+    for (int64_t block = begin; block < end; block++)
+        if (w->sum->bins[block] == TREK_BINNED_EMPTY)
+            w->tops[block] = w->lows[block] = INT32_MIN;
+        else
+            bound_block(w->sum, block, &w->tops[block], &w->lows[block]);
+}
+
+static void bounds_of(const trek_binned *sum, int32_t *tops, int32_t *lows)
+{
+    short_work w = { .sum = sum, .tops = tops, .lows = lows };
+    trek_parallel(trek_binned_blocks(sum->count), GRAIN, bounds_part, &w);
+}
+
+static void shorten_block(const short_work *w, int64_t block, int64_t *restrict to)
+{
+    const int64_t *restrict d0 = w->sum->digits[0] + block * BLOCK, *restrict d1 = w->sum->digits[1] + block * BLOCK;
+    int64_t n = end_of(w->sum, block) - block * BLOCK;
+    if (w->bounds->bins[block] == TREK_BINNED_EMPTY) {
+        memset(to, 0, (size_t)n * sizeof *to);
+        return;
+    }
+    if (!trek_binned_fits(w->bounds, block)) {
+        memcpy(to, d0, (size_t)n * sizeof *to);
+        return;
+    }
+    int by = trek_binned_low(w->bounds, block) - TREK_BINNED_WIDTH * (w->bounds->bins[block] - 1);
+    if (by <= TREK_BINNED_WIDTH)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = d0[i] * ((int64_t)1 << (TREK_BINNED_WIDTH - by)) + (d1[i] >> by);
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = (d0[i] + (d1[i] >> TREK_BINNED_WIDTH)) >> (by - TREK_BINNED_WIDTH);
+}
+
+static void expand_block(const short_work *w, int64_t block, const int64_t *restrict from)
+{
+    int64_t *restrict d0 = w->sum->digits[0] + block * BLOCK, *restrict d1 = w->sum->digits[1] + block * BLOCK;
+    int64_t n = end_of(w->sum, block) - block * BLOCK;
+    if (w->bounds->bins[block] == TREK_BINNED_EMPTY)
+        return;
+    if (!trek_binned_fits(w->bounds, block)) {
+        memcpy(d0, from, (size_t)n * sizeof *from);
+        return;
+    }
+    int by = trek_binned_low(w->bounds, block) - TREK_BINNED_WIDTH * (w->bounds->bins[block] - 1);
+    int left = by < TREK_BINNED_WIDTH ? TREK_BINNED_WIDTH - by : 0;
+    int64_t unit = (int64_t)1 << (by < TREK_BINNED_WIDTH ? by : 0);
+    int64_t more = (int64_t)1 << (by > TREK_BINNED_WIDTH ? by - TREK_BINNED_WIDTH : 0);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t high = from[i] >> left;
+        d1[i] = (from[i] - high * ((int64_t)1 << left)) * unit;
+        d0[i] = high * more;
+    }
+}
+
+static void shorten_part(void *arg, int64_t begin, int64_t end)
+{
+    const short_work *w = arg;
+    for (int64_t block = begin; block < end; block++)
+        shorten_block(w, w->first + block, w->integers + block * BLOCK);
+}
+
+static void expand_part(void *arg, int64_t begin, int64_t end)
+{
+    const short_work *w = arg;
+    for (int64_t block = begin; block < end; block++)
+        expand_block(w, w->first + block, w->integers + block * BLOCK);
+}
+
+static void shorten(const trek_binned *sum, const trek_binned_bounds *bounds, int64_t first, int64_t blocks, int64_t *integers)
+{
+    short_work w = { .sum = sum, .bounds = bounds, .first = first, .integers = integers };
+    trek_parallel(blocks, GRAIN, shorten_part, &w);
+}
+
+static void expand(const trek_binned *sum, const trek_binned_bounds *bounds, int64_t first, int64_t blocks,
+                   const int64_t *integers)
+{
+    short_work w = { .sum = sum, .bounds = bounds, .first = first, .integers = (int64_t *)integers };
+    trek_parallel(blocks, GRAIN, expand_part, &w);
+}
+
 /* --- the result --- */
 
 /* Takes what is beyond one digit out of it. Without this, the sum of three digits would be rounded before large ones cancel. */
@@ -330,4 +446,7 @@ void TREK_ISA_NAME(trek_cpu_register_binned)(trek_backend *b)
     b->binned_merge = merge;
     b->binned_raise = raise_bins;
     b->binned_read = read_sums;
+    b->binned_bounds = bounds_of;
+    b->binned_shorten = shorten;
+    b->binned_expand = expand;
 }

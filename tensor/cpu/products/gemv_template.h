@@ -317,11 +317,12 @@ static void TREK_R(few_range)(void *arg, int64_t begin, int64_t end)
                          g->pre ? (T *)g->pre + i * g->c_row + begin : NULL);
 }
 
-/* For matrices that are too large for the caches and whose elements are each used only a few times. */
+/* For matrices whose elements are each used only a few times, so that packing would take as long as the products. The sums over
+ * lanes at the end of each dot product must cost less, too. */
 static bool TREK_R(few_suits)(const trek_gemm *g)
 {
-    return g->m <= 2 * FEW_ROWS && g->a_col == 1 && g->b_row == 1 && g->c_col == 1 &&
-           g->k >= 128 && g->n * g->k >= 65536;
+    return g->m <= (g->k < 128 ? FEW_ROWS : 2 * FEW_ROWS) && g->a_col == 1 && g->b_row == 1 && g->c_col == 1 && g->k >= 64 &&
+           g->n * g->k >= 4096;
 }
 
 static trek_status TREK_R(few)(const trek_gemm *g)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "tensor/cpu/products/blas.h"
+#include "tensor/cpu/products/factors.h"
 #include "tensor/late.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
@@ -41,6 +42,7 @@ typedef struct routines {
 static struct {
     routines of[2]; /* f32, f64 */
     bool usable;
+    bool reference; /* it multiplies slowly: what can be made of products is computed by factors.c */
     char why[300];
 } lapack;
 
@@ -81,7 +83,7 @@ static bool computes(void)
 static void open_one(const char *name)
 {
     char why[200] = "";
-    bool known;
+    bool known = false;
     void *library = trek_blas_open_library(name, why, sizeof why);
     const char *problem = library ? trek_blas_quiet(library, "", &known) : why;
     if (!problem && !find_all(library))
@@ -89,6 +91,7 @@ static void open_one(const char *name)
     if (!problem && !computes())
         problem = "a small system is solved wrongly";
     lapack.usable = !problem;
+    lapack.reference = !known;
     if (problem && !lapack.why[0])
         snprintf(lapack.why, sizeof lapack.why, "%.90s: %.200s", name, problem);
     if (!problem)
@@ -122,6 +125,8 @@ bool trek_lapack_there(const char *what)
 
 int trek_lapack_solve(trek_dtype dtype, int n, int k, void *a, int *pivots, void *b)
 {
+    if (lapack.reference)
+        return trek_factors_solve(dtype, n, k, a, pivots, b);
     int info = 0;
     of(dtype)->gesv(&n, &k, a, &n, pivots, b, &n, &info);
     return info;
@@ -129,6 +134,8 @@ int trek_lapack_solve(trek_dtype dtype, int n, int k, void *a, int *pivots, void
 
 int trek_lapack_lu(trek_dtype dtype, int m, int n, void *a, int *pivots)
 {
+    if (lapack.reference)
+        return trek_factors_lu(dtype, m, n, a, m, pivots);
     int info = 0;
     of(dtype)->getrf(&m, &n, a, &m, pivots, &info);
     return info;
@@ -136,17 +143,22 @@ int trek_lapack_lu(trek_dtype dtype, int m, int n, void *a, int *pivots)
 
 int trek_lapack_cholesky(trek_dtype dtype, int n, void *a)
 {
+    if (lapack.reference)
+        return trek_factors_cholesky(dtype, n, a, n);
     int info = 0;
     of(dtype)->potrf("L", &n, a, &n, &info, 1);
     return info;
 }
 
-void trek_lapack_triangular(trek_dtype dtype, bool upper, bool unit, int n, int k, const void *a, void *b)
+int trek_lapack_triangular(trek_dtype dtype, bool upper, bool unit, int n, int k, const void *a, void *b)
 {
+    if (lapack.reference)
+        return trek_factors_triangular(dtype, upper, unit, n, k, a, n, b, n);
     const double one = 1;
     const float one32 = 1;
     of(dtype)->trsm("L", upper ? "U" : "L", "N", unit ? "U" : "N", &n, &k, dtype == TREK_F64 ? (const void *)&one : &one32, a, &n,
                     b, &n, 1, 1, 1, 1);
+    return 0;
 }
 
 /* Returns the size that a routine asked for. */

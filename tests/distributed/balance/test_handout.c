@@ -33,6 +33,13 @@ static void by_hand(void **state)
     }
     for (size_t k = 0; k < sizeof takes / sizeof *takes; k++)
         assert_int_equal(trek_handout_next(takes[k].left, takes[k].part, takes[k].fastest, takes[k].least), takes[k].n);
+    static const struct { double ready, each, end, n; } before[] = {
+        { 0, 1, 5, 4 }, { 0, 1, 5.5, 5 }, { 0.5, 1, 5, 4 }, { 4, 1, 5, 0 }, { 5, 1, 5, 0 }, { 6, 1, 5, 0 }, { -3, 2, 4, 3 },
+        { 0, 7, 5, 0 }, { 0, 1, INFINITY, INFINITY },
+    };
+    for (size_t k = 0; k < sizeof before / sizeof *before; k++)
+        if (trek_handout_before(before[k].ready, before[k].each, before[k].end) != before[k].n)
+            fail_msg("%d: %g", (int)k, trek_handout_before(before[k].ready, before[k].each, before[k].end));
 }
 
 /* A step of `total` items, each of which takes rank r the time ms[r]; weights are what is believed of the speeds. */
@@ -145,6 +152,10 @@ static void bad_calls(void **state)
     refused(-1, 0.5, 1, 1, "-1, 0.5, 1 and 1");
     refused(1, 0.5, 0.4, 1, "1, 0.5, 0.4 and 1");
     refused(1, 0.5, 1, 0, "1, 0.5, 1 and 0");
+    for (int k = 0; k < 3; k++) {
+        assert_true(trek_handout_before(0, (double[]){ 0, -1, NAN }[k], 9) == 0);
+        expect_error(TREK_ERR_ARGUMENT, "handout_before: each");
+    }
     for (int k = 0; k < 3; k++)
         assert_true(counts[k] == -7); /* nothing is written */
 }

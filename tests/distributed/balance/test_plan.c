@@ -354,22 +354,37 @@ static void factors_follow_the_text(void **state)
     static const struct { int64_t batch; double factor; } cases[] = { { 0, 2 }, { 9, 2 }, { 10, 3 }, { 19, 3 }, { 20, 1 },
                                                                       { 29, 1 }, { 1000, 5 } };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-        assert_true(trek_slowdown_factor(&s[0], cases[k].batch) == cases[k].factor);
-    assert_true(!s[0].sleep && trek_slowdown_factor(&s[1], 3) == 1);
-    assert_true(s[2].sleep && trek_slowdown_factor(&s[2], 3) == 3.5);
-    assert_true(trek_slowdown_factor(&s[3], 3) == 1);
-    assert_true(trek_slowdown_factor(NULL, 3) == 1);
+        assert_true(trek_slowdown_factor(&s[0], cases[k].batch, 7) == cases[k].factor);
+    assert_true(!s[0].sleep && trek_slowdown_factor(&s[1], 3, 7) == 1);
+    assert_true(s[2].sleep && trek_slowdown_factor(&s[2], 3, 7) == 3.5);
+    assert_true(trek_slowdown_factor(&s[3], 3, 7) == 1);
+    assert_true(trek_slowdown_factor(NULL, 3, 7) == 1);
     assert_int_equal(trek_slowdown_read("7,3,4", s, 1), TREK_OK); /* a process with fewer ranks */
-    assert_true(trek_slowdown_factor(&s[0], 0) == 7 && trek_slowdown_factor(&s[1], 3) == 1);
+    assert_true(trek_slowdown_factor(&s[0], 0, 7) == 7 && trek_slowdown_factor(&s[1], 3, 7) == 1);
     assert_int_equal(trek_slowdown_read("4", s, 3), TREK_OK); /* and one with more */
-    assert_true(trek_slowdown_factor(&s[0], 0) == 4);
+    assert_true(trek_slowdown_factor(&s[0], 0, 7) == 4);
+    assert_int_equal(trek_slowdown_read("1~5,1/3:2~5s,7~5", s, 3), TREK_OK); /* another one in each second */
+    assert_true(!s[0].sleep && s[1].sleep);
+    double sum = 0, last = 0;
+    for (int64_t second = 0; second < 1000; second++) {
+        double factor = trek_slowdown_factor(&s[0], 0, second * 1000000000);
+        assert_true(factor >= 1 && factor < 5 && factor != last);
+        assert_true(trek_slowdown_factor(&s[0], 9, second * 1000000000 + 999999999) == factor);
+        assert_true(trek_slowdown_factor(&s[1], 0, second * 1000000000) != factor);
+        assert_true(trek_slowdown_factor(&s[1], 3, second * 1000000000) >= 2);
+        assert_true(trek_slowdown_factor(&s[2], 3, second * 1000000000) == 7);
+        sum += factor;
+        last = factor;
+    }
+    assert_true(fabs(sum / 1000 - 3) < 0.2);
 }
 
 static void wrong_texts_are_refused(void **state)
 {
     static const char *const texts[] = { "", "x", "1,", ",1", "-1", "nan", "inf", "1e7", "1,2q", "1ss", "1s/3:2", "1/3", "1/3:",
                                          "1/:2",
-                                         "1/0:2", "1/5:2/5:3", "1/5:2/4:3", "1 ,2", "1/1:1/2:1/3:1/4:1/5:1/6:1/7:1/8:1",
+                                         "1/0:2", "1~", "1~x", "1~2/3:4", "1~2~3", "1~-1", "1/5:2/5:3", "1/5:2/4:3", "1 ,2",
+                                         "1/1:1/2:1/3:1/4:1/5:1/6:1/7:1/8:1",
                                          "1,1,x" };
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
         trek_slowdown s[2] = { 0 };

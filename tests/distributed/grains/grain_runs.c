@@ -14,6 +14,7 @@
 #include "data/loader_position.h"
 #include "distributed/digests.h"
 #include "distributed/grains/counter.h"
+#include "distributed/grains/grains.h"
 #include "distributed/policy/grain_pass.h"
 #include "distributed/stepper.h"
 #include "graph/flow.h"
@@ -330,8 +331,12 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
     if (run->autocast == TREK_F32 && !run->scaled)
         opts.amp = (trek_amp_opts){ 0 };
     if (trek_graph_set_loader(graph, loader, reads_tokens(run->model) ? "tokens" : "x") == TREK_OK &&
-        trek_graph_set_loss(graph, loss, (void *)(uintptr_t)run) == TREK_OK && trek_trainer_setup(graph, &opts) == TREK_OK)
+        trek_graph_set_loss(graph, loss, (void *)(uintptr_t)run) == TREK_OK && trek_trainer_setup(graph, &opts) == TREK_OK) {
+        trek_step *s = trek_graph_ranks(graph);
+        if (s && s->grains && run->piece)
+            s->grains->piece = run->piece * TREK_BINNED_BLOCK;
         return graph;
+    }
     trek_graph_free(&graph);
     return NULL;
 }
@@ -455,5 +460,6 @@ grain_run grain_draw(uint64_t *state, int ranks)
     run.scaled = grain_drawn(state, 4) == 0;
     run.overflow = run.scaled ? 1 + (int)grain_drawn(state, (uint64_t)run.steps) : 0;
     run.slow = grain_drawn(state, 2);
+    run.piece = grain_drawn(state, 2) ? 0 : 1 + (int)grain_drawn(state, 9);
     return run;
 }

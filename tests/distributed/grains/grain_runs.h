@@ -27,6 +27,7 @@ typedef struct grain_run {
     bool slow;               /* grains take random times */
     bool one_device;         /* all ranks are on the same GPU; otherwise each has its own, as far as there are any */
     struct trek_comm *comm;
+    int piece;               /* blocks of the pieces in which sums are added; 0: the usual number */
     bool unrecorded;         /* what was recorded is not part of the digest */
     int min_processes;       /* with it: the job goes on while so many are left; 0: it does not outlive any */
 } grain_run;

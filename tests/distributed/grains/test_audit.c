@@ -160,6 +160,27 @@ static void test_refused(void **state)
     }
 }
 
+/* All grains of all models twice, on four ranks: no audit finds anything. TREK_TEST_AUDITED says how many grains. */
+static void test_no_false_alarm(void **state)
+{
+    const char *wanted = getenv("TREK_TEST_AUDITED");
+    int64_t n = wanted ? atoll(wanted) : test_short() ? 600 : 3000, audited = 0;
+    for (int model = 0; audited < n; model = (model + 1) % MODELS) {
+        trek_audit_report report;
+        int64_t grains = n / MODELS < 20000 ? n / MODELS + 1 : 20000;
+        made m = { .model = model, .ranks = 4, .steps = (int)(grains * 4 / 53 + 1), .batch = 16, .grain = 1, .audit = 1,
+                   .wrong = -1,
+                   .separate = model % 2 };
+        train(&m, &report);
+        assert_true(report.grains >= grains - 53);
+        if (report.differences > 0)
+            fail_msg("model %d: step %d, grain %d: %d differences of %d grains", model, (int)report.step, (int)report.grain,
+                     (int)report.differences, (int)report.grains);
+        audited += report.grains;
+    }
+    printf("%d grains were audited\n", (int)audited);
+}
+
 /* --- processes --------------------------------------------------------------------------------------------- */
 
 static int play(const part *of)
@@ -175,6 +196,109 @@ static int play(const part *of)
            report.differences > 0 ? report.wrong : -1);
     trek_comm_free(&m.comm);
     return 0;
+}
+
+/* --- one bit in every step --- */
+
+/* The grain of a step in which whoever computes it first flips a bit. */
+static int64_t planted(int64_t step, int64_t grains)
+{
+    return (int64_t)((uint64_t)step * UINT64_C(0x9e3779b97f4a7c15) >> 33) % grains;
+}
+
+static struct {
+    _Atomic bool trains;     /* nothing is flipped while grains are computed again */
+    int64_t grains;          /* of the batch */
+    _Atomic int64_t step;    /* the last one in which this process has flipped a bit */
+} bits;
+
+static void flip_one(int rank, int64_t step, int64_t number, const trek_arena *arena)
+{
+    (void)rank;
+    if (!atomic_load(&bits.trains) || number != planted(step, bits.grains))
+        return;
+    grain_flip(arena->device, arena->parts[0].grads->data + 1, 4);
+    atomic_store(&bits.step, step);
+}
+
+/* Makes a step. Counts what should be found, and complains if it is not. */
+static void step_with_a_bit(trek_graph *graph, trek_batch *batch, int rank, int64_t *expected)
+{
+    trek_audit_report before, after;
+    int64_t step = trek_graph_steps(graph) + 1;
+    trek_trainer_audit(graph, &before);
+    bits.grains = (batch->global + 1) / 2;
+    atomic_store(&bits.trains, true);
+    trek_graph_train_batch(graph, batch);
+    atomic_store(&bits.trains, false);
+    bool audited = trek_grains_is_audited(trek_graph_ranks(graph), 0, planted(step, bits.grains));
+    *expected += audited;
+    if (trek_graph_step(graph) != TREK_OK || trek_trainer_audit(graph, &after) != TREK_OK)
+        printf("%s\n", trek_error());
+    else if (after.differences != before.differences + audited)
+        printf("step %d: %d differences instead of %d\n", (int)step, (int)(after.differences - before.differences), audited);
+    else if (audited && (after.step != step || after.grain != planted(step, bits.grains)))
+        printf("step %d: step %d, grain %d was found\n", (int)step, (int)after.step, (int)after.grain);
+    else if (audited && (after.wrong == rank) != (atomic_load(&bits.step) == step))
+        printf("step %d: rank %d is said to be wrong\n", (int)step, after.wrong);
+}
+
+static int play_bits(const part *of)
+{
+    int64_t steps = atoll(of->detail), expected = 0;
+    trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL);
+    now = (made){ .model = MLP };
+    trek_seed(3);
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .rank = of->process, .world_size = of->processes, .address = of->address,
+                                                        .port = of->port, .token = "sesame", .deadline_s = 60 });
+    trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 16, .shuffle = true, .seed = 4 });
+    trek_device room[GRAIN_RANKS];
+    const trek_device *devices = grain_devices(comm, 1, false, room);
+    trek_graph *graph = grain_build(room[0], &now.model);
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, loss, NULL);
+    if (trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = grain_build, .arg = &now.model, .ranks = 1,
+                                                        .devices = devices, .grain = 2, .audit = 0.1, .comm = comm,
+                                                        .balance = TREK_OFF, .optimizer = trek_adam(NULL) }) != TREK_OK)
+        return printf("%s\n", trek_error()), 1;
+    trek_graph_ranks(graph)->grains->fault = flip_one;
+    for (int epoch = 0; trek_graph_steps(graph) < steps; epoch++) {
+        trek_graph_start(graph, epoch);
+        for (trek_batch *batch; (batch = trek_graph_next(graph));)
+            if (trek_graph_steps(graph) < steps)
+                step_with_a_bit(graph, batch, of->process, &expected);
+    }
+    printf("%d of them in grains that were audited\n", (int)expected);
+    trek_graph_set_loader(graph, NULL, NULL);
+    trek_loader_free(&loader);
+    trek_graph_free(&graph);
+    trek_comm_free(&comm);
+    return 0;
+}
+
+/* In each step of four processes one bit of one grain is wrong. The audit finds it if it has chosen that grain, names the rank,
+ * and finds nothing else. It has chosen a tenth of them, so a bit is found in every tenth step. TREK_TEST_DRAWS says how many
+ * steps. */
+static void test_bits(void **state)
+{
+    static world w;
+    const char *draws = getenv("TREK_TEST_DRAWS");
+    int steps = draws ? atoi(draws) : test_short() ? 60 : 200, found = 0;
+    char detail[32];
+    snprintf(detail, sizeof detail, "%d", steps);
+    processes_start_all(&w, 4, "bits", detail, -1, NULL);
+    processes_finish(&w, -1);
+    for (int p = 0; p < 4; p++) {
+        int own = -1;
+        sscanf(w.text[p], "%d of them", &own);
+        found = p == 0 ? own : found;
+        if (w.code[p] != 0 || own != found) {
+            processes_print(&w);
+            fail_msg("process %d found something else", p);
+        }
+    }
+    if (!(fabs(found - 0.1 * steps) < 5 * sqrt(0.09 * steps)))
+        fail_msg("%d of %d bits were found", found, steps);
 }
 
 /* Ranks 0, 1 and 2, 3 to 5 of three processes. */
@@ -202,10 +326,10 @@ int main(void)
 {
     part of;
     if (processes_part(&of))
-        return play(&of);
+        return strcmp(of.role, "bits") == 0 ? play_bits(&of) : play(&of);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right), cmocka_unit_test(test_wrong), cmocka_unit_test(test_share), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_no_false_alarm), cmocka_unit_test(test_processes), cmocka_unit_test(test_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

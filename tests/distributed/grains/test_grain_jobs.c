@@ -30,15 +30,15 @@ typedef struct job {
     int apart;               /* 1: as on machines of their own, which see no shared memory of each other */
 } job;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
-enum { FIELDS = 21 };
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+enum { FIELDS = 22 };
 
 static void write_job(const job *j, char *text, size_t size)
 {
     const grain_run *r = &j->run;
     snprintf(text, size, FORMAT, j->processes, j->engine, j->uneven, j->shares, r->model, r->grain, r->ranks, r->separate,
              (int)r->autocast, r->scaled, r->clipped, r->overflow, r->accumulate, r->optimizer, r->batch, r->steps, r->sharded,
-             r->again, r->holds, r->slow, j->apart);
+             r->again, r->holds, r->slow, j->apart, r->piece);
 }
 
 static bool read_job(const char *text, job *j)
@@ -47,7 +47,7 @@ static bool read_job(const char *text, job *j)
     int separate, autocast, scaled, clipped, sharded, slow;
     bool good = sscanf(text, FORMAT, &j->processes, &j->engine, &j->uneven, &j->shares, &r->model, &r->grain, &r->ranks,
                        &separate, &autocast, &scaled, &clipped, &r->overflow, &r->accumulate, &r->optimizer, &r->batch,
-                       &r->steps, &sharded, &r->again, &r->holds, &slow, &j->apart) == FIELDS;
+                       &r->steps, &sharded, &r->again, &r->holds, &slow, &j->apart, &r->piece) == FIELDS;
     r->separate = separate;
     r->autocast = (trek_dtype)autocast;
     r->scaled = scaled;
@@ -179,7 +179,8 @@ static void each_model_has_the_bits_of_one_process(void **state)
             expect_same(&(job){ .processes = processes, .uneven = processes == 2, .shares = model == 1,
                                 .run = { .model = model, .ranks = 1 + (model + processes) % 2, .grain = 3, .batch = 20,
                                          .steps = 5, .separate = model % 2, .optimizer = (model + processes) % 4,
-                                         .clipped = processes == 3, .autocast = processes == 4 ? TREK_BF16 : TREK_F32 } },
+                                         .clipped = processes == 3, .autocast = processes == 4 ? TREK_BF16 : TREK_F32,
+                                         .piece = model } },
                         1 + processes % 2);
 }
 
@@ -279,7 +280,7 @@ static void gloo_sums_alike(void **state)
     for (int model = 0; model < MODELS; model += 2)
         expect_same(&(job){ .processes = 2 + model / 2, .engine = GLOO, .uneven = model == 2,
                             .run = { .model = model, .ranks = 1, .grain = 3, .batch = 20, .steps = 4,
-                                     .separate = model == 0, .clipped = true } }, 1);
+                                     .separate = model == 0, .clipped = true, .piece = 3 * model } }, 1);
 }
 
 static void mpi_sums_alike(void **state)

@@ -297,14 +297,84 @@ static void test_refused(void **state)
     remove_files(&f);
 }
 
+/* --- drawn faults in four processes ------------------------------------------------------------------------------ */
+
+enum { NAN_IN_DATA, NAN_OF_OPERATOR, FLIPPED_BIT, OTHER_SAMPLE, FAULTS };
+static const char *const said[FAULTS] = { "the field \"x\" of the dataset has a NaN", "log (forward) gives a NaN",
+                                          "its loss is the same, but its gradients differ", "its loss differs: recorded " };
+
+/* SplitMix64. */
+static uint64_t next(uint64_t *seed)
+{
+    uint64_t x = *seed += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+static plan drawn_plan(uint64_t *seed, int kind)
+{
+    plan drawn = { .bad = -1, .ranks = 1 };
+    if (kind == FLIPPED_BIT) {
+        drawn.step = 1 + (int64_t)(next(seed) % (STEPS - 1)); /* the last batch of an epoch has another size */
+        drawn.grain = (int64_t)(next(seed) % 2);
+        drawn.bit = (int)(next(seed) % 10) * 64 + (int)(next(seed) % 63); /* -0 counts as 0 */
+        return drawn;
+    }
+    drawn.bad = (int)(next(seed) % SAMPLES);
+    drawn.value = kind == NAN_IN_DATA ? (double)NAN : kind == OTHER_SAMPLE ? 0.25 : 1;
+    drawn.target = kind == NAN_OF_OPERATOR ? -1 : kind == OTHER_SAMPLE ? 3 : 1;
+    return drawn;
+}
+
+/* A run of four processes with a fault that is drawn, replayed on one: it names the step and the grain, and what was wrong.
+ * TREK_TEST_DRAWS says how many faults. */
+static void test_drawn(void **state)
+{
+    static world w;
+    const char *draws = getenv("TREK_TEST_DRAWS");
+    int n = draws ? atoi(draws) : test_short() ? 4 : 8;
+    for (int k = 0; k < n; k++) {
+        char detail[200], words[200];
+        files f;
+        int kind = k % FAULTS;
+        uint64_t seed = test_seed() * 1000003 + (uint64_t)k;
+        plan drawn = drawn_plan(&seed, kind);
+        make_files(&f);
+        snprintf(detail, sizeof detail, "%s:%d:%.17g:%.17g:%d:%d:%d", f.folder, drawn.bad, drawn.value, drawn.target,
+                 (int)drawn.step, (int)drawn.grain, drawn.bit);
+        processes_start_all(&w, 4, "fault", detail, -1, NULL);
+        processes_finish(&w, -1);
+        for (int p = 0; p < 4; p++)
+            if (w.code[p] != 0 || !strstr(w.text[p], "trained")) {
+                processes_print(&w);
+                fail_msg("fault %d, %s: process %d has not trained", k, detail, p);
+            }
+        now = drawn;
+        spot at = drawn.bad >= 0 ? find(drawn.bad) : (spot){ drawn.step, drawn.grain };
+        now.bad = kind == OTHER_SAMPLE ? -1 : drawn.bad;
+        const char *found = replay(&f, at.step, -1);
+        snprintf(words, sizeof words, "at step %d: grain %d (samples", (int)at.step, (int)at.grain);
+        if (!strstr(found, words) || !strstr(found, said[kind]))
+            fail_msg("fault %d, %s: \"%s\" or \"%s\" is not in: %s", k, detail, words, said[kind], found);
+        snprintf(words, sizeof words, "for sample %d; its digests are as recorded", drawn.bad);
+        if (kind <= NAN_OF_OPERATOR)
+            expect(found, words);
+        remove_files(&f);
+    }
+}
+
 /* --- four processes, and the tool ------------------------------------------------------------------------------ */
 
 static int play(const part *of)
 {
     files f;
-    snprintf(f.folder, sizeof f.folder, "%s", of->detail);
-    snprintf(f.digests, sizeof f.digests, "%s/digests", of->detail);
-    now = (plan){ .bad = -1, .step = 7, .grain = 1, .bit = 77, .ranks = 1 };
+    int step = 7, grain = 1;
+    now = (plan){ .bad = -1, .bit = 77, .ranks = 1 };
+    sscanf(of->detail, "%63[^:]:%d:%lg:%lg:%d:%d:%d", f.folder, &now.bad, &now.value, &now.target, &step, &grain, &now.bit);
+    now.step = step;
+    now.grain = grain;
+    snprintf(f.digests, sizeof f.digests, "%s/digests", f.folder);
     trek_dataset *data = trek_dataset_new(&spoiled_class);
     trek_run_opts o = opts_of(&f, data);
     if (getenv("TREK_REPLAY"))
@@ -379,7 +449,7 @@ int main(void)
         return play(&of);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_recorded), cmocka_unit_test(test_nan), cmocka_unit_test(test_bit),
-        cmocka_unit_test(test_sample), cmocka_unit_test(test_refused), cmocka_unit_test(test_tool),
+        cmocka_unit_test(test_sample), cmocka_unit_test(test_refused), cmocka_unit_test(test_drawn), cmocka_unit_test(test_tool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

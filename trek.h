@@ -45,6 +45,7 @@
 #include "data/text_sets.h"
 #include "data/tokenizer.h"
 #include "data/transform.h"
+#include "distributed/arrivals.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/balancer.h"
 #include "distributed/balance/elche.h"

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "autograd/blocks.h"
 
+#include <stdlib.h>
+
 #include "autograd/tape_internal.h"
 #include "tensor/pool.h"
 #include "tensor/trace.h"
@@ -14,55 +16,111 @@ typedef struct blocks {
     trek_var *const *in;
     int n;
     const trek_tensor *whole; /* an input of the largest shape */
+    bool rows;                /* the last dimension is reduced */
+    bool flat;                /* all inputs are contiguous: blocks are parts of one line of elements, or of rows */
+    int dim;                  /* otherwise blocks are parts of this dimension */
     int64_t row;              /* elements of an input for one of the result */
-    int64_t step;             /* elements of the result in a block */
+    int64_t length, step;     /* of what is divided, and of a block */
 } blocks;
 
-/* Returns whether the function can be computed by blocks, and how. `rows`: the last dimension is reduced. */
+/* Returns the dimension whose elements are farthest apart. */
+static int outermost(const trek_tensor *t)
+{
+    int dim = 0;
+    for (int d = 1; d < t->ndim; d++)
+        if (t->sizes[d] > 1 && (t->sizes[dim] == 1 || llabs(t->strides[d]) > llabs(t->strides[dim])))
+            dim = d;
+    return dim;
+}
+
+/* Returns whether the function can be computed by blocks, and how. */
 static bool plan(blocks *b, trek_var *const *in, int n, bool rows)
 {
     const trek_tensor *whole = in[0]->data;
     for (int k = 1; k < n; k++)
         whole = in[k]->data->numel > whole->numel ? in[k]->data : whole;
-    int64_t most = (int64_t)BLOCK * trek_pool_threads(trek_pool_here());
+    const int64_t most = (int64_t)BLOCK * trek_pool_threads(trek_pool_here());
     if ((rows && whole->ndim == 0) || whole->numel < LEAST * most ||
         atomic_load_explicit(&trek_trace_now, memory_order_relaxed) || trek_debug)
         return false;
+    bool flat = true;
     for (int k = 0; k < n; k++) {
         const trek_tensor *t = in[k]->data;
         bool one = !rows && t->numel == 1 && t->ndim == 0;
-        if (t->device.type != TREK_CPU || !(one || (t->contiguous && trek_same_sizes(t, whole))) ||
-            (in[k]->requires_grad && trek_recording()))
+        if (t->device.type != TREK_CPU || !(one || trek_same_sizes(t, whole)) || (in[k]->requires_grad && trek_recording()))
             return false;
+        flat = flat && t->contiguous;
     }
-    int64_t row = rows ? whole->sizes[whole->ndim - 1] : 1;
-    *b = (blocks){ .in = in, .n = n, .whole = whole, .row = row, .step = row < most ? most / row : 1 };
-    return true;
+    const int64_t row = rows ? whole->sizes[whole->ndim - 1] : 1;
+    *b = (blocks){ .in = in, .n = n, .whole = whole, .rows = rows, .flat = flat, .row = row, .length = whole->numel / row };
+    if (!flat) {
+        b->dim = outermost(whole);
+        b->length = whole->sizes[b->dim];
+    }
+    if (!flat && rows && (whole->ndim == 1 || b->dim == whole->ndim - 1))
+        return false; /* lines that are not divided may lie side by side: blocks of few lines would fetch all memory again */
+    const int64_t each = whole->numel / b->length;
+    b->step = each < most ? most / each : 1;
+    return flat || b->length >= LEAST * b->step;
 }
 
-/* Returns rows [at, at + count) of a contiguous tensor, as a variable of the innermost scope: [count, row], or [count] if ndim
- * is 1. */
-static trek_var *block_of(trek_tensor *t, int64_t at, int64_t count, int64_t row, int ndim)
+/* Returns part [at, at + count) of an input or of the result, as a variable of the innermost scope. */
+static trek_var *block_of(const blocks *b, trek_tensor *t, int64_t at, int64_t count)
 {
-    const int64_t sizes[] = { count, row }, strides[] = { row, 1 };
-    trek_tensor *part = trek_tensor_make_view(t, t->data + at * row * trek_item_size[t->dtype], ndim, sizes, strides);
+    const int64_t item = (int64_t)trek_item_size[t->dtype];
+    int64_t sizes[TREK_MAX_DIMS] = { count, b->row };
+    trek_tensor *part;
+    if (b->flat) {
+        const bool reduced = t->ndim < b->whole->ndim || !b->rows;
+        const int64_t row = reduced ? 1 : b->row, strides[] = { row, 1 };
+        part = trek_tensor_make_view(t, t->data + at * row * item, reduced ? 1 : 2, sizes, strides);
+    } else {
+        trek_copy_dims(sizes, t->sizes, t->ndim);
+        sizes[b->dim] = count;
+        part = trek_tensor_make_view(t, t->data + at * t->strides[b->dim] * item, t->ndim, sizes, t->strides);
+    }
     return part ? trek_var_from(part) : NULL;
 }
 
+/* Makes the result, whose dimensions lie in memory in the order of those of the largest input. */
+static trek_tensor *make_result(const blocks *b, trek_dtype dtype)
+{
+    const trek_tensor *whole = b->whole;
+    const int ndim = whole->ndim - b->rows;
+    if (b->flat)
+        return trek_tensor_make(ndim, whole->sizes, dtype, whole->device);
+    int order[TREK_MAX_DIMS];
+    int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS], stride = 1;
+    for (int d = 0; d < ndim; d++) {
+        int at = d;
+        for (; at > 0 && llabs(whole->strides[order[at - 1]]) < llabs(whole->strides[d]); at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+    }
+    for (int at = ndim - 1; at >= 0; at--) {
+        sizes[at] = whole->sizes[order[at]];
+        strides[order[at]] = stride;
+        stride *= sizes[at];
+    }
+    trek_tensor *memory = trek_tensor_make(ndim, sizes, dtype, whole->device);
+    trek_tensor *result = memory ? trek_tensor_make_view(memory, memory->data, ndim, whole->sizes, strides) : NULL;
+    trek_tensor_release(memory);
+    return result;
+}
+
 /* Computes one block. The first one makes *out, because it knows the dtype. */
-static bool run_block(const blocks *b, trek_blocks_fn f, const double *numbers, int64_t at, int64_t count, bool rows,
-                      trek_tensor **out)
+static bool run_block(const blocks *b, trek_blocks_fn f, const double *numbers, int64_t at, int64_t count, trek_tensor **out)
 {
     trek_var *parts[TREK_BLOCKS_INPUTS];
     for (int k = 0; k < b->n; k++) {
-        parts[k] = b->in[k]->data->ndim == 0 ? b->in[k] : block_of(b->in[k]->data, at, count, b->row, rows ? 2 : 1);
+        parts[k] = b->in[k]->data->ndim == 0 ? b->in[k] : block_of(b, b->in[k]->data, at, count);
         if (!parts[k])
             return false;
     }
     trek_var *result = f(parts, numbers);
     if (result && !*out)
-        *out = trek_tensor_make(b->whole->ndim - rows, b->whole->sizes, (trek_dtype)result->data->dtype, b->whole->device);
-    trek_var *place = result && *out ? block_of(*out, at, count, 1, 1) : NULL;
+        *out = make_result(b, (trek_dtype)result->data->dtype);
+    trek_var *place = result && *out ? block_of(b, *out, at, count) : NULL;
     return place && trek_tensor_copy_from(place->data, result->data) == TREK_OK;
 }
 
@@ -76,9 +134,9 @@ static trek_var *by_blocks(trek_blocks_fn f, trek_var *const *in, int n, const d
         return f(in, numbers);
     trek_tensor *out = NULL;
     bool done = true;
-    for (int64_t at = 0, all = b.whole->numel / b.row; done && at < all; at += b.step) {
+    for (int64_t at = 0; done && at < b.length; at += b.step) {
         trek_scope scope = trek_scope_begin();
-        done = scope.depth > 0 && run_block(&b, f, numbers, at, all - at < b.step ? all - at : b.step, rows, &out);
+        done = scope.depth > 0 && run_block(&b, f, numbers, at, b.length - at < b.step ? b.length - at : b.step, &out);
         trek_scope_end(scope);
     }
     if (done)

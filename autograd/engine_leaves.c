@@ -3,6 +3,7 @@
  * complete. */
 #include "autograd/engine_internal.h"
 #include "autograd/ops.h"
+#include "tensor/pages.h"
 
 /* --- adding up ------------------------------------------------------------------- */
 
@@ -31,6 +32,8 @@ static trek_status give_zeros(trek_var *var, trek_leaf *leaf)
     if (leaf->has_grad)
         return TREK_OK;
     const trek_tensor *x = leaf->grad_in_arena ? leaf->grad->data : var->data;
+    if (leaf->grad_in_arena && trek_tensor_take_pages(x) != TREK_OK)
+        return trek_error_status();
     trek_tensor *zeros = trek_tensor_zeros(trek_tensor_shape(x), (trek_dtype)x->dtype, x->device);
     trek_var *grad = zeros && !leaf->grad_in_arena ? trek_var_new(zeros, false) : NULL;
     trek_status status = !zeros || (!grad && !leaf->grad_in_arena) ? trek_error_status()
@@ -54,7 +57,9 @@ trek_status trek_walk_add_to_leaf(trek_var *var, trek_var *grad, bool create_gra
     trek_status status;
     if (leaf->grad_in_arena) {
         trek_tensor *place = leaf->grad->data;
-        status = leaf->has_grad ? add_in_place(place, grad->data) : trek_tensor_copy_from(place, grad->data);
+        status = trek_tensor_take_pages(place);
+        if (status == TREK_OK)
+            status = leaf->has_grad ? add_in_place(place, grad->data) : trek_tensor_copy_from(place, grad->data);
     } else {
         if (!leaf->has_grad) { /* a sink that nothing was written to */
             trek_var_release(leaf->grad);

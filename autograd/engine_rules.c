@@ -3,6 +3,7 @@
 #include "autograd/engine_internal.h"
 #include "autograd/offload_internal.h"
 #include "autograd/ops.h"
+#include "tensor/pages.h"
 
 /* Makes a variable for a saved tensor, in the rule's scope. It is connected to the tape if the rule is recorded. */
 static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
@@ -71,6 +72,8 @@ static trek_tensor *sink_of(trek_var *var, trek_dtype dtype, bool *overwrite)
     }
     if (!leaf->grad || !leaf->grad->data->contiguous || leaf->grad->data->dtype != dtype ||
         (!leaf->grad_in_arena && leaf->has_grad && !trek_grad_is_alone(leaf->grad)))
+        return NULL;
+    if (leaf->grad_in_arena && trek_tensor_take_pages(leaf->grad->data) != TREK_OK)
         return NULL;
     *overwrite = !leaf->has_grad;
     return leaf->grad->data;

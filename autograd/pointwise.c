@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "autograd/blocks.h"
 #include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
@@ -146,11 +147,10 @@ trek_var *trek_polygamma(int64_t n, trek_var *x)
     return trek_apply_polygamma(x, (double)n);
 }
 
-trek_var *trek_logit(trek_var *x, double eps)
+static trek_var *logit_of(trek_var *const *in, const double *numbers)
 {
-    x = floating("logit", x);
-    if (!x)
-        return NULL;
+    trek_var *x = in[0];
+    const double eps = numbers[0];
     trek_dtype dtype = trek_var_dtype(x); /* of the result, which is rounded once */
     x = trek_cast(x, trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype);
     if (eps > 0.5) /* values below eps become eps, above 1 - eps 1 - eps, as in PyTorch */
@@ -158,6 +158,12 @@ trek_var *trek_logit(trek_var *x, double eps)
     else if (eps >= 0)
         x = trek_clamp(x, eps, 1 - eps);
     return trek_cast(trek_log(trek_div(x, trek_add_scalar(trek_neg(x), 1))), dtype);
+}
+
+trek_var *trek_logit(trek_var *x, double eps)
+{
+    x = floating("logit", x);
+    return trek_by_blocks(logit_of, &x, 1, &eps);
 }
 
 trek_var *trek_deg2rad(trek_var *x) { return trek_mul_scalar(floating("deg2rad", x), 0.017453292519943295769); }

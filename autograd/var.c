@@ -8,6 +8,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 #include "tensor/debug.h"
+#include "tensor/pages.h"
 #include "tensor/print.h"
 
 atomic_int trek_hooks_alive;
@@ -237,7 +238,9 @@ trek_status trek_var_set_grad(trek_var *var, trek_var *grad)
     if (!leaf)
         return trek_error_status();
     if (leaf->grad_in_arena) {
-        trek_status status = trek_tensor_copy_from(leaf->grad->data, grad->data);
+        trek_status status = trek_tensor_take_pages(leaf->grad->data);
+        if (status == TREK_OK)
+            status = trek_tensor_copy_from(leaf->grad->data, grad->data);
         leaf->has_grad |= status == TREK_OK;
         return status;
     }

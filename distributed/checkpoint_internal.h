@@ -30,10 +30,10 @@ enum { SCALER_NUMBERS = 5 };
 trek_loader *trek_checkpoint_loader(const trek_graph *graph, trek_loader *given);
 /* Returns what a checkpoint has. The optimizer's state stays in a stream of it, unless stream is NULL: then it is the gathered
  * one. copies: the tensors are on the CPU and belong to nobody else; otherwise they must be written before the graph changes.
- * more: n further numbers. Returns NULL on failure. */
+ * more: n further numbers. plain: without the plan of shares. Returns NULL on failure. */
 typedef struct trek_checkpoint_content {
     trek_state_stream *stream;
-    bool copies;
+    bool copies, plain;
     const double *more;
     int n;
 } trek_checkpoint_content;
@@ -50,5 +50,9 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
                                       trek_state **read);
 /* Writes the state of this process into an open, empty file. No other process takes part. Messages contain `name`. */
 trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n);
+/* The same without the loader's position and the plan of shares, which a process that joins a job gets in other ways; and its
+ * reading, which is no collective either. The parameters of further ranks of this process follow. */
+trek_status trek_checkpoint_write_plain(trek_graph *graph, int file, const char *name);
+trek_status trek_checkpoint_read_plain(trek_graph *graph, const char *path);
 
 #endif

@@ -354,3 +354,15 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
     trek_comm_say(comm, NULL);
     return status;
 }
+
+trek_status trek_checkpoint_read_plain(trek_graph *graph, const char *path)
+{
+    restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .path = path };
+    trek_status status = trek_graph_stepper(graph) && (r.file = trek_state_read(path)) ? TREK_OK : trek_error_status();
+    if (status == TREK_OK)
+        status = prepare(&r);
+    if (status == TREK_OK)
+        status = commit(&r);
+    end(&r);
+    return status;
+}

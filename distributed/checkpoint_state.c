@@ -116,7 +116,7 @@ trek_state *trek_checkpoint_collect(trek_graph *graph, trek_loader *loader, cons
         status = optimizer ? add_optimizer(state, optimizer, content) : TREK_OK;
     if (status == TREK_OK)
         status = add_scaler(state, trek_graph_scaler(graph));
-    if (status == TREK_OK)
+    if (status == TREK_OK && !content->plain)
         status = add_plan(state, trek_graph_ranks(graph));
     if (status == TREK_OK)
         status = add_grain(state, trek_graph_ranks(graph));
@@ -134,11 +134,22 @@ trek_state *trek_checkpoint_snapshot(trek_graph *graph, trek_loader *loader, con
         : NULL;
 }
 
-trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n)
+static trek_status write_file(trek_graph *graph, trek_loader *loader, int file, const char *name,
+                              const trek_checkpoint_content *content)
 {
-    trek_checkpoint_content content = { .more = more, .n = n };
-    trek_state *state = trek_checkpoint_collect(graph, trek_checkpoint_loader(graph, loader), &content);
+    trek_state *state = trek_checkpoint_collect(graph, loader, content);
     trek_status status = state ? trek_state_write_file(state, file, name) : trek_error_status();
     trek_state_free(&state);
     return status;
+}
+
+trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n)
+{
+    trek_checkpoint_content content = { .more = more, .n = n };
+    return write_file(graph, trek_checkpoint_loader(graph, loader), file, name, &content);
+}
+
+trek_status trek_checkpoint_write_plain(trek_graph *graph, int file, const char *name)
+{
+    return write_file(graph, NULL, file, name, &(trek_checkpoint_content){ .plain = true });
 }

@@ -55,7 +55,8 @@ typedef struct trek_ddp_opts {
     /* trek_ddp_backward sends buckets while backward continues: 1 always, TREK_OFF never. Default: only if the communicator makes
      * progress without calls (MPI, NCCL). */
     int overlap;
-    trek_shard shard; /* TREK_SHARD_STATE: trek_ddp_optimizer divides the optimizer's state among the ranks; default: nothing */
+    trek_shard shard; /* TREK_SHARD_STATE: trek_ddp_optimizer divides the optimizer's state among the ranks; default: nothing.
+                       * TREK_SHARD_GRADIENTS is for trainers */
 } trek_ddp_opts;
 
 /* Returns a wrapper of n replicas (1 to 1024) in this process. Each has a rank thread (trek_ranks), except for n = 1. Replica

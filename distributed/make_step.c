@@ -6,6 +6,8 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/grains/digests.h"
+#include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/policy/policies.h"
@@ -51,6 +53,27 @@ static trek_status check_sharers(const trek_step *s)
     return TREK_OK;
 }
 
+/* Gradients are divided while backward runs, in one order on all ranks. */
+static trek_status check_divided_grads(const trek_step *s)
+{
+    const char *why = NULL;
+    if (!s->team->on_host)
+        why = "ranks on GPUs, whose memory cannot be given back in pieces; TREK_SHARD_STATE is for all devices";
+    else if (s->team->shared)
+        why = "ranks that share their parameters and add their gradients to each other's; set .share_params to TREK_OFF, or give "
+              "each rank a process";
+    else if (trek_team_meets(s->team))
+        why = "layers that use the samples of other ranks (synchronised batch norm) and exchange them during backward, too";
+    else if (s->grain > 0 && trek_job_has_others(&s->job))
+        why = "grains in several processes, which compute different numbers of them and so cannot send the gradients of each "
+              "together";
+    else if (s->grain > 0 && s->grains->audit > 0)
+        why = "audits of grains (.audit), which compare whole gradients";
+    else if (s->grain > 0 && s->grains->digests->of_grains)
+        why = "a file of digests (.digests), which has those of the whole gradients of each grain";
+    return why ? trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: TREK_SHARD_GRADIENTS, with %s", why) : TREK_OK;
+}
+
 /* Makes the workload, for which it must be known whether ranks are unequal: now that all have met, it is. */
 static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
 {
@@ -62,6 +85,10 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
         status = trek_site_make(s, &workload);
     else if (status == TREK_OK && !(s->pace.workload = trek_workload_new(s->job.world_size, &workload)))
         status = trek_error_status();
+    if (status == TREK_OK && s->team->divides_grads && trek_workload_window(s->pace.workload) > 0)
+        status = trek_fail(TREK_ERR_UNSUPPORTED,
+                           "trainer_setup: .shard: TREK_SHARD_GRADIENTS, with windows (.max_anchor, .global_batch, "
+                           ".plan), in which each rank adds up gradients of its own");
     if (status != TREK_OK)
         return status;
     trek_job_sync_publish(s);
@@ -77,6 +104,8 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     TRY(check_sharers(s));
     TRY(trek_ranks_constants(s->team, &s->job));
     TRY(s->policy->make(s, opts));
+    if (opts->shards_grads && s->job.world_size > 1)
+        TRY(check_divided_grads(s));
     return make_workload(s, opts);
 }
 
@@ -95,8 +124,10 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     bool sites = opts->averages && opts->sites && opts->comm;
     trek_team_opts of = { .shared = opts->shared && (!opts->averages || (sites && local_ranks > 1)), .sharers = 1,
                           .bucket_bytes = opts->bucket_bytes, .budgets = opts->budgets, .comm = opts->comm };
+    of.shared &= !opts->shards_grads || local_ranks > 1; /* a rank that is alone shares with nobody */
     if (opts->shards && (opts->comm || !of.shared))
         of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
+    of.divides_grads = opts->shards_grads && of.sharers > 1 && !of.shared;
     s->team = team;
     s->policy = find_policy(opts);
     s->pace.sites = sites;

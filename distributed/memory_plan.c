@@ -12,6 +12,7 @@
 #include "distributed/team/replica.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/graph_internal.h"
+#include "tensor/pages.h"
 
 /* GPUs whose sizes differ by less have equal parts. */
 #define ALIKE 0.9
@@ -43,6 +44,12 @@ bool trek_memory_is_planned(const trek_step *s) { return has_budgets(s) || gpus_
 
 static int64_t bytes_of(const trek_tensor *t) { return t ? t->numel * (int64_t)trek_dtype_size((trek_dtype)t->dtype) : 0; }
 
+static int64_t digits_bytes(const trek_tensor *digits)
+{
+    const trek_pages *pages = digits ? trek_pages_of(digits) : NULL;
+    return pages ? trek_pages_taken(pages) : bytes_of(digits);
+}
+
 /* Returns what the sums of a rank's grains take. */
 static int64_t sums_bytes(const trek_grain_sums *sums)
 {
@@ -50,7 +57,7 @@ static int64_t sums_bytes(const trek_grain_sums *sums)
     for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
         bytes += bytes_of(sums->bins[p]);
         for (int k = 0; k < TREK_BINNED_DIGITS; k++)
-            bytes += bytes_of(sums->digits[p][k]);
+            bytes += digits_bytes(sums->digits[p][k]);
     }
     for (int k = 0; k < TREK_BINNED_DIGITS; k++)
         bytes += bytes_of(sums->piece[k]);
@@ -172,7 +179,8 @@ static trek_status gather_rows(trek_step *s, trek_status own)
 static double room_of(const trek_step *s, const trek_memory_row *row)
 {
     int64_t size = has_budgets(s) ? row->budget : trek_ranks_device_memory(&s->job, row->first_rank);
-    int64_t left = size - row->params - row->grads - row->other - (row->activations > 0 ? row->activations : 0);
+    int64_t whole = row->params + (s->team->divides_grads ? 0 : row->grads);
+    int64_t left = size - whole - row->other - (row->activations > 0 ? row->activations : 0);
     return left > 0 ? (double)left : 0;
 }
 
@@ -192,22 +200,29 @@ static trek_status divide(trek_step *s)
     return differ && all > 0 ? trek_ranks_weigh_shards(s, rooms) : TREK_OK;
 }
 
+static trek_status measure_activations(trek_step *s)
+{
+    trek_memory_row *rows = s->team->memory->rows + s->team->memory->first_own;
+    int64_t activations[TREK_MAX_RANKS], samples[TREK_MAX_RANKS];
+    trek_status status = trek_dry_pass(s, activations, samples);
+    for (int k = 0; k < s->team->memory->n_own && status == TREK_OK; k++) {
+        rows[k].activations = activations[k];
+        rows[k].samples = samples[k];
+    }
+    return status;
+}
+
 static trek_status measure(trek_step *s, int64_t grain)
 {
-    trek_team_memory *memory = s->team->memory;
-    int64_t activations[TREK_MAX_RANKS], samples[TREK_MAX_RANKS], before = s->grain;
+    int64_t before = s->grain;
     trek_status status = begin_accounts(s);
     s->grain = grain > 0 ? grain : before;
     if (status == TREK_OK)
-        status = trek_dry_pass(s, activations, samples);
+        status = measure_activations(s);
     s->grain = before;
     if (status != TREK_OK)
         return status;
     measure_rows(s);
-    for (int k = 0; k < memory->n_own; k++) {
-        memory->rows[k].activations = activations[k];
-        memory->rows[k].samples = samples[k];
-    }
     find_budgets(s);
     return TREK_OK;
 }
@@ -255,6 +270,8 @@ trek_status trek_memory_settle(trek_step *s, trek_status own)
     trek_team_memory *memory = s->team->memory;
     if (own == TREK_OK)
         own = trek_ranks_call(s->team->ranks, reserve, s);
+    if (own == TREK_OK && s->team->divides_grads) /* which gradients a rank has for a while depends on who owns them */
+        own = measure_activations(s);
     if (own == TREK_OK)
         measure_rows(s);
     own = gather_rows(s, own);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_trainer_setup: it finds the ranks and makes their replicas, the stepper and the options. */
 #include "data/loader_position.h"
+#include "distributed/arrivals_state.h"
+#include "distributed/comm/init_internal.h"
 #include "distributed/memory_plan.h"
 #include "distributed/system/system.h"
 #include "distributed/trainer_internal.h"
@@ -22,7 +24,7 @@
 #include "distributed/job/job_products.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
-#include "distributed/pass/survivors.h"
+#include "distributed/pass/arrivals.h"
 #include "distributed/policy/grain_size.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/stepper.h"
@@ -47,6 +49,8 @@ typedef struct setup {
     bool sites;
     trek_regroup *regroup;   /* of a run; NULL: none */
     bool chooses_grain;      /* the size of grains is measured at the end */
+    bool joins;              /* this process joins a job that is at work, when everything has been set up */
+    int processes;           /* with which the job began */
     trek_lock building;
 } setup;
 
@@ -88,7 +92,11 @@ static trek_status find_processes(setup *s)
     int described = s->opts.comm ? trek_comm_world_size(s->opts.comm) : trek_comm_world_described(NULL);
     if (described < 0)
         return trek_error_status();
+    s->processes = described;
     if (described == 1)
+        return TREK_OK;
+    s->joins = !s->opts.comm && s->opts.min_processes > 0 && !s->regroup && trek_comm_init_joins();
+    if (s->joins)
         return TREK_OK;
     if (s->opts.comm && trek_comm_retain(s->opts.comm))
         s->comm = s->opts.comm;
@@ -267,6 +275,8 @@ static trek_status check_grain(const trek_trainer_opts *o)
     if (o->audit > 0 && o->grain == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .audit: %g, without .grain; only grains are computed again",
                          o->audit);
+    if (o->audit_removes && !(o->audit > 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .audit_removes: set, without .audit, which finds who is wrong");
     if (o->digests && o->grain == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .digests: %s, without .grain; only steps in grains have digests",
                          o->digests);
@@ -357,7 +367,7 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s: %g; must be TREK_OFF, or 0 (the default) to 10^9",
                          o->deadline_s);
-    if (o->shard != TREK_SHARD_NONE && o->shard != TREK_SHARD_STATE)
+    if ((int)o->shard < TREK_SHARD_NONE || o->shard > TREK_SHARD_GRADIENTS)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard: %d; must be a value of trek_shard", (int)o->shard);
     trek_status status = check_budgets(o);
     if (status == TREK_OK)
@@ -465,7 +475,7 @@ static trek_workload_opts workload_opts(const setup *s)
         /* if layers meet, shares are exact but windows are not */
     trek_workload_opts workload = { .unequal = unequal, .balance = o->balance,
                                     .windows = o->max_anchor > 0 || (may && o->global_batch > 0),
-                                    .windows_if_unequal = may && !meets && !o->shares,
+                                    .windows_if_unequal = may && !meets && !o->shares && o->shard < TREK_SHARD_GRADIENTS,
                                     .replay = o->plan, .shares = o->shares, .n_shares = o->n_shares };
     workload.balancer = (trek_balancer_opts){ .min_share = o->min_share, .allow_idle = o->allow_idle,
                                               .speed_ratio = o->speed_hint.ratio, .slow_rank = o->speed_hint.slow_rank };
@@ -514,9 +524,11 @@ static trek_status make_ranks(setup *s)
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
                              .budgets = s->opts.memory_budget, .comm = s->comm,
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
-                             .shards = s->opts.shard == TREK_SHARD_STATE, .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
+                             .shards = s->opts.shard >= TREK_SHARD_STATE,
+                             .shards_grads = s->opts.shard >= TREK_SHARD_GRADIENTS,
+                             .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,
-                             .digests = s->opts.digests, .audit = s->opts.audit,
+                             .digests = s->opts.digests, .audit = s->opts.audit, .audit_removes = s->opts.audit_removes,
                              .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
                                  : s->opts.divergence_threshold };
     if (status != TREK_OK) {
@@ -578,20 +590,28 @@ static int64_t largest_grain(const setup *s) { return s->chooses_grain ? trek_gr
 /* Makes the job able to go on without some of its processes. All processes have agreed on the options. */
 static trek_status outlive(setup *s)
 {
-    int least = s->opts.min_processes, processes = trek_comm_world_size(s->comm);
-    if (least > processes)
+    int least = s->opts.min_processes;
+    if (least > s->processes)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: %d; must be 0 to %d, the number of processes", least,
-                         processes);
+                         s->processes);
     if (has_stream(s))
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set, with a loader over a stream, whose samples "
                                                "cannot be read again when the process that had them has died");
-    if (!s->comm || least == 0)
+    if (!(s->comm || s->joins) || least == 0)
         return TREK_OK;
-    if (!trek_graph_ranks(s->graph)->team->on_host)
+    trek_step *step = trek_graph_ranks(s->graph);
+    if (!step->team->on_host)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set, with ranks on GPUs, whose exchange does not "
                                                "outlive a process");
     const trek_workload_opts workload = workload_opts(s);
-    return trek_survivors_begin(trek_graph_ranks(s->graph), &workload, least, s->regroup);
+    trek_text options = { 0 };
+    trek_settings_describe_program(step->team, &s->opts, &options);
+    const trek_survivors_opts opts = { .workload = &workload, .least = least, .lent = s->regroup,
+                                       .program = trek_arrivals_program(s->graph, &options),
+                                       .state = s->regroup ? NULL : &trek_arrivals_state, .deadline_s = s->opts.deadline_s };
+    trek_text_clear(&options);
+    step->grain_chosen |= s->joins && s->chooses_grain; /* by the others */
+    return s->joins ? trek_arrivals_join(step, &opts) : trek_survivors_begin(step, &opts);
 }
 
 /* --- the line in the log ----------------------------------------------------------------------------- */
@@ -676,7 +696,12 @@ static void log_setup(const setup *s)
                          trek_device_name(graph_device(s->graph, s->devices[0]), device, sizeof device));
         return;
     }
-    if (s->comm && trek_comm_rank(s->comm) > 0)
+    if (s->joins) {
+        const trek_job *job = &trek_graph_ranks(s->graph)->job;
+        trek_log_message(TREK_LOG_LEVEL_INFO, "trainer: this process has joined the job, as process %d of %d, after step %lld",
+                         job->process, job->processes, (long long)trek_graph_steps(s->graph));
+    }
+    if (s->joins || (s->comm && trek_comm_rank(s->comm) > 0))
         return;
     log_unequal(s);
     trek_trainer_workload workload = { 0 };
@@ -737,7 +762,7 @@ static trek_status apply_all(setup *s)
         return status;
     if (s->opts.grain > 0)
         status = trek_job_products_fix(s->comm);
-    if (status == TREK_OK && s->chooses_grain)
+    if (status == TREK_OK && s->chooses_grain && !s->joins)
         status = trek_grains_choose(step);
     if (planned)
         status = trek_memory_settle(step, status);

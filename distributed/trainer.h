@@ -61,6 +61,15 @@ typedef enum trek_average {
  *   the parameters can be divided evenly.
  * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several processes with several ranks that have their
  *   own parameters. With one rank, or one copy of the parameters, it has no effect.
+ * With TREK_SHARD_GRADIENTS CPU ranks keep only their part of the gradients, too. Every pass reduces its gradients, bucket by
+ * bucket while backward goes on (whatever overlap says), and a bucket's memory is given back when it has been sent. So a rank
+ * needs its own part and about one bucket more, or the largest parameter.
+ * - The bits are those without it if a step has one pass. Passes that add up are added in another order.
+ * - Gradients that a program reads (trek_var_grad) are this rank's own where it keeps them, and otherwise zeros.
+ * - With grain ranks add each bucket to the sums of those who keep it instead of reducing it. The bits are those of one rank.
+ * - Errors: UNSUPPORTED for ranks on GPUs, for CPU ranks of one process that share their parameters, together with windows
+ *   (max_anchor, global_batch), for grain in several processes or together with audit or digests, and with layers that meet other
+ *   ranks. trek_graph_reduce then fails with UNSUPPORTED.
  *
  * memory_budget: how many bytes each rank of this process may use for parameters, gradients, the optimizer's state and
  * activations. Set-up then makes a plan (trek_trainer_plan_text): it measures a forward and backward, if the graph has its loader
@@ -90,11 +99,16 @@ typedef enum trek_average {
  * audit: if the gradients of a grain differ that two ranks have computed, the log names the step, the grain and the ranks, and a
  * third rank decides which of them was wrong; trek_trainer_audit counts. The step is made as if nothing had been found. Streams
  * cannot be audited: the first step that would fails with UNSUPPORTED.
+ * - audit_removes: the process of the rank that was wrong leaves the job in this step, and its trek_graph_step fails with STATE.
+ *   The others compute its grains again, as after a death, so that nothing that it has found in this step is used. If fewer than
+ *   min_processes would be left, it stays, and the log says so.
  *
  * min_processes: if processes of the job die, also in the middle of a step, the others compute what died with them, and go on.
  * Functions of the trainer do not fail, and parameters have the bits of a job in which nobody died. trek_graph_world_size tells
  * how many ranks are left. docs/same-bits.md says more.
  * - It has no effect in a job of one process.
+ * - A process that is started again (TREK_JOIN, trek-run --restarts) joins the others in trek_trainer_setup, which waits for
+ * their next step. trek_trainer_joined tells where its loop begins.
  * - If fewer processes are left, trek_graph_train_batch or trek_graph_step fails with PEER in all of them.
  * - A communicator of the program's own has ended, too. trek_comm_init returns the one of those that are left.
  * - trek_graph_reduce fails with UNSUPPORTED.
@@ -129,6 +143,7 @@ typedef struct trek_trainer_opts {
     /* With .grain and several ranks, the share of all grains whose gradients a second rank computes again, 0 to 1 (see above).
      * Default 0: none. */
     double audit;
+    bool audit_removes;            /* a process with a rank that was wrong leaves the job (see above); default false */
     /* With grain: a job goes on while at least this number of its processes is left, with the same bits (see above). Default 0:
      * the death of a process is an error in the others. */
     int min_processes;

@@ -7,6 +7,7 @@
 
 #include "autograd/var_internal.h"
 #include "nn/params.h"
+#include "tensor/pages.h"
 #include "tensor/pool.h"
 
 enum { ZERO_GRAIN = 1 << 20 /* bytes */ };
@@ -113,6 +114,7 @@ static trek_arena *arena_begin(const trek_params *params)
     arena->backend = backend;
     arena->segments = trek_calloc((size_t)n, sizeof *arena->segments);
     arena->sharers = 1;
+    arena->unit = TREK_ARENA_SLOT;
     if (!arena->segments || lay_out(arena, params) != TREK_OK)
         trek_arena_free(&arena);
     return arena;
@@ -121,7 +123,7 @@ static trek_arena *arena_begin(const trek_params *params)
 /* Pads the parts so that they can be divided evenly. */
 static void pad_parts(trek_arena *arena, int sharers)
 {
-    int64_t unit = (int64_t)sharers * TREK_ARENA_SLOT;
+    int64_t unit = sharers * arena->unit;
     arena->sharers = sharers;
     for (int p = 0; p < arena->n_parts && sharers > 1; p++)
         arena->parts[p].count = (arena->parts[p].count + unit - 1) / unit * unit;
@@ -159,6 +161,8 @@ static trek_status prepare_move(trek_arena *arena, trek_arena_segment *segment, 
     move->old_has_grad = leaf->has_grad;
     move->old_grad = trek_var_retain(leaf->grad);
     trek_status status = arena->sharing ? TREK_OK : trek_tensor_copy_from(move->data, value);
+    if (status == TREK_OK && move->old_grad)
+        status = trek_tensor_take_pages(move->grad);
     if (status == TREK_OK && move->old_grad)
         status = trek_tensor_copy_from(move->grad, move->old_grad->data);
     return status;
@@ -250,17 +254,19 @@ static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part, 
     else if (!part->master && !trek_arena_part_is_low(part))
         part->master = trek_tensor_retain(part->params);
     part->grads = zeros(arg, shape, part->wide, arena->device);
+    part->pages = part->grads ? trek_pages_of(part->grads) : NULL;
     bool whole = part->params && part->grads && (part->master || !has_masters(arena, part));
     return whole ? TREK_OK : trek_error_status();
 }
 
 trek_arena *trek_arena_new(const trek_params *params) { return trek_arena_new_in(params, 1, NULL, NULL); }
 
-trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg)
+static trek_arena *make(const trek_params *params, int sharers, int64_t unit, trek_arena_zeros_fn zeros, void *arg)
 {
     trek_arena *arena = arena_begin(params);
     if (!arena)
         return NULL;
+    arena->unit = unit;
     pad_parts(arena, sharers);
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
@@ -272,6 +278,24 @@ trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena
     else if (arena->device.type == TREK_CPU)
         arena->backend->release_cached(arena->device); /* the parameters' old memory: as much again, in sizes nobody needs */
     return arena;
+}
+
+trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg)
+{
+    return make(params, sharers, TREK_ARENA_SLOT, zeros, arg);
+}
+
+static trek_tensor *paged_zeros(void *arg, trek_shape shape, trek_dtype dtype, trek_device device)
+{
+    (void)arg;
+    (void)device; /* a CPU */
+    return trek_pages_zeros(shape, dtype);
+}
+
+trek_arena *trek_arena_new_paged(const trek_params *params, int sharers)
+{
+    int64_t unit = (int64_t)(trek_pages_size() / sizeof(float));
+    return make(params, sharers, unit > TREK_ARENA_SLOT ? unit : TREK_ARENA_SLOT, paged_zeros, NULL);
 }
 
 /* The replica's layout follows from names, shapes and dtypes, so comparing the segments compares everything. */
@@ -378,7 +402,9 @@ void trek_arena_zero_grads(trek_arena *arena)
         return;
     for (int p = 0; p < arena->n_parts; p++) {
         trek_arena_part *part = &arena->parts[p];
-        if (arena->backend->host_accessible) {
+        if (part->pages) {
+            trek_pages_give_back(part->pages, part->grads->data, (size_t)part->count * trek_dtype_size(part->wide));
+        } else if (arena->backend->host_accessible) {
             int64_t bytes = part->count * (int64_t)trek_dtype_size(part->wide);
             if (bytes >= 2 * ZERO_GRAIN)
                 trek_parallel(bytes, ZERO_GRAIN, zero_bytes, part->grads->data);
@@ -395,7 +421,9 @@ void trek_arena_zero_grads(trek_arena *arena)
 static trek_status zero_stretch(const trek_arena *arena, const trek_arena_part *part, int64_t begin, int64_t end)
 {
     size_t size = trek_dtype_size(part->wide);
-    if (begin < end && arena->backend->host_accessible) {
+    if (begin < end && part->pages) {
+        trek_pages_give_back(part->pages, part->grads->data + (size_t)begin * size, (size_t)(end - begin) * size);
+    } else if (begin < end && arena->backend->host_accessible) {
         memset(part->grads->data + (size_t)begin * size, 0, (size_t)(end - begin) * size);
     } else if (begin < end) {
         trek_tensor *grads = trek_arena_stretch(part->grads, begin, end - begin);
@@ -407,25 +435,58 @@ static trek_status zero_stretch(const trek_arena *arena, const trek_arena_part *
     return TREK_OK;
 }
 
+/* The same except for this rank's own. */
+static trek_status zero_others(const trek_arena *arena, int p, int64_t begin, int64_t end)
+{
+    const trek_arena_part *part = &arena->parts[p];
+    trek_status status = TREK_OK;
+    trek_arena_cut own;
+    for (int64_t at = begin; status == TREK_OK && trek_arena_next_own(arena, p, &at, end, &own); begin = own.end)
+        status = zero_stretch(arena, part, begin, own.begin);
+    return status == TREK_OK ? zero_stretch(arena, part, begin, end) : status;
+}
+
 trek_status trek_arena_zero_others(trek_arena *arena)
 {
     trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
+        status = zero_others(arena, p, 0, arena->parts[p].count);
+    return status;
+}
+
+void trek_arena_give_back(trek_arena *arena, int part, int64_t begin, int64_t end)
+{
+    if (arena->parts[part].pages)
+        zero_others(arena, part, begin, end);
+}
+
+void trek_arena_hold_own(trek_arena *arena)
+{
+    bool any = false;
+    for (int k = 0; k < arena->n_segments; k++)
+        any |= arena->segments[k].param->leaf->has_grad;
     for (int p = 0; p < arena->n_parts; p++) {
         const trek_arena_part *part = &arena->parts[p];
-        trek_arena_cut own;
-        int64_t done = 0;
-        for (int64_t at = 0; status == TREK_OK && trek_arena_next_own(arena, p, &at, part->count, &own); done = own.end)
-            status = zero_stretch(arena, part, done, own.begin);
-        if (status == TREK_OK)
-            status = zero_stretch(arena, part, done, part->count);
+        size_t size = trek_dtype_size(part->wide);
+        if (!part->pages)
+            continue;
+        trek_pages_release_holds(part->pages);
+        for (int k = 0; k < arena->n_cuts; k++)
+            if (arena->cuts[k].part == p)
+                trek_pages_hold(part->pages, part->grads->data + (size_t)arena->cuts[k].begin * size,
+                                (size_t)(arena->cuts[k].end - arena->cuts[k].begin) * size);
+        if (!any)
+            trek_arena_give_back(arena, p, 0, part->count);
     }
-    return status;
 }
 
 void trek_arena_zero_segment(trek_arena *arena, int segment)
 {
     trek_tensor *grad = arena->segments[segment].param->leaf->grad->data;
-    if (arena->backend->host_accessible)
+    trek_pages *pages = arena->parts[arena->segments[segment].part].pages;
+    if (pages)
+        trek_pages_give_back(pages, grad->data, (size_t)grad->numel * trek_dtype_size((trek_dtype)grad->dtype));
+    else if (arena->backend->host_accessible)
         memset(grad->data, 0, (size_t)grad->numel * trek_dtype_size((trek_dtype)grad->dtype));
     else
         fill_zero(grad);

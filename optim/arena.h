@@ -20,6 +20,8 @@
 #include "nn/module.h"
 #include "tensor/backend.h"
 
+struct trek_pages;
+
 typedef struct trek_arena_segment {
     trek_var *param;         /* retained */
     char *name;
@@ -39,6 +41,7 @@ typedef struct trek_arena_part {
     trek_dtype wide;         /* of master, gradients and optimizer state: F32 for 16-bit parameters, otherwise dtype */
     int64_t count;           /* elements, including padding */
     trek_tensor *params, *grads;
+    struct trek_pages *pages; /* of grads, whose memory comes and goes (tensor/pages.h); NULL: it stays */
     trek_tensor *master;     /* what is updated: params itself, or the f32 copy of 16-bit ones (of sharers: its cuts) */
 } trek_arena_part;
 
@@ -71,7 +74,8 @@ typedef struct trek_arena {
     trek_device device;
     int n_parts, n_segments;
     bool sharing;            /* the data belongs to another arena */
-    int sharers;             /* parts are a multiple of this many stretches of TREK_ARENA_SLOT elements; 1: no cuts */
+    int sharers;             /* parts are a multiple of this many stretches of `unit` elements; 1: no cuts */
+    int64_t unit;            /* TREK_ARENA_SLOT; with paged gradients at least a page of them */
     int sharer;              /* this rank's number among them */
     double *weights;         /* [sharers] their parts are in proportion to these; NULL: they are equal */
     int *owner;              /* [n_segments] the sharer that has all of each segment; NULL if cuts lie anywhere */
@@ -90,11 +94,14 @@ trek_arena *trek_arena_new(const trek_params *params);
  * sharers > 1, trek_arena_divide has to follow; until then there are no masters. */
 typedef trek_tensor *(*trek_arena_zeros_fn)(void *arg, trek_shape shape, trek_dtype dtype, trek_device device);
 trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
+/* The same for sharers > 1 on a CPU, with gradients whose memory is taken when they are first written, and given back by
+ * trek_arena_give_back and when they are zeroed. That of the sharer's own gradients is always taken. */
+trek_arena *trek_arena_new_paged(const trek_params *params, int sharers);
 /* Sets the weights of an arena's sharers, which are copied: 0 or more each, not all 0. A sharer of weight 0 has nothing. NULL:
  * their parts are equal. Called before cuts are made. Fails with MEMORY. */
 trek_status trek_arena_weigh(trek_arena *arena, const double *weights);
 /* Returns where a sharer's stretch of a part begins if sharers have weights; for sharer number `sharers`, where the last one's
- * ends. It is a multiple of TREK_ARENA_SLOT. */
+ * ends. It is a multiple of the unit. */
 int64_t trek_arena_begin_of(const trek_arena *arena, int part, int sharer);
 /* What belongs to one sharer of an arena, while it is being made or set aside. Everything is owned. */
 typedef struct trek_arena_division {
@@ -130,6 +137,11 @@ bool trek_arena_next_own(const trek_arena *arena, int part, int64_t *at, int64_t
 trek_tensor *trek_arena_stretch(trek_tensor *flat, int64_t begin, int64_t count);
 /* Fills the gradients of all elements that are not this rank's with zeros. */
 trek_status trek_arena_zero_others(trek_arena *arena);
+/* Gives memory to paged gradients that are this rank's own, for as long as its cuts are what they are. Others keep theirs if
+ * there are any gradients. */
+void trek_arena_hold_own(trek_arena *arena);
+/* Gives back the memory of paged gradients [begin, end) of a part, except this rank's own. They are zeros then. */
+void trek_arena_give_back(trek_arena *arena, int part, int64_t begin, int64_t end);
 /* Makes the same layout for a replica's parameters, whose data becomes `owner`'s (one copy in shared memory);
  * gradients are the replica's own. Fails with ARGUMENT unless names, shapes and dtypes match. */
 trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner);

@@ -55,14 +55,14 @@ trek_status trek_arena_weigh(trek_arena *arena, const double *weights)
 
 int64_t trek_arena_begin_of(const trek_arena *arena, int part, int sharer)
 {
-    int64_t slots = arena->parts[part].count / TREK_ARENA_SLOT, at;
+    int64_t units = arena->parts[part].count / arena->unit, at;
     double before = 0, all = 0;
     for (int r = 0; r < arena->sharers; r++) {
         before += r < sharer ? arena->weights[r] : 0;
         all += arena->weights[r];
     }
-    at = before >= all ? slots : (int64_t)((double)slots * (before / all));
-    return at * TREK_ARENA_SLOT;
+    at = before >= all ? units : (int64_t)((double)units * (before / all));
+    return at * arena->unit;
 }
 
 /* --- owners --------------------------------------------------------------------- */

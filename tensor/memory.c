@@ -38,6 +38,7 @@ typedef struct cache {
     struct cache *next_orphan;
     trek_memory_account *account;   /* which the thread has joined; NULL: none */
     bool works;                     /* it is held to the account's limit now */
+    atomic_llong elsewhere, elsewhere_peak; /* what the thread has besides (trek_memory_use) */
 } cache;
 
 struct trek_memory_account {
@@ -167,16 +168,16 @@ int64_t trek_memory_account_used(const trek_memory_account *account)
     long long bytes = -atomic_load_explicit(&account->baseline, memory_order_relaxed);
     for (int k = 0; k < account->n; k++) {
         const cache *c = atomic_load_explicit(&account->members[k], memory_order_relaxed);
-        bytes += c ? in_use(c) : 0;
+        bytes += c ? in_use(c) + atomic_load_explicit(&c->elsewhere, memory_order_relaxed) : 0;
     }
     return bytes;
 }
 
-/* Returns whether the calling thread may have so many bytes more, and counts them in the peak. */
-static bool takes(trek_memory_account *account, size_t size)
+/* Returns whether a member may have so many bytes more (surely: it has them anyway), and counts them in the peak. */
+static bool takes(trek_memory_account *account, size_t size, bool surely)
 {
     long long now = trek_memory_account_used(account) + (long long)size, limit = atomic_load(&account->limit);
-    if (limit > 0 && now > limit)
+    if (limit > 0 && now > limit && !surely)
         return false;
     long long peak = atomic_load_explicit(&account->peak, memory_order_relaxed);
     while (now > peak && !atomic_compare_exchange_weak(&account->peak, &peak, now))
@@ -243,6 +244,20 @@ int64_t trek_memory_account_peak(const trek_memory_account *account) { return at
 void trek_memory_account_reset_peak(trek_memory_account *account)
 {
     atomic_store(&account->peak, trek_memory_account_used(account));
+}
+
+bool trek_memory_use(trek_block_cache *user, int64_t bytes, bool surely)
+{
+    cache *c = (cache *)(void *)user;
+    if (!c)
+        return true;
+    trek_memory_account *account = c->account;
+    if (bytes > 0 && account && c->works && !takes(account, (size_t)bytes, surely))
+        return false;
+    long long now = atomic_fetch_add(&c->elsewhere, bytes) + bytes, peak = atomic_load(&c->elsewhere_peak);
+    while (now > peak && !atomic_compare_exchange_weak(&c->elsewhere_peak, &peak, now))
+        ;
+    return true;
 }
 
 /* --- slabs and blocks --------------------------------------------------------- */
@@ -343,6 +358,13 @@ bool trek_memory_account_counts(void)
 {
     pthread_once(&cache_once, set_up_caches);
     return caching;
+}
+
+trek_block_cache *trek_memory_user(void)
+{
+    pthread_once(&cache_once, set_up_caches);
+    cache *c = !caching ? NULL : trek_block_cache_here ? mine() : take_cache();
+    return c ? &c->fast : NULL;
 }
 
 trek_status trek_memory_account_join(trek_memory_account *account, int k)
@@ -448,7 +470,7 @@ void *trek_block_alloc(size_t bytes)
     size_t size;
     int size_class = class_of(bytes, &size);
     trek_block_cache *c = trek_block_cache_here;
-    if (c && mine()->account && mine()->works && !takes(mine()->account, size))
+    if (c && mine()->account && mine()->works && !takes(mine()->account, size, false))
         return fail_budget(mine()->account, bytes);
     block *b = c ? c->free[size_class] : NULL;
     if (!b)
@@ -540,8 +562,8 @@ trek_memory_stats trek_host_memory_stats(void)
                                 .retries = atomic_load(&retries) };
     pthread_mutex_lock(&caches_lock);
     for (cache *c = all_caches; c; c = c->next_all) {
-        stats.allocated += in_use(c);
-        stats.allocated_peak += atomic_load(&c->fast.peak);
+        stats.allocated += in_use(c) + atomic_load(&c->elsewhere);
+        stats.allocated_peak += atomic_load(&c->fast.peak) + atomic_load(&c->elsewhere_peak);
         stats.allocations += atomic_load(&c->fast.allocations);
     }
     pthread_mutex_unlock(&caches_lock);
@@ -554,8 +576,10 @@ trek_memory_stats trek_host_memory_stats(void)
 void trek_host_reset_peak(void)
 {
     pthread_mutex_lock(&caches_lock);
-    for (cache *c = all_caches; c; c = c->next_all)
+    for (cache *c = all_caches; c; c = c->next_all) {
         atomic_store(&c->fast.peak, in_use(c));
+        atomic_store(&c->elsewhere_peak, atomic_load(&c->elsewhere));
+    }
     pthread_mutex_unlock(&caches_lock);
     atomic_store(&uncached_peak, atomic_load(&uncached_bytes));
     atomic_store(&reserved_peak, atomic_load(&reserved));

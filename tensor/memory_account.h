@@ -41,4 +41,11 @@ int64_t trek_memory_account_used(const trek_memory_account *account);
 int64_t trek_memory_account_peak(const trek_memory_account *account);
 void trek_memory_account_reset_peak(trek_memory_account *account);
 
+/* Memory that a thread has from elsewhere (pages.h) counts as if it had allocated it. Returns the calling thread as the one that
+ * has it; NULL: nothing is counted. It may be given to `use` by any thread, as long as the process lives. */
+struct trek_block_cache *trek_memory_user(void);
+/* Notes that the user has so many bytes more, or less. Returns false, and notes nothing, if that would exceed the limit of its
+ * account. `surely`: the limit does not count. */
+bool trek_memory_use(struct trek_block_cache *user, int64_t bytes, bool surely);
+
 #endif

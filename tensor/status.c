@@ -2,7 +2,6 @@
 /* The sticky error of a thread, and the log. */
 #include "tensor/status_internal.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -233,12 +232,6 @@ __attribute__((constructor)) static void watch_fork(void) { pthread_atfork(NULL,
 trek_status trek_fail_forked(void)
 {
     return trek_fail(TREK_ERR_STATE, "fork: this process was forked from one that used trek; its threads do not exist here");
-}
-
-trek_status trek_fail_system(const char *path, const char *what)
-{
-    char text[128];
-    return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
 }
 
 /* --- log ------------------------------------------------------------------ */

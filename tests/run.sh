@@ -110,7 +110,7 @@ base_packages=(meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev lib
     libgloo-dev iproute2 liblapack3 libfftw3-single3 libfftw3-double3 libprotobuf-c-dev protobuf-c-compiler
     libpng-dev libjpeg-dev libncurses-dev libmicrohttpd12)
 site_packages=(doxygen graphviz python3-venv)
-all_packages=("${site_packages[@]}" make cmake debhelper dpkg-dev fakeroot clang clang-format clang-tidy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+all_packages=("${site_packages[@]}" make cmake debhelper dpkg-dev fakeroot clang lld clang-format clang-tidy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
     chromium chromium-driver)
 
 # with clang's runtime for sanitizers and libFuzzer, of the version that `clang` is
@@ -408,6 +408,7 @@ stage_processes() {
 stage_grains() {
     built plain "jobs in grains" || return
     TREK_TEST_DRAWS=${TREK_TEST_DRAWS:-2000} tests plain grains grain_jobs --timeout-multiplier 20
+    TREK_TEST_DRAWS=${TREK_TEST_DEATHS:-500} tests plain deaths grain_arrivals grain_deaths --timeout-multiplier 20
     TREK_TEST_DRAWS=${TREK_TEST_FAULTS:-200} TREK_TEST_AUDITED=${TREK_TEST_AUDITED:-1000000} tests plain faults replay audit --timeout-multiplier 60
 }
 
@@ -530,6 +531,7 @@ build_thread() {
 }
 stage_thread() {
     ready thread || return
+    [ -n "$night" ] && local -x TREK_TEST_LONG=1
     export TREK_TEST_SHORT=1 TSAN_OPTIONS="halt_on_error=1:suppressions=$root/tests/thread.suppressions"
     selected_tests thread threads "$(thread_suites)"
     unset TREK_TEST_SHORT TSAN_OPTIONS

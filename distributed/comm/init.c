@@ -234,9 +234,11 @@ static trek_status check_begin(const trek_launch *launch)
 {
     if (!joins() || launch->processes == 1)
         return TREK_OK;
-    return trek_fail(TREK_ERR_STATE,
-                     "comm_init: TREK_JOIN is set in the environment: this process was started again, and only trek_trainer_run "
-                     "with .min_processes, without a communicator of the program's own, joins a job that is running");
+    return trek_fail(
+        TREK_ERR_STATE,
+        "comm_init: TREK_JOIN is set in the environment: this process was started again, and only trek_trainer_setup and "
+        "trek_trainer_run with .min_processes, without a communicator of the program's own, join a job that is "
+        "running");
 }
 
 trek_status trek_comm_init_joining(trek_launch *launch)

@@ -356,6 +356,8 @@ static trek_status find_joiners(trek_regroup *regroup, trek_comm *comm, bool clo
     return *n > 0 ? meet_informed(comm, status, all) : status;
 }
 
+bool trek_regroup_has_joiners(const trek_regroup *regroup) { return trek_rendezvous_has_joiners(regroup->rendezvous); }
+
 trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool closed, int *n)
 {
     trek_member *joiners = trek_calloc(TREK_MAX_RANKS, sizeof *joiners);

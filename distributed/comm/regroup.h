@@ -36,6 +36,8 @@ trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int l
 const char *trek_regroup_lost(const trek_regroup *regroup);
 const char *trek_regroup_come(const trek_regroup *regroup);
 
+/* Returns whether joiners wait in this process. */
+bool trek_regroup_has_joiners(const trek_regroup *regroup);
 /* Asks, as a collective of the current group, whether joiners wait; *n gets their number. If there are some, all
  * must leave comm behind and meet. If one process says `closed`, joiners go on waiting, and *n is 0. */
 trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool closed, int *n);

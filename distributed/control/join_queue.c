@@ -104,6 +104,21 @@ bool trek_rendezvous_admits(trek_rendezvous *rendezvous)
     return admits;
 }
 
+bool trek_rendezvous_has_joiners(trek_rendezvous *rendezvous)
+{
+    bool has = false;
+    trek_lock_acquire(&rendezvous->lock);
+    int64_t now = rendezvous->n_visitors > 0 ? trek_now_ns() : 0;
+    for (int k = 0; k < rendezvous->n_visitors; k++) {
+        const trek_rendezvous_visitor *visitor = &rendezvous->visitors[k];
+        if (visitor->line.fd >= 0 && visitor->waits)
+            has |= !trek_rendezvous_is_member(rendezvous, visitor->joiner.number) ||
+                   now - visitor->since_ns > TREK_RENDEZVOUS_SILENCE_NS;
+    }
+    trek_lock_release(&rendezvous->lock);
+    return has;
+}
+
 int trek_rendezvous_waiting(trek_rendezvous *rendezvous, trek_member *joiners, int most)
 {
     int n = 0;

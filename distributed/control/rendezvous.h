@@ -72,6 +72,9 @@ int64_t trek_rendezvous_left(trek_rendezvous *rendezvous);
 trek_status trek_rendezvous_admit(trek_rendezvous *rendezvous, const char *address, int port, int listening, uint64_t program,
                                   int world);
 bool trek_rendezvous_admits(trek_rendezvous *rendezvous);
+/* Returns whether processes wait here that the group should look at: those that are not in it, and those that have waited for 5 s
+ * under the number of a member. */
+bool trek_rendezvous_has_joiners(trek_rendezvous *rendezvous);
 /* Gets the processes that wait and are not in the group, at most `most`, ordered by number. */
 int trek_rendezvous_waiting(trek_rendezvous *rendezvous, trek_member *joiners, int most);
 /* Invites these n to the next group; all members have met and know them. A process that has waited through two such

@@ -131,7 +131,7 @@ trek_digest trek_digests_gradients(const trek_arena *arena)
 void trek_digests_read(trek_step *s, int rank, int part, int64_t begin, int64_t end)
 {
     const trek_digests *d = s->grains->digests;
-    const trek_arena *arena = s->team->replicas[d->on_device ? rank : 0].arena;
+    const trek_arena *arena = s->team->replicas[d->on_device || s->team->divides_grads ? rank : 0].arena;
     if (d->on_device) {
         span_list list = spans_for(arena->backend, arena->device, d->on_device[rank], 0);
         trek_status status = TREK_OK;

@@ -21,6 +21,7 @@
 #include "distributed/digests.h"
 #include "distributed/grains/digest.h"
 #include "distributed/grains/pace.h"
+#include "distributed/system/system.h"
 #include "distributed/team/team.h"
 #include "tensor/binned.h"
 
@@ -34,6 +35,8 @@ typedef struct trek_grain_sums {
     trek_binned parts[TREK_DTYPE_COUNT];
     trek_tensor *digits[TREK_DTYPE_COUNT][TREK_BINNED_DIGITS]; /* their memory, owned */
     trek_tensor *bins[TREK_DTYPE_COUNT];
+    trek_lock lock;          /* if gradients are divided, all ranks of the process add to the blocks that this one keeps */
+    bool has_lock;
     bool *has;               /* [segments] while the rank runs grains: which parameters have had gradients in the step */
     /* On a GPU, if there are other ranks: room for the bins of all ranks, and for a piece of the sums of all (device_sums.c). */
     trek_tensor *all_bins, *piece[TREK_BINNED_DIGITS];
@@ -95,6 +98,7 @@ typedef struct trek_grains {
     bool pending;            /* the sums of some process have gradients that are not in the arenas */
     struct trek_digests *digests; /* of its steps (digests.h) */
     double audit;            /* share of the grains that are audited (policy/audit.c) */
+    bool audit_removes;      /* a process with a rank that was wrong leaves the job */
     trek_audit_report audit_report;
     /* For tests: may change the gradients that a grain has just given. NULL: nothing. */
     void (*fault)(int rank, int64_t step, int64_t number, const trek_arena *arena);
@@ -153,6 +157,18 @@ void trek_grain_sums_clear(trek_grain_sums *sums);
  * gradients may have other bits than products that replace them, and which grains a rank has run before must not show. */
 void trek_grain_sums_open(trek_grain_sums *sums, const trek_arena *arena);
 void trek_grain_sums_close(trek_grain_sums *sums, const trek_arena *arena);
+/* If gradients are divided: adds a bucket of a rank's gradients to the sums of those who keep it, as soon as a backward of its
+ * grain has completed it. `on` is a trek_grain_bucket. At the end of the grain trek_grain_sums_add has nothing left to add. */
+typedef struct trek_grain_bucket {
+    trek_step *s;
+    int rank;
+} trek_grain_bucket;
+void trek_grain_sums_add_bucket(const trek_bucket *bucket, void *on);
+/* Gives memory to the blocks of a rank's sums that it keeps, and to no others. The sums are empty. */
+void trek_grain_sums_hold(trek_step *s, int rank);
+/* Computes the sum of squares of the gradients that the ranks of the process keep, with the bits that it has if they are not
+ * divided. Every rank calls it after trek_grain_sums_read. */
+trek_status trek_grain_sums_squares(trek_step *s, int rank, double *sum);
 /* Sets the gradients of a rank's arena to zero, without adding them. */
 void trek_grain_sums_drop(trek_arena *arena);
 /* Adds the gradients of a rank's arena to its sums, and sets them to zero. On a GPU it may set an error, as the one before. */

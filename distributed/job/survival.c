@@ -2,8 +2,10 @@
 /* Meeting those that are left, and what they agree on. */
 #include "distributed/job/survival.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "distributed/control/control.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
@@ -19,6 +21,18 @@ trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek
     survival->regroup = lent ? lent : trek_regroup_new(job->comm, program);
     job->survival = survival;
     return survival->regroup ? TREK_OK : trek_error_status();
+}
+
+void trek_survival_leave(trek_job *job, const char *why)
+{
+    trek_survival *survival = job->survival;
+    char message[TREK_ERROR_SIZE];
+    survival->over = true;
+    if (!survival->lent)
+        trek_regroup_free(&survival->regroup); /* nobody waits for it any more */
+    snprintf(message, sizeof message, "process %d has left: %.400s", job->process, why);
+    if (job->comm && job->comm->control)
+        trek_control_end(job->comm->control, TREK_ERR_PEER, message);
 }
 
 void trek_survival_end(trek_job *job)
@@ -64,7 +78,11 @@ static void say_who(const trek_survival *survival)
     const char *lost = trek_regroup_lost(survival->regroup);
     bool many = strchr(lost, ',') != NULL;
     int world = trek_comm_world_size(survival->next);
-    const char *how = left(survival) > survival->commits ? "lost, or have ended" : "lost";
+    const char *how = left(survival) > survival->commits ? "lost, or have ended" : "lost",
+        *come = trek_regroup_come(survival->regroup);
+    if (come[0] && !survival->joins)
+        trek_log_message(TREK_LOG_LEVEL_INFO, "job: process%s %s of the job %s come; it continues with %d",
+                         strchr(come, ',') ? "es" : "", come, strchr(come, ',') ? "have" : "has", world);
     if (lost[0])
         trek_log_message(TREK_LOG_LEVEL_WARNING, "job: process%s %s of the job %s %s; %d continue%s", many ? "es" : "", lost,
                          many ? "are" : "is", how, world, world == 1 ? "s" : "");
@@ -110,6 +128,19 @@ static trek_status regroup(const trek_job *job, const char *reason)
     return TREK_OK;
 }
 
+/* One that joins takes part in the operation in which it finds the others first. */
+static void count_newcomers(trek_survival *survival, const trek_survivor *all, int n, trek_survivor *own)
+{
+    int64_t commits = -1;
+    survival->newcomers = 0;
+    for (int p = 0; p < n; p++) {
+        survival->newcomers += all[p].joins != 0;
+        commits = !all[p].joins && all[p].commits > commits ? all[p].commits : commits;
+    }
+    if (survival->joins && survival->commits < 0)
+        own->commits = survival->commits = commits;
+}
+
 static trek_status agree(trek_survival *survival, trek_survivor *own, trek_survival_verdict *verdict)
 {
     int n = trek_comm_world_size(survival->next);
@@ -121,6 +152,7 @@ static trek_status agree(trek_survival *survival, trek_survivor *own, trek_survi
     own->left = left(survival);
     trek_status status = trek_comm_gather_bytes(survival->next, own, sizeof *own, all);
     if (status == TREK_OK) {
+        count_newcomers(survival, all, n, own);
         *verdict = trek_survival_decide(all, n, own);
         survival->held_next = 0;
         survival->away = false;
@@ -130,13 +162,15 @@ static trek_status agree(trek_survival *survival, trek_survivor *own, trek_survi
             survival->away |= all[p].away != 0;
         }
     }
+    if (status == TREK_OK && survival->newcomers == n)
+        status = trek_fail(TREK_ERR_STATE, "job: none of the processes that are left has the state of the job");
     trek_free(all);
     return status;
 }
 
 trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict)
 {
-    trek_survivor own = { .commits = job->survival->commits, .steps = steps, .ready = ready };
+    trek_survivor own = { .commits = job->survival->commits, .steps = steps, .ready = ready, .joins = job->survival->joins };
     trek_status status;
     do {
         char reason[TREK_ERROR_SIZE];
@@ -149,6 +183,24 @@ trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, t
             return status;
     } while (trek_survival_may(job, status));
     return status;
+}
+
+trek_status trek_survival_join(trek_job *job, uint64_t program, int least, double deadline_s)
+{
+    trek_survival *survival = job->survival = trek_calloc(1, sizeof *survival);
+    trek_survival_verdict verdict;
+    if (!survival)
+        return TREK_ERR_MEMORY;
+    survival->least = least;
+    survival->joins = true;
+    survival->commits = -1;
+    survival->regroup = trek_regroup_join(program, &survival->next);
+    if (!survival->regroup)
+        return trek_error_status();
+    trek_comm_set_deadline(survival->next, deadline_s);
+    trek_survivor own = { .commits = -1, .steps = -1, .joins = 1 };
+    trek_status status = agree(survival, &own, &verdict);
+    return trek_survival_may(job, status) ? trek_survival_meet(job, -1, false, &verdict) : status;
 }
 
 trek_status trek_survival_tell_away(trek_comm *next, const trek_survival *survival)

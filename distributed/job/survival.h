@@ -18,6 +18,10 @@
  * (trek_regroup_leave): a process in commit k which has been told that another has completed it continues with the second part,
  * however few are left.
  *
+ * A process that comes to the job (pass/arrivals.h) is in such an operation, too: its first part is that the others send it their
+ * state. It has no state before it has left the commit of this operation, and says so (`joins`). All others have the state of the
+ * last complete step then.
+ *
  * In a run, processes also meet outside such operations, for example when an epoch begins. A survivor that was there, or that
  * has just joined, says that it is away (trek_survival_tell_away). The others then complete the second part, if they have
  * everything, and leave their operation with PEER. All of them go on together from the last complete step (run/elastic.c), in
@@ -27,6 +31,19 @@
 
 #include "distributed/comm/regroup.h"
 #include "distributed/job/job.h"
+#include "graph/graph.h"
+
+/* Where the job was when a process came to it. */
+typedef struct trek_survival_place {
+    int64_t epoch, batch;    /* of the batch on which it trained next */
+    uint64_t data, settings; /* digests of the loader, and of what steps depend on */
+} trek_survival_place;
+
+/* How the state of training is written to and read from a file, without a collective. */
+typedef struct trek_survival_state {
+    trek_status (*write)(trek_graph *graph, int fd);
+    trek_status (*read)(trek_graph *graph, int fd);
+} trek_survival_state;
 
 typedef struct trek_survival {
     trek_regroup *regroup;
@@ -38,6 +55,12 @@ typedef struct trek_survival {
     bool over;               /* the survivors cannot continue */
     bool few;                /* fewer are left than must be, which is enough to complete the last commit only */
     bool again;              /* the last commit has ended with the decision to repeat the first part */
+    bool joins;              /* this process has come to the job, and has no state of it yet */
+    bool arrived;            /* it has one, and has made no pass since */
+    bool joiners;            /* processes wait to be let in, as all know since the last step */
+    int newcomers;           /* processes that had no state when all met last */
+    trek_survival_place place; /* of a process that has arrived */
+    const trek_survival_state *state; /* NULL: nobody is let in */
     bool away;               /* a survivor was outside such operations: `next` is for the run */
     int64_t held;            /* loaders divide batches as before the last death until so many steps are complete; 0: no more */
     int64_t held_next;       /* the same after the group `next` has become the job's */
@@ -50,6 +73,7 @@ typedef struct trek_survivor {
     int64_t ready;           /* it is in a commit, with everything that it needs */
     int64_t left;            /* the most commits that a process which has left in order had completed, as far as it knows */
     int64_t away;            /* it is outside such an operation */
+    int64_t joins;           /* it has no state of the job yet */
 } trek_survivor;
 
 /* What a survivor does next. */
@@ -64,6 +88,11 @@ trek_survival_verdict trek_survival_decide(const trek_survivor *all, int n, cons
 /* Makes a job of several processes able to go on, as a collective. `program` is the same in all of them. With `lent`, the
  * regroup of a run, it is no collective. Fails with the errors of trek_regroup_new, or with MEMORY. */
 trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek_regroup *lent);
+/* Lets this process join a job that is at work, instead of beginning one: waits until it is let in, and meets the others. Their
+ * group is job->survival->next. Fails with the errors of trek_regroup_join and trek_survival_meet. */
+trek_status trek_survival_join(trek_job *job, uint64_t program, int least, double deadline_s);
+/* Takes this process out of the job for good. The others go on as if it had died; why: their log says it. */
+void trek_survival_leave(trek_job *job, const char *why);
 /* Ends it. Where few survivors could not continue, this process says farewell before. */
 void trek_survival_end(trek_job *job);
 /* Returns whether a call has failed because processes of a job have died that the others can outlive. */

@@ -70,6 +70,12 @@ static trek_status run_rows(const dry_pass *c, int rank)
     trek_batch_run run = { .graph_loader = c->s->team->graph->graph_loader, .scaler = trek_ranks_scaler(c->s, rank),
                            .leaves = own->model->params, .n_leaves = own->model->n_params, .denominator = (double)c->batch,
                            .backward = true };
+    if (c->s->team->divides_grads) {
+        trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true,
+                                                            .lags = trek_comm_overlaps(trek_step_carrier(c->s, rank)) });
+        run.complete = trek_reducer_complete;
+        run.arg = own->reducer;
+    }
     trek_pass_sum sum = { 0 };
     trek_rank_context before = trek_rank_here;
     trek_rank_here.first_sample = batch->first;
@@ -78,6 +84,8 @@ static trek_status run_rows(const dry_pass *c, int rank)
     trek_rank_here.rng_step = c->rng_step;
     trek_status status = trek_graph_run_batch(own->graph, batch, &run, &sum);
     trek_rank_here = before;
+    if (c->s->team->divides_grads)
+        trek_reducer_rest(own->reducer);
     trek_pass_sum_clear(&sum);
     trek_reader_end_batch(reader);
     return status;

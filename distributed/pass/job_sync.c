@@ -39,6 +39,7 @@ typedef struct sync_message {
     int32_t kind, status;
     int32_t stop, ranks;     /* stop: the bits STOP_ALL and STOP_THIS */
     int32_t sends, unsent;   /* of a pass: its gradients may be sent; of a step: some were not sent */
+    int32_t joiners, unused; /* joiners, of a step: processes wait to be let in */
     double weight, communication_ms;
     double rows, drift;      /* of a step when parameters are averaged: its samples, and the drift before the last average */
     int64_t step;
@@ -304,6 +305,25 @@ static void read_messages(trek_step *s)
     agree_to_stop(s, stop);
 }
 
+static bool trains_alone(const trek_step *s);
+
+/* Returns whether processes that the job could let in wait in this one. Where several graphs are trained, nobody could say to
+ * which of them a process comes. */
+static bool has_joiners(const trek_step *s)
+{
+    const trek_survival *survival = s->job.survival;
+    return trains_alone(s) && survival && survival->state && !survival->over && trek_regroup_has_joiners(survival->regroup);
+}
+
+static void note_joiners(trek_step *s)
+{
+    bool joiners = false;
+    for (int p = 0; p < s->job.processes; p++)
+        joiners |= message_at(s, p)->joiners != 0;
+    if (s->job.survival)
+        s->job.survival->joiners = joiners;
+}
+
 static trek_status read_watches(trek_step *s)
 {
     trek_status status = TREK_OK;
@@ -341,6 +361,7 @@ trek_status trek_job_sync_step(trek_step *s, trek_status own, bool update, bool 
     mine->drift = s->own_drift;
     mine->unsent = s->state.phase == TREK_STEP_ACCUMULATING;
     mine->settings = trek_settings_digest(s->team);
+    mine->joiners = update && has_joiners(s);
     for (int r = 0, k = s->job.first_rank; r < s->team->local_ranks; r++, k++)
         pairs_of(mine)[r] = (rank_report){ s->pace.ms[k], s->pace.starved_ms[k], s->pace.units[k] };
     for (;;) { /* passes of others only count by their weight here */
@@ -364,8 +385,10 @@ trek_status trek_job_sync_step(trek_step *s, trek_status own, bool update, bool 
     }
     for (int p = 0; p < s->job.processes; p++)
         *pending |= message_at(s, p)->unsent != 0;
-    if (update)
+    if (update) {
         read_messages(s);
+        note_joiners(s);
+    }
     return TREK_OK;
 }
 
@@ -473,11 +496,16 @@ trek_status trek_job_sync_make_rooms(trek_step *s)
         : trek_error_status();
 }
 
+trek_job_member trek_job_sync_member(const trek_step *s)
+{
+    return (trek_job_member){ .ranks = s->team->local_ranks, .device = (int32_t)s->team->replicas[0].arena->device.type,
+                              .kinds = s->team->kinds, .sharers = s->team->sharers,
+                              .budgets = s->team->memory->budgets != NULL };
+}
+
 trek_status trek_job_sync_begin(trek_step *s)
 {
-    const trek_arena *arena = s->team->replicas[0].arena;
-    trek_job_member own = { .ranks = s->team->local_ranks, .device = (int32_t)arena->device.type, .kinds = s->team->kinds,
-                            .sharers = s->team->sharers, .budgets = s->team->memory->budgets != NULL };
+    const trek_job_member own = trek_job_sync_member(s);
     bool gpus;
     char *graph = trek_job_is_ready(&s->job) ? trek_team_describe_graph(s->team->graph) : NULL;
     trek_status status = trek_replica_compare(s->team->replicas[0].model, s->job.comm, graph,
@@ -487,7 +515,7 @@ trek_status trek_job_sync_begin(trek_step *s)
     if (status == TREK_OK)
         status = trek_job_meet(&s->job, &own, &gpus);
     if (status == TREK_OK && gpus)
-        status = trek_comm_nccl_join(s->job.comm, arena->device);
+        status = trek_comm_nccl_join(s->job.comm, s->team->replicas[0].arena->device);
     return status == TREK_OK ? trek_job_sync_make_rooms(s) : status;
 }
 
@@ -502,6 +530,15 @@ typedef struct division_state {
 } division_state;
 
 TREK_PER_PROCESS(division_state, division, { .lock = TREK_LOCK_INIT });
+
+/* Returns whether no other graph trains over processes. */
+static bool trains_alone(const trek_step *s)
+{
+    trek_lock_acquire(&division()->lock);
+    bool alone = division()->steppers == s && !s->next_divider;
+    trek_lock_release(&division()->lock);
+    return alone;
+}
 
 /* Called with the lock held. */
 static void divide(int64_t total, int64_t *first)
@@ -531,6 +568,13 @@ static void cut(int64_t total, int64_t *first, int64_t *rows)
     trek_lock_release(&division()->lock);
 }
 
+/* A process that has come has no part yet. */
+static void cut_nothing(int64_t total, int64_t *first, int64_t *rows)
+{
+    *first = total;
+    *rows = 0;
+}
+
 /* Called with the lock held. */
 static void take_shares(const trek_step *s)
 {
@@ -548,21 +592,29 @@ static void take_shares(const trek_step *s)
     atomic_store(&trek_job_here.cut, cut);
 }
 
-void trek_job_sync_publish(trek_step *s)
+static void publish(trek_step *s, trek_job_cut divides)
 {
-    if (trek_job_is_alone(&s->job) || (s->job.survival && s->job.survival->held > 0))
-        return;
     trek_lock_acquire(&division()->lock);
     if (!s->divides) {
         s->divides = true;
         s->next_divider = division()->steppers;
         division()->steppers = s;
     }
-    if (division()->steppers == s)
+    if (division()->steppers == s) {
         take_shares(s);
+        atomic_store(&trek_job_here.cut, divides);
+    }
     trek_lock_release(&division()->lock);
     trek_job_here.version++;
 }
+
+void trek_job_sync_publish(trek_step *s)
+{
+    if (trek_job_has_others(&s->job) && !(s->job.survival && s->job.survival->held > 0))
+        publish(s, cut);
+}
+
+void trek_job_sync_publish_nothing(trek_step *s) { publish(s, cut_nothing); }
 
 /* Loaders then follow another graph's shares, or batches are not divided. */
 static void withdraw(trek_step *s)

@@ -5,6 +5,7 @@
 #ifndef TREK_DISTRIBUTED_PASS_JOB_SYNC_H
 #define TREK_DISTRIBUTED_PASS_JOB_SYNC_H
 
+#include "distributed/job/job.h"
 #include "distributed/team/team.h"
 
 typedef struct trek_step trek_step;
@@ -41,6 +42,8 @@ trek_status trek_job_sync_flags(trek_step *s);
  * optimizers differ. */
 trek_status trek_job_sync_copy_optimizer(trek_step *s, const trek_optimizer_snapshot *snapshot);
 
+/* Returns what this process says of itself when all meet. */
+trek_job_member trek_job_sync_member(const trek_step *s);
 /* Makes room for the messages of the job's processes. */
 trek_status trek_job_sync_make_rooms(trek_step *s);
 /* Returns whether all processes made the last pass that was announced. */
@@ -50,5 +53,7 @@ void trek_job_sync_division(int64_t total, int64_t *first);
 /* Makes the current shares those by which loaders divide batches among the processes. After a death they remain what they were
  * for a while (job/survival.h). */
 void trek_job_sync_publish(trek_step *s);
+/* Gives this process no part of any batch, until shares are published again. */
+void trek_job_sync_publish_nothing(trek_step *s);
 
 #endif

@@ -2,28 +2,32 @@
 /* The group of those that are left becomes the job's. */
 #include "distributed/pass/survivors.h"
 
-#include <string.h>
-
 #include "distributed/grains/counter.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
 #include "graph/graph_internal.h"
-#include "tensor/byte_hash.h"
 #include "tensor/trace.h"
+
+/* The others cannot continue without a process that has no memory, unless it has just come: it leaves them then. */
+static void give_up(const trek_survival *survival, trek_comm *comm)
+{
+    if (!survival->joins)
+        trek_comm_abort(comm, "a process has no memory to continue with others");
+}
 
 /* Begins a job with the new group, in the place of the last one. */
 static trek_status begin_job(trek_step *s)
 {
     trek_survival *survival = s->job.survival;
-    const trek_job_member own = s->job.members[s->job.process];
+    const trek_job_member own = trek_job_sync_member(s);
     trek_job next;
     bool gpus;
     trek_job_begin(&next, survival->next, s->team->local_ranks, s->team->kinds);
     trek_status status = trek_job_is_ready(&next) ? TREK_OK : trek_error_status();
     if (status != TREK_OK)
-        trek_comm_abort(survival->next, "a process has no memory to continue without others");
+        give_up(survival, survival->next);
     else
         status = trek_job_meet(&next, &own, &gpus);
     if (status == TREK_OK)
@@ -54,21 +58,15 @@ static trek_status begin_pace(trek_step *s)
     return status;
 }
 
-/* Returns a hash of what all processes have in common, by which those that join are known. */
-static uint64_t program_of(const trek_step *s)
+trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts)
 {
-    char *graph = trek_team_describe_graph(s->team->graph);
-    uint64_t hash = trek_hash_bytes(TREK_HASH_BEGIN, graph, graph ? strlen(graph) : 0);
-    trek_free(graph);
-    return hash;
-}
-
-trek_status trek_survivors_begin(trek_step *s, const trek_workload_opts *workload, int least, trek_regroup *lent)
-{
-    s->workload = *workload;
+    s->workload = *opts->workload;
     trek_shared_words_end(&s->grains->words); /* each process trains on its own part: who has which is not known of the dead */
     trek_grain_counter_free(&s->grains->counter);
-    return trek_survival_begin(&s->job, lent ? 0 : program_of(s), least, lent);
+    trek_status status = trek_survival_begin(&s->job, opts->program, opts->least, opts->lent);
+    if (status == TREK_OK)
+        s->job.survival->state = opts->state;
+    return status;
 }
 
 static trek_status take_over(trek_step *s)
@@ -81,8 +79,10 @@ static trek_status take_over(trek_step *s)
         status = trek_job_sync_make_rooms(s);
         if (status == TREK_OK)
             status = begin_pace(s);
+        if (status == TREK_OK)
+            status = trek_grain_exchange_make(s);
         if (status != TREK_OK)
-            trek_job_abort(&s->job, "a process has no memory to continue without others");
+            give_up(survival, s->job.comm);
     }
     trek_trace_end("take over", start, s->job.processes);
     return status;
@@ -91,23 +91,43 @@ static trek_status take_over(trek_step *s)
 bool trek_survivors_go_on(trek_step *s, trek_status *status)
 {
     trek_survival *survival = s->job.survival;
-    trek_survival_verdict verdict = TREK_SURVIVAL_AGAIN;
-    int64_t steps = s->team->graph->settings.steps;
     if (!survival || survival->away || !(survival->again || trek_survival_may(&s->job, *status)))
         return false;
+    *status = trek_survivors_meet(s);
+    return *status == TREK_OK;
+}
+
+trek_status trek_survivors_meet(trek_step *s)
+{
+    trek_survival *survival = s->job.survival;
+    trek_survival_verdict verdict = TREK_SURVIVAL_AGAIN;
+    trek_status status;
+    int64_t steps = s->team->graph->settings.steps;
     do {
         if (survival->again)
             trek_error_clear();
-        *status = survival->again ? TREK_OK : trek_survival_meet(&s->job, steps, false, &verdict);
+        status = survival->again ? TREK_OK : trek_survival_meet(&s->job, steps, false, &verdict);
         survival->again = false;
-        if (*status == TREK_OK &&
-            verdict == TREK_SURVIVAL_GO_ON) /* nobody can have left a commit that this one has not come to */
-            *status = trek_fail(TREK_ERR_STATE, "job: another process has gone on to step %lld without this one",
-                                (long long)steps);
-        if (*status == TREK_OK)
-            *status = survival->away ? trek_survival_fail_away() : take_over(s);
-    } while (!survival->away && trek_survival_may(&s->job, *status));
-    return *status == TREK_OK;
+        if (status == TREK_OK && verdict == TREK_SURVIVAL_GO_ON) /* nobody can have left a commit that this one has not come to */
+            status = trek_fail(TREK_ERR_STATE, "job: another process has gone on to step %lld without this one",
+                               (long long)steps);
+        if (status == TREK_OK)
+            status = survival->away ? trek_survival_fail_away() : take_over(s);
+    } while (!survival->away && trek_survival_may(&s->job, status));
+    return status;
+}
+
+trek_status trek_survivors_join(trek_step *s, const trek_survivors_opts *opts)
+{
+    s->workload = *opts->workload;
+    trek_status status = trek_survival_join(&s->job, opts->program, opts->least, opts->deadline_s);
+    if (status != TREK_OK)
+        return status;
+    s->job.survival->state = opts->state;
+    status = take_over(s);
+    if (status != TREK_OK)
+        trek_survivors_go_on(s, &status);
+    return status;
 }
 
 void trek_survivors_divide(trek_step *s)

@@ -10,10 +10,23 @@
 
 typedef struct trek_step trek_step;
 
-/* Makes the job of a step able to continue while at least `least` processes survive, as a collective of a job of several
- * processes that train in grains. The options must not depend on the number of ranks. lent is the regroup of a run, or NULL.
- * Fails as trek_survival_begin does. */
-trek_status trek_survivors_begin(trek_step *s, const trek_workload_opts *workload, int least, trek_regroup *lent);
+typedef struct trek_survivors_opts {
+    const trek_workload_opts *workload; /* must not depend on the number of ranks */
+    int least;               /* how many processes must survive */
+    uint64_t program;        /* what processes that join must run */
+    trek_regroup *lent;      /* of a run; NULL: none */
+    const trek_survival_state *state; /* for processes that join; NULL: none can */
+    double deadline_s;       /* of calls, in a process that joins */
+} trek_survivors_opts;
+
+/* Makes the job of a step able to continue, as a collective of a job of several processes that train in grains. Fails as
+ * trek_survival_begin does. */
+trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts);
+/* Lets this process, whose step has been made in a job of its own, join a job that is at work (trek_survival_join), and makes the
+ * group of all its job. It has no state of that job yet. */
+trek_status trek_survivors_join(trek_step *s, const trek_survivors_opts *opts);
+/* Meets the others, although no process has died: some have come. */
+trek_status trek_survivors_meet(trek_step *s);
 /* Called when an operation of all processes has failed. Returns true if processes have died and the survivors can continue: the
  * caller repeats the operation. Returns false otherwise; if the survivors cannot continue, *status says why. */
 bool trek_survivors_go_on(trek_step *s, trek_status *status);

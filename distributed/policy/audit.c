@@ -10,6 +10,7 @@
 
 #include "distributed/grains/digests.h"
 #include "distributed/job/job_bytes.h"
+#include "distributed/job/survival.h"
 #include "distributed/policy/grain_pass.h"
 #include "distributed/team/step.h"
 #include "tensor/rank_context.h"
@@ -251,6 +252,56 @@ static trek_status decide(audit *a)
     return any ? look_again(a) : TREK_OK;
 }
 
+/* --- who leaves ------------------------------------------------------------------------------------------------ */
+
+static int process_of(const trek_job *job, int64_t rank)
+{
+    int p = 0;
+    for (int64_t end = job->process_ranks[0]; rank >= end && p + 1 < job->processes;)
+        end += job->process_ranks[++p];
+    return p;
+}
+
+/* Returns how many processes have a rank that was wrong in this step; wrong[process]: this one does. All know the same. */
+static int list_wrong(const audit *a, bool *wrong)
+{
+    int n = 0;
+    for (int k = 0; k < a->n; k++) {
+        int which = differs(&a->grains[k]) ? wrong_of(&a->grains[k]) : -1;
+        bool *of = which >= 0 ? &wrong[process_of(&a->s->job, a->grains[k].rank[which])] : NULL;
+        n += of && !*of;
+        if (of)
+            *of = true;
+    }
+    return n;
+}
+
+/* Takes this process out of the job if one of its ranks was wrong and enough are left without all that are to leave. The others
+ * then compute its grains as if it had died: this step has not been committed. */
+static trek_status leave_if_wrong(const audit *a)
+{
+    const trek_job *job = &a->s->job;
+    bool wrong[TREK_MAX_RANKS] = { false };
+    int n = job->survival ? list_wrong(a, wrong) : 0;
+    if (n == 0)
+        return TREK_OK;
+    if (job->processes - n < job->survival->least) {
+        if (job->process == 0)
+            trek_log_message(TREK_LOG_LEVEL_WARNING,
+                             "graph_step: .audit_removes: nobody leaves, because %d of %d processes would be "
+                                                     "left; .min_processes is %d", job->processes - n, job->processes,
+                             job->survival->least);
+        return TREK_OK;
+    }
+    if (!wrong[job->process])
+        return TREK_OK;
+    trek_status status = trek_fail(TREK_ERR_STATE, "graph_step: .audit_removes: a rank of this process was wrong in step %" PRId64
+                                                   "; the process has left the job",
+                                   a->s->team->graph->settings.steps + 1);
+    trek_survival_leave(&a->s->job, "an audit has found one of its ranks to be wrong");
+    return status;
+}
+
 static trek_status run(audit *a, trek_status own)
 {
     trek_status status = list_grains(a, own);
@@ -265,7 +316,7 @@ static trek_status run(audit *a, trek_status own)
         if (differs(&a->grains[k]))
             tell(a, &a->grains[k]);
     }
-    return status;
+    return status == TREK_OK && a->s->grains->audit_removes ? leave_if_wrong(a) : status;
 }
 
 trek_status trek_grains_audit(trek_step *s, trek_status own)

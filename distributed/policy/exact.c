@@ -32,7 +32,7 @@ static trek_status merge_grains(trek_step *s)
         status = trek_grains_merge(s, trek_grains_run);
     if (status == TREK_OK)
         trek_ranks_note_gradients(s); /* grains may have been computed that have others */
-    else if (!trek_survival_may(&s->job, status))
+    else if (!trek_survival_may(&s->job, status) && !(s->job.survival && s->job.survival->over)) /* unless it has left them */
         trek_job_abort(&s->job, "a process cannot merge its grains"); /* the others are about to enter the reduction */
     return status;
 }
@@ -84,6 +84,10 @@ trek_status trek_ranks_reduce(trek_step *s)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "graph_reduce: graph: it is trained with .min_processes, where gradients are complete "
                          "only within trek_graph_step; call that");
+    if (s->team->divides_grads)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "graph_reduce: graph: its gradients are divided (.shard), so no rank has them all; call "
+                         "trek_graph_step, which can clip them (trek_graph_set_clip)");
     trek_job_say(&s->job, "reduce", true);
     trek_ranks_note_gradients(s);
     trek_team_follow_flags(s->team);

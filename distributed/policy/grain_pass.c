@@ -73,11 +73,19 @@ static trek_status train_grain(trek_grain_call *c, int rank, int64_t number, con
     trek_batch_run run = { .graph_loader = s->team->graph->graph_loader, .scaler = trek_ranks_scaler(s, rank),
                            .leaves = own->model->params, .n_leaves = own->model->n_params, .denominator = pass->denominator,
                            .backward = pass->backward };
+    trek_grain_bucket on = { s, rank };
+    if (s->team->divides_grads && pass->backward) {
+        trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true, .deliver = trek_grain_sums_add_bucket, .arg = &on });
+        run.complete = trek_reducer_complete;
+        run.arg = own->reducer;
+    }
     if (pass->training)
         trek_grains_put_buffers(g, own->model, g->first_buffers);
     if (g->digests->replay && pass->backward)
         trek_replay_enter(g->digests->replay, s->team->graph->settings.steps + 1, grain);
     trek_status status = trek_graph_run_batch(own->graph, grain, &run, &c->sums[number]);
+    if (run.complete)
+        trek_reducer_rest(own->reducer);
     if (g->digests->replay)
         trek_replay_leave(g->digests->replay);
     if (status == TREK_OK)

@@ -7,6 +7,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/grains/digests.h"
 #include "distributed/job/job_bytes.h"
+#include "distributed/pass/arrivals.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
@@ -302,7 +303,11 @@ static trek_var *train_batch(trek_step *s, const trek_batch *batch)
     c.call = (trek_grain_call){ .s = s, .pass = &c.pass, .batch = batch, .source = c.source };
     trek_job_say(&s->job, c.pass.backward ? "forward and backward" : "forward", c.pass.backward);
     trek_ranks_note_wait(s, c.pass.backward);
-    trek_status status = c.source ? run_pass(&c) : trek_error_status();
+    trek_status status = trek_error_status();
+    if (status == TREK_OK && c.pass.backward && s->grains->passes == 0)
+        status = trek_arrivals_look(s, batch);
+    if (status == TREK_OK)
+        status = run_pass(&c);
     int64_t n = trek_grains_count(s->grains, c.pass.rows);
     trek_var *mean = status == TREK_OK ? trek_pass_mean(c.call.sums, (int)n, trek_ranks_device(s->team->ranks, 0)) : NULL;
     trek_grain_call_end(&c.call);
@@ -325,9 +330,11 @@ static trek_status make(trek_step *s, const trek_ranks_opts *opts)
     trek_status status = trek_grains_make(s);
     if (status == TREK_OK)
         status = trek_digests_make(s, opts->digests);
-    if (status == TREK_OK)
-        s->grains->audit = opts->audit;
-    return status;
+    if (status != TREK_OK)
+        return status;
+    s->grains->audit = opts->audit;
+    s->grains->audit_removes = opts->audit_removes;
+    return TREK_OK;
 }
 
 const trek_step_policy trek_grains_policy = {

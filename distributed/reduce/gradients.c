@@ -8,14 +8,29 @@
 #include "distributed/reduce/gradients.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
+#include "tensor/pages.h"
 
 /* --- a factor ------------------------------------------------------------------------------------- */
+
+/* The same where gradients have memory. */
+static void scale_pages(const trek_arena *arena, const trek_arena_part *part, double factor)
+{
+    size_t size = trek_dtype_size(part->wide), all = (size_t)part->count * size;
+    for (size_t begin = 0, end; trek_pages_next(part->pages, &begin, &end); begin = end) {
+        end = end < all ? end : all;
+        arena->backend->scale(part->wide, part->grads->data + begin, (int64_t)((end - begin) / size), factor);
+    }
+}
 
 /* Multiplies gradients by the factor, on the rank's device. */
 static trek_status scale_grads(trek_arena *arena, double factor)
 {
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
+        if (arena->parts[p].pages) {
+            scale_pages(arena, &arena->parts[p], factor);
+            continue;
+        }
         trek_var *grads = trek_var_from(trek_tensor_retain(arena->parts[p].grads));
         trek_var *scaled = grads ? trek_mul_scalar(grads, factor) : NULL;
         status = scaled ? trek_tensor_copy_from(arena->parts[p].grads, scaled->data) : trek_error_status();

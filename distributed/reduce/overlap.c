@@ -14,6 +14,8 @@
 static bool can_overlap(const trek_step *s)
 {
     const trek_comm *comm = trek_step_carrier(s, 0);
+    if (s->team->divides_grads) /* every pass has to send, whether or not it takes longer */
+        return !s->grain;
     if (s->overlap.asked == TREK_OFF || s->job.mixed ||
         (trek_job_has_others(&s->job) ? s->job.ranks_most > 1 : s->team->local_ranks == 1))
         return false;
@@ -35,6 +37,8 @@ trek_status trek_overlap_plan(trek_step *s)
 bool trek_overlap_wants(const trek_step *s)
 {
     const trek_accumulation *a = &s->team->graph->accumulation;
+    if (s->team->divides_grads)
+        return s->overlap.possible && s->state.phase != TREK_STEP_SENT && !s->state.joins_grads;
     int last = trek_accumulation_weighs(a) ? a->passes : 1;
     return s->overlap.possible && s->state.passes + 1 == last && s->state.phase != TREK_STEP_SENT && !s->state.joins_grads &&
         !trek_team_meets(s->team);
@@ -61,7 +65,9 @@ void trek_overlap_begin(trek_step *s)
     s->overlap.on_tape = 0;
     for (int r = 0; r < s->team->local_ranks; r++)
         trek_reducer_begin(s->team->replicas[r].reducer, (trek_sending){ .comm = trek_step_carrier(s, r), .starts = true,
-                                                                  .scatters = s->team->sharers > 1 });
+                                                                  .scatters = s->team->sharers > 1,
+                                                                  .gives_back = s->team->divides_grads,
+                                                                  .lags = trek_comm_overlaps(trek_step_carrier(s, r)) });
 }
 
 trek_status trek_overlap_end(trek_step *s)

@@ -333,6 +333,13 @@ static trek_status decide_separate(rank_step *x);
  * bits. */
 static trek_status decide_all(rank_step *x)
 {
+    double sum = 0;
+    if (x->call->grains && x->s->team->divides_grads) {
+        trek_status status = x->measure ? trek_grain_sums_squares(x->s, x->rank, &sum) : TREK_OK;
+        if (status == TREK_OK)
+            x->state = trek_ranks_decide(x->s, sum, x->measure);
+        return status;
+    }
     if (x->call->grains && x->s->team->on_host)
         return x->s->team->shared ? decide_shared(x) : decide_separate(x);
     return x->call->kind->decide(x);

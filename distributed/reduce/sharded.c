@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
 #include "distributed/job/agreement.h"
 #include "distributed/reduce/overlap.h"
 #include "distributed/team/sharer.h"
@@ -116,6 +117,8 @@ static trek_status take_cuts(int rank, void *arg)
     double *sums = replica->own_sums;
     int n_chunks = replica->n_own_chunks;
     trek_sharer_take(&sharer, &own->cuts);
+    if (made->s->grains)
+        trek_grain_sums_hold(made->s, rank);
     replica->own_chunks = own->chunks;
     replica->own_sums = own->sums;
     replica->n_own_chunks = own->n_chunks;
@@ -196,7 +199,11 @@ trek_status trek_ranks_cut_for(trek_step *s, const trek_optimizer_spec *spec, tr
     trek_status status = trek_optimizer_owners(spec, s->team->replicas[0].arena, &owner);
     bool fits = status != TREK_OK || has_owners(s->team->replicas[0].arena, owner);
     trek_free(owner);
-    if (!fits)
+    if (!fits && s->grains && s->grains->pending && s->team->divides_grads)
+        status = trek_fail(TREK_ERR_STATE,
+                           "graph_set_optimizer: graph: gradients of grains are with those who keep them now; call "
+                           "trek_graph_step or trek_graph_zero_grad before this optimizer, which divides them otherwise");
+    if (status == TREK_OK && !fits)
         status = trek_overlap_keep(s); /* gradients that were sent lie in the parts of the old cuts */
     return status == TREK_OK && !fits ? trek_ranks_cut(s, spec, before) : status;
 }
@@ -249,7 +256,9 @@ static trek_status scatter(const rank_step *x)
 {
     trek_comm *comm = trek_step_carrier(x->s, x->rank);
     trek_status started = x->call->sent ? TREK_OK
-        : trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = comm, .starts = true, .scatters = true });
+        : trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = comm, .starts = true, .scatters = true,
+                                                                      .gives_back = x->s->team->divides_grads,
+                                                                      .lags = trek_comm_overlaps(comm) });
     trek_status ended = trek_comm_finish(comm);
     if (started != TREK_OK || ended != TREK_OK)
         return started != TREK_OK ? started : ended;

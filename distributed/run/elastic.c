@@ -12,10 +12,8 @@
  * Until its last meeting of the processes a step changes buffers only, and each process does the rest by itself. So
  * parameters and optimizer are those of the last complete step, and processes that had passed the last meeting are
  * one step ahead of the others. Averaged parameters change in between; for them the whole state is kept. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +23,7 @@
 #include "distributed/comm/init_internal.h"
 #include "distributed/comm/regroup.h"
 #include "distributed/job/agreement.h"
+#include "distributed/job/job_file.h"
 #include "distributed/job/survival.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/stepper.h"
@@ -34,9 +33,6 @@
 #include "nn/safetensors.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
-
-/* How much of a state is sent at a time; each piece counts as progress. */
-#define PIECE ((size_t)16 << 20)
 
 /* What one of this process's ranks has recorded in the epoch so far. */
 typedef struct kept_scalar {
@@ -233,21 +229,12 @@ static void close_file(run_elastic *e)
     e->file = -1;
 }
 
-static trek_status empty_file(run_elastic *e)
-{
-    if (e->file < 0)
-        e->file = memfd_create("trek-state", MFD_CLOEXEC);
-    if (e->file < 0 || ftruncate(e->file, 0) != 0)
-        return trek_fail(TREK_ERR_MEMORY, "trainer_run: no memory for the state of the run: %s", strerror(errno));
-    return TREK_OK;
-}
-
 /* Sets the graph's state to that of the last complete step, except what no step changes, and writes it. */
 static trek_status write_state(trek_run *run)
 {
     run_elastic *e = run->elastic;
     const trek_replica *model = stepper_of(run)->team->replicas[0].model;
-    trek_status status = empty_file(e);
+    trek_status status = trek_job_file_empty(&e->file);
     for (int k = 0; k < e->n_buffers && status == TREK_OK; k++)
         status = trek_tensor_copy_from(model->buffers[k]->data, e->buffers[k]);
     trek_rank_here.rng_step = e->rng_step;
@@ -265,7 +252,7 @@ static trek_status write_state(trek_run *run)
 static trek_status write_average(trek_run *run)
 {
     run_elastic *e = run->elastic;
-    trek_status status = empty_file(e);
+    trek_status status = trek_job_file_empty(&e->file);
     trek_state *state = status == TREK_OK ? trek_run_state(run, e->numbers) : NULL;
     if (status == TREK_OK)
         status = state ? trek_state_write_file(state, e->file, "the state of the run") : trek_error_status();
@@ -482,26 +469,17 @@ static trek_status catch_up(trek_run *run, const place *newest)
 static trek_status share_bytes(run_elastic *e, int source, int64_t bytes)
 {
     bool gives = e->comm->rank == source;
-    int file = gives ? e->file : memfd_create("trek-state", MFD_CLOEXEC);
-    char *memory = MAP_FAILED;
-    if (gives || (file >= 0 && ftruncate(file, bytes) == 0))
-        memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    trek_status status = TREK_OK;
-    if (memory == MAP_FAILED)
-        status = trek_fail(TREK_ERR_MEMORY, "trainer_run: no memory for the state of the run: %s", strerror(errno));
+    trek_job_file file;
+    trek_status status = trek_job_file_map(&file, gives ? e->file : -1, bytes);
     status = trek_replica_agree(e->comm, status, "trainer_run");
-    for (size_t at = 0; at < (size_t)bytes && status == TREK_OK; at += PIECE) {
-        size_t count = (size_t)bytes - at < PIECE ? (size_t)bytes - at : PIECE;
-        status = trek_comm_run(e->comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .root = source,
-                                                          .count = (int64_t)count, .in = memory + at, .out = memory + at });
-    }
-    if (memory != MAP_FAILED)
-        munmap(memory, (size_t)bytes);
+    if (status == TREK_OK)
+        status = trek_job_file_send(e->comm, &file, source);
+    trek_job_file_unmap(&file);
     if (!gives && status == TREK_OK) {
         close_file(e);
-        e->file = file;
-    } else if (!gives && file >= 0) {
-        close(file);
+        e->file = file.fd;
+    } else if (!gives && file.fd >= 0) {
+        close(file.fd);
     }
     return status;
 }

@@ -63,7 +63,7 @@ static int64_t stretch_at(const cutting *c, int first, int64_t at, int *owner)
 {
     const trek_arena *arena = c->r->arena;
     int part = c->r->items[first].part;
-    int64_t unit = (int64_t)(arena->weights ? 1 : arena->sharers) * TREK_ARENA_SLOT, end = c->r->parts[part].count;
+    int64_t unit = (arena->weights ? 1 : arena->sharers) * arena->unit, end = c->r->parts[part].count;
     int64_t count = room_of(c) / element_bytes(c, first) / unit * unit;
     *owner = -1;
     for (int r = 0; arena->weights && *owner < 0; r++)

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "tensor/pages.h"
 #include "tensor/print.h"
 
 /* --- the record ------------------------------------------------------------------------- */
@@ -55,7 +56,7 @@ static int64_t state_bytes(const trek_arena *arena, const trek_optimizer *optimi
 void trek_memory_add(const trek_arena *arena, const trek_optimizer *optimizer, trek_memory_row *row)
 {
     for (int p = 0; p < arena->n_parts; p++) {
-        row->grads += bytes_of(arena->parts[p].grads);
+        row->grads += arena->parts[p].pages ? trek_pages_taken(arena->parts[p].pages) : bytes_of(arena->parts[p].grads);
         if (!arena->sharing)
             row->params += bytes_of(arena->parts[p].params);
     }
@@ -143,14 +144,17 @@ static void add_parts(const trek_team *team, trek_text *text)
     }
     const double *weights = team->replicas[0].arena->weights;
     double all = 0;
-    trek_text_format(text, "the optimizer's state: in %d parts", team->sharers);
+    trek_text_format(text, "%s: in %d parts", team->divides_grads ? "gradients and the optimizer's state"
+                     : "the optimizer's state",
+                     team->sharers);
     for (int r = 0; r < team->sharers && weights; r++)
         all += weights[r];
     for (int r = 0; r < team->sharers && weights; r++) {
         int64_t tenths = (int64_t)(1000 * weights[r] / all + 0.5);
         trek_text_format(text, "%s%" PRId64 ".%d %%", r ? ", " : ": ", tenths / 10, (int)(tenths % 10));
     }
-    trek_text_format(text, "%s; parameters and gradients are whole on each rank\n", weights ? "" : " of the same size");
+    trek_text_format(text, "%s; parameters%s are whole on each rank\n", weights ? "" : " of the same size",
+                     team->divides_grads ? "" : " and gradients");
 }
 
 static void add_notes(const trek_team_memory *memory, const trek_team *team, trek_text *text)
@@ -165,8 +169,9 @@ static void add_notes(const trek_team_memory *memory, const trek_team *team, tre
     else
         trek_text_add(text, "activations: not measured; that needs .memory_budget, and a loader and a loss before set-up\n");
     if (team)
-        trek_text_format(text, "gradients: sent from where they are, in buckets of at most %" PRId64 " bytes\n",
-                         team->bucket_bytes);
+        trek_text_format(text, "gradients: sent from where they are, in buckets of at most %" PRId64 " bytes%s\n",
+                         team->bucket_bytes,
+                         team->divides_grads ? ", whose memory is given back then (it counts with activations)" : "");
 }
 
 void trek_memory_describe(const trek_team_memory *memory, const trek_team *team, trek_text *text)

@@ -9,6 +9,7 @@
 #include "distributed/job/agreement.h"
 #include "nn/params.h"
 #include "tensor/memory_internal.h"
+#include "tensor/pages.h"
 #include "tensor/trace.h"
 
 /* --- making ---------------------------------------------------------------------------------- */
@@ -258,6 +259,8 @@ static void send_stretch(trek_reducer *r, const stretch *x)
     int64_t start = trek_trace_enter("bucket");
     const trek_arena_part *part = &r->parts[r->items[x->first].part];
     char *data = contribute(r, x);
+    if (r->now.gives_back && r->now.lags) /* such an engine may use what it is given as room, also where there is no gradient */
+        trek_pages_take_surely(part->pages, data, (size_t)x->count * trek_dtype_size(part->wide));
     trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = part->wide, .count = x->count,
                             .in = data,
                             .out = data, .on_device = r->device.type != TREK_CPU };
@@ -266,23 +269,42 @@ static void send_stretch(trek_reducer *r, const stretch *x)
         call.root = x->owner;
     } else if (r->now.scatters) {
         call.kind = TREK_COMM_REDUCE_SCATTER;
-        call.count = x->count / r->now.comm->world;
-        call.out = data + (size_t)(call.count * r->now.comm->rank) * trek_dtype_size(part->wide);
+        call.count = x->count / r->arena->sharers;
+        call.out = data + (size_t)(call.count * r->arena->sharer) * trek_dtype_size(part->wide);
     }
-    if (x->count > 0)
+    if (x->count > 0 && r->now.comm)
         note(r, r->now.starts ? trek_comm_start(r->now.comm, call) : trek_comm_run(r->now.comm, call));
     trek_trace_end("bucket", start, x->count * (int64_t)trek_dtype_size(part->wide));
 }
 
+/* Waits for the bucket that is under way, and gives the memory back of what has arrived elsewhere. */
+static void give_back(trek_reducer *r)
+{
+    const trek_bucket *sent = r->under_way;
+    if (!sent)
+        return;
+    r->under_way = NULL;
+    if (r->now.comm)
+        note(r, trek_comm_finish(r->now.comm));
+    trek_arena_give_back(r->arena, sent->part, sent->begin, sent->begin + sent->count);
+}
+
+/* One bucket may be under way while backward makes the next. */
 static void send_bucket(const trek_bucket *bucket, void *arg)
 {
     trek_reducer *r = arg;
+    give_back(r);
+    if (r->now.deliver)
+        r->now.deliver(bucket, r->now.arg);
     for (int k = bucket->first; k < bucket->end;) {
         stretch x = stretch_at(r, bucket, k);
         if (is_sent(r, k))
             send_stretch(r, &x);
         k = x.end;
     }
+    r->under_way = r->now.gives_back ? bucket : NULL;
+    if (!r->now.lags)
+        give_back(r);
 }
 
 void trek_reducer_begin(trek_reducer *r, trek_sending reduction)
@@ -302,6 +324,7 @@ void trek_reducer_complete(int k, void *reducer)
 trek_status trek_reducer_rest(trek_reducer *r)
 {
     trek_buckets_rest(&r->buckets, send_bucket, r);
+    give_back(r);
     return r->status;
 }
 

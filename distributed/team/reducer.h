@@ -39,6 +39,11 @@ typedef struct trek_sending {
     bool starts;              /* calls are started, and the caller finishes them */
     bool scatters; /* of an arena with sharers, which are comm's ranks: each gets only the sum of its own cuts, in place; the
                     * rest is no gradient any more */
+    bool gives_back; /* then the memory of the rest is given back (trek_arena_give_back) as soon as a bucket has been sent.
+                      * With comm NULL nothing is sent, only given back: for measuring memory */
+    trek_bucket_fn deliver;   /* then, called instead of sending a bucket; NULL: it is sent */
+    void *arg;                /* of `deliver` */
+    bool lags;                /* and one bucket may be under way meanwhile (trek_comm_overlaps) */
 } trek_sending;
 
 typedef struct trek_reducer {
@@ -57,6 +62,7 @@ typedef struct trek_reducer {
     size_t message_bytes;
     char *messages;           /* of the ranks that meet, after this rank's own; NULL: none */
     trek_sending now;
+    const trek_bucket *under_way; /* the last one, whose memory has not been given back; NULL: none */
     trek_status status;       /* of the current reduction: the first failure; sending continues, so that no rank waits */
 } trek_reducer;
 

@@ -171,6 +171,7 @@ static void setup_options(walk *w, const trek_trainer_opts *o)
     count(w, ".grain", (uint64_t)o->grain);
     number(w, ".digests", o->digests != NULL);
     number(w, ".audit", o->audit);
+    number(w, ".audit_removes", o->audit_removes);
     number(w, ".min_processes", o->min_processes);
     number(w, ".min_share", o->min_share);
     number(w, ".allow_idle", o->allow_idle);
@@ -184,7 +185,8 @@ static void setup_options(walk *w, const trek_trainer_opts *o)
     number(w, ".overhead_target", o->overhead_target);
     number(w, ".max_batch_diff", (double)o->max_batch_diff);
     number(w, ".global_batch", (double)o->global_batch);
-    word(w, ".shard", o->shard, o->shard == TREK_SHARD_STATE ? "the state" : "nothing");
+    word(w, ".shard", o->shard, o->shard == TREK_SHARD_GRADIENTS ? "gradients and the state"
+                                   : o->shard == TREK_SHARD_STATE ? "the state" : "nothing");
     word(w, ".average", o->average, o->average == TREK_AVERAGE_PARAMETERS ? "parameters" : "gradients");
     number(w, ".divergence_threshold", o->divergence_threshold);
     word(w, ".plan", o->plan != NULL, o->plan ? "given" : "not given");
@@ -202,14 +204,13 @@ static void plan_decisions(const trek_plan *plan, trek_text *text)
     trek_string_free(&lines);
 }
 
-void trek_settings_describe_setup(const trek_team *team, const trek_trainer_opts *opts, trek_text *text)
+void trek_settings_describe_program(const trek_team *team, const trek_trainer_opts *opts, trek_text *text)
 {
     const trek_graph *graph = team->graph;
     walk w = { .text = text };
     settings(&w, team);
     setup_options(&w, opts);
     plan_decisions(opts->plan, text);
-    count(&w, "the number of steps done (trek_graph_steps)", (uint64_t)graph->settings.steps);
     for (int k = 0; k < team->replicas[0].model->n_params; k++)
         trek_text_format(text, "parameter \"%s\"\t%s\n", team->replicas[0].model->param_names[k],
                          team->replicas[0].model->params[k]->requires_grad ? "trained" : "frozen");
@@ -217,4 +218,10 @@ void trek_settings_describe_setup(const trek_team *team, const trek_trainer_opts
     word(&w, "trek_graph_set_loader", loads, loads ? "called" : "not called");
     if (loads)
         trek_loader_describe(graph->graph_loader->loader, text);
+}
+
+void trek_settings_describe_setup(const trek_team *team, const trek_trainer_opts *opts, trek_text *text)
+{
+    trek_settings_describe_program(team, opts, text);
+    count(&(walk){ .text = text }, "the number of steps done (trek_graph_steps)", (uint64_t)team->graph->settings.steps);
 }

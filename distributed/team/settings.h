@@ -14,8 +14,9 @@ struct trek_trainer_opts;
 uint64_t trek_settings_digest(const trek_team *team);
 /* Writes the same settings as lines, for trek_agree. */
 void trek_settings_describe(const trek_team *team, trek_text *text);
-/* Writes further lines once, at the end of trek_trainer_setup: its options, the steps done, which parameters train,
- * and the graph's data. */
+/* Writes further lines once, at the end of trek_trainer_setup: its options, which parameters train, the graph's data, and the
+ * steps done. The first function leaves out the steps. */
+void trek_settings_describe_program(const trek_team *team, const struct trek_trainer_opts *opts, trek_text *text);
 void trek_settings_describe_setup(const trek_team *team, const struct trek_trainer_opts *opts, trek_text *text);
 
 #endif

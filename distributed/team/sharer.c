@@ -54,6 +54,7 @@ void trek_sharer_take(const trek_sharer *x, trek_sharer_cuts *made)
 {
     trek_buckets old = x->reducer->buckets;
     trek_arena_divide(x->arena, &made->division);
+    trek_arena_hold_own(x->arena);
     x->reducer->buckets = made->buckets;
     made->buckets = old;
 }

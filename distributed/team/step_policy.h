@@ -13,6 +13,7 @@ typedef struct trek_step trek_step;
 typedef struct trek_ranks_opts {
     bool shared;
     bool shards;                  /* divides the optimizer's state if ranks or processes would otherwise have it more than once */
+    bool shards_grads;            /* and gradients, too */
     bool averages;                /* averages parameters; they are not shared then */
     bool sites;                   /* of a job's processes: the ranks of each make their steps together, and may share
                                    * parameters */
@@ -20,6 +21,7 @@ typedef struct trek_ranks_opts {
     int64_t grain;                /* samples of a grain; 0: batches are not cut into grains */
     const char *digests;          /* then, the file of digests; NULL: none */
     double audit;                 /* and the share of grains that are computed twice */
+    bool audit_removes;           /* a process with a rank that was wrong leaves the job */
     int64_t bucket_bytes;
     const int64_t *budgets;       /* [ranks] bytes of memory that each may use; NULL: none */
     int overlap;                  /* 0: if the engine progresses by itself; 1: always between processes; TREK_OFF: never */

@@ -81,6 +81,7 @@ static trek_status make_arena(trek_team *team, int rank)
     if (!params)
         return trek_error_status();
     own->arena = team->shared ? trek_arena_new_sharing(params, team->replicas[0].arena)
+        : team->divides_grads ? trek_arena_new_paged(params, team->sharers)
                               : trek_arena_new_in(params, team->sharers, NULL, NULL);
     trek_params_free(&params);
     return own->arena ? TREK_OK : trek_error_status();
@@ -105,7 +106,8 @@ static trek_status move_params(trek_team *team, trek_comm *comm)
     trek_params *params = trek_module_params(trek_graph_module(team->graph));
     if (!params)
         return trek_error_status();
-    team->replicas[0].arena = trek_arena_new_in(params, team->sharers, zeros_of_comm, comm);
+    team->replicas[0].arena = team->divides_grads ? trek_arena_new_paged(params, team->sharers)
+                                                  : trek_arena_new_in(params, team->sharers, zeros_of_comm, comm);
     trek_params_free(&params);
     return team->replicas[0].arena ? trek_ranks_call(team->ranks, move_rank, team) : trek_error_status();
 }
@@ -235,6 +237,7 @@ trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **gra
         return trek_error_status();
     }
     note_kinds(team);
+    team->divides_grads = opts->divides_grads && team->on_host;
     for (int r = 0; r < local_ranks; r++)
         team->replicas[r].graph = graphs[r];
     trek_status status = trek_ranks_call(ranks, list_rank, team);

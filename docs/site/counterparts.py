@@ -348,6 +348,7 @@ OTHERS = {
     "trek_ddp_replica_module": "module of `torch.nn.parallel.DistributedDataParallel`",
     "trek_ddp_optimizer": "torch.distributed.optim.ZeroRedundancyOptimizer",
     "trek_checkpoint_save": "`torch.save` of the state dicts",
+    "trek_trainer_joined": "`torchrun` starts all processes again; Horovod: `hvd.elastic.State.sync`",
     "trek_checkpoint_load": "`torch.load`, then `load_state_dict` of each object",
     "trek_checkpoint_writer_save": "torch.distributed.checkpoint.async_save",
     # Graphs, timelines, other programs.

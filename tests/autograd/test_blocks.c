@@ -38,7 +38,8 @@ static trek_var *larger(trek_var *x, trek_var *y, trek_var *z) { return (void)z,
 static trek_var *smaller(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_fmin(x, y); }
 static trek_var *xlogy(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_xlogy(x, y); }
 static trek_var *sinc(trek_var *x, trek_var *y, trek_var *z) { return (void)y, (void)z, trek_sinc(x); }
-static trek_var *lines(trek_var *x) { return trek_reshape(x, trek_dims(LINES, NUMBERS / LINES)); }
+static trek_var *logit(trek_var *x, trek_var *y, trek_var *z) { return (void)y, (void)z, trek_logit(x, 0.125); }
+static trek_var *lines(trek_var *x) { return trek_var_ndim(x) == 1 ? trek_reshape(x, trek_dims(LINES, NUMBERS / LINES)) : x; }
 static trek_var *cosine(trek_var *x, trek_var *y, trek_var *z)
 {
     return (void)z, trek_cosine_similarity(lines(x), lines(y), 1, 1e-8);
@@ -60,7 +61,7 @@ static trek_var *triplet(trek_var *x, trek_var *y, trek_var *z)
     return trek_triplet_margin_loss(lines(x), lines(y), lines(z), &(trek_margin_opts){ .reduction = TREK_REDUCTION_NONE });
 }
 static const struct { const char *name; function f; } functions[] = {
-    { "fmax", larger }, { "fmin", smaller }, { "xlogy", xlogy }, { "sinc", sinc },
+    { "fmax", larger }, { "fmin", smaller }, { "xlogy", xlogy }, { "sinc", sinc }, { "logit", logit },
     { "cosine_similarity", cosine }, { "pairwise_distance", apart }, { "margin_ranking_loss", ranking },
     { "poisson_nll_loss", poisson }, { "triplet_margin_loss", triplet },
 };
@@ -73,7 +74,22 @@ static void same_bits(const char *name, trek_var *a, trek_var *b)
         fail_msg("%s: by blocks it has other bits", name);
 }
 
-static void compare(trek_dtype dtype)
+enum { PLAIN, TRANSPOSED, GAPS, REPEATED, MIXED, LAYOUTS };
+
+/* Returns x, or its numbers as lines that lie otherwise in memory. REPEATED and MIXED are those of the nth input of several. */
+static trek_var *laid_out(trek_var *x, int layout, int n)
+{
+    if (layout == PLAIN)
+        return x;
+    if (layout == TRANSPOSED || (layout == MIXED && n == 1))
+        return trek_transpose(trek_reshape(x, trek_dims(NUMBERS / LINES, LINES)), 0, 1);
+    x = lines(x);
+    if (layout == GAPS)
+        return trek_narrow(x, 1, 1, NUMBERS / LINES - 3);
+    return layout == REPEATED && n == 1 ? trek_expand(trek_narrow(x, 1, 5, 1), trek_var_shape(x)) : x;
+}
+
+static void compare(trek_dtype dtype, int layout)
 {
     for (size_t k = 0; k < sizeof functions / sizeof *functions; k++) {
         trek_var *in[2][3];
@@ -81,7 +97,14 @@ static void compare(trek_dtype dtype)
             for (int n = 0; n < 3; n++)
                 in[recorded][n] = drawn(11 + (uint64_t)n, dtype, recorded);
         trek_scope inner = trek_scope_begin();
-        same_bits(functions[k].name, functions[k].f(in[0][0], in[0][1], in[0][2]), functions[k].f(in[1][0], in[1][1], in[1][2]));
+        trek_var *results[2];
+        for (int recorded = 0; recorded < 2; recorded++) {
+            trek_var *laid[3];
+            for (int n = 0; n < 3; n++)
+                laid[n] = laid_out(in[recorded][n], layout, n);
+            results[recorded] = functions[k].f(laid[0], laid[1], laid[2]);
+        }
+        same_bits(functions[k].name, results[0], results[1]);
         trek_scope_end(inner);
         for (int n = 0; n < 3; n++) {
             trek_var_release(in[0][n]);
@@ -97,8 +120,10 @@ static void test_bits(void **state)
         trek_pool *pool = trek_pool_new(threads, 0);
         assert_non_null(pool);
         trek_rank_here.pool = pool;
-        compare(TREK_F32);
-        compare(TREK_BF16);
+        for (int layout = 0; layout < LAYOUTS; layout++) {
+            compare(TREK_F32, layout);
+            compare(TREK_BF16, layout);
+        }
         trek_rank_here.pool = before;
         trek_pool_free(&pool);
     }
@@ -122,6 +147,10 @@ static void test_what_is_divided(void **state)
     const struct { trek_var *x, *y; bool divided; } cases[] = {
         { plain, plain, true }, { plain, number, true }, { number, plain, true }, { recorded, plain, false }, { few, few, false },
         { plain, trek_narrow(plain, 0, 0, 1), false }, { trek_flip(plain, trek_dims(0)), plain, true },
+        { laid_out(plain, TRANSPOSED, 0), lines(plain), true }, { laid_out(plain, GAPS, 0), number, true },
+        { trek_expand(trek_narrow(plain, 0, 0, 1), trek_dims(NUMBERS)), plain, true },
+        { trek_reshape(plain, trek_dims(1, 1, NUMBERS)), trek_expand(trek_narrow(plain, 0, 0, 1), trek_dims(1, 1, NUMBERS)),
+          true },
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         calls = 0;

@@ -701,11 +701,39 @@ static void norm_of_what_does_not_vary(void **state)
     }
 }
 
+/* Of functions that treat large arguments otherwise. */
+static void neighbours_change_no_bit(void **state)
+{
+    (void)state;
+    enum { COUNT = 700 };
+    trek_var *(*const functions[])(trek_var *) = { trek_sin, trek_cos, trek_tan, trek_exp, trek_log, trek_tanh, trek_sigmoid,
+                                                   trek_gelu, trek_erf, trek_expm1, trek_log1p, trek_atan, trek_sinh };
+    const float large[] = { INFINITY, NAN, 3e38f, -3e9f };
+    trek_scope scope = trek_scope_begin();
+    for (size_t k = 0; k < sizeof functions / sizeof *functions * 4; k++) {
+        float values[2][COUNT];
+        for (int i = 0; i < COUNT; i++)
+            values[0][i] = values[1][i] = (float)(i * 37 % COUNT) * 0.0123f - 4;
+        values[1][333] = large[k % 4];
+        const char *results[2];
+        for (int w = 0; w < 2; w++) {
+            trek_var *x = trek_var_from(trek_tensor_from_data(values[w], trek_dims(COUNT), TREK_F32, trek_cpu(0)));
+            trek_var *y = functions[k / 4](x);
+            assert_non_null(y);
+            results[w] = trek_tensor_data(trek_var_data(y));
+        }
+        assert_memory_equal(results[0], results[1], 333 * sizeof(float));
+        assert_memory_equal(results[0] + 334 * sizeof(float), results[1] + 334 * sizeof(float), (COUNT - 334) * sizeof(float));
+    }
+    assert_int_equal(trek_scope_end(scope), TREK_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(gradients_where_functions_bend), TEST(nothing_overflows_on_the_way), TEST(steep_formulas_in_16_bits),
-        TEST(mixed_dtypes_round_last), TEST(overlapping_memory_is_refused), TEST(overlaps_are_found),
+        TEST(mixed_dtypes_round_last), TEST(neighbours_change_no_bit), TEST(overlapping_memory_is_refused),
+        TEST(overlaps_are_found),
         TEST(windows_in_the_padding), TEST(mean_of_nothing_again), TEST(norm_in_evaluation_is_linear),
         TEST(large_integers_compare_exactly), TEST(empty_dimensions_in_parts), TEST(missing_lists), TEST(numbers_that_do_not_fit),
         TEST(dtypes_as_pytorch), TEST(nothing_has_no_largest), TEST(windows_larger_than_the_input),

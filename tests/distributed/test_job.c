@@ -390,6 +390,35 @@ static void test_sharded(void **state)
                             .uneven = whole == 4 && test_on_cpu(), .sharded = 2 - gathered });
 }
 
+/* And of gradients, which are reduced in every pass. */
+static void compare_divided_gradients(int engine)
+{
+    for (int gathered = 0; gathered < 2; gathered++)
+        for (int processes = 2; processes <= 4; processes++)
+            compare(&(job){ .processes = processes, .world = 1, .passes = 2 - gathered, .batch = 7,
+                            .loss = (processes + gathered) % N_LOSSES, .engine = engine, .clip = processes != 3,
+                            .gathered = gathered, .adam = processes == 3, .sharded = 3 + processes % 2 });
+    compare(&(job){ .processes = 3, .world = 1, .passes = 2, .batch = 17, .loss = BY_ROWS, .engine = engine, .sharded = 3 });
+    compare(&(job){ .processes = 3, .world = 1, .passes = 3, .accumulate = 3, .batch = 5, .loss = BY_STATED, .engine = engine,
+                    .adam = 1, .sharded = 4 });
+    compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .engine = engine, .adam = 1,
+                    .sharded = 3 }); /* some have nothing to do */
+    for (int whole = 2; whole <= 4; whole++)
+        compare(&(job){ .processes = whole, .world = 1, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = engine,
+                        .gathered = whole == 2, .clip = whole == 3, .adam = whole, .sharded = 3 + whole % 2 });
+}
+
+static void test_divided_gradients(void **state)
+{
+    char why[256];
+    if (!test_on_cpu())
+        skip();
+    for (int engine = SHARED; engine <= GLOO; engine++)
+        if (engine == SHARED || trek_comm_gloo_there(why, sizeof why))
+            compare_divided_gradients(engine);
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .sharded = 3 });
+}
+
 /* By engines that reduce while backward goes on, also where one pass more follows than was announced. */
 static void compare_sharded_overlap(int engine)
 {
@@ -510,6 +539,9 @@ static void test_mpi(void **state)
                                 .gathered = gathered, .accumulate = accumulate, .adam = gathered });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .engine = MPI, .windows = 1,
                     .adam = 1 });
+    if (test_on_cpu())
+        compare(&(job){ .processes = 3, .world = 1, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = MPI, .clip = 1,
+                        .adam = 1, .sharded = 3 });
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = MPI });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .engine = MPI });
     compare_sharded_overlap(MPI);
@@ -535,7 +567,8 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
-        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_divided_gradients),
+        cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_gloo),
         cmocka_unit_test(test_mixed_devices), cmocka_unit_test(test_gpus_of_processes),

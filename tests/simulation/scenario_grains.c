@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program's own loop that trains in grains, and goes on when processes die in the middle of a step (job/survival.h). One more
- * process, which no fault touches, trains alone. All that get to the end have its bits: a step happened in all of them or in
- * none, and each grain was counted once. */
+/* A program's own loop that trains in grains, and goes on when processes die in the middle of a step (job/survival.h); some of
+ * them are started again, and come back (pass/arrivals.h). One more process, which no fault touches, trains alone. All that get
+ * to the end have its bits: a step happened in all of them or in none, and each grain was counted once. */
 #include <stdio.h>
 #include <string.h>
 
 #include "autograd/ops.h"
 #include "data/dataset.h"
-#include "data/loader.h"
+#include "data/loader_position.h"
+#include "distributed/arrivals.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
@@ -20,24 +21,25 @@
 
 enum { IN = 3, PARAMS = IN + 1, MOST_SAMPLES = 40 };
 
-/* Of one process. */
+/* Of one process; one that is started again has another. */
 typedef struct member {
     int number;
+    bool again;              /* it was started again */
     bool built, done;        /* trek_trainer_setup has succeeded; it has got to the end */
     int64_t wait_ns, works_ns, since_ns;
-    int64_t steps;           /* complete ones */
+    int64_t steps;           /* of the graph, complete ones */
     int ranks;               /* in the job, at the end */
     double params[PARAMS];
     outcome failed;
 } member;
 
 static struct {
-    int n, least, samples, batch, grain, accumulate;
+    int n, least, n_members, restarts, most_restarts, samples, batch, grain, accumulate;
     int64_t epochs;
     double deadline_s;
     sim_fault *at_moment;    /* comes soon after it is the turn of a moment for the so many-th time; NULL: none */
     int moment, moments;
-    member members[SIM_PROCESSES + 1]; /* the last of them trains alone */
+    member members[SIM_PROCESSES + 1]; /* number n trains alone; the further ones were started again */
 } job;
 
 /* What goes wrong next to these moments is worth more. */
@@ -111,15 +113,15 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
 static void is_at_work(member *own, const char *what)
 {
     int64_t grains = (job.samples + job.grain - 1) / job.grain;
-    outcome_time(what, own->since_ns, (sim.n_faults + 1) * ((int64_t)(job.deadline_s * 1e9) * 2 + 60 * SIM_S) +
-                                          3 * grains * own->works_ns);
+    outcome_time(what, own->since_ns,
+                 (sim.n_faults + job.most_restarts + 1) * ((int64_t)(job.deadline_s * 1e9) * 2 + 60 * SIM_S) +
+                     3 * grains * own->works_ns);
     own->since_ns = sim.now_ns;
 }
 
-static trek_status train_epoch(member *own, trek_graph *graph, int64_t epoch)
+static trek_status train_epoch(member *own, trek_graph *graph)
 {
     int pass = 0, passes = job.accumulate > 1 ? job.accumulate : 1;
-    trek_graph_start(graph, epoch);
     for (trek_batch *batch; (batch = trek_graph_next(graph));) {
         if (!trek_graph_train_batch(graph, batch))
             break;
@@ -132,7 +134,7 @@ static trek_status train_epoch(member *own, trek_graph *graph, int64_t epoch)
             break;
         comes_to(own, STEP_ENDS);
         is_at_work(own, "a step");
-        own->steps++;
+        own->steps = trek_graph_steps(graph);
     }
     return pass > 0 && trek_error_status() == TREK_OK ? trek_graph_zero_grad(graph) : trek_error_status();
 }
@@ -149,8 +151,18 @@ static trek_status train(member *own, trek_graph *graph)
     trek_status status = trek_trainer_setup(graph, &opts);
     own->built = status == TREK_OK;
     own->since_ns = sim.now_ns;
-    for (int64_t epoch = 0; epoch < job.epochs && status == TREK_OK; epoch++)
-        status = train_epoch(own, graph, epoch);
+    own->steps = trek_graph_steps(graph); /* one that comes may find that the last step has been made */
+    int64_t epoch = 0;
+    bool joined = trek_trainer_joined(graph, NULL);
+    if (joined)
+        trek_loader_position(loader, &epoch, NULL);
+    if (own->built && own->number < job.n && joined != own->again)
+        sim_fail("process %d has %s", own->number, joined ? "joined, and was not started again" : "not joined");
+    for (; epoch < job.epochs && status == TREK_OK; epoch++, joined = false) {
+        if (!joined)
+            trek_graph_start(graph, epoch);
+        status = train_epoch(own, graph);
+    }
     own->ranks = trek_graph_world_size(graph);
     trek_graph_set_loader(graph, NULL, NULL);
     trek_loader_free(&loader);
@@ -193,11 +205,11 @@ static int process_main(void *arg)
     return own->done ? 0 : 1;
 }
 
-static void start(int number, int64_t wait_ns, int64_t works_ns)
+static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
 {
     char text[16];
-    member *own = &job.members[number];
-    *own = (member){ .number = number, .wait_ns = wait_ns, .works_ns = works_ns };
+    member *own = &job.members[job.n_members++];
+    *own = (member){ .number = number, .again = again, .wait_ns = wait_ns, .works_ns = works_ns };
     sim_process *process = sim_process_begin(number, number % sim.machines, process_main, own);
     if (number == job.n)
         return;
@@ -208,6 +220,24 @@ static void start(int number, int64_t wait_ns, int64_t works_ns)
     sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
     sim_process_set(process, "TREK_PORT", "29500");
     sim_process_set(process, "TREK_TOKEN", "a secret of this job");
+    if (again)
+        sim_process_set(process, "TREK_JOIN", "1");
+}
+
+/* The launcher: now and then it starts one again that has been killed. */
+static void look_for_dead(void *arg, uint64_t number)
+{
+    (void)arg;
+    (void)number;
+    for (int p = 0; p < job.n && job.restarts > 0; p++) {
+        const sim_process *process = scenario_process(p);
+        if (process->end != SIM_KILLED || job.n_members > SIM_PROCESSES)
+            continue;
+        job.restarts--;
+        start(p, true, 0, job.members[p].works_ns);
+    }
+    if (job.restarts > 0)
+        sim_at(sim.now_ns + 100 * SIM_MS, look_for_dead, NULL, 0);
 }
 
 static void draw_moment(sim_random *random)
@@ -243,7 +273,7 @@ static void begin(sim_random *random)
     sim.machines = sim_chance(random, 700) ? 1 : 2;
     int64_t late = sim_span(random, 1, 50) * SIM_MS, works = sim_span(random, 2, 300) * SIM_MS;
     for (int p = 0; p <= job.n; p++)
-        start(p, sim_below(random, late), works);
+        start(p, false, sim_below(random, late), works);
     int64_t passes = job.epochs * (job.samples / job.batch + 1);
     sim_fault_mix mix = { .most = 3,
                           .weights = { 9, 0, 2, 1, 0, 0, 0, 0, 0 },
@@ -256,6 +286,9 @@ static void begin(sim_random *random)
     if (sim_chance(random, 600))
         draw_moment(random);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;
+    job.restarts = job.most_restarts = sim_chance(random, 500) ? 1 + (int)sim_below(random, 3) : 0;
+    if (job.restarts)
+        sim_at(sim.now_ns + 100 * SIM_MS, look_for_dead, NULL, 0);
 }
 
 /* --- what must be true -------------------------------------------------------------------------------------------- */
@@ -266,11 +299,12 @@ static bool died_built(void)
     bool built = true;
     for (int k = 0; k < sim.n_faults; k++)
         built = built && (!sim.faults[k].done || sim.faults[k].kind == SIM_KILL);
-    for (int p = 0; p < job.n; p++)
-        built = built && (sim.processes[p]->end != SIM_KILLED || job.members[p].built);
+    for (int k = 0; k < job.n_members; k++)
+        built = built && (sim.processes[k]->end != SIM_KILLED || job.members[k].built || job.members[k].again);
     return built;
 }
 
+/* Of the processes with which the job began. */
 static int left(void)
 {
     int n = 0;
@@ -279,10 +313,22 @@ static int left(void)
     return n;
 }
 
+/* Whether the processes with which the job began have made their group. */
+static bool has_begun(void)
+{
+    bool begun = true;
+    for (int p = 0; p < job.n; p++)
+        begun = begun && job.members[p].built;
+    return begun;
+}
+
 /* Whether this process was allowed not to get to the end. */
 static bool may_fail(const member *m)
 {
     const char *said = m->failed.message;
+    if (m->again && !m->built) /* it came too early, or too late, or found only others that have no state */
+        return m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || left() < job.least ||
+               strstr(said, "a job that has just ended") || !has_begun();
     if (!m->built)
         return !died_built() && (scenario_names_culprit(said) || strstr(said, "process"));
     return left() < job.least && strstr(said, ".min_processes is");
@@ -294,9 +340,12 @@ static void check(void)
     scenario_check_ended();
     if (!alone->done)
         sim_fail("the process that trains alone did not get to the end: %s", alone->failed.message);
-    for (int p = 0; p < job.n; p++) {
-        const member *m = &job.members[p];
-        const sim_process *process = sim.processes[p];
+    for (int k = 0; k < job.n_members; k++) {
+        const member *m = &job.members[k];
+        const sim_process *process = sim.processes[k];
+        int p = m->number;
+        if (p == job.n)
+            continue;
         if (process->end == SIM_KILLED || (process->tainted && !scenario_mild() && !m->done))
             continue;
         if (!m->done && !may_fail(m))

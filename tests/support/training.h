@@ -26,7 +26,8 @@ typedef struct run {
     bool late;                /* constants and teacher are set after setup */
     trek_optimizer_spec optimizer;
     int accumulate;           /* > 1: no dropout, and on_one makes one batch of the passes of a step */
-    int sharded;              /* each rank, or process, keeps a part of the optimizer's state: 1 an equal one, 2 by its budget */
+    int sharded;              /* each rank, or process, keeps a part of the optimizer's state: 1 an equal one, 2 by its budget; 3
+                               * and 4: of gradients, too */
     int overlap;              /* the option; with one rank in a process it is seen whether it is so */
     const double *shares;     /* [world] NULL: none fixed */
     const trek_device *devices; /* [world] NULL: the test device's */

@@ -101,7 +101,8 @@ TREK_UNARY_WIDE_ROW(softplus, softplus_of_wide(x, s, t))
 TREK_UNARY_LIBRARY_ROW(softplus, f64, trek_softplus_wide64(x, attrs->f[0], attrs->f[1]))
 TREK_UNARY_FLOAT_KERNELS(softplus, FUNCTION)
 
-/* The vector forms of sin, cos and tan are valid up to TREK_SIN_LIMIT; blocks with larger arguments use libm. */
+/* The vector forms of sin, cos and tan are valid up to TREK_SIN_LIMIT; larger arguments use libm. Blocks without them are
+ * computed by vectors, others one number at a time, so that no number's result depends on what is beside it. */
 #define PERIODIC_ROW(op, small, call)                                                                  \
     static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
     {                                                                                                  \
@@ -115,7 +116,7 @@ TREK_UNARY_FLOAT_KERNELS(softplus, FUNCTION)
                 large |= !(fabsf(xs[i]) <= TREK_SIN_LIMIT);                                            \
             if (large) {                                                                               \
                 for (int64_t i = begin; i < end; i++)                                                  \
-                    result[i] = call(xs[i]);                                                           \
+                    result[i] = fabsf(xs[i]) <= TREK_SIN_LIMIT ? small(xs[i]) : call(xs[i]);           \
                 continue;                                                                              \
             }                                                                                          \
             TREK_INDEPENDENT                                                                           \

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tensor/trace.h"
+#include "tests/support/support.h"
 #include "tests/support/unit.h"
 
 static const part *mine;
@@ -20,7 +21,42 @@ int dying_number(const char *text, const char *name, int unset)
     return at ? atoi(at + strlen(name)) : unset;
 }
 
-static void die(void) { kill(getpid(), SIGKILL); }
+static const char *name_sign(char *path, size_t size, const char *what, int number)
+{
+    const char *folder = strstr(mine->detail, "in=");
+    if (!folder)
+        return NULL;
+    snprintf(path, size, "%.*s/%s.%d", (int)strcspn(folder + 3, ","), folder + 3, what, number);
+    return path;
+}
+
+void dying_give_sign(const char *what, int number)
+{
+    char path[256];
+    FILE *file = name_sign(path, sizeof path, what, number) ? fopen(path, "w") : NULL;
+    if (file)
+        fclose(file);
+}
+
+bool dying_has_sign(const char *what, int number)
+{
+    char path[256];
+    return name_sign(path, sizeof path, what, number) && access(path, F_OK) == 0;
+}
+
+void dying_await_sign(const char *what, int number)
+{
+    for (double since = 0; !dying_has_sign(what, number) && test_wait(&since);)
+        continue;
+}
+
+static void die(void)
+{
+    dying_give_sign("dead", mine->process);
+    if (strstr(mine->detail, "as=")) /* nobody need wait for it */
+        dying_give_sign("come", dying_number(mine->detail, "turn=", 0));
+    kill(getpid(), SIGKILL);
+}
 
 static void enter(const char *name)
 {
@@ -68,14 +104,20 @@ static void on_grain(const char *name)
     enter(name);
 }
 
-void dying_begin(const part *me, trek_comm *comm)
+static void count_calls(trek_comm *comm)
 {
-    static const trek_trace_sink sink = { .span = span, .event = event, .enter = on_grain };
-    mine = me;
     counted = *comm->engine;
     run_really = counted.run;
     counted.run = run_counted;
     comm->engine = &counted;
+}
+
+void dying_begin(const part *me, trek_comm *comm)
+{
+    static const trek_trace_sink sink = { .span = span, .event = event, .enter = on_grain };
+    mine = me;
+    if (comm)
+        count_calls(comm);
     atomic_store(&trek_trace_now, &sink);
 }
 

@@ -8,9 +8,14 @@
 #include "distributed/comm/comm_internal.h"
 #include "tests/support/processes.h"
 
-/* Begins: the part and the communicator stay the caller's. */
+/* Begins: the part and the communicator stay the caller's. The latter may be NULL: then no call is counted. */
 void dying_begin(const part *me, trek_comm *comm);
 void dying_end(void);
+/* With "in=FOLDER" in a part's text, processes can wait for each other by files of that folder. One that kills itself gives the
+ * sign "dead" with its number, and one that was to come in the place of another one ("as=") the sign "come" with its "turn=". */
+void dying_give_sign(const char *what, int number);
+bool dying_has_sign(const char *what, int number);
+void dying_await_sign(const char *what, int number);
 /* Returns how many calls have been made. */
 int dying_calls(void);
 /* Returns the number behind a name in a part's text, or `unset`. */

@@ -12,13 +12,16 @@
 #include "autograd/var_internal.h"
 #include "data/dataset.h"
 #include "data/loader_position.h"
+#include "distributed/arrivals.h"
 #include "distributed/digests.h"
 #include "distributed/grains/counter.h"
 #include "distributed/grains/grains.h"
 #include "distributed/policy/grain_pass.h"
 #include "distributed/stepper.h"
 #include "graph/flow.h"
+#include "graph/graph_internal.h"
 #include "graph/graph_loader.h"
+#include "graph/graph_loader_internal.h"
 #include "graph/observe.h"
 #include "graph/passes.h"
 #include "graph/settings.h"
@@ -137,6 +140,8 @@ static void fill(trek_module *m, int kind, trek_device device)
     }
 }
 
+bool grain_takes(int k) { return k % 2 == 0 || !test_short_on_device() || getenv("TREK_TEST_LONG"); }
+
 trek_graph *grain_build(trek_device device, void *arg)
 {
     trek_module *m = trek_module_new(&net_class);
@@ -232,6 +237,8 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
 
 /* --- training --- */
 
+#define EMPTY UINT64_C(0xcbf29ce484222325)
+
 static uint64_t mix(uint64_t digest, const void *bytes, size_t n)
 {
     for (size_t k = 0; k < n; k++)
@@ -312,14 +319,15 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
     const trek_device *devices = grain_devices(run->comm, run->ranks, run->one_device, room);
     trek_graph *graph = grain_build(room[0], (void *)(uintptr_t)&run->model);
     int64_t budgets[64]; /* which differ, where state is divided */
-    bool by_budgets = run->sharded && run->batch % 2 && (run->ranks > 1 || run->comm);
+    bool many = run->ranks > 1 || run->comm, divided = run->divided && run->separate && !run->comm && test_on_cpu();
+    bool by_budgets = run->sharded && run->batch % 2 && many;
     for (int r = 0; r < run->ranks && r < 64; r++)
         budgets[r] = (int64_t)(64 << 20) << (r + trek_comm_rank(run->comm)) % 4;
     trek_trainer_opts opts = { .build_replica = grain_build, .arg = (void *)(uintptr_t)&run->model, .ranks = run->ranks,
                                .devices = devices,
                                .grain = run->grain, .share_params = run->separate ? TREK_OFF : 0,
-                               .accumulate = run->accumulate, .shard = run->sharded &&
-                               (run->ranks > 1 || run->comm) ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                               .accumulate = run->accumulate, .shard = !run->sharded || !many ? TREK_SHARD_NONE
+                               : divided ? TREK_SHARD_GRADIENTS : TREK_SHARD_STATE,
                                .memory_budget = by_budgets ? budgets : NULL, .n_memory_budget = by_budgets ? run->ranks : 0,
                                .max_grad_norm = run->clipped ? 0.7 : 0,
                                .optimizer = optimizer_of(run->optimizer), .shares = run->shares, .n_shares = run->n_shares,
@@ -377,8 +385,16 @@ static bool run_again(const grain_run *run, trek_graph *graph)
 static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *r)
 {
     int pass = 0, passes = run->accumulate > 1 ? run->accumulate : 1;
-    for (int epoch = 0; trek_graph_steps(graph) < run->steps && trek_error_status() == TREK_OK; epoch++) {
-        trek_graph_start(graph, epoch);
+    int64_t epoch = 0;
+    bool joined = run->min_processes > 0 && trek_trainer_joined(graph, NULL);
+    if (joined)
+        trek_loader_position(graph->graph_loader->loader, &epoch, NULL);
+    r->joined = joined ? trek_graph_steps(graph) : 0;
+    if (joined && run->on_joined)
+        run->on_joined(graph);
+    for (; trek_graph_steps(graph) < run->steps && trek_error_status() == TREK_OK; epoch++, joined = false) {
+        if (!joined)
+            trek_graph_start(graph, epoch);
         for (trek_batch *batch; (batch = trek_graph_next(graph));) {
             if (trek_graph_steps(graph) >= run->steps)
                 continue;
@@ -404,7 +420,9 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             trek_step_digest digest = { .weight = 0 };
             if (run->grain != 0 && trek_trainer_digest(graph, trek_graph_steps(graph), &digest) != TREK_OK)
                 return false;
-            r->digest = mix(r->digest, &digest, sizeof digest);
+            r->digest = mix(run->last_only ? EMPTY : r->digest, &digest, sizeof digest);
+            if (run->after_step)
+                run->after_step(graph);
         }
         if (run->evaluates && trek_error_status() == TREK_OK && !evaluate(graph, r))
             return false;
@@ -420,12 +438,13 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
 
 bool grain_train(const grain_run *run, grain_result *result)
 {
-    *result = (grain_result){ .digest = UINT64_C(0xcbf29ce484222325) };
+    *result = (grain_result){ .digest = EMPTY };
     trek_seed(17);
     trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = run->batch, .shuffle = true,
                                                                                .seed = 5 });
     trek_graph *graph = loader ? set_up(run, loader) : NULL;
-    trek_seed(23);
+    if (!(run->min_processes > 0 && graph && trek_trainer_joined(graph, NULL))) /* otherwise it has the numbers of the others */
+        trek_seed(23);
     result->grain = graph && run->grain ? trek_graph_ranks(graph)->grain : 0;
     bool done = graph && train_epochs(run, graph, result) && add_state(run, graph, result);
     result->world = graph ? trek_graph_world_size(graph) : 0;
@@ -461,5 +480,6 @@ grain_run grain_draw(uint64_t *state, int ranks)
     run.overflow = run.scaled ? 1 + (int)grain_drawn(state, (uint64_t)run.steps) : 0;
     run.slow = grain_drawn(state, 2);
     run.piece = grain_drawn(state, 2) ? 0 : 1 + (int)grain_drawn(state, 9);
+    run.divided = grain_drawn(state, 2);
     return run;
 }

@@ -14,6 +14,7 @@ typedef struct grain_run {
     int ranks;               /* of this process */
     bool separate;           /* parameters of their own */
     bool sharded;            /* the optimizer's state is divided; it is not part of the digest */
+    bool divided;            /* with it and `separate`, on the CPUs of one process: gradients are, too */
     const double *shares;    /* [all ranks of the job] NULL: equal */
     int n_shares;
     trek_dtype autocast;     /* F32: none */
@@ -30,6 +31,9 @@ typedef struct grain_run {
     int piece;               /* blocks of the pieces in which sums are added; 0: the usual number */
     bool unrecorded;         /* what was recorded is not part of the digest */
     int min_processes;       /* with it: the job goes on while so many are left; 0: it does not outlive any */
+    void (*on_joined)(trek_graph *graph); /* called in a process that has joined the others, before its loop */
+    void (*after_step)(trek_graph *graph);
+    bool last_only;          /* the digest is that of the end, and of the last step; processes that come know no others */
 } grain_run;
 
 enum { GRAIN_MOST = 8192 };
@@ -40,6 +44,7 @@ typedef struct grain_result {
     int n_losses, n;
     int world;               /* ranks at the end */
     int64_t grain;           /* samples of a grain */
+    int64_t joined;          /* after so many steps this process has joined the others; 0: it has not */
     int64_t most_grains;     /* that this process ran in a step */
     double params[GRAIN_MOST]; /* and buffers */
 } grain_result;
@@ -51,6 +56,9 @@ bool grain_train(const grain_run *run, grain_result *result);
 /* Draws a run of up to `ranks` ranks, the same for the same state of the generator. */
 grain_run grain_draw(uint64_t *state, int ranks);
 uint64_t grain_drawn(uint64_t *state, uint64_t below);
+/* Whether case k of a list is run: on the fake device, where it takes a second under the thread sanitizer, every other one is,
+ * unless TREK_TEST_LONG is set. */
+bool grain_takes(int k);
 /* Builds a model; arg: its number, an int. */
 trek_graph *grain_build(trek_device device, void *arg);
 /* Fills in the devices of this process's ranks. On GPUs processes have one after the other, as far as there are any; with `one`

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Audits: a share of the grains is computed again on other ranks; a rank whose gradients are wrong is found, and nothing is found
  * where all are right. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -29,6 +30,7 @@ typedef struct made {
     int64_t from;            /* the first step in which it does */
     struct trek_comm *comm;
     bool separate;
+    int least;               /* with it, a process with a rank that is wrong leaves, while so many processes are left */
 } made;
 
 static made now;
@@ -67,6 +69,7 @@ static trek_step_digest train(const made *m, trek_audit_report *report)
     trek_trainer_opts o = { .build_replica = grain_build, .arg = &now.model, .ranks = m->ranks, .devices = devices,
                             .grain = m->grain,
                             .audit = m->audit, .comm = m->comm, .balance = TREK_OFF,
+                            .min_processes = m->least, .audit_removes = m->least > 0,
                             .share_params = m->separate ? TREK_OFF : 0,
                             .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.01 }) };
     if (trek_trainer_setup(graph, &o) != TREK_OK)
@@ -78,11 +81,19 @@ static trek_step_digest train(const made *m, trek_audit_report *report)
             if (trek_graph_steps(graph) >= m->steps)
                 continue;
             trek_graph_train_batch(graph, batch);
-            if (trek_graph_step(graph) != TREK_OK)
+            if (trek_graph_step(graph) != TREK_OK && m->least == 0)
                 fail_msg("%s", trek_error());
         }
+        if (trek_error_status() != TREK_OK)
+            break;
     }
-    assert_int_equal(trek_trainer_digest(graph, m->steps, &last), TREK_OK);
+    if (trek_error_status() != TREK_OK) {
+        printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
+        trek_error_clear();
+    }
+    trek_status status = trek_trainer_digest(graph, m->steps, &last);
+    assert_int_equal(status, trek_graph_steps(graph) == m->steps ? TREK_OK : TREK_ERR_ARGUMENT);
+    trek_error_clear();
     assert_int_equal(trek_trainer_audit(graph, report), TREK_OK);
     trek_graph_set_loader(graph, NULL, NULL);
     trek_loader_free(&loader);
@@ -145,6 +156,7 @@ static void test_refused(void **state)
         const char *words;
     } cases[] = {
         { { .ranks = 1, .audit = 0.1 }, "without .grain" },
+        { { .ranks = 1, .grain = 2, .audit_removes = true }, ".audit_removes: set, without .audit" },
         { { .ranks = 1, .grain = 2, .audit = 1.1 }, "must be 0 to 1" },
         { { .ranks = 1, .grain = 2, .audit = -0.1 }, "must be 0 to 1" },
         { { .ranks = 1, .grain = 2, .audit = NAN }, "must be 0 to 1" },
@@ -183,11 +195,29 @@ static void test_no_false_alarm(void **state)
 
 /* --- processes --------------------------------------------------------------------------------------------- */
 
+enum { STEPS = 9, BATCH = 16, GRAIN = 2 };
+
+/* "2,3": process 2 is wrong, and at least 3 must be left. */
+static int play_removal(const part *of)
+{
+    trek_audit_report report;
+    int wrong = 0, least = 0;
+    sscanf(of->detail, "%d,%d", &wrong, &least);
+    made m = { .model = MLP, .ranks = 1, .steps = STEPS, .batch = BATCH, .grain = GRAIN, .audit = 1, .from = 4, .least = least,
+               .wrong = of->process == wrong ? wrong : -1 };
+    m.comm = trek_comm_init(&(trek_comm_opts){ .rank = of->process, .world_size = of->processes, .address = of->address,
+                                               .port = of->port, .token = "sesame", .deadline_s = 60 });
+    trek_step_digest last = train(&m, &report);
+    printf("digest %016" PRIx64 ".\n", last.parameters[0]);
+    trek_comm_free(&m.comm);
+    return 0;
+}
+
 static int play(const part *of)
 {
     trek_audit_report report;
     trek_log_set(TREK_LOG_LEVEL_ERROR, NULL, NULL); /* where there are few GPUs, a warning says that processes share one */
-    made m = { .model = MLP, .ranks = 1 + of->process, .steps = 9, .batch = 16, .grain = 2, .audit = 0.7,
+    made m = { .model = MLP, .ranks = 1 + of->process, .steps = STEPS, .batch = BATCH, .grain = GRAIN, .audit = 0.7,
                .wrong = atoi(of->detail), .from = 4 };
     m.comm = trek_comm_init(&(trek_comm_opts){ .rank = of->process, .world_size = of->processes, .address = of->address,
                                                .port = of->port, .token = "sesame", .deadline_s = 60 });
@@ -322,14 +352,44 @@ static void test_processes(void **state)
     }
 }
 
+/* Any of four processes: the others end with the bits of a job in which nobody was wrong. If too few would be left, it stays. */
+static void test_removal(void **state)
+{
+    (void)state;
+    static world w;
+    trek_audit_report none;
+    char wanted[64];
+    made right = { .model = MLP, .ranks = 1, .steps = STEPS, .batch = BATCH, .grain = GRAIN, .wrong = -1 };
+    snprintf(wanted, sizeof wanted, "digest %016" PRIx64 ".", train(&right, &none).parameters[0]);
+    for (int wrong = 0; wrong <= 4; wrong++) {
+        char detail[16];
+        bool leaves = wrong < 4;
+        snprintf(detail, sizeof detail, "%d,%d", wrong % 4, leaves ? 3 : 4);
+        processes_start_all(&w, 4, "removal", detail, -1, NULL);
+        processes_finish(&w, -1);
+        for (int p = 0; p < 4; p++) {
+            bool good = leaves && p == wrong ? strstr(w.text[p],
+                                                      "TREK_ERR_STATE: graph_step: .audit_removes: a rank of this process "
+                                                                 "was wrong in step 4") != NULL
+                : leaves ? strstr(w.text[p], wanted) != NULL
+                : strstr(w.text[p], "digest ") && !strstr(w.text[p], wanted) && !strstr(w.text[p], "TREK_ERR");
+            if (w.code[p] == 0 && good && (leaves || p > 0 || strstr(w.text[p], "nobody leaves, because 3 of 4 processes")))
+                continue;
+            processes_print(&w);
+            fail_msg("%s: process %d ended with %d, and not as it should (%s)", detail, p, w.code[p], wanted);
+        }
+    }
+}
+
 int main(void)
 {
     part of;
     if (processes_part(&of))
-        return strcmp(of.role, "bits") == 0 ? play_bits(&of) : play(&of);
+        return strcmp(of.role, "removal") == 0 ? play_removal(&of) : strcmp(of.role, "bits") == 0 ? play_bits(&of) : play(&of);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right), cmocka_unit_test(test_wrong), cmocka_unit_test(test_share), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_no_false_alarm), cmocka_unit_test(test_processes), cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_removal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,11 +23,21 @@
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
-enum { IN = 24, HIDDEN = 96, CLASSES = 5, SAMPLES = 96, BATCH = 32, MOST = 1 << 16, RANKS = 4 };
+enum { IN = 24, HIDDEN = 96, CLASSES = 5, SAMPLES = 96, BATCH = 32, WIDE = 256, MOST = 1 << 18, RANKS = 4 };
 
 static const int64_t ample[RANKS] = { 1 << 30, 1 << 30, 1 << 30, 1 << 30 };
 
 /* --- a graph that trains ---------------------------------------------------------------------------------- */
+
+/* Wide enough for gradients to be most of what a rank has, with little activations. */
+static trek_graph *build_wide(trek_device device, void *arg)
+{
+    trek_module *layers[9];
+    trek_seed(3);
+    for (int k = 0; k < 9; k++)
+        layers[k] = k % 2 ? trek_nn_gelu() : trek_nn_linear(k ? WIDE : IN, k == 8 ? CLASSES : WIDE, device);
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(layers, 9)));
+}
 
 static trek_graph *build(trek_device device, void *arg)
 {
@@ -40,6 +50,8 @@ static trek_graph *build(trek_device device, void *arg)
 
 /* How many bytes the loss of rank 1 asks for in addition; 0: none. */
 static _Atomic int64_t greed;
+/* And whether a hook of its backward does. */
+static _Atomic bool greed_in_backward;
 
 static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
@@ -71,6 +83,10 @@ static trek_loader *make_loader(void)
 
 typedef struct plan_case {
     int ranks;
+    bool grads;                 /* gradients are divided, too */
+    bool wide;                  /* the wide model */
+    int accumulate;
+    int64_t bucket_bytes;       /* 0: 4096 */
     bool separate, whole, idle; /* whole: the state is not divided; idle: the last rank computes nothing */
     bool slower;                /* a rank with more memory gets fewer samples */
     const int64_t *budgets;
@@ -100,13 +116,17 @@ static trek_status begin(const plan_case *c, training *t)
     static const double idle[] = { 3, 2, 1, 0 }, slower[] = { 8, 4, 2, 1 };
     const double *shares = c->idle ? idle + RANKS - c->ranks : c->slower ? slower + RANKS - c->ranks : NULL;
     trek_seed(7);
-    t->graph = build(trek_cpu(0), NULL);
+    t->graph = (c->wide ? build_wide : build)(trek_cpu(0), NULL);
     t->loader = make_loader();
     assert_int_equal(trek_graph_set_loader(t->graph, t->loader, "x"), TREK_OK);
     assert_int_equal(trek_graph_set_loss(t->graph, loss, NULL), TREK_OK);
-    trek_trainer_opts opts = { .build_replica = build, .ranks = c->ranks, .share_params = c->separate ? TREK_OFF : 0,
-                               .shard = c->whole ? TREK_SHARD_NONE : TREK_SHARD_STATE, .memory_budget = c->budgets,
-                               .n_memory_budget = c->budgets ? c->ranks : 0, .grain = c->grain, .bucket_bytes = 4096,
+    trek_trainer_opts opts = { .build_replica = c->wide ? build_wide : build, .ranks = c->ranks,
+                               .share_params = c->separate ? TREK_OFF : 0,
+                               .shard = c->whole ? TREK_SHARD_NONE : c->grads ? TREK_SHARD_GRADIENTS : TREK_SHARD_STATE,
+                               .memory_budget = c->budgets,
+                               .n_memory_budget = c->budgets ? c->ranks : 0, .grain = c->grain,
+                               .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 4096, .accumulate = c->accumulate,
+                               .max_grad_norm = c->grain > 0 && c->optimizer % 2 == 0 ? 0.3 : 0,
                                .max_anchor = TREK_OFF, .balance = shares ? 0 : TREK_OFF, .allow_idle = c->idle,
                                .shares = shares, .n_shares = shares ? c->ranks : 0,
                                .optimizer = optimizer_of(c->optimizer) };
@@ -207,19 +227,73 @@ static void a_plan_says_what_is_used(void **state)
     }
 }
 
+/* What ZeRO's second stage needs: parameters, parts of gradients and state, a bucket, and activations. */
+static void divided_gradients_are_given_back(void **state)
+{
+    if (!trek_memory_account_counts())
+        skip();
+    for (int k = 0; k < 6; k++) {
+        plan_case c = { .ranks = 2 + k % 3, .separate = true, .grads = true, .wide = true, .budgets = ample,
+                        .accumulate = k > 2 ? 2 : 0, .bucket_bytes = 1 << 16 };
+        training t;
+        if (begin(&c, &t) != TREK_OK || epoch(&t, 0) != TREK_OK)
+            fail_msg("case %d: %s", k, trek_error());
+        const trek_team_memory *memory = memory_of(&t);
+        for (int r = 0; r < c.ranks; r++) {
+            const trek_memory_row *row = &memory->rows[r];
+            int64_t planned = trek_memory_total(row), peak = trek_memory_account_peak(memory->accounts[r]);
+            int64_t activations = (BATCH / c.ranks + 1) * (IN + 8 * WIDE + CLASSES) * 4;
+            if (llabs(row->grads - row->params / c.ranks) > row->params / 50)
+                fail_msg("case %d, row %d: %" PRId64 " bytes of gradients, of %" PRId64, k, r, row->grads, row->params);
+            if (row->activations > 3 * activations + (3 << 16) + WIDE * WIDE * 4)
+                fail_msg("case %d, row %d: %" PRId64 " bytes of activations", k, r, row->activations);
+            if (peak > planned + planned / 50 || peak < planned - planned / 50)
+                fail_msg("case %d, row %d: %" PRId64 " bytes were planned, and %" PRId64 " used", k, r, planned, peak);
+        }
+        end(&t);
+    }
+}
+
+/* Sums of grains lie only with those who keep them: a rank has a part of five numbers for each gradient, where it would have all
+ * of five. */
+static void sums_of_grains_are_divided(void **state)
+{
+    if (!trek_memory_account_counts())
+        skip();
+    for (int k = 0; k < 4; k++) {
+        plan_case c = { .ranks = 2 + k, .separate = true, .grads = true, .wide = true, .budgets = k < 3 ? ample : NULL,
+                        .grain = 7,
+                        .accumulate = k % 2 ? 2 : 0, .bucket_bytes = 1 << 16 };
+        training t;
+        c.ranks = c.ranks > RANKS ? RANKS : c.ranks;
+        if (begin(&c, &t) != TREK_OK || epoch(&t, 0) != TREK_OK)
+            fail_msg("case %d: %s", k, trek_error());
+        const trek_team_memory *memory = memory_of(&t);
+        for (int r = 0; r < c.ranks && c.budgets; r++) {
+            const trek_memory_row *row = &memory->rows[r];
+            int64_t planned = trek_memory_total(row), peak = trek_memory_account_peak(memory->accounts[r]);
+            if (llabs(row->grads - 5 * row->params / c.ranks) > row->params / 10)
+                fail_msg("case %d, row %d: %" PRId64 " bytes of sums, of %" PRId64, k, r, row->grads, row->params);
+            if (peak > planned + planned / 50)
+                fail_msg("case %d, row %d: %" PRId64 " bytes were planned, and %" PRId64 " used", k, r, planned, peak);
+        }
+        end(&t);
+    }
+}
+
 /* Ranks on none of which the model fits whole, with more memory the slower they are: what is left of the budgets decides who
  * keeps how much. The bits are those of ranks that keep everything, and in grains those of one rank. */
 static void parts_follow_what_is_left(void **state)
 {
     static result got, expected;
     int64_t besides[RANKS], budgets[RANKS];
-    for (int k = 0; k < 6; k++) {
-        plan_case c = { .ranks = 2 + k % 3, .separate = true, .grain = k > 2 ? 5 : 0, .slower = k & 1 };
+    for (int k = 0; k < 9; k++) {
+        plan_case c = { .ranks = 2 + k % 3, .separate = true, .grain = k > 2 ? 5 : 0, .slower = k & 1, .grads = k > 5 };
         int64_t all = needs(&c, besides), kept = 0, sum = 0;
         for (int r = 0; r < c.ranks; r++)
             sum += 1 << r;
         for (int r = 0; r < c.ranks; r++)
-            budgets[r] = besides[r] + (all << r) / sum + all / 20;
+            budgets[r] = besides[r] + (all << r) / sum + all / 20 + (c.grads ? 1 << 16 : 0); /* gradients are cut at pages */
         c.budgets = budgets;
         training t;
         if (begin(&c, &t) != TREK_OK)
@@ -228,12 +302,14 @@ static void parts_follow_what_is_left(void **state)
         for (int r = 0; r < c.ranks; r++) {
             int64_t part = memory->rows[r].state, fair = (all << r) / sum;
             kept += part;
-            assert_true(besides[r] + all > budgets[r]);
             assert_true(trek_memory_total(&memory->rows[r]) <= budgets[r]);
+            if (c.grads) /* what is left is for both */
+                continue;
+            assert_true(besides[r] + all > budgets[r]);
             if (llabs(part - fair) > all / 20 + 2 * 2 * 4 * TREK_ARENA_SLOT)
                 fail_msg("rank %d of %d keeps %" PRId64 " of %" PRId64 " bytes, not about %" PRId64, r, c.ranks, part, all, fair);
         }
-        assert_int_equal(kept, all);
+        assert_true(kept == all || c.grads);
         if (epoch(&t, 0) != TREK_OK || epoch(&t, 1) != TREK_OK)
             fail_msg("%d ranks: %s", c.ranks, trek_error());
         for (int r = 0; r < c.ranks && memory->accounts; r++)
@@ -326,6 +402,55 @@ static void budgets_are_enforced(void **state)
     end(&t);
 }
 
+/* Asks for more memory than there is, in the backward of rank 1. */
+static trek_var *ask(trek_var *var, trek_var *grad, void *arg)
+{
+    trek_tensor *more = greed_in_backward ? trek_tensor_empty(trek_dims(1 << 30), TREK_U8, trek_cpu(0)) : NULL;
+    trek_tensor_release(more);
+    return NULL;
+}
+
+static trek_status hook(const char *name, trek_var *var, void *arg)
+{
+    if (strcmp(name, arg) == 0)
+        assert_true(trek_var_on_grad(var, ask, NULL) > 0);
+    return TREK_OK;
+}
+
+/* A backward that fails when some gradients have been sent and others have not: the other ranks do not wait for it, nothing of
+ * them is left, and training goes on as if the pass had not been. */
+static void backward_that_fails_while_it_sends(void **state)
+{
+    static result got, expected;
+    int64_t budgets[RANKS] = { 16 << 20, 16 << 20, 16 << 20 };
+    if (!trek_memory_account_counts())
+        skip();
+    for (int k = 0; k < 4; k++) {
+        static const char *const names[] = { "0.2.weight", "0.6.weight" }; /* which is complete soon, and late */
+        plan_case c = { .ranks = 3, .separate = true, .grads = true, .wide = true, .budgets = budgets, .grain = k < 2 ? 0 : 7 };
+        for (int fails = 0; fails < 2; fails++) {
+            training t;
+            assert_int_equal(begin(&c, &t), TREK_OK);
+            for (int r = k < 2 ? 1 : 0; r < (k < 2 ? 2 : 3); r++) /* any rank may get the first grain */
+                assert_int_equal(trek_module_each_param(trek_graph_module(trek_graph_replica(t.graph, r)), hook,
+                                                        (void *)(uintptr_t)names[k % 2]), TREK_OK);
+            assert_int_equal(epoch(&t, 0), TREK_OK);
+            greed_in_backward = fails;
+            if (fails) {
+                assert_int_equal(epoch(&t, 1), TREK_ERR_MEMORY);
+                trek_error_clear();
+                assert_int_equal(trek_graph_zero_grad(t.graph), TREK_OK);
+            }
+            greed_in_backward = false;
+            assert_int_equal(epoch(&t, 2), TREK_OK);
+            look(&t, fails ? &got : &expected);
+            end(&t);
+        }
+        assert_int_equal(got.n, expected.n);
+        assert_memory_equal(got.values, expected.values, (size_t)got.n * sizeof *got.values);
+    }
+}
+
 /* Running statistics, masks of dropout and parameters are those of a run whose set-up has measured nothing. */
 static void measuring_leaves_nothing(void **state)
 {
@@ -354,14 +479,15 @@ static uint64_t drawn(uint64_t *state, uint64_t below)
 static plan_case draw_layout(uint64_t *state, int optimizer, int64_t *budgets)
 {
     plan_case c = { .ranks = 1 + (int)drawn(state, RANKS), .separate = drawn(state, 4) > 0, .whole = drawn(state, 5) == 0,
-                    .grain = 6, .optimizer = optimizer };
+                    .grain = 6, .optimizer = optimizer, .grads = drawn(state, 2) };
+    c.grads &= c.separate;
     int64_t besides[RANKS], parts[RANKS], all = needs(&c, besides), sum = 0, most = 0;
     for (int r = 0; r < c.ranks; r++) {
         sum += parts[r] = 1 + (int64_t)drawn(state, 4);
         most = r == 0 || (c.separate && besides[r] > most) ? besides[r] : most; /* whoever owns the largest parameter */
     }
     for (int r = 0; r < c.ranks; r++)
-        budgets[r] = most + (c.whole || !c.separate ? all : all * parts[r] / sum + all / 2);
+        budgets[r] = most + (c.whole || !c.separate ? all : all * parts[r] / sum + all / 2) + (c.grads ? 1 << 16 : 0);
     c.budgets = drawn(state, 4) ? budgets : NULL;
     return c;
 }
@@ -493,7 +619,10 @@ int main(void)
     if (test_allocator_use() != TREK_OK)
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_plan_says_what_is_used), cmocka_unit_test(parts_follow_what_is_left),
+        cmocka_unit_test(a_plan_says_what_is_used),
+        cmocka_unit_test(divided_gradients_are_given_back), cmocka_unit_test(sums_of_grains_are_divided),
+        cmocka_unit_test(backward_that_fails_while_it_sends),
+        cmocka_unit_test(parts_follow_what_is_left),
         cmocka_unit_test(some_keep_and_some_compute), cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(budgets_are_enforced), cmocka_unit_test(measuring_leaves_nothing), cmocka_unit_test(layouts_change),
         cmocka_unit_test(texts), cmocka_unit_test(set_up_without_memory),

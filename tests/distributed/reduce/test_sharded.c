@@ -27,6 +27,8 @@ typedef enum kind { MOMENTUM, ADAM, ADAMW, RMSPROP, LION, NADAM, ADAGRAD, ELEMEN
 
 typedef struct run {
     int ranks;
+    bool mild;               /* with scaled: no step overflows, which would depend on the order of sums */
+    bool grads;              /* with sharded: gradients are divided, too */
     bool sharded, norm, value, scaled, groups, reduces;
     trek_dtype dtype, state;
     kind optimizer;
@@ -136,12 +138,17 @@ static const int64_t budgets[4][4] = { { 64 << 20, 1 << 20, 200 << 20, 24 << 20 
 
 static const int64_t *budgets_of(const run *c) { return c->sharded && c->budgets ? budgets[c->budgets - 1] : NULL; }
 
+static trek_shard shard_of(const run *c)
+{
+    return !c->sharded ? TREK_SHARD_NONE : c->grads ? TREK_SHARD_GRADIENTS : TREK_SHARD_STATE;
+}
+
 static trek_status try_setup(const run *c, trek_graph *graph)
 {
     static const double uneven[] = { 3, 1, 2, 5 };
     run own = *c;
     trek_trainer_opts opts = { .build_replica = build, .arg = &own, .devices = devices_of(c), .ranks = c->ranks,
-                               .share_params = TREK_OFF, .shard = c->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                               .share_params = TREK_OFF, .shard = shard_of(c),
                                .bucket_bytes = c->bucket_bytes,
                                .memory_budget = budgets_of(c), .n_memory_budget = budgets_of(c) ? c->ranks : 0,
                                .optimizer = optimizer_of(c), .max_grad_norm = c->norm ? 0.2 : 0,
@@ -150,7 +157,7 @@ static trek_status try_setup(const run *c, trek_graph *graph)
                                .max_anchor = TREK_OFF, .schedule = trek_cosine_lr(0.01, 2 * STEPS, 0.001) };
     if (c->scaled) /* the first steps overflow */
         opts.amp = (trek_amp_opts){ .scaling = 1,
-                                    .scaler = { .init_scale = c->optimizer == ADAFACTOR ? 0x1p40 : 0x1p127,
+                                    .scaler = { .init_scale = c->mild ? 0x1p20 : c->optimizer == ADAFACTOR ? 0x1p40 : 0x1p127,
                                                 .backoff_factor = 0x1p-60, .growth_interval = 2 } };
     return trek_trainer_setup(graph, &opts);
 }
@@ -250,7 +257,7 @@ static void describe(const run *c, char *text, size_t size)
              (int)c->optimizer, c->accumulate, (int)c->bucket_bytes, c->norm ? " norm" : "", c->value ? " value" : "",
              c->scaled ? " scaled" : "", c->state ? " state in fewer bits" : "", c->groups ? " groups" : "",
              c->unequal ? " unequal" : c->few ? " few" : "",
-             c->reduces ? " reduces" : "");
+             c->reduces ? " reduces" : c->grads ? " gradients in parts" : "");
     if (c->budgets)
         snprintf(text + strlen(text), size - strlen(text), " budgets %d", c->budgets);
 }
@@ -310,6 +317,31 @@ static void same_as_one_device(void **state)
     }
 }
 
+/* Gradients that are reduced in each pass have the same bits if a step has one pass. */
+static void divided_gradients(void **state)
+{
+    static result got, expected;
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64, TREK_F32, TREK_F16 };
+    if (!test_on_cpu())
+        skip();
+    for (int k = 0; k < (test_short() ? 24 : 96); k++) {
+        uint32_t h = (uint32_t)(k + 1000) * 0x9e3779b9u;
+        h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+        run c = { .ranks = 2 + (int)(h >> 22) % 6, .dtype = dtypes[k % 5],
+                  .optimizer = (kind)(k & 1 ? (k / 2) % ELEMENTS : ELEMENTS + (k / 2) % (KINDS - ELEMENTS)), .norm = h & 1,
+                  .value = h >> 1 & 1, .scaled = (h >> 2 & 3) == 0, .groups = h >> 6 & 1, .accumulate = (int)(h >> 8 & 3),
+                  .bucket_bytes = 512 << (h >> 10 & 15), .few = (h >> 16 & 7) == 0, .grads = true,
+                  .mild = (h >> 8 & 3) > 1 };
+        c.unequal = c.ranks <= 4 && (h >> 7 & 1);
+        c.budgets = c.ranks <= 4 && (h >> 19 & 1) ? 1 + (int)(h >> 20 & 3) : 0;
+        train(&c, &expected);
+        c.sharded = true;
+        train(&c, &got);
+        bool same = !c.norm && c.accumulate < 2;
+        compare(&got, &expected, same ? 0 : trek_dtype_is_16bit(c.dtype) ? 0x1p-7 : c.accumulate < 2 ? 1e-6 : 1e-5, &c);
+    }
+}
+
 /* A graph that is set up anew goes on: its state comes together, and is divided among other ranks. */
 static void set_up_again(void **state)
 {
@@ -318,17 +350,18 @@ static void set_up_again(void **state)
         run c = { .ranks = 2, .dtype = k & 1 ? TREK_BF16 : TREK_F32, .state = k & 2 ? TREK_U8 : TREK_F32,
                   .optimizer = k < 4 ? ADAMW : (kind)(ELEMENTS + k - 4), .budgets = 1 + k % 3,
                   .bucket_bytes = 2048, .sharded = false };
-        for (int way = 0; way < 3; way++) { /* without parts, in parts, and from parts to none and back */
-            if (way == 1 && test_short_on_device())
+        for (int way = 0; way < 4; way++) { /* without parts, in parts, from parts to none and back, and to more parts */
+            if ((way == 1 && test_short_on_device()) || (way == 3 && !test_on_cpu()))
                 continue;
             trek_graph *graph = begin(&c);
             for (uint32_t s = 0; s < STEPS; s++) {
-                c.sharded = way == 1 || (way == 2 && s % 2 == 0);
+                c.sharded = way == 1 || (way >= 2 && s % 2 == 0);
+                c.grads = way == 3;
                 run own = c;
                 if (trek_trainer_setup(graph, &(trek_trainer_opts){
                         .build_replica = build, .arg = &own, .devices = test_devices(), .ranks = 2, .share_params = TREK_OFF,
                         .memory_budget = s % 3 ? budgets_of(&c) : NULL, .n_memory_budget = s % 3 && budgets_of(&c) ? 2 : 0,
-                        .bucket_bytes = s % 2 ? 1024 : 4096, .shard = c.sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                        .bucket_bytes = s % 2 ? 1024 : 4096, .shard = shard_of(&c),
                         .max_anchor = TREK_OFF }) != TREK_OK ||
                     make_step(&c, graph, s) != TREK_OK)
                     fail_msg("way %d, step %d: %s", way, (int)s, trek_error());
@@ -422,13 +455,14 @@ static void optimizers_change(void **state)
     for (int k = 0; k < (test_short_on_device() ? 3 : 6); k++) {
         run c = { .ranks = 2 + k % 3, .dtype = k % 3 == 0 ? TREK_BF16 : k % 3 == 1 ? TREK_F32 : TREK_F16, .optimizer = ADAM,
                   .bucket_bytes = 2048, .reduces = k >= 3, .apart = k & 1, .accumulate = 2, .budgets = k % 4 };
-        for (int sharded = 0; sharded < 2; sharded++) {
+        for (int sharded = 0; sharded < (test_on_cpu() ? 3 : 2); sharded++) {
             c.sharded = sharded;
+            c.grads = sharded == 2;
             c.optimizer = order[0];
             trek_graph *graph = begin(&c);
             for (uint32_t s = 0; s < sizeof order / sizeof *order; s++) {
                 assert_int_equal(pass(&c, graph, 2 * s), TREK_OK); /* of two passes one is before the change */
-                if (c.reduces)
+                if (c.reduces && !c.grads)
                     assert_int_equal(trek_graph_reduce(graph), TREK_OK);
                 c.optimizer = order[s];
                 if (s > 0 && trek_graph_set_optimizer(graph, optimizer_of(&c)) != TREK_OK)
@@ -442,8 +476,9 @@ static void optimizers_change(void **state)
             }
             look(graph, &c, sharded ? &got : &expected);
             trek_graph_free(&graph);
+            if (sharded) /* passes of divided gradients are added in another order */
+                compare(&got, &expected, !c.grads ? 0 : c.dtype == TREK_F32 ? 1e-5 : 0x1p-7, &c);
         }
-        compare(&got, &expected, 0, &c);
     }
 }
 
@@ -487,8 +522,9 @@ static void change_that_fails(void **state)
 static void failing_rank(void **state)
 {
     static result before, after, got, expected;
-    for (int sharded = 0; sharded < 2; sharded++) {
-        run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = ADAM, .bucket_bytes = 2048, .norm = true, .sharded = sharded };
+    for (int sharded = 0; sharded < (test_on_cpu() ? 3 : 2); sharded++) {
+        run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = ADAM, .bucket_bytes = 2048, .norm = true, .sharded = sharded,
+                  .grads = sharded == 2 };
         trek_graph *graph = begin(&c);
         assert_int_equal(make_step(&c, graph, 0), TREK_OK);
         look(graph, &c, &before);
@@ -556,6 +592,48 @@ static void refused(void **state)
     FAILS(trek_optimizer_step(optimizer), TREK_ERR_STATE, "");
     assert_int_equal(make_step(&c, graph, 1), TREK_OK);
     trek_graph_free(&graph);
+    if (!test_on_cpu()) {
+        c.grads = true;
+        graph = build(devices_of(&c)[0], &c);
+        FAILS(try_setup(&c, graph), TREK_ERR_UNSUPPORTED, "ranks on GPUs");
+        trek_graph_free(&graph);
+    }
+}
+
+static void refuse_divided(const trek_trainer_opts *opts, const char *text)
+{
+    run c = { .dtype = TREK_F32 };
+    trek_graph *graph = build(trek_cpu(0), &c);
+    trek_trainer_opts all = *opts;
+    all.build_replica = build;
+    all.arg = &c;
+    all.shard = TREK_SHARD_GRADIENTS;
+    all.optimizer = optimizer_of(&c);
+    FAILS(trek_trainer_setup(graph, &all), TREK_ERR_UNSUPPORTED, text);
+    trek_graph_free(&graph);
+}
+
+/* What divided gradients do not work with. */
+static void refused_divided(void **state)
+{
+    if (!test_on_cpu())
+        skip();
+    refuse_divided(&(trek_trainer_opts){ .ranks = 2 }, "share their parameters");
+    refuse_divided(&(trek_trainer_opts){ .ranks = 2, .share_params = TREK_OFF, .max_anchor = 3 }, "windows");
+    refuse_divided(&(trek_trainer_opts){ .ranks = 2, .share_params = TREK_OFF, .grain = 2, .audit = 0.5 }, "audits");
+    refuse_divided(&(trek_trainer_opts){ .ranks = 2, .share_params = TREK_OFF, .grain = 2, .digests = "/tmp/trek-none" },
+                   "digests");
+    run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = ADAM, .sharded = true, .grads = true };
+    trek_graph *graph = begin(&c);
+    assert_int_equal(pass(&c, graph, 0), TREK_OK);
+    FAILS(trek_graph_reduce(graph), TREK_ERR_UNSUPPORTED, "divided");
+    assert_int_equal(trek_graph_step(graph), TREK_OK); /* with the gradients of the pass */
+    trek_graph_free(&graph);
+    c.ranks = 1; /* a single rank divides nothing */
+    graph = begin(&c);
+    assert_int_equal(make_step(&c, graph, 0), TREK_OK);
+    assert_int_equal(trek_graph_reduce(graph), TREK_OK);
+    trek_graph_free(&graph);
 }
 
 int main(void)
@@ -565,10 +643,11 @@ int main(void)
     if (test_allocator_use() != TREK_OK)
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_as_unsharded), cmocka_unit_test(same_as_one_device), cmocka_unit_test(set_up_again),
+        cmocka_unit_test(same_as_unsharded), cmocka_unit_test(divided_gradients), cmocka_unit_test(same_as_one_device),
+            cmocka_unit_test(set_up_again),
         cmocka_unit_test(memory), cmocka_unit_test(whole_memory), cmocka_unit_test(optimizers_change),
         cmocka_unit_test(change_that_fails), cmocka_unit_test(failing_rank), cmocka_unit_test(group_before_saving),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(refused), cmocka_unit_test(refused_divided),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,7 +173,7 @@ static const option options[] = {
     PICK("trainer.max_grad_value", REAL, TRAINER(max_grad_value), 6, 0.05),
     CALLS("trainer.amp", 4, draw_amp),
     PICK("trainer.share_params", INT, TRAINER(share_params), 2, TREK_OFF),
-    PICK("trainer.shard", INT, TRAINER(shard), 3, TREK_SHARD_STATE),
+    PICK("trainer.shard", INT, TRAINER(shard), 3, TREK_SHARD_STATE, TREK_SHARD_GRADIENTS),
     PICK("trainer.overlap", INT, TRAINER(overlap), 4, 1, TREK_OFF),
     PICK("trainer.bucket_bytes", INT64, TRAINER(bucket_bytes), 3, 64, 300, 4096),
     CALLS("trainer.speed_hint", 6, draw_hint),
@@ -200,6 +200,7 @@ static const option options[] = {
     NOT_DRAWN("trainer.average", "averages of parameters are no single rank's numbers"),
     NOT_DRAWN("trainer.divergence_threshold", "of averaged parameters"),
     NOT_DRAWN("trainer.audit", "refused without grains and a second rank; test_audit draws it"),
+    NOT_DRAWN("trainer.audit_removes", "needs a rank that computes wrongly; test_audit has some"),
     NOT_DRAWN("trainer.digests", "names a file; test_digests compares what is in it"),
     NOT_DRAWN("trainer.min_processes", "needs the death of processes; test_grain_deaths draws them"),
     NOT_DRAWN("run.max_steps", "test_run_steps ends runs at every step"),
@@ -347,6 +348,17 @@ static void settle_grain(sweep *s)
         s->run.trainer.grain = 0;
 }
 
+/* Gradients are divided among ranks of their own parameters that meet in each pass. */
+static void settle_divided_gradients(sweep *s)
+{
+    trek_trainer_opts *t = &s->run.trainer;
+    bool several = t->ranks > 1 || s->resumed_ranks > 1;
+    if (t->shard == TREK_SHARD_GRADIENTS &&
+        ((t->grain > 0 && s->processes > 1) || s->windows > 1 || s->norm == SWEEP_SYNC_BATCH_NORM ||
+         (several && (t->share_params != TREK_OFF || s->processes > 1))))
+        t->shard = TREK_SHARD_STATE;
+}
+
 static void settle_shares(sweep *s)
 {
     trek_trainer_opts *t = &s->run.trainer;
@@ -448,6 +460,7 @@ void sweep_draw(sweep *s)
     settle_shares(s);
     settle_windows(s);
     settle_grain(s);
+    settle_divided_gradients(s);
     s->tells = s->processes == 1;
 }
 

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "distributed/job/job_file.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tensor/memory_internal.h"
+
+/* How much is sent at a time. */
+#define PIECE ((int64_t)16 << 20)
+
+static trek_status fail(void)
+{
+    return trek_fail(TREK_ERR_MEMORY, "job: no memory for the state of training: %s", strerror(errno));
+}
+
+trek_status trek_job_file_empty(int *fd)
+{
+    if (*fd < 0)
+        *fd = memfd_create("trek-state", MFD_CLOEXEC);
+    return *fd < 0 || ftruncate(*fd, 0) != 0 ? fail() : TREK_OK;
+}
+
+trek_status trek_job_file_map(trek_job_file *file, int fd, int64_t bytes)
+{
+    int own = fd < 0 ? memfd_create("trek-state", MFD_CLOEXEC) : fd;
+    void *memory = MAP_FAILED;
+    *file = (trek_job_file){ .fd = own, .bytes = bytes };
+    if (own >= 0 && (fd >= 0 || ftruncate(own, bytes) == 0))
+        memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
+    if (memory != MAP_FAILED) {
+        file->memory = memory;
+        return TREK_OK;
+    }
+    fail();
+    if (fd < 0 && own >= 0) {
+        close(own);
+        file->fd = -1;
+    }
+    return TREK_ERR_MEMORY;
+}
+
+trek_status trek_job_file_send(trek_comm *comm, const trek_job_file *file, int root)
+{
+    int64_t piece = file->bytes < PIECE ? file->bytes : PIECE;
+    char *dropped = file->memory ? NULL : trek_calloc((size_t)piece, 1);
+    trek_status status = TREK_OK;
+    if (!file->memory && !dropped) {
+        trek_comm_abort(comm, "a process has no memory for a piece of the state"); /* the others wait for its part */
+        return TREK_ERR_MEMORY;
+    }
+    for (int64_t at = 0; at < file->bytes && status == TREK_OK; at += piece) {
+        int64_t count = file->bytes - at < piece ? file->bytes - at : piece;
+        char *here = file->memory ? file->memory + at : dropped;
+        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .root = root,
+                                                       .count = count, .in = here, .out = here });
+    }
+    trek_free(dropped);
+    return status;
+}
+
+void trek_job_file_unmap(trek_job_file *file)
+{
+    if (file->memory)
+        munmap(file->memory, (size_t)file->bytes);
+    file->memory = NULL;
+}

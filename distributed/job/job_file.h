@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A file in memory that one process of a job sends to others: the state of training for processes that come later, or that
+ * continue without a process that has died. */
+#ifndef TREK_DISTRIBUTED_JOB_JOB_FILE_H
+#define TREK_DISTRIBUTED_JOB_JOB_FILE_H
+
+#include "distributed/comm/comm_internal.h"
+
+typedef struct trek_job_file {
+    int fd;                  /* -1: none */
+    char *memory;            /* its bytes; NULL: this process does not keep them */
+    int64_t bytes;
+} trek_job_file;
+
+/* Opens an empty file, or empties the one that *fd is (-1: none). Fails with MEMORY. */
+trek_status trek_job_file_empty(int *fd);
+/* Maps the bytes of a file; fd -1: of a new one with so many bytes. The file then has this descriptor. Fails with MEMORY. */
+trek_status trek_job_file_map(trek_job_file *file, int fd, int64_t bytes);
+/* Copies the bytes of `root` to the files of all processes, as a collective. A process without memory takes part, and keeps
+ * nothing; it must know the number of bytes. Each piece counts as progress. */
+trek_status trek_job_file_send(trek_comm *comm, const trek_job_file *file, int root);
+/* Ends the mapping. The descriptor stays open. */
+void trek_job_file_unmap(trek_job_file *file);
+
+#endif

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "distributed/pass/arrivals.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "autograd/var_internal.h"
+#include "data/batch_here.h"
+#include "data/loader_internal.h"
+#include "distributed/job/job_file.h"
+#include "distributed/pass/job_sync.h"
+#include "distributed/team/constants.h"
+#include "distributed/team/replica.h"
+#include "distributed/team/settings.h"
+#include "distributed/team/step.h"
+#include "graph/graph_internal.h"
+#include "tensor/backend.h"
+#include "tensor/memory_internal.h"
+#include "tensor/products_way.h"
+#include "tensor/random_internal.h"
+#include "tensor/rank_context.h"
+#include "tensor/trace.h"
+
+/* What process 0 tells a process that comes. */
+typedef struct arrival_card {
+    int64_t bytes;           /* of the state; -1: it cannot give it */
+    int64_t constants;       /* and teachers of the graph */
+    trek_survival_place place;
+    int32_t products[2];     /* how those of f32 and of BF16 are computed */
+} arrival_card;
+
+/* Returns a digest of what steps depend on besides the state. */
+static uint64_t settings_of(const trek_step *s)
+{
+    const trek_replica *model = s->team->replicas[0].model;
+    uint64_t digest = trek_mix(trek_settings_digest(s->team), trek_rank_here.rng_step);
+    for (int k = 0; k < model->n_params; k++)
+        digest = trek_mix(digest, model->params[k]->requires_grad);
+    return digest;
+}
+
+/* --- giving ------------------------------------------------------------------------------------------------------------- */
+
+/* Writes the state. If that fails, the others continue without the process that has come. */
+static arrival_card make_card(trek_step *s, const trek_batch *batch, trek_job_file *file)
+{
+    struct stat about;
+    trek_graph *graph = s->team->graph;
+    arrival_card card = { .bytes = -1, .constants = graph->constants.n,
+                          .place = { .epoch = batch->epoch, .batch = batch->first_batch, .data = trek_batch_here()->digest,
+                                     .settings = settings_of(s) },
+                          .products = { trek_products_chosen(TREK_F32), trek_products_chosen(TREK_BF16) } };
+    trek_status status = trek_job_file_empty(&file->fd);
+    if (status == TREK_OK)
+        status = s->job.survival->state->write(graph, file->fd);
+    if (status == TREK_OK && fstat(file->fd, &about) == 0)
+        status = trek_job_file_map(file, file->fd, (int64_t)about.st_size);
+    if (status == TREK_OK) {
+        card.bytes = file->bytes;
+        return card;
+    }
+    trek_log_message(TREK_LOG_LEVEL_WARNING, "job: the state cannot be given to a process that has come: %s", trek_error());
+    trek_error_clear();
+    return card;
+}
+
+/* --- taking ------------------------------------------------------------------------------------------------------------- */
+
+/* Computes products as the others do. */
+static trek_status take_products(const arrival_card *card)
+{
+    bool faster, tiles = card->products[0] == TREK_PRODUCTS_WAY_TILES || card->products[1] == TREK_PRODUCTS_WAY_TILES;
+    if (tiles && !trek_cpu_has_tiles(&faster))
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: the processes of the job compute products by tiles (AMX), which this "
+                         "machine does not have");
+    trek_products_choose(TREK_F32, (trek_products_way)card->products[0]);
+    trek_products_choose(TREK_BF16, (trek_products_way)card->products[1]);
+    return TREK_OK;
+}
+
+static trek_status prepare_to_take(trek_step *s, const arrival_card *card, trek_job_file *file)
+{
+    s->job.survival->place = card->place;
+    trek_job_file_unmap(file); /* of a transfer that has failed */
+    if (file->fd >= 0)
+        close(file->fd);
+    file->fd = -1;
+    trek_status status = take_products(card);
+    return status == TREK_OK ? trek_job_file_map(file, -1, card->bytes) : status;
+}
+
+/* --- the operation ------------------------------------------------------------------------------------------------------ */
+
+/* The first part, which can be repeated: those that have come get everything. batch NULL: this process is one of them. It leaves
+ * the job if it cannot take the state, since the others can go on without it. */
+static trek_status exchange(trek_step *s, const trek_batch *batch, trek_job_file *file)
+{
+    trek_survival *survival = s->job.survival;
+    arrival_card own = { .bytes = -1 }, *all = trek_calloc((size_t)s->job.processes, sizeof *all), card = own;
+    if (batch && s->job.process == 0 && all)
+        own = make_card(s, batch, file);
+    if (!all && !survival->joins)
+        trek_comm_abort(s->job.comm, "a process has no memory for processes that have come");
+    trek_status status = all ? trek_comm_gather_bytes(s->job.comm, &own, sizeof own, all) : TREK_ERR_MEMORY;
+    if (status == TREK_OK)
+        card = all[0];
+    trek_free(all);
+    if (status == TREK_OK && card.bytes < 0) {
+        survival->newcomers = 0;
+        return survival->joins ? trek_fail(TREK_ERR_PEER, "trainer_setup: process 0 of the job cannot give its state") : TREK_OK;
+    }
+    if (status == TREK_OK && survival->joins)
+        status = prepare_to_take(s, &card, file);
+    if (status == TREK_OK) {
+        file->bytes = card.bytes;
+        status = trek_job_file_send(s->job.comm, file, 0);
+    }
+    return status == TREK_OK && card.constants > 0 ? trek_ranks_constants(s->team, &s->job) : status;
+}
+
+static trek_status exchange_and_commit(trek_step *s, const trek_batch *batch, trek_job_file *file)
+{
+    int64_t start = trek_trace_enter("arrival");
+    trek_status status = exchange(s, batch, file);
+    if (status == TREK_OK && s->job.survival->newcomers > 0)
+        status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
+    trek_trace_end("arrival", start, file->bytes);
+    return status;
+}
+
+static void end_file(trek_job_file *file)
+{
+    trek_job_file_unmap(file);
+    if (file->fd >= 0)
+        close(file->fd);
+}
+
+/* Repeats the operation while processes die, and while those that have come are among the others. */
+static trek_status let_in(trek_step *s, const trek_batch *batch)
+{
+    trek_survival *survival = s->job.survival;
+    trek_job_file file = { .fd = -1 };
+    trek_status status = TREK_OK;
+    bool complete = survival->newcomers == 0;
+    while (!complete && status == TREK_OK) {
+        status = exchange_and_commit(s, batch, &file);
+        complete = status == TREK_OK;
+        trek_job_file_unmap(&file);
+        if (!complete && trek_survivors_go_on(s, &status))
+            complete = survival->newcomers == 0;
+    }
+    end_file(&file);
+    survival->newcomers = 0;
+    return status == TREK_OK ? trek_survivors_after_commit(s) : status;
+}
+
+/* Invites those that wait, and meets them. If processes die meanwhile, the others meet without the joiners, or with them. */
+static trek_status invite(trek_step *s, const trek_batch *batch)
+{
+    trek_survival *survival = s->job.survival;
+    int n = 0;
+    trek_status status = trek_regroup_invite(survival->regroup, s->job.comm, false, &n);
+    if (status == TREK_OK && n == 0)
+        return TREK_OK;
+    if (status == TREK_OK)
+        status = trek_survivors_meet(s);
+    else
+        trek_survivors_go_on(s, &status);
+    return status == TREK_OK ? let_in(s, batch) : status;
+}
+
+/* The loop of a process that has come must be where the others are. */
+static trek_status check_place(trek_step *s, const trek_batch *batch)
+{
+    trek_survival *survival = s->job.survival;
+    const trek_survival_place *place = &survival->place;
+    uint64_t data = trek_batch_here()->digest;
+    trek_status status = TREK_OK;
+    survival->arrived = false;
+    if (batch->epoch != place->epoch || batch->first_batch != place->batch)
+        status = trek_fail(TREK_ERR_STATE, "graph_train_batch: batch: number %lld of epoch %lld; the job which this process has "
+                                           "joined is at number %lld of epoch %lld, where trek_trainer_joined puts the loader",
+                           (long long)batch->first_batch, (long long)batch->epoch, (long long)place->batch,
+                           (long long)place->epoch);
+    else if (place->data && data && data != place->data)
+        status = trek_fail(TREK_ERR_STATE, "graph_train_batch: batch: its loader gives other data than those of the job which "
+                                           "this process has joined; it must give the same");
+    else if (settings_of(s) != place->settings)
+        status = trek_fail(TREK_ERR_STATE,
+                           "graph_train_batch: graph: its optimizer, schedule, clipping, precision, seed or frozen "
+                           "parameters are not set as in the job which this process has joined at step %lld",
+                           (long long)s->team->graph->settings.steps);
+    if (status != TREK_OK)
+        trek_survival_leave(&s->job, trek_error());
+    return status;
+}
+
+trek_status trek_arrivals_look(trek_step *s, const trek_batch *batch)
+{
+    trek_survival *survival = s->job.survival;
+    if (!survival || !(survival->arrived || survival->joiners))
+        return TREK_OK;
+    if (survival->arrived)
+        return check_place(s, batch);
+    survival->joiners = false;
+    return invite(s, batch);
+}
+
+/* --- joining ------------------------------------------------------------------------------------------------------------ */
+
+/* The second part: it has everything, and needs nobody. */
+static trek_status take_state(trek_step *s, trek_job_file *file)
+{
+    trek_survival *survival = s->job.survival;
+    trek_job_file_unmap(file);
+    trek_status status = survival->state->read(s->team->graph, file->fd);
+    if (status != TREK_OK)
+        return status;
+    survival->joins = false;
+    survival->arrived = true;
+    survival->newcomers = 0;
+    return trek_survivors_after_commit(s);
+}
+
+trek_status trek_arrivals_join(trek_step *s, const trek_survivors_opts *opts)
+{
+    trek_job_file file = { .fd = -1 };
+    trek_status status = trek_survivors_join(s, opts);
+    for (bool complete = false; !complete && status == TREK_OK;) {
+        status = exchange_and_commit(s, NULL, &file);
+        complete = status == TREK_OK;
+        if (!complete)
+            trek_survivors_go_on(s, &status);
+    }
+    if (status == TREK_OK)
+        status = take_state(s, &file);
+    end_file(&file);
+    if (status == TREK_OK)
+        trek_job_sync_publish_nothing(s);
+    return status;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors on a CPU whose memory is taken and given back in pieces, while their addresses stay. Elements whose memory has been
+ * given back are zeros and may be read, which takes nothing. Before elements are written, their memory has to be taken, so that
+ * it is counted (memory_account.h); the system does not insist on that.
+ *
+ * Memory comes and goes in pages of the system. One thread at a time may call these functions for a tensor. */
+#ifndef TREK_TENSOR_PAGES_H
+#define TREK_TENSOR_PAGES_H
+
+#include "tensor/tensor_internal.h"
+
+typedef struct trek_pages trek_pages;
+
+/* Returns a tensor of zeros that has no memory yet, which will count for the calling thread. Returns NULL with MEMORY. */
+trek_tensor *trek_pages_zeros(trek_shape shape, trek_dtype dtype);
+/* Returns the pages in which a tensor lies, or NULL if it lies in other memory. */
+trek_pages *trek_pages_of(const trek_tensor *tensor);
+/* Returns the size of a page in bytes. */
+size_t trek_pages_size(void);
+
+/* Takes the memory of the bytes from an address on. Fails with MEMORY if the account of the thread that has it may have no
+ * more. */
+trek_status trek_pages_take(trek_pages *pages, const void *from, size_t bytes);
+/* Takes it whatever the account may have. */
+void trek_pages_take_surely(trek_pages *pages, const void *from, size_t bytes);
+/* Does that, and holds it: giving back makes zeros of it. */
+void trek_pages_hold(trek_pages *pages, const void *from, size_t bytes);
+/* Ends all holding. */
+void trek_pages_release_holds(trek_pages *pages);
+/* Makes zeros of the bytes, and gives back the memory of pages that have no others. */
+void trek_pages_give_back(trek_pages *pages, void *from, size_t bytes);
+/* Returns how many bytes have memory. */
+int64_t trek_pages_taken(const trek_pages *pages);
+/* Finds the next stretch of bytes that have memory, from offset *begin on: [*begin, *end). Returns false if there is none. */
+bool trek_pages_next(const trek_pages *pages, size_t *begin, size_t *end);
+
+/* Takes the memory of a contiguous tensor that may lie in pages. */
+static inline trek_status trek_tensor_take_pages(const trek_tensor *tensor)
+{
+    trek_pages *pages = trek_pages_of(tensor);
+    return pages ? trek_pages_take(pages, tensor->data, (size_t)tensor->numel * trek_item_size[tensor->dtype]) : TREK_OK;
+}
+
+#endif

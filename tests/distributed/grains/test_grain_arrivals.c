@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Real processes that train in grains, in a loop of their own: some die, and others come in their place and train with those that
+ * are left. All that get to the end have the bits of one process that trains alone. */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/dataset.h"
+#include "data/loader_position.h"
+#include "distributed/arrivals.h"
+#include "distributed/comm/gloo/gloo.h"
+#include "distributed/comm/regroup.h"
+#include "distributed/job/survival.h"
+#include "distributed/stepper.h"
+#include "graph/graph_internal.h"
+#include "graph/graph_loader_internal.h"
+#include "graph/passes.h"
+#include "graph/settings.h"
+#include "nn/module_tree.h"
+#include "optim/optimizers.h"
+#include "tests/distributed/grains/dying.h"
+#include "tests/distributed/grains/grain_runs.h"
+#include "tests/support/processes.h"
+#include "tests/support/refused.h"
+#include "tests/support/support.h"
+#include "tests/support/unit.h"
+
+static grain_result result;
+static const part *mine;
+
+/* --- a process ------------------------------------------------------------------------------------------ */
+
+static grain_run run_in(const char *text)
+{
+    return (grain_run){ .model = dying_number(text, "model=", MLP), .grain = dying_number(text, "grain=", 3),
+                        .ranks = dying_number(text, "ranks=", 1), .separate = strstr(text, "separate") != NULL,
+                        .batch = dying_number(text, "batch=", 20), .steps = dying_number(text, "steps=", 8),
+                        .optimizer = dying_number(text, "optimizer=", 0), .accumulate = dying_number(text, "accumulate=", 0),
+                        .clipped = strstr(text, "clipped") != NULL, .scaled = strstr(text, "overflow=") != NULL,
+                        .freezes = strstr(text, "freezes") != NULL, .overflow = dying_number(text, "overflow=", 0),
+                        .unrecorded = true, .last_only = true, .min_processes = dying_number(text, "least=", 1) };
+}
+
+/* "waits=3": after step 3 nobody goes on before a process has come, or waits to be let in, which the one sees that listens at the
+ * job's address; "again=5": the same for a second one ("turn=1"). */
+static void wait_for_joiner(trek_graph *graph)
+{
+    static const char *const words[] = { "waits=", "again=" };
+    const trek_survival *survival = trek_graph_ranks(graph)->job.survival;
+    if (strstr(mine->detail, "as="))
+        dying_give_sign("come", dying_number(mine->detail, "turn=", 0));
+    for (int k = 0; k < 2; k++)
+        for (double since = 0; survival && trek_graph_steps(graph) == dying_number(mine->detail, words[k], -1) &&
+                               !dying_has_sign("come", k) && test_wait(&since);)
+            if (trek_regroup_has_joiners(survival->regroup))
+                dying_give_sign("come", k);
+}
+
+/* What a process does that does not follow the others. */
+static void go_astray(trek_graph *graph)
+{
+    trek_loader *loader = graph->graph_loader->loader;
+    if (strstr(mine->detail, "from-the-start"))
+        trek_loader_seek(loader, 0, 0);
+    if (strstr(mine->detail, "other-clip"))
+        trek_graph_set_clip(graph, 0.5, 0);
+    if (strstr(mine->detail, "other-seed"))
+        trek_seed(99);
+    if (strstr(mine->detail, "frozen"))
+        trek_graph_freeze(graph, "0.a");
+}
+
+/* As a launcher says it. */
+static void set_environment(const part *me)
+{
+    char number[3][16];
+    snprintf(number[0], sizeof number[0], "%d", dying_number(me->detail, "as=", 0));
+    snprintf(number[1], sizeof number[1], "%d", dying_number(me->detail, "of=", 3));
+    snprintf(number[2], sizeof number[2], "%d", me->port);
+    setenv("TREK_RANK", number[0], 1);
+    setenv("TREK_WORLD_SIZE", number[1], 1);
+    setenv("TREK_PORT", number[2], 1);
+    setenv("TREK_TOKEN", "sesame", 1);
+    setenv("TREK_JOIN", "1", 1);
+}
+
+static int play(const part *me)
+{
+    grain_run run = run_in(me->detail);
+    bool joins = strstr(me->detail, "as=") != NULL;
+    mine = me;
+    run.after_step = wait_for_joiner;
+    run.on_joined = go_astray;
+    if (joins)
+        set_environment(me);
+    else
+        run.comm = trek_comm_init(&(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared",
+                                                     .rank = me->process,
+                                                    .world_size = dying_number(me->detail, "of=", 3), .address = me->address,
+                                                    .port = me->port, .token = "sesame", .deadline_s = 30 });
+    if (!run.comm && !joins)
+        return printf("%s\n", trek_error()), 1;
+    dying_begin(me, run.comm);
+    if (joins) /* in the place of a process that has died */
+        dying_await_sign("dead", dying_number(me->detail, "after=", dying_number(me->detail, "as=", 0)));
+    bool good = grain_train(&run, &result);
+    dying_end();
+    if (joins) /* even if it was not let in */
+        dying_give_sign("come", dying_number(me->detail, "turn=", 0));
+    if (good)
+        printf("digest %016" PRIx64 " ranks %d joined %d calls %d.\n", result.digest, result.world, (int)result.joined,
+               dying_calls());
+    else
+        printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
+    trek_error_clear();
+    trek_comm_free(&run.comm);
+    return good ? 0 : 1;
+}
+
+/* --- what is expected ------------------------------------------------------------------------------------- */
+
+static uint64_t digest_of(const char *detail)
+{
+    grain_run alone = run_in(detail);
+    alone.ranks = 1;
+    alone.separate = false;
+    alone.min_processes = 0;
+    if (!grain_train(&alone, &result))
+        fail_msg("%s: %s", detail, trek_error());
+    return result.digest;
+}
+
+static world w;
+
+/* A part of a world: what a process is told besides the detail of all, and how it ends. */
+typedef struct role {
+    const char *text;        /* with "as=": it comes later; NULL: there are no further ones */
+    bool dies;
+    const char *fails;       /* what it says then; NULL: it does not fail */
+} role;
+
+static bool ends_as(int p, const role *role, const char *wanted)
+{
+    bool joins = strstr(role->text, "as=") != NULL;
+    if (role->dies)
+        return w.code[p] == -SIGKILL;
+    if (role->fails)
+        return w.code[p] == 1 && strstr(w.text[p], role->fails);
+    return w.code[p] == 0 && strstr(w.text[p], wanted) && joins == !strstr(w.text[p], " joined 0 ");
+}
+
+/* Runs these processes. All that live must come to the digest of one that trains alone, and know that `left` ranks are there. */
+static void expect(const char *detail, const role *roles, int left)
+{
+    char wanted[64], text[256], folder[64];
+    uint64_t digest = digest_of(detail);
+    int n = 0;
+    snprintf(folder, sizeof folder, "/tmp/trek-arrivals-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    while (roles[n].text)
+        n++;
+    processes_init(&w, n);
+    for (int p = 0; p < n; p++) {
+        snprintf(text, sizeof text, "%s,in=%s,%s", roles[p].text, folder, detail); /* what it is told itself counts */
+        processes_start(&w, p, "train", text);
+    }
+    processes_finish(&w, -1);
+    snprintf(wanted, sizeof wanted, "digest %016" PRIx64 " ranks %d joined", digest, left);
+    char removal[128];
+    snprintf(removal, sizeof removal, "rm -r %s", folder);
+    assert_int_equal(system(removal), 0);
+    for (int p = 0; p < n; p++) {
+        if (ends_as(p, &roles[p], wanted))
+            continue;
+        processes_print(&w);
+        fail_msg("%s: process %d (%s) ended with %d, not with \"%s\"", detail, p, roles[p].text, w.code[p], wanted);
+    }
+}
+
+/* --- tests -------------------------------------------------------------------------------------------------- */
+
+/* With every model and optimizer. */
+static void one_dies_and_comes_again(void **state)
+{
+    (void)state;
+    for (int k = 0; k < MODELS; k++) {
+        char detail[128];
+        snprintf(detail, sizeof detail, "model=%d,optimizer=%d,steps=8,waits=%d,ranks=%d%s", k, k % 4, 3 + k % 3, 1 + k % 2,
+                 k % 3 == 2 ? ",separate" : "");
+        const role first[] = { { .text = "at=grain:2", .dies = true }, { .text = "-" }, { .text = "-" }, { .text = "as=0" },
+                               { 0 } };
+        const role second[] = { { .text = "-" }, { .text = "at=sync:1", .dies = true }, { .text = "-" }, { .text = "as=1" },
+                                { 0 } };
+        expect(detail, k % 2 ? first : second, 3 * (1 + k % 2));
+    }
+}
+
+#define LIVES(what) { .text = (what) }
+#define DIES(when) { .text = (when), .dies = true }
+#define REPORTS(what, words) { .text = (what), .fails = (words) }
+
+/* One, and then another one; both at once; after all others have died; and one that has come dies and comes again. */
+static void several_come(void **state)
+{
+    (void)state;
+    expect("model=1,steps=9,waits=4,again=6", (const role[]){ LIVES("-"), DIES("at=grain:2"), DIES("at=grain:9"), LIVES("as=1"),
+                                                              LIVES("as=2,turn=1"), { 0 } }, 3);
+    expect("model=5,steps=9,waits=5,again=5", (const role[]){ LIVES("-"), DIES("at=grain:2"), DIES("at=grain:3"), LIVES("as=1"),
+                                                              LIVES("as=2,turn=1"), { 0 } }, 3);
+    expect("model=0,of=2,waits=4", (const role[]){ LIVES("-"), DIES("at=sync:2"), LIVES("as=1"), { 0 } }, 2);
+    expect("model=2,of=2,waits=4", (const role[]){ DIES("at=sync:2"), LIVES("-"), LIVES("as=0"), { 0 } }, 2);
+    expect("model=0,steps=12,waits=4,again=8", (const role[]){ LIVES("-"), DIES("at=grain:2"), LIVES("-"),
+                                                               DIES("as=1,at=grain:4"),
+                                                               LIVES("as=1,after=3,turn=1"), { 0 } }, 3);
+}
+
+/* The one that comes, those that let it in, and several of them. */
+static void they_die_while_one_comes(void **state)
+{
+    (void)state;
+    static const char *const spans[] = { "at=arrival:0", "at=take_over:0", "at=take_over:1", "at=regroup:1" };
+    for (int k = 0; k < 4; k++) {
+        char detail[64];
+        snprintf(detail, sizeof detail, "model=%d,of=4,waits=3", k);
+        role roles[] = { LIVES("-"), DIES("at=grain:1"), LIVES("-"), LIVES("-"), LIVES("as=1"), { 0 } };
+        int victim = k == 0 ? 4 : k == 1 ? 4 : k == 2 ? 0 : 2;
+        char text[32];
+        snprintf(text, sizeof text, "%s%s", victim == 4 ? "as=1," : "", spans[k]);
+        roles[victim] = (role)DIES(text);
+        expect(detail, roles, 3);
+    }
+    expect("model=1,of=4,waits=3", (const role[]){ DIES("at=arrival:0"), DIES("at=grain:1"), LIVES("-"), DIES("at=arrival:0"),
+                                                   LIVES("as=1"), { 0 } }, 2);
+    expect("model=0,of=3,waits=3", (const role[]){ DIES("at=arrival:0"), DIES("at=grain:1"), LIVES("-"), LIVES("as=1"), { 0 } },
+           2);
+}
+
+static void options_do_not_change_that(void **state)
+{
+    (void)state;
+    static const char *const details[] = { "model=1,batch=7,accumulate=3,waits=3",
+                                           "model=5,batch=12,accumulate=2,waits=3,clipped",
+                                           "model=0,overflow=3,waits=4,freezes", "model=2,grain=9,waits=3",
+                                           "model=4,overflow=5,waits=3,separate" };
+    for (int k = 0; k < 5; k++)
+        expect(details[k], (const role[]){ LIVES("ranks=2"), DIES("at=grain:2"), LIVES("-"), LIVES("as=1,ranks=3"), { 0 } }, 6);
+}
+
+/* Who dies, when, who comes in whose place, and who of these dies again, as they are drawn. TREK_TEST_DRAWS says how often. The
+ * moments are those that come for certain. */
+static void drawn_arrivals_do_not_show(void **state)
+{
+    (void)state;
+    static const char *const spans[] = { "sync", "reduce", "optimizer", "loader_wait" };
+    const char *draws = getenv("TREK_TEST_DRAWS");
+    int n = draws ? atoi(draws) : test_short() ? 3 : 8;
+    for (int k = 0; k < n; k++) {
+        uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 1700;
+        char detail[160], texts[6][48];
+        role roles[7] = { { 0 } };
+        int processes = 2 + (int)grain_drawn(&seed, 3), victims = 1 + (int)grain_drawn(&seed, (uint64_t)processes - 1);
+        int first = (int)grain_drawn(&seed, (uint64_t)processes), at = processes, left = processes;
+        victims = victims > 2 ? 2 : victims;
+        snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,steps=9,waits=5,again=6,optimizer=%d,accumulate=%d,of=%d%s%s",
+                 (int)grain_drawn(&seed, MODELS), 1 + (int)grain_drawn(&seed, 4), 8 + (int)grain_drawn(&seed, 20),
+                 (int)grain_drawn(&seed, 4), (int)grain_drawn(&seed, 3), processes, grain_drawn(&seed, 2) ? ",clipped" : "",
+                 grain_drawn(&seed, 2) ? ",separate" : "");
+        for (int p = 0; p < processes; p++)
+            roles[p] = (role)LIVES("-");
+        for (int v = 0; v < 2; v++) { /* one that does not die has nobody who comes in its place */
+            int victim = (first + v) % processes;
+            bool again = v < victims && grain_drawn(&seed, 4) == 0;
+            if (v >= victims)
+                continue;
+            snprintf(texts[2 * v], sizeof texts[0], "at=%s:%d", spans[grain_drawn(&seed, 4)], (int)grain_drawn(&seed, 3));
+            snprintf(texts[2 * v + 1], sizeof texts[0], "as=%d,turn=%d%s", victim, v,
+                     !again ? "" : grain_drawn(&seed, 2) ? ",at=arrival:0" : ",at=sync:0");
+            roles[victim] = (role)DIES(texts[2 * v]);
+            roles[at++] = (role){ .text = texts[2 * v + 1], .dies = again };
+            left -= again;
+        }
+        if (victims < 2)
+            memcpy(strstr(detail, "again=6"), "again=0", 7);
+        expect(detail, roles, left);
+    }
+}
+
+static void over_gloo_too(void **state)
+{
+    (void)state;
+    char why[256];
+    if (!trek_comm_gloo_there(why, sizeof why))
+        skip();
+    expect("model=1,waits=4,gloo", (const role[]){ LIVES("-"), LIVES("-"), DIES("at=grain:2"), LIVES("as=2"), { 0 } }, 3);
+}
+
+/* It leaves, or is not let in, and the others go on without it. */
+static void one_that_does_not_fit_disturbs_nobody(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *how, *says;
+    } cases[] = {
+        { "as=1,from-the-start", "TREK_ERR_STATE: graph_train_batch: batch: number 0 of epoch 0; the job" },
+        { "as=1,other-clip", "TREK_ERR_STATE: graph_train_batch: graph: its optimizer, schedule, clipping" },
+        { "as=1,other-seed", "TREK_ERR_STATE: graph_train_batch: graph: its optimizer, schedule, clipping" },
+        { "as=1,frozen", "TREK_ERR_STATE: graph_train_batch: graph: its optimizer, schedule, clipping" },
+        { "as=1,grain=2", "TREK_ERR_ARGUMENT: comm_init: process 1 cannot join the job" },
+        { "as=1,optimizer=2", "TREK_ERR_ARGUMENT: comm_init: process 1 cannot join the job" },
+        { "as=1,batch=19", "TREK_ERR_ARGUMENT: comm_init: process 1 cannot join the job" },
+        { "as=1,of=4", "TREK_ERR_ARGUMENT: comm_init: process 1 of 4 cannot join the job, which has 3" },
+        { "as=1,least=0", "TREK_ERR_STATE: comm_init: TREK_JOIN is set" },
+    };
+    for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
+        expect("model=0,waits=3", (const role[]){ LIVES("-"), DIES("at=grain:2"), LIVES("-"),
+                                                  REPORTS(cases[k].how, cases[k].says), { 0 } }, 2);
+}
+
+static void who_has_not_joined_is_told_so(void **state)
+{
+    (void)state;
+    int model = MLP;
+    assert_false(trek_trainer_joined(NULL, NULL));
+    expect_error(TREK_ERR_ARGUMENT, "trainer_joined: graph");
+    trek_graph *graph = grain_build(trek_cpu(0), &model);
+    assert_false(trek_trainer_joined(graph, NULL));
+    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .grain = 2, .optimizer = trek_sgd(NULL) }), TREK_OK);
+    assert_false(trek_trainer_joined(graph, NULL));
+    assert_int_equal(trek_error_status(), TREK_OK);
+    trek_graph_free(&graph);
+}
+
+int main(void)
+{
+    static part me;
+    if (processes_part(&me))
+        return play(&me);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(who_has_not_joined_is_told_so, clear_error),
+        cmocka_unit_test_setup(one_dies_and_comes_again, clear_error),
+        cmocka_unit_test_setup(several_come, clear_error),
+        cmocka_unit_test_setup(they_die_while_one_comes, clear_error),
+        cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(drawn_arrivals_do_not_show, clear_error),
+        cmocka_unit_test_setup(over_gloo_too, clear_error),
+        cmocka_unit_test_setup(one_that_does_not_fit_disturbs_nobody, clear_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors whose memory comes and goes: what the system really has in memory, what is counted, what is zero, and what stays. */
+#include "tensor/pages.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tensor/memory_account.h"
+#include "tests/support/refused.h"
+#include "tests/support/support.h"
+
+enum { PAGES = 40 };
+
+/* How many pages of a tensor have memory of their own, as the system says; -1: it does not say. */
+static int resident(const trek_tensor *t)
+{
+    char line[256], begins[32];
+    long kib = -1;
+    bool there = false;
+    FILE *file = fopen("/proc/self/smaps", "r");
+    snprintf(begins, sizeof begins, "%lx-", (unsigned long)(uintptr_t)t->data);
+    while (file && kib < 0 && fgets(line, sizeof line, file)) {
+        there |= strncmp(line, begins, strlen(begins)) == 0;
+        if (there)
+            sscanf(line, "Rss: %ld", &kib);
+    }
+    if (file)
+        fclose(file);
+    return kib < 0 ? -1 : (int)((size_t)kib * 1024 / trek_pages_size());
+}
+
+static trek_tensor *make(void)
+{
+    trek_tensor *t = trek_pages_zeros(trek_dims((int64_t)(PAGES * trek_pages_size() / sizeof(float))), TREK_F32);
+    assert_non_null(t);
+    return t;
+}
+
+/* Any order of taking, writing, holding and giving back, against a model that knows each byte and each page. */
+static void drawn_orders(void **state)
+{
+    size_t page = trek_pages_size(), bytes = PAGES * page;
+    char *expected = calloc(bytes, 1);
+    bool taken[PAGES] = { false }, held[PAGES] = { false };
+    trek_tensor *t = make();
+    trek_pages *pages = trek_pages_of(t);
+    int looked = 0;
+    for (uint32_t draw = 0; draw < 3000; draw++) {
+        size_t begin = (size_t)((test_number(1, draw) + 1) / 2 * (double)(bytes - 1)),
+               most = draw % 3 ? 4 * page : bytes, count = (size_t)((test_number(2, draw) + 1) / 2 * (double)most);
+        count = count < bytes - begin ? count : bytes - begin;
+        size_t first = begin / page, end = count ? (begin + count + page - 1) / page : first;
+        switch (draw % 7) {
+        case 0:
+            trek_pages_hold(pages, t->data + begin, count);
+            break;
+        case 5:
+            trek_pages_take_surely(pages, t->data + begin, count);
+            break;
+        case 1:
+            trek_pages_release_holds(pages);
+            memset(held, 0, sizeof held);
+            break;
+        case 2:
+        case 3:
+        case 4:
+            trek_pages_give_back(pages, t->data + begin, count);
+            memset(expected + begin, 0, count);
+            for (size_t k = first; k < end; k++)
+                taken[k] = taken[k] && (held[k] || k * page < begin || (k + 1) * page > begin + count);
+            continue;
+        default:
+            assert_int_equal(trek_pages_take(pages, t->data + begin, count), TREK_OK);
+            memset(t->data + begin, (int)(1 + draw % 100), count);
+            memset(expected + begin, (int)(1 + draw % 100), count);
+        }
+        for (size_t k = first; k < end && draw % 7 != 1; k++) {
+            taken[k] = true;
+            held[k] |= draw % 7 == 0;
+        }
+        int n = 0;
+        for (int k = 0; k < PAGES; k++)
+            n += taken[k];
+        assert_int_equal(trek_pages_taken(pages), n * (int64_t)page);
+        int known = draw % 16 ? -1 : resident(t); /* taken pages that were not written have none */
+        assert_true(known <= n);
+        looked += known >= 0;
+        size_t runs = 0;
+        for (size_t at = 0, stop; trek_pages_next(pages, &at, &stop); at = stop)
+            for (size_t k = at / page; k < stop / page; k++, runs++)
+                assert_true(taken[k]);
+        assert_int_equal(runs, n);
+        assert_memory_equal(t->data, expected, bytes); /* reading takes nothing */
+        assert_int_equal(trek_pages_taken(pages), n * (int64_t)page);
+    }
+    assert_true(looked > 0 || access("/proc/self/smaps", R_OK) != 0);
+    trek_tensor_release(t);
+    free(expected);
+}
+
+static void counted(void **state)
+{
+    size_t page = trek_pages_size();
+    if (!trek_memory_account_counts())
+        skip();
+    trek_memory_account *account = trek_memory_account_new(1);
+    assert_int_equal(trek_memory_account_join(account, 0), TREK_OK);
+    trek_memory_account_begin(account, 0);
+    trek_tensor *t = make();
+    int64_t besides = trek_memory_account_used(account); /* the tensor's header */
+    trek_pages *pages = trek_pages_of(t);
+    int64_t all = trek_memory_usage(trek_cpu(0)).allocated;
+    assert_int_equal(trek_pages_take(pages, t->data + 1, 2 * page), TREK_OK); /* of three */
+    assert_int_equal(trek_memory_account_used(account), besides + 3 * (int64_t)page);
+    assert_int_equal(trek_memory_usage(trek_cpu(0)).allocated, all + 3 * (int64_t)page);
+    trek_memory_account_limit(account, besides + 5 * (int64_t)page);
+    FAILS(trek_pages_take(pages, t->data + page, 5 * page), TREK_ERR_MEMORY, "exceed the budget");
+    assert_int_equal(trek_pages_taken(pages), 3 * (int64_t)page);
+    trek_pages_hold(pages, t->data + 10 * page, 4 * page); /* whatever the limit */
+    assert_int_equal(trek_memory_account_used(account), besides + 7 * (int64_t)page);
+    assert_int_equal(trek_memory_account_peak(account), besides + 7 * (int64_t)page);
+    trek_pages_give_back(pages, t->data, PAGES * page);
+    assert_int_equal(trek_memory_account_used(account), besides + 4 * (int64_t)page);
+    trek_tensor_release(t);
+    assert_int_equal(trek_memory_account_used(account), 0);
+    trek_memory_account_leave();
+    trek_memory_account_free(&account);
+}
+
+/* Parts of it are in pages, too, and other tensors are not; one without elements works. */
+static void parts(void **state)
+{
+    trek_tensor *t = make(), *part = trek_tensor_make_part(t, 3 * trek_pages_size(), trek_dims(10, 10), TREK_F32),
+                *other = trek_tensor_ones(trek_dims(3), TREK_F32, trek_cpu(0)),
+                *none = trek_pages_zeros(trek_dims(0), TREK_F64);
+    assert_ptr_equal(trek_pages_of(part), trek_pages_of(t));
+    assert_null(trek_pages_of(other));
+    assert_int_equal(trek_tensor_take_pages(other), TREK_OK);
+    assert_int_equal(trek_tensor_take_pages(part), TREK_OK);
+    assert_int_equal(trek_pages_taken(trek_pages_of(t)), trek_pages_size());
+    assert_int_equal(trek_tensor_take_pages(none), TREK_OK);
+    assert_int_equal(trek_pages_taken(trek_pages_of(none)), 0);
+    trek_pages_give_back(trek_pages_of(none), none->data, 0);
+    trek_tensor_release(t); /* the part keeps it */
+    *(float *)(void *)part->data = 3;
+    trek_tensor_release(part);
+    trek_tensor_release(other);
+    trek_tensor_release(none);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(drawn_orders), cmocka_unit_test(counted), cmocka_unit_test(parts) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

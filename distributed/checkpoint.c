@@ -1,207 +1,235 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints: writes the state of a run into a file and reads it back. Loading has two halves: first everything that
- * can fail, then the changes, which cannot fail. */
+/* Saving checkpoints: the first process of a job writes a file, or each writes a file of a set. In both cases the optimizer's
+ * state, where it is divided, is read from the ranks and processes one tensor at a time. */
 #include "distributed/checkpoint_internal.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "data/loader_internal.h"
-#include "data/loader_position.h"
-#include "distributed/balance/plan.h"
-#include "distributed/balance/workload.h"
-#include "distributed/job/job_products.h"
-#include "distributed/pass/job_sync.h"
+#include "distributed/checkpoint_set.h"
+#include "distributed/job/agreement.h"
 #include "distributed/pass/survivors.h"
-#include "distributed/policy/grain_size.h"
-#include "distributed/reduce/gradients.h"
-#include "distributed/reduce/sharded.h"
 #include "distributed/stepper.h"
-#include "distributed/team/load_state.h"
-#include "graph/amp.h"
-#include "graph/graph_internal.h"
-#include "graph/graph_loader_internal.h"
-#include "nn/safetensors.h"
-#include "nn/state_internal.h"
-#include "optim/optimizer_internal.h"
-#include "tensor/memory_internal.h"
-#include "tensor/print.h"
-#include "tensor/random_internal.h"
-#include "tensor/rank_context.h"
+#include "nn/pointer_map.h"
+#include "tensor/memory_account.h"
 #include "tensor/try_internal.h"
 
-#define OWN TREK_STATE_OWN
-#define OF_OPTIMIZER OWN "optimizer."
-#define MORE OWN "more"
-#define VERSION_KEY TREK_STATE_CHECKPOINT
-#define VERSION "2"
-#define PLAN_KEY "trek.plan"
-#define GRAIN_KEY "trek.grain" /* samples of a grain */
-#define PRODUCTS_KEY "trek.products" /* how products of f32 are computed */
+typedef struct saving {
+    trek_graph *graph;
+    trek_step *s;            /* NULL: one device */
+    const trek_job *job;
+    trek_loader *loader;
+    const char *path;
+    bool set;
+    trek_state_stream *stream; /* NULL: no optimizer */
+    trek_state *state;       /* everything; NULL in processes that do not write */
+    bool takes_part;         /* this process writes, or has pieces that others need */
+    int *writer;             /* [entries] of a set: the process that writes each */
+    int64_t number;          /* of a set: of this save */
+} saving;
 
-enum { RUN_STEPS, RUN_SEED, RUN_RNG_STEP, RUN_RNG_DRAW, RUN_NUMBERS };
-enum { LOADER_EPOCH, LOADER_BATCH, LOADER_SAMPLES, LOADER_BATCH_SIZE, LOADER_NUMBERS };
-enum { SCALER_NUMBERS = 5 };
+static trek_comm *comm_of(const saving *x) { return x->job->comm; }
+static int process_of(const saving *x) { return x->job->process; }
+static int processes_of(const saving *x) { return x->job->processes; }
 
-/* --- the graph and its job ----------------------------------------------------------------- */
+/* Returns whether all processes have the same parameters: not if they are averaged from time to time, and not to the last bit if
+ * some are updated by CPUs and others by GPUs. */
+static bool are_equal(const saving *x) { return !x->s || (!x->s->averaging && !x->s->job.mixed); }
+static bool is_divided(const saving *x) { return x->s && x->s->team->sharers > 1; }
 
-static trek_loader *loader_of(trek_graph *graph, trek_loader *given)
+/* --- a set ------------------------------------------------------------------------------- */
+
+/* Marks the buffers of the model, which may differ: those of the first process are saved. */
+static trek_status mark_buffers(const saving *x, trek_pointer_map *buffers)
 {
-    return given || !graph->graph_loader ? given : graph->graph_loader->loader;
-}
-
-static bool begins(const char *name, const char *prefix) { return strncmp(name, prefix, strlen(prefix)) == 0; }
-
-/* --- saving ---------------------------------------------------------------------------------- */
-
-static trek_status add_numbers(trek_state *state, const char *name, const void *values, int64_t n, trek_dtype dtype)
-{
-    trek_tensor *tensor = trek_tensor_from_data(values, trek_dims(n), dtype, trek_cpu(0));
-    trek_status status = tensor ? trek_state_add(state, name, tensor) : trek_error_status();
-    trek_tensor_release(tensor);
+    const trek_replica *model = x->s ? x->s->team->replicas[0].model : NULL;
+    trek_status status = TREK_OK;
+    bool added;
+    for (int k = 0; model && k < model->n_buffers && status == TREK_OK; k++)
+        status = trek_pointer_map_add(buffers, trek_var_data(model->buffers[k]), k, &added);
     return status;
 }
 
-static trek_status add_run(trek_state *state, trek_graph *graph, const trek_loader *loader)
+/* Notes which process has how much of a tensor. Only the first one writes what belongs to no parameter. */
+static void note_kept(const saving *x, const trek_state_entry *entry, const trek_pointer_map *buffers, int64_t bytes,
+                      int64_t *kept)
 {
-    int64_t run[RUN_NUMBERS] = { trek_graph_steps(graph), (int64_t)trek_rng_seed(), (int64_t)trek_rank_here.rng_step,
-                                 (int64_t)trek_rank_here.rng_draw };
-    trek_status status = add_numbers(state, OWN "run", run, RUN_NUMBERS, TREK_I64);
-    if (!loader || status != TREK_OK)
-        return status;
-    const trek_batch_plan *plan = trek_loader_plan(loader);
-    int64_t place[LOADER_NUMBERS] = { 0, 0, plan->samples, plan->batch_size };
-    trek_loader_position(loader, &place[LOADER_EPOCH], &place[LOADER_BATCH]);
-    if (trek_loader_stream_ended(loader)) { /* nobody else knows how many batches it has */
-        place[LOADER_EPOCH]++;
-        place[LOADER_BATCH] = 0;
+    bool own = strncmp(entry->name, TREK_STATE_OWN, strlen(TREK_STATE_OWN)) == 0;
+    bool equal = entry->source || (!own && trek_pointer_map_get(buffers, entry->tensor) < 0);
+    for (int p = 0; p < processes_of(x); p++)
+        if (p > 0 && !(equal && are_equal(x)))
+            kept[p] = -1;
+        else
+            kept[p] = entry->source ? trek_state_stream_kept(x->stream, entry->item, p) : bytes;
+}
+
+static trek_status divide(saving *x)
+{
+    int n = x->state->n_entries, processes = processes_of(x);
+    trek_pointer_map buffers = { 0 };
+    int64_t *bytes = trek_calloc((size_t)n + 1, sizeof *bytes);
+    int64_t *kept = trek_calloc((size_t)n * (size_t)processes + 1, sizeof *kept);
+    x->writer = trek_calloc((size_t)n + 1, sizeof *x->writer);
+    trek_status status = bytes && kept && x->writer ? mark_buffers(x, &buffers) : TREK_ERR_MEMORY;
+    for (int k = 0; k < n && status == TREK_OK; k++) {
+        const trek_state_entry *entry = &x->state->entries[k];
+        bytes[k] = trek_shape_numel(trek_state_entry_shape(entry)) * (int64_t)trek_dtype_size(trek_state_entry_dtype(entry));
+        note_kept(x, entry, &buffers, bytes[k], kept + (int64_t)k * processes);
     }
-    return add_numbers(state, OWN "loader", place, LOADER_NUMBERS, TREK_I64);
+    if (status == TREK_OK)
+        status = trek_checkpoint_divide(&(trek_checkpoint_shares){ n, processes, bytes, kept }, x->writer);
+    trek_pointer_map_clear(&buffers);
+    trek_free(bytes);
+    trek_free(kept);
+    return status;
 }
 
-static trek_status add_scaler(trek_state *state, trek_grad_scaler *scaler)
+/* --- preparing ------------------------------------------------------------------------------ */
+
+/* Decides who reads each tensor of the optimizer's state. */
+static trek_status plan_stream(const saving *x)
 {
-    trek_grad_scaler_state now;
-    trek_status status = scaler ? trek_grad_scaler_save(scaler, &now) : TREK_OK;
-    if (!scaler || status != TREK_OK)
+    int *reader = trek_calloc((size_t)trek_state_stream_count(x->stream) + 1, sizeof *reader);
+    if (!reader)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; x->writer && k < x->state->n_entries; k++)
+        if (x->state->entries[k].source)
+            reader[x->state->entries[k].item] = x->writer[k];
+    trek_status status = trek_state_stream_plan(x->stream, reader);
+    trek_free(reader);
+    return status;
+}
+
+static trek_status prepare(saving *x)
+{
+    trek_optimizer *optimizer = trek_graph_optimizer(x->graph);
+    x->takes_part = process_of(x) == 0 || is_divided(x) || (x->set && are_equal(x));
+    if (!x->takes_part)
+        return TREK_OK;
+    if (optimizer && !(x->stream = trek_state_stream_new(x->s, optimizer)))
+        return trek_error_status();
+    if (x->set || process_of(x) == 0)
+        x->state = trek_checkpoint_collect(x->graph, x->loader, &(trek_checkpoint_content){ .stream = x->stream });
+    if (!x->state && (x->set || process_of(x) == 0))
+        return trek_error_status();
+    if (x->set)
+        TRY(divide(x));
+    return x->stream ? plan_stream(x) : TREK_OK;
+}
+
+/* Writes what all processes must have in common: the kind of path, and what they divide. */
+static void describe(const saving *x, trek_text *text)
+{
+    uint64_t key = 0;
+    trek_text_format(text, "path\t%s\n", x->set ? "a set of files" : "a file");
+    int n = x->set && x->state ? x->state->n_entries : 0, items = x->stream ? trek_state_stream_count(x->stream) : 0;
+    if (!is_divided(x) && !(x->set && are_equal(x)))
+        return;
+    for (int k = 0; k < items; k++) {
+        const trek_optimizer_item *item = trek_state_stream_item(x->stream, k);
+        for (const char *c = item->name; *c; c++)
+            key = trek_mix(key, (unsigned char)*c);
+        key = trek_mix(key, (uint64_t)trek_shape_numel(item->shape) * TREK_DTYPE_COUNT + (uint64_t)item->dtype);
+    }
+    for (int k = 0; k < n; k++) {
+        for (const char *c = x->state->entries[k].name; *c; c++)
+            key = trek_mix(key, (unsigned char)*c);
+        key = trek_mix(key, (uint64_t)x->writer[k]);
+    }
+    trek_text_format(text, "the state\t%d tensors of the optimizer, %d in all, sum %016" PRIx64 "\n", items, n, key);
+}
+
+/* All processes know after it that all can write, and the number of the set. */
+static trek_status agree(saving *x, trek_status status)
+{
+    trek_comm *comm = comm_of(x);
+    trek_text text = { 0 };
+    int64_t numbers[TREK_MAX_RANKS] = { x->set && process_of(x) == 0 ? trek_checkpoint_set_next(x->path) : 0 };
+    if (comm && status == TREK_OK)
+        describe(x, &text);
+    if (comm)
+        status = trek_agree(comm, text.failed ? trek_error_status() : status, "checkpoint_save",
+                            status == TREK_OK ? &text : NULL);
+    trek_text_clear(&text);
+    x->number = numbers[0];
+    if (comm && x->set && status == TREK_OK) {
+        status = trek_comm_gather_bytes(comm, &x->number, sizeof x->number, numbers);
+        x->number = numbers[0];
+    }
+    return status;
+}
+
+/* --- writing -------------------------------------------------------------------------------- */
+
+static trek_status write_own(const saving *x)
+{
+    if (!x->state)
+        return TREK_OK;
+    if (x->set)
+        return trek_checkpoint_set_write(x->state, x->path, x->number, x->writer, process_of(x));
+    return trek_state_write(x->state, x->path);
+}
+
+/* Removes the files of a save that has failed: the first process those of all, so that none is left when it returns, and each its
+ * own, in case that the first one has died. */
+static void remove_files(const saving *x, bool own)
+{
+    int n = x->state->n_entries;
+    if (own)
+        trek_checkpoint_set_remove(x->path, x->number, x->writer, n, process_of(x));
+    for (int p = 0; p < processes_of(x) && process_of(x) == 0; p++)
+        trek_checkpoint_set_remove(x->path, x->number, x->writer, n, p);
+}
+
+/* Puts the index in its place once all files are there, or removes them. */
+static trek_status finish_set(const saving *x, trek_status status)
+{
+    bool replaced = false;
+    if (status != TREK_OK) {
+        if (x->state)
+            remove_files(x, true);
         return status;
-    double numbers[SCALER_NUMBERS] = { now.scale, now.growth_factor, now.backoff_factor, (double)now.growth_interval,
-                                       (double)now.growth_tracker };
-    return add_numbers(state, OWN "scaler", numbers, SCALER_NUMBERS, TREK_F64);
+    }
+    if (process_of(x) == 0)
+        status = trek_checkpoint_set_finish(x->state, x->path, x->number, x->writer, &replaced);
+    if (status != TREK_OK && !replaced)
+        remove_files(x, false);
+    else if (status == TREK_OK && process_of(x) == 0)
+        trek_checkpoint_set_tidy(x->path, x->number);
+    return trek_replica_agree(comm_of(x), status, "checkpoint_save");
 }
 
-static trek_status add_plan(trek_state *state, const trek_step *s)
+/* Every process of the job comes here. */
+static trek_status save(saving *x)
 {
-    if (!s || !s->pace.workload)
-        return TREK_OK;
-    char *text = trek_plan_text(trek_workload_plan(s->pace.workload));
-    trek_status status = text ? trek_state_set_metadata(state, PLAN_KEY, text) : trek_error_status();
-    trek_string_free(&text);
+    bool works = trek_memory_account_work(false); /* what is collected is no part of a rank's budget */
+    trek_status status = trek_error_status();
+    if (status == TREK_OK)
+        status = prepare(x);
+    status = agree(x, status);
+    if (status == TREK_OK) {
+        status = write_own(x);
+        trek_status ended = x->stream ? trek_state_stream_end(x->stream) : TREK_OK;
+        status = trek_replica_agree(comm_of(x), status != TREK_OK ? status : ended, "checkpoint_save");
+        if (x->set)
+            status = finish_set(x, status);
+    }
+    trek_free(x->writer);
+    trek_state_free(&x->state);
+    trek_state_stream_free(&x->stream);
+    trek_memory_account_work(works);
     return status;
 }
 
-static trek_status add_grain(trek_state *state, const trek_step *s)
-{
-    char text[32];
-    if (!s || s->grain == 0)
-        return TREK_OK;
-    snprintf(text, sizeof text, "%" PRId64, s->grain);
-    return trek_state_set_metadata(state, GRAIN_KEY, text);
-}
-
-static trek_status check_names(const trek_state *state)
-{
-    for (int k = 0; k < state->n_entries; k++)
-        if (begins(state->entries[k].name, OWN))
-            return trek_fail(TREK_ERR_ARGUMENT,
-                             "checkpoint_save: state: the name \"%s\" has the beginning of trek's own names; choose another",
-                             state->entries[k].name);
-    return TREK_OK;
-}
-
-typedef struct gathering {
-    trek_loader *loader;     /* whose position it gets; NULL: none */
-    const double *more;      /* [n] */
-    int n;
-    bool copies;             /* the result has its own memory; otherwise it must be written before the graph changes */
-    bool plain;              /* without the plan of shares */
-} gathering;
-
-/* Collects the state. */
-static trek_state *gather(trek_graph *graph, const gathering *how)
-{
-    trek_module *module = trek_graph_module(graph);
-    trek_optimizer *optimizer = trek_graph_optimizer(graph);
-    trek_state *state = how->copies ? trek_state_of(module) : trek_state_borrow(module);
-    trek_status status = state ? check_names(state) : trek_error_status();
-    if (status == TREK_OK)
-        status = trek_state_set_metadata(state, VERSION_KEY, VERSION);
-    if (status == TREK_OK)
-        status = trek_state_set_metadata(state, PRODUCTS_KEY, trek_job_products_name());
-    if (status == TREK_OK)
-        status = add_run(state, graph, how->loader);
-    if (status == TREK_OK)
-        status = optimizer ? trek_optimizer_add_to(state, optimizer, OWN "lr", OF_OPTIMIZER, how->copies) : TREK_OK;
-    if (status == TREK_OK)
-        status = add_scaler(state, trek_graph_scaler(graph));
-    if (status == TREK_OK && !how->plain)
-        status = add_plan(state, trek_graph_ranks(graph));
-    if (status == TREK_OK)
-        status = add_grain(state, trek_graph_ranks(graph));
-    if (status == TREK_OK && how->n > 0)
-        status = add_numbers(state, MORE, how->more, how->n, TREK_F64);
-    if (status != TREK_OK)
-        trek_state_free(&state);
-    return state;
-}
-
-trek_state *trek_checkpoint_snapshot(trek_graph *graph, trek_loader *loader, const double *more, int n)
-{
-    const gathering how = { .loader = loader_of(graph, loader), .more = more, .n = n, .copies = true };
-    return trek_error_status() == TREK_OK ? gather(graph, &how) : NULL;
-}
-
-static trek_status write_gathered(trek_graph *graph, int file, const char *name, const gathering *how)
-{
-    trek_state *state = gather(graph, how);
-    trek_status status = state ? trek_state_write_file(state, file, name) : trek_error_status();
-    trek_state_free(&state);
-    return status;
-}
-
-trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n)
-{
-    return write_gathered(graph, file, name, &(gathering){ .loader = loader_of(graph, loader), .more = more, .n = n });
-}
-
-trek_status trek_checkpoint_write_plain(trek_graph *graph, int file, const char *name)
-{
-    return write_gathered(graph, file, name, &(gathering){ .plain = true });
-}
-
-static trek_status save(trek_graph *graph, trek_loader *loader, const char *path)
-{
-    trek_state *state = gather(graph, &(gathering){ .loader = loader });
-    trek_status status = state ? trek_state_write(state, path) : trek_error_status();
-    trek_state_free(&state);
-    return status;
-}
-
-/* Saves in the first process. Every process of the job comes here. */
 static trek_status save_together(trek_graph *graph, trek_step *s, trek_loader *loader, const char *path)
 {
-    const trek_job *job = trek_graph_job(graph);
-    trek_comm *comm = job->comm;
+    saving x = { .graph = graph, .s = s, .job = trek_graph_job(graph), .loader = loader, .path = path,
+                 .set = trek_checkpoint_is_set(path) };
+    trek_comm *comm = comm_of(&x);
     trek_comm_say(comm, "save");
-    trek_status status = trek_ranks_gather_state(s, trek_error_status(), false);
-    if (status == TREK_OK && job->process == 0)
-        status = save(graph, loader, path);
-    trek_ranks_forget_state(s);
-    status = trek_replica_agree(comm, status, "checkpoint_save");
+    trek_status status = save(&x);
     if (status == TREK_OK)
-        status = trek_survival_commit(job, trek_graph_steps(graph));
+        status = trek_survival_commit(x.job, trek_graph_steps(graph));
     trek_comm_say(comm, NULL);
     return status;
 }
@@ -213,316 +241,7 @@ trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const c
     trek_step *s = trek_graph_ranks(graph);
     trek_status status;
     do
-        status = save_together(graph, s, loader_of(graph, loader), path);
+        status = save_together(graph, s, trek_checkpoint_loader(graph, loader), path);
     while (status != TREK_OK && s && trek_survivors_go_on(s, &status)); /* another process is the first one then */
     return status == TREK_OK && s ? trek_survivors_after_commit(s) : status;
-}
-
-/* --- loading: what the file says --------------------------------------------------------------- */
-
-typedef struct restoring {
-    trek_graph *graph;
-    trek_step *s;           /* NULL: one device */
-    trek_loader *loader;        /* NULL: no loader */
-    const char *path;
-    trek_state *file, *model;   /* everything in the file; its parameters and buffers */
-    trek_state_loading *loading;
-    trek_optimizer_entry *entries; /* their names and tensors are borrowed from the file */
-    int n_entries, n_rates;
-    double *rates;
-    trek_ranks_loading optimizer; /* their number */
-    trek_plan *plan;            /* NULL if the file has no plan, or a plan for another number of ranks */
-    int64_t run[RUN_NUMBERS], place[LOADER_NUMBERS];
-    int64_t grain;              /* samples of a grain; 0: it was not trained in grains */
-    bool has_optimizer, has_loader, has_scaler;
-    trek_grad_scaler_state scaler;
-} restoring;
-
-static trek_status fail_format(const restoring *r, const char *what)
-{
-    return trek_fail(TREK_ERR_FORMAT, "%s: %s", r->path, what);
-}
-
-/* Reads `n` numbers of the file. If they are absent and may be absent, *there becomes false. */
-static trek_status read_numbers(const restoring *r, const char *name, trek_dtype dtype, int64_t n, void *values, bool *there)
-{
-    trek_tensor *tensor = trek_state_find(r->file, name);
-    *there = tensor != NULL;
-    if (!tensor)
-        return TREK_OK;
-    if (trek_tensor_dtype(tensor) != dtype || trek_tensor_shape(tensor).ndim != 1 || trek_tensor_numel(tensor) != n)
-        return trek_fail(TREK_ERR_FORMAT, "%s: \"%s\": damaged; must be %" PRId64 " numbers of %s", r->path, name, n,
-                         trek_dtype_name(dtype));
-    return trek_tensor_to_host(tensor, dtype, values, (size_t)n * trek_dtype_size(dtype));
-}
-
-static trek_status read_rates(restoring *r)
-{
-    trek_tensor *tensor = trek_state_find(r->file, OWN "lr");
-    r->has_optimizer = tensor != NULL;
-    return tensor ? trek_optimizer_read_rates(tensor, r->path, &r->rates, &r->n_rates) : TREK_OK;
-}
-
-/* Reads the scaler's numbers and tries them on a scaler of its own. */
-static trek_status read_scaler(restoring *r)
-{
-    double numbers[SCALER_NUMBERS];
-    trek_status status = read_numbers(r, OWN "scaler", TREK_F64, SCALER_NUMBERS, numbers, &r->has_scaler);
-    if (status != TREK_OK || !r->has_scaler)
-        return status;
-    for (int k = 3; k < SCALER_NUMBERS; k++)
-        if (!(numbers[k] >= 0 && numbers[k] < 9e15))
-            return fail_format(r, "the loss scaler's counts are out of range");
-    r->scaler = (trek_grad_scaler_state){ numbers[0], numbers[1], numbers[2], (int64_t)numbers[3], (int64_t)numbers[4] };
-    trek_grad_scaler *trial = trek_grad_scaler_new(NULL);
-    status = trial ? trek_grad_scaler_load(trial, &r->scaler) : trek_error_status();
-    trek_grad_scaler_free(&trial);
-    return status;
-}
-
-static trek_status check_version(const restoring *r)
-{
-    const char *version = trek_state_metadata(r->file, VERSION_KEY);
-    if (!version)
-        return fail_format(r, "it is not a checkpoint of trek (trek_state_load reads other files)");
-    if (strcmp(version, VERSION) != 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: version %s of checkpoints is unknown; this library reads version %s", r->path,
-                         version, VERSION);
-    if (!r->file->checked) /* damage to the checksum's text alone does not remove it (trek_safetensors_seal) */
-        trek_log_message(TREK_LOG_LEVEL_WARNING,
-                         "%s: the checkpoint has no checksum, because another program has written it: damage to it would stay "
-                         "unnoticed", r->path);
-    return TREK_OK;
-}
-
-/* Reads the size of grains, which a graph that has chosen one takes over. */
-static trek_status read_grain(restoring *r)
-{
-    const char *text = trek_state_metadata(r->file, GRAIN_KEY);
-    char *end;
-    r->grain = text ? strtoll(text, &end, 10) : 0;
-    if (text && (*end || r->grain < 1))
-        return fail_format(r, "the size of grains is no number of samples");
-    if (r->s && r->s->grain > 0 && !r->s->grain_chosen && r->grain > 0 && r->grain != r->s->grain)
-        trek_log_message(TREK_LOG_LEVEL_WARNING, "%s: it was trained in grains of %" PRId64 " samples; with .grain = %" PRId64
-                                                 " the bits will differ", r->path, r->grain, r->s->grain);
-    return TREK_OK;
-}
-
-static trek_status read_header(restoring *r)
-{
-    const char *plan = trek_state_metadata(r->file, PLAN_KEY);
-    bool there;
-    trek_status status = check_version(r);
-    if (status == TREK_OK)
-        status = read_numbers(r, OWN "run", TREK_I64, RUN_NUMBERS, r->run, &there);
-    if (status == TREK_OK && (!there || r->run[RUN_STEPS] < 0 || r->run[RUN_RNG_STEP] < 0 || r->run[RUN_RNG_DRAW] < 0))
-        status = fail_format(r, "the run's counts are missing, or negative");
-    if (status == TREK_OK)
-        status = read_numbers(r, OWN "loader", TREK_I64, LOADER_NUMBERS, r->place, &r->has_loader);
-    if (status == TREK_OK)
-        status = read_rates(r);
-    if (status == TREK_OK)
-        status = read_scaler(r);
-    if (status == TREK_OK)
-        status = read_grain(r);
-    if (status == TREK_OK && plan && !(r->plan = trek_plan_parse(plan)))
-        status = trek_error_status();
-    if (r->plan && (!r->s || !r->s->pace.workload || trek_plan_ranks(r->plan) != trek_ranks_sites(r->s)))
-        trek_plan_free(&r->plan);
-    return status;
-}
-
-/* Separates parameters and buffers from the optimizer's state. */
-static trek_status divide(restoring *r)
-{
-    static const char *const known[] = { OWN "run", OWN "loader", OWN "lr", OWN "scaler", MORE, TREK_CHECKPOINT_MOMENTUM,
-                                         TREK_CHECKPOINT_EPOCH };
-    r->model = trek_state_new();
-    r->entries = trek_calloc((size_t)r->file->n_entries + 1, sizeof *r->entries);
-    trek_status status = r->model && r->entries ? TREK_OK : trek_error_status();
-    for (int k = 0; k < r->file->n_entries && status == TREK_OK; k++) {
-        trek_state_entry *entry = &r->file->entries[k];
-        bool is_known = false;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-            is_known |= strcmp(entry->name, known[i]) == 0;
-        if (begins(entry->name, OF_OPTIMIZER))
-            r->entries[r->n_entries++] = (trek_optimizer_entry){ entry->name + strlen(OF_OPTIMIZER), entry->tensor };
-        else if (!begins(entry->name, OWN))
-            status = trek_state_add(r->model, entry->name, entry->tensor);
-        else if (!is_known)
-            status = trek_fail(TREK_ERR_FORMAT, "%s: \"%s\": unknown entry", r->path, entry->name);
-    }
-    for (int k = 0; k < r->file->n_aliases && status == TREK_OK; k++)
-        if (begins(r->file->aliases[k].name, OWN) || begins(r->file->entries[r->file->aliases[k].entry].name, OWN))
-            status = fail_format(r, "one of trek's own names is an alias");
-        else
-            status = trek_state_add_alias(r->model, r->file->aliases[k].name, r->file->entries[r->file->aliases[k].entry].name);
-    return status;
-}
-
-/* --- loading: whether it fits -------------------------------------------------------------------- */
-
-static trek_status check_loader(const restoring *r)
-{
-    if (!r->loader)
-        return TREK_OK;
-    if (!r->has_loader)
-        return trek_fail(TREK_ERR_ARGUMENT,
-                         "%s: it was saved without a loader: its position in the data is unknown; load it without a loader",
-                         r->path);
-    const trek_batch_plan *plan = trek_loader_plan(r->loader);
-    if (r->place[LOADER_SAMPLES] != plan->samples || r->place[LOADER_BATCH_SIZE] != plan->batch_size)
-        return trek_fail(TREK_ERR_ARGUMENT,
-                         "%s: the loader gave %" PRId64 " samples in batches of %" PRId64 "; this one gives %" PRId64
-                         " in batches of %" PRId64 ", and must give the same",
-                         r->path, r->place[LOADER_SAMPLES], r->place[LOADER_BATCH_SIZE], plan->samples, plan->batch_size);
-    if (r->place[LOADER_EPOCH] < 0 || r->place[LOADER_BATCH] < 0 || r->place[LOADER_BATCH] > plan->batches)
-        return fail_format(r, "the loader's position is outside its epochs");
-    return TREK_OK;
-}
-
-static trek_status check_optimizer(const restoring *r)
-{
-    trek_optimizer *optimizer = trek_graph_optimizer(r->graph);
-    if (r->has_optimizer && !optimizer)
-        return trek_fail(
-            TREK_ERR_STATE,
-            "%s: it holds the state of an optimizer, but the graph has no optimizer; call trek_graph_set_optimizer first",
-            r->path);
-    if (!optimizer)
-        return r->n_entries == 0 ? TREK_OK : fail_format(r, "an optimizer's state without learning rates");
-    if (!r->has_optimizer)
-        return trek_fail(TREK_ERR_ARGUMENT,
-                         "%s: it was saved without an optimizer, but the graph has one; load it before trek_graph_set_optimizer",
-                         r->path);
-    if (r->n_rates != optimizer->n_groups)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: the optimizer has %d groups, the graph's %d; they must be equal", r->path,
-                         r->n_rates, optimizer->n_groups);
-    return TREK_OK;
-}
-
-/* Does everything that can fail. Nothing changes before it has succeeded. */
-static trek_status prepare(restoring *r)
-{
-    trek_state_report report = { 0 };
-    trek_status status = read_header(r);
-    if (status == TREK_OK)
-        status = divide(r);
-    if (status == TREK_OK)
-        status = check_loader(r);
-    if (status == TREK_OK)
-        status = check_optimizer(r);
-    if (status == TREK_OK && !(r->loading = trek_state_loading_new(r->model, trek_graph_module(r->graph), NULL, &report)))
-        status = trek_error_status();
-    r->optimizer = (trek_ranks_loading){ .team = r->s ? r->s->team : NULL, .optimizer = trek_graph_optimizer(r->graph),
-                                         .state = { r->entries, r->n_entries, r->n_rates, r->rates } };
-    return status == TREK_OK ? trek_ranks_load_begin(&r->optimizer) : status;
-}
-
-/* --- loading: what changes -------------------------------------------------------------------------- */
-
-static void take_counts(const restoring *r)
-{
-    r->graph->settings.steps = r->run[RUN_STEPS];
-    if (r->s) {
-        trek_ranks_reset(r->s);
-        trek_step_merged(r->s);
-    }
-    trek_seed((uint64_t)r->run[RUN_SEED]);
-    trek_rank_here.rng_step = (uint64_t)r->run[RUN_RNG_STEP];
-    trek_rank_here.rng_draw = (uint64_t)r->run[RUN_RNG_DRAW];
-}
-
-/* Goes on with the plan of the checkpoint, unless the program has set a plan, which it then keeps following. */
-static trek_status take_plan(const restoring *r)
-{
-    bool replays = trek_workload_replays(r->s->pace.workload);
-    const trek_plan *plan = replays ? trek_workload_plan(r->s->pace.workload) : r->plan;
-    trek_status status = plan ? trek_workload_take_plan(r->s->pace.workload, plan, replays, r->run[RUN_STEPS]) : TREK_OK;
-    if (plan && status == TREK_OK)
-        trek_job_sync_publish(r->s);
-    return status;
-}
-
-/* First does what needs memory or threads. */
-static trek_status commit(restoring *r)
-{
-    trek_grad_scaler *scaler = trek_graph_scaler(r->graph);
-    if (r->s && r->s->pace.workload)
-        TRY(take_plan(r));
-    if (r->loader)
-        TRY(trek_loader_seek(r->loader, r->place[LOADER_EPOCH], r->place[LOADER_BATCH]));
-    if (scaler && r->has_scaler)
-        TRY(trek_grad_scaler_load(scaler, &r->scaler));
-    TRY(trek_state_loading_commit(r->loading));
-    TRY(trek_graph_parameters_changed(r->graph));
-    TRY(trek_ranks_load_commit(&r->optimizer));
-    TRY(trek_graph_zero_grad(r->graph));
-    TRY(trek_graph_reset_state(r->graph));
-    if (r->s && r->s->grain_chosen && r->grain > 0)
-        trek_grains_set_size(r->s, r->grain);
-    take_counts(r);
-    return TREK_OK;
-}
-
-static void end(restoring *r)
-{
-    trek_ranks_load_end(&r->optimizer);
-    trek_free(r->rates);
-    trek_free(r->entries);
-    trek_plan_free(&r->plan);
-    trek_state_loading_free(&r->loading);
-    trek_state_free(&r->model);
-    trek_state_free(&r->file);
-}
-
-trek_status trek_checkpoint_load(trek_graph *graph, trek_loader *loader, const char *path)
-{
-    bool found;
-    return trek_checkpoint_load_more(graph, loader, path, NULL, 0, &found, NULL);
-}
-
-trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, const char *path, double *more, int n, bool *found,
-                                      trek_state **read)
-{
-    *found = false;
-    if (!graph || !path)
-        return trek_fail_missing("checkpoint_load", graph ? "path" : "graph");
-    trek_status status = trek_error_status();
-    if (!trek_graph_stepper(graph))
-        return trek_error_status();
-    restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .loader = loader_of(graph, loader), .path = path };
-    trek_comm *comm = trek_graph_job(graph)->comm;
-    trek_comm_say(comm, "load");
-    if (status == TREK_OK && !(r.file = trek_state_read(path)))
-        status = trek_error_status();
-    if (status == TREK_OK)
-        status = prepare(&r);
-    if (status == TREK_OK && n > 0)
-        status = read_numbers(&r, MORE, TREK_F64, n, more, found);
-    status = trek_replica_agree(comm, status, "checkpoint_load");
-    if (status == TREK_OK)
-        status = trek_job_products_resume(comm, trek_state_metadata(r.file, PRODUCTS_KEY));
-    if (status == TREK_OK)
-        status = commit(&r);
-    if (read && status == TREK_OK) {
-        *read = r.file;
-        r.file = NULL;
-    }
-    end(&r);
-    trek_comm_say(comm, NULL);
-    return status;
-}
-
-trek_status trek_checkpoint_read_plain(trek_graph *graph, const char *path)
-{
-    restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .path = path };
-    trek_status status = trek_graph_stepper(graph) && (r.file = trek_state_read(path)) ? TREK_OK : trek_error_status();
-    if (status == TREK_OK)
-        status = prepare(&r);
-    if (status == TREK_OK)
-        status = commit(&r);
-    end(&r);
-    return status;
 }

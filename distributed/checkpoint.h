@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints: the state of a training run in one file, from which a program can continue as if it had not stopped.
+/* Checkpoints: the state of a training run in one file, or one for each process, from which a program can continue as if it had
+ * not stopped.
  *
  *     trek_checkpoint_save(graph, loader, "run.safetensors");   // between steps, also inside an epoch
  *
@@ -28,11 +29,24 @@
  * The file does not contain options (optimizer, schedule, clipping, frozen and training flags), which the program sets as
  * before. Nor does it contain gradients that no step has used, and the states of trek_flow_using, which start again.
  *
- * The file has checksums (nn/safetensors.h). A damaged file is refused, and the error names the damaged entry. A program
+ * A path that ends in ".index.json" stands for a set of files, which the processes of a job write at the same time:
+ *
+ *     trek_checkpoint_save(graph, loader, "run.safetensors.index.json");
+ *
+ * Each process writes about the same number of bytes, as whole tensors, to a file of its own: "run.3-00001-of-00004.safetensors"
+ * and so on, where 3 is the number of the save. Then process 0 writes the index, which tells which file has which tensor, as
+ * Hugging Face's programs do, and removes the files of earlier saves. All processes must see the same folder. A save that fails
+ * or is interrupted leaves the earlier set. One process writes a set as well. A set has the same tensors as a single file, and
+ * can be loaded on any number of processes and ranks.
+ *
+ * If the optimizer's state is divided (.shard), its tensors are put together one at a time. A process needs memory for one
+ * tensor, and 4 MiB more if parts come from other processes.
+ *
+ * The files have checksums (nn/safetensors.h). A damaged file is refused, and the error names the damaged entry. A program
  * that changes a checkpoint removes the text "trek.checksum". The checkpoint is then loaded with a warning in the log.
  *
- * In a job of several processes all must call the functions at the same point. Process 0 writes, all read, and all return when
- * all have finished. If a process fails, the others fail with PEER. */
+ * In a job of several processes all must call the functions at the same point. Process 0 writes (of a set, all do), all read,
+ * and all return when all have finished. If a process fails, the others fail with PEER. */
 #ifndef TREK_DISTRIBUTED_CHECKPOINT_H
 #define TREK_DISTRIBUTED_CHECKPOINT_H
 
@@ -41,10 +55,11 @@
 
 TREK_BEGIN
 
-/* Saves the state of the graph and the loader to a file. If `loader` is NULL, it is the graph's own loader
- * (trek_graph_set_loader), if it has one. The file is written next to `path`, synced and renamed, so a save that fails or is
- * interrupted leaves the earlier file.
- * Errors: IO, MEMORY, PEER. ARGUMENT if a parameter's name begins with "trek:". */
+/* Saves the state of the graph and the loader to a file, or to a set of files if `path` ends in ".index.json". If `loader` is
+ * NULL, it is the graph's own loader (trek_graph_set_loader), if it has one. The file is written next to `path`, synced and
+ * renamed, so a save that fails or is interrupted leaves the earlier file; so is the index of a set, after the files of the set.
+ * Errors: IO, MEMORY, PEER. ARGUMENT if a parameter's name begins with "trek:", or if the processes' states do not fit
+ * together. */
 TREK_API trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const char *path);
 /* Loads the state of the graph and the loader from a file. The loader continues at the saved position: it gives next what the
  * interrupted run would have got. Everything is checked first, so an error changes neither graph nor loader.
@@ -62,7 +77,7 @@ TREK_API trek_checkpoint_writer *trek_checkpoint_writer_new(void);
 /* Copies the state of the graph and the loader and returns; a thread writes it to `path`. It first waits until the previous
  * checkpoint is on disk.
  * Errors: If the previous checkpoint failed, the error of trek_checkpoint_save; nothing is saved then, and the next call saves
- * again. STATE if a thread cannot be started. */
+ * again. STATE if a thread cannot be started. UNSUPPORTED if `path` is that of a set. */
 TREK_API trek_status trek_checkpoint_writer_save(trek_checkpoint_writer *writer, trek_graph *graph, trek_loader *loader,
                                                  const char *path);
 /* Waits until the checkpoint of this process is on disk and returns the error if that failed. It is not a collective. */

@@ -4,11 +4,40 @@
 #define TREK_DISTRIBUTED_CHECKPOINT_INTERNAL_H
 
 #include "distributed/checkpoint.h"
-#include "nn/state.h"
+#include "distributed/reduce/state_stream.h"
+#include "nn/state_internal.h"
+
+/* Names and texts of what a checkpoint has besides the model. */
+#define TREK_CHECKPOINT_OPTIMIZER TREK_STATE_OWN "optimizer." /* and the name of its state */
+#define TREK_CHECKPOINT_RATES TREK_STATE_OWN "lr"
+#define TREK_CHECKPOINT_RUN TREK_STATE_OWN "run"
+#define TREK_CHECKPOINT_LOADER TREK_STATE_OWN "loader"
+#define TREK_CHECKPOINT_SCALER TREK_STATE_OWN "scaler"
+#define TREK_CHECKPOINT_MORE TREK_STATE_OWN "more"
+#define TREK_CHECKPOINT_VERSION "2" /* the text TREK_STATE_CHECKPOINT */
+#define TREK_CHECKPOINT_PLAN "trek.plan"
+#define TREK_CHECKPOINT_GRAIN "trek.grain" /* samples of a grain */
+#define TREK_CHECKPOINT_PRODUCTS "trek.products" /* how products of f32 are computed */
+enum { RUN_STEPS, RUN_SEED, RUN_RNG_STEP, RUN_RNG_DRAW, RUN_NUMBERS }; /* of TREK_CHECKPOINT_RUN */
+enum { LOADER_EPOCH, LOADER_BATCH, LOADER_SAMPLES, LOADER_BATCH_SIZE, LOADER_NUMBERS };
+enum { SCALER_NUMBERS = 5 };
 
 /* Names of further tensors that the writer of a snapshot may add, and reads itself. */
 #define TREK_CHECKPOINT_MOMENTUM "trek:outer.momentum" /* of a run's outer optimizer: distributed/run/keep.c */
 #define TREK_CHECKPOINT_EPOCH "trek:epoch" /* bytes: what a run has measured of the epoch in which it stopped */
+
+/* Returns the loader of a checkpoint: the given one, or that of the graph; NULL: there is none. */
+trek_loader *trek_checkpoint_loader(const trek_graph *graph, trek_loader *given);
+/* Returns what a checkpoint has. The optimizer's state stays in a stream of it, unless stream is NULL: then it is the gathered
+ * one. copies: the tensors are on the CPU and belong to nobody else; otherwise they must be written before the graph changes.
+ * more: n further numbers. plain: without the plan of shares. Returns NULL on failure. */
+typedef struct trek_checkpoint_content {
+    trek_state_stream *stream;
+    bool copies, plain;
+    const double *more;
+    int n;
+} trek_checkpoint_content;
+trek_state *trek_checkpoint_collect(trek_graph *graph, trek_loader *loader, const trek_checkpoint_content *content);
 
 /* Returns what trek_checkpoint_save writes, with n further numbers ("trek:more"). The tensors are on the CPU and
  * belong to nobody else, so that another thread may pass them to trek_state_write while training goes on. It is not a

@@ -68,4 +68,12 @@ trek_status trek_safetensors_add_file(trek_state *state, const char *path, const
 #define TREK_SAFETENSORS_MODEL "model.safetensors"
 #define TREK_SAFETENSORS_INDEX "model.safetensors.index.json"
 
+/* Which file has a tensor. */
+typedef struct trek_safetensors_place {
+    const char *name, *file;
+} trek_safetensors_place;
+/* Replaces an index by one of n places, which it sorts. total: the bytes of all tensors. Fails with IO or MEMORY; then the
+ * earlier index may be in its place, or this one. */
+trek_status trek_safetensors_write_index(const char *path, trek_safetensors_place *places, int n, uint64_t total);
+
 #endif

@@ -36,8 +36,9 @@ static trek_status read_bytes(int file, void *data, uint64_t bytes, uint64_t off
     return TREK_OK;
 }
 
-/* Reads and sums in small parts, so that each part is still in the cache when it is summed. */
-static trek_status read_and_sum(int file, unsigned char *data, uint64_t bytes, uint64_t offset, const char *path,
+/* Reads and sums in small parts, so that each part is still in the cache when it is summed. keeps: all bytes go to `data`;
+ * otherwise it has room for one part, and only the sum remains. */
+static trek_status read_and_sum(int file, unsigned char *data, bool keeps, uint64_t bytes, uint64_t offset, const char *path,
                                 uint64_t *checksum)
 {
     trek_checksum sum;
@@ -45,9 +46,9 @@ static trek_status read_and_sum(int file, unsigned char *data, uint64_t bytes, u
     trek_checksum_begin(&sum);
     for (uint64_t at = 0, part; at < bytes && status == TREK_OK; at += part) {
         part = bytes - at < TREK_SAFETENSORS_PART ? bytes - at : TREK_SAFETENSORS_PART;
-        status = read_bytes(file, data + at, part, offset + at, path);
+        status = read_bytes(file, data + (keeps ? at : 0), part, offset + at, path);
         if (status == TREK_OK)
-            trek_checksum_add(&sum, data + at, (size_t)part);
+            trek_checksum_add(&sum, data + (keeps ? at : 0), (size_t)part);
     }
     *checksum = trek_checksum_end(&sum);
     return status;
@@ -203,6 +204,8 @@ static void destroy(trek_state_source *self)
 }
 
 static trek_tensor *read_item(trek_state_source *self, int item);
+static trek_tensor *read_part(trek_state_source *self, int item, int64_t begin, int64_t count);
+static trek_status check_sum(trek_state_source *self, int item);
 
 /* Opens a file. Its texts go into `state`. */
 static open_file *open_new(const char *path, const trek_state_read_opts *opts, trek_state *state)
@@ -212,6 +215,8 @@ static open_file *open_new(const char *path, const trek_state_read_opts *opts, t
         return NULL;
     atomic_init(&f->base.refs, 1);
     f->base.read = read_item;
+    f->base.read_part = read_part;
+    f->base.check = check_sum;
     f->base.destroy = destroy;
     f->file = -1;
     f->path = trek_strdup(path);
@@ -249,7 +254,7 @@ static trek_tensor *copied_tensor(open_file *f, const trek_safetensors_item *ite
     uint64_t bytes = item->end - item->begin, at = f->start + item->begin;
     if (!tensor)
         return NULL;
-    trek_status status = f->verify ? read_and_sum(f->file, trek_tensor_data(tensor), bytes, at, f->path, checksum)
+    trek_status status = f->verify ? read_and_sum(f->file, trek_tensor_data(tensor), true, bytes, at, f->path, checksum)
         : read_bytes(f->file, trek_tensor_data(tensor), bytes, at, f->path);
     if (status != TREK_OK) {
         trek_tensor_release(tensor);
@@ -258,15 +263,22 @@ static trek_tensor *copied_tensor(open_file *f, const trek_safetensors_item *ite
     return tensor;
 }
 
+static trek_status compare_sum(const open_file *f, const trek_safetensors_item *item, uint64_t found)
+{
+    uint64_t noted;
+    if (trek_checksum_read(digits_of(f->seal, item - f->header.items), &noted) && trek_checksum_holds(found, noted))
+        return TREK_OK;
+    return trek_fail(TREK_ERR_FORMAT, "%s: its checksum does not match: the file is damaged (the data of %s)", f->path,
+                     item->name);
+}
+
 static trek_status check_tensor(const open_file *f, const trek_safetensors_item *item, const unsigned char *data,
                                 uint64_t found)
 {
-    uint64_t noted, bytes = item->end - item->begin;
-    if (f->verify) {
-        if (!trek_checksum_read(digits_of(f->seal, item - f->header.items), &noted) || !trek_checksum_holds(found, noted))
-            return trek_fail(TREK_ERR_FORMAT, "%s: its checksum does not match: the file is damaged (the data of %s)", f->path,
-                             item->name);
-    }
+    uint64_t bytes = item->end - item->begin;
+    trek_status status = f->verify ? compare_sum(f, item, found) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
     for (uint64_t k = 0; item->dtype == TREK_BOOL && k < bytes; k++)
         if (data[k] > 1)
             return trek_fail(TREK_ERR_FORMAT, "%s: %s: a bool that is neither 0 nor 1", f->path, item->name);
@@ -285,6 +297,35 @@ static trek_tensor *read_item(trek_state_source *self, int k)
         return tensor;
     trek_tensor_release(tensor);
     return NULL;
+}
+
+static trek_tensor *read_part(trek_state_source *self, int k, int64_t begin, int64_t count)
+{
+    open_file *f = (open_file *)self;
+    const trek_safetensors_item *item = &f->header.items[k];
+    uint64_t size = trek_dtype_size(item->dtype), at = f->start + item->begin + (uint64_t)begin * size;
+    if (f->memory)
+        return trek_tensor_from_data(f->memory + at, trek_shape_make(&count, 1), item->dtype, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_empty(trek_shape_make(&count, 1), item->dtype, trek_cpu(0));
+    if (!tensor || read_bytes(f->file, trek_tensor_data(tensor), (uint64_t)count * size, at, f->path) == TREK_OK)
+        return tensor;
+    trek_tensor_release(tensor);
+    return NULL;
+}
+
+static trek_status check_sum(trek_state_source *self, int k)
+{
+    open_file *f = (open_file *)self;
+    const trek_safetensors_item *item = &f->header.items[k];
+    uint64_t bytes = item->end - item->begin, at = f->start + item->begin, sum = 0;
+    if (!f->verify)
+        return TREK_OK;
+    if (f->memory)
+        return compare_sum(f, item, trek_checksum_of(f->memory + at, (size_t)bytes));
+    unsigned char *room = trek_alloc(TREK_SAFETENSORS_PART);
+    trek_status status = room ? read_and_sum(f->file, room, false, bytes, at, f->path, &sum) : TREK_ERR_MEMORY;
+    trek_free(room);
+    return status == TREK_OK ? compare_sum(f, item, sum) : status;
 }
 
 /* --- a state ----------------------------------------------------------------------------- */

@@ -81,45 +81,58 @@ static trek_status write_shard(const sharding *s, int shard)
     return status;
 }
 
-typedef struct named {
-    const char *name;
-    int shard;
-} named;
-
-static int by_name(const void *a, const void *b) { return strcmp(((const named *)a)->name, ((const named *)b)->name); }
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const trek_safetensors_place *)a)->name, ((const trek_safetensors_place *)b)->name);
+}
 
 /* Writes the index with sorted names, as those programs do. */
-static trek_status index_text(const sharding *s, trek_text *out)
+static trek_status index_text(trek_safetensors_place *places, int n, uint64_t total, trek_text *out)
 {
-    int n = s->state->n_entries;
-    named *names = trek_calloc((size_t)n + 1, sizeof *names);
-    if (!names)
-        return TREK_ERR_MEMORY;
-    for (int k = 0; k < n; k++)
-        names[k] = (named){ s->state->entries[k].name, s->shard[k] };
-    qsort(names, (size_t)n, sizeof *names, by_name);
-    trek_text_format(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {", s->total);
+    qsort(places, (size_t)n, sizeof *places, by_name);
+    trek_text_format(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {", total);
     for (int k = 0; k < n; k++) {
         trek_text_add(out, k ? ",\n    " : "\n    ");
-        trek_json_string(out, names[k].name);
-        trek_text_format(out, ": \"" SHARD_NAME "\"", names[k].shard + 1, s->n);
+        trek_json_string(out, places[k].name);
+        trek_text_add(out, ": ");
+        trek_json_string(out, places[k].file);
     }
     trek_text_add(out, "\n  }\n}\n");
-    trek_free(names);
     return out->failed ? TREK_ERR_MEMORY : TREK_OK;
 }
 
-static trek_status write_index(const sharding *s)
+trek_status trek_safetensors_write_index(const char *path, trek_safetensors_place *places, int n, uint64_t total)
 {
     trek_text text = { 0 };
     trek_file_replacement replacement;
-    trek_status status = index_text(s, &text);
-    char *path = status == TREK_OK ? trek_format("%s/" TREK_SAFETENSORS_INDEX, s->folder) : NULL;
+    trek_status status = index_text(places, n, total, &text);
     if (status == TREK_OK)
-        status = path ? trek_replace_begin(&replacement, path) : TREK_ERR_MEMORY;
+        status = trek_replace_begin(&replacement, path);
     if (status == TREK_OK)
         status = trek_replace_end(&replacement, trek_safetensors_write_bytes(replacement.file, text.data, text.length, 0, path));
     trek_text_clear(&text);
+    return status;
+}
+
+typedef struct shard_name {
+    char text[sizeof SHARD_NAME + 16];
+} shard_name;
+
+static trek_status write_index(const sharding *s)
+{
+    int n = s->state->n_entries;
+    char *path = trek_format("%s/" TREK_SAFETENSORS_INDEX, s->folder);
+    shard_name *files = trek_calloc((size_t)s->n, sizeof *files);
+    trek_safetensors_place *places = trek_calloc((size_t)n + 1, sizeof *places);
+    trek_status status = path && files && places ? TREK_OK : TREK_ERR_MEMORY;
+    for (int k = 0; k < s->n && status == TREK_OK; k++)
+        snprintf(files[k].text, sizeof files[k].text, SHARD_NAME, k + 1, s->n);
+    for (int k = 0; k < n && status == TREK_OK; k++)
+        places[k] = (trek_safetensors_place){ s->state->entries[k].name, files[s->shard[k]].text };
+    if (status == TREK_OK)
+        status = trek_safetensors_write_index(path, places, n, s->total);
+    trek_free(places);
+    trek_free(files);
     trek_free(path);
     return status;
 }

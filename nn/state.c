@@ -286,6 +286,26 @@ trek_tensor *trek_state_entry_read(const trek_state_entry *entry)
     return changed;
 }
 
+trek_tensor *trek_state_entry_read_part(const trek_state_entry *entry, int64_t begin, int64_t count)
+{
+    if (!entry->tensor && entry->source->read_part && trek_state_change_is_none(&entry->change))
+        return entry->source->read_part(entry->source, entry->item, begin, count);
+    trek_tensor *whole = trek_state_entry_read(entry), *here = whole ? trek_tensor_to(whole, trek_cpu(0)) : NULL;
+    trek_tensor *flat = here ? trek_tensor_contiguous(here) : NULL;
+    trek_dtype dtype = trek_state_entry_dtype(entry);
+    trek_tensor *part = flat ? trek_tensor_from_data(flat->data + (size_t)begin * trek_dtype_size(dtype),
+                                                     trek_shape_make(&count, 1), dtype, trek_cpu(0)) : NULL;
+    trek_tensor_release(flat);
+    trek_tensor_release(here);
+    trek_tensor_release(whole);
+    return part;
+}
+
+trek_status trek_state_entry_check(const trek_state_entry *entry)
+{
+    return !entry->tensor && entry->source->check ? entry->source->check(entry->source, entry->item) : TREK_OK;
+}
+
 trek_tensor *trek_state_entry_keep(trek_state_entry *entry)
 {
     if (entry->tensor)

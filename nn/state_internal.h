@@ -24,6 +24,10 @@ typedef struct trek_state_source trek_state_source;
 struct trek_state_source {
     atomic_int refs;
     trek_tensor *(*read)(trek_state_source *self, int item); /* returns a new reference */
+    /* Returns elements [begin, begin + count) of the tensor, in one dimension, without comparing checksums. Several threads may
+     * call it. NULL: the whole tensor is read. */
+    trek_tensor *(*read_part)(trek_state_source *self, int item, int64_t begin, int64_t count);
+    trek_status (*check)(trek_state_source *self, int item); /* compares its checksum; NULL: there is none */
     void (*destroy)(trek_state_source *self);
 };
 trek_state_source *trek_state_source_retain(trek_state_source *source); /* NULL is allowed */
@@ -63,8 +67,8 @@ struct trek_state {
     bool checked;             /* read from a file that carries checksums, which all matched */
 };
 
-/* Like trek_state_of, but the tensors may be the module's own, so they have to be written before they change. Returns
- * NULL on failure. */
+/* Like trek_state_of, but the tensors are the module's own, on its devices, so they have to be written before they change.
+ * Returns NULL on failure. */
 trek_state *trek_state_borrow(trek_module *module);
 
 /* trek_state_apply_with in two parts: everything that can fail, and the copying, which cannot fail on CPUs. The state
@@ -94,6 +98,11 @@ trek_dtype trek_state_entry_dtype(const trek_state_entry *entry);
 trek_shape trek_state_entry_shape(const trek_state_entry *entry);
 /* Returns a new reference to the tensor and reads it if necessary. The entry does not keep it. */
 trek_tensor *trek_state_entry_read(const trek_state_entry *entry);
+/* Returns a new tensor of elements [begin, begin + count), in one dimension, on the CPU. It reads no more than these where the
+ * file allows it, and does not compare checksums, which trek_state_entry_check does. Threads may call both at the same time. */
+trek_tensor *trek_state_entry_read_part(const trek_state_entry *entry, int64_t begin, int64_t count);
+/* Reads a tensor that is still in a file, a little at a time, and fails with FORMAT if its checksum does not match. */
+trek_status trek_state_entry_check(const trek_state_entry *entry);
 /* Returns the tensor borrowed. The entry keeps it and releases its file. */
 trek_tensor *trek_state_entry_keep(trek_state_entry *entry);
 

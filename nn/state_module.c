@@ -44,12 +44,10 @@ static bool has_name(const trek_names *names, const char *name)
     return false;
 }
 
-/* Returns the tensor on the CPU, independent of the original if `copy` asks for it. */
-static trek_tensor *host_tensor(trek_tensor *tensor, bool copy)
+/* Returns an independent tensor on the CPU. */
+static trek_tensor *host_copy(trek_tensor *tensor)
 {
-    if (trek_tensor_device(tensor).type != TREK_CPU)
-        return trek_tensor_to(tensor, trek_cpu(0));
-    return copy ? trek_tensor_clone(tensor) : trek_tensor_retain(tensor);
+    return trek_tensor_device(tensor).type != TREK_CPU ? trek_tensor_to(tensor, trek_cpu(0)) : trek_tensor_clone(tensor);
 }
 
 static trek_status gather(const char *name, trek_var *var, bool is_buffer, void *arg)
@@ -65,7 +63,7 @@ static trek_status gather(const char *name, trek_var *var, bool is_buffer, void 
     trek_status status = trek_pointer_map_add(&g->seen, var, g->state->n_entries, &added);
     if (status != TREK_OK)
         return status;
-    trek_tensor *tensor = host_tensor(trek_var_data(var), g->copies);
+    trek_tensor *data = trek_var_data(var), *tensor = g->copies ? host_copy(data) : trek_tensor_retain(data);
     if (!tensor)
         return trek_error_status();
     status = trek_state_add(g->state, name, tensor);

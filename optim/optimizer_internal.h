@@ -37,6 +37,8 @@ typedef struct trek_device_update trek_device_update;
 
 /* What sharers have in pieces: states, the scales of states in u8 (at TREK_OWN_SCALES + s), and masters. */
 enum { TREK_OWN_SCALES = TREK_UPDATE_STATES, TREK_OWN_MASTERS = 2 * TREK_UPDATE_STATES, TREK_GATHERED };
+/* Counts of steps, which all sharers have. */
+#define TREK_OWN_STEPS TREK_GATHERED
 /* The gathered pieces of all sharers, in the arena's layout and in host memory, while they are in use. */
 typedef struct trek_optimizer_gathered {
     trek_tensor *of[TREK_GATHERED][TREK_DTYPE_COUNT]; /* NULL if there is none */
@@ -244,7 +246,8 @@ double trek_clip_factor(double norm, double max_norm);
  * live state: save them before the next step. */
 typedef struct trek_optimizer_entry {
     char *name;
-    trek_tensor *tensor;
+    trek_tensor *tensor;     /* NULL if it is still in a file: */
+    const struct trek_state_entry *stored; /* of which an import by sharers reads what each of them keeps */
 } trek_optimizer_entry;
 
 /* For sharers, who gather each other's pieces before an export (optimizer_gather.c): allocates memory for the states,
@@ -260,6 +263,23 @@ static inline int64_t trek_optimizer_own_block(int s)
 {
     return s >= TREK_OWN_SCALES && s < TREK_OWN_MASTERS ? TREK_CODE_BLOCK : 1;
 }
+
+#define TREK_OPTIMIZER_SCALE ".scale"
+
+/* What a checkpoint has of a parameter. */
+typedef struct trek_optimizer_item {
+    char *name;
+    int kind;                /* the number of a state, or TREK_OWN_.. */
+    int segment;
+    trek_dtype dtype;
+    trek_shape shape;
+} trek_optimizer_item;
+/* Lists it for all parameters, also for sharers, whose lists are the same. Masters are up to date afterwards. The caller frees
+ * the list. Fails with MEMORY, or errors of the device. */
+trek_status trek_optimizer_list(trek_optimizer *optimizer, trek_optimizer_item **items, int *n);
+void trek_optimizer_list_free(trek_optimizer_item **items, int *n);
+/* Returns a view of an item's tensor, or NULL with MEMORY. Sharers must have gathered it, unless it is a count of steps. */
+trek_tensor *trek_optimizer_item_tensor(const trek_optimizer *optimizer, const trek_optimizer_item *item);
 
 /* Returns a new array of *n entries, to be freed with trek_optimizer_export_free (NULL with *n 0 and no error if
  * there is nothing yet). Fails with STATE if there are sharers that have not gathered their state. */
@@ -307,6 +327,8 @@ trek_tensor *trek_codes_read(const trek_tensor *codes, const trek_tensor *scales
 /* --- optim/optimizer_save.c --- */
 
 #define TREK_OPTIMIZER_RATES "lr" /* the name of the groups' rates in a state */
+/* Adds the groups' learning rates under a name. */
+trek_status trek_optimizer_add_rates(trek_state *state, const trek_optimizer *optimizer, const char *name);
 /* Adds the groups' learning rates under the name `rates`, and the entries under their names after `prefix`: either as
  * they are, or as copies on the CPU. */
 trek_status trek_optimizer_add_to(trek_state *state, trek_optimizer *optimizer, const char *rates, const char *prefix,

@@ -8,7 +8,7 @@
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
 
-static trek_status add_rates(trek_state *state, const trek_optimizer *optimizer, const char *name)
+trek_status trek_optimizer_add_rates(trek_state *state, const trek_optimizer *optimizer, const char *name)
 {
     double *rates = trek_calloc((size_t)optimizer->n_groups, sizeof *rates);
     if (!rates)
@@ -42,7 +42,7 @@ trek_status trek_optimizer_add_to(trek_state *state, trek_optimizer *optimizer, 
 {
     trek_optimizer_entry *entries = NULL;
     int n = 0;
-    trek_status status = add_rates(state, optimizer, rates);
+    trek_status status = trek_optimizer_add_rates(state, optimizer, rates);
     if (status == TREK_OK)
         status = trek_optimizer_export(optimizer, &entries, &n);
     for (int k = 0; k < n && status == TREK_OK; k++)
@@ -109,7 +109,8 @@ static trek_status read_state(const trek_optimizer *optimizer, const trek_state 
         if (strcmp(trek_state_name(state, k), TREK_OPTIMIZER_RATES) == 0)
             continue;
         if ((tensor = trek_state_tensor(state, k)))
-            (*entries)[loaded->n_entries++] = (trek_optimizer_entry){ (char *)trek_state_name(state, k), tensor };
+            (*entries)[loaded->n_entries++] = (trek_optimizer_entry){ .name = (char *)trek_state_name(state, k),
+                                                                      .tensor = tensor };
         else
             status = trek_error_status();
     }

@@ -1,140 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer's state by parameter name: the contents of checkpoints. */
+/* Taking over an optimizer's state by parameter name: the contents of checkpoints. */
 #include <math.h>
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "nn/state_internal.h"
 #include "optim/optimizer_internal.h"
 
 /* The kinds of entries: first the class's states, then these; from STATE_SCALE on, the scales of states in u8, in the
  * order of the states. */
 enum { STATE_STEP = TREK_UPDATE_STATES, STATE_MASTER, STATE_SCALE, STATE_KINDS = STATE_SCALE + TREK_UPDATE_STATES };
-#define SCALE ".scale"
-
-/* Returns the part of a state buffer that belongs to a segment, in the parameter's shape, or NULL with MEMORY. */
-static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
-{
-    trek_tensor *whole = optimizer->arena->cuts ? trek_optimizer_gathered_of(optimizer, s, segment->part)
-                                                : optimizer->state[s][segment->part];
-    trek_dtype dtype = trek_optimizer_state_dtype(optimizer, segment->part);
-    trek_shape shape;
-    int64_t begin;
-    int k = (int)(segment - optimizer->arena->segments);
-    trek_optimizer_state_extent(optimizer, s, k, &begin, &shape);
-    begin = optimizer->arena->cuts ? trek_optimizer_whole_begin(optimizer, s, k) : begin;
-    return trek_tensor_make_part(whole, (size_t)begin * trek_dtype_size(dtype), shape, dtype);
-}
-
-/* Returns the scales of its blocks. */
-static trek_tensor *scale_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
-{
-    int64_t first = segment->offset / TREK_CODE_BLOCK, blocks = trek_code_blocks(segment->count);
-    trek_tensor *whole = optimizer->arena->cuts ? trek_optimizer_gathered_of(optimizer, TREK_OWN_SCALES + s, segment->part)
-                                                : optimizer->scale[s][segment->part];
-    return trek_tensor_make_part(whole, (size_t)first * sizeof(float), trek_shape_make(&blocks, 1), TREK_F32);
-}
-
-/* The same for the f32 copies of 16-bit parameters. */
-static trek_tensor *master_view(const trek_optimizer *optimizer, const trek_arena_segment *segment)
-{
-    const trek_arena_part *part = &optimizer->arena->parts[segment->part];
-    trek_tensor *whole = optimizer->arena->cuts ? trek_optimizer_gathered_of(optimizer, TREK_OWN_MASTERS, segment->part)
-                                                : part->master;
-    return trek_tensor_make_part(whole, (size_t)segment->offset * trek_dtype_size(part->wide),
-                                 trek_var_shape(segment->param), part->wide);
-}
-
-static bool has_state(const trek_optimizer *optimizer, int s, int k)
-{
-    const trek_arena_segment *segment = &optimizer->arena->segments[k];
-    int64_t begin;
-    trek_shape shape;
-    return optimizer->state[s][segment->part] && segment->steps > 0 && optimizer->written[k] >> s & 1 &&
-           (trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) > 0 || segment->count == 0);
-}
-
-/* Takes ownership of the tensor, on failure as well. */
-static trek_status add_entry(trek_optimizer_entry *entries, int *n, const char *param, const char *what, const char *more,
-                             trek_tensor *tensor)
-{
-    if (!tensor)
-        return TREK_ERR_MEMORY;
-    char *name = trek_format("%s.%s%s", param, what, more);
-    if (!name) {
-        trek_tensor_release(tensor);
-        return TREK_ERR_MEMORY;
-    }
-    entries[(*n)++] = (trek_optimizer_entry){ name, tensor };
-    return TREK_OK;
-}
-
-static trek_status add_states(trek_optimizer *optimizer, const trek_arena_segment *segment, trek_optimizer_entry *list, int *n)
-{
-    trek_status status = TREK_OK;
-    for (int s = 0; status == TREK_OK && s < TREK_UPDATE_STATES; s++) {
-        const char *name = optimizer->klass->states[s].name;
-        if (!has_state(optimizer, s, (int)(segment - optimizer->arena->segments)))
-            continue;
-        status = add_entry(list, n, segment->name, name, "", state_view(optimizer, s, segment));
-        if (status == TREK_OK && optimizer->scale[s][segment->part])
-            status = add_entry(list, n, segment->name, name, SCALE, scale_view(optimizer, s, segment));
-    }
-    return status;
-}
-
-trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entry **entries, int *n)
-{
-    if (!optimizer || !entries || !n)
-        return trek_fail_missing("optimizer_export", optimizer ? "entries" : "optimizer");
-    const trek_arena *arena = optimizer->arena;
-    *entries = NULL;
-    *n = 0;
-    int count = 0;
-    trek_status status = trek_device_update_read(optimizer);
-    if (status == TREK_OK)
-        status = trek_arena_refresh_masters(optimizer->arena);
-    if (status == TREK_OK && arena->cuts && !optimizer->gathered)
-        status = trek_fail(TREK_ERR_STATE,
-                           "optimizer: its state is divided among %d ranks (.shard); trek_checkpoint_save and "
-                           "trek_trainer_setup, which all of them call, collect it",
-                           arena->sharers);
-    if (status != TREK_OK)
-        return status;
-    trek_optimizer_entry *list = trek_calloc((size_t)arena->n_segments * STATE_KINDS, sizeof *list);
-    status = list ? TREK_OK : TREK_ERR_MEMORY;
-    for (int index = 0; status == TREK_OK && index < arena->n_segments; index++) {
-        int k = 0; /* in the order of the list of parameters, not the arena's */
-        while (arena->segments[k].index != index)
-            k++;
-        const trek_arena_segment *segment = &arena->segments[k];
-        if (segment->steps == 0 && !segment->ahead)
-            continue;
-        status = add_states(optimizer, segment, list, &count);
-        if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[segment->part]))
-            status = add_entry(list, &count, segment->name, "master", "", master_view(optimizer, segment));
-        if (status == TREK_OK && segment->steps > 0)
-            status = add_entry(list, &count, segment->name, "step", "",
-                               trek_tensor_from_data(&segment->steps, trek_dims_none(), TREK_I64, trek_cpu(0)));
-    }
-    if (status != TREK_OK || count == 0) {
-        trek_optimizer_export_free(list, count);
-        return status;
-    }
-    *entries = list;
-    *n = count;
-    return TREK_OK;
-}
-
-void trek_optimizer_export_free(trek_optimizer_entry *entries, int n)
-{
-    for (int k = 0; entries && k < n; k++) {
-        trek_free(entries[k].name);
-        trek_tensor_release(entries[k].tensor);
-    }
-    trek_free(entries);
-}
-
-/* --- import ----------------------------------------------------------------------- */
+#define SCALE TREK_OPTIMIZER_SCALE
 
 static bool is_called(const char *from, const char *end, const char *name)
 {
@@ -170,18 +46,31 @@ static bool locate(const trek_optimizer *optimizer, const char *name, int *segme
 }
 
 typedef struct trek_optimizer_import_plan {
-    bool has[STATE_KINDS];
+    bool has[STATE_KINDS];    /* there is an entry */
+    bool coded[TREK_UPDATE_STATES]; /* the entry has codes */
     int64_t steps;
     trek_tensor *source[STATE_KINDS]; /* retained, in the dtype and on the device of the state; the step has none. Codes, and
-                                       * what becomes codes, are on the CPU until all entries are there */
+                                       * what becomes codes, are on the CPU until all entries are there. Of a sharer: what it
+                                       * keeps, in one dimension, or NULL if that is nothing */
 } import_plan; /* of one segment */
 
 /* With sharers, each has memory only for its own part. */
 static trek_device source_device(const trek_arena *arena) { return arena->cuts ? trek_cpu(0) : arena->device; }
 
+/* An entry that is in memory, or still in its file. */
+static trek_state_entry stored_of(const trek_optimizer_entry *entry)
+{
+    return entry->tensor ? (trek_state_entry){ .tensor = entry->tensor } : *entry->stored;
+}
+
 static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *plan)
 {
-    double steps = trek_tensor_numel(entry->tensor) == 1 ? trek_tensor_item(entry->tensor) : -1.0;
+    trek_state_entry stored = stored_of(entry);
+    trek_tensor *tensor = trek_state_entry_read(&stored);
+    if (!tensor)
+        return trek_error_status();
+    double steps = trek_tensor_numel(tensor) == 1 ? trek_tensor_item(tensor) : -1.0;
+    trek_tensor_release(tensor);
     if (!(steps >= 0.0 && steps < 9e15))
         return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s': it is not a count of steps", entry->name);
     plan->steps = (int64_t)steps;
@@ -191,8 +80,9 @@ static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *pl
 static trek_status check_entry(const trek_optimizer *optimizer, const trek_optimizer_entry *entry, int k, int state)
 {
     const trek_arena_segment *segment = &optimizer->arena->segments[k];
-    trek_shape shape = trek_tensor_shape(entry->tensor), own = trek_var_shape(segment->param);
-    trek_dtype dtype = trek_tensor_dtype(entry->tensor);
+    trek_state_entry stored = stored_of(entry);
+    trek_shape shape = trek_state_entry_shape(&stored), own = trek_var_shape(segment->param);
+    trek_dtype dtype = trek_state_entry_dtype(&stored);
     int64_t begin, blocks = trek_code_blocks(segment->count);
     if (state < TREK_UPDATE_STATES)
         trek_optimizer_state_extent(optimizer, state, k, &begin, &own);
@@ -218,10 +108,73 @@ static trek_tensor *prepared(trek_tensor *tensor, trek_dtype dtype, trek_device 
     return result;
 }
 
+/* --- what a sharer keeps ------------------------------------------------------------ */
+
+/* Finds the next of the numbers of a segment that this rank keeps: `count` of them, from `begin` on. There is one for each
+ * `block` of elements, and cuts never divide a block. */
+static bool next_own(const trek_arena *arena, const trek_arena_segment *segment, int64_t block, int64_t *at, int64_t *begin,
+                     int64_t *count, int64_t *place)
+{
+    trek_arena_cut piece;
+    if (!trek_arena_next_own(arena, segment->part, at, segment->offset + segment->count, &piece))
+        return false;
+    *begin = (piece.begin - segment->offset) / block;
+    *count = (piece.end - piece.begin + block - 1) / block;
+    *place = piece.place / block;
+    return true;
+}
+
+/* Returns how many numbers of a segment this rank keeps, of which there is one for each `block` of elements. */
+static int64_t count_own(const trek_arena *arena, int k, int64_t block)
+{
+    const trek_arena_segment *segment = &arena->segments[k];
+    int64_t all = 0;
+    for (int64_t at = segment->offset, begin, count, place; next_own(arena, segment, block, &at, &begin, &count, &place);)
+        all += count;
+    return all;
+}
+
+static int64_t block_of(int state) { return state >= STATE_SCALE ? TREK_CODE_BLOCK : 1; }
+
+/* Reads the pieces that this rank keeps, one after the other. */
+static trek_tensor *read_pieces(const trek_arena *arena, int k, int state, const trek_state_entry *stored)
+{
+    const trek_arena_segment *segment = &arena->segments[k];
+    int64_t block = block_of(state), all = count_own(arena, k, block), done = 0;
+    size_t size = trek_dtype_size(trek_state_entry_dtype(stored));
+    trek_tensor *own = trek_tensor_empty(trek_shape_make(&all, 1), trek_state_entry_dtype(stored), trek_cpu(0));
+    trek_status status = own ? TREK_OK : trek_error_status();
+    for (int64_t at = segment->offset, begin, count, place;
+         status == TREK_OK && next_own(arena, segment, block, &at, &begin, &count, &place); done += count) {
+        trek_tensor *piece = trek_state_entry_read_part(stored, begin, count);
+        status = piece ? TREK_OK : trek_error_status();
+        if (piece)
+            memcpy(own->data + (size_t)done * size, piece->data, (size_t)count * size);
+        trek_tensor_release(piece);
+    }
+    if (status == TREK_OK)
+        return own;
+    trek_tensor_release(own);
+    return NULL;
+}
+
+/* Reads what this rank keeps of an entry. *own stays NULL if that is nothing. */
+static trek_status read_own(const trek_optimizer *optimizer, int k, int state, const trek_state_entry *stored, trek_tensor **own)
+{
+    const trek_arena *arena = optimizer->arena;
+    bool uneven = state < TREK_UPDATE_STATES && optimizer->place[state];
+    if (arena->cuts && (uneven ? !trek_arena_has_whole(arena, k) : count_own(arena, k, block_of(state)) == 0))
+        return TREK_OK;
+    *own = arena->cuts && !uneven ? read_pieces(arena, k, state, stored) : trek_state_entry_read(stored);
+    return *own ? TREK_OK : trek_error_status();
+}
+
+/* --- planning ----------------------------------------------------------------------- */
+
 static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_entry *entry, import_plan *plans)
 {
     int k, state;
-    if (!entry->name || !entry->tensor)
+    if (!entry->name || (!entry->tensor && !entry->stored))
         return trek_fail(TREK_ERR_ARGUMENT, "optimizer state: an entry has no name or tensor");
     if (!locate(optimizer, entry->name, &k, &state))
         return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s': it belongs to none of the optimizer's parameters", entry->name);
@@ -232,18 +185,24 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
     if (state == STATE_STEP)
         return read_steps(entry, plan);
     const trek_arena_segment *segment = &optimizer->arena->segments[k];
+    trek_state_entry stored = stored_of(entry);
     trek_dtype dtype = state >= STATE_SCALE ? TREK_F32 : optimizer->arena->parts[segment->part].wide;
-    trek_dtype from = trek_tensor_dtype(entry->tensor);
+    trek_dtype from = trek_state_entry_dtype(&stored);
     if (state < TREK_UPDATE_STATES)
         dtype = trek_optimizer_state_dtype(optimizer, segment->part);
+    trek_tensor *own = NULL;
     trek_status status = check_entry(optimizer, entry, k, state);
-    if (status != TREK_OK)
+    if (status == TREK_OK)
+        status = read_own(optimizer, k, state, &stored, &own);
+    if (state < TREK_UPDATE_STATES)
+        plan->coded[state] = from == TREK_U8;
+    if (!own)
         return status;
     if (state < TREK_UPDATE_STATES && (from == TREK_U8 || dtype == TREK_U8))
-        plan->source[state] = prepared(entry->tensor, from == TREK_U8 ? TREK_U8 : TREK_F32, trek_cpu(0));
+        plan->source[state] = prepared(own, from == TREK_U8 ? TREK_U8 : TREK_F32, trek_cpu(0));
     else
-        plan->source[state] = prepared(entry->tensor, dtype,
-                                       state >= STATE_SCALE ? trek_cpu(0) : source_device(optimizer->arena));
+        plan->source[state] = prepared(own, dtype, state >= STATE_SCALE ? trek_cpu(0) : source_device(optimizer->arena));
+    trek_tensor_release(own);
     return plan->source[state] ? TREK_OK : trek_error_status();
 }
 
@@ -264,7 +223,7 @@ static trek_status check_whole(const trek_optimizer *optimizer, const import_pla
                     trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) == 0);
         }
         for (int s = 0; s < TREK_UPDATE_STATES; s++) /* codes and scales belong together */
-            all &= plan->has[STATE_SCALE + s] == (plan->source[s] && plan->source[s]->dtype == TREK_U8);
+            all &= plan->has[STATE_SCALE + s] == plan->coded[s];
         if (plan->has[STATE_STEP] ? !all : any)
             return trek_fail(TREK_ERR_FORMAT, "optimizer state: parameter '%s': a part of its state is missing",
                              optimizer->arena->segments[k].name);
@@ -334,24 +293,24 @@ static trek_status settle_codes(const trek_optimizer *optimizer, import_plan *pl
     return status;
 }
 
-/* Copies the part of a segment's data that this rank keeps to where it keeps it. There is one number for each `block`
- * of elements, and cuts never divide a block. */
+/* Copies what this rank keeps of a segment to where it keeps it. */
 static void copy_own(const trek_arena *arena, const trek_arena_segment *segment, trek_tensor *whole, const trek_tensor *source,
                      int64_t block)
 {
     size_t size = trek_dtype_size((trek_dtype)whole->dtype);
-    trek_arena_cut piece;
-    for (int64_t at = segment->offset; trek_arena_next_own(arena, segment->part, &at, segment->offset + segment->count, &piece);)
-        arena->backend->copy_bytes(whole->data + (size_t)(piece.place / block) * size, arena->device,
-                                   source->data + (size_t)((piece.begin - segment->offset) / block) * size, source_device(arena),
-                                   (size_t)((piece.end - piece.begin + block - 1) / block) * size, NULL);
+    int64_t done = 0;
+    for (int64_t at = segment->offset, begin, count, place; next_own(arena, segment, block, &at, &begin, &count, &place);
+         done += count)
+        arena->backend->copy_bytes(whole->data + (size_t)place * size, arena->device, source->data + (size_t)done * size,
+                                   source_device(arena), (size_t)count * size, NULL);
 }
 
 /* After a reset the masters go on, so they belong to what is saved before the next step. On a device with step counts
  * of its own, the parameter may have been updated. */
 static bool is_ahead(const trek_optimizer *optimizer, const trek_arena_segment *segment, const import_plan *plan)
 {
-    bool kept = !plan->source[STATE_MASTER] && (segment->ahead || segment->steps > 0 || optimizer->device_update);
+    bool kept = !plan->source[STATE_MASTER] && !plan->has[STATE_MASTER] &&
+        (segment->ahead || segment->steps > 0 || optimizer->device_update);
     return trek_arena_part_is_low(&optimizer->arena->parts[segment->part]) && (plan->has[STATE_MASTER] || kept);
 }
 
@@ -380,11 +339,11 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
             if (s < TREK_UPDATE_STATES) {
                 trek_shape shape;
                 count = trek_optimizer_state_extent(optimizer, s, k, &begin, &shape);
-                optimizer->written[k] |= source || (count == 0 && plans[k].has[STATE_STEP]) ? 1u << s : 0;
+                optimizer->written[k] |= plans[k].has[s] || (count == 0 && plans[k].has[STATE_STEP]) ? 1u << s : 0;
             }
             size_t size = whole ? trek_dtype_size((trek_dtype)whole->dtype) : 0;
             if (whole && source && elements)
-                copy_own(arena, segment, whole, source, s >= STATE_SCALE ? TREK_CODE_BLOCK : 1);
+                copy_own(arena, segment, whole, source, block_of(s));
             else if (whole && source && trek_arena_has_whole(arena, k))
                 arena->backend->copy_bytes(whole->data + (size_t)begin * size, arena->device, source->data,
                                            source_device(arena), (size_t)count * size, NULL);
@@ -405,10 +364,11 @@ static trek_status forget_masters(const trek_optimizer *optimizer, import_plan *
     for (int k = 0; k < arena->n_segments; k++) {
         const trek_arena_segment *segment = &arena->segments[k];
         const trek_arena_part *part = &arena->parts[segment->part];
-        if (!trek_arena_part_is_low(part) || plans[k].source[STATE_MASTER])
+        int64_t own = count_own(arena, k, 1);
+        if (!trek_arena_part_is_low(part) || plans[k].has[STATE_MASTER])
             continue;
-        plans[k].source[STATE_MASTER] = trek_tensor_full(trek_var_shape(segment->param), (double)NAN, part->wide,
-                                                             source_device(arena));
+        plans[k].source[STATE_MASTER] = trek_tensor_full(trek_shape_make(&own, 1), (double)NAN, part->wide,
+                                                         source_device(arena));
         if (!plans[k].source[STATE_MASTER])
             return trek_error_status();
     }

@@ -70,7 +70,7 @@ static trek_status plan_chunks(rank_cuts *made)
     return TREK_OK;
 }
 
-static trek_sharer sharer_of(const trek_step *s, int rank)
+trek_sharer trek_ranks_sharer(const trek_step *s, int rank)
 {
     const rank_replica *own = &s->team->replicas[rank];
     return (trek_sharer){ trek_step_carrier(s, rank), own->arena, own->reducer, own->optimizer };
@@ -89,7 +89,7 @@ static trek_status make_cuts(int rank, void *arg)
 {
     trek_ranks_cuts *made = arg;
     rank_cuts *own = &made->ranks[rank];
-    trek_sharer sharer = sharer_of(made->s, rank);
+    trek_sharer sharer = trek_ranks_sharer(made->s, rank);
     trek_tensor *masters[TREK_DTYPE_COUNT] = { NULL };
     if (!is_sharer(made->s, rank))
         return TREK_OK;
@@ -110,7 +110,7 @@ static trek_status take_cuts(int rank, void *arg)
     trek_ranks_cuts *made = arg;
     rank_replica *replica = &made->s->team->replicas[rank];
     rank_cuts *own = &made->ranks[rank];
-    trek_sharer sharer = sharer_of(made->s, rank);
+    trek_sharer sharer = trek_ranks_sharer(made->s, rank);
     if (!is_sharer(made->s, rank))
         return TREK_OK;
     trek_reduce_chunk *chunks = replica->own_chunks;
@@ -342,7 +342,7 @@ static trek_status decide(rank_step *x)
 
 static trek_status gather_params(const rank_step *x)
 {
-    trek_sharer sharer = sharer_of(x->s, x->rank);
+    trek_sharer sharer = trek_ranks_sharer(x->s, x->rank);
     return trek_sharer_gather_params(&sharer);
 }
 
@@ -419,7 +419,7 @@ static trek_status gather_rank(int rank, void *arg)
     trek_step *s = g->s;
     if (!is_sharer(s, rank))
         return TREK_OK;
-    trek_sharer sharer = sharer_of(s, rank);
+    trek_sharer sharer = trek_ranks_sharer(s, rank);
     bool works = trek_memory_account_work(false); /* the whole state is no part of a rank's budget */
     trek_status status = trek_sharer_gather_state(&sharer, rank == 0 && (g->everywhere || s->job.process == 0), TREK_OK);
     trek_memory_account_work(works);

@@ -4,6 +4,7 @@
 #define TREK_DISTRIBUTED_REDUCE_SHARDED_H
 
 #include "distributed/reduce/reduce.h"
+#include "distributed/team/sharer.h"
 
 /* Makes each rank's cuts before an optimizer exists: even ones. */
 trek_status trek_ranks_plan_shards(trek_step *s);
@@ -19,6 +20,9 @@ void trek_ranks_cut_end(trek_ranks_cuts **before, bool keep);
 trek_status trek_ranks_cut_for(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
 /* Returns how such ranks step. */
 const arena_kind *trek_ranks_sharded_kind(const trek_step *s);
+
+/* Returns what belongs to a rank of this process that is a sharer. */
+trek_sharer trek_ranks_sharer(const trek_step *s, int rank);
 
 /* Gathers the state of all sharers on rank 0 of process 0, or of every process, where the optimizer can export it
  * until it is forgotten. A collective; own is the caller's status. Returns own if the state is not divided, if there

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "distributed/checkpoint_internal.h"
+#include "distributed/checkpoint_set.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/run/writer.h"
 #include "distributed/stepper.h"
@@ -82,6 +83,9 @@ trek_status trek_checkpoint_writer_save(trek_checkpoint_writer *writer, trek_gra
     const trek_job *job = trek_graph_job(graph);
     trek_comm *comm = job->comm;
     trek_status status = trek_error_status();
+    if (status == TREK_OK && trek_checkpoint_is_set(path))
+        status = trek_fail(TREK_ERR_UNSUPPORTED,
+                           "checkpoint_writer_save: path: %s; must be a file (trek_checkpoint_save writes sets)", path);
     trek_comm_say(comm, "save");
     if (status == TREK_OK && job->process == 0)
         status = finish(writer);

@@ -35,6 +35,16 @@ trek_status trek_sharer_gather_params(const trek_sharer *sharer);
  * trek_optimizer_gather_end. A collective; own is the caller's status. It needs memory for the whole state on the
  * host, and for a bucket on every rank. */
 trek_status trek_sharer_gather_state(const trek_sharer *sharer, bool keeps, trek_status own);
+/* A stretch of the numbers of an item (optim/optimizer_internal.h) that one sharer keeps. */
+typedef struct trek_sharer_piece {
+    int sharer;
+    int64_t begin, count;
+} trek_sharer_piece;
+/* Finds the piece that begins with number *at of an item, and moves *at behind it. Returns false at the end. Every sharer gets
+ * the same pieces, and knows by them who has what. */
+bool trek_sharer_next_piece(const trek_sharer *sharer, const trek_optimizer_item *item, int64_t *at, trek_sharer_piece *piece);
+/* Returns where this sharer keeps one of its own pieces, in memory of its device. */
+const char *trek_sharer_own_piece(const trek_sharer *sharer, const trek_optimizer_item *item, const trek_sharer_piece *piece);
 /* Gathers only the masters, on all sharers. */
 trek_status trek_sharer_gather_masters(const trek_sharer *sharer);
 /* A trek_join_norm_fn over a communicator: both numbers stay in device memory, and the host does not wait. */

@@ -39,4 +39,25 @@ with tempfile.TemporaryDirectory() as folder:
     assert result.returncode and "trek.checksum" in result.stderr, result.stderr
     save_file({**want, **buffers}, theirs)
     subprocess.run([sys.argv[1], "read", str(theirs)], check=True)
+    # a set that three processes have written: an index, and whole tensors in files of each
+    launcher = pathlib.Path(sys.argv[1]).parent.parent / "tools/trek-run"
+    single, index = pathlib.Path(folder) / "job.safetensors", pathlib.Path(folder) / "set.safetensors.index.json"
+    for path in single, index:
+        subprocess.run([launcher, "-n", "3", sys.argv[1], "checkpoint", str(path)], check=True)
+    expected, told = load_file(single), json.loads(index.read_text())
+    places = told["weight_map"]
+    assert set(places) == set(expected), sorted(set(places) ^ set(expected))
+    assert told["metadata"]["total_size"] == sum(values.nbytes for values in expected.values())
+    written = {}
+    for name in set(places.values()):
+        with safe_open(pathlib.Path(folder) / name, "np") as file:
+            assert set(file.keys()) == {key for key, place in places.items() if place == name}, name
+            assert file.metadata()["format"] == "pt"
+            for key in file.keys():
+                values = file.get_tensor(key)
+                assert values.dtype == expected[key].dtype and (values == expected[key]).all(), key
+                written[name] = written.get(name, 0) + values.nbytes
+    assert len(written) == 3 and sorted(path.name for path in pathlib.Path(folder).glob("set.*-of-*")) == sorted(written)
+    total = sum(written.values())
+    assert all(total / 6 < size < total / 2 for size in written.values()), written
 print("safetensors reads ours, trek reads theirs")

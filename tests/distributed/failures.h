@@ -74,6 +74,9 @@ job_file *map_job(const char *folder, bool make); /* NULL: it cannot be */
 extern scenario my;               /* what this process was told */
 extern job_file *job;
 
+/* The name of the checkpoint that a job saves: of a file, or of a set of files, which all processes write. */
+const char *checkpoint_of(const scenario *s);
+
 /* What all train: model, data, optimizer; and a number that stands for the parameters. */
 trek_graph *build(trek_device device, void *arg);
 trek_loader *loader_new(void);

@@ -109,7 +109,7 @@ static bool has_table(const running *r)
 static bool check_checkpoint(running *r, int steps)
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/checkpoint", r->folder);
+    snprintf(path, sizeof path, "%s/%s", r->folder, checkpoint_of(r->of));
     my = (scenario){ .mode = r->of->mode, .victim = -1 };
     trek_graph *graph = build(test_device(), NULL);
     trek_loader *loader = loader_new();

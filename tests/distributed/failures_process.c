@@ -347,11 +347,13 @@ static trek_status evaluate(trek_graph *graph, trek_loader *loader)
     return status == TREK_OK ? trek_graph_train(graph, true) : status;
 }
 
+const char *checkpoint_of(const scenario *s) { return s->seed % 2 ? "checkpoint.index.json" : "checkpoint"; }
+
 static trek_status save(trek_graph *graph, trek_loader *loader, const char *folder)
 {
     char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder,
-             my.place == SAVE && my.act == ERROR && rank == my.victim && own->steps == 8 ? "none/x" : "checkpoint");
+    bool fails = my.place == SAVE && my.act == ERROR && rank == my.victim && own->steps == 8;
+    snprintf(path, sizeof path, "%s/%s%s", folder, fails ? "none/" : "", checkpoint_of(&my));
     if (own->steps == 8) {
         trek_comm_say(comm, "save");
         trek_status status = my.act == ERROR ? TREK_OK : act_at(SAVE);

@@ -121,6 +121,15 @@ static void test_killed(void **state)
     for (int k = 0; k < 4; k++, n++) {
         list[n] = nth(n, KILL, IN_SAVE);
         list[n].victim = 0; /* which writes */
+        list[n].seed &= ~1u;
+    }
+    for (int k = 0; k < 6; k++, n++) { /* all of them write */
+        list[n] = nth(n, KILL, IN_SAVE);
+        list[n].mode = k % 3 == 0 ? list[n].mode : k % 3 == 1 ? PARTS : OWNERS;
+        list[n].victim = k % list[n].processes;
+        list[n].seed |= 1;
+        if (!goes(&list[n]))
+            list[n].ranks = 1;
     }
     run_expecting(list, n, 3, look_failed);
 }
@@ -152,7 +161,11 @@ static void test_left_and_broken(void **state)
         list[n].ranks = 1 + (k & 1);
     }
     list[n] = nth(n, ERROR, SAVE);
+    list[n].seed &= ~1u;
     list[n++].victim = 0; /* which writes */
+    list[n] = nth(n, ERROR, SAVE); /* all of them write */
+    list[n].seed |= 1;
+    list[n].victim = list[n].processes - 1, n++;
     run_expecting(list, n, 3, look_failed);
 }
 

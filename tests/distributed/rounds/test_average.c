@@ -139,7 +139,8 @@ static void average_states(trek_graph **graphs, const double *weights, int n)
     }
     trek_optimizer_entry *copies = calloc((size_t)counts[longest], sizeof *copies);
     for (int k = 0; k < counts[longest]; k++)
-        copies[k] = (trek_optimizer_entry){ entries[longest][k].name, trek_tensor_clone(entries[longest][k].tensor) };
+        copies[k] = (trek_optimizer_entry){ .name = entries[longest][k].name,
+                                            .tensor = trek_tensor_clone(entries[longest][k].tensor) };
     for (int r = 0; r < n; r++) /* who had the most has trained all that any has */
         assert_int_equal(trek_optimizer_import(trek_graph_optimizer(graphs[r]), copies, counts[longest]), TREK_OK);
     for (int k = 0; k < counts[longest]; k++)

@@ -261,9 +261,11 @@ trek_status trek_job_sync_pass(trek_step *s, double weight, double *total, bool 
     return status;
 }
 
+/* A process that has left the job says nothing more, although its group may not have noticed yet that it has ended. */
 void trek_job_sync_failed(trek_step *s, trek_status status)
 {
-    if (trek_job_is_alone(&s->job) || trek_comm_ended(s->job.comm) || is_known(s))
+    bool left = s->job.survival && s->job.survival->over;
+    if (trek_job_is_alone(&s->job) || left || trek_comm_ended(s->job.comm) || is_known(s))
         return;
     char message[TREK_ERROR_SIZE];
     trek_status set;

@@ -234,6 +234,8 @@ static void one_index_for_rows(void **state)
     for (int k = 0; k < 12; k++)
         assert_true(got[k] == wanted[k]); /* here the last is also the largest */
     free(got);
+    if (!test_on_cpu()) /* a GPU tells of it later */
+        return;
     trek_var *outside = trek_var_from(test_values((double[]){ 3, 0, 4, 1 }, trek_dims(4), TREK_I64));
     assert_null(trek_index_copy(x, 0, outside, source));
     assert_non_null(strstr(trek_error(), "index 4 at position 6"));

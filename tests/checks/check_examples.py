@@ -46,7 +46,7 @@ WRONG = [
     ("ddp_bench", ["--model", "lstm"], 2, "unknown model lstm; known are logistic mlp lenet conv_ae char_rnn gpt_nano resnet resnet_graph"),
     ("ddp_bench", ["--model", "mlp,"], 2, "unknown model ; known are"),
     ("ddp_bench", ["--mode", "solo,fast"], 2, "unknown mode fast; known are solo solo-run solo-grains setup windows sync grains cadence"),
-    ("ddp_bench", ["--slow", "1,2,3"], 2, "--slow takes at most 2 factors from 1 to 1000, not 1,2,3"),
+    ("ddp_bench", ["--slow", "1,2,3"], 2, "--slow takes at most 2 factors from 1 to 1000, such as 1,2.5,1~5, not 1,2,3"),
     ("ddp_bench", ["--slow", "1,"], 2, "--slow takes at most 2 factors"),
     ("ddp_bench", ["--report", "/no/such/folder/report.md"], 1, "/no/such/folder/report.md cannot be written"),
     ("cadence_sim", ["--ratio", "abc"], 2, "--ratio takes a number from 1 to 10000, not abc"),

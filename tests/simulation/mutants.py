@@ -118,10 +118,6 @@ MUTANTS = [
     ("who_is_away_does_not_count", "distributed/job/survival.c", "            survival->away |= all[p].away != 0;\n", ""),
     ("one_that_comes_takes_its_part_at_once", "distributed/pass/arrivals.c",
      "        trek_job_sync_publish_nothing(s);\n", "        trek_job_sync_publish(s);\n"),
-    ("arrival_without_a_commit", "distributed/pass/arrivals.c",
-     "        status = trek_survival_commit(&s->job, s->team->graph->settings.steps);\n", "        status = TREK_OK;\n"),
-    ("one_without_a_state_gives_it", "distributed/job/survival.c",
-     "    if (status == TREK_OK && survival->newcomers == n)\n", "    if (false)\n"),
     ("leaves_without_a_farewell", "distributed/job/survival.c", "    if (survival->regroup && !survival->lent && survival->least > 1)", "    if (false)"),
 ]
 

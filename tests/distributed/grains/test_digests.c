@@ -64,7 +64,7 @@ static void test_bytes(void **state)
 {
     static unsigned char bytes[5000];
     for (size_t k = 0; k < sizeof bytes; k++)
-        bytes[k] = (unsigned char)(128 * test_number(7, (uint32_t)k));
+        bytes[k] = (unsigned char)(int)(128 * test_number(7, (uint32_t)k));
     for (size_t size = 0; size <= sizeof bytes; size += 1 + size / 9) {
         trek_digest digest = digest_of(size, bytes, size), slow = slow_digest(size, bytes, size);
         assert_true(trek_digest_equal(&digest, &slow));
@@ -87,7 +87,7 @@ static void test_bits(void **state)
     static uint64_t halves[2][5000 * 8 + 1];
     size_t n = 0;
     for (size_t k = 0; k < sizeof bytes; k++)
-        bytes[k] = (unsigned char)(k % 3 == 0 ? 128 * test_number(8, (uint32_t)k) : 0);
+        bytes[k] = (unsigned char)(int)(k % 3 == 0 ? 128 * test_number(8, (uint32_t)k) : 0);
     for (size_t bit = 0; bit <= sizeof bytes * 8; bit++) {
         if (bit < sizeof bytes * 8)
             bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);

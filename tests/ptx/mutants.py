@@ -41,6 +41,8 @@ def run(program, case, ptx, copy, file=""):
     except subprocess.TimeoutExpired:
         return False, "has not ended"
     said = done.stdout.decode(errors="replace")
+    if done.returncode == 0 and not re.search(r"\[ +OK +\] %s$" % case, said, re.M):
+        sys.exit("test_%s has no case %s, or skips it" % (program, case))
     fault = re.search(r"fake cuda: kernel \S+: (.*)", said) or re.search(r"ERROR: (.*)", said)
     return done.returncode == 0, fault.group(1) if fault else ""
 
@@ -56,11 +58,11 @@ GRADIENTS = ("kernel_norm_norm_backward", "cuda_rows", ("test_norms",))
 ACTIVATIONS = ("kernel_elementwise_activation", "cuda_rows", ("test_gelu",))
 EMBEDDING = ("kernel_moves_embedding_backward", "cuda_rows", ("test_embedding",))
 SUMS = ("kernel_reduce_reduce", "cuda_rows", ("test_reductions",))
-ADAM = ("optimizer_adam", "optim", ("updates_equal_pytorch",))
+ADAM = ("optimizer_adam", "optim", ("updates_equal_the_formulas",))
 CLIP = ("kernel_optim_update", "optim", ("clip_norm_and_value",))
 HEAD_ROWS = ("kernel_reduce_linear_cross_entropy", "fused", ("many_classes",))
 HEAD = ("kernel_reduce_linear_cross_entropy", "fused", ("loss_equals_linear_and_cross_entropy",))
-SMALL = {"cuda_rows": "test_losses", "attention": "large_masks_of_whole_rows", "optim": "updates_equal_pytorch",
+SMALL = {"cuda_rows": "test_losses", "attention": "large_masks_of_whole_rows", "optim": "updates_equal_the_formulas",
          "fused": "loss_equals_linear_and_cross_entropy"}  # what each program must pass before
 ROOT = r"sqrt\.rn\.f64\s+(\S+), (\S+);", r"mov.f64 \1, \2;"
 # whose case comes to the kernel at once: programs go on for long until they pass

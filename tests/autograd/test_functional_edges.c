@@ -614,15 +614,22 @@ static void long_rows_of_extremes(void **state)
     }
 }
 
-/* Transposed copies pass through blocks of 16 bytes and what is left over. */
+/* Transposed copies pass through blocks of 16 bytes and what is left over, where rows lie apart as they may and where they lie
+ * some 2,048 bytes apart. */
 static void transposed_copies(void **state)
 {
     const trek_dtype dtypes[] = { TREK_U8, TREK_BF16, TREK_F32, TREK_F64 };
     static double values[77 * 83], got[77 * 83];
     for (int k = 0; k < 77 * 83; k++)
         values[k] = k % 251;
-    for (int d = 0; d < 4; d++) {
-        trek_var *x = trek_var_from(test_values(values, trek_dims(77, 83), dtypes[d])), *turned = trek_transpose(x, 0, 1);
+    for (int d = 0; d < 8; d++) {
+        const trek_dtype dtype = dtypes[d / 2];
+        trek_var *x = trek_var_from(test_values(values, trek_dims(77, 83), dtype));
+        if (d % 2) {
+            trek_var *parts[] = { x, trek_var_from(trek_tensor_zeros(trek_dims(77, 2048 - 83), dtype, test_device())) };
+            x = trek_narrow(trek_cat(parts, 2, 1), 1, 0, 83);
+        }
+        trek_var *turned = trek_transpose(x, 0, 1);
         trek_var *results[] = { trek_contiguous(turned), trek_clone(turned),
                                 trek_flip(trek_flip(turned, trek_dims(0)), trek_dims(0)),
                                 trek_flip(trek_flip(turned, trek_dims(0, 1)), trek_dims(1, 0)), trek_tril(turned, -2),

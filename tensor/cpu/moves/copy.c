@@ -72,11 +72,23 @@ TRANSPOSE_BLOCK(uint16_t)
 TRANSPOSE_BLOCK(uint32_t)
 TRANSPOSE_BLOCK(uint64_t)
 
+/* Source lines that lie this far apart share a few of the cache's sets and drive each other out before all of their elements are
+ * used: such a tile is read into a buffer first. */
+#define SHARES_SETS 2048 /* bytes */
+
 #define COPY_TILE(T)                                                                                   \
     {                                                                                                  \
         const int64_t block = 16 / sizeof(T), whole_rows = rows / block * block, whole_columns = columns / block * block; \
-        T *restrict target = (T *)to;                                                                  \
-        const T *restrict source = (const T *)from;                                                    \
+        T near[TILE * TILE], *restrict target = (T *)to;                                               \
+        const T *source = (const T *)from;                                                             \
+        if (from_column % (SHARES_SETS / (int64_t)sizeof(T)) == 0) {                                   \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                if (rows == TILE)                                                                      \
+                    memcpy(near + j * TILE, source + j * from_column, TILE * sizeof(T));               \
+                else                                                                                   \
+                    memcpy(near + j * TILE, source + j * from_column, (size_t)rows * sizeof(T));       \
+            source = near, from_column = TILE;                                                         \
+        }                                                                                              \
         for (int64_t i = 0; i < whole_rows; i += block)                                                \
             for (int64_t j = 0; j < whole_columns; j += block)                                         \
                 transpose_block_##T(target + i * to_row + j, to_row, source + j * from_column + i, from_column); \

@@ -47,14 +47,57 @@ static trek_var *from_start(trek_var *index, int64_t n)
     return trek_where(trek_lt_scalar(index, 0), trek_add_scalar(index, (double)n), index);
 }
 
+/* Returns whether x fills its memory once, in another order of its dimensions: `order`, from the largest stride. */
+static bool fills_memory(const trek_var *x, trek_dims_list *order)
+{
+    const trek_shape shape = trek_var_shape(x), strides = trek_tensor_strides(trek_var_data(x));
+    *order = (trek_dims_list){ .ndim = shape.ndim };
+    for (int d = 0; d < shape.ndim; d++) {
+        int k = d;
+        for (; k > 0 && strides.sizes[order->sizes[k - 1]] < strides.sizes[d]; k--)
+            order->sizes[k] = order->sizes[k - 1];
+        order->sizes[k] = d;
+    }
+    int64_t expected = 1;
+    for (int k = shape.ndim - 1; k >= 0; k--) {
+        const int d = (int)order->sizes[k];
+        if (shape.sizes[d] != 1 && strides.sizes[d] != expected)
+            return false;
+        expected *= shape.sizes[d];
+    }
+    return true;
+}
+
+/* Returns where in memory the elements with these row-major indices are. Indices out of range stay as they are, and are out of
+ * range there, too. */
+static trek_var *place_in_memory(const trek_var *x, trek_var *index)
+{
+    const trek_shape shape = trek_var_shape(x), strides = trek_tensor_strides(trek_var_data(x));
+    trek_var *rest = index, *place = NULL;
+    for (int d = shape.ndim - 1; d >= 0; d--) {
+        trek_var *size = made(trek_tensor_full(trek_dims_none(), (double)shape.sizes[d], TREK_I64, trek_var_device(index)));
+        trek_var *part = trek_mul_scalar(trek_remainder(rest, size), (double)strides.sizes[d]);
+        place = place ? trek_add(place, part) : part;
+        rest = trek_floor_divide(rest, size);
+    }
+    return trek_where(trek_eq_scalar(rest, 0), place, index);
+}
+
 trek_var *trek_take(trek_var *x, trek_var *index)
 {
+    enum { FEW = 64 }; /* one element of at least so many is taken: its place is computed sooner than x is copied */
     TREK_NEEDED("take", x);
     TREK_NEEDED("take", index);
     if (!is_i64("take", index))
         return NULL;
     const char *before = trek_op_calling("take");
+    trek_dims_list order;
     trek_var *at = flat(from_start(index, trek_var_numel(x)));
+    if (at && trek_var_numel(index) <= trek_var_numel(x) / FEW && !trek_tensor_is_contiguous(trek_var_data(x)) &&
+        fills_memory(x, &order)) {
+        at = place_in_memory(x, at);
+        x = trek_permute(x, order);
+    }
     return trek_op_called_end(before, trek_reshape(trek_index_select(flat(x), 0, at), trek_var_shape(index)));
 }
 

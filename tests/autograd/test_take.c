@@ -2,6 +2,8 @@
 /* Elements by their places, tensors made of others', statistics: numbers told by hand, gradients by differences. */
 #include "autograd/leaf.h"
 #include "autograd/ops.h"
+#include "tensor/creation.h"
+#include "tensor/layout.h"
 #include "tests/autograd/differences.h"
 #include "tests/autograd/values.h"
 #include "tests/support/support.h"
@@ -138,6 +140,29 @@ static void statistics(void **state)
     ASSERT_VALUES(trek_fmin(LIST(TREK_I64, 1, 4), LIST(TREK_I64, 2, 3)), 1, 3);
 }
 
+/* Few elements of a large tensor whose dimensions lie in memory in any order, with gaps or repeated */
+static void taken_where_they_lie(void **state)
+{
+    trek_var *x = trek_var_from(trek_tensor_arange(0, 5 * 4 * 7 * 6, 1, TREK_F64, test_device()));
+    x = trek_reshape(x, trek_dims(5, 4, 1, 7, 6));
+    trek_var *at = VALUES(trek_dims(2, 3), TREK_I64, 0, -1, 7, 839, -840, 123), *few = LIST(TREK_I64, 5, -6);
+    const trek_dims_list orders[] = { trek_dims(4, 3, 2, 1, 0), trek_dims(2, 0, 4, 3, 1), trek_dims(1, 2, 0, 3, 4) };
+    for (int k = 0; k < 3; k++) {
+        trek_var *turned = trek_permute(x, orders[k]), *dense = trek_contiguous(turned);
+        assert_false(trek_tensor_is_contiguous(trek_var_data(turned)));
+        same(trek_take(turned, at), trek_take(dense, at));
+        trek_var *gap = trek_narrow(turned, 1, 0, trek_var_size(turned, 1) - (trek_var_size(turned, 1) > 1));
+        same(trek_take(gap, few), trek_take(trek_contiguous(gap), few));
+        trek_var *twice = trek_expand(trek_unsqueeze(turned, 0), trek_dims(2, -1, -1, -1, -1, -1));
+        same(trek_take(twice, at), trek_take(trek_contiguous(twice), at));
+        if (test_device().type == TREK_CPU) { /* a GPU tells it later */
+            ASSERT_REFUSED(trek_take(turned, LIST(TREK_I64, 0, 840)), TREK_ERR_ARGUMENT);
+            ASSERT_REFUSED(trek_take(turned, LIST(TREK_I64, 0, -841)), TREK_ERR_ARGUMENT);
+        }
+    }
+}
+
+static trek_var *picked_of_turned(trek_var *const *in) { return trek_take(trek_transpose(in[0], 0, 1), LIST(TREK_I64, -2)); }
 static trek_var *picked(trek_var *const *in) { return trek_take(in[0], VALUES(trek_dims(2, 2), TREK_I64, 1, 3, -2, 1)); }
 static trek_var *written(trek_var *const *in) { return trek_square(trek_put(in[0], LIST(TREK_I64, 4, 0), in[1], true)); }
 static trek_var *copied(trek_var *const *in) { return trek_square(trek_index_copy(in[0], 1, LIST(TREK_I64, 2, 0), in[1])); }
@@ -160,7 +185,9 @@ static void gradients(void **state)
     const trek_shape one[] = { trek_dims(2, 3), trek_dims(2) }, both[] = { trek_dims(2, 3), trek_dims(2, 2) };
     const trek_shape list[] = { trek_dims(2, 3), trek_dims(5) }, line[] = { trek_dims(3), trek_dims(3) };
     const trek_shape beside[] = { trek_dims(2, 3), trek_dims(3) }, alike[] = { trek_dims(2, 3), trek_dims(2, 3) };
+    const trek_shape large[] = { trek_dims(8, 9), trek_dims(1) };
     check_gradients(picked, 1, one, true);
+    check_gradients(picked_of_turned, 1, large, true);
     check_gradients(written, 2, one, true);
     check_gradients(copied, 2, both, true);
     check_gradients(scattered, 2, list, true);
@@ -244,7 +271,8 @@ static void one_index_for_rows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { TEST(places), TEST(from_the_end), TEST(sums_of_16_bits), TEST(made_of_others),
-                                        TEST(statistics), TEST(gradients), TEST(one_index_for_rows), TEST(refused) };
+    const struct CMUnitTest tests[] = { TEST(places),          TEST(taken_where_they_lie), TEST(from_the_end),
+                                        TEST(sums_of_16_bits), TEST(made_of_others),       TEST(statistics),
+                                        TEST(gradients),       TEST(one_index_for_rows),   TEST(refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

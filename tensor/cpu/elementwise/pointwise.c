@@ -2,6 +2,7 @@
 /* Functions of one number, with numbers s and t, and their derivatives. */
 #include "tensor/pointwise.h"
 #include "tensor/cpu/elementwise/elementwise.h"
+#include "tensor/cpu/elementwise/log_gamma.h"
 #include "tensor/cpu/elementwise/vector_activations.h"
 #include "tensor/cpu/vector_math.h"
 
@@ -96,11 +97,15 @@ TREK_WIDE_INLINE trek_wide acosh_wide(trek_wide x)
 }
 
 /* f64 is in special.c. */
-#define BESSEL(op, order, scaled)                                                                      \
-    TREK_UNARY_WIDE_ROW(op, bessel_wide(x, order, scaled))                                             \
+#define SHORT_KERNELS(op)                                                                              \
     TREK_UNARY_KERNEL(op, f32, f32, 4, TREK_GRAIN_FUNCTION)                                            \
     TREK_UNARY_KERNEL(op, bf16, f32, BF16, TREK_GRAIN_FUNCTION)                                        \
     TREK_UNARY_KERNEL(op, f16, f32, F16, TREK_GRAIN_FUNCTION)
+#define BESSEL(op, order, scaled)                                                                      \
+    TREK_UNARY_WIDE_ROW(op, bessel_wide(x, order, scaled))                                             \
+    SHORT_KERNELS(op)
+TREK_UNARY_ROW(lgamma, f32, f32, trek_log_gamma_f32(x))
+SHORT_KERNELS(lgamma)
 BESSEL(i0, 0, false)
 BESSEL(i0e, 0, true)
 BESSEL(i1, 1, false)
@@ -339,7 +344,7 @@ void TREK_ISA_NAME(trek_cpu_register_pointwise)(trek_backend *b)
 #define ENTER_SHORT(op) (TREK_ENTER(b, op, F32, f32), TREK_ENTER(b, op, BF16, bf16), TREK_ENTER(b, op, F16, f16));
     SLOPED(ENTER) ENTER(hardshrink) ENTER(hardtanh) ENTER(leaky_relu)
     ENTER_VALUES(frac) ENTER_VALUES(div_scalar) ENTER_VALUES(nan_to_num) ENTER_VALUES(ndtr)
-    ENTER_SHORT(i0) ENTER_SHORT(i0e) ENTER_SHORT(i1) ENTER_SHORT(i1e)
+    ENTER_SHORT(lgamma) ENTER_SHORT(i0) ENTER_SHORT(i0e) ENTER_SHORT(i1) ENTER_SHORT(i1e)
 #undef ENTER
 #undef ENTER_VALUES
 #undef ENTER_SHORT

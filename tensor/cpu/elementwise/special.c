@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Special functions, which are rare, and their derivatives: in f64, and compiled once. Bessel functions of f32 and 16 bits are in
- * pointwise.c. */
+/* Special functions, which are rare, and their derivatives: in f64, and compiled once. log Gamma and Bessel functions of f32 and
+ * 16 bits are in pointwise.c. */
 #include "tensor/special.h"
 #include "tensor/cpu/elementwise/elementwise.h"
 
@@ -19,7 +19,7 @@
     TREK_UNARY_KERNEL(op, bf16, f32, BF16, TREK_GRAIN_FUNCTION)                                        \
     TREK_UNARY_KERNEL(op, f16, f32, F16, TREK_GRAIN_FUNCTION)
 
-SPECIAL(lgamma, lgamma(x), trek_digamma(x))
+SLOPED(lgamma, lgamma(x), trek_digamma(x))
 SPECIAL(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
 SLOPED(i0, trek_bessel(0, x), trek_bessel(1, x))
 SLOPED(i0e, trek_bessel_scaled(0, x), trek_i0e_slope(x))
@@ -37,7 +37,7 @@ void trek_cpu_register_special(trek_backend *b)
 {
 #define ENTER(op) (TREK_ENTER_FLOATS(b, op), TREK_ENTER_FLOATS(b, op##_backward));
 #define ENTER_SLOPED(op) (TREK_ENTER(b, op, F64, f64), TREK_ENTER_FLOATS(b, op##_backward));
-    ENTER(lgamma) ENTER(polygamma) ENTER(log_ndtr) ENTER_SLOPED(i0) ENTER_SLOPED(i0e) ENTER_SLOPED(i1) ENTER_SLOPED(i1e)
+    ENTER(polygamma) ENTER(log_ndtr) ENTER_SLOPED(lgamma) ENTER_SLOPED(i0) ENTER_SLOPED(i0e) ENTER_SLOPED(i1) ENTER_SLOPED(i1e)
 #undef ENTER_SLOPED
 #undef ENTER
     TREK_ENTER_FLOATS(b, igamma);

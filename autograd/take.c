@@ -47,7 +47,8 @@ static trek_var *from_start(trek_var *index, int64_t n)
     return trek_where(trek_lt_scalar(index, 0), trek_add_scalar(index, (double)n), index);
 }
 
-/* Returns whether x fills its memory once, in another order of its dimensions: `order`, from the largest stride. */
+/* Returns whether x's elements fill a piece of memory without gaps or repetitions. `order` becomes its dimensions from the
+ * largest stride to the smallest; permuted by it, x is contiguous. */
 static bool fills_memory(const trek_var *x, trek_dims_list *order)
 {
     const trek_shape shape = trek_var_shape(x), strides = trek_tensor_strides(trek_var_data(x));
@@ -68,8 +69,8 @@ static bool fills_memory(const trek_var *x, trek_dims_list *order)
     return true;
 }
 
-/* Returns where in memory the elements with these row-major indices are. Indices out of range stay as they are, and are out of
- * range there, too. */
+/* Returns the positions in memory of the elements with these row-major indices. An index out of range is returned as it is, so
+ * that trek_index_select refuses it and names it. */
 static trek_var *place_in_memory(const trek_var *x, trek_var *index)
 {
     const trek_shape shape = trek_var_shape(x), strides = trek_tensor_strides(trek_var_data(x));
@@ -85,7 +86,7 @@ static trek_var *place_in_memory(const trek_var *x, trek_var *index)
 
 trek_var *trek_take(trek_var *x, trek_var *index)
 {
-    enum { FEW = 64 }; /* one element of at least so many is taken: its place is computed sooner than x is copied */
+    enum { FEW = 64 }; /* with so many elements for each index, or more, computing places takes less time than copying x */
     TREK_NEEDED("take", x);
     TREK_NEEDED("take", index);
     if (!is_i64("take", index))

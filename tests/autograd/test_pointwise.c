@@ -147,8 +147,7 @@ static void test_refused(void **state)
     REFUSED(trek_logaddexp(i, i), TREK_ERR_DTYPE, "logaddexp");
 }
 
-/* 2^x as precise as the dtype: no more than two units in the last place away. */
-/* f32 on CPUs, which has a way of its own: from the smallest number to infinity, and next to where it is 0 */
+/* lgamma of f32, which CPUs compute in another way than f64: of all magnitudes, and next to where it is 0. */
 static void test_lgamma_of_f32(void **state)
 {
     if (test_device().type != TREK_CPU)
@@ -179,6 +178,7 @@ static void test_lgamma_of_f32(void **state)
     }
 }
 
+/* 2^x as precise as the dtype: no more than two units in the last place away. */
 static void test_exp2_digits(void **state)
 {
     const struct { trek_dtype dtype; double unit; } kinds[] = {

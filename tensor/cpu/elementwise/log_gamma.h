@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log |Gamma(x)| of f32, computed in f64 and without branches, so that compilers make vectors of loops over it. Every instruction
- * set gives the same bits. Compared for all 2^32 numbers with glibc's lgamma of f64, it is at most 1.1
- * units in the last place off (next to the zero at 2). */
+/* log |Gamma(x)| of f32. It is computed in f64 and without branches, so that compilers turn loops over it into vector code, and
+ * has the same bits with every instruction set. Compared with glibc's lgamma of f64 for all 2^32 numbers, the error is at
+ * most 1.1 units in the last place, next to the zero at 2. */
 #ifndef TREK_TENSOR_CPU_ELEMENTWISE_LOG_GAMMA_H
 #define TREK_TENSOR_CPU_ELEMENTWISE_LOG_GAMMA_H
 
@@ -68,8 +68,8 @@ static inline double trek_stirling(double w)
     return (w - 0.5) * trek_log_of_f64(w) - w + (0.91893853320467274178 + p * v);
 }
 
-/* From 1/2 on, log Gamma(x) = log Gamma(x + 7) - log(x (x + 1) .. (x + 6)). Below, it is log(pi / |sin(pi x)|) - log Gamma(1 -
- * x). */
+/* For x >= 1/2 it is log Gamma(x + 7) - log(x (x + 1) .. (x + 6)); below, it is log(pi / |sin(pi x)|) - log Gamma(1 - x), the
+ * reflection formula. */
 static inline float trek_log_gamma_f32(float x)
 {
     const double at = x, z = at < 0.5 ? 1 - at : at, sine = trek_sine_of_pi(at), far = trek_stirling(z + 7);

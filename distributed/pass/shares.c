@@ -6,6 +6,7 @@
 #include "distributed/pass/division.h"
 #include "distributed/pass/shares.h"
 #include "distributed/system/system.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/trace.h"
@@ -34,6 +35,11 @@ void trek_pace_end(trek_step *s)
     trek_free(pace->starved_ms);
     *pace = (trek_pace){ 0 };
 }
+
+int trek_ranks_sites(const trek_step *s) { return s->pace.sites ? s->job.processes : s->job.world_size; }
+int trek_ranks_first_site(const trek_step *s) { return s->pace.sites ? s->job.process : s->job.first_rank; }
+int trek_ranks_local_sites(const trek_step *s) { return s->pace.sites ? 1 : s->job.local_ranks; }
+int trek_ranks_sites_of(const trek_step *s, int process) { return s->pace.sites ? 1 : s->job.process_ranks[process]; }
 
 trek_status trek_ranks_split(const trek_step *s, int64_t n, int64_t *counts)
 {

@@ -226,7 +226,8 @@ int dying_expect(const char *detail, const role *roles, uint64_t digest, int lef
     static world w;
     char wanted[64];
     dying_play(&w, detail, roles);
-    snprintf(wanted, sizeof wanted, left < 0 ? "digest %016" PRIx64 " ranks" : "digest %016" PRIx64 " ranks %d joined", digest, left);
+    snprintf(wanted, sizeof wanted, left < 0 ? "digest %016" PRIx64 " ranks" : "digest %016" PRIx64 " ranks %d joined", digest,
+             left);
     for (int p = 0; p < w.n; p++) {
         if (ends_as(w.code[p], w.text[p], &roles[p], wanted))
             continue;

@@ -51,8 +51,8 @@ uint64_t dying_digest(const char *detail, bool last_only);
 const role *dying_roles(int n, const char *const *deaths);
 /* Runs these processes to their ends. What each is told itself counts more than the detail of all. */
 void dying_play(world *w, const char *detail, const role *roles);
-/* The same, and all that live must come to that digest, and know that `left` ranks are left; -1: any number. Returns how many calls
- * process 0 has made in the first group. */
+/* The same, and all that live must come to that digest, and know that `left` ranks are left; -1: any number. Returns how many
+ * calls process 0 has made in the first group. */
 int dying_expect(const char *detail, const role *roles, uint64_t digest, int left);
 /* Runs three processes, all of which are required (.min_processes is 3), and of which process 1 dies. The other two must end with
  * an error that names it. */

@@ -32,8 +32,8 @@ static int play(const part *me)
     return dying_report(good ? &result : NULL, run.comm);
 }
 
-/* Runs n processes. deaths[p]: when process p dies; NULL: it does not. All others must have the bits of one that trains alone, and
- * know that `left` ranks are left. Returns how many calls process 0 has made in the first group. */
+/* Runs n processes. deaths[p]: when process p dies; NULL: it does not. All others must have the bits of one that trains alone,
+ * and know that `left` ranks are left. Returns how many calls process 0 has made in the first group. */
 static int expect(const char *detail, int n, const char *const *deaths, int left)
 {
     return dying_expect(detail, dying_roles(n, deaths), dying_digest(detail, false), left);

@@ -299,7 +299,6 @@ one() {
     [ -n "${2:-}" ] && export TREK_TEST_CASE=$2
     rebuild=() # what this program needs
     tests once one "$name"
-    [ $((passed + failed + skipped)) = 0 ] && fail "no case of $name is called ${2:-}"
     [ -s "$dir/meson-logs/one.json" ] && python3 -c 'import json, sys
 for line in open(sys.argv[1]):
     test = json.loads(line)

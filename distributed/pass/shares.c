@@ -44,10 +44,16 @@ int trek_ranks_sites_of(const trek_step *s, int process) { return s->pace.sites 
 trek_status trek_ranks_split(const trek_step *s, int64_t n, int64_t *counts)
 {
     const double *shares = trek_ranks_shares(s) + s->job.first_rank;
+    int ranks = s->team->local_ranks;
     double sum = 0;
-    for (int r = 0; r < s->team->local_ranks; r++)
+    bool even = n % ranks == 0;
+    for (int r = 0; r < ranks; r++) {
         sum += shares[r];
-    return trek_apportion(n, sum > 0 ? shares : NULL, s->team->local_ranks, counts);
+        even &= shares[r] == shares[0];
+    }
+    for (int r = 0; r < ranks && even; r++)
+        counts[r] = n / ranks;
+    return even ? TREK_OK : trek_apportion(n, sum > 0 ? shares : NULL, ranks, counts);
 }
 
 trek_status trek_slowed(const trek_step *s, int rank, trek_stopwatch *watch, bool ends)

@@ -228,8 +228,8 @@ TREK_INLINE void gelu_column(const bool biased, const bool kept, int rows, float
     }
 }
 
-/* Applies an epilogue with GELU whose bias is one for each column, or none, to whole vectors of a tile. Returns how many columns are
- * done. */
+/* Applies an epilogue with GELU whose bias is one for each column, or none, to whole vectors of a tile. Returns how many columns
+ * are done. */
 static int gelu_columns(int rows, int cols, float *c, int64_t c_row, const float *bias, float *pre)
 {
     int j = 0;

@@ -12,8 +12,11 @@
 #include "data/dataset.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/run.h"
+#include "distributed/trainer_ranks.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
+#include "graph/settings.h"
+#include "tensor/print.h"
 #include "tests/distributed/grains/dying.h"
 #include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/processes.h"
@@ -29,6 +32,7 @@ static grain_run run_in(const char *text)
 {
     return (grain_run){ .model = dying_number(text, "model=", MLP), .grain = dying_number(text, "grain=", 3),
                         .ranks = dying_number(text, "ranks=", 1), .separate = strstr(text, "separate") != NULL,
+                        .sharded = strstr(text, "sharded") != NULL,
                         .batch = dying_number(text, "batch=", 20), .steps = dying_number(text, "steps=", 4),
                         .optimizer = dying_number(text, "optimizer=", 0), .accumulate = dying_number(text, "accumulate=", 0),
                         .clipped = strstr(text, "clipped") != NULL, .scaled = strstr(text, "overflow=") != NULL,
@@ -36,9 +40,18 @@ static grain_run run_in(const char *text)
                         .min_processes = dying_number(text, "least=", 1) };
 }
 
+/* After the second step, when a process may have died. */
+static void print_plan(trek_graph *graph)
+{
+    char *plan = trek_graph_steps(graph) == 2 ? trek_trainer_plan_text(graph) : NULL;
+    printf("%s", plan ? plan : "");
+    trek_string_free(&plan);
+}
+
 static int play(const part *me)
 {
     grain_run run = run_in(me->detail);
+    run.after_step = strstr(me->detail, "plan") ? print_plan : NULL;
     run.ranks += me->process == 0 && strstr(me->detail, "uneven"); /* processes may have different numbers of ranks */
     run.comm = trek_comm_init(&(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared", .rank = me->process,
                                                 .world_size = me->processes, .address = me->address, .port = me->port,
@@ -99,11 +112,9 @@ static int expect(const char *detail, int n, const char *const *deaths, uint64_t
 
 /* --- tests -------------------------------------------------------------------------------------------------- */
 
-/* Every call of two steps, and both sides of it: rounds of messages, records, bins, digits, the commit. */
-static void one_dies_before_or_after_any_call(void **state)
+static void dies_before_or_after_any_call(const char *detail)
 {
-    (void)state;
-    const char *detail = "model=1,steps=3,clipped", *nobody[3] = { 0 };
+    const char *nobody[3] = { 0 };
     uint64_t digest = digest_of(detail);
     int made = expect(detail, 3, nobody, digest, 3), every = test_short() ? 5 : 1;
     assert_true(made > 12);
@@ -116,6 +127,20 @@ static void one_dies_before_or_after_any_call(void **state)
             if ((2 * k + after) % every == 0 && !(after && k == made - 1)) /* after the last one it is done */
                 expect(detail, 3, deaths, digest, 2);
         }
+}
+
+/* Every call of two steps, and both sides of it: rounds of messages, records, bins, digits, the commit. */
+static void one_dies_before_or_after_any_call(void **state)
+{
+    (void)state;
+    dies_before_or_after_any_call("model=1,steps=3,clipped");
+}
+
+/* The same if the optimizer's state is divided: parameters are gathered, too. */
+static void one_dies_with_a_part_of_the_state(void **state)
+{
+    (void)state;
+    dies_before_or_after_any_call("model=1,steps=4,clipped,sharded");
 }
 
 static void one_dies_in_any_span(void **state)
@@ -170,6 +195,66 @@ static void options_do_not_change_that(void **state)
         expect(cases[k].detail, 3, cases[k].deaths, digest_of(cases[k].detail), cases[k].left);
 }
 
+/* Optimizers that update elements and whole parameters, f32 copies of bf16, parts of different sizes (an odd batch), ranks that
+ * share a part, a step that is skipped; one process after the other; and deaths while the state is divided anew. */
+static void every_kind_of_state_is_kept_twice(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *detail, *deaths[4];
+        int left;
+    } cases[] = {
+        { "model=0,steps=5", { NULL, "before=14", NULL, NULL }, 3 },
+        { "model=0,optimizer=2,steps=5", { "at=grain:3", NULL, NULL, NULL }, 3 },
+        { "model=2,optimizer=3,steps=5,batch=21", { NULL, NULL, "at=optimizer:1", NULL }, 3 },
+        { "model=6,optimizer=0,steps=5,batch=21", { NULL, "at=optimizer:1", NULL, "at=optimizer:2" }, 2 },
+        { "model=6,optimizer=4,steps=5", { NULL, "at=gather_parameters:1", NULL, NULL }, 3 },
+        { "model=0,optimizer=4,steps=6", { "at=sync:1", NULL, "at=sync:3", NULL }, 2 },
+        { "model=3,optimizer=5,steps=5,batch=21", { NULL, NULL, NULL, "at=gather_parameters:0" }, 3 },
+        { "model=6,optimizer=6,steps=5", { "at=reduce:1", NULL, NULL, NULL }, 3 },
+        { "model=5,optimizer=1,steps=7", { "at=sync:1", "at=sync:3", "at=sync:5", NULL }, 1 },
+        { "model=4,ranks=2,uneven,steps=5", { NULL, "at=sum_grain:5", NULL, NULL }, 7 },
+        { "model=0,overflow=3,steps=6", { NULL, "at=optimizer:2", NULL, NULL }, 3 },
+        { "model=1,steps=6,optimizer=2,batch=21", { "at=sync:1", NULL, "at=divide_state:0", NULL }, 2 },
+        { "model=2,steps=6", { NULL, "at=grain:1", NULL, "at=gather_parameters:2" }, 2 },
+    };
+    for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++) {
+        char detail[96];
+        snprintf(detail, sizeof detail, "%s,sharded", cases[k].detail);
+        if (!test_short() || k % 2 == 0)
+            expect(detail, 4, cases[k].deaths, digest_of(detail), cases[k].left);
+    }
+}
+
+/* Of three processes each part has two: whichever two die at once, one part is lost. */
+static void a_part_that_dies_twice_is_named(void **state)
+{
+    (void)state;
+    processes_init(&w, 3);
+    for (int p = 0; p < 3; p++)
+        processes_start(&w, p, "train", p == 1 ? "model=0,sharded" : "model=0,sharded,before=14");
+    processes_finish(&w, -1);
+    bool told = w.code[1] == 1 && strstr(w.text[1], "TREK_ERR_PEER: graph_step: .shard: processes 0 and 2 are lost, "
+                                                    "with a part");
+    if (!told)
+        processes_print(&w);
+    assert_true(told);
+}
+
+static void the_plan_says_that_parts_are_kept_twice(void **state)
+{
+    (void)state;
+    const char *detail = "model=0,steps=3,sharded,plan", *nobody[3] = { 0 }, *deaths[3] = { NULL, NULL, "at=grain:1" };
+    uint64_t digest = digest_of(detail);
+    expect(detail, 3, nobody, digest, 3);
+    assert_non_null(strstr(w.text[0], "the optimizer's state: each part is kept by two of 3 processes, which have "
+                                      "66.7 %, 66.7 %, 66.7 % of it; parameters and gradients are whole on each rank\n"));
+    expect(detail, 3, deaths, digest, 2);
+    assert_non_null(strstr(w.text[1], "kept by two of 2 processes, which have 100.0 %, 100.0 % of it;"));
+    expect(detail, 2, (const char *[]){ NULL, "at=grain:1" }, digest, 1);
+    assert_non_null(strstr(w.text[0], "the optimizer's state: whole in one process; parameters"));
+}
+
 static void over_gloo_too(void **state)
 {
     (void)state;
@@ -178,23 +263,30 @@ static void over_gloo_too(void **state)
         skip();
     expect("model=0,steps=4,gloo", 3, (const char *[]){ NULL, "before=14", NULL }, digest_of("model=0,steps=4"), 2);
     expect("model=1,steps=4,gloo", 3, (const char *[]){ "at=grain:5", NULL, NULL }, digest_of("model=1,steps=4"), 2);
+    expect("model=1,steps=5,gloo,sharded", 3, (const char *[]){ NULL, NULL, "at=gather_parameters:1" },
+           digest_of("model=1,steps=5,sharded"), 2);
+    expect("model=6,steps=5,gloo,sharded,batch=21", 4, (const char *[]){ NULL, "at=grain:5", "at=sync:3", NULL },
+           digest_of("model=6,steps=5,sharded,batch=21"), 2);
 }
 
+/* A part of a divided state may die with both processes that keep it. Then all others say so. */
+static bool has_lost_a_part(int p) { return w.code[p] == 1 && strstr(w.text[p], "no other copy; load a checkpoint"); }
+
 /* Moments and victims as they are drawn. TREK_TEST_DRAWS says how often. */
-static void drawn_deaths_do_not_show(void **state)
+static void draw_deaths(int n, uint64_t first, bool sharded)
 {
-    (void)state;
-    static const char *const spans[] = { "grain", "sum_grain", "backward", "sync", "reduce", "optimizer", "regroup" };
-    const char *draws = getenv("TREK_TEST_DRAWS");
-    int n = draws ? atoi(draws) : test_short() ? 3 : 8;
+    static const char *const usual[] = { "grain", "sum_grain", "backward", "sync", "reduce", "optimizer" };
+    static const char *const divided[] = { "grain", "sum_grain", "sync", "optimizer", "gather_parameters", "divide_state" };
+    const char *const *spans = sharded ? divided : usual; /* with budgets, set-up makes a pass of its own */
     for (int k = 0; k < n; k++) {
-        uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 900;
+        uint64_t seed = test_seed() * 1000003 + (uint64_t)k + first;
         char detail[160], when[4][48];
         const char *deaths[4] = { 0 };
         int processes = 2 + (int)grain_drawn(&seed, 3), victims = 1 + (int)grain_drawn(&seed, (uint64_t)processes - 1);
-        snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,steps=%d,optimizer=%d,accumulate=%d%s%s",
-                 (int)grain_drawn(&seed, MODELS), 1 + (int)grain_drawn(&seed, 6), 6 + (int)grain_drawn(&seed, 20),
-                 4 + (int)grain_drawn(&seed, 3), (int)grain_drawn(&seed, 4), (int)grain_drawn(&seed, 3),
+        snprintf(detail, sizeof detail, "model=%d,%sgrain=%d,batch=%d,steps=%d,optimizer=%d,accumulate=%d%s%s",
+                 (int)grain_drawn(&seed, sharded ? MIXED + 1 : MODELS), sharded ? "sharded," : "", 1 + (int)grain_drawn(&seed, 6),
+                 6 + (int)grain_drawn(&seed, 20),
+                 4 + (int)grain_drawn(&seed, 3), (int)grain_drawn(&seed, sharded ? 6 : 4), (int)grain_drawn(&seed, 3),
                  grain_drawn(&seed, 2) ? ",clipped" : "", grain_drawn(&seed, 2) ? ",separate" : "");
         for (int v = 0; v < victims; v++) {
             if (grain_drawn(&seed, 2))
@@ -214,12 +306,33 @@ static void drawn_deaths_do_not_show(void **state)
         processes_finish(&w, -1);
         char wanted[64];
         snprintf(wanted, sizeof wanted, "digest %016" PRIx64 " ranks", digest);
+        int lost = 0;
         for (int p = 0; p < processes; p++)
-            if (w.code[p] != -SIGKILL && (w.code[p] != 0 || !strstr(w.text[p], wanted))) {
+            lost += sharded && victims > 1 && has_lost_a_part(p);
+        for (int p = 0; p < processes; p++)
+            if (w.code[p] != -SIGKILL && (lost ? !has_lost_a_part(p) : w.code[p] != 0 || !strstr(w.text[p], wanted))) {
                 processes_print(&w);
                 fail_msg("draw %d (%s): process %d of %d ended with %d, not with %s", k, detail, p, processes, w.code[p], wanted);
             }
     }
+}
+
+static int draws(void)
+{
+    const char *set = getenv("TREK_TEST_DRAWS");
+    return set ? atoi(set) : test_short() ? 3 : 8;
+}
+
+static void drawn_deaths_do_not_show(void **state)
+{
+    (void)state;
+    draw_deaths(draws(), 900, false);
+}
+
+static void drawn_deaths_do_not_show_in_divided_state(void **state)
+{
+    (void)state;
+    draw_deaths(draws(), 2100, true);
 }
 
 static void too_few_are_left(void **state)
@@ -252,8 +365,8 @@ static void what_it_cannot_do_is_refused(void **state)
     expect_error(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: -1; must be 0 or more");
     setup_with(&(trek_trainer_opts){ .min_processes = 1 });
     expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain");
-    setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shard = TREK_SHARD_STATE });
-    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shard");
+    setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shard = TREK_SHARD_GRADIENTS });
+    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shard TREK_SHARD_GRADIENTS");
     setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shares = shares, .n_shares = 2 });
     expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shares");
     int model = MLP;
@@ -275,11 +388,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(what_it_cannot_do_is_refused, clear_error),
         cmocka_unit_test_setup(one_dies_before_or_after_any_call, clear_error),
+        cmocka_unit_test_setup(one_dies_with_a_part_of_the_state, clear_error),
         cmocka_unit_test_setup(one_dies_in_any_span, clear_error),
         cmocka_unit_test_setup(several_die, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(every_kind_of_state_is_kept_twice, clear_error),
+        cmocka_unit_test_setup(a_part_that_dies_twice_is_named, clear_error),
+        cmocka_unit_test_setup(the_plan_says_that_parts_are_kept_twice, clear_error),
         cmocka_unit_test_setup(over_gloo_too, clear_error),
         cmocka_unit_test_setup(drawn_deaths_do_not_show, clear_error),
+        cmocka_unit_test_setup(drawn_deaths_do_not_show_in_divided_state, clear_error),
         cmocka_unit_test_setup(too_few_are_left, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

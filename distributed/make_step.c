@@ -9,8 +9,11 @@
 #include "distributed/grains/digests.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
+#include "distributed/pass/division.h"
 #include "distributed/pass/job_sync.h"
+#include "distributed/pass/shares.h"
 #include "distributed/policy/policies.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/reduce/twice.h"
 #include "distributed/rounds/site.h"
@@ -92,7 +95,7 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
                            ".plan), in which each rank adds up gradients of its own");
     if (status != TREK_OK)
         return status;
-    trek_job_sync_publish(s);
+    trek_division_publish(s);
     return TREK_OK;
 }
 
@@ -112,7 +115,9 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
 
 static const trek_step_policy *find_policy(const trek_ranks_opts *opts)
 {
-    static const trek_step_policy *const policies[] = { &trek_average_policy, &trek_grains_policy, &trek_exact_policy };
+#define ADDRESS(name) &trek_##name##_policy,
+    static const trek_step_policy *const policies[] = { TREK_STEP_POLICIES(ADDRESS) };
+#undef ADDRESS
     int k = 0;
     while (!policies[k]->wanted(opts)) /* the last one always is */
         k++;
@@ -137,7 +142,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     s->overlap.asked = opts->overlap;
     s->grad_norm = NAN;
     s->stops = true;
-    trek_step_reset(&s->state);
+    trek_ranks_begin(s);
     trek_status status = trek_team_begin(team, ranks, graphs, &of);
     if (status == TREK_OK && of.twice)
         status = trek_twice_begin(s, opts->joins);

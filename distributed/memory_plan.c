@@ -10,6 +10,7 @@
 #include "distributed/stepper.h"
 #include "distributed/team/memory.h"
 #include "distributed/team/replica.h"
+#include "distributed/team/step.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/graph_internal.h"
 #include "tensor/pages.h"

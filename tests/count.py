@@ -3,7 +3,7 @@
 """Sums what the programs of one meson test run report: prints "passed failed skipped".
 
 A cmocka program reports its own tests; a check, or a program that died before
-its summary, counts as one, and one that was asked for a case that it has not as none."""
+its summary, counts as one, and one whose cases were all left out (TREK_TEST_CASE=-) as none."""
 import json
 import pathlib
 import re

@@ -23,9 +23,11 @@
 #include "distributed/pass/shares.h"
 #include "distributed/team/step_policy.h"
 #include "distributed/reduce/gradients.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/reduce/overlap.h"
 #include "distributed/system/system.h"
 #include "distributed/team/rank_sums.h"
+#include "distributed/team/step.h"
 #include "graph/batch_run.h"
 #include "optim/scaler_internal.h"
 #include "tensor/rank_context.h"
@@ -239,10 +241,12 @@ static trek_status run_part(const trek_pass *c, int rank, trek_status (*fn)(cons
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
     trek_grad_mode_here.offload = c->offload;
     trek_scope scope = trek_scope_begin();
-    if (!c->batch->window) /* in windows ranks do not wait for each other */
+    bool meets = !c->batch->window && trek_team_meets(c->s->team); /* in windows ranks do not wait for each other */
+    if (meets)
         trek_rank_sums_enter(trek_ranks_sums(c->s->team->ranks), rank);
     trek_status status = scope.depth ? fn(c, rank) : trek_error_status();
-    trek_rank_sums_leave(trek_ranks_sums(c->s->team->ranks), rank, status);
+    if (meets)
+        trek_rank_sums_leave(trek_ranks_sums(c->s->team->ranks), rank, status);
     trek_scope_end(scope);
     trek_grad_mode_here = mode;
     c->of[rank].end_ns = trek_now_ns();
@@ -353,28 +357,32 @@ static trek_status weigh(trek_pass *c, double *total, bool *sends)
     return c->backward ? trek_job_sync_pass(s, weight, total, sends) : TREK_OK;
 }
 
-/* Ranks that have something to do can make sums with one another. */
-static trek_status run_ranks(trek_pass *c, trek_rank_fn fn, bool goes_back)
+/* Layers of ranks that have something to do can make sums with one another. */
+static void begin_sums(const trek_pass *c, bool goes_back)
 {
     trek_step *s = c->s;
     bool runs[TREK_MAX_RANKS];
     for (int r = 0; r < s->team->local_ranks; r++)
         runs[r] = !skips(c, r);
-    trek_ranks_begin_sums(s->team->ranks, runs, c->batch->window ? NULL : s->job.comm, goes_back);
+    trek_ranks_begin_sums(s->team->ranks, runs, s->job.comm, goes_back);
+}
+
+static trek_status run_ranks(trek_pass *c, trek_rank_fn fn, bool goes_back)
+{
+    trek_step *s = c->s;
+    if (!c->batch->window && trek_team_meets(s->team))
+        begin_sums(c, goes_back);
     trek_status status = trek_ranks_call(s->team->ranks, fn, c);
     trace_waits(c);
     return status;
 }
 
-/* The pass will have its own factor, or none: existing gradients are first multiplied by theirs. */
 static trek_status begin_pass(trek_pass *c)
 {
     trek_step *s = c->s;
     trek_status status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && c->backward)
         status = s->policy->begin_pass(s);
-    if (status == TREK_OK && c->backward && !c->weighs)
-        status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_stash_grads(s);
     trek_team_follow_flags(s->team);
@@ -402,7 +410,7 @@ static trek_status find_factor(trek_pass *c)
     double total = 0;
     trek_status status = weigh(c, &total, NULL);
     if (c->backward && s->policy->sums)
-        s->state.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
+        trek_ranks_owe_factor(s, c->weighs || total == 0 ? 1 : c->denominator / total);
     if (c->backward && status == TREK_OK && !c->way && s->policy->end_pass)
         s->policy->end_pass(s, c->batch->window ? c->batch->batches : 1);
     if (status == TREK_OK && c->stashes)
@@ -438,7 +446,7 @@ static trek_status run_per_rank_step(trek_pass *c)
         status = find_factor(c);
     if (status != TREK_OK)
         return status;
-    trek_step_passed(&s->state, c->backward);
+    trek_ranks_passed(s, c->backward);
     s->windowed |= c->backward && c->batch->window;
     return TREK_OK;
 }
@@ -447,7 +455,7 @@ static trek_status run_per_rank_step(trek_pass *c)
 static void choose_way(trek_pass *c)
 {
     const trek_step *s = c->s;
-    bool again = c->backward && !c->weighs && s->state.passes > 0;
+    bool again = c->backward && !c->weighs && trek_ranks_have_passed(s);
     c->known = c->backward && !c->batch->window && s->policy->sums &&
         (again || trek_job_has_others(&s->job) || s->overlap.possible || trek_team_meets(s->team));
     c->stashes = again && !c->known && s->policy->sums;
@@ -461,7 +469,8 @@ trek_var *trek_ranks_train_window(trek_step *s, const trek_batch *batch, const t
     if (batch->dataset->n_fields > 64)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "graph_train_batch: dataset: more than 64 fields; at most 64 are possible");
     trek_pass c = { .s = s, .way = way, .graph_loader = graph->graph_loader, .batch = batch, .backward = trek_graph_learns(graph),
-                        .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
+                        .reset = graph->layout.n_states > 0 && trek_graph_states_are_reset(graph),
+                        .no_grad_depth = trek_grad_mode_here.no_grad_depth,
                         .offload = trek_grad_mode_here.offload,
                         .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
                         .rng_draw = trek_rank_here.rng_draw,

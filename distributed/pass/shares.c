@@ -3,9 +3,10 @@
 #include "data/batch_here.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/slowdown.h"
-#include "distributed/pass/job_sync.h"
+#include "distributed/pass/division.h"
 #include "distributed/pass/shares.h"
 #include "distributed/system/system.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/trace.h"
@@ -34,6 +35,11 @@ void trek_pace_end(trek_step *s)
     trek_free(pace->starved_ms);
     *pace = (trek_pace){ 0 };
 }
+
+int trek_ranks_sites(const trek_step *s) { return s->pace.sites ? s->job.processes : s->job.world_size; }
+int trek_ranks_first_site(const trek_step *s) { return s->pace.sites ? s->job.process : s->job.first_rank; }
+int trek_ranks_local_sites(const trek_step *s) { return s->pace.sites ? 1 : s->job.local_ranks; }
+int trek_ranks_sites_of(const trek_step *s, int process) { return s->pace.sites ? 1 : s->job.process_ranks[process]; }
 
 trek_status trek_ranks_split(const trek_step *s, int64_t n, int64_t *counts)
 {
@@ -125,7 +131,7 @@ trek_status trek_ranks_update_workload(trek_step *s, trek_drift_verdict drift)
         status = trek_pace_report(s, s->team->graph->settings.steps, s->windowed, communication_ms, drift, &changed);
     if (status != TREK_OK || !changed)
         return status;
-    trek_job_sync_publish(s);
+    trek_division_publish(s);
     tell_workload(s);
     return TREK_OK;
 }

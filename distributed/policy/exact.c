@@ -19,6 +19,7 @@
 #include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/reduce/twice.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
 #include "optim/schedules.h"
@@ -65,6 +66,7 @@ static trek_status meet(trek_step *s, trek_status own, bool update)
         own = trek_overlap_keep(s);
     if (own == TREK_OK && !s->team->shared && !sent)
         own = trek_ranks_apply_grad_factor(s);
+    pending = s->state.phase == TREK_STEP_ACCUMULATING;
     own = trek_job_sync_step(s, own, update, &pending);
     if (own == TREK_OK && sent && (pending || (s->team->sharers > 1 &&
                                                !update))) /* the sum was scattered, and all must have it */
@@ -107,7 +109,7 @@ static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach((
 
 trek_status trek_ranks_detach(trek_step *s)
 {
-    return trek_ranks_call(s->team->ranks, detach_rank, s);
+    return trek_graph_keeps(s->team->graph) ? trek_ranks_call(s->team->ranks, detach_rank, s) : TREK_OK;
 }
 
 trek_status trek_ranks_set_rates(trek_step *s, bool by_schedule)
@@ -129,7 +131,7 @@ static trek_status prepare(trek_step *s)
 {
     trek_status status = trek_ranks_set_rates(s, true);
     if (status == TREK_OK)
-        status = trek_ranks_call(s->team->ranks, detach_rank, s);
+        status = trek_ranks_detach(s);
     trek_ranks_note_gradients(s);
     trek_team_follow_flags(s->team);
     if (status == TREK_OK)
@@ -207,7 +209,7 @@ trek_status trek_ranks_step(trek_step *s)
         trek_step_merged(s);
     trek_ranks_reset(s);
     trek_ranks_count_step(s);
-    return trek_survivors_after_commit(s);
+    return s->job.survival ? trek_survivors_after_commit(s) : TREK_OK;
 }
 
 static bool wanted(const trek_ranks_opts *opts)
@@ -222,7 +224,13 @@ static trek_status make(trek_step *s, const trek_ranks_opts *opts)
     return trek_overlap_plan(s);
 }
 
-static trek_status begin_pass(trek_step *s) { return trek_step_is_reduced(&s->state) ? trek_overlap_keep(s) : TREK_OK; }
+/* More gradients come: what was reduced must count once, and what has a factor of its own is multiplied by it first. */
+static trek_status begin_pass(trek_step *s)
+{
+    trek_status status = trek_step_is_reduced(&s->state) ? trek_overlap_keep(s) : TREK_OK;
+    bool weighs = trek_accumulation_weighs(&s->team->graph->accumulation);
+    return status == TREK_OK && !weighs && s->state.factor != 1 ? trek_ranks_apply_grad_factor(s) : status;
+}
 
 static void end(trek_step *s) { trek_var_release(s->overlap.tape_leaf); }
 

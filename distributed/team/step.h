@@ -6,7 +6,7 @@
 #ifndef TREK_DISTRIBUTED_TEAM_STEP_H
 #define TREK_DISTRIBUTED_TEAM_STEP_H
 
-#include "distributed/balance/starvation.h"
+#include "distributed/balance/speed.h"
 #include "distributed/balance/workload.h"
 #include "distributed/job/job.h"
 #include "distributed/team/step_state.h"
@@ -77,6 +77,12 @@ typedef struct trek_step {
 static inline trek_comm *trek_step_carrier(const trek_step *s, int rank)
 {
     return s->job.comm ? s->job.comm : trek_ranks_comm(s->team->ranks, rank);
+}
+
+/* Returns each rank's share of a batch that all ranks of the job divide. */
+static inline const double *trek_ranks_shares(const trek_step *s)
+{
+    return s->pace.rank_shares ? s->pace.rank_shares : trek_workload_shares(s->pace.workload);
 }
 
 /* Notes that buffers were merged: counting of forwards begins again. */

@@ -11,7 +11,7 @@ on_device() {
         return
     fi
     if [ -n "$rehearse" ]; then # a few rows of the op suite, one case or none of the rest
-        case $program in test_ops_*) shard=${shard%/*} shard=${shard:-0}/150 ;; *) chosen='*shape*' ;; esac
+        case $program in test_ops_*) shard=${shard%/*} shard=${shard:-0}/150 ;; test_captur*) chosen='*shape*' ;; *) chosen=- ;; esac
     fi
     if [ -n "$why_not" ]; then
         skip "$name" "$why_not"

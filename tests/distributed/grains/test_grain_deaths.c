@@ -2,8 +2,6 @@
 /* Real processes that train in grains and die: before and after every call in which they meet, in every span, in the middle of a
  * grain, several of them, and while the others find each other. Those that are left end with the bits of one process that trains
  * alone. */
-#include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,22 +22,6 @@
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
-static grain_result result;
-
-/* --- a process ------------------------------------------------------------------------------------------ */
-
-static grain_run run_in(const char *text)
-{
-    return (grain_run){ .model = dying_number(text, "model=", MLP), .grain = dying_number(text, "grain=", 3),
-                        .ranks = dying_number(text, "ranks=", 1), .separate = strstr(text, "separate") != NULL,
-                        .sharded = strstr(text, "sharded") != NULL,
-                        .batch = dying_number(text, "batch=", 20), .steps = dying_number(text, "steps=", 4),
-                        .optimizer = dying_number(text, "optimizer=", 0), .accumulate = dying_number(text, "accumulate=", 0),
-                        .clipped = strstr(text, "clipped") != NULL, .scaled = strstr(text, "overflow=") != NULL,
-                        .overflow = dying_number(text, "overflow=", 0), .unrecorded = true,
-                        .min_processes = dying_number(text, "least=", 1) };
-}
-
 /* After the second step, when a process may have died. */
 static void print_plan(trek_graph *graph)
 {
@@ -50,64 +32,23 @@ static void print_plan(trek_graph *graph)
 
 static int play(const part *me)
 {
-    grain_run run = run_in(me->detail);
+    static grain_result result;
+    grain_run run = dying_run(me->detail);
     run.after_step = strstr(me->detail, "plan") ? print_plan : NULL;
     run.ranks += me->process == 0 && strstr(me->detail, "uneven"); /* processes may have different numbers of ranks */
-    run.comm = trek_comm_init(&(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared", .rank = me->process,
-                                                .world_size = me->processes, .address = me->address, .port = me->port,
-                                                .token = "sesame", .deadline_s = 30 });
-    if (!run.comm)
-        return printf("%s\n", trek_error()), 1;
+    if (!(run.comm = dying_join(me, me->processes)))
+        return 1;
     dying_begin(me, run.comm);
     bool good = grain_train(&run, &result);
     dying_end();
-    if (good)
-        printf("digest %016" PRIx64 " ranks %d calls %d.\n", result.digest, result.world, dying_calls());
-    else
-        printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
-    trek_error_clear();
-    trek_comm_free(&run.comm);
-    return good ? 0 : 1;
+    return dying_report(good ? &result : NULL, run.comm);
 }
 
-/* --- what is expected ------------------------------------------------------------------------------------- */
-
-static uint64_t digest_of(const char *detail)
+/* Runs n processes. deaths[p]: when process p dies; NULL: it does not. All others must have the bits of one that trains alone,
+ * and know that `left` ranks are left. Returns how many calls process 0 has made in the first group. */
+static int expect(const char *detail, int n, const char *const *deaths, int left)
 {
-    grain_run alone = run_in(detail);
-    alone.ranks = 1;
-    alone.separate = false;
-    alone.min_processes = 0;
-    if (!grain_train(&alone, &result))
-        fail_msg("%s: %s", detail, trek_error());
-    return result.digest;
-}
-
-static world w;
-
-/* Runs n processes. deaths[p]: when process p dies; NULL: it does not. All others must come to the digest, and know that `left`
- * ranks are left. Returns how many calls process 0 has made in the first group. */
-static int expect(const char *detail, int n, const char *const *deaths, uint64_t digest, int left)
-{
-    char wanted[64], text[256];
-    int made = 0;
-    processes_init(&w, n);
-    for (int p = 0; p < n; p++) {
-        snprintf(text, sizeof text, "%s%s%s", detail, deaths[p] ? "," : "", deaths[p] ? deaths[p] : "");
-        processes_start(&w, p, "train", text);
-    }
-    processes_finish(&w, -1);
-    snprintf(wanted, sizeof wanted, "digest %016" PRIx64 " ranks %d calls", digest, left);
-    for (int p = 0; p < n; p++) {
-        bool died = deaths[p] != NULL;
-        const char *calls_made = strstr(w.text[p], "calls ");
-        made = p == 0 && calls_made ? atoi(calls_made + 6) : made;
-        if (died ? w.code[p] == -SIGKILL : w.code[p] == 0 && strstr(w.text[p], wanted))
-            continue;
-        processes_print(&w);
-        fail_msg("%s: process %d (%s) ended with %d, not with \"%s\"", detail, p, died ? deaths[p] : "lives", w.code[p], wanted);
-    }
-    return made;
+    return dying_expect(detail, dying_roles(n, deaths), dying_digest(detail, false), left);
 }
 
 /* --- tests -------------------------------------------------------------------------------------------------- */
@@ -115,8 +56,8 @@ static int expect(const char *detail, int n, const char *const *deaths, uint64_t
 static void dies_before_or_after_any_call(const char *detail)
 {
     const char *nobody[3] = { 0 };
-    uint64_t digest = digest_of(detail);
-    int made = expect(detail, 3, nobody, digest, 3), every = test_short() ? 5 : 1;
+    uint64_t digest = dying_digest(detail, false);
+    int made = expect(detail, 3, nobody, 3), every = test_short() ? 5 : 1;
     assert_true(made > 12);
     for (int k = 0; k < made; k++)
         for (int after = 0; after < 2; after++) {
@@ -125,7 +66,7 @@ static void dies_before_or_after_any_call(const char *detail)
             snprintf(when, sizeof when, "%s=%d", after ? "after" : "before", k);
             deaths[(k + after) % 3] = when;
             if ((2 * k + after) % every == 0 && !(after && k == made - 1)) /* after the last one it is done */
-                expect(detail, 3, deaths, digest, 2);
+                dying_expect(detail, dying_roles(3, deaths), digest, 2);
         }
 }
 
@@ -154,7 +95,7 @@ static void one_dies_in_any_span(void **state)
         snprintf(detail, sizeof detail, "model=%d,ranks=%d,optimizer=%d,steps=4%s", k % MODELS, 1 + k % 2, k % 4,
                  k % 4 == 3 ? ",separate" : "");
         deaths[k % 3] = spans[k];
-        expect(detail, 3, deaths, digest_of(detail), 2 * (1 + k % 2));
+        expect(detail, 3, deaths, 2 * (1 + k % 2));
     }
 }
 
@@ -174,7 +115,7 @@ static void several_die(void **state)
         { "model=3,steps=5", { NULL, "at=take_over:0", "after=12", NULL }, 2 },
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
-        expect(cases[k].detail, 4, cases[k].deaths, digest_of(cases[k].detail), cases[k].left);
+        expect(cases[k].detail, 4, cases[k].deaths, cases[k].left);
 }
 
 /* Passes of a step that was cut short are several, losses overflow, and some processes have no grain at all. */
@@ -192,11 +133,11 @@ static void options_do_not_change_that(void **state)
         { "model=4,ranks=2,uneven,separate,steps=4", { NULL, "at=sum_grain:5", NULL }, 5 },
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
-        expect(cases[k].detail, 3, cases[k].deaths, digest_of(cases[k].detail), cases[k].left);
+        expect(cases[k].detail, 3, cases[k].deaths, cases[k].left);
 }
 
 /* Optimizers that update elements and whole parameters, f32 copies of bf16, parts of different sizes (an odd batch), ranks that
- * share a part, a step that is skipped; one process after the other; and deaths while the state is divided anew. */
+ * share a part, a step that is skipped; one process after the other; and deaths while the state is divided again. */
 static void every_kind_of_state_is_kept_twice(void **state)
 {
     (void)state;
@@ -205,7 +146,7 @@ static void every_kind_of_state_is_kept_twice(void **state)
         int left;
     } cases[] = {
         { "model=0,steps=5", { NULL, "before=14", NULL, NULL }, 3 },
-        { "model=0,optimizer=2,steps=5", { "at=grain:3", NULL, NULL, NULL }, 3 },
+        { "model=0,optimizer=2,steps=5", { "at=grain:1", NULL, NULL, NULL }, 3 },
         { "model=2,optimizer=3,steps=5,batch=21", { NULL, NULL, "at=optimizer:1", NULL }, 3 },
         { "model=6,optimizer=0,steps=5,batch=21", { NULL, "at=optimizer:1", NULL, "at=optimizer:2" }, 2 },
         { "model=6,optimizer=4,steps=5", { NULL, "at=gather_parameters:1", NULL, NULL }, 3 },
@@ -213,7 +154,7 @@ static void every_kind_of_state_is_kept_twice(void **state)
         { "model=3,optimizer=5,steps=5,batch=21", { NULL, NULL, NULL, "at=gather_parameters:0" }, 3 },
         { "model=6,optimizer=6,steps=5", { "at=reduce:1", NULL, NULL, NULL }, 3 },
         { "model=5,optimizer=1,steps=7", { "at=sync:1", "at=sync:3", "at=sync:5", NULL }, 1 },
-        { "model=4,ranks=2,uneven,steps=5", { NULL, "at=sum_grain:5", NULL, NULL }, 7 },
+        { "model=4,ranks=2,uneven,steps=5", { NULL, "at=reduce:1", NULL, NULL }, 7 },
         { "model=0,overflow=3,steps=6", { NULL, "at=optimizer:2", NULL, NULL }, 3 },
         { "model=1,steps=6,optimizer=2,batch=21", { "at=sync:1", NULL, "at=divide_state:0", NULL }, 2 },
         { "model=2,steps=6", { NULL, "at=grain:1", NULL, "at=gather_parameters:2" }, 2 },
@@ -222,7 +163,7 @@ static void every_kind_of_state_is_kept_twice(void **state)
         char detail[96];
         snprintf(detail, sizeof detail, "%s,sharded", cases[k].detail);
         if (!test_short() || k % 2 == 0)
-            expect(detail, 4, cases[k].deaths, digest_of(detail), cases[k].left);
+            expect(detail, 4, cases[k].deaths, cases[k].left);
     }
 }
 
@@ -230,28 +171,22 @@ static void every_kind_of_state_is_kept_twice(void **state)
 static void a_part_that_dies_twice_is_named(void **state)
 {
     (void)state;
-    processes_init(&w, 3);
-    for (int p = 0; p < 3; p++)
-        processes_start(&w, p, "train", p == 1 ? "model=0,sharded" : "model=0,sharded,before=14");
-    processes_finish(&w, -1);
-    bool told = w.code[1] == 1 && strstr(w.text[1], "TREK_ERR_PEER: graph_step: .shard: processes 0 and 2 are lost, "
-                                                    "with a part");
-    if (!told)
-        processes_print(&w);
-    assert_true(told);
+    dying_expect("model=0,sharded", (const role[]){ DIES("before=14"), REPORTS("-", "TREK_ERR_PEER: graph_step: .shard: "
+                                                                               "processes 0 and 2 are lost, with a part"),
+                                                    DIES("before=14"), { 0 } }, 0, -1);
 }
 
 static void the_plan_says_that_parts_are_kept_twice(void **state)
 {
     (void)state;
-    const char *detail = "model=0,steps=3,sharded,plan", *nobody[3] = { 0 }, *deaths[3] = { NULL, NULL, "at=grain:1" };
-    uint64_t digest = digest_of(detail);
-    expect(detail, 3, nobody, digest, 3);
+    static world w;
+    const char *detail = "model=0,steps=3,sharded,plan";
+    dying_play(&w, detail, (const role[]){ LIVES("-"), LIVES("-"), LIVES("-"), { 0 } });
     assert_non_null(strstr(w.text[0], "the optimizer's state: each part is kept by two of 3 processes, which have "
                                       "66.7 %, 66.7 %, 66.7 % of it; parameters and gradients are whole on each rank\n"));
-    expect(detail, 3, deaths, digest, 2);
+    dying_play(&w, detail, (const role[]){ LIVES("-"), LIVES("-"), DIES("at=grain:1"), { 0 } });
     assert_non_null(strstr(w.text[1], "kept by two of 2 processes, which have 100.0 %, 100.0 % of it;"));
-    expect(detail, 2, (const char *[]){ NULL, "at=grain:1" }, digest, 1);
+    dying_play(&w, detail, (const role[]){ LIVES("-"), DIES("at=grain:1"), { 0 } });
     assert_non_null(strstr(w.text[0], "the optimizer's state: whole in one process; parameters"));
 }
 
@@ -261,16 +196,11 @@ static void over_gloo_too(void **state)
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why))
         skip();
-    expect("model=0,steps=4,gloo", 3, (const char *[]){ NULL, "before=14", NULL }, digest_of("model=0,steps=4"), 2);
-    expect("model=1,steps=4,gloo", 3, (const char *[]){ "at=grain:5", NULL, NULL }, digest_of("model=1,steps=4"), 2);
-    expect("model=1,steps=5,gloo,sharded", 3, (const char *[]){ NULL, NULL, "at=gather_parameters:1" },
-           digest_of("model=1,steps=5,sharded"), 2);
-    expect("model=6,steps=5,gloo,sharded,batch=21", 4, (const char *[]){ NULL, "at=grain:5", "at=sync:3", NULL },
-           digest_of("model=6,steps=5,sharded,batch=21"), 2);
+    expect("model=0,steps=4,gloo", 3, (const char *[]){ NULL, "before=14", NULL }, 2);
+    expect("model=1,steps=4,gloo", 3, (const char *[]){ "at=grain:5", NULL, NULL }, 2);
+    expect("model=1,steps=5,gloo,sharded", 3, (const char *[]){ NULL, NULL, "at=gather_parameters:1" }, 2);
+    expect("model=6,steps=5,gloo,sharded,batch=21", 4, (const char *[]){ NULL, "at=sync:1", "at=sync:3", NULL }, 2);
 }
-
-/* A part of a divided state may die with both processes that keep it. Then all others say so. */
-static bool has_lost_a_part(int p) { return w.code[p] == 1 && strstr(w.text[p], "no other copy; load a checkpoint"); }
 
 /* Moments and victims as they are drawn. TREK_TEST_DRAWS says how often. */
 static void draw_deaths(int n, uint64_t first, bool sharded)
@@ -281,39 +211,25 @@ static void draw_deaths(int n, uint64_t first, bool sharded)
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + first;
         char detail[160], when[4][48];
-        const char *deaths[4] = { 0 };
+        role roles[5] = { { 0 } };
         int processes = 2 + (int)grain_drawn(&seed, 3), victims = 1 + (int)grain_drawn(&seed, (uint64_t)processes - 1);
-        snprintf(detail, sizeof detail, "model=%d,%sgrain=%d,batch=%d,steps=%d,optimizer=%d,accumulate=%d%s%s",
-                 (int)grain_drawn(&seed, sharded ? MIXED + 1 : MODELS), sharded ? "sharded," : "", 1 + (int)grain_drawn(&seed, 6),
-                 6 + (int)grain_drawn(&seed, 20),
-                 4 + (int)grain_drawn(&seed, 3), (int)grain_drawn(&seed, sharded ? 6 : 4), (int)grain_drawn(&seed, 3),
-                 grain_drawn(&seed, 2) ? ",clipped" : "", grain_drawn(&seed, 2) ? ",separate" : "");
+        snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,steps=%d,optimizer=%d,accumulate=%d%s%s%s",
+                 (int)grain_drawn(&seed, sharded ? MIXED + 1 : MODELS), 1 + (int)grain_drawn(&seed, 6),
+                 6 + (int)grain_drawn(&seed, 20), 4 + (int)grain_drawn(&seed, 3), (int)grain_drawn(&seed, sharded ? 6 : 4),
+                 (int)grain_drawn(&seed, 3), grain_drawn(&seed, 2) ? ",clipped" : "", grain_drawn(&seed, 2) ? ",separate" : "",
+                 sharded ? ",sharded" : "");
+        for (int p = 0; p < processes; p++)
+            roles[p] = (role){ .text = "-", .may_lose = sharded && victims > 1 };
         for (int v = 0; v < victims; v++) {
             if (grain_drawn(&seed, 2))
                 snprintf(when[v], sizeof when[v], "%s=%d", grain_drawn(&seed, 2) ? "before" : "after",
                          (int)grain_drawn(&seed, 30));
             else
                 snprintf(when[v], sizeof when[v], "at=%s:%d", spans[grain_drawn(&seed, 6)], (int)grain_drawn(&seed, 3));
-            deaths[v] = when[v];
+            roles[v].text = when[v];
+            roles[v].dies = roles[v].may_live = true; /* not every moment comes */
         }
-        uint64_t digest = digest_of(detail);
-        processes_init(&w, processes);
-        for (int p = 0; p < processes; p++) { /* not every moment comes */
-            char text[256];
-            snprintf(text, sizeof text, "%s%s%s", detail, deaths[p] ? "," : "", deaths[p] ? deaths[p] : "");
-            processes_start(&w, p, "train", text);
-        }
-        processes_finish(&w, -1);
-        char wanted[64];
-        snprintf(wanted, sizeof wanted, "digest %016" PRIx64 " ranks", digest);
-        int lost = 0;
-        for (int p = 0; p < processes; p++)
-            lost += sharded && victims > 1 && has_lost_a_part(p);
-        for (int p = 0; p < processes; p++)
-            if (w.code[p] != -SIGKILL && (lost ? !has_lost_a_part(p) : w.code[p] != 0 || !strstr(w.text[p], wanted))) {
-                processes_print(&w);
-                fail_msg("draw %d (%s): process %d of %d ended with %d, not with %s", k, detail, p, processes, w.code[p], wanted);
-            }
+        dying_expect(detail, roles, dying_digest(detail, false), -1);
     }
 }
 
@@ -338,7 +254,7 @@ static void drawn_deaths_do_not_show_in_divided_state(void **state)
 static void too_few_are_left(void **state)
 {
     (void)state;
-    dying_leave_too_few(&w);
+    dying_leave_too_few();
 }
 
 /* --- what is refused --------------------------------------------------------------------------------------- */

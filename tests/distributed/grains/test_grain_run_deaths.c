@@ -51,6 +51,12 @@ static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *
     return trek_cross_entropy(output, trek_batch_get(batch, "label"));
 }
 
+static trek_var *loss_of_evaluation(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    dying_enter("evaluation");
+    return loss_of(graph, output, batch, arg);
+}
+
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 {
     (void)graph, (void)epoch, (void)arg;
@@ -72,13 +78,14 @@ static void take_state(const trek_state *state)
 /* Runs as the text says, with comm or alone. Returns false with an error. */
 static bool train(const char *text, trek_comm *comm)
 {
-    const char *folder = comm ? strstr(text, "in=") : NULL;
+    const char *folder = comm ? dying_word(text, "checkpoints=") : NULL;
     char path[128];
-    snprintf(path, sizeof path, "%.*s", folder ? (int)strcspn(folder + 3, ",") : 0, folder ? folder + 3 : "");
+    snprintf(path, sizeof path, "%.*s", folder ? (int)strcspn(folder, ",") : 0, folder ? folder : "");
     now = (outcome){ .loss = NAN };
     model = dying_number(text, "model=", MLP);
     trek_dataset *dataset = grain_dataset();
     trek_run_opts o = { .build_model = build, .train_step = loss_of, .arg = &model, .dataset = dataset, .evaluation = dataset,
+                        .evaluate = loss_of_evaluation,
                         .input = "x", .optimizer = trek_adamw(NULL), .batch_size = dying_number(text, "batch=", 20),
                         .shuffle = true, .epochs = EPOCHS, .min_processes = comm ? dying_number(text, "least=", 1) : 0,
                         .on_epoch = on_epoch, .evaluation_batch = 13,
@@ -103,12 +110,9 @@ static bool train(const char *text, trek_comm *comm)
 
 static int play(const part *me)
 {
-    trek_comm *comm = trek_comm_init(
-        &(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared", .rank = me->process,
-                           .world_size = me->processes, .address = me->address, .port = me->port, .token = "sesame",
-                           .deadline_s = 30 });
+    trek_comm *comm = dying_join(me, me->processes);
     if (!comm)
-        return printf("%s\n", trek_error()), 1;
+        return 1;
     dying_begin(me, comm);
     bool good = train(me->detail, comm);
     dying_end();
@@ -151,14 +155,8 @@ static bool is_as(const outcome *got, const outcome *expected, bool records)
  * often the first of them has built its model. */
 static int expect(const char *detail, int n, const char *const *deaths, const outcome *expected, int *made)
 {
-    char text[256];
     int builds = 0;
-    processes_init(&w, n);
-    for (int p = 0; p < n; p++) {
-        snprintf(text, sizeof text, "%s%s%s", detail, deaths[p] ? "," : "", deaths[p] ? deaths[p] : "");
-        processes_start(&w, p, "train", text);
-    }
-    processes_finish(&w, -1);
+    dying_play(&w, detail, dying_roles(n, deaths));
     for (int p = 0; p < n; p++) {
         outcome got = { 0 };
         const char *calls = strstr(w.text[p], "calls ");
@@ -225,7 +223,7 @@ static void an_evaluation_is_made_again(void **state)
 {
     (void)state;
     outcome expected = alone("model=1");
-    assert_int_equal(expect("model=1", 3, (const char *[]){ NULL, "at=grain:8", NULL }, &expected, NULL), 2);
+    assert_int_equal(expect("model=1", 3, (const char *[]){ NULL, "at=evaluation:0", NULL }, &expected, NULL), 2);
 }
 
 static void several_die(void **state)
@@ -253,7 +251,7 @@ static void another_process_writes_checkpoints(void **state)
     char detail[200], path[256];
     char folder[] = "/tmp/trek-run-deaths-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    snprintf(detail, sizeof detail, "model=1,in=%s", folder);
+    snprintf(detail, sizeof detail, "model=1,checkpoints=%s", folder);
     outcome expected = alone(detail);
     assert_int_equal(expect(detail, 3, (const char *[]){ "at=grain:4", NULL, NULL }, &expected, NULL), 1);
     snprintf(path, sizeof path, "%s/step-%012d.safetensors", folder, 3 * EPOCHS);
@@ -279,7 +277,7 @@ static void over_gloo_too(void **state)
 static void too_few_are_left(void **state)
 {
     (void)state;
-    dying_leave_too_few(&w);
+    dying_leave_too_few();
 }
 
 int main(void)

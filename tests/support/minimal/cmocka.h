@@ -191,6 +191,13 @@ static void minimal_list(const char *word, const struct CMUnitTest *tests, size_
     print_error("\n %zu %s TEST(S)\n", count, word);
 }
 
+/* Whether TREK_TEST_CASE chooses this test (tests/support/choose.c): all, if it is not set. */
+static int minimal_chooses(const char *name)
+{
+    const char *chosen = getenv("TREK_TEST_CASE");
+    return !chosen || !*chosen || fnmatch(chosen, name, 0) == 0;
+}
+
 /* The number of tests that failed, at most 100; -1 if the group could not be set up. */
 MINIMAL_UNUSED static int _cmocka_run_group_tests(const char *group, const struct CMUnitTest *tests, size_t n,
                                                   CMFixtureFunction setup,
@@ -200,14 +207,20 @@ MINIMAL_UNUSED static int _cmocka_run_group_tests(const char *group, const struc
     static unsigned char results[MOST];
     const char *chosen = getenv("TREK_TEST_CASE");
     void *state = NULL;
-    size_t passed = 0, failed = 0;
+    size_t passed = 0, failed = 0, run = 0;
     if (n > MOST)
         return -1;
-    print_message("[==========] %s: Running %zu test(s).\n", group, n);
+    for (size_t k = 0; k < n; k++)
+        run += minimal_chooses(tests[k].name);
+    if (run == 0 && chosen && *chosen && strcmp(chosen, "-") != 0) {
+        print_error("[  FAILED  ] TREK_TEST_CASE: %s; none of the %zu cases has that name\n\n 1 FAILED TEST(S)\n", chosen, n);
+        return 1;
+    }
+    print_message("[==========] %s: Running %zu test(s).\n", group, run);
     int ready = minimal_call(setup, NULL, &state) == MINIMAL_PASSED;
     for (size_t k = 0; k < n; k++) {
         results[k] = MINIMAL_PASSED;
-        if (chosen && fnmatch(chosen, tests[k].name, 0) != 0)
+        if (!minimal_chooses(tests[k].name))
             continue;
         results[k] = (unsigned char)(ready ? minimal_one(&tests[k], state) : MINIMAL_FAILED);
         passed += results[k] == MINIMAL_PASSED;
@@ -217,7 +230,7 @@ MINIMAL_UNUSED static int _cmocka_run_group_tests(const char *group, const struc
         print_error("[  FAILED  ] GROUP TEARDOWN\n");
         failed++;
     }
-    print_message("[==========] %s: %zu test(s) run.\n[  PASSED  ] %zu test(s).\n", group, n, passed);
+    print_message("[==========] %s: %zu test(s) run.\n[  PASSED  ] %zu test(s).\n", group, run, passed);
     minimal_list("SKIPPED", tests, n, results, MINIMAL_SKIPPED);
     minimal_list("FAILED", tests, n, results, MINIMAL_FAILED);
     return !ready ? -1 : failed < 100 ? (int)failed : 100; /* an exit status keeps 8 bits */

@@ -181,7 +181,7 @@ trek_status trek_ranks_step(trek_step *s)
         status =
             trek_fail(TREK_ERR_STATE,
                       "graph_step: the graph has no optimizer; call trek_graph_set_optimizer or give one to trek_trainer_setup");
-    if (status == TREK_OK)
+    if (status == TREK_OK && s->twice)
         status = trek_twice_check(s, "graph_step");
     trek_step_call call;
     int64_t start = trek_trace_enter("sync");

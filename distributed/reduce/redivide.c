@@ -9,6 +9,7 @@
 #include "distributed/reduce/twice.h"
 #include "distributed/team/memory.h"
 #include "distributed/team/replica.h"
+#include "distributed/team/step.h"
 #include "tensor/memory_account.h"
 #include "tensor/trace.h"
 

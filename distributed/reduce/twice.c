@@ -3,6 +3,7 @@
 #include "distributed/reduce/twice.h"
 
 #include "distributed/reduce/sharded.h"
+#include "distributed/team/step.h"
 
 trek_status trek_twice_begin(trek_step *s, bool joins)
 {

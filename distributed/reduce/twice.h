@@ -15,7 +15,9 @@
 #ifndef TREK_DISTRIBUTED_REDUCE_TWICE_H
 #define TREK_DISTRIBUTED_REDUCE_TWICE_H
 
-#include "distributed/team/step.h"
+#include "distributed/team/team.h"
+
+typedef struct trek_step trek_step;
 
 typedef struct trek_twice {
     int sharer;              /* this process's number among those that divide the state, once the job can go on without some

@@ -118,6 +118,7 @@ MUTANTS = [
     ("who_is_away_does_not_count", "distributed/job/survival.c", "            survival->away |= all[p].away != 0;\n", ""),
     ("one_that_comes_takes_its_part_at_once", "distributed/pass/arrivals.c",
      "        trek_division_publish_nothing(s);\n", "        trek_division_publish(s);\n"),
+    ("state_stays_where_it_was", "distributed/pass/survivors.c", "    if (status == TREK_OK && s->twice && !survival->few)", "    if (false)"),
     ("leaves_without_a_farewell", "distributed/job/survival.c", "    if (survival->regroup && !survival->lent && survival->least > 1)", "    if (false)"),
 ]
 

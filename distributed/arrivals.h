@@ -8,7 +8,8 @@
 
 TREK_BEGIN
 
-/* Returns true in a process that was started again (TREK_JOIN, trek-run --restarts) and has joined its job in trek_trainer_setup:
+/* Returns true in a process that was started again (trek-run --restarts), or that is new (trek-run --join), and has joined a job
+ * that trains (TREK_JOIN) in trek_trainer_setup:
  * the graph has the parameters, buffers, optimizer's state, loss scaler and trek_graph_steps of the others. Then the loader
  * (NULL: the graph's own) is moved to the batch on which the job trains next, as trek_checkpoint_load does, and the program's
  * loop begins there:

@@ -597,7 +597,7 @@ static int64_t largest_grain(const setup *s) { return s->chooses_grain ? trek_gr
 static trek_status outlive(setup *s)
 {
     int least = s->opts.min_processes;
-    if (least > s->processes)
+    if (least > s->processes && !s->joins) /* how many there are when it joins is not known yet */
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: %d; must be 0 to %d, the number of processes", least,
                          s->processes);
     if (has_stream(s))

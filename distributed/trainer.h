@@ -107,8 +107,8 @@ typedef enum trek_average {
  * Functions of the trainer do not fail, and parameters have the bits of a job in which nobody died. trek_graph_world_size tells
  * how many ranks are left. docs/same-bits.md says more.
  * - It has no effect in a job of one process.
- * - A process that is started again (TREK_JOIN, trek-run --restarts) joins the others in trek_trainer_setup, which waits for
- * their next step. trek_trainer_joined tells where its loop begins.
+ * - A process that is started again (TREK_JOIN, trek-run --restarts), and one that was not in the job before (trek-run --join),
+ * join the others in trek_trainer_setup, which waits for their next step. trek_trainer_joined tells where its loop begins.
  * - If fewer processes are left, trek_graph_train_batch or trek_graph_step fails with PEER in all of them.
  * - A communicator of the program's own has ended, too. trek_comm_init returns the one of those that are left.
  * - trek_graph_reduce fails with UNSUPPORTED.

@@ -98,7 +98,7 @@ static const rule rules[] = {
     { "TREK_DEBUG_POISON", 0, 255, { NULL } },
     { "TREK_NVTX", 0, 1, { NULL } },
     { "TREK_NCCL", 0, 1, { NULL } },
-    { "TREK_JOIN", 0, 1, { NULL } },
+    { "TREK_JOIN", 0, 0, { "0", "1", "new" } },
     { "TREK_JOIN_SECONDS", 1, 1000000, { NULL } },
     { "TREK_CUDA_SYNC", 0, 1, { NULL } },
     { "TREK_CUDA_TUNE", 0, 1, { NULL } },

@@ -219,9 +219,10 @@ static void set_variable(char *text)
 
 static bool take_texts(const frame *f)
 {
-    int arguments = 0;
+    int arguments = 0, joins = 0;
     for (const char *t = NULL; (t = wire_texts_next(f, t));) {
-        int *number = *t == 'n' ? &task.processes : *t == 'l' ? &task.locals : *t == 'c' ? &task.cores : NULL;
+        int *number = *t == 'j' ? &joins : *t == 'n' ? &task.processes : *t == 'l' ? &task.locals : *t == 'c' ? &task.cores
+            : NULL;
         const char **word = *t == 'f' ? &task.folder : *t == 'h' ? &task.address : *t == 'p' ? &task.port
             : *t == 't' ? &task.token : NULL;
         char *value = number ? NULL : strdup(t + 1);
@@ -238,6 +239,7 @@ static bool take_texts(const frame *f)
         else
             free(value);
     }
+    task.joins = joins != 0;
     return true;
 }
 

@@ -6,11 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char options_help[] =
+const char *const options_help[] = {
     "usage: trek-run -n PROCESSES [options] [--] program [arguments]\n"
     "       trek-run --hosts HOST:PROCESSES,... [options] [--] program [arguments]\n"
+    "       trek-run --join HOST:PORT [-n PROCESSES] [options] [--] program [arguments]\n"
     "\n"
-    "Starts copies of the program as the processes of one job, on this machine or, by ssh, on others.\n"
+    "Starts copies of the program as the processes of one job, on this machine or, by ssh, on others; with --join as further\n"
+    "processes of a job that is running.\n"
     "\n"
     "  -n, --processes N        number of processes\n"
     "  -c, --cores-per-process N  pins each process to N cores of its own. By default all processes\n"
@@ -31,6 +33,11 @@ const char options_help[] =
     "  -r, --restarts N         with --min-processes: starts failed processes again, N times in all. They join the\n"
     "                           others (TREK_JOIN=1): a run at its next epoch, a loop in grains at its next step. No\n"
     "                           restarts after a process has ended with 0; default 0. --restart is the same\n"
+    "      --join HOST:PORT     the processes come to the job that was started at this address (--address, --port) with\n"
+    "                           --min-processes: to a run at its next epoch, to a loop in grains at its next step. The\n"
+    "                           job's secret is that of TREK_TOKEN or TREK_TOKEN_FILE. A failure of one does not end the\n"
+    "                           others; with --restarts each may come again. Default of -n: 1\n",
+    /* a string has at most 4095 characters */
     "  -H, --hosts LIST         machines, separated by commas: HOST or HOST:PROCESSES. Without -n, a host without a\n"
     "                           number gets one process. With -n, such hosts share the remaining processes\n"
     "      --hostfile FILE      the same, one machine on each line: HOST slots=PROCESSES, or HOST:PROCESSES; # begins a\n"
@@ -45,14 +52,18 @@ const char options_help[] =
     "  -h, --help               prints this text\n"
     "\n"
     "Each process has TREK_RANK, TREK_WORLD_SIZE, TREK_LOCAL_RANK, TREK_LOCAL_WORLD_SIZE, TREK_ADDRESS, TREK_PORT,\n"
-    "TREK_TOKEN, TREK_RUN_NAME and TREK_LAUNCHER_FD (a file that lists the processes that have ended) in its environment.\n"
+    "TREK_TOKEN, TREK_RUN_NAME and TREK_LAUNCHER_FD (a file that lists the processes that have ended) in its environment; with\n"
+    "--join TREK_JOIN=new instead of the first two. If TREK_TOKEN or TREK_TOKEN_FILE is set, that is the job's secret, so that\n"
+    "others can join the job; otherwise trek-run makes one. In a process of a job only --join reads these variables.\n"
     "Rank 0 reads standard input; the other ranks read nothing. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on\n"
     "to all processes; a second SIGINT ends all of them at once.\n"
     "\n"
     "Exit status: 0 if all processes, or as many as --min-processes says, have ended with 0. Otherwise the status of the\n"
     "first process that failed, or of one that a signal ended just afterwards, because that is often the cause; 128 + signal\n"
     "if a signal ended it or its machine was lost. 1 if a machine cannot be reached at the beginning, 2 for a wrong call,\n"
-    "126 or 127 if the program cannot be run.\n";
+    "126 or 127 if the program cannot be run.\n",
+    NULL
+};
 
 static int wrong_call(const char *what, const char *which)
 {
@@ -148,6 +159,22 @@ static int take_plain(options *o, int argc, char **argv, int *k)
     return -1;
 }
 
+/* Splits HOST:PORT into address and port. An address with colons is in brackets. */
+static int take_join(options *o, char *text)
+{
+    char *colon = text ? strrchr(text, ':') : NULL;
+    bool bracketed = text && *text == '[' && colon && colon[-1] == ']';
+    if (!colon || colon == text || !read_port(colon + 1, 1) || (!bracketed && strchr(text, ':') != colon))
+        return wrong_call("--join takes HOST:PORT, as the job was started with --address and --port", text);
+    if (bracketed)
+        colon[-1] = '\0';
+    *colon = '\0';
+    o->joins = true;
+    o->address = text + bracketed;
+    o->port = colon + 1;
+    return *o->address ? 0 : wrong_call("--join takes HOST:PORT, as the job was started with --address and --port", NULL);
+}
+
 /* The same for options that take more than one word. */
 static int take_other(options *o, int argc, char **argv, int *k)
 {
@@ -157,7 +184,11 @@ static int take_other(options *o, int argc, char **argv, int *k)
         o->page = equals ? equals + 1 : NULL;
         return o->page && !read_port(o->page, 0) ? wrong_call("--monitor takes a port, 0 to 65535", NULL) : 0;
     }
-    const char *text = *k + 1 < argc ? argv[*k + 1] : NULL;
+    char *text = *k + 1 < argc ? argv[*k + 1] : NULL;
+    if (strcmp(name, "--join") == 0) {
+        ++*k;
+        return take_join(o, text);
+    }
     bool list = strcmp(name, "-H") == 0 || strcmp(name, "--hosts") == 0 || strcmp(name, "--host") == 0;
     bool file = strcmp(name, "--hostfile") == 0, variable = strcmp(name, "-x") == 0 || strcmp(name, "--env") == 0;
     if (!list && !file && !variable)
@@ -170,15 +201,30 @@ static int take_other(options *o, int argc, char **argv, int *k)
     return (list ? hosts_read_list(&o->hosts, "--hosts", text) : hosts_read_file(&o->hosts, text)) ? 0 : USAGE;
 }
 
+/* What options of a job mean for processes that come to one. */
+static int check_join(options *o)
+{
+    if (!o->joins)
+        return 0;
+    if (o->enough)
+        return wrong_call("--min-processes does not go with --join: the job has its own", NULL);
+    if (o->processes == 0 && o->hosts.n == 0)
+        o->processes = 1;
+    return 0;
+}
+
 static int check(options *o)
 {
+    int wrong = check_join(o);
+    if (wrong)
+        return wrong;
     if (o->processes == 0 && o->hosts.n == 0)
         return wrong_call("how many processes? -n is missing", NULL);
     if (o->hosts.n > 0 && (o->processes = hosts_place(&o->hosts, o->processes)) == 0)
         return USAGE;
     if (o->enough > o->processes)
         return wrong_call("--min-processes is more than -n", NULL);
-    if (o->restarts && !o->enough)
+    if (o->restarts && !o->enough && !o->joins)
         return wrong_call("--restarts goes with --min-processes", NULL);
     if (o->quiet && !o->log_dir)
         return wrong_call("--quiet goes with --log-dir", NULL);

@@ -8,6 +8,7 @@
 typedef struct options {
     int processes, cores;  /* cores 0: not pinned */
     int enough;            /* 0 for all */
+    bool joins;            /* --join: address and port are those of a job that is running */
     int restarts;
     double grace;
     bool prefix, quiet, help, agent, dry_run;
@@ -20,7 +21,8 @@ typedef struct options {
     char **program;        /* NULL-terminated */
 } options;
 
-extern const char options_help[];
+/* In pieces, NULL-terminated. */
+extern const char *const options_help[];
 
 /* Returns 0, or the status to end with at once after the problem was printed. The values of --env have been set. */
 int options_read(int argc, char **argv, options *o);

@@ -237,6 +237,7 @@ static void send_job(agent *a)
     wire_texts t = { 0 };
     wire_texts_add(&t, 'f', opts.folder);
     wire_texts_number(&t, 'n', asked->processes);
+    wire_texts_number(&t, 'j', asked->joins);
     wire_texts_number(&t, 'l', host_at(a)->processes);
     wire_texts_number(&t, 'c', asked->cores);
     wire_texts_add(&t, 'h', asked->address);

@@ -128,17 +128,22 @@ static void set_number(const char *name, int value)
 
 static void describe_job(const job *j, const place *p)
 {
-    set_number("TREK_RANK", p->rank);
+    if (j->joins) {
+        unsetenv("TREK_RANK");
+        unsetenv("TREK_WORLD_SIZE");
+    } else {
+        set_number("TREK_RANK", p->rank);
+        set_number("TREK_WORLD_SIZE", j->processes);
+    }
     set_number("TREK_LOCAL_RANK", p->local);
-    set_number("TREK_WORLD_SIZE", j->processes);
     set_number("TREK_LOCAL_WORLD_SIZE", j->locals);
     setenv("TREK_ADDRESS", j->address, 1);
     setenv("TREK_PORT", j->port, 1);
     setenv("TREK_TOKEN", j->token, 1);
     if (deaths >= 0 && fcntl(deaths, F_SETFD, 0) == 0)
         set_number("TREK_LAUNCHER_FD", deaths);
-    if (p->again)
-        setenv("TREK_JOIN", "1", 1);
+    if (p->again || j->joins)
+        setenv("TREK_JOIN", j->joins ? "new" : "1", 1);
     else
         unsetenv("TREK_JOIN");
     int cores = j->cores ? j->cores : start_count_cores() / j->locals;

@@ -12,6 +12,7 @@ enum { MOST = 1024, USAGE = 2, NOT_RUN = 126, NOT_FOUND = 127 };
 
 typedef struct job {
     int processes;         /* on all machines */
+    bool joins;            /* they come to a job that is running, which gives them their numbers */
     int locals, cores;     /* on this one; cores of each, 0 if not pinned */
     const char *address, *port, *token, *folder; /* folder: where they run; NULL for the current one */
     char **program;        /* NULL-terminated */

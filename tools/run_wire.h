@@ -10,17 +10,18 @@
 /* The first thing an agent sends; a shell on its machine may print something before. The number is the protocol's
  * version. */
 #define WIRE_HELLO "trek-run agent "
-#define WIRE_VERSION "2"
+#define WIRE_VERSION "3"
 
 /* Each text begins with a letter and ends with a 0. */
 enum wire_type {
-    WIRE_JOB = 1, /* texts: f its folder, n processes of the job, l those of this machine, c cores, h address, p port, t token,
-                   * e a variable NAME=VALUE, a an argument, with the program's name first */
-    WIRE_START,   /* two numbers: its number on its machine, and its generation, which is how often it was started before */
-    WIRE_SIGNAL,  /* its number, for all processes */
-    WIRE_INPUT,   /* bytes for a process to read; no bytes: the end of its input */
-    WIRE_DEATH,   /* a line for processes that wait for the end of a process of the job */
-    WIRE_QUIT,    /* all have ended: end what they have left behind, then the agent */
+    WIRE_JOB =
+        1, /* texts: f its folder, n processes of the job, j 1 if they come to one that is running, l those of this machine, c
+            * cores, h address, p port, t token, e a variable NAME=VALUE, a an argument, with the program's name first */
+    WIRE_START,  /* two numbers: its number on its machine, and its generation, which is how often it was started before */
+    WIRE_SIGNAL, /* its number, for all processes */
+    WIRE_INPUT,  /* bytes for a process to read; no bytes: the end of its input */
+    WIRE_DEATH,  /* a line for processes that wait for the end of a process of the job */
+    WIRE_QUIT,   /* all have ended: end what they have left behind, then the agent */
     /* from an agent */
     WIRE_MACHINE, /* texts: m the machine, s SSH_CONNECTION, p a free port */
     WIRE_OUTPUT,  /* a byte, 2 * (its generation & 63) + (1 for standard error), and what it has written; nothing if it is

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -22,6 +21,7 @@
 #include "tools/run_options.h"
 #include "tools/run_output.h"
 #include "tools/run_remote.h"
+#include "tools/run_secret.h"
 
 #define AGAIN "; it is started again" /* in the form that its readers expect */
 #define USUAL_SSH "ssh -o BatchMode=yes -o ControlMaster=no -o ForwardAgent=no -o ForwardX11=no -o ConnectTimeout=20"
@@ -42,22 +42,15 @@ static bool hopeless;          /* one cannot be started at all, so no one contin
 static bool stopping;          /* a signal has requested the end */
 static double interrupted;     /* when SIGINT first came; 0 for never */
 static bool killing;           /* it has come again */
-static char address[256], port[16], token[65];
+static char address[256], port[16], token[256];
 static job all;
 static int first_failed = -1;  /* the rank */
 static double first_at;        /* when, by now() */
 
 /* --- what all processes share ------------------------------------------------------ */
 
-static bool make_token(void)
-{
-    unsigned char bytes[32];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return false;
-    for (size_t k = 0; k < sizeof bytes; k++)
-        snprintf(token + 2 * k, 3, "%02x", bytes[k]);
-    return true;
-}
+/* What a process is called in messages: those that come to a job are told their ranks there. */
+static const char *noun(void) { return o.joins ? "process" : "rank"; }
 
 /* Returns " on b" for a process of another machine. */
 static const char *where(int rank)
@@ -148,7 +141,7 @@ static void send_all(int signal)
 /* Returns whether one has failed and too few are left. */
 static bool has_failed(void)
 {
-    return hopeless || (first_failure != 0 && running + ended_well < (o.enough ? o.enough : o.processes));
+    return hopeless || (!o.joins && first_failure != 0 && running + ended_well < (o.enough ? o.enough : o.processes));
 }
 
 /* Passes on what it has written, but not what its children may still write. */
@@ -162,18 +155,19 @@ static void close_streams(process *p)
     p->streams = NULL;
 }
 
-/* Restarts a rank while the others are working. Returns false if it is not restarted. */
+/* Restarts a rank while the others are working, who may be others than those that were started here. Returns false if it is not
+ * restarted. */
 static bool start_again(int rank)
 {
     process *p = &processes[rank];
-    if (restarted >= o.restarts || running == 0 || ended_well > 0 || stopping || has_failed())
+    if (restarted >= o.restarts || (running == 0 && !o.joins) || ended_well > 0 || stopping || has_failed())
         return false;
     restarted++;
     close_streams(p);
     p->generation++;
     int why = start_process(rank);
     if (why != 0)
-        fprintf(stderr, "trek-run: rank %d cannot be started again: %s\n", rank, strerror(why));
+        fprintf(stderr, "trek-run: %s %d cannot be started again: %s\n", noun(), rank, strerror(why));
     return why == 0;
 }
 
@@ -228,14 +222,14 @@ static void note_end(int rank, int status, const char *how)
         snprintf(then, sizeof then, "; the others continue");
     else if (running > 0)
         snprintf(then, sizeof then, "; the others have %g s to end", o.grace);
-    fprintf(stderr, "trek-run: rank %s%s\n", end, then);
+    fprintf(stderr, "trek-run: %s %s%s\n", noun(), end, then);
 }
 
 /* --- other machines ---------------------------------------------------------------------------- */
 
 static void cannot_run(int rank, int why)
 {
-    fprintf(stderr, "trek-run: rank %d%s: cannot run '%s': %s\n", rank, where(rank), o.program[0], strerror(why));
+    fprintf(stderr, "trek-run: %s %d%s: cannot run '%s': %s\n", noun(), rank, where(rank), o.program[0], strerror(why));
     first_failure = why == ENOENT ? NOT_FOUND : NOT_RUN;
     hopeless = true;
     send_all(SIGKILL);
@@ -258,7 +252,7 @@ static void remote_failed(int rank, int why)
     snprintf(end, sizeof end, "%d cannot be started again\n", rank);
     if (processes[rank].generation > 0) {
         tell_end(end);
-        fprintf(stderr, "trek-run: rank %d%s cannot be started again: %s\n", rank, where(rank), strerror(why));
+        fprintf(stderr, "trek-run: %s %d%s cannot be started again: %s\n", noun(), rank, where(rank), strerror(why));
     } else if (first_failure == 0)
         cannot_run(rank, why);
 }
@@ -394,7 +388,7 @@ static void wait_for_news(int signals, double until)
 static void print_running(void)
 {
     int listed = 0;
-    fprintf(stderr, "trek-run: rank%s ", running > 1 ? "s" : "");
+    fprintf(stderr, "trek-run: %s%s ", noun(), running <= 1 ? "" : o.joins ? "es" : "s");
     for (int r = 0; r < o.processes && listed < 16; r++)
         if (processes[r].runs)
             fprintf(stderr, "%s%d", listed++ ? ", " : "", r);
@@ -412,7 +406,7 @@ static void say_overdue(bool terminated)
     if (terminated)
         fprintf(stderr, " not ended 5 s after SIGTERM: SIGKILL\n");
     else
-        fprintf(stderr, " not ended %g s after rank %d: SIGTERM\n", o.grace, first_failed);
+        fprintf(stderr, " not ended %g s after %s %d: SIGTERM\n", o.grace, noun(), first_failed);
 }
 
 /* The other processes have finished, and the remaining ones are stopped. Returns when this will have lasted for the
@@ -480,7 +474,7 @@ static int say_plan(const char *folder)
     for (int h = 0; h < o.hosts.n || h == 0; h++) {
         const host *its = o.hosts.n ? &o.hosts.list[h] : NULL;
         int n = its ? its->processes : o.processes, first = its ? its->first : 0;
-        printf(n > 1 ? "ranks %d to %d" : "rank %d", first, first + n - 1);
+        printf(n > 1 ? "%s%s %d to %d" : "%s%s %d", noun(), n <= 1 ? "" : o.joins ? "es" : "s", first, first + n - 1);
         printf(" on %s in %s:", its ? its->name : "this machine", folder);
         for (char **word = o.program; *word; word++)
             printf(" %s", *word);
@@ -521,13 +515,24 @@ static int prepare(char folder[PATH_MAX])
         return 1;
     snprintf(address, sizeof address, "%s", o.address ? o.address : o.hosts.n ? "" : "127.0.0.1");
     snprintf(port, sizeof port, "%s", o.port ? o.port : "");
-    if ((o.hosts.n == 0 && !o.port && !start_find_port(port)) || !make_token()) {
-        fprintf(stderr, "trek-run: no free port or no random numbers: %s\n", strerror(errno));
+    if (o.hosts.n == 0 && !o.port && !start_find_port(port)) {
+        fprintf(stderr, "trek-run: no free port: %s\n", strerror(errno));
         return 1;
     }
-    all = (job){ .processes = o.processes, .locals = locals, .cores = o.cores, .address = address, .port = port, .token = token,
+    if (!secret_find(o.joins, token, sizeof token))
+        return 1;
+    all = (job){ .processes = o.processes, .joins = o.joins, .locals = locals, .cores = o.cores, .address = address, .port = port,
+                 .token = token,
                  .folder = o.folder ? folder : NULL, .program = o.program };
     return 0;
+}
+
+static int say_help(void)
+{
+    bool said = true;
+    for (int k = 0; options_help[k] && said; k++)
+        said = fputs(options_help[k], stdout) >= 0;
+    return !said;
 }
 
 int main(int argc, char **argv)
@@ -537,7 +542,7 @@ int main(int argc, char **argv)
     if (wrong)
         return wrong;
     if (o.help)
-        return fputs(options_help, stdout) < 0;
+        return say_help();
     if (o.agent)
         return agent_run();
     wrong = prepare(folder);
@@ -557,5 +562,6 @@ int main(int argc, char **argv)
     else if (remote_all_are_here())
         begin();
     watch(signals);
-    return o.enough && ended_well >= o.enough ? 0 : first_failure;
+    int enough = o.joins ? o.processes : o.enough;
+    return enough && ended_well >= enough ? 0 : first_failure;
 }

@@ -58,7 +58,8 @@ typedef struct trek_comm_opts {
  * Errors: ARGUMENT if the environment is contradictory. COMM, TIMEOUT, MEMORY. UNSUPPORTED if nothing installed can connect
  * these machines; the message says what to install. NULL is returned. */
 TREK_API trek_comm *trek_comm_init(const trek_comm_opts *opts);
-/* Returns how many processes `opts` and the environment describe, without joining them. `opts` may be NULL.
+/* Returns how many processes `opts` and the environment describe, without joining them. `opts` may be NULL. In a process
+ * that is to join a job (trek-run --join), whose size it does not know yet, the result is 2.
  * Errors: ARGUMENT if they are contradictory; -1 is returned. */
 TREK_API int trek_comm_world_described(const trek_comm_opts *opts);
 /* Says what this process does between collectives, such as "save" or "evaluate". Processes that wait for it then know that it

@@ -52,6 +52,33 @@ trek_status trek_engines_check(const char *name)
     return trek_fail(TREK_ERR_ARGUMENT, "comm_init: .engine: \"%s\"; must be %sor NULL", name, names);
 }
 
+uint32_t trek_engines_here(void)
+{
+    uint32_t here = 0;
+    for (int e = 0; e < ENGINES; e++) {
+        char why[256];
+        if (!rows[e].there || rows[e].there(why, sizeof why))
+            here |= 1u << e;
+    }
+    return here;
+}
+
+bool trek_engines_join(uint32_t engines, bool one_machine)
+{
+    for (int e = 0; e < ENGINES; e++)
+        if ((engines >> e & 1) && (one_machine || !rows[e].one_machine))
+            return true;
+    return false;
+}
+
+bool trek_engines_is_local(const char *name)
+{
+    for (int e = 0; e < ENGINES; e++)
+        if (strcmp(rows[e].name, name) == 0)
+            return rows[e].one_machine;
+    return false;
+}
+
 /* --- which engines all have ------------------------------------------------------------------------------------------ */
 
 static void fill_card(process_card *card, const trek_control *control, const char *wanted)

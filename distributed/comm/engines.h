@@ -15,6 +15,13 @@ typedef struct trek_engine_places {
 /* Checks that an engine has this name. Fails with ARGUMENT. */
 trek_status trek_engines_check(const char *name);
 
+/* Returns a bit for each engine that this process can use. */
+uint32_t trek_engines_here(void);
+/* Returns whether one of these engines can join processes, which are on one machine or on several. */
+bool trek_engines_join(uint32_t engines, bool one_machine);
+/* Returns whether an engine joins processes of one machine only. */
+bool trek_engines_is_local(const char *name);
+
 /* Makes a communicator among the processes of the channel, by the engine `wanted`, or by the best one that all can use if it is
  * NULL. The communicator borrows the channel, which must outlive it. All processes must call it, with equal arguments.
  * part: they are some of the processes of the job, in any order. limit_ns: how long processes wait for each other; 0: no limit.

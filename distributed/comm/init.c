@@ -232,13 +232,16 @@ static bool joins(void) { return !job()->belonged && trek_launch_joins(); }
 /* Refuses to begin the group that others have formed: a process enters that in another way. */
 static trek_status check_begin(const trek_launch *launch)
 {
+    if (job()->belonged && launch->newcomer)
+        return trek_fail(TREK_ERR_STATE,
+                         "comm_init: TREK_JOIN=\"new\" in the environment: the job which this process had joined has "
+                         "ended, and only processes with which it began can begin another one");
     if (!joins() || launch->processes == 1)
         return TREK_OK;
     return trek_fail(
         TREK_ERR_STATE,
-        "comm_init: TREK_JOIN is set in the environment: this process was started again, and only trek_trainer_setup and "
-        "trek_trainer_run with .min_processes, without a communicator of the program's own, join a job that is "
-        "running");
+        "comm_init: TREK_JOIN is set in the environment: this process comes to a job that is running, which only "
+        "trek_trainer_setup and trek_trainer_run with .min_processes, without a communicator of the program's own, can join");
 }
 
 trek_status trek_comm_init_joining(trek_launch *launch)

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new group of the processes that are left and of those that were started again. They find each other by their
+/* A new group of the processes that are left, of those that were started again, and of newcomers. They find each other by their
  * rendezvous points and join as the first group did. */
 #include "distributed/comm/regroup.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "distributed/comm/engines.h"
 #include "distributed/comm/init_internal.h"
 #include "distributed/control/rendezvous.h"
 #include "distributed/system/system.h"
+#include "tensor/byte_hash.h"
 #include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
@@ -19,12 +21,15 @@
  * ignored. */
 #define FIND_S 60
 #define MOST_IGNORED 5
+/* How many groups in a row may end before a joiner is in them. */
+#define MOST_LOST 10
 
 struct trek_regroup {
     trek_rendezvous *rendezvous;
     char token[256], lost[256], come[256];
     char address[256];       /* of the job */
     int port, flat, world;   /* world: the number of processes with which the job began */
+    int ranks, groups_lost; /* of a joiner: how many ranks it has, and how many groups with it have ended before it was in them */
     uint64_t program;
     char engine[16];
     bool nobody_admits;      /* as the group last knew */
@@ -167,6 +172,12 @@ trek_regroup *trek_regroup_new(trek_comm *comm, uint64_t program)
     return regroup;
 }
 
+void trek_regroup_set_program(trek_regroup *regroup, uint64_t program)
+{
+    regroup->program = program;
+    trek_rendezvous_set_program(regroup->rendezvous, program);
+}
+
 /* --- the next group ------------------------------------------------------------------------------------------------- */
 
 bool trek_regroup_may(const trek_comm *comm)
@@ -220,6 +231,7 @@ static void list_changes(trek_regroup *regroup, const trek_member *members, int 
 typedef struct card {
     trek_member member;
     int32_t admits;
+    int32_t unused; /* the first number that no process of the job has had, as far as it knows */
 } card;
 
 /* Admits joiners if no process does: the one that did has just died, and the system may not have released its port
@@ -240,6 +252,7 @@ static trek_status take_cards(trek_regroup *regroup, const trek_rendezvous_place
     regroup->nobody_admits = true;
     for (int p = 0; p < place->processes; p++) {
         members[p] = cards[p].member;
+        trek_rendezvous_note_unused(regroup->rendezvous, cards[p].unused);
         regroup->nobody_admits = regroup->nobody_admits && !cards[p].admits;
     }
     list_changes(regroup, members, place->processes);
@@ -255,7 +268,9 @@ static trek_status take_cards(trek_regroup *regroup, const trek_rendezvous_place
 static trek_status settle(trek_regroup *regroup, trek_control *control, const trek_rendezvous_place *place)
 {
     admit(regroup, 0);
-    card own = { .member = trek_rendezvous_member(regroup->rendezvous), .admits = trek_rendezvous_admits(regroup->rendezvous) };
+    card own = { .member = trek_rendezvous_member(regroup->rendezvous),
+                 .admits = trek_rendezvous_admits(regroup->rendezvous),
+                 .unused = trek_rendezvous_first_unused(regroup->rendezvous) };
     card *cards = trek_calloc((size_t)place->processes, sizeof own);
     trek_status status = cards ? TREK_OK : TREK_ERR_MEMORY;
     if (!cards && control)
@@ -269,6 +284,22 @@ static trek_status settle(trek_regroup *regroup, trek_control *control, const tr
         status = take_cards(regroup, place, cards);
     trek_free(cards);
     return status;
+}
+
+/* Returns the engine of the last group, or NULL for the best one, if that cannot join all machines which now have some of the
+ * processes. */
+static const char *engine_for(const trek_regroup *regroup, const trek_control *control)
+{
+    bool too_local = control && !trek_control_same_machine(control) && trek_engines_is_local(regroup->engine);
+    return too_local ? NULL : regroup->engine;
+}
+
+/* Returns whether a group has not been made because a process has ended, or because of one that was about to come. */
+static bool is_due_to_others(const trek_regroup *regroup, bool belonged)
+{
+    trek_status why = trek_error_status();
+    bool by_joiners = belonged && regroup->come[0] && (why == TREK_ERR_COMM || why == TREK_ERR_UNSUPPORTED);
+    return why == TREK_ERR_PEER || why == TREK_ERR_TIMEOUT || by_joiners;
 }
 
 /* ended NULL: this process was in no group. *again: a process has died meanwhile. */
@@ -286,8 +317,10 @@ static trek_comm *form(trek_regroup *regroup, const trek_comm *ended, const trek
         trek_control_free(&control);
         return NULL;
     }
-    trek_comm *comm = trek_comm_init_next(control, regroup->engine, ended);
-    *again = !comm && (trek_error_status() == TREK_ERR_PEER || trek_error_status() == TREK_ERR_TIMEOUT);
+    trek_comm *comm = trek_comm_init_next(control, engine_for(regroup, control), ended);
+    *again = !comm && is_due_to_others(regroup, ended != NULL);
+    if (comm && comm->control)
+        snprintf(regroup->engine, sizeof regroup->engine, "%s", comm->engine->name);
     return comm;
 }
 
@@ -314,8 +347,22 @@ typedef struct join_queue {
     int32_t admits, waiting, closed;
 } join_queue;
 
+/* What all must know of a process before others join it. */
+typedef struct abilities {
+    uint64_t machine;
+    uint32_t engines;
+} abilities;
+
+/* Names the machine of this process. */
+static uint64_t machine_here(void)
+{
+    char machine[256];
+    trek_process_machine(machine, sizeof machine);
+    return trek_hash_bytes(TREK_HASH_BEGIN, machine, strlen(machine));
+}
+
 /* Broadcasts the list of the process that has it. */
-static trek_status share_joiners(trek_comm *comm, trek_member *joiners, int n, int source)
+static trek_status share_joiners(trek_comm *comm, trek_joiner *joiners, int n, int source)
 {
     return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .root = source,
                                                  .count = (int64_t)n * (int64_t)sizeof *joiners, .in = joiners,
@@ -335,12 +382,52 @@ static trek_status meet_informed(trek_comm *comm, trek_status own, join_queue *a
     return own != TREK_OK ? own : status;
 }
 
-static trek_status find_joiners(trek_regroup *regroup, trek_comm *comm, bool closed, trek_member *joiners, join_queue *all,
-                                int *n)
+/* Keeps the joiners that fit, which all processes find alike, and tells the others why they do not. ranks: those of the job. */
+static void choose_joiners(trek_regroup *regroup, int ranks, const abilities *all, int world, trek_joiner *joiners, int *n)
 {
+    int kept = 0, room = TREK_MAX_RANKS - ranks;
+    uint32_t engines = ~0u;
+    bool one_machine = true;
+    for (int p = 0; p < world; p++) {
+        engines &= all[p].engines;
+        one_machine = one_machine && all[p].machine == all[0].machine;
+    }
+    for (int k = 0; k < *n; k++) {
+        const trek_joiner joiner = joiners[k];
+        bool same = one_machine && joiner.machine == all[0].machine, joins = trek_engines_join(engines & joiner.engines, same);
+        if (!joins || joiner.ranks > room) {
+            trek_rendezvous_turn_away(regroup->rendezvous, &joiner, joins ? TREK_RENDEZVOUS_NO_ROOM : TREK_RENDEZVOUS_NO_ENGINE);
+            continue;
+        }
+        room -= joiner.ranks;
+        one_machine = same;
+        engines &= joiner.engines;
+        joiners[kept++] = joiner;
+    }
+    *n = kept;
+}
+
+/* Asks what all can do, and keeps the joiners that fit. */
+static trek_status sift_joiners(trek_regroup *regroup, trek_comm *comm, int ranks, trek_joiner *joiners, int *n)
+{
+    abilities own = { .machine = machine_here(), .engines = trek_engines_here() };
+    abilities *all = trek_calloc((size_t)comm->world, sizeof *all);
+    if (!all)
+        trek_comm_abort(comm, "a process has no memory for the list of joining processes");
+    trek_status status = all ? trek_comm_gather_bytes(comm, &own, sizeof own, all) : TREK_ERR_MEMORY;
+    if (status == TREK_OK)
+        choose_joiners(regroup, ranks, all, comm->world, joiners, n);
+    trek_free(all);
+    return status;
+}
+
+static trek_status find_joiners(trek_regroup *regroup, trek_comm *comm, const trek_regroup_door *door, trek_joiner *joiners,
+                                join_queue *all, int *n)
+{
+    bool closed = door->closed;
     int world = comm->world, source = 0;
     join_queue own = { .admits = trek_rendezvous_admits(regroup->rendezvous),
-                  .waiting = trek_rendezvous_waiting(regroup->rendezvous, joiners, TREK_MAX_RANKS - world),
+                  .waiting = trek_rendezvous_waiting(regroup->rendezvous, joiners, TREK_MAX_RANKS),
                   .closed = closed };
     trek_status status = trek_comm_gather_bytes(comm, &own, sizeof own, all);
     regroup->nobody_admits = status == TREK_OK;
@@ -352,6 +439,8 @@ static trek_status find_joiners(trek_regroup *regroup, trek_comm *comm, bool clo
     *n = status == TREK_OK && !closed ? all[source].waiting : 0;
     if (*n > 0)
         status = share_joiners(comm, joiners, *n, source);
+    if (*n > 0 && status == TREK_OK)
+        status = sift_joiners(regroup, comm, door->ranks, joiners, n);
     if (status == TREK_OK)
         status = trek_rendezvous_invite(regroup->rendezvous, joiners, *n);
     return *n > 0 ? meet_informed(comm, status, all) : status;
@@ -359,16 +448,16 @@ static trek_status find_joiners(trek_regroup *regroup, trek_comm *comm, bool clo
 
 bool trek_regroup_has_joiners(const trek_regroup *regroup) { return trek_rendezvous_has_joiners(regroup->rendezvous); }
 
-trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool closed, int *n)
+trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, const trek_regroup_door *door, int *n)
 {
-    trek_member *joiners = trek_calloc(TREK_MAX_RANKS, sizeof *joiners);
+    trek_joiner *joiners = trek_calloc(TREK_MAX_RANKS, sizeof *joiners);
     join_queue *all = trek_calloc((size_t)comm->world, sizeof *all);
     *n = 0;
     if (!joiners || !all)
         trek_comm_abort(comm, "a process has no memory for the list of joining processes"); /* the others wait for its part */
     else if (regroup->nobody_admits)
         admit(regroup, 0);
-    trek_status status = joiners && all ? find_joiners(regroup, comm, closed, joiners, all, n) : TREK_ERR_MEMORY;
+    trek_status status = joiners && all ? find_joiners(regroup, comm, door, joiners, all, n) : TREK_ERR_MEMORY;
     trek_free(joiners);
     trek_free(all);
     return status;
@@ -390,8 +479,11 @@ static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until
     trek_rendezvous_call call = { .address = regroup->address,
                             .token = regroup->token,
                             .port = regroup->port,
-                            .number = launch->process,
+                            .number = launch->newcomer ? -1 : launch->process,
                             .world = launch->processes,
+                            .ranks = regroup->ranks,
+                            .engines = trek_engines_here(),
+                            .machine = machine_here(),
                             .program = regroup->program,
                             .until_ns = until_ns,
                             .over = launch->deaths >= 0 ? is_over : NULL,
@@ -402,6 +494,7 @@ static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until
     if (!comm)
         trek_rendezvous_free(&regroup->rendezvous);
     if (!comm && again) {
+        regroup->groups_lost++;
         *came = TREK_RENDEZVOUS_LEFT_ALONE;
         trek_error_clear();
     }
@@ -415,18 +508,23 @@ static trek_status keep_coming(trek_regroup *regroup, trek_launch *launch, trek_
     for (int ignored = 0; !*comm && trek_error_status() == TREK_OK && ignored < MOST_IGNORED;) {
         *comm = come(regroup, launch, trek_now_ns() + patience, &came);
         ignored = came == TREK_RENDEZVOUS_IGNORED ? ignored + 1 : 0;
+        if (regroup->groups_lost >= MOST_LOST)
+            return trek_fail(TREK_ERR_COMM,
+                             "comm_regroup: the job has let this process in %d times, and each group has ended before "
+                             "it was complete: do all machines reach each other's addresses?",
+                             regroup->groups_lost);
         if (!*comm && trek_error_status() == TREK_OK)
             trek_sleep_ns(100000000);
     }
     if (!*comm && trek_error_status() == TREK_OK)
         return trek_fail(TREK_ERR_COMM,
-                         "comm_regroup: process %d is not admitted at %s, port %d: the program that listens there is another "
+                         "comm_regroup: this process is not admitted at %s, port %d: the program that listens there is another "
                          "one, or has just ended",
-                         launch->process, regroup->address, regroup->port);
+                         regroup->address, regroup->port);
     return trek_error_status();
 }
 
-trek_regroup *trek_regroup_join(uint64_t program, trek_comm **comm)
+trek_regroup *trek_regroup_join(uint64_t program, int ranks, trek_comm **comm)
 {
     trek_launch launch;
     *comm = NULL;
@@ -437,11 +535,11 @@ trek_regroup *trek_regroup_join(uint64_t program, trek_comm **comm)
     snprintf(regroup->address, sizeof regroup->address, "%s", launch.address);
     snprintf(regroup->engine, sizeof regroup->engine, "%s", TREK_COMM_ENGINE_OF_OTHERS);
     regroup->port = launch.port;
-    regroup->world = launch.processes;
+    regroup->ranks = ranks;
     regroup->program = program;
     if (keep_coming(regroup, &launch, comm) != TREK_OK)
         trek_regroup_free(&regroup);
     else
-        snprintf(regroup->engine, sizeof regroup->engine, "%s", (*comm)->engine->name);
+        regroup->world = trek_rendezvous_world(regroup->rendezvous);
     return regroup;
 }

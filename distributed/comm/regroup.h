@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a new communicator of the processes that are left after a process has died and ended the group. */
+/* Makes a new communicator of the processes that are left after a process has died and ended the group, and of those that come.
+ */
 #ifndef TREK_DISTRIBUTED_COMM_REGROUP_H
 #define TREK_DISTRIBUTED_COMM_REGROUP_H
 
@@ -9,12 +10,14 @@
 typedef struct trek_regroup trek_regroup;
 
 /* Prepares the processes of comm to find each other later, before anything can fail; all of them must call it. From
- * here on a process that is started again can join them at the job's address, if it runs the same `program`. Returns
- * NULL with UNSUPPORTED (MPI, which ends with the first process that dies; NCCL between processes), with the errors
- * of trek_rendezvous_open, with PEER (a process died during this call, before this one knew all rendezvous
- * points), or with ARGUMENT (comm is NULL or of threads). When a process has returned from this call, all others know its
- * rendezvous, so that it may die. */
+ * here on a process that is started again, or a newcomer, can join them at the job's address, if it runs the same `program`.
+ * Returns NULL with UNSUPPORTED (MPI, which ends with the first process that dies; NCCL between processes), with the errors of
+ * trek_rendezvous_open, with PEER (a process died during this call, before this one knew all rendezvous points), or with ARGUMENT
+ * (comm is NULL or of threads). When a process has returned from this call, all others know its rendezvous, so that it may die.
+ */
 trek_regroup *trek_regroup_new(trek_comm *comm, uint64_t program);
+/* Sets the program, if it was 0, not known yet, so that joiners had to wait. */
+void trek_regroup_set_program(trek_regroup *regroup, uint64_t program);
 void trek_regroup_free(trek_regroup **regroup);
 /* Tell the other processes, before this one frees its rendezvous, that it leaves in order, and how many operations of all
  * processes it has completed (trek_rendezvous_leave); and return the largest number that another one has told this process. A
@@ -40,12 +43,16 @@ int trek_regroup_number(const trek_regroup *regroup, int process);
 
 /* Returns whether joiners wait in this process. */
 bool trek_regroup_has_joiners(const trek_regroup *regroup);
-/* Asks, as a collective of the current group, whether joiners wait; *n gets their number. If there are some, all
- * must leave comm behind and meet. If one process says `closed`, joiners go on waiting, and *n is 0. */
-trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, bool closed, int *n);
-/* Joins a job that runs (TREK_JOIN): waits until the others invite it, and then is in a group with them. *comm
- * belongs to the caller. Returns NULL with the errors of trek_rendezvous_join, with STATE (there is no job, or the process
+typedef struct trek_regroup_door {
+    bool closed;             /* joiners go on waiting, if one process says so */
+    int ranks;               /* of the job, in all processes the same */
+} trek_regroup_door;
+/* Asks, as a collective of the current group, whether joiners wait that can be let in; *n gets their number. If there are some,
+ * all must leave comm behind and meet. Those for which the job has no room, or no engine, are told so. */
+trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, const trek_regroup_door *door, int *n);
+/* Joins a job that runs (TREK_JOIN) with that many ranks: waits until the others invite it, and then is in a group with them.
+ * *comm belongs to the caller. Returns NULL with the errors of trek_rendezvous_join, with STATE (there is no job, or the process
  * has been in a group already), or with ARGUMENT. */
-trek_regroup *trek_regroup_join(uint64_t program, trek_comm **comm);
+trek_regroup *trek_regroup_join(uint64_t program, int ranks, trek_comm **comm);
 
 #endif

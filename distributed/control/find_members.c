@@ -354,10 +354,12 @@ static void invite(trek_rendezvous *rendezvous, trek_rendezvous_place *place)
 static trek_status choose(trek_rendezvous *rendezvous, int least, trek_rendezvous_place *place)
 {
     bool awake = !trek_rendezvous_stood_still(rendezvous);
+    int missing = 0; /* who may have gone on; one that has only been invited cannot */
     *place = (trek_rendezvous_place){ .processes = 1, .generation = rendezvous->generation };
     for (int k = 0; k < rendezvous->n_members; k++) {
         const trek_rendezvous_visitor *visitor = visitor_of(rendezvous, rendezvous->members[k].number);
         place->processes += visitor != NULL;
+        missing += k < rendezvous->n_entered && !visitor && rendezvous->members[k].number != rendezvous->own.number;
         awake |= visitor && visitor->awake;
         if (visitor && visitor->generation > place->generation)
             place->generation = visitor->generation;
@@ -371,7 +373,7 @@ static trek_status choose(trek_rendezvous *rendezvous, int least, trek_rendezvou
         send_away(rendezvous, &few);
         return fail_too_few(place->processes, rendezvous->n_members, least);
     }
-    if (!awake && place->processes < rendezvous->n_members) {
+    if (!awake && missing > 0) {
         trek_rendezvous_note still = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_STILL);
         send_away(rendezvous, &still);
         return fail_still();

@@ -21,7 +21,7 @@
 #include "tensor/sha256.h"
 
 /* The version of everything that is sent on such a connection. A process of another version is refused with a message. */
-#define TREK_HANDSHAKE_VERSION 6
+#define TREK_HANDSHAKE_VERSION 7
 #define TREK_SEAL_BYTES 16
 
 /* What a connection is used for. */

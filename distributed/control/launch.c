@@ -308,7 +308,8 @@ static void name_job(int which, char *text, size_t size)
 static void name_run(int which, trek_launch *launch)
 {
     const char *job = NULL, *step = NULL;
-    bool alone = which == TREK_RUN ? strncmp(launch->address, "127.", 4) == 0 : launch->locals == launch->processes;
+    bool alone = launch->newcomer ? false : which == TREK_RUN ? strncmp(launch->address, "127.", 4) == 0
+        : launch->locals == launch->processes;
     char parent[24] = "", port[16];
     if (launch->processes == 1)
         return;
@@ -436,7 +437,35 @@ static bool has_begun(int deaths)
     return deaths < 0 || (pread(deaths, &mark, 1, BEGUN_AT) == 1 && mark == '+');
 }
 
-bool trek_launch_joins(void) { return trek_process_number("TREK_JOIN", 0, 1, 0) == 1 && has_begun(find_deaths(TREK_RUN)); }
+/* Returns whether TREK_JOIN has this value. */
+static bool join_is(const char *value)
+{
+    const char *text = variable("TREK_JOIN");
+    return text && strcmp(text, value) == 0;
+}
+
+bool trek_launch_joins(void) { return join_is("new") || (join_is("1") && has_begun(find_deaths(TREK_RUN))); }
+
+/* A process that comes to a job is told where the job is, and nothing of its size. Numbers of other launchers are those of
+ * another job. */
+static trek_status describe_newcomer(const trek_launch_opts *opts, trek_launch *launch)
+{
+    if (!(opts && opts->address) && !variable("TREK_ADDRESS"))
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: TREK_JOIN=\"new\" in the environment, without TREK_ADDRESS; must be the "
+                                            "address at which the job was started");
+    if (!(opts && opts->port) && !variable("TREK_PORT"))
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "comm_init: TREK_JOIN=\"new\" in the environment, without TREK_PORT; must be the port "
+                         "at which the job was started");
+    trek_status status = number("TREK_LOCAL_WORLD_SIZE", 1, TREK_MAX_RANKS, -1, &launch->locals);
+    if (status == TREK_OK)
+        status = number("TREK_LOCAL_RANK", 0, TREK_MAX_RANKS, -1, &launch->local);
+    launch->newcomer = true;
+    launch->process = TREK_MAX_RANKS + (launch->local > 0 ? launch->local : 0);
+    launch->processes = 2;
+    snprintf(launch->source, sizeof launch->source, "TREK_JOIN");
+    return status;
+}
 
 static trek_status take_opts(const trek_launch_opts *opts, trek_launch *launch)
 {
@@ -462,7 +491,7 @@ trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch)
     *launch = (trek_launch){ .local = -1, .locals = -1, .deaths = -1 };
     trek_status status = opts ? take_opts(opts, launch) : TREK_OK;
     if (status == TREK_OK && launch->processes == 0)
-        status = ask_all(launch, &which);
+        status = join_is("new") ? describe_newcomer(opts, launch) : ask_all(launch, &which);
     if (status != TREK_OK)
         return status;
     if (launch->processes == 0) {

@@ -14,13 +14,14 @@ typedef struct trek_launch_opts {
 } trek_launch_opts;
 
 typedef struct trek_launch {
-    int process, processes;
+    int process, processes; /* of a newcomer: TREK_MAX_RANKS or more, and 2, since nobody has told it how many there are */
     int local, locals;     /* among the processes of this machine; -1: not known */
-    char source[32];       /* "trek-run", "torchrun", "Open MPI", "Slurm", "options", "single process" */
+    char source[32];       /* "trek-run", "torchrun", "Open MPI", "Slurm", "TREK_JOIN", "options", "single process" */
     char address[256];     /* of process 0 */
     int port;              /* 0: not known */
     int deaths;            /* the file in which trek-run notes which processes have ended; -1: there is none */
     char token[256];       /* of the job: a secret if one is given; otherwise a name that distinguishes it from other jobs */
+    bool newcomer;         /* TREK_JOIN=new: it was in no place of the job before, and the job gives it a number */
     bool secret, trusted;  /* the token is a secret; TREK_TOKEN=none: nobody on the network is hostile */
     char job[300]; /* a name for what the job writes, the same on all its processes: "4711.0"; "" for a single process. Jobs
                     * that are started by hand on several machines, or by torchrun without a run id, have the same name each
@@ -42,8 +43,8 @@ int trek_launch_ended(int deaths, bool *ended, int processes);
 /* Notes in the launcher's file that the processes have joined for the first time, for those that are started again on
  * their machine. */
 void trek_launch_note_begun(int deaths);
-/* Returns whether TREK_JOIN says that this process was started again and must join the others, which are at work;
- * false if the launcher's file says that they have not begun. */
+/* Returns whether TREK_JOIN says that this process must join others, which are at work: it was started again (1; false if the
+ * launcher's file says that they have not begun), or it was not in the job before (new). */
 bool trek_launch_joins(void);
 /* Gets the first host of a list as Slurm writes it: of "gpu[07-12,20]-ib,login" it is gpu07-ib. Returns false if the
  * list is malformed or too long. */

@@ -320,10 +320,12 @@ trek_status trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t generatio
     trek_lock_acquire(&rendezvous->lock);
     trek_free(rendezvous->members);
     rendezvous->members = copy;
-    rendezvous->n_members = n;
+    rendezvous->n_members = rendezvous->n_entered = n;
     rendezvous->generation = generation;
     rendezvous->running = true;
     rendezvous->joins = false;
+    for (int k = 0; k < n; k++)
+        trek_rendezvous_raise_unused(rendezvous, members[k].number + 1);
     for (int k = 0; k < rendezvous->n_visitors; k++)
         rendezvous->visitors[k].met = 0;
     trek_rendezvous_note gone = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_GONE);

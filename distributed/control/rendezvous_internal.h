@@ -7,6 +7,7 @@
 #include "distributed/control/rendezvous.h"
 #include "distributed/control/handshake.h"
 #include "distributed/system/system.h"
+#include "tensor/version.h"
 
 #define TREK_RENDEZVOUS_BEAT_NS 250000000
 #define TREK_RENDEZVOUS_SILENCE_NS 5000000000
@@ -35,14 +36,18 @@ typedef enum trek_rendezvous_kind {
     TREK_RENDEZVOUS_GONE,        /* the others have gone on without the recipient */
     TREK_RENDEZVOUS_FEW,         /* only `processes` are left of the `least` that are needed */
     TREK_RENDEZVOUS_STILL,       /* all who are left have stood still, and the others may have gone on */
-    TREK_RENDEZVOUS_JOIN,        /* `number` of `processes` asks to be let in; its rendezvous is at address and port, and it runs
-                                    `program` */
-    TREK_RENDEZVOUS_GO,          /* an answer, also to a visit: the host of the next group is at address and port */
+    TREK_RENDEZVOUS_JOIN,        /* `number` of `processes` (-1: a newcomer) asks to be let in; its rendezvous is at address and
+                                    port, and it runs `program` of this `version` of trek */
+    TREK_RENDEZVOUS_GO,          /* an answer, also to a visit: the host of the next group is at address and port. A joiner is
+                                    process number `process` of a job that began with `processes` */
     TREK_RENDEZVOUS_OVER,        /* an answer: the job has ended */
     TREK_RENDEZVOUS_TAKEN,       /* an answer: the process of that number is alive */
     TREK_RENDEZVOUS_DIFFERS,     /* an answer: the others run another program */
     TREK_RENDEZVOUS_OTHER_WORLD, /* an answer: the job has `processes`, which is not the number that the joiner assumes */
     TREK_RENDEZVOUS_LATER,       /* an answer: the first group is still forming, and nobody can join it yet */
+    TREK_RENDEZVOUS_OTHER_VERSION, /* an answer: the others are of this `version` of trek */
+    TREK_RENDEZVOUS_FULL,        /* an answer: the job would have more than TREK_MAX_RANKS ranks */
+    TREK_RENDEZVOUS_APART,       /* an answer: no engine joins its machine and the others */
     TREK_RENDEZVOUS_FAREWELL,    /* the member `number` leaves, and has `done` so much; it is answered, so that it knows */
 } trek_rendezvous_kind;
 
@@ -50,10 +55,12 @@ typedef struct trek_rendezvous_note {
     uint64_t magic; /* protocol and byte order */
     int32_t kind, number;
     int64_t generation;
-    uint64_t program;
+    uint64_t program, machine;
     int64_t done;
     int32_t process, processes, port, least;
-    int32_t awake, unused; /* awake, of a visit: it was in the group that has ended, and has not stood still */
+    int32_t awake;  /* of a visit: it was in the group that has ended, and has not stood still */
+    int32_t ranks, version;
+    uint32_t engines;
     char address[64];
     unsigned char code[TREK_SEAL_BYTES]; /* the seal of everything before it */
 } trek_rendezvous_note;
@@ -76,7 +83,7 @@ typedef struct trek_rendezvous_visitor {
     bool awake;                /* as it has said */
     bool waits, invited, told; /* of a joiner; told: it knows how its waiting has ended */
     int met;                   /* how many meetings of the group it has waited through */
-    trek_member joiner;
+    trek_joiner joiner;
     int64_t generation, heard_ns, since_ns;
     uint64_t from; /* its address */
 } trek_rendezvous_visitor;
@@ -92,14 +99,15 @@ struct trek_rendezvous {
     int bell, listen_fd;
     int join_fd; /* listens at the job's address; -1: not in this process */
     uint64_t program;
-    int world;        /* the number of the job's processes */
+    int world;        /* the number of processes with which the job began */
+    int unused;       /* the first number that no process has had, at least */
     bool joins;       /* it is in no group yet and is about to join one */
     int64_t loop_ns;  /* when its thread last began to wait, which it does every quarter of a second */
     int64_t still_ns; /* when that was last found to be long ago; 0: never */
     int64_t lost_ns;  /* when the process began to look for the next group */
     bool running;     /* it is in the group of `members`; otherwise it looks for the next one */
     int64_t generation;
-    int n_members;
+    int n_members, n_entered; /* the members from n_entered on have been invited, and were not in the group */
     trek_member *members;
     int64_t left_done; /* the most that a member had done that has said farewell; 0: none has */
     bool is_guest; /* it waits at the rendezvous of `host`, which is alive; processes that come here for the next group are
@@ -114,6 +122,9 @@ struct trek_rendezvous {
     int64_t rest_ns;          /* until then nobody is let in, because places or descriptors are missing; 0: none are missing */
     trek_rendezvous_line host_line; /* to the host that said where the next group is; used by the thread that looks */
 };
+
+/* What trek_rendezvous_note.version is for this version of trek. */
+#define TREK_RENDEZVOUS_VERSION (TREK_VERSION_MAJOR << 16 | TREK_VERSION_MINOR << 8 | TREK_VERSION_PATCH)
 
 /* note.c */
 trek_rendezvous_note trek_rendezvous_note_of(const trek_rendezvous *rendezvous, trek_rendezvous_kind kind);
@@ -157,6 +168,8 @@ trek_status trek_rendezvous_visit(trek_rendezvous *rendezvous, const trek_member
 
 /* join_queue.c, called with the lock held */
 void trek_rendezvous_take_joiner(trek_rendezvous *rendezvous, trek_rendezvous_visitor *visitor, const trek_rendezvous_note *note);
+/* Raises the first number that no process has had. */
+void trek_rendezvous_raise_unused(trek_rendezvous *rendezvous, int number);
 /* Tells invited joiners who hosts. */
 void trek_rendezvous_send_on(trek_rendezvous *rendezvous, const trek_member *host);
 /* Sends a visitor that has come for the next group to the host of this process. */

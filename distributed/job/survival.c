@@ -185,7 +185,7 @@ trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, t
     return status;
 }
 
-trek_status trek_survival_join(trek_job *job, uint64_t program, int least, double deadline_s)
+trek_status trek_survival_join(trek_job *job, uint64_t program, int least, int ranks, double deadline_s)
 {
     trek_survival *survival = job->survival = trek_calloc(1, sizeof *survival);
     trek_survival_verdict verdict;
@@ -194,7 +194,7 @@ trek_status trek_survival_join(trek_job *job, uint64_t program, int least, doubl
     survival->least = least;
     survival->joins = true;
     survival->commits = -1;
-    survival->regroup = trek_regroup_join(program, &survival->next);
+    survival->regroup = trek_regroup_join(program, ranks, &survival->next);
     if (!survival->regroup)
         return trek_error_status();
     trek_comm_set_deadline(survival->next, deadline_s);

@@ -88,9 +88,9 @@ trek_survival_verdict trek_survival_decide(const trek_survivor *all, int n, cons
 /* Makes a job of several processes able to go on, as a collective. `program` is the same in all of them. With `lent`, the
  * regroup of a run, it is no collective. Fails with the errors of trek_regroup_new, or with MEMORY. */
 trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek_regroup *lent);
-/* Lets this process join a job that is at work, instead of beginning one: waits until it is let in, and meets the others. Their
- * group is job->survival->next. Fails with the errors of trek_regroup_join and trek_survival_meet. */
-trek_status trek_survival_join(trek_job *job, uint64_t program, int least, double deadline_s);
+/* Lets this process join a job that is at work with that many ranks, instead of beginning one: waits until it is let in, and
+ * meets the others. Their group is job->survival->next. Fails with the errors of trek_regroup_join and trek_survival_meet. */
+trek_status trek_survival_join(trek_job *job, uint64_t program, int least, int ranks, double deadline_s);
 /* Takes this process out of the job for good. The others go on as if it had died; why: their log says it. */
 void trek_survival_leave(trek_job *job, const char *why);
 /* Ends it. Where few survivors could not continue, this process says farewell before. */

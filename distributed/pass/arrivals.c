@@ -170,7 +170,8 @@ static trek_status invite(trek_step *s, const trek_batch *batch)
 {
     trek_survival *survival = s->job.survival;
     int n = 0;
-    trek_status status = trek_regroup_invite(survival->regroup, s->job.comm, false, &n);
+    trek_status status = trek_regroup_invite(survival->regroup, s->job.comm, &(trek_regroup_door){ .ranks = s->job.world_size },
+                                             &n);
     if (status == TREK_OK && n == 0)
         return TREK_OK;
     if (status == TREK_OK)

@@ -137,7 +137,7 @@ trek_status trek_survivors_meet(trek_step *s)
 trek_status trek_survivors_join(trek_step *s, const trek_survivors_opts *opts)
 {
     s->workload = *opts->workload;
-    trek_status status = trek_survival_join(&s->job, opts->program, opts->least, opts->deadline_s);
+    trek_status status = trek_survival_join(&s->job, opts->program, opts->least, s->team->local_ranks, opts->deadline_s);
     if (status != TREK_OK)
         return status;
     s->job.survival->state = opts->state;

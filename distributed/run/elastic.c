@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run that goes on without a process that has died, and lets a process join that was started again. When one dies,
+/* A run that goes on without a process that has died, and lets processes join that were started again or are new. When one dies,
  * the others form a new group (comm/regroup.h). They take the newest complete step that one of them has, and from
  * there on the run is a resumed run: the state is that of a checkpoint, in memory, which that process writes and all
  * load. Restarted processes join where an epoch begins: all leave their group, as if a process had died, and form the
@@ -362,7 +362,7 @@ static trek_status prepare(trek_run *run, trek_comm *comm)
     if (run->opts.min_processes > comm->world) /* in all processes */
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_run: .min_processes: %d; must be 1 to %d, the number of processes",
                          run->opts.min_processes, comm->world);
-    e->regroup = trek_regroup_new(comm, trek_run_program(run));
+    e->regroup = trek_regroup_new(comm, 0);
     return e->regroup ? TREK_OK : trek_error_status();
 }
 
@@ -412,6 +412,10 @@ trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run 
         status = trek_run_elastic_keep(run, run->first_epoch, batch);
     if (!run->elastic)
         return status;
+    uint64_t program = status == TREK_OK ? trek_run_program(run) : 0;
+    status = status == TREK_OK && program == 0 ? trek_error_status() : status;
+    if (program && run->elastic->regroup)
+        trek_regroup_set_program(run->elastic->regroup, program);
     /* so that no process begins, and dies, before all could go on from here */
     return trek_replica_agree(run->elastic->comm, status, "trainer_run");
 }
@@ -725,7 +729,8 @@ trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(tr
     bool closed = e->admitted == epoch + 1;
     follow_job(run);
     for (int joiners = 1; status == TREK_OK && joiners > 0;) { /* joiners ask, too */
-        status = trek_regroup_invite(e->regroup, e->comm, closed, &joiners);
+        const trek_regroup_door door = { .closed = closed, .ranks = trek_graph_job(run->graph)->world_size };
+        status = trek_regroup_invite(e->regroup, e->comm, &door, &joiners);
         if (status != TREK_OK || joiners == 0)
             continue;
         e->admitted = epoch + 1;
@@ -735,7 +740,27 @@ trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(tr
     return status;
 }
 
-trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
+/* Returns how many ranks this process will have, as far as it is known before its graph has been built. */
+static int expected_ranks(const trek_run *run)
+{
+    const trek_trainer_opts *t = &run->opts.trainer;
+    const char *listed = t->ranks == 0 && !t->devices ? trek_process_variable("TREK_DEVICES") : NULL;
+    int ranks = 1;
+    for (const char *c = listed; c && *c && ranks < TREK_MAX_RANKS; c++)
+        ranks += *c == ',';
+    return t->ranks > 0 ? t->ranks : ranks;
+}
+
+/* Returns what the others compare, for which a graph is made that is not kept; 0 on failure. */
+static uint64_t find_program(trek_run *run, trek_status (*make)(trek_run *run), void (*drop)(trek_run *run))
+{
+    uint64_t program = make(run) == TREK_OK ? trek_run_program(run) : 0;
+    drop(run);
+    return program;
+}
+
+trek_status trek_run_elastic_join(trek_run *run, trek_status (*make)(trek_run *run), void (*drop)(trek_run *run),
+                                  trek_status (*build)(trek_run *run))
 {
     if (run->opts.min_processes == 0)
         return trek_fail(TREK_ERR_STATE, "trainer_run: TREK_JOIN is set in the environment, to join a job that is running, but "
@@ -748,7 +773,8 @@ trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), tr
         return TREK_ERR_MEMORY;
     e->at.epoch = OTHERS_STATE;
     run->rated = true; /* by the others */
-    e->regroup = trek_regroup_join(trek_run_program(run), &e->comm);
+    uint64_t program = find_program(run, make, drop);
+    e->regroup = program ? trek_regroup_join(program, expected_ranks(run), &e->comm) : NULL;
     if (!e->regroup)
         return trek_error_status();
     trek_comm_set_deadline(e->comm, run->opts.trainer.deadline_s);

@@ -7,7 +7,9 @@
 #include "data/stream.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/control/call.h"
+#include "distributed/team/team.h"
 #include "distributed/trainer_internal.h"
+#include "tensor/backend.h"
 #include "tensor/byte_hash.h"
 #include "tensor/memory_internal.h"
 #include "data/dataset_class.h"
@@ -241,7 +243,12 @@ uint64_t trek_run_program(const trek_run *run)
     line(&text, ".shuffle", o->shuffle);
     line(&text, ".drop_last", o->drop_last);
     line(&text, "outlives deaths within a step", trek_run_outlives_in_steps(run));
-    uint64_t hash = trek_hash_bytes(TREK_HASH_BEGIN, text.data, text.length);
+    if (trek_run_outlives_in_steps(run)) /* with the same bits */
+        line(&text, "instruction set", trek_cpu_backend()->isa);
+    char *graph = trek_team_describe_graph(run->graph);
+    trek_text_format(&text, "%s", graph ? graph : "");
+    uint64_t hash = graph && !text.failed ? trek_hash_bytes(TREK_HASH_BEGIN, text.data, text.length) : 0;
+    trek_free(graph);
     trek_text_clear(&text);
     return hash;
 }

@@ -79,9 +79,10 @@ struct trek_run {
 trek_status trek_run_check(const trek_run_opts *opts, const trek_module *module);
 trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from);
 void trek_run_opts_clear(trek_run_opts *opts);
-/* Describe what decides when processes meet and what they decide, one line each, and return a number for that and for
- * everything else of a run that must be equal, as far as it is known without the others. */
+/* Describes what decides when processes meet and what they decide, one line each. */
 trek_text trek_run_describe(const trek_run *run);
+/* Returns a number for that, for the run's graph, and for everything else of a run that must be equal, as far as it is known
+ * without the others. Returns 0 with MEMORY. */
 uint64_t trek_run_program(const trek_run *run);
 /* Returns whether the run outlives deaths within a step, as training in grains can. */
 bool trek_run_outlives_in_steps(const trek_run *run);
@@ -154,8 +155,9 @@ bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(tre
  * meeting can. */
 trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run),
                                    trek_status (*build)(trek_run *run));
-/* Joins, in a process that was started again (TREK_JOIN), instead of build and begin. run->first_epoch becomes the
- * epoch that the others begin. */
-trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run));
+/* Joins, in a process that comes to a job (TREK_JOIN), instead of build and begin. make makes a graph, which the others compare
+ * with theirs. run->first_epoch becomes the epoch that the others begin. */
+trek_status trek_run_elastic_join(trek_run *run, trek_status (*make)(trek_run *run), void (*drop)(trek_run *run),
+                                  trek_status (*build)(trek_run *run));
 
 #endif

@@ -224,7 +224,7 @@ static void clean_up(trek_run *run)
 static trek_status prepare(trek_run *run)
 {
     if (trek_comm_init_joins())
-        return trek_run_elastic_join(run, clean_up, build);
+        return trek_run_elastic_join(run, make, clean_up, build);
     trek_status status = trek_run_elastic_begin(run);
     return status == TREK_OK ? trek_run_elastic_start(run, build) : status;
 }

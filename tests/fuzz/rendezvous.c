@@ -65,13 +65,14 @@ static void take_record(trek_rendezvous *rendezvous, trek_rendezvous_line ours[V
     for (int k = 0; k < 2 && line->fd >= 0 && visitor->line.fd >= 0; k++) /* the handshake goes to and fro */
         if (trek_rendezvous_receive(rendezvous, line, &note) >= 0)
             trek_rendezvous_read_visitor(rendezvous, visitor);
-    trek_member list[VISITORS];
+    trek_joiner list[VISITORS];
     trek_lock_release(&rendezvous->lock);
     int n = trek_rendezvous_waiting(rendezvous, list, VISITORS);
     fuzz_expect(n >= 0 && n <= VISITORS, "as many as there are");
     for (int k = 0; k < n; k++)
-        fuzz_expect(list[k].number >= 0 && list[k].number < TREK_MAX_RANKS && list[k].port > 0 && list[k].port < 65536 &&
-                        memchr(list[k].address, 0, sizeof list[k].address), "a joiner that can be invited");
+        fuzz_expect(list[k].member.number >= 0 && list[k].ranks > 0 && list[k].ranks <= TREK_MAX_RANKS &&
+                        list[k].member.port > 0 && list[k].member.port < 65536 &&
+                        memchr(list[k].member.address, 0, sizeof list[k].member.address), "a joiner that can be invited");
     if (kind & 128)
         fuzz_expect(trek_rendezvous_invite(rendezvous, list, n) == TREK_OK, "an invitation");
     trek_lock_acquire(&rendezvous->lock);

@@ -82,7 +82,7 @@ MUTANTS = [
     ("old_group_closes_its_rendezvous", "distributed/control/serve.c", "(waited || control->patient)", "control->patient"),
     ("lost_while_joining_for_good", "distributed/control/serve.c", "    if (forgets(control, process))\n", "    if (false)\n"),
     ("goes_on_alone_after_a_stop", "distributed/control/find_members.c",
-     "if (!awake && place->processes < rendezvous->n_members) {", "if (false) {"),
+     "if (!awake && missing > 0) {", "if (false) {"),
     ("branch_below_process_0_that_left", "distributed/control/end.c", "    if (process == 0)\n        watch_branch(control);\n", ""),
     ("joiner_too_late_is_not_told", "distributed/control/rendezvous.c",
      "    if (!trek_forked)\n        trek_rendezvous_close_join_queue(rendezvous);\n", ""),
@@ -119,6 +119,10 @@ MUTANTS = [
     ("one_that_comes_takes_its_part_at_once", "distributed/pass/arrivals.c",
      "        trek_division_publish_nothing(s);\n", "        trek_division_publish(s);\n"),
     ("state_stays_where_it_was", "distributed/pass/survivors.c", "    if (status == TREK_OK && s->twice && !survival->few)", "    if (false)"),
+    ("numbers_are_given_twice", "distributed/control/join_queue.c", "rendezvous->unused++ : note->number;", "rendezvous->unused : note->number;"),
+    ("keeps_to_the_memory_of_one_machine", "distributed/comm/regroup.c", "return too_local ? NULL : regroup->engine;", "return regroup->engine;"),
+    ("waits_for_joiners_like_for_members", "distributed/control/find_members.c", "missing += k < rendezvous->n_entered && !visitor", "missing += !visitor"),
+    ("lets_in_more_than_fit", "distributed/comm/regroup.c", "if (!joins || joiner.ranks > room) {", "if (!joins) {"),
     ("leaves_without_a_farewell", "distributed/job/survival.c", "    if (survival->regroup && !survival->lent && survival->least > 1)", "    if (false)"),
 ]
 

@@ -16,11 +16,26 @@
 /* Who leaves waits a second for the others to take note: the network must be there again by then. */
 #define MILD_CUT_NS (500 * SIM_MS)
 
+/* A newcomer gets a number that nobody has had. */
+static void check_owner(const trek_member *member)
+{
+    int machine = 0, at = member->number - sim.began_with;
+    if (at < 0 || at >= SIM_NUMBERS)
+        return;
+    sscanf(member->address, "10.0.0.%d", &machine);
+    int owner = machine << 16 | member->port;
+    if (sim.owners[at] && sim.owners[at] != owner)
+        sim_fail("number %d of the job was given to two processes", member->number);
+    sim.owners[at] = owner;
+}
+
 /* By its generation a group knows who comes late to another one: whoever enters a group has been in none that had it. */
 trek_status __real_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t generation, const trek_member *members, int n);
 trek_status __wrap_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t generation, const trek_member *members, int n);
 trek_status __wrap_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t generation, const trek_member *members, int n)
 {
+    for (int k = 0; k < n && sim.began_with; k++)
+        check_owner(&members[k]);
     if (trek_rendezvous_members(rendezvous) > 0 && generation <= rendezvous->generation)
         sim_fail("process %d comes from group %lld into group %lld", trek_rendezvous_member(rendezvous).number,
                  (long long)rendezvous->generation, (long long)generation);

@@ -24,7 +24,7 @@ enum { IN = 3, PARAMS = IN + 1, MOST_SAMPLES = 40 };
 /* Of one process; one that is started again has another. */
 typedef struct member {
     int number;
-    bool again;              /* it was started again */
+    bool again;              /* it was started again, or is a newcomer */
     bool built, done;        /* trek_trainer_setup has succeeded; it has got to the end */
     int64_t wait_ns, works_ns, since_ns;
     int64_t steps;           /* of the graph, complete ones */
@@ -34,13 +34,13 @@ typedef struct member {
 } member;
 
 static struct {
-    int n, least, n_members, restarts, most_restarts, samples, batch, grain, accumulate;
+    int n, machines, least, n_members, restarts, most_restarts, newcomers, samples, batch, grain, accumulate;
     int64_t epochs;
     bool sharded;            /* the optimizer's state is divided, and each part of it kept by two processes */
     double deadline_s;
     sim_fault *at_moment;    /* comes soon after it is the turn of a moment for the so many-th time; NULL: none */
     int moment, moments;
-    member members[SIM_PROCESSES + 1]; /* number n trains alone; the further ones were started again */
+    member members[SIM_PROCESSES + 1]; /* number n trains alone; higher ones are newcomers; the further ones were started again */
 } job;
 
 /* What goes wrong next to these moments is worth more. */
@@ -115,7 +115,7 @@ static void is_at_work(member *own, const char *what)
 {
     int64_t grains = (job.samples + job.grain - 1) / job.grain;
     outcome_time(what, own->since_ns,
-                 (sim.n_faults + job.most_restarts + 1) * ((int64_t)(job.deadline_s * 1e9) * 2 + 60 * SIM_S) +
+                 (sim.n_faults + job.most_restarts + job.newcomers + 1) * ((int64_t)(job.deadline_s * 1e9) * 2 + 60 * SIM_S) +
                      3 * grains * own->works_ns);
     own->since_ns = sim.now_ns;
 }
@@ -142,7 +142,7 @@ static trek_status train_epoch(member *own, trek_graph *graph)
 
 static trek_status train(member *own, trek_graph *graph)
 {
-    trek_trainer_opts opts = { .grain = job.grain, .min_processes = own->number < job.n ? job.least : 0,
+    trek_trainer_opts opts = { .grain = job.grain, .min_processes = own->number != job.n ? job.least : 0,
                                .accumulate = job.accumulate, .deadline_s = job.deadline_s, .balance = TREK_OFF,
                                .shard = job.sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }) };
@@ -158,7 +158,7 @@ static trek_status train(member *own, trek_graph *graph)
     bool joined = trek_trainer_joined(graph, NULL);
     if (joined)
         trek_loader_position(loader, &epoch, NULL);
-    if (own->built && own->number < job.n && joined != own->again)
+    if (own->built && joined != own->again)
         sim_fail("process %d has %s", own->number, joined ? "joined, and was not started again" : "not joined");
     for (; epoch < job.epochs && status == TREK_OK; epoch++, joined = false) {
         if (!joined)
@@ -212,18 +212,21 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
     char text[16];
     member *own = &job.members[job.n_members++];
     *own = (member){ .number = number, .again = again, .wait_ns = wait_ns, .works_ns = works_ns };
-    sim_process *process = sim_process_begin(number, number % sim.machines, process_main, own);
+    bool newcomer = number > job.n;
+    sim_process *process = sim_process_begin(number, newcomer ? sim.machines - 1 : number % job.machines, process_main, own);
     if (number == job.n)
         return;
     snprintf(text, sizeof text, "%d", number);
-    sim_process_set(process, "TREK_RANK", text);
+    if (!newcomer)
+        sim_process_set(process, "TREK_RANK", text);
     snprintf(text, sizeof text, "%d", job.n);
-    sim_process_set(process, "TREK_WORLD_SIZE", text);
+    if (!newcomer)
+        sim_process_set(process, "TREK_WORLD_SIZE", text);
     sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
     sim_process_set(process, "TREK_PORT", "29500");
     sim_process_set(process, "TREK_TOKEN", "a secret of this job");
     if (again)
-        sim_process_set(process, "TREK_JOIN", "1");
+        sim_process_set(process, "TREK_JOIN", newcomer ? "new" : "1");
 }
 
 /* The launcher: now and then it starts one again that has been killed. */
@@ -259,8 +262,22 @@ static void draw_moment(sim_random *random)
                                               .at_step = (uint64_t)sim_span(random, 1, 300) };
 }
 
+/* Processes that were not in the job before, on its last machine or on another one, some of which die. */
+static void draw_newcomers(sim_random *random, int64_t within_ns, int64_t works)
+{
+    sim.began_with = job.n;
+    sim.machines += sim.machines == 1 && sim_chance(random, 500);
+    job.newcomers = 1 + (int)sim_below(random, 3);
+    for (int k = 0; k < job.newcomers; k++)
+        start(job.n + 1 + k, true, sim_below(random, within_ns), works);
+    if (sim_chance(random, 400))
+        sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_KILL, .process = job.n + 1 + (int)sim_below(random, job.newcomers),
+                                                  .at_ns = sim.now_ns + sim_below(random, within_ns) };
+}
+
 static void begin(sim_random *random)
 {
+    sim_random apart = *random; /* the other schedules are what they are without newcomers */
     static const int batches[] = { 4, 6, 8, 16 };
     memset(&job, 0, sizeof job);
     scenario_settings(random);
@@ -272,7 +289,7 @@ static void begin(sim_random *random)
     job.accumulate = sim_chance(random, 300) ? 2 : 0;
     job.epochs = 1 + sim_below(random, 3);
     job.deadline_s = (double)sim_span(random, 6, 60);
-    sim.machines = sim_chance(random, 700) ? 1 : 2;
+    job.machines = sim.machines = sim_chance(random, 700) ? 1 : 2;
     int64_t late = sim_span(random, 1, 50) * SIM_MS, works = sim_span(random, 2, 300) * SIM_MS;
     for (int p = 0; p <= job.n; p++)
         start(p, false, sim_below(random, late), works);
@@ -287,6 +304,8 @@ static void begin(sim_random *random)
     sim_faults_draw(random, &mix);
     if (sim_chance(random, 600))
         draw_moment(random);
+    if (sim_chance(&apart, 250))
+        draw_newcomers(&apart, late + passes * works + SIM_S, works);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;
     job.restarts = job.most_restarts = sim_chance(random, 500) ? 1 + (int)sim_below(random, 3) : 0;
     if (job.restarts)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes of one machine that go on without those who die, and take in those who were started again: comm/init.c, the shared
- * engine, comm/regroup.c and the rendezvous points. A step is a sum over all and is complete when it has come back; whoever is
- * behind takes the newest state, as run/elastic.c does it. */
+/* Processes of one machine that go on without those who die, and take in those who were started again, and newcomers:
+ * comm/init.c, the shared engine, comm/regroup.c and the rendezvous points. A step is a sum over all and is complete when it has
+ * come back; whoever is behind takes the newest state, as run/elastic.c does it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,11 +21,12 @@ typedef struct state {
 /* Of one process; one that is started again has another. */
 typedef struct member {
     int number;
-    bool again, done, alone; /* started again; it has got to the end; it did not find the others any more */
+    bool again, done, alone; /* started again, or a newcomer; it has got to the end; it did not find the others any more */
     int64_t wait_ns, works_ns;
     int64_t admitted;   /* the step before which joiners were admitted last, from 1 on */
     int groups;         /* that it was in */
     int64_t stepped_ns; /* when its last complete step began */
+    int64_t entered_ns; /* when it was in its first group; 0: never */
     state state;
     outcome failed;
 } member;
@@ -36,6 +37,8 @@ static struct {
     double deadline_s;
     sim_fault *at_rendezvous; /* comes when its process is about to open its rendezvous; NULL: none */
     sim_fault *at_meet; /* when it looks for the others */
+    int newcomers; /* that come some time */
+    bool full; /* nobody may come, since the job has as many ranks as it can have */
     bool tree; /* its gathers go through a tree, though it is small */
     member members[SIM_PROCESSES];
 } job;
@@ -139,7 +142,9 @@ static trek_status admit(trek_regroup *regroup, trek_comm **comm, member *own)
     trek_status status = TREK_OK;
     bool closed = own->admitted == own->state.step + 1;
     for (int joiners = 1; status == TREK_OK && joiners > 0;) { /* those who have come ask, too */
-        status = trek_regroup_invite(regroup, *comm, closed, &joiners);
+        status = trek_regroup_invite(regroup, *comm,
+                                     &(trek_regroup_door){ .closed = closed,
+                                                           .ranks = job.full ? TREK_MAX_RANKS : (*comm)->world }, &joiners);
         if (status != TREK_OK || joiners == 0)
             continue;
         own->admitted = own->state.step + 1;
@@ -193,7 +198,7 @@ static void run(member *own)
     own->state = (state){ .step = 0 };
     if (own->again) {
         own->state.step = -1;
-        regroup = trek_regroup_join(PROGRAM, &comm);
+        regroup = trek_regroup_join(PROGRAM, 1, &comm);
         if (comm)
             trek_comm_set_deadline(comm, job.deadline_s);
     } else {
@@ -203,6 +208,7 @@ static void run(member *own)
         regroup = comm ? trek_regroup_new(comm, PROGRAM) : NULL;
     }
     own->groups += regroup != NULL;
+    own->entered_ns = regroup && !own->entered_ns ? sim.now_ns : own->entered_ns;
     if (regroup)
         train(regroup, &comm, own);
     else
@@ -232,17 +238,20 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
     member *own = &job.members[job.n_members++];
     *own = (member){ .number = number, .again = again, .wait_ns = wait_ns, .works_ns = works_ns };
     sim_process *process = sim_process_begin(number, 0, process_main, own);
+    bool newcomer = number >= job.n;
     snprintf(text, sizeof text, "%d", number);
-    sim_process_set(process, "TREK_RANK", text);
+    if (!newcomer)
+        sim_process_set(process, "TREK_RANK", text);
     snprintf(text, sizeof text, "%d", job.n);
-    sim_process_set(process, "TREK_WORLD_SIZE", text);
+    if (!newcomer)
+        sim_process_set(process, "TREK_WORLD_SIZE", text);
     sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
     sim_process_set(process, "TREK_PORT", "29500");
     sim_process_set(process, "TREK_TOKEN", "a secret of this job");
     if (job.tree)
         sim_process_set(process, "TREK_CONTROL_TREE_ABOVE", "2");
     if (again)
-        sim_process_set(process, "TREK_JOIN", "1");
+        sim_process_set(process, "TREK_JOIN", newcomer ? "new" : "1");
 }
 
 /* The launcher: now and then it starts one again that has been killed. */
@@ -327,6 +336,19 @@ static void draw_faults(sim_random *random, int64_t within_ns)
         draw_at_meet(random);
 }
 
+/* Processes that were not in the job before, some of which die. */
+static void draw_newcomers(sim_random *random, int64_t within_ns, int64_t works)
+{
+    sim.began_with = job.n;
+    job.full = sim_chance(random, 100);
+    job.newcomers = 1 + (int)sim_below(random, 3);
+    for (int k = 0; k < job.newcomers; k++)
+        start(job.n + k, true, sim_below(random, within_ns), works);
+    if (sim_chance(random, 400))
+        sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_KILL, .process = job.n + (int)sim_below(random, job.newcomers),
+                                                  .at_ns = sim.now_ns + sim_below(random, within_ns) };
+}
+
 static void begin(sim_random *random)
 {
     enum { TREE = 8 }; /* with so many, and when one has died, the first branch has two members */
@@ -348,7 +370,9 @@ static void begin(sim_random *random)
         draw_heads(random);
     else
         draw_faults(random, late + job.steps * works);
-    job.runs = sim.n_faults == 0 && job.restarts == 0 ? 1 + (int)sim_below(random, 3) : 1;
+    if (!job.tree && sim.n_faults + 1 < SIM_FAULTS && sim_chance(&apart, 250))
+        draw_newcomers(&apart, late + job.steps * works + SIM_S, works);
+    job.runs = job.newcomers > 0 ? 1 : sim.n_faults == 0 && job.restarts == 0 ? 1 + (int)sim_below(random, 3) : 1;
     if (job.restarts)
         sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;
@@ -360,7 +384,9 @@ static bool came_too_late(const member *m)
     bool met = false;
     for (int k = 0; k < job.n; k++)
         met = met || job.members[k].groups > 0;
-    return m->again && m->groups == 0 && (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !met);
+    bool over = strstr(m->failed.message, "a job that has just ended") != NULL;
+    return m->again && m->groups == 0 && (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || over ||
+                                          !met);
 }
 
 /* All that had made steps have died, and those who came in their place had not got a state from them yet. */
@@ -375,13 +401,15 @@ static bool has_nobody_with_state(const member *m)
 /* It waited for the next meeting when all was done: that is to be told at once. */
 static void check_told(const member *m, const sim_process *process)
 {
-    int64_t quiet_since = process->began_ns, over = 0;
+    int64_t quiet_since = process->began_ns + m->wait_ns, over = 0;
     for (int k = 0; k < job.n_members; k++) {
         const sim_process *other = sim.processes[k];
         if (other->end == SIM_KILLED && other->ended_ns > quiet_since)
             quiet_since = other->ended_ns;
         if (job.members[k].done && other->ended_ns > over)
             over = other->ended_ns;
+        if (k < job.n && job.members[k].entered_ns > quiet_since) /* a job that is over at once tells nobody */
+            quiet_since = job.members[k].entered_ns;
     }
     if (m->again && m->failed.status == TREK_ERR_TIMEOUT && only_deaths() && over > quiet_since + 3 * SIM_S / 2)
         sim_fail("process %d, started again, was not told that the job has ended, but %s", m->number, m->failed.message);
@@ -426,6 +454,8 @@ static void check(void)
     for (int k = 0; k < job.n_members; k++) {
         const member *m = &job.members[k];
         const sim_process *process = sim.processes[k];
+        if (job.full && m->again && m->groups > 0)
+            sim_fail("process %d was let in, although the job has no room", m->number);
         if (process->end == SIM_KILLED || (process->tainted && !scenario_mild()))
             continue;
         if (!m->done && !came_too_late(m) && !has_nobody_with_state(m) && !died_while_joining(m) &&

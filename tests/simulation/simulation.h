@@ -17,7 +17,7 @@
 #define SIM_S ((int64_t)1000000000)
 #define SIM_NEVER INT64_MAX
 
-enum { SIM_PROCESSES = 96, SIM_MACHINES = 64, SIM_FAULTS = 12, SIM_FDS = 512 };
+enum { SIM_PROCESSES = 96, SIM_MACHINES = 64, SIM_FAULTS = 12, SIM_FDS = 512, SIM_NUMBERS = 64 };
 
 /* --- chance --------------------------------------------------------------------------------------------------------- */
 
@@ -176,6 +176,8 @@ typedef struct sim_world {
     sim_event *events;
     int n_events, cap_events;
     int machines, n_processes;
+    int began_with; /* so many processes; 0: numbers are not checked. Each further number belongs to one process for good: */
+    int owners[SIM_NUMBERS]; /* which has its rendezvous at this port of its machine, as one number; 0: nobody has had it */
     sim_process *processes[SIM_PROCESSES];
     int n_faults;
     sim_fault faults[SIM_FAULTS];

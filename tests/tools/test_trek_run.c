@@ -36,6 +36,13 @@ static void test_calls(void **state)
                   { { NULL, "-n", "2", "-r", "1", "true" }, "--restarts goes with" },
                   { { NULL, "-n", "2", "-q", "true" }, "--quiet goes with" },
                   { { NULL, "-n", "2", "--monitor=x", "true" }, "--monitor takes" },
+                  { { NULL, "--join" }, "--join takes HOST:PORT" },
+                  { { NULL, "--join", "one", "true" }, "--join takes HOST:PORT" },
+                  { { NULL, "--join", ":7", "true" }, "--join takes HOST:PORT" },
+                  { { NULL, "--join", "one:0", "true" }, "--join takes HOST:PORT" },
+                  { { NULL, "--join", "::1:7", "true" }, "--join takes HOST:PORT" },
+                  { { NULL, "--join", "[]:7", "true" }, "--join takes HOST:PORT" },
+                  { { NULL, "--join", "one:7", "-m", "1" }, "--min-processes does not go with --join" },
                   { { NULL, "-n", "2", "--log-dir" }, "--log-dir takes" },
                   { { NULL, "-n", "2", "-c", "1000", "true" }, "cores" } };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
@@ -75,6 +82,68 @@ static void test_environment(void **state)
     assert_int_equal(count_of(r.text, "threads:1\n"), 100);
     RUN(&r, NULL, "-n", "1", "-c", "1", "sh", "-c", "nproc; echo threads:$TREK_THREADS");
     assert_string_equal(r.text, "1\nthreads:1\n");
+}
+
+/* Processes that come to a job have no ranks, and are told where it is. */
+static void test_join(void **state)
+{
+    run r;
+    char file[] = "/tmp/trek-secret-XXXXXX";
+    int fd = mkstemp(file);
+    assert_true(fd >= 0 && write(fd, "in the file 5678\nmore", 21) == 21);
+    close(fd);
+    setenv("TREK_TOKEN", "what both know 12", 1);
+    RUN(&r, NULL, "--join", "[fe80::1]:7", "-n", "2", "sh", "-c",
+        "echo \"$TREK_JOIN:$TREK_RANK$TREK_WORLD_SIZE:$TREK_LOCAL_RANK/$TREK_LOCAL_WORLD_SIZE:$TREK_ADDRESS $TREK_PORT "
+        "$TREK_TOKEN\"");
+    check_exit(&r, 0);
+    assert_int_equal(count_of(r.text, "new::0/2:fe80::1 7 what both know 12\n"), 1);
+    assert_int_equal(count_of(r.text, "new::1/2:fe80::1 7 what both know 12\n"), 1);
+    RUN(&r, NULL, "-n", "1", "sh", "-c", "echo $TREK_TOKEN."); /* so that others can come to this job */
+    assert_int_equal(count_of(r.text, "what both know 12.\n"), 1);
+    setenv("TREK_RANK", "0", 1);
+    RUN(&r, NULL, "-n", "1", "sh", "-c", "echo ${#TREK_TOKEN}."); /* in a process of a job that is the job's */
+    assert_int_equal(count_of(r.text, "64.\n"), 1);
+    unsetenv("TREK_RANK");
+    unsetenv("TREK_TOKEN");
+    setenv("TREK_TOKEN_FILE", file, 1);
+    RUN(&r, NULL, "--join", "one:7", "sh", "-c", "echo $TREK_LOCAL_WORLD_SIZE $TREK_TOKEN.");
+    assert_int_equal(count_of(r.text, "1 in the file 5678.\n"), 1);
+    assert_int_equal(chmod(file, 0644), 0);
+    RUN(&r, NULL, "--join", "one:7", "true");
+    check_exit(&r, 1);
+    assert_non_null(strstr(r.text, "must be a file of this user, of mode 0600"));
+    unlink(file);
+    RUN(&r, NULL, "--join", "one:7", "true");
+    check_exit(&r, 1);
+    assert_non_null(strstr(r.text, "No such file"));
+    unsetenv("TREK_TOKEN_FILE");
+    RUN(&r, NULL, "--join", "one:7", "true");
+    check_exit(&r, 1);
+    assert_non_null(strstr(r.text, "the job's secret is missing; set TREK_TOKEN or TREK_TOKEN_FILE"));
+}
+
+/* They do not need each other, and one that is started again is as new as before. */
+static void test_join_status(void **state)
+{
+    run r;
+    char times[] = "/tmp/trek-times-XXXXXX";
+    close(mkstemp(times));
+    setenv("TREK_TOKEN", "what both know 12", 1);
+    RUN(&r, NULL, "--join", "one:7", "-n", "2", "-g", "0.1", "sh", "-c",
+        "[ $TREK_LOCAL_RANK = 0 ] && exit 3; sleep 0.5; echo to the end");
+    check_exit(&r, 3);
+    assert_int_equal(count_of(r.text, "trek-run: process 0 ended with status 3; the others continue"), 1);
+    assert_int_equal(count_of(r.text, "to the end"), 1);
+    RUN(&r, NULL, "--join", "one:7", "-r", "2", "sh", "-c",
+        "echo join=$TREK_JOIN.; echo once >> $0; [ $(grep -c . $0) = 3 ] || exit 4", times);
+    unlink(times);
+    check_exit(&r, 0); /* also where nobody else is left here */
+    assert_int_equal(count_of(r.text, "join=new."), 3);
+    assert_int_equal(count_of(r.text, "; it is started again (2 of 2)"), 1);
+    RUN(&r, NULL, "--join", "one:7", "-r", "1", "sh", "-c", "exit 5");
+    check_exit(&r, 5);
+    unsetenv("TREK_TOKEN");
 }
 
 static void test_input_and_output(void **state)
@@ -395,7 +464,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_enough),       cmocka_unit_test(test_stopped),     cmocka_unit_test(test_orphans),
         cmocka_unit_test(test_log_files),    cmocka_unit_test(test_lines),       cmocka_unit_test(test_monitor),
         cmocka_unit_test(test_port_is_kept), cmocka_unit_test(test_signals),     cmocka_unit_test(test_killed_launcher),
-        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_words),        cmocka_unit_test(test_join),        cmocka_unit_test(test_join_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

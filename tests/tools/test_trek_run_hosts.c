@@ -27,7 +27,7 @@ static const char script[] =
     "refuse) echo 'ssh: connect to host refuse port 22: Connection refused' >&2; exit 255;;\n"
     "noisy) echo Welcome; printf 'no newline';;\n"
     "old) printf '\\033]0;title\\007\\n'; echo trek-run agent 0; exec sleep 30;;\n"
-    "babble) echo trek-run agent 2; head -c 1000 /dev/zero | tr '\\0' x; exec sleep 30;;\n"
+    "babble) echo trek-run agent 3; head -c 1000 /dev/zero | tr '\\0' x; exec sleep 30;;\n"
     "apart*) exec unshare -rn env -i PATH=\"$PATH\" HOST=$host SSH_CONNECTION=\"$APART\" sh -c \"$*\";;\n"
     "esac\n"
     "exec env -i ${ASAN_OPTIONS:+\"ASAN_OPTIONS=$ASAN_OPTIONS\"} ${LSAN_OPTIONS:+\"LSAN_OPTIONS=$LSAN_OPTIONS\"} "
@@ -174,6 +174,21 @@ static void test_environment(void **state)
     RUN(&r, NULL, "-H", "a:1,b:1", "sh", "-c", "echo $TREK_PORT $TREK_TOKEN $TREK_RUN_NAME");
     snprintf(text, sizeof text, "%.*s", (int)strcspn(r.text, "\n"), r.text);
     expect(&r, text, 2);
+}
+
+/* On several machines at once; each process is told its number on its own machine only. */
+static void test_join(void **state)
+{
+    run r;
+    setenv("TREK_TOKEN", "what both know 12", 1);
+    RUN(&r, NULL, "--join", "10.9.8.7:29500", "-H", "a:2,b:1", "sh", "-c",
+        "echo \"$HOST:$TREK_JOIN:$TREK_RANK$TREK_WORLD_SIZE:$TREK_LOCAL_RANK/$TREK_LOCAL_WORLD_SIZE:$TREK_ADDRESS $TREK_PORT "
+        "$TREK_TOKEN\"");
+    unsetenv("TREK_TOKEN");
+    check_exit(&r, 0);
+    expect(&r, "a:new::0/2:10.9.8.7 29500 what both know 12\n", 1);
+    expect(&r, "a:new::1/2:10.9.8.7 29500 what both know 12\n", 1);
+    expect(&r, "b:new::0/1:10.9.8.7 29500 what both know 12\n", 1);
 }
 
 /* Whatever is in them; and no secret is in what ps shows. */
@@ -793,7 +808,8 @@ int main(int argc, char **argv)
     unsetenv("TREK_RUN_NAME");
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        TEST(test_places), TEST(test_wrong_places), TEST(test_environment), TEST(test_arguments), TEST(test_folder),
+        TEST(test_places), TEST(test_wrong_places), TEST(test_environment), TEST(test_join), TEST(test_arguments),
+            TEST(test_folder),
         TEST(test_input), TEST(test_output), TEST(test_log_files), TEST(test_status), TEST(test_deaths), TEST(test_stopped),
         TEST(test_no_connection),
         TEST(test_agent_killed), TEST(test_connection_broken), TEST(test_killed_launcher), TEST(test_signals),

@@ -241,7 +241,7 @@ static void test_versions(void **state)
     assert_int_equal(trek_seal_shake(&caller.seal, &caller.own, caller.fd, (char *)&refusal, sizeof refusal, &taken),
                      TREK_SHAKE_VERSION);
     trek_seal_why(&caller.seal, TREK_SHAKE_VERSION, "here:1", text, sizeof text);
-    assert_string_equal(text, "it speaks version 6 of the control channel, and the program at here:1 version 7");
+    assert_string_equal(text, "it speaks version 7 of the control channel, and the program at here:1 version 8");
     close_ends(&caller, &listener);
 }
 

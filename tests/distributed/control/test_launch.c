@@ -117,6 +117,11 @@ static void test_launchers(void **state)
         { slurm, "MASTER_ADDR=gpu008-ib\nMASTER_PORT=6000\n", "Slurm", 3, 4, 1, "gpu008-ib", 6000, "Slurm 4711.2" },
         { slurm_batch, "", "single process", 0, 1, -1, "127.0.0.1", -1, "" },
         { slurm_interactive, "", "Slurm", 0, 1, 0, "127.0.0.1", -1, "Slurm 4711.4294967290" },
+        /* who comes to a job is no process of another one, and knows only where it is */
+        { plain_shell, "TREK_JOIN=new\nTREK_ADDRESS=one\nTREK_PORT=29500\nTREK_TOKEN=secret\n", "TREK_JOIN", 1024, 2, -1, "one",
+          29500, "secret" },
+        { slurm, "TREK_JOIN=new\nTREK_ADDRESS=one\nTREK_PORT=29500\nTREK_LOCAL_RANK=2\nTREK_LOCAL_WORLD_SIZE=3\n", "TREK_JOIN",
+          1026, 2, 2, "one", 29500, "" },
         /* srun starts one torchrun on each of four nodes */
         { slurm, torchrun, "torchrun", 2, 4, 0, "node-a", 29501, "torchrun none.29500" },
     };
@@ -273,6 +278,8 @@ static void test_contradictions(void **state)
         { plain_shell, "RANK=1\nWORLD_SIZE=2\nMASTER_ADDR=a\n", { "port", "MASTER_PORT" } },
         { plain_shell, "RANK=1\nWORLD_SIZE=2\nMASTER_ADDR=a\nMASTER_PORT=70000\n", { "MASTER_PORT=\"70000\"", "65535" } },
         { torchrun, "LOCAL_RANK=2\n", { "LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2" } },
+        { plain_shell, "TREK_JOIN=new\nTREK_PORT=29500\n", { "TREK_JOIN=\"new\"", "without TREK_ADDRESS" } },
+        { plain_shell, "TREK_JOIN=new\nTREK_ADDRESS=one\n", { "TREK_JOIN=\"new\"", "without TREK_PORT" } },
         { trek_run, "TREK_PORT=x\n", { "TREK_PORT=\"x\"", "whole number" } },
         { trek_run, torchrun, { "contradicts itself: TREK_RANK=2, TREK_WORLD_SIZE=4 (trek-run)", NULL } }, /* changed below */
         { open_mpi, "RANK=0\nWORLD_SIZE=2\nMASTER_PORT=1\n", { "RANK=0, WORLD_SIZE=2 (torchrun)", "OMPI_COMM_WORLD_RANK=1" } },

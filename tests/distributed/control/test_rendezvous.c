@@ -52,6 +52,8 @@ static trek_rendezvous_note join_of(const trek_rendezvous *rendezvous, int numbe
     note.port = 1000 + number;
     note.program = PROGRAM;
     note.processes = WORLD;
+    note.ranks = 1;
+    note.version = TREK_RENDEZVOUS_VERSION;
     strcpy(note.address, "127.0.0.1");
     return note;
 }
@@ -89,7 +91,7 @@ static void test_waiting(void **state)
     (void)state;
     int port;
     trek_rendezvous_line fd[4];
-    trek_member list[4];
+    trek_joiner list[4];
     trek_rendezvous *rendezvous = open_group(&port);
     trek_rendezvous_note five = join_of(rendezvous, 5), two = join_of(rendezvous, 2), one = join_of(rendezvous, 1),
         other = join_of(rendezvous, 3);
@@ -100,7 +102,7 @@ static void test_waiting(void **state)
     assert_int_equal(ask(rendezvous, port, &other, &fd[3]), TREK_RENDEZVOUS_DIFFERS);
     assert_int_equal(trek_rendezvous_waiting(rendezvous, list, 1), 1);
     assert_int_equal(trek_rendezvous_waiting(rendezvous, list, 4), 2); /* by number; process 1 is a member, at two meetings */
-    assert_true(list[0].number == 2 && list[0].port == 1002 && list[1].number == 5);
+    assert_true(list[0].member.number == 2 && list[0].member.port == 1002 && list[1].member.number == 5);
     assert_int_equal(trek_rendezvous_invite(rendezvous, list, 1), TREK_OK);
     assert_int_equal(trek_rendezvous_members(rendezvous), 3);
     assert_int_equal(hear_other(rendezvous, &fd[2]), TREK_RENDEZVOUS_TAKEN);
@@ -304,17 +306,90 @@ static void test_farewell(void **state)
     trek_rendezvous_free(&all[2]);
 }
 
+/* The number that a newcomer is told when it is let in, or -1. */
+static int number_of(const trek_rendezvous *rendezvous, trek_rendezvous_line *line)
+{
+    trek_rendezvous_note note = { .kind = TREK_RENDEZVOUS_BEAT };
+    int got = 1;
+    for (double since = 0; got >= 0 && note.kind == TREK_RENDEZVOUS_BEAT && test_wait(&since);) {
+        struct pollfd wait = { .fd = line->fd, .events = POLLIN };
+        poll(&wait, 1, 10);
+        got = trek_rendezvous_receive(rendezvous, line, &note);
+    }
+    return note.kind == TREK_RENDEZVOUS_GO && note.processes == WORLD ? note.process : -1;
+}
+
+/* Newcomers get numbers that nobody has had: not those of the group, of processes that have died, or of others that wait. */
+static void test_newcomers(void **state)
+{
+    (void)state;
+    int port;
+    trek_rendezvous_line line[3];
+    trek_joiner list[4];
+    trek_rendezvous *rendezvous = open_group(&port);
+    assert_int_equal(trek_rendezvous_first_unused(rendezvous), WORLD);
+    trek_rendezvous_note_unused(rendezvous, WORLD + 3); /* another member knows of more */
+    trek_rendezvous_note_unused(rendezvous, 1);
+    trek_rendezvous_note new = join_of(rendezvous, -1);
+    new.processes = 2;
+    new.ranks = 5;
+    new.engines = 6;
+    new.machine = 7;
+    for (int k = 0; k < 3; k++) {
+        new.port = 1000 + k;
+        assert_int_equal(ask(rendezvous, port, &new, &line[k]), TREK_RENDEZVOUS_BEAT);
+    }
+    assert_true(trek_rendezvous_has_joiners(rendezvous));
+    assert_int_equal(trek_rendezvous_waiting(rendezvous, list, 4), 3);
+    for (int k = 0; k < 3; k++)
+        assert_true(list[k].member.number == WORLD + 3 + k && list[k].member.port == 1000 + k && list[k].ranks == 5 &&
+                    list[k].engines == 6 && list[k].machine == 7);
+    trek_rendezvous_turn_away(rendezvous, &list[1], TREK_RENDEZVOUS_NO_ROOM);
+    trek_rendezvous_turn_away(rendezvous, &list[2], TREK_RENDEZVOUS_NO_ENGINE);
+    assert_int_equal(hear_other(rendezvous, &line[1]), TREK_RENDEZVOUS_FULL);
+    assert_int_equal(hear_other(rendezvous, &line[2]), TREK_RENDEZVOUS_APART);
+    assert_int_equal(trek_rendezvous_invite(rendezvous, list, 1), TREK_OK);
+    trek_lock_acquire(&rendezvous->lock);
+    trek_rendezvous_send_on(rendezvous, &rendezvous->own);
+    trek_lock_release(&rendezvous->lock);
+    assert_int_equal(number_of(rendezvous, &line[0]), WORLD + 3);
+    assert_int_equal(trek_rendezvous_first_unused(rendezvous), WORLD + 6);
+    trek_member members[1] = { { .number = 40, .port = 9, .address = "127.0.0.1" } };
+    assert_int_equal(trek_rendezvous_enter(rendezvous, 4, members, 1), TREK_OK);
+    assert_int_equal(trek_rendezvous_first_unused(rendezvous), 41);
+    for (int k = 0; k < 3; k++)
+        trek_socket_close(line[k].fd);
+    trek_rendezvous_free(&rendezvous);
+}
+
+/* Of a process that was in the job, and of a newcomer. */
+static void test_other_version(void **state)
+{
+    (void)state;
+    int port;
+    trek_rendezvous *rendezvous = open_group(&port);
+    for (int number = -1; number < 3; number += 3) {
+        trek_rendezvous_line line;
+        trek_rendezvous_note note = join_of(rendezvous, number);
+        note.version++;
+        assert_int_equal(ask(rendezvous, port, &note, &line), TREK_RENDEZVOUS_OTHER_VERSION);
+        trek_socket_close(line.fd);
+    }
+    trek_rendezvous_free(&rendezvous);
+}
+
 /* Unsound ones end the connection, and nobody waits. */
 static void test_unsound(void **state)
 {
     (void)state;
     int port;
     trek_rendezvous_line fd;
-    trek_member list[4];
+    trek_joiner list[4];
     trek_rendezvous *rendezvous = open_group(&port);
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < 8; k++) {
         trek_rendezvous_note note = join_of(rendezvous, 4);
-        note.number = k == 0 ? -1 : k == 1 ? TREK_MAX_RANKS : 4;
+        note.ranks = k == 6 ? 0 : k == 7 ? TREK_MAX_RANKS + 1 : 1;
+        note.number = k == 0 ? -2 : k == 1 ? TREK_MAX_RANKS : 4;
         note.port = k == 2 ? 0 : k == 3 ? 65536 : 1004;
         note.address[0] = k == 4 ? '\0' : '1';
         note.magic += k == 5;
@@ -337,7 +412,7 @@ static void test_random(void **state)
     (void)state;
     int port;
     trek_rendezvous_line open[4] = { { .fd = -1 }, { .fd = -1 }, { .fd = -1 }, { .fd = -1 } };
-    trek_member list[8];
+    trek_joiner list[8];
     trek_rendezvous *rendezvous = open_group(&port);
     uint32_t random = 5;
     for (int k = 0; k < 3000; k++) {
@@ -381,7 +456,8 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_waiting), cmocka_unit_test(test_other_world),
                                         cmocka_unit_test(test_later),   cmocka_unit_test(test_between),
                                         cmocka_unit_test(test_crowd),   cmocka_unit_test(test_no_descriptors),
-                                        cmocka_unit_test(test_farewell), cmocka_unit_test(test_unsound),
+                                        cmocka_unit_test(test_farewell), cmocka_unit_test(test_newcomers),
+                                        cmocka_unit_test(test_other_version), cmocka_unit_test(test_unsound),
                                         cmocka_unit_test(test_random) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,106 +6,17 @@
 #include <string.h>
 
 #include "data/dataset.h"
-#include "data/loader_position.h"
 #include "distributed/arrivals.h"
 #include "distributed/comm/gloo/gloo.h"
-#include "distributed/comm/regroup.h"
-#include "distributed/job/survival.h"
-#include "distributed/stepper_internal.h"
 #include "graph/graph_internal.h"
-#include "graph/graph_loader_internal.h"
-#include "graph/passes.h"
-#include "graph/settings.h"
 #include "nn/module_tree.h"
 #include "optim/optimizers.h"
-#include "tests/distributed/grains/dying.h"
+#include "tests/distributed/grains/arriving.h"
 #include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/processes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
-
-static const part *mine;
-
-/* --- a process ------------------------------------------------------------------------------------------ */
-
-/* "waits=3": after step 3 nobody goes on before a process has come, or waits to be let in, which the one sees that listens at the
- * job's address; "again=5": the same for a second one ("turn=1"). */
-static void wait_for_joiner(trek_graph *graph)
-{
-    static const char *const words[] = { "waits=", "again=" };
-    const trek_survival *survival = trek_graph_ranks(graph)->job.survival;
-    if (dying_word(mine->detail, "as="))
-        dying_give_sign("come", dying_number(mine->detail, "turn=", 0));
-    for (int k = 0; k < 2; k++) {
-        if (!survival || trek_graph_steps(graph) != dying_number(mine->detail, words[k], -1))
-            continue;
-        for (double since = 0; !dying_has_sign("come", k) && !trek_regroup_has_joiners(survival->regroup) && test_wait(&since);)
-            continue;
-        if (trek_regroup_has_joiners(survival->regroup))
-            dying_give_sign("come", k);
-        dying_await_sign("come", k);
-    }
-}
-
-/* What a process does that does not follow the others. */
-static void go_astray(trek_graph *graph)
-{
-    trek_loader *loader = graph->graph_loader->loader;
-    if (strstr(mine->detail, "from-the-start"))
-        trek_loader_seek(loader, 0, 0);
-    if (strstr(mine->detail, "other-clip"))
-        trek_graph_set_clip(graph, 0.5, 0);
-    if (strstr(mine->detail, "other-seed"))
-        trek_seed(99);
-    if (strstr(mine->detail, "frozen"))
-        trek_graph_freeze(graph, "0.a");
-}
-
-/* As a launcher says it. */
-static void set_environment(const part *me)
-{
-    char number[3][16];
-    snprintf(number[0], sizeof number[0], "%d", dying_number(me->detail, "as=", 0));
-    snprintf(number[1], sizeof number[1], "%d", dying_number(me->detail, "of=", 3));
-    snprintf(number[2], sizeof number[2], "%d", me->port);
-    setenv("TREK_RANK", number[0], 1);
-    setenv("TREK_WORLD_SIZE", number[1], 1);
-    setenv("TREK_PORT", number[2], 1);
-    setenv("TREK_TOKEN", "sesame", 1);
-    setenv("TREK_JOIN", "1", 1);
-}
-
-static int play(const part *me)
-{
-    static grain_result result;
-    grain_run run = dying_run(me->detail);
-    bool joins = dying_word(me->detail, "as=") != NULL;
-    mine = me;
-    run.last_only = true;
-    run.after_step = wait_for_joiner;
-    run.on_joined = go_astray;
-    if (joins)
-        set_environment(me);
-    else if (!(run.comm = dying_join(me, dying_number(me->detail, "of=", 3))))
-        return 1;
-    dying_begin(me, run.comm);
-    if (joins) /* in the place of a process that has died */
-        dying_await_sign("dead", dying_number(me->detail, "after=", dying_number(me->detail, "as=", 0)));
-    bool good = grain_train(&run, &result);
-    dying_end();
-    if (joins) /* even if it was not let in */
-        dying_give_sign("come", dying_number(me->detail, "turn=", 0));
-    return dying_report(good ? &result : NULL, run.comm);
-}
-
-/* All that live must have the bits of one that trains alone, and know that `left` ranks are there. */
-static void expect(const char *detail, const role *roles, int left)
-{
-    dying_expect(detail, roles, dying_digest(detail, true), left);
-}
-
-/* --- tests -------------------------------------------------------------------------------------------------- */
 
 /* With every model and optimizer. */
 static void one_dies_and_comes_again(void **state)
@@ -119,7 +30,7 @@ static void one_dies_and_comes_again(void **state)
                                { 0 } };
         const role second[] = { { .text = "-" }, { .text = "at=sync:1", .dies = true }, { .text = "-" }, { .text = "as=1" },
                                 { 0 } };
-        expect(detail, k % 2 ? first : second, 3 * (1 + k % 2));
+        arriving_expect(detail, k % 2 ? first : second, 3 * (1 + k % 2));
     }
 }
 
@@ -127,13 +38,15 @@ static void one_dies_and_comes_again(void **state)
 static void several_come(void **state)
 {
     (void)state;
-    expect("model=1,steps=9,waits=4,again=6", (const role[]){ LIVES("-"), DIES("at=grain:2"), DIES("at=grain:9"), LIVES("as=1"),
+    arriving_expect("model=1,steps=9,waits=4,again=6",
+                    (const role[]){ LIVES("-"), DIES("at=grain:2"), DIES("at=grain:9"), LIVES("as=1"),
                                                               LIVES("as=2,turn=1"), { 0 } }, 3);
-    expect("model=5,steps=9,waits=5,again=5", (const role[]){ LIVES("-"), DIES("at=grain:2"), DIES("at=grain:3"), LIVES("as=1"),
+    arriving_expect("model=5,steps=9,waits=5,again=5",
+                    (const role[]){ LIVES("-"), DIES("at=grain:2"), DIES("at=grain:3"), LIVES("as=1"),
                                                               LIVES("as=2,turn=1"), { 0 } }, 3);
-    expect("model=0,of=2,waits=4", (const role[]){ LIVES("-"), DIES("at=sync:2"), LIVES("as=1"), { 0 } }, 2);
-    expect("model=2,of=2,waits=4", (const role[]){ DIES("at=sync:2"), LIVES("-"), LIVES("as=0"), { 0 } }, 2);
-    expect("model=0,steps=12,waits=4,again=8", (const role[]){ LIVES("-"), DIES("at=grain:2"), LIVES("-"),
+    arriving_expect("model=0,of=2,waits=4", (const role[]){ LIVES("-"), DIES("at=sync:2"), LIVES("as=1"), { 0 } }, 2);
+    arriving_expect("model=2,of=2,waits=4", (const role[]){ DIES("at=sync:2"), LIVES("-"), LIVES("as=0"), { 0 } }, 2);
+    arriving_expect("model=0,steps=12,waits=4,again=8", (const role[]){ LIVES("-"), DIES("at=grain:2"), LIVES("-"),
                                                                DIES("as=1,at=grain:4"),
                                                                LIVES("as=1,after=3,turn=1"), { 0 } }, 3);
 }
@@ -151,11 +64,13 @@ static void they_die_while_one_comes(void **state)
         char text[32];
         snprintf(text, sizeof text, "%s%s", victim == 4 ? "as=1," : "", spans[k]);
         roles[victim] = (role)DIES(text);
-        expect(detail, roles, 3);
+        arriving_expect(detail, roles, 3);
     }
-    expect("model=1,of=4,waits=3", (const role[]){ DIES("at=arrival:0"), DIES("at=grain:1"), LIVES("-"), DIES("at=arrival:0"),
+    arriving_expect("model=1,of=4,waits=3", (const role[]){ DIES("at=arrival:0"), DIES("at=grain:1"), LIVES("-"),
+                                                            DIES("at=arrival:0"),
                                                    LIVES("as=1"), { 0 } }, 2);
-    expect("model=0,of=3,waits=3", (const role[]){ DIES("at=arrival:0"), DIES("at=grain:1"), LIVES("-"), LIVES("as=1"), { 0 } },
+    arriving_expect("model=0,of=3,waits=3", (const role[]){ DIES("at=arrival:0"), DIES("at=grain:1"), LIVES("-"), LIVES("as=1"),
+                                                            { 0 } },
            2);
 }
 
@@ -190,7 +105,8 @@ static void options_do_not_change_that(void **state)
                                            "model=0,overflow=3,waits=4,freezes", "model=2,grain=9,waits=3",
                                            "model=4,overflow=5,waits=3,separate" };
     for (int k = 0; k < 5; k++)
-        expect(details[k], (const role[]){ LIVES("ranks=2"), DIES("at=grain:2"), LIVES("-"), LIVES("as=1,ranks=3"), { 0 } }, 6);
+        arriving_expect(details[k], (const role[]){ LIVES("ranks=2"), DIES("at=grain:2"), LIVES("-"), LIVES("as=1,ranks=3"),
+                                                    { 0 } }, 6);
 }
 
 /* Who dies, when, who comes in whose place, and who of these dies again, as they are drawn. TREK_TEST_DRAWS says how often. The
@@ -228,7 +144,7 @@ static void draw_arrivals(int n, uint64_t first_seed, bool sharded)
         }
         if (victims < 2)
             memcpy(strstr(detail, "again=6"), "again=0", 7);
-        expect(detail, roles, left);
+        arriving_expect(detail, roles, left);
     }
 }
 
@@ -257,7 +173,8 @@ static void over_gloo_too(void **state)
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why))
         skip();
-    expect("model=1,waits=4,gloo", (const role[]){ LIVES("-"), LIVES("-"), DIES("at=grain:2"), LIVES("as=2"), { 0 } }, 3);
+    arriving_expect("model=1,waits=4,gloo", (const role[]){ LIVES("-"), LIVES("-"), DIES("at=grain:2"), LIVES("as=2"), { 0 } },
+                    3);
 }
 
 /* It leaves, or is not let in, and the others go on without it. */
@@ -278,7 +195,7 @@ static void one_that_does_not_fit_disturbs_nobody(void **state)
         { "as=1,least=0", "TREK_ERR_STATE: comm_init: TREK_JOIN is set*" },
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
-        expect("model=0,waits=3", (const role[]){ LIVES("-"), DIES("at=grain:2"), LIVES("-"),
+        arriving_expect("model=0,waits=3", (const role[]){ LIVES("-"), DIES("at=grain:2"), LIVES("-"),
                                                   { .text = cases[k].how, .fails = cases[k].says }, { 0 } }, 2);
 }
 
@@ -300,7 +217,7 @@ int main(void)
 {
     static part me;
     if (processes_part(&me))
-        return play(&me);
+        return arriving_play(&me);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(who_has_not_joined_is_told_so, clear_error),
         cmocka_unit_test_setup(one_dies_and_comes_again, clear_error),

@@ -59,9 +59,10 @@ static trek_graph *build(trek_device device, void *arg)
         printf("built.\n"); /* what follows is not what was tried before */
     (void)arg;
     enter("build");
-    trek_linear_opts first = { .in = IN, .out = HIDDEN, .device = device, .dtype = dtype };
-    trek_linear_opts last = { .in = HIDDEN, .out = 1, .device = device, .dtype = dtype };
-    trek_batch_norm_opts norm = { .features = HIDDEN, .device = device, .dtype = dtype };
+    int hidden = mine && strstr(mine->detail, "other-model") ? HIDDEN + 1 : HIDDEN;
+    trek_linear_opts first = { .in = IN, .out = hidden, .device = device, .dtype = dtype };
+    trek_linear_opts last = { .in = hidden, .out = 1, .device = device, .dtype = dtype };
+    trek_batch_norm_opts norm = { .features = hidden, .device = device, .dtype = dtype };
     trek_flow *flow = trek_flow_from(trek_nn_linear_with(&first));
     if (!plain)
         trek_flow_through(flow, trek_nn_batch_norm1d_with(&norm));
@@ -261,11 +262,15 @@ static void set_environment(const part *me)
     snprintf(number[0], sizeof number[0], "%d", number_in(me, "as=", me->process));
     snprintf(number[1], sizeof number[1], "%d", number_in(me, "of=", me->processes));
     snprintf(number[2], sizeof number[2], "%d", me->port);
-    setenv("TREK_RANK", number[0], 1);
-    setenv("TREK_WORLD_SIZE", number[1], 1);
+    bool newcomer = strstr(me->detail, "join,new") != NULL;
+    if (!newcomer)
+        setenv("TREK_RANK", number[0], 1);
+    if (!newcomer)
+        setenv("TREK_WORLD_SIZE", number[1], 1);
+    setenv("TREK_ADDRESS", "127.0.0.1", 1);
     setenv("TREK_PORT", number[2], 1);
     setenv("TREK_TOKEN", strstr(me->detail, "wrong-token") ? "mellon" : "sesame", 1);
-    setenv("TREK_JOIN", strstr(me->detail, "join") ? "1" : "0", 1);
+    setenv("TREK_JOIN", newcomer ? "new" : strstr(me->detail, "join") ? "1" : "0", 1);
     setenv("TREK_JOIN_SECONDS", strstr(me->detail, "late") || strstr(me->detail, "soon=") ? "1" : "10", 1);
 }
 
@@ -276,7 +281,8 @@ static void await_turn(const part *me)
         nanosleep(&(struct timespec){ .tv_nsec = number_in(me, "soon=", 0) * 1000L }, NULL);
         return;
     }
-    await_sign("dead", number_in(me, strstr(me->detail, "alive") ? "alive=" : "as=", 0));
+    if (!strstr(me->detail, "join,new"))
+        await_sign("dead", number_in(me, strstr(me->detail, "alive") ? "alive=" : "as=", 0));
     nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL); /* it is about to be */
     if (strstr(me->detail, "late"))
         await_sign("over", 0);
@@ -834,6 +840,21 @@ static void test_again_several(void **state)
     assert_again(&w, 2, 1, "hold=2,", one, 2, false);
 }
 
+/* Processes that were not in the run before: beside others that live, that have died, and that come again. */
+static void test_newcomers(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const one[] = { NULL, NULL, "join,new" };
+    assert_again(&w, 2, 1, "hold=2,", one, 3, false);
+    static const char *const two[] = { NULL, NULL, "join,new", "join,new" };
+    assert_again(&w, 2, 2, "hold=23,", two, 4, false);
+    static const char *const three[] = { NULL, "at=loss:5", NULL, "join,as=1", "join,new" };
+    assert_again(&w, 3, 2, "hold=34,", three, 4, false);
+    static const char *const dies[] = { NULL, "at=epoch:4", "join,new", "join,new,at=epoch:1" };
+    assert_again(&w, 2, 2, "hold=23,", dies, 2, false);
+}
+
 static void test_again_averages(void **state)
 {
     (void)state;
@@ -850,6 +871,7 @@ static void test_again_deaths(void **state)
     static const struct { const char *details[5]; int left; } rows[] = {
         { { NULL, "at=loss:5", NULL, "join,dies-waiting,as=1" }, 2 },
         { { NULL, "at=loss:5", NULL, "join,at=build:0,as=1" }, 2 },
+        { { NULL, "at=loss:5", NULL, "join,at=build:1,as=1" }, 2 },
         { { NULL, "at=loss:5", NULL, "join,at=epoch:0,as=1" }, 2 },
         { { "at=build:2", "at=loss:5", NULL, "join,as=1" }, 2 },
         { { NULL, "at=loss:5", "at=build:2", "join,as=1" }, 2 },
@@ -868,7 +890,10 @@ static void test_again_refused(void **state)
         const char *common, *joiner, *text;
     } rows[] = {
         { "until=3,", "join,wrong-token,as=1", "TREK_TOKEN" },
-        { "until=3,", "join,least=2,as=1", "other options" },
+        { "until=3,", "join,least=2,as=1", "process 1 cannot join the job: its model, its options" },
+        { "until=3,", "join,other-model,as=1", "process 1 cannot join the job: its model, its options" },
+        { "until=3,", "join,new,other-model", "this process cannot join the job: its model, its options" },
+        { "until=3,", "join,new,wrong-token", "TREK_TOKEN" },
         { "until=3,", "join,least=0,as=1", ".min_processes is 0" },
         { "until=3,", "join,of=4,as=1", "process 1 of 4 cannot join the job, which has 3" },
         { "", "join,late,as=1", "no process of the job accepts joining processes" },
@@ -1046,7 +1071,8 @@ int main(void)
         cmocka_unit_test(test_several),  cmocka_unit_test(test_ranks), cmocka_unit_test(test_averages),
         cmocka_unit_test(test_metrics), cmocka_unit_test(test_environment), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_ends),  cmocka_unit_test(test_again), cmocka_unit_test(test_again_several),
-        cmocka_unit_test(test_again_averages), cmocka_unit_test(test_again_deaths), cmocka_unit_test(test_again_refused),
+        cmocka_unit_test(test_newcomers), cmocka_unit_test(test_again_averages), cmocka_unit_test(test_again_deaths),
+        cmocka_unit_test(test_again_refused),
         cmocka_unit_test(test_again_host), cmocka_unit_test(test_again_launched), cmocka_unit_test(test_again_random),
         cmocka_unit_test(test_random), cmocka_unit_test(test_tries),
     };

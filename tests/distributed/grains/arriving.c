@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes that come to a job. */
+#include "tests/distributed/grains/arriving.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "data/loader_position.h"
+#include "distributed/comm/regroup.h"
+#include "distributed/job/survival.h"
+#include "distributed/stepper_internal.h"
+#include "graph/graph_loader_internal.h"
+#include "graph/passes.h"
+#include "graph/settings.h"
+#include "tests/support/support.h"
+#include "tests/support/unit.h"
+
+static const part *mine;
+
+/* "waits=3": after step 3 nobody goes on before a process has come, or waits to be let in, which the one sees that listens at the
+ * job's address; "again=5": the same for a second one ("turn=1"). */
+static void wait_for_joiner(trek_graph *graph)
+{
+    static const char *const words[] = { "waits=", "again=" };
+    const trek_survival *survival = trek_graph_ranks(graph)->job.survival;
+    if (dying_word(mine->detail, "as="))
+        dying_give_sign("come", dying_number(mine->detail, "turn=", 0));
+    for (int k = 0; k < 2; k++) {
+        if (!survival || trek_graph_steps(graph) != dying_number(mine->detail, words[k], -1))
+            continue;
+        for (double since = 0; !dying_has_sign("come", k) && !trek_regroup_has_joiners(survival->regroup) && test_wait(&since);)
+            continue;
+        if (trek_regroup_has_joiners(survival->regroup))
+            dying_give_sign("come", k);
+        dying_await_sign("come", k);
+    }
+}
+
+/* What a process does that does not follow the others. */
+static void go_astray(trek_graph *graph)
+{
+    trek_loader *loader = graph->graph_loader->loader;
+    if (strstr(mine->detail, "from-the-start"))
+        trek_loader_seek(loader, 0, 0);
+    if (strstr(mine->detail, "other-clip"))
+        trek_graph_set_clip(graph, 0.5, 0);
+    if (strstr(mine->detail, "other-seed"))
+        trek_seed(99);
+    if (strstr(mine->detail, "frozen"))
+        trek_graph_freeze(graph, "0.a");
+}
+
+/* What tells machines apart is the file system in which memory is shared. */
+static bool go_to_another_machine(void)
+{
+    if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
+        return false;
+    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("none", "/dev/shm", "tmpfs", 0, NULL) == 0;
+}
+
+bool arriving_machines(void)
+{
+    pid_t child = fork();
+    int status = 1;
+    if (child == 0)
+        _exit(!go_to_another_machine());
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+static bool is_new(const part *me) { return dying_word(me->detail, "as=new") != NULL; }
+
+/* As a launcher says it. */
+static void set_environment(const part *me)
+{
+    char number[3][16];
+    unsetenv("TREK_RANK");
+    unsetenv("TREK_WORLD_SIZE");
+    snprintf(number[0], sizeof number[0], "%d", dying_number(me->detail, "as=", 0));
+    snprintf(number[1], sizeof number[1], "%d", dying_number(me->detail, "of=", 3));
+    snprintf(number[2], sizeof number[2], "%d", me->port);
+    if (!is_new(me)) {
+        setenv("TREK_RANK", number[0], 1);
+        setenv("TREK_WORLD_SIZE", number[1], 1);
+    }
+    setenv("TREK_ADDRESS", me->address, 1);
+    setenv("TREK_PORT", strstr(me->detail, "elsewhere") ? "1" : number[2], 1);
+    setenv("TREK_TOKEN", strstr(me->detail, "wrong-token") ? "open" : "sesame", 1);
+    setenv("TREK_JOIN", is_new(me) ? "new" : "1", 1);
+    if (strstr(me->detail, "elsewhere") || strstr(me->detail, "after-the-end"))
+        setenv("TREK_JOIN_SECONDS", "1", 1);
+}
+
+int arriving_play(const part *me)
+{
+    static grain_result result;
+    grain_run run = dying_run(me->detail);
+    bool joins = dying_word(me->detail, "as=") != NULL;
+    mine = me;
+    run.last_only = true;
+    run.after_step = wait_for_joiner;
+    run.on_joined = go_astray;
+    const char *plugins = getenv("TREK_PLUGIN_PATH");
+    bool hides = strstr(me->detail, "no-engine") != NULL;
+    if (strstr(me->detail, "apart") && !(go_to_another_machine() && (!hides || mount("none", plugins, "tmpfs", 0, NULL) == 0)))
+        return printf("no other machine can be made\n"), 3;
+    if (joins)
+        set_environment(me);
+    else if (!(run.comm = dying_join(me, dying_number(me->detail, "of=", 3))))
+        return 1;
+    dying_begin(me, run.comm);
+    if (joins && (!is_new(me) || dying_word(me->detail, "after="))) /* in the place of a process that has died */
+        dying_await_sign("dead", dying_number(me->detail, "after=", dying_number(me->detail, "as=", 0)));
+    if (strstr(me->detail, "after-the-end"))
+        dying_await_sign("over", 0);
+    bool good = grain_train(&run, &result);
+    dying_end();
+    dying_give_sign("over", 0);
+    if (joins) /* even if it was not let in */
+        dying_give_sign("come", dying_number(me->detail, "turn=", 0));
+    return dying_report(good ? &result : NULL, run.comm);
+}
+
+void arriving_expect(const char *detail, const role *roles, int left)
+{
+    dying_expect(detail, roles, dying_digest(detail, true), left);
+}

@@ -2,6 +2,8 @@
 /* Processes that kill themselves. */
 #include "tests/distributed/grains/dying.h"
 
+#include <fnmatch.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,19 +17,27 @@
 
 static const part *mine;
 
-int dying_number(const char *text, const char *name, int unset)
+const char *dying_word(const char *text, const char *name)
 {
-    const char *at = strstr(text, name);
-    return at ? atoi(at + strlen(name)) : unset;
+    size_t length = strlen(name);
+    for (const char *at = text; at; at = strchr(at, ',')) {
+        at += at != text;
+        if (strncmp(at, name, length) == 0)
+            return at + length;
+    }
+    return NULL;
 }
 
-static const char *name_sign(char *path, size_t size, const char *what, int number)
+int dying_number(const char *text, const char *name, int unset)
 {
-    const char *folder = strstr(mine->detail, "in=");
-    if (!folder)
-        return NULL;
-    snprintf(path, size, "%.*s/%s.%d", (int)strcspn(folder + 3, ","), folder + 3, what, number);
-    return path;
+    const char *at = dying_word(text, name);
+    return at ? atoi(at) : unset;
+}
+
+static bool name_sign(char *path, size_t size, const char *what, int number)
+{
+    const char *folder = dying_word(mine->detail, "in=");
+    return folder && snprintf(path, size, "%.*s/%s.%d", (int)strcspn(folder, ","), folder, what, number) > 0;
 }
 
 void dying_give_sign(const char *what, int number)
@@ -46,14 +56,17 @@ bool dying_has_sign(const char *what, int number)
 
 void dying_await_sign(const char *what, int number)
 {
-    for (double since = 0; !dying_has_sign(what, number) && test_wait(&since);)
-        continue;
+    for (double since = 0; !dying_has_sign(what, number);)
+        if (!test_wait(&since)) {
+            printf("%s.%d has not come\n", what, number);
+            _exit(2);
+        }
 }
 
 static void die(void)
 {
     dying_give_sign("dead", mine->process);
-    if (strstr(mine->detail, "as=")) /* nobody need wait for it */
+    if (dying_word(mine->detail, "as=")) /* nobody need wait for it */
         dying_give_sign("come", dying_number(mine->detail, "turn=", 0));
     kill(getpid(), SIGKILL);
 }
@@ -65,8 +78,8 @@ static void enter(const char *name)
     snprintf(word, sizeof word, "at=%s:", name);
     for (char *c = word; *c; c++)
         *c = *c == ' ' ? '_' : *c;
-    const char *at = strstr(mine->detail, word);
-    if (at && atomic_fetch_add(&times, 1) == atoi(at + strlen(word)))
+    const char *at = dying_word(mine->detail, word);
+    if (at && atomic_fetch_add(&times, 1) == atoi(at))
         die();
 }
 
@@ -124,17 +137,111 @@ void dying_begin(const part *me, trek_comm *comm)
 void dying_end(void) { atomic_store(&trek_trace_now, NULL); }
 int dying_calls(void) { return calls; }
 
-void dying_leave_too_few(world *w)
+trek_comm *dying_join(const part *me, int processes)
 {
-    processes_init(w, 3);
-    for (int p = 0; p < 3; p++)
-        processes_start(w, p, "train", p == 1 ? "model=0,least=3,at=grain:4" : "model=0,least=3");
-    processes_finish(w, -1);
-    for (int p = 0; p < 3; p += 2) {
-        bool told = w->code[p] == 1 && strstr(w->text[p], "TREK_ERR_PEER: ") && strstr(w->text[p], "process 1") &&
-                    strstr(w->text[p], ".min_processes is 3");
-        if (!told)
-            processes_print(w);
-        assert_true(told);
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared",
+                                                        .rank = me->process, .world_size = processes, .address = me->address,
+                                                        .port = me->port, .token = "sesame", .deadline_s = 30 });
+    if (!comm)
+        printf("%s\n", trek_error());
+    return comm;
+}
+
+grain_run dying_run(const char *text)
+{
+    return (grain_run){ .model = dying_number(text, "model=", MLP), .grain = dying_number(text, "grain=", 3),
+                        .ranks = dying_number(text, "ranks=", 1), .separate = strstr(text, "separate") != NULL,
+                        .batch = dying_number(text, "batch=", 20), .steps = dying_number(text, "steps=", 8),
+                        .optimizer = dying_number(text, "optimizer=", 0), .accumulate = dying_number(text, "accumulate=", 0),
+                        .clipped = strstr(text, "clipped") != NULL, .scaled = dying_word(text, "overflow=") != NULL,
+                        .freezes = strstr(text, "freezes") != NULL, .overflow = dying_number(text, "overflow=", 0),
+                        .unrecorded = true, .min_processes = dying_number(text, "least=", 1) };
+}
+
+int dying_report(const grain_result *result, trek_comm *comm)
+{
+    if (result)
+        printf("digest %016" PRIx64 " ranks %d joined %d calls %d.\n", result->digest, result->world, (int)result->joined,
+               dying_calls());
+    else
+        printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
+    trek_error_clear();
+    trek_comm_free(&comm);
+    return result ? 0 : 1;
+}
+
+/* --- what is expected ------------------------------------------------------------------------------------- */
+
+uint64_t dying_digest(const char *detail, bool last_only)
+{
+    static grain_result result;
+    grain_run alone = dying_run(detail);
+    alone.ranks = 1;
+    alone.separate = false;
+    alone.min_processes = 0;
+    alone.last_only = last_only;
+    if (!grain_train(&alone, &result))
+        fail_msg("%s: %s", detail, trek_error());
+    return result.digest;
+}
+
+const role *dying_roles(int n, const char *const *deaths)
+{
+    static role roles[PROCESSES];
+    for (int p = 0; p < n; p++)
+        roles[p] = (role){ .text = deaths[p] ? deaths[p] : "-", .dies = deaths[p] != NULL };
+    roles[n] = (role){ .text = NULL };
+    return roles;
+}
+
+void dying_play(world *w, const char *detail, const role *roles)
+{
+    char text[256], folder[] = "/tmp/trek-dying-XXXXXX", removal[64];
+    int n = 0;
+    assert_non_null(mkdtemp(folder));
+    while (roles[n].text)
+        n++;
+    processes_init(w, n);
+    for (int p = 0; p < n; p++) {
+        snprintf(text, sizeof text, "%s,in=%s,%s", roles[p].text, folder, detail);
+        processes_start(w, p, "train", text);
     }
+    processes_finish(w, -1);
+    snprintf(removal, sizeof removal, "rm -r %s", folder);
+    assert_int_equal(system(removal), 0);
+}
+
+static bool ends_as(int code, const char *text, const role *role, const char *wanted)
+{
+    bool joins = dying_word(role->text, "as=") != NULL;
+    if (role->dies && (code == -SIGKILL || !role->may_live))
+        return code == -SIGKILL;
+    if (role->fails)
+        return code == 1 && fnmatch(role->fails, text, 0) == 0;
+    return code == 0 && strstr(text, wanted) && joins == !strstr(text, " joined 0 ");
+}
+
+int dying_expect(const char *detail, const role *roles, uint64_t digest, int left)
+{
+    static world w;
+    char wanted[64];
+    dying_play(&w, detail, roles);
+    snprintf(wanted, sizeof wanted, left < 0 ? "digest %016" PRIx64 " ranks" : "digest %016" PRIx64 " ranks %d joined", digest,
+             left);
+    for (int p = 0; p < w.n; p++) {
+        if (ends_as(w.code[p], w.text[p], &roles[p], wanted))
+            continue;
+        processes_print(&w);
+        fail_msg("%s: process %d (%s) ended with %d, not with \"%s\"", detail, p, roles[p].text, w.code[p],
+                 roles[p].fails ? roles[p].fails : wanted);
+    }
+    const char *calls_made = strstr(w.text[0], "calls ");
+    return calls_made ? atoi(calls_made + 6) : 0;
+}
+
+void dying_leave_too_few(void)
+{
+    const role roles[] = { REPORTS("-", "TREK_ERR_PEER: *process 1*.min_processes is 3"), DIES("at=grain:4"),
+                           REPORTS("-", "TREK_ERR_PEER: *process 1*.min_processes is 3"), { 0 } };
+    dying_expect("model=0,least=3", roles, 0, -1);
 }

@@ -6,8 +6,27 @@
 #define TREK_TESTS_DYING_H
 
 #include "distributed/comm/comm_internal.h"
+#include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/processes.h"
 
+/* A part of a world: what a process is told besides the detail of all, and how it ends. */
+typedef struct role {
+    const char *text;        /* with "as=": it comes later, in the place of that process; NULL: there are no further ones */
+    bool dies, may_live;     /* may_live: the moment at which it dies need not come */
+    const char *fails;       /* a pattern of what it says then; NULL: it does not fail */
+} role;
+#define LIVES(what) { .text = (what) }
+#define DIES(when) { .text = (when), .dies = true }
+#define REPORTS(what, words) { .text = (what), .fails = "*" words "*" }
+
+/* --- in a process --- */
+
+/* Returns what stands behind a name with which a word of a text begins, as "grain=" in "at=sync:1,grain=3"; NULL if none does. */
+const char *dying_word(const char *text, const char *name);
+/* Returns the number behind a name, or `unset`. */
+int dying_number(const char *text, const char *name, int unset);
+/* Returns the communicator of so many processes. On failure it returns NULL, and the process has said why. */
+trek_comm *dying_join(const part *me, int processes);
 /* Begins: the part and the communicator stay the caller's. The latter may be NULL: then no call is counted. */
 void dying_begin(const part *me, trek_comm *comm);
 void dying_end(void);
@@ -15,13 +34,28 @@ void dying_end(void);
  * sign "dead" with its number, and one that was to come in the place of another one ("as=") the sign "come" with its "turn=". */
 void dying_give_sign(const char *what, int number);
 bool dying_has_sign(const char *what, int number);
+/* Ends the process if the sign does not come. */
 void dying_await_sign(const char *what, int number);
 /* Returns how many calls have been made. */
 int dying_calls(void);
-/* Returns the number behind a name in a part's text, or `unset`. */
-int dying_number(const char *text, const char *name, int unset);
+/* Returns the training that a text describes. */
+grain_run dying_run(const char *text);
+/* Says what has come of it, or the error if result is NULL, and frees the communicator. Returns how the process ends. */
+int dying_report(const grain_result *result, trek_comm *comm);
+
+/* --- in the test --- */
+
+/* Returns the digest of one process that trains alone. last_only: see grain_run. */
+uint64_t dying_digest(const char *detail, bool last_only);
+/* Returns the roles of n processes. deaths[p]: when process p dies; NULL: it does not. They live until the next call. */
+const role *dying_roles(int n, const char *const *deaths);
+/* Runs these processes to their ends. What each is told itself counts more than the detail of all. */
+void dying_play(world *w, const char *detail, const role *roles);
+/* The same, and all that live must come to that digest, and know that `left` ranks are left; -1: any number. Returns how many
+ * calls process 0 has made in the first group. */
+int dying_expect(const char *detail, const role *roles, uint64_t digest, int left);
 /* Runs three processes, all of which are required (.min_processes is 3), and of which process 1 dies. The other two must end with
  * an error that names it. */
-void dying_leave_too_few(world *w);
+void dying_leave_too_few(void);
 
 #endif

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Real processes that train in grains, in a loop of their own: some die, and others come in their place and train with those that
  * are left. All that get to the end have the bits of one process that trains alone. */
-#include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "data/dataset.h"
 #include "data/loader_position.h"
@@ -28,21 +25,9 @@
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
-static grain_result result;
 static const part *mine;
 
 /* --- a process ------------------------------------------------------------------------------------------ */
-
-static grain_run run_in(const char *text)
-{
-    return (grain_run){ .model = dying_number(text, "model=", MLP), .grain = dying_number(text, "grain=", 3),
-                        .ranks = dying_number(text, "ranks=", 1), .separate = strstr(text, "separate") != NULL,
-                        .batch = dying_number(text, "batch=", 20), .steps = dying_number(text, "steps=", 8),
-                        .optimizer = dying_number(text, "optimizer=", 0), .accumulate = dying_number(text, "accumulate=", 0),
-                        .clipped = strstr(text, "clipped") != NULL, .scaled = strstr(text, "overflow=") != NULL,
-                        .freezes = strstr(text, "freezes") != NULL, .overflow = dying_number(text, "overflow=", 0),
-                        .unrecorded = true, .last_only = true, .min_processes = dying_number(text, "least=", 1) };
-}
 
 /* "waits=3": after step 3 nobody goes on before a process has come, or waits to be let in, which the one sees that listens at the
  * job's address; "again=5": the same for a second one ("turn=1"). */
@@ -50,13 +35,17 @@ static void wait_for_joiner(trek_graph *graph)
 {
     static const char *const words[] = { "waits=", "again=" };
     const trek_survival *survival = trek_graph_ranks(graph)->job.survival;
-    if (strstr(mine->detail, "as="))
+    if (dying_word(mine->detail, "as="))
         dying_give_sign("come", dying_number(mine->detail, "turn=", 0));
-    for (int k = 0; k < 2; k++)
-        for (double since = 0; survival && trek_graph_steps(graph) == dying_number(mine->detail, words[k], -1) &&
-                               !dying_has_sign("come", k) && test_wait(&since);)
-            if (trek_regroup_has_joiners(survival->regroup))
-                dying_give_sign("come", k);
+    for (int k = 0; k < 2; k++) {
+        if (!survival || trek_graph_steps(graph) != dying_number(mine->detail, words[k], -1))
+            continue;
+        for (double since = 0; !dying_has_sign("come", k) && !trek_regroup_has_joiners(survival->regroup) && test_wait(&since);)
+            continue;
+        if (trek_regroup_has_joiners(survival->regroup))
+            dying_give_sign("come", k);
+        dying_await_sign("come", k);
+    }
 }
 
 /* What a process does that does not follow the others. */
@@ -89,20 +78,17 @@ static void set_environment(const part *me)
 
 static int play(const part *me)
 {
-    grain_run run = run_in(me->detail);
-    bool joins = strstr(me->detail, "as=") != NULL;
+    static grain_result result;
+    grain_run run = dying_run(me->detail);
+    bool joins = dying_word(me->detail, "as=") != NULL;
     mine = me;
+    run.last_only = true;
     run.after_step = wait_for_joiner;
     run.on_joined = go_astray;
     if (joins)
         set_environment(me);
-    else
-        run.comm = trek_comm_init(&(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared",
-                                                     .rank = me->process,
-                                                    .world_size = dying_number(me->detail, "of=", 3), .address = me->address,
-                                                    .port = me->port, .token = "sesame", .deadline_s = 30 });
-    if (!run.comm && !joins)
-        return printf("%s\n", trek_error()), 1;
+    else if (!(run.comm = dying_join(me, dying_number(me->detail, "of=", 3))))
+        return 1;
     dying_begin(me, run.comm);
     if (joins) /* in the place of a process that has died */
         dying_await_sign("dead", dying_number(me->detail, "after=", dying_number(me->detail, "as=", 0)));
@@ -110,74 +96,13 @@ static int play(const part *me)
     dying_end();
     if (joins) /* even if it was not let in */
         dying_give_sign("come", dying_number(me->detail, "turn=", 0));
-    if (good)
-        printf("digest %016" PRIx64 " ranks %d joined %d calls %d.\n", result.digest, result.world, (int)result.joined,
-               dying_calls());
-    else
-        printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
-    trek_error_clear();
-    trek_comm_free(&run.comm);
-    return good ? 0 : 1;
+    return dying_report(good ? &result : NULL, run.comm);
 }
 
-/* --- what is expected ------------------------------------------------------------------------------------- */
-
-static uint64_t digest_of(const char *detail)
-{
-    grain_run alone = run_in(detail);
-    alone.ranks = 1;
-    alone.separate = false;
-    alone.min_processes = 0;
-    if (!grain_train(&alone, &result))
-        fail_msg("%s: %s", detail, trek_error());
-    return result.digest;
-}
-
-static world w;
-
-/* A part of a world: what a process is told besides the detail of all, and how it ends. */
-typedef struct role {
-    const char *text;        /* with "as=": it comes later; NULL: there are no further ones */
-    bool dies;
-    const char *fails;       /* what it says then; NULL: it does not fail */
-} role;
-
-static bool ends_as(int p, const role *role, const char *wanted)
-{
-    bool joins = strstr(role->text, "as=") != NULL;
-    if (role->dies)
-        return w.code[p] == -SIGKILL;
-    if (role->fails)
-        return w.code[p] == 1 && strstr(w.text[p], role->fails);
-    return w.code[p] == 0 && strstr(w.text[p], wanted) && joins == !strstr(w.text[p], " joined 0 ");
-}
-
-/* Runs these processes. All that live must come to the digest of one that trains alone, and know that `left` ranks are there. */
+/* All that live must have the bits of one that trains alone, and know that `left` ranks are there. */
 static void expect(const char *detail, const role *roles, int left)
 {
-    char wanted[64], text[256], folder[64];
-    uint64_t digest = digest_of(detail);
-    int n = 0;
-    snprintf(folder, sizeof folder, "/tmp/trek-arrivals-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    while (roles[n].text)
-        n++;
-    processes_init(&w, n);
-    for (int p = 0; p < n; p++) {
-        snprintf(text, sizeof text, "%s,in=%s,%s", roles[p].text, folder, detail); /* what it is told itself counts */
-        processes_start(&w, p, "train", text);
-    }
-    processes_finish(&w, -1);
-    snprintf(wanted, sizeof wanted, "digest %016" PRIx64 " ranks %d joined", digest, left);
-    char removal[128];
-    snprintf(removal, sizeof removal, "rm -r %s", folder);
-    assert_int_equal(system(removal), 0);
-    for (int p = 0; p < n; p++) {
-        if (ends_as(p, &roles[p], wanted))
-            continue;
-        processes_print(&w);
-        fail_msg("%s: process %d (%s) ended with %d, not with \"%s\"", detail, p, roles[p].text, w.code[p], wanted);
-    }
+    dying_expect(detail, roles, dying_digest(detail, true), left);
 }
 
 /* --- tests -------------------------------------------------------------------------------------------------- */
@@ -197,10 +122,6 @@ static void one_dies_and_comes_again(void **state)
         expect(detail, k % 2 ? first : second, 3 * (1 + k % 2));
     }
 }
-
-#define LIVES(what) { .text = (what) }
-#define DIES(when) { .text = (when), .dies = true }
-#define REPORTS(what, words) { .text = (what), .fails = (words) }
 
 /* One, and then another one; both at once; after all others have died; and one that has come dies and comes again. */
 static void several_come(void **state)
@@ -304,19 +225,19 @@ static void one_that_does_not_fit_disturbs_nobody(void **state)
     static const struct {
         const char *how, *says;
     } cases[] = {
-        { "as=1,from-the-start", "TREK_ERR_STATE: graph_train_batch: batch: number 0 of epoch 0; the job" },
-        { "as=1,other-clip", "TREK_ERR_STATE: graph_train_batch: graph: its optimizer, schedule, clipping" },
-        { "as=1,other-seed", "TREK_ERR_STATE: graph_train_batch: graph: its optimizer, schedule, clipping" },
-        { "as=1,frozen", "TREK_ERR_STATE: graph_train_batch: graph: its optimizer, schedule, clipping" },
-        { "as=1,grain=2", "TREK_ERR_ARGUMENT: comm_init: process 1 cannot join the job" },
-        { "as=1,optimizer=2", "TREK_ERR_ARGUMENT: comm_init: process 1 cannot join the job" },
-        { "as=1,batch=19", "TREK_ERR_ARGUMENT: comm_init: process 1 cannot join the job" },
-        { "as=1,of=4", "TREK_ERR_ARGUMENT: comm_init: process 1 of 4 cannot join the job, which has 3" },
-        { "as=1,least=0", "TREK_ERR_STATE: comm_init: TREK_JOIN is set" },
+        { "as=1,from-the-start", "TREK_ERR_STATE: graph_train_batch: batch: number 0 of epoch 0; the job*" },
+        { "as=1,other-clip", "TREK_ERR_STATE: graph_train_batch: graph: its optimizer, schedule, clipping*" },
+        { "as=1,other-seed", "TREK_ERR_STATE: graph_train_batch: graph: its optimizer, schedule, clipping*" },
+        { "as=1,frozen", "TREK_ERR_STATE: graph_train_batch: graph: its optimizer, schedule, clipping*" },
+        { "as=1,grain=2", "TREK_ERR_ARGUMENT: comm_init: process 1 cannot join the job*" },
+        { "as=1,optimizer=2", "TREK_ERR_ARGUMENT: comm_init: process 1 cannot join the job*" },
+        { "as=1,batch=19", "TREK_ERR_ARGUMENT: comm_init: process 1 cannot join the job*" },
+        { "as=1,of=4", "TREK_ERR_ARGUMENT: comm_init: process 1 of 4 cannot join the job, which has 3*" },
+        { "as=1,least=0", "TREK_ERR_STATE: comm_init: TREK_JOIN is set*" },
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
         expect("model=0,waits=3", (const role[]){ LIVES("-"), DIES("at=grain:2"), LIVES("-"),
-                                                  REPORTS(cases[k].how, cases[k].says), { 0 } }, 2);
+                                                  { .text = cases[k].how, .fails = cases[k].says }, { 0 } }, 2);
 }
 
 static void who_has_not_joined_is_told_so(void **state)

@@ -2,8 +2,6 @@
 /* Real processes that train in grains and die: before and after every call in which they meet, in every span, in the middle of a
  * grain, several of them, and while the others find each other. Those that are left end with the bits of one process that trains
  * alone. */
-#include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,80 +19,24 @@
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
-static grain_result result;
-
-/* --- a process ------------------------------------------------------------------------------------------ */
-
-static grain_run run_in(const char *text)
-{
-    return (grain_run){ .model = dying_number(text, "model=", MLP), .grain = dying_number(text, "grain=", 3),
-                        .ranks = dying_number(text, "ranks=", 1), .separate = strstr(text, "separate") != NULL,
-                        .batch = dying_number(text, "batch=", 20), .steps = dying_number(text, "steps=", 4),
-                        .optimizer = dying_number(text, "optimizer=", 0), .accumulate = dying_number(text, "accumulate=", 0),
-                        .clipped = strstr(text, "clipped") != NULL, .scaled = strstr(text, "overflow=") != NULL,
-                        .overflow = dying_number(text, "overflow=", 0), .unrecorded = true,
-                        .min_processes = dying_number(text, "least=", 1) };
-}
-
 static int play(const part *me)
 {
-    grain_run run = run_in(me->detail);
+    static grain_result result;
+    grain_run run = dying_run(me->detail);
     run.ranks += me->process == 0 && strstr(me->detail, "uneven"); /* processes may have different numbers of ranks */
-    run.comm = trek_comm_init(&(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared", .rank = me->process,
-                                                .world_size = me->processes, .address = me->address, .port = me->port,
-                                                .token = "sesame", .deadline_s = 30 });
-    if (!run.comm)
-        return printf("%s\n", trek_error()), 1;
+    if (!(run.comm = dying_join(me, me->processes)))
+        return 1;
     dying_begin(me, run.comm);
     bool good = grain_train(&run, &result);
     dying_end();
-    if (good)
-        printf("digest %016" PRIx64 " ranks %d calls %d.\n", result.digest, result.world, dying_calls());
-    else
-        printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
-    trek_error_clear();
-    trek_comm_free(&run.comm);
-    return good ? 0 : 1;
+    return dying_report(good ? &result : NULL, run.comm);
 }
 
-/* --- what is expected ------------------------------------------------------------------------------------- */
-
-static uint64_t digest_of(const char *detail)
+/* Runs n processes. deaths[p]: when process p dies; NULL: it does not. All others must have the bits of one that trains alone,
+ * and know that `left` ranks are left. Returns how many calls process 0 has made in the first group. */
+static int expect(const char *detail, int n, const char *const *deaths, int left)
 {
-    grain_run alone = run_in(detail);
-    alone.ranks = 1;
-    alone.separate = false;
-    alone.min_processes = 0;
-    if (!grain_train(&alone, &result))
-        fail_msg("%s: %s", detail, trek_error());
-    return result.digest;
-}
-
-static world w;
-
-/* Runs n processes. deaths[p]: when process p dies; NULL: it does not. All others must come to the digest, and know that `left`
- * ranks are left. Returns how many calls process 0 has made in the first group. */
-static int expect(const char *detail, int n, const char *const *deaths, uint64_t digest, int left)
-{
-    char wanted[64], text[256];
-    int made = 0;
-    processes_init(&w, n);
-    for (int p = 0; p < n; p++) {
-        snprintf(text, sizeof text, "%s%s%s", detail, deaths[p] ? "," : "", deaths[p] ? deaths[p] : "");
-        processes_start(&w, p, "train", text);
-    }
-    processes_finish(&w, -1);
-    snprintf(wanted, sizeof wanted, "digest %016" PRIx64 " ranks %d calls", digest, left);
-    for (int p = 0; p < n; p++) {
-        bool died = deaths[p] != NULL;
-        const char *calls_made = strstr(w.text[p], "calls ");
-        made = p == 0 && calls_made ? atoi(calls_made + 6) : made;
-        if (died ? w.code[p] == -SIGKILL : w.code[p] == 0 && strstr(w.text[p], wanted))
-            continue;
-        processes_print(&w);
-        fail_msg("%s: process %d (%s) ended with %d, not with \"%s\"", detail, p, died ? deaths[p] : "lives", w.code[p], wanted);
-    }
-    return made;
+    return dying_expect(detail, dying_roles(n, deaths), dying_digest(detail, false), left);
 }
 
 /* --- tests -------------------------------------------------------------------------------------------------- */
@@ -104,8 +46,8 @@ static void one_dies_before_or_after_any_call(void **state)
 {
     (void)state;
     const char *detail = "model=1,steps=3,clipped", *nobody[3] = { 0 };
-    uint64_t digest = digest_of(detail);
-    int made = expect(detail, 3, nobody, digest, 3), every = test_short() ? 5 : 1;
+    uint64_t digest = dying_digest(detail, false);
+    int made = expect(detail, 3, nobody, 3), every = test_short() ? 5 : 1;
     assert_true(made > 12);
     for (int k = 0; k < made; k++)
         for (int after = 0; after < 2; after++) {
@@ -114,7 +56,7 @@ static void one_dies_before_or_after_any_call(void **state)
             snprintf(when, sizeof when, "%s=%d", after ? "after" : "before", k);
             deaths[(k + after) % 3] = when;
             if ((2 * k + after) % every == 0 && !(after && k == made - 1)) /* after the last one it is done */
-                expect(detail, 3, deaths, digest, 2);
+                dying_expect(detail, dying_roles(3, deaths), digest, 2);
         }
 }
 
@@ -129,7 +71,7 @@ static void one_dies_in_any_span(void **state)
         snprintf(detail, sizeof detail, "model=%d,ranks=%d,optimizer=%d,steps=4%s", k % MODELS, 1 + k % 2, k % 4,
                  k % 4 == 3 ? ",separate" : "");
         deaths[k % 3] = spans[k];
-        expect(detail, 3, deaths, digest_of(detail), 2 * (1 + k % 2));
+        expect(detail, 3, deaths, 2 * (1 + k % 2));
     }
 }
 
@@ -149,7 +91,7 @@ static void several_die(void **state)
         { "model=3,steps=5", { NULL, "at=take_over:0", "after=12", NULL }, 2 },
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
-        expect(cases[k].detail, 4, cases[k].deaths, digest_of(cases[k].detail), cases[k].left);
+        expect(cases[k].detail, 4, cases[k].deaths, cases[k].left);
 }
 
 /* Passes of a step that was cut short are several, losses overflow, and some processes have no grain at all. */
@@ -167,7 +109,7 @@ static void options_do_not_change_that(void **state)
         { "model=4,ranks=2,uneven,separate,steps=4", { NULL, "at=sum_grain:5", NULL }, 5 },
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
-        expect(cases[k].detail, 3, cases[k].deaths, digest_of(cases[k].detail), cases[k].left);
+        expect(cases[k].detail, 3, cases[k].deaths, cases[k].left);
 }
 
 static void over_gloo_too(void **state)
@@ -176,8 +118,8 @@ static void over_gloo_too(void **state)
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why))
         skip();
-    expect("model=0,steps=4,gloo", 3, (const char *[]){ NULL, "before=14", NULL }, digest_of("model=0,steps=4"), 2);
-    expect("model=1,steps=4,gloo", 3, (const char *[]){ "at=grain:5", NULL, NULL }, digest_of("model=1,steps=4"), 2);
+    expect("model=0,steps=4,gloo", 3, (const char *[]){ NULL, "before=14", NULL }, 2);
+    expect("model=1,steps=4,gloo", 3, (const char *[]){ "at=grain:5", NULL, NULL }, 2);
 }
 
 /* Moments and victims as they are drawn. TREK_TEST_DRAWS says how often. */
@@ -190,42 +132,30 @@ static void drawn_deaths_do_not_show(void **state)
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 900;
         char detail[160], when[4][48];
-        const char *deaths[4] = { 0 };
+        role roles[5] = { { 0 } };
         int processes = 2 + (int)grain_drawn(&seed, 3), victims = 1 + (int)grain_drawn(&seed, (uint64_t)processes - 1);
         snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,steps=%d,optimizer=%d,accumulate=%d%s%s",
                  (int)grain_drawn(&seed, MODELS), 1 + (int)grain_drawn(&seed, 6), 6 + (int)grain_drawn(&seed, 20),
                  4 + (int)grain_drawn(&seed, 3), (int)grain_drawn(&seed, 4), (int)grain_drawn(&seed, 3),
                  grain_drawn(&seed, 2) ? ",clipped" : "", grain_drawn(&seed, 2) ? ",separate" : "");
+        for (int p = 0; p < processes; p++)
+            roles[p] = (role)LIVES("-");
         for (int v = 0; v < victims; v++) {
             if (grain_drawn(&seed, 2))
                 snprintf(when[v], sizeof when[v], "%s=%d", grain_drawn(&seed, 2) ? "before" : "after",
                          (int)grain_drawn(&seed, 30));
             else
                 snprintf(when[v], sizeof when[v], "at=%s:%d", spans[grain_drawn(&seed, 6)], (int)grain_drawn(&seed, 3));
-            deaths[v] = when[v];
+            roles[v] = (role){ .text = when[v], .dies = true, .may_live = true }; /* not every moment comes */
         }
-        uint64_t digest = digest_of(detail);
-        processes_init(&w, processes);
-        for (int p = 0; p < processes; p++) { /* not every moment comes */
-            char text[256];
-            snprintf(text, sizeof text, "%s%s%s", detail, deaths[p] ? "," : "", deaths[p] ? deaths[p] : "");
-            processes_start(&w, p, "train", text);
-        }
-        processes_finish(&w, -1);
-        char wanted[64];
-        snprintf(wanted, sizeof wanted, "digest %016" PRIx64 " ranks", digest);
-        for (int p = 0; p < processes; p++)
-            if (w.code[p] != -SIGKILL && (w.code[p] != 0 || !strstr(w.text[p], wanted))) {
-                processes_print(&w);
-                fail_msg("draw %d (%s): process %d of %d ended with %d, not with %s", k, detail, p, processes, w.code[p], wanted);
-            }
+        dying_expect(detail, roles, dying_digest(detail, false), -1);
     }
 }
 
 static void too_few_are_left(void **state)
 {
     (void)state;
-    dying_leave_too_few(&w);
+    dying_leave_too_few();
 }
 
 /* --- what is refused --------------------------------------------------------------------------------------- */

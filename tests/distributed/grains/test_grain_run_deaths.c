@@ -72,9 +72,9 @@ static void take_state(const trek_state *state)
 /* Runs as the text says, with comm or alone. Returns false with an error. */
 static bool train(const char *text, trek_comm *comm)
 {
-    const char *folder = comm ? strstr(text, "in=") : NULL;
+    const char *folder = comm ? dying_word(text, "checkpoints=") : NULL;
     char path[128];
-    snprintf(path, sizeof path, "%.*s", folder ? (int)strcspn(folder + 3, ",") : 0, folder ? folder + 3 : "");
+    snprintf(path, sizeof path, "%.*s", folder ? (int)strcspn(folder, ",") : 0, folder ? folder : "");
     now = (outcome){ .loss = NAN };
     model = dying_number(text, "model=", MLP);
     trek_dataset *dataset = grain_dataset();
@@ -103,12 +103,9 @@ static bool train(const char *text, trek_comm *comm)
 
 static int play(const part *me)
 {
-    trek_comm *comm = trek_comm_init(
-        &(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared", .rank = me->process,
-                           .world_size = me->processes, .address = me->address, .port = me->port, .token = "sesame",
-                           .deadline_s = 30 });
+    trek_comm *comm = dying_join(me, me->processes);
     if (!comm)
-        return printf("%s\n", trek_error()), 1;
+        return 1;
     dying_begin(me, comm);
     bool good = train(me->detail, comm);
     dying_end();
@@ -151,14 +148,8 @@ static bool is_as(const outcome *got, const outcome *expected, bool records)
  * often the first of them has built its model. */
 static int expect(const char *detail, int n, const char *const *deaths, const outcome *expected, int *made)
 {
-    char text[256];
     int builds = 0;
-    processes_init(&w, n);
-    for (int p = 0; p < n; p++) {
-        snprintf(text, sizeof text, "%s%s%s", detail, deaths[p] ? "," : "", deaths[p] ? deaths[p] : "");
-        processes_start(&w, p, "train", text);
-    }
-    processes_finish(&w, -1);
+    dying_play(&w, detail, dying_roles(n, deaths));
     for (int p = 0; p < n; p++) {
         outcome got = { 0 };
         const char *calls = strstr(w.text[p], "calls ");
@@ -253,7 +244,7 @@ static void another_process_writes_checkpoints(void **state)
     char detail[200], path[256];
     char folder[] = "/tmp/trek-run-deaths-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    snprintf(detail, sizeof detail, "model=1,in=%s", folder);
+    snprintf(detail, sizeof detail, "model=1,checkpoints=%s", folder);
     outcome expected = alone(detail);
     assert_int_equal(expect(detail, 3, (const char *[]){ "at=grain:4", NULL, NULL }, &expected, NULL), 1);
     snprintf(path, sizeof path, "%s/step-%012d.safetensors", folder, 3 * EPOCHS);
@@ -279,7 +270,7 @@ static void over_gloo_too(void **state)
 static void too_few_are_left(void **state)
 {
     (void)state;
-    dying_leave_too_few(&w);
+    dying_leave_too_few();
 }
 
 int main(void)

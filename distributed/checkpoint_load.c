@@ -9,9 +9,9 @@
 #include "data/loader_position.h"
 #include "distributed/job/agreement.h"
 #include "distributed/job/job_products.h"
-#include "distributed/pass/job_sync.h"
+#include "distributed/pass/division.h"
 #include "distributed/policy/grain_size.h"
-#include "distributed/reduce/gradients.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/stepper.h"
 #include "distributed/team/load_state.h"
 #include "graph/amp.h"
@@ -281,7 +281,7 @@ static trek_status take_plan(const restoring *r)
     const trek_plan *plan = replays ? trek_workload_plan(r->s->pace.workload) : r->plan;
     trek_status status = plan ? trek_workload_take_plan(r->s->pace.workload, plan, replays, r->run[RUN_STEPS]) : TREK_OK;
     if (plan && status == TREK_OK)
-        trek_job_sync_publish(r->s);
+        trek_division_publish(r->s);
     return status;
 }
 

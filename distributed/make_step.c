@@ -9,6 +9,7 @@
 #include "distributed/grains/digests.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
+#include "distributed/pass/division.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/sharded.h"
@@ -91,7 +92,7 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
                            ".plan), in which each rank adds up gradients of its own");
     if (status != TREK_OK)
         return status;
-    trek_job_sync_publish(s);
+    trek_division_publish(s);
     return TREK_OK;
 }
 

@@ -93,7 +93,9 @@ static trek_status call(const rank_slot *slot, trek_rank_fn fn, void *arg)
  * caller's work; its end after fn is marked. */
 static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
 {
-    trek_status sticky, status = slot->rank > 0 ? trek_handover_take(&slot->ranks->handover, slot->device) : TREK_OK;
+    trek_status sticky, status = TREK_OK;
+    if (slot->rank > 0 && slot->ranks->handover.n > 0)
+        status = trek_handover_take(&slot->ranks->handover, slot->device);
     const rank_slot *outer = *slot_here();
     *slot_here() = slot;
     if (status == TREK_OK && slot->ranks->meets)
@@ -170,7 +172,8 @@ static void run_all(trek_ranks *ranks, trek_rank_fn fn, void *arg)
     const trek_rank_watch *watch = trek_rank_watched();
     ranks->touches = watch && watch->see ? watch : NULL;
     unsigned done = atomic_load(&ranks->done.word);
-    trek_handover_give(&ranks->handover);
+    if (trek_handover_is_needed(&ranks->handover))
+        trek_handover_give(&ranks->handover);
     if (ranks->world > 1) {
         ranks->fn = fn;
         ranks->arg = arg;

@@ -14,6 +14,7 @@
 #include "distributed/pass/survivors.h"
 #include "distributed/policy/exact.h"
 #include "distributed/reduce/gradients.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/reduce/optimizers.h"
 #include "distributed/reduce/overlap.h"
 #include "distributed/team/constants.h"

@@ -29,6 +29,7 @@
 #include "distributed/reduce/sharded.h"
 #include "distributed/stepper.h"
 #include "distributed/team/settings.h"
+#include "graph/batch_run.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "nn/text.h"

@@ -4,6 +4,7 @@
 #define TREK_GRAPH_BATCH_RUN_H
 
 #include "graph/graph_loader_internal.h"
+#include "optim/scaler.h"
 
 /* The sum of a rank's batches of one pass. */
 typedef struct trek_pass_sum {
@@ -37,6 +38,20 @@ trek_status trek_graph_run_batch(trek_graph *graph, const trek_batch *batch, con
 /* Returns the sum as an f32 mean in the current scope, on the graph's device, and releases what the sum holds. */
 trek_var *trek_pass_mean(trek_pass_sum *sums, int n, trek_device device);
 void trek_pass_sum_clear(trek_pass_sum *sum);
+/* Returns the rows of a graph's inputs, those of the first input that is split; 0 if none is. */
+int64_t trek_graph_input_rows(const trek_graph *graph, trek_var *const *inputs, int n);
+/* Returns the number of samples that the loss is the mean of: `stated` (>= 0), or as the loss knows it, otherwise the
+ * rows of the last forward. Returns NaN on failure. */
+double trek_graph_loss_weight(const trek_graph *graph, trek_var *loss, double stated);
+
+/* Computes what backward begins with. *seed becomes factor, multiplied by the scale of the scaler (NULL: none). *loss
+ * becomes f32 if it has 16 bits and either matters. *seed NULL stands for 1. The variables belong to the current
+ * scope. */
+trek_status trek_graph_seed(trek_grad_scaler *scaler, double factor, trek_var **loss, trek_var **seed);
+
+/* Does the same with a factor that only the loss's device knows: a scalar there. */
+trek_status trek_graph_seed_by(trek_grad_scaler *scaler, trek_var *factor, trek_var **loss, trek_var **seed);
+
 /* Returns whether a pass would add gradients now. */
 bool trek_graph_learns(const trek_graph *graph);
 

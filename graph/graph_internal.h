@@ -15,6 +15,7 @@
 #include "graph/stepper.h"
 #include "nn/fp8_opts.h"
 #include "nn/text.h"
+#include "optim/scaler.h"
 #include "tensor/memory_internal.h"
 #include "tensor/op_opts.h"
 #include "tensor/status_internal.h"
@@ -173,6 +174,12 @@ static inline bool trek_graph_input_is_whole(const struct trek_graph *graph, int
     return graph->settings.replicated && graph->settings.replicated[k];
 }
 
+/* Returns whether something in the graph lasts from one batch to the next: a state, a tagged value, or what loops and nested
+ * graphs keep. This is known when the graph has been built. */
+static inline bool trek_graph_keeps(const struct trek_graph *graph)
+{
+    return graph->layout.n_states > 0 || graph->route.n_kept > 0 || graph->n_below > 0 || graph->n_loops > 0;
+}
 /* Ends a step: detaches states and tagged values from the tape, also those of nested graphs. It may allocate, so it
  * must be called before the step's commit point. */
 trek_status trek_graph_detach(struct trek_graph *graph);
@@ -191,8 +198,13 @@ int trek_graph_find_name(const trek_graph_name *names, int n, const char *name);
 bool trek_graph_states_are_reset(const struct trek_graph *graph);
 /* Called before a forward of the whole graph: forgets nested graphs' tags of the last forward. */
 void trek_graph_forget_nested_tags(struct trek_graph *graph);
-/* Forgets what loops have published. */
-void trek_graph_clear_traces(struct trek_graph *graph);
+/* Forget what a loop has published in its last forward, and what all loops of the graph have. */
+void trek_loop_clear(trek_module *loop);
+static inline void trek_graph_clear_traces(struct trek_graph *graph)
+{
+    for (int k = 0; k < graph->n_loops; k++)
+        trek_loop_clear(graph->loops[k]);
+}
 
 /* Fills `below` and `loops`, once, when all children are known. */
 trek_status trek_graph_find_below(struct trek_graph *graph);

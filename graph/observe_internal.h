@@ -27,8 +27,13 @@ typedef struct trek_recording {
     trek_graph *graph;
     double rows;
 } trek_recording;
-trek_recording trek_recording_begin(trek_recording to);
 extern _Thread_local trek_recording trek_recording_here;
+static inline trek_recording trek_recording_begin(trek_recording to)
+{
+    trek_recording before = trek_recording_here;
+    trek_recording_here = to;
+    return before;
+}
 /* Returns whether the calling thread runs that graph's training function. */
 static inline bool trek_recording_of(const trek_graph *graph) { return trek_recording_here.graph == graph; }
 

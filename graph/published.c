@@ -109,12 +109,6 @@ trek_var *trek_graph_trace(trek_graph *graph, const char *name, int k)
     return loop ? trek_loop_trace_value(loop, own, k) : NULL;
 }
 
-void trek_graph_clear_traces(trek_graph *graph)
-{
-    for (int k = 0; k < graph->n_loops; k++)
-        trek_loop_clear(graph->loops[k]);
-}
-
 trek_status trek_graph_detach_state(trek_graph *graph)
 {
     if (!graph)

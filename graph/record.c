@@ -10,13 +10,6 @@
 
 _Thread_local trek_recording trek_recording_here;
 
-trek_recording trek_recording_begin(trek_recording to)
-{
-    trek_recording before = trek_recording_here;
-    trek_recording_here = to;
-    return before;
-}
-
 static trek_status check(const char *function, const char *name)
 {
     if (!name)

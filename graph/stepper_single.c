@@ -134,7 +134,8 @@ static trek_status set_scheduled_lr(single *s)
 /* Everything that can fail comes before the optimizer's pass, which is the commit point. */
 static trek_status update(single *s)
 {
-    if (set_scheduled_lr(s) != TREK_OK || trek_graph_detach(s->base.graph) != TREK_OK)
+    if (set_scheduled_lr(s) != TREK_OK ||
+        (trek_graph_keeps(s->base.graph) && trek_graph_detach(s->base.graph) != TREK_OK))
         return trek_error_status();
     trek_step_opts opts = step_opts(s);
     return trek_optimizer_step_with(s->optimizer, &opts);

@@ -50,7 +50,6 @@ bool trek_is_loop(const trek_module *module);
  * is out of range. */
 int trek_loop_trace_count(trek_module *loop, const char *name);
 trek_var *trek_loop_trace_value(trek_module *loop, const char *name, int k);
-void trek_loop_clear(trek_module *loop);
 /* Detaches them from the tape. */
 trek_status trek_loop_detach(trek_module *loop);
 

@@ -3,13 +3,15 @@
 """Prints the tests of a build that a change affects, by tests/covers.txt:
 affected.py BUILD [--suite S]... [--no-suite S]... [--since COMMIT | --files FILE... | --all] [--quarter] [--most PART]
 affected.py --under FOLDER... [--since COMMIT | --files FILE...]
-A test is affected by a source file that its program executes, by what such files include, and by its own sources. A file that more
-than a third of all tests execute, or that the map does not know, affects the tests of its folder alone: tests/tensor of tensor/,
-and so on. A run of an example is affected by the files of the example, any by the script that its command names. Tests on the fake device and of kernels as PTX are affected by all of tensor/cuda. With --quarter, a quarter of the
-rest is printed, too, which the last commit's name chooses. With --most, at most that part of the tests is printed: first those
-that a change affects most, where a file counts the more the fewer tests execute it, and for the tests of its folder twice, and a fourth
-of what is printed are some of the quarter. Only tests of the suites, as `meson test`
-chooses them. With --under, no tests are printed but what has changed below these folders, and what includes there what has changed."""
+A test is affected by a source file that its program executes, by what such files include, and by its own sources. A file that
+more than a third of all tests execute, or that the map does not know, affects the tests of its folder alone: tests/tensor of
+tensor/, and so on. A run of an example is affected by the files of the example, any by the script that its command names. Tests
+on the fake device and of kernels as PTX are affected by all of tensor/cuda. With --quarter, a quarter of the rest is printed,
+too, which the name of the last commit's tree chooses: the same files give the same tests. With --most, at most that part of the
+tests is printed: first those that a change affects most, where a file counts the more the fewer tests execute it, and for the
+tests of its folder twice, and a fourth of what is printed are some of the quarter. Only tests of the suites, as `meson test`
+chooses them. With --under, no tests are printed but what has changed below these folders, and what includes there what has
+changed."""
 import argparse
 import hashlib
 import json
@@ -114,17 +116,17 @@ def spread(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()
 
 
-def quarter(names: list[str], commit: str) -> set[str]:
-    """The one of four parts of about equal size, over which the tests are spread by their names, that the commit's name chooses."""
-    return set(sorted(names, key=spread)[int(commit[:8] or "0", 16) % 4::4])
+def quarter(names: list[str], tree: str) -> set[str]:
+    """The one of four parts of about equal size, over which the tests are spread by their names, that the tree's name chooses."""
+    return set(sorted(names, key=spread)[int(tree[:8] or "0", 16) % 4::4])
 
 
-def bounded(weights: dict[str, float], most: int, also: set[str], commit: str) -> set[str]:
+def bounded(weights: dict[str, float], most: int, also: set[str], tree: str) -> set[str]:
     """Those that weigh most, but a fourth of the places is for those that have their turn: else much change would take it from them
     again and again."""
-    order = sorted(weights, key=lambda name: (-weights[name], spread(commit + name)))
+    order = sorted(weights, key=lambda name: (-weights[name], spread(tree + name)))
     first = order[:most - most // 4]
-    turn = sorted(also - set(first), key=lambda name: spread(commit + name))[:most // 4]
+    turn = sorted(also - set(first), key=lambda name: spread(tree + name))[:most // 4]
     left = [name for name in order[len(first):] if name not in turn]
     return set(first + turn + left[:most - len(first) - len(turn)])
 
@@ -149,18 +151,18 @@ def main() -> None:
         print("\n".join(sorted(name for name in reached(changed) if name.startswith(tuple(options.under)))))
         return
     homes = {path.stem.removeprefix("test_"): str(path.parent.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.c")}
-    programs, examples, commit = affected_programs(changed, homes), affected_examples(changed), git("rev-parse", "HEAD").strip()
+    programs, examples, tree = affected_programs(changed, homes), affected_examples(changed), git("rev-parse", "HEAD^{tree}").strip()
     on_device, as_ptx = (any(name.startswith(folders) for name in changed) for folders in (DEVICE, DEVICE + ("tests/ptx/",)))
     tests = chosen_tests(options.build, options)
     names = [test[0] for test in tests]
-    also = quarter(names, commit) if options.quarter else set()
+    also = quarter(names, tree) if options.quarter else set()
     weights = {name: 0.0 for name in names if options.all or name in also}
     for name, program, suites, scripts in tests:
         itself = 1.0 if suites & examples or scripts & changed else 0.0
         touched = itself or program in programs or name in programs
         if touched or on_device and "cuda" in suites or as_ptx and "ptx" in suites:
             weights[name] = max(programs.get(program, 0), programs.get(name, 0), itself) + 1e-6
-    found = bounded(weights, int(options.most * len(tests)) + 1, also, commit)
+    found = bounded(weights, int(options.most * len(tests)) + 1, also, tree)
     print("\n".join(name for name in names if name in found))
 
 

@@ -205,12 +205,12 @@ print("\n".join(sorted(sys.argv[2:], key=place.__getitem__)))' "$work/$1/meson-i
 
 # selected NAME [--suite S]... [--no-suite S]...: puts into `names` what the gate runs of these tests of $work/NAME beside the plain
 # run of all that need no GPU: what lately changed affects, and a quarter of the rest, but no more than the part $most of them. At
-# night all of them.
+# night, and with TREK_TEST_ALL set, all of them.
 names=() most=0.34
 selected() {
     local name=$1 list
     shift
-    if [ -n "$night" ]; then
+    if [ -n "$night${TREK_TEST_ALL:-}" ]; then
         list=$(python3 tests/affected.py "$work/$name" "$@" --all) || return
     else
         list=$(python3 tests/affected.py "$work/$name" "$@" --since "$(since)" --quarter --most "$most") || return
@@ -767,16 +767,16 @@ everything() {
 }
 
 # Whether one of these files or folders has changed lately
-changed() { ! git diff --quiet "$(since)" -- "$@" 2>/dev/null; }
+changed() { [ -n "${TREK_TEST_ALL:-}" ] || ! git diff --quiet "$(since)" -- "$@" 2>/dev/null; }
 # Whether a line that installs something, or names what is built of it, has changed in the build files
 installs_otherwise() {
     git diff -U0 "$(since)" -- '*meson.build' ':!tests/*meson.build' | grep -qE '^[-+][^-+].*(install|library\(|executable\(|dependency\(|headers)'
 }
-# turn K: whether the name of the last commit says so, as it does of one in eight: then a stage is run although nothing of its own
-# has changed
+# turn K: whether the name of the last commit's tree says so, as it does of one in eight: then a stage is run although nothing of its
+# own has changed
 turn() {
     local name
-    name=$(git rev-parse HEAD 2>/dev/null) && [ $((16#${name:0:8} % 8)) = "$1" ]
+    name=$(git rev-parse 'HEAD^{tree}' 2>/dev/null) && [ $((16#${name:0:8} % 8)) = "$1" ]
 }
 
 # What searches, each for $night seconds, and what the gate leaves out. Nothing is kept from one search by another.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How fast ranks are: how many milliseconds each needs for a unit of work, which is a sample or a batch, and how exactly that is
- * known. The balancer makes shares of it, and El Che counts. */
+ * known. The balancer makes shares of it, and El Che counts. And which rank waits for its data much longer than another one, so
+ * that the others wait for it. All of this is arithmetic on what stopwatches measure. */
 #ifndef TREK_DISTRIBUTED_BALANCE_SPEED_H
 #define TREK_DISTRIBUTED_BALANCE_SPEED_H
 
@@ -58,5 +59,23 @@ double trek_speeds_mean(const trek_speeds *speeds, int rank);
 double trek_speeds_error(const trek_speeds *speeds, int rank);
 /* Returns how many errors the mean of one of the ranks may be away by chance: the longest of many is also long by chance. */
 double trek_speeds_scatter(const trek_speeds *speeds);
+
+/* How much of their time ranks wait for data. */
+typedef struct trek_starvation {
+    int ranks;
+    long steps;
+    double *ms, *starved_ms; /* [ranks] smoothed times of a step */
+    bool *told;
+} trek_starvation;
+
+/* Begin fails with MEMORY; trek_starvation_end may also be called after a failure. */
+trek_status trek_starvation_begin(trek_starvation *s, int ranks);
+void trek_starvation_end(trek_starvation *s);
+/* Reports a step: each rank's time, and how much of it the rank waited for data (0 and 0: nothing is known). Returns
+ * the rank that now starves, or -1. It returns each rank once. */
+int trek_starvation_report(trek_starvation *s, const double *ms, const double *starved_ms);
+/* Return which part of its time a rank waits for data, and the smallest part of any rank. */
+double trek_starvation_of(const trek_starvation *s, int rank);
+double trek_starvation_least(const trek_starvation *s);
 
 #endif

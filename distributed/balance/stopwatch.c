@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures the time of ranks, with the clock or with device events. */
+/* Measures the time of ranks on GPUs, with the events of the device. */
 #include "distributed/balance/stopwatch.h"
 
 #include <string.h>
 
-#include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
@@ -25,18 +24,8 @@ static trek_status mark(trek_stopwatch *watch, trek_event **event)
     return status == TREK_OK ? backend->event_record(*event, NULL) : status;
 }
 
-trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device)
+trek_status trek_stopwatch_start_on_device(trek_stopwatch *watch, int64_t fed_ns)
 {
-    watch->device = device;
-    watch->waited_ns = trek_rank_here.waited_ns;
-    watch->start_ns = trek_now_ns();
-    int64_t fed_ns = watch->next_ns;
-    watch->next_ns = 0;
-    if (device.type == TREK_CPU) {
-        watch->ns += fed_ns;
-        watch->starved_ns += fed_ns;
-        return TREK_OK;
-    }
     trek_stopwatch_set *set = &watch->sets[watch->present];
     if (set->n == TREK_STOPWATCH_SPANS || is_captured(watch))
         return TREK_OK;
@@ -44,13 +33,8 @@ trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device)
     return mark(watch, &set->start[set->n]);
 }
 
-trek_status trek_stopwatch_stop(trek_stopwatch *watch, int64_t units)
+trek_status trek_stopwatch_stop_on_device(trek_stopwatch *watch, int64_t units)
 {
-    if (watch->device.type == TREK_CPU) {
-        watch->ns += trek_now_ns() - watch->start_ns - (trek_rank_here.waited_ns - watch->waited_ns);
-        watch->units += units;
-        return TREK_OK;
-    }
     if (is_captured(watch))
         return TREK_OK;
     trek_stopwatch_set *set = &watch->sets[watch->present];
@@ -76,10 +60,13 @@ static trek_status stood_still(const trek_stopwatch *watch, const trek_stopwatch
     return status;
 }
 
-static trek_status read_set(trek_stopwatch *watch, trek_stopwatch_set *set, double *ms, double *starved_ms, int64_t *units)
+trek_status trek_stopwatch_read_device(trek_stopwatch *watch, double *ms, double *starved_ms, int64_t *units)
 {
+    watch->present ^= 1;
+    trek_stopwatch_set *set = &watch->sets[watch->present];
     const trek_backend *backend = backend_of(watch);
     trek_status status = TREK_OK;
+    *ms = *starved_ms = 0;
     for (int k = 0; k < set->n && status == TREK_OK; k++) {
         double span = 0, starved = 0;
         status = backend->event_sync(set->stop[k]);
@@ -94,23 +81,6 @@ static trek_status read_set(trek_stopwatch *watch, trek_stopwatch_set *set, doub
     set->n = 0;
     set->units = 0;
     return status;
-}
-
-trek_status trek_stopwatch_read(trek_stopwatch *watch, double *ms, double *starved_ms, int64_t *units)
-{
-    double unread;
-    starved_ms = starved_ms ? starved_ms : &unread;
-    *ms = *starved_ms = 0;
-    *units = 0;
-    if (watch->device.type != TREK_CPU) {
-        watch->present ^= 1;
-        return read_set(watch, &watch->sets[watch->present], ms, starved_ms, units);
-    }
-    *ms = (double)watch->ns * 1e-6;
-    *starved_ms = (double)watch->starved_ns * 1e-6;
-    *units = watch->units;
-    watch->ns = watch->starved_ns = watch->units = 0;
-    return TREK_OK;
 }
 
 void trek_stopwatch_clear(trek_stopwatch *watch)

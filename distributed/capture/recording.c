@@ -3,7 +3,6 @@
 #include "distributed/capture/recording.h"
 #include "distributed/pass/shares.h"
 #include "distributed/policy/exact.h"
-#include "distributed/reduce/gradients.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -85,9 +85,9 @@ trek_status trek_job_reduce(const trek_job *job, void *values, int64_t count, tr
                                                       .in = values, .out = values });
 }
 
-void trek_job_say(const trek_job *job, const char *phase, bool training)
+void trek_job_tell_phase(const trek_job *job, const char *phase, bool training)
 {
-    if (trek_job_is_alone(job) || !job->comm->control)
+    if (!job->comm->control)
         return;
     if (training)
         trek_control_say(job->comm->control, phase, NULL);

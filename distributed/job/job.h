@@ -53,6 +53,11 @@ trek_status trek_job_reduce(const trek_job *job, void *values, int64_t count, tr
 static inline void trek_job_abort(const trek_job *job, const char *reason) { trek_comm_abort(job->comm, reason); }
 /* Sets what this process begins ("forward"; a literal), for the other processes' tables and deadlines. Training ends
  * a phase that the program has set; a forward does not, because it may belong to that phase. */
-void trek_job_say(const trek_job *job, const char *phase, bool training);
+void trek_job_tell_phase(const trek_job *job, const char *phase, bool training);
+static inline void trek_job_say(const trek_job *job, const char *phase, bool training)
+{
+    if (trek_job_has_others(job))
+        trek_job_tell_phase(job, phase, training);
+}
 
 #endif

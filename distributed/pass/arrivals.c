@@ -8,7 +8,7 @@
 #include "data/batch_here.h"
 #include "data/loader_internal.h"
 #include "distributed/job/job_file.h"
-#include "distributed/pass/job_sync.h"
+#include "distributed/pass/division.h"
 #include "distributed/team/constants.h"
 #include "distributed/team/replica.h"
 #include "distributed/team/settings.h"
@@ -237,6 +237,6 @@ trek_status trek_arrivals_join(trek_step *s, const trek_survivors_opts *opts)
         status = take_state(s, &file);
     end_file(&file);
     if (status == TREK_OK)
-        trek_job_sync_publish_nothing(s);
+        trek_division_publish_nothing(s);
     return status;
 }

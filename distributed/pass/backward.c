@@ -12,6 +12,7 @@
 #include "distributed/pass/split_forward.h"
 #include "distributed/team/rank_sums.h"
 #include "distributed/team/step.h"
+#include "graph/batch_run.h"
 #include "graph/graph_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"

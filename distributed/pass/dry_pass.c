@@ -8,6 +8,7 @@
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
 #include "distributed/reduce/gradients.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/team/memory.h"
 #include "distributed/team/observations.h"
 #include "distributed/team/step_policy.h"

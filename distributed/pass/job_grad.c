@@ -10,6 +10,7 @@
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/split_pass.h"
 #include "distributed/team/step.h"
+#include "graph/batch_run.h"
 #include "tensor/rank_context.h"
 
 /* --- a sum over processes as an op ------------------------------------------------------------ */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the processes of a job tell each other, and what they reduce together. */
 #include "data/batch_here.h"
+#include "distributed/pass/division.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
 
@@ -11,7 +12,6 @@
 
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
-#include "distributed/balance/apportion.h"
 #include "distributed/comm/nccl.h"
 #include "distributed/control/control.h"
 #include "distributed/job/agreement.h"
@@ -25,6 +25,31 @@
 #include "graph/graph_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
+
+/* --- requests to stop: two flags ---------------------------------------------------- */
+
+typedef struct stop_flags {
+    atomic_int wanted, agreed; /* lock-free: a signal handler may set them */
+} stop_flags;
+
+TREK_PER_PROCESS(stop_flags, flags, { 0 });
+
+void trek_request_stop(void) { atomic_store(&flags()->wanted, 1); }
+bool trek_stop_wanted(void) { return atomic_load(&flags()->wanted) != 0; }
+void trek_stop_agree(void) { atomic_store(&flags()->agreed, 1); }
+
+bool trek_stop_requested(void)
+{
+    return atomic_load(&flags()->agreed) != 0 || (trek_job_here.processes <= 1 && atomic_load(&flags()->wanted) != 0);
+}
+
+void trek_stop_clear(void)
+{
+    atomic_store(&flags()->wanted, 0);
+    atomic_store(&flags()->agreed, 0);
+}
+
+/* --- messages ------------------------------------------------------------------------ */
 
 /* In the order of a step. A process that sends one of the first kinds joins a round of the later ones, or makes it
  * void. */
@@ -63,8 +88,6 @@ static sync_message *message_at(const trek_step *s, int process)
     return (sync_message *)(s->messages + (size_t)process * message_bytes(s));
 }
 static rank_report *pairs_of(sync_message *w) { return (rank_report *)(w + 1); }
-
-/* --- messages ------------------------------------------------------------------------ */
 
 /* A step's failure is announced in one round, in which all processes take part. Until its error is cleared there is
  * nothing more to announce; then all go on with the same round. */
@@ -307,14 +330,13 @@ static void read_messages(trek_step *s)
     agree_to_stop(s, stop);
 }
 
-static bool trains_alone(const trek_step *s);
-
 /* Returns whether processes that the job could let in wait in this one. Where several graphs are trained, nobody could say to
  * which of them a process comes. */
 static bool has_joiners(const trek_step *s)
 {
     const trek_survival *survival = s->job.survival;
-    return trains_alone(s) && survival && survival->state && !survival->over && trek_regroup_has_joiners(survival->regroup);
+    return trek_division_is_alone(s) && survival && survival->state && !survival->over &&
+        trek_regroup_has_joiners(survival->regroup);
 }
 
 static void note_joiners(trek_step *s)
@@ -521,128 +543,10 @@ trek_status trek_job_sync_begin(trek_step *s)
     return status == TREK_OK ? trek_job_sync_make_rooms(s) : status;
 }
 
-/* --- how processes divide a batch: loaders ask for it ---------------------------------------- */
-
-typedef struct division_state {
-    trek_lock lock;
-    trek_step *steppers; /* of graphs that train over processes; the one set up last is the first, and its shares are used */
-    int processes, process;
-    int64_t unit;            /* batches are divided into parts of whole units of this many samples */
-    double shares[TREK_MAX_RANKS];
-} division_state;
-
-TREK_PER_PROCESS(division_state, division, { .lock = TREK_LOCK_INIT });
-
-/* Returns whether no other graph trains over processes. */
-static bool trains_alone(const trek_step *s)
-{
-    trek_lock_acquire(&division()->lock);
-    bool alone = division()->steppers == s && !s->next_divider;
-    trek_lock_release(&division()->lock);
-    return alone;
-}
-
-/* Called with the lock held. */
-static void divide(int64_t total, int64_t *first)
-{
-    int64_t counts[TREK_MAX_RANKS], unit = division()->unit, at = 0;
-    trek_apportion((total + unit - 1) / unit, division()->shares, division()->processes, counts);
-    for (int p = 0; p <= division()->processes; p++) {
-        first[p] = at * unit < total ? at * unit : total;
-        at += p < division()->processes ? counts[p] : 0;
-    }
-}
-
-void trek_job_sync_division(int64_t total, int64_t *first)
-{
-    trek_lock_acquire(&division()->lock);
-    divide(total, first);
-    trek_lock_release(&division()->lock);
-}
-
-static void cut(int64_t total, int64_t *first, int64_t *rows)
-{
-    int64_t all[TREK_MAX_RANKS + 1];
-    trek_lock_acquire(&division()->lock);
-    divide(total, all);
-    *first = all[division()->process];
-    *rows = all[division()->process + 1] - *first;
-    trek_lock_release(&division()->lock);
-}
-
-/* A process that has come has no part yet. */
-static void cut_nothing(int64_t total, int64_t *first, int64_t *rows)
-{
-    *first = total;
-    *rows = 0;
-}
-
-/* Called with the lock held. */
-static void take_shares(const trek_step *s)
-{
-    const double *shares = trek_ranks_shares(s);
-    division()->processes = s->job.processes;
-    division()->process = s->job.process;
-    division()->unit = s->grain > 0 ? s->grain : 1;
-    for (int p = 0, at = 0; p < s->job.processes; p++) {
-        division()->shares[p] = 0;
-        for (int r = 0; r < s->job.process_ranks[p]; r++)
-            division()->shares[p] += shares[at++];
-    }
-    trek_job_here.process = s->job.process;
-    trek_job_here.processes = s->job.processes;
-    atomic_store(&trek_job_here.cut, cut);
-}
-
-static void publish(trek_step *s, trek_job_cut divides)
-{
-    trek_lock_acquire(&division()->lock);
-    if (!s->divides) {
-        s->divides = true;
-        s->next_divider = division()->steppers;
-        division()->steppers = s;
-    }
-    if (division()->steppers == s) {
-        take_shares(s);
-        atomic_store(&trek_job_here.cut, divides);
-    }
-    trek_lock_release(&division()->lock);
-    trek_job_here.version++;
-}
-
-void trek_job_sync_publish(trek_step *s)
-{
-    if (trek_job_has_others(&s->job) && !(s->job.survival && s->job.survival->held > 0))
-        publish(s, cut);
-}
-
-void trek_job_sync_publish_nothing(trek_step *s) { publish(s, cut_nothing); }
-
-/* Loaders then follow another graph's shares, or batches are not divided. */
-static void withdraw(trek_step *s)
-{
-    if (!s->divides)
-        return;
-    trek_lock_acquire(&division()->lock);
-    trek_step **link = &division()->steppers;
-    while (*link != s)
-        link = &(*link)->next_divider;
-    *link = s->next_divider;
-    if (division()->steppers) {
-        take_shares(division()->steppers);
-    } else {
-        trek_job_here.process = 0;
-        trek_job_here.processes = 1;
-        atomic_store(&trek_job_here.cut, NULL);
-    }
-    trek_lock_release(&division()->lock);
-    trek_job_here.version++;
-}
-
 void trek_job_sync_end(trek_step *s)
 {
     if (trek_job_has_others(&s->job))
         trek_rank_sums_set_comm(trek_ranks_sums(s->team->ranks), NULL);
-    withdraw(s);
+    trek_division_withdraw(s);
     free_rooms(s);
 }

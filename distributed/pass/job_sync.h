@@ -48,12 +48,5 @@ trek_job_member trek_job_sync_member(const trek_step *s);
 trek_status trek_job_sync_make_rooms(trek_step *s);
 /* Returns whether all processes made the last pass that was announced. */
 bool trek_job_sync_all_made(const trek_step *s);
-/* Writes where the part of each process begins, if `total` samples are divided now; first: [processes + 1]. */
-void trek_job_sync_division(int64_t total, int64_t *first);
-/* Makes the current shares those by which loaders divide batches among the processes. After a death they remain what they were
- * for a while (job/survival.h). */
-void trek_job_sync_publish(trek_step *s);
-/* Gives this process no part of any batch, until shares are published again. */
-void trek_job_sync_publish_nothing(trek_step *s);
 
 #endif

@@ -23,6 +23,7 @@
 #include "distributed/pass/shares.h"
 #include "distributed/team/step_policy.h"
 #include "distributed/reduce/gradients.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/reduce/overlap.h"
 #include "distributed/system/system.h"
 #include "distributed/team/rank_sums.h"
@@ -239,10 +240,12 @@ static trek_status run_part(const trek_pass *c, int rank, trek_status (*fn)(cons
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
     trek_grad_mode_here.offload = c->offload;
     trek_scope scope = trek_scope_begin();
-    if (!c->batch->window) /* in windows ranks do not wait for each other */
+    bool meets = !c->batch->window && trek_team_meets(c->s->team); /* in windows ranks do not wait for each other */
+    if (meets)
         trek_rank_sums_enter(trek_ranks_sums(c->s->team->ranks), rank);
     trek_status status = scope.depth ? fn(c, rank) : trek_error_status();
-    trek_rank_sums_leave(trek_ranks_sums(c->s->team->ranks), rank, status);
+    if (meets)
+        trek_rank_sums_leave(trek_ranks_sums(c->s->team->ranks), rank, status);
     trek_scope_end(scope);
     trek_grad_mode_here = mode;
     c->of[rank].end_ns = trek_now_ns();
@@ -353,14 +356,21 @@ static trek_status weigh(trek_pass *c, double *total, bool *sends)
     return c->backward ? trek_job_sync_pass(s, weight, total, sends) : TREK_OK;
 }
 
-/* Ranks that have something to do can make sums with one another. */
-static trek_status run_ranks(trek_pass *c, trek_rank_fn fn, bool goes_back)
+/* Layers of ranks that have something to do can make sums with one another. */
+static void begin_sums(const trek_pass *c, bool goes_back)
 {
     trek_step *s = c->s;
     bool runs[TREK_MAX_RANKS];
     for (int r = 0; r < s->team->local_ranks; r++)
         runs[r] = !skips(c, r);
-    trek_ranks_begin_sums(s->team->ranks, runs, c->batch->window ? NULL : s->job.comm, goes_back);
+    trek_ranks_begin_sums(s->team->ranks, runs, s->job.comm, goes_back);
+}
+
+static trek_status run_ranks(trek_pass *c, trek_rank_fn fn, bool goes_back)
+{
+    trek_step *s = c->s;
+    if (!c->batch->window && trek_team_meets(s->team))
+        begin_sums(c, goes_back);
     trek_status status = trek_ranks_call(s->team->ranks, fn, c);
     trace_waits(c);
     return status;
@@ -373,7 +383,7 @@ static trek_status begin_pass(trek_pass *c)
     trek_status status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && c->backward)
         status = s->policy->begin_pass(s);
-    if (status == TREK_OK && c->backward && !c->weighs)
+    if (status == TREK_OK && c->backward && !c->weighs && s->state.factor != 1)
         status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_stash_grads(s);
@@ -461,7 +471,8 @@ trek_var *trek_ranks_train_window(trek_step *s, const trek_batch *batch, const t
     if (batch->dataset->n_fields > 64)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "graph_train_batch: dataset: more than 64 fields; at most 64 are possible");
     trek_pass c = { .s = s, .way = way, .graph_loader = graph->graph_loader, .batch = batch, .backward = trek_graph_learns(graph),
-                        .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
+                        .reset = graph->layout.n_states > 0 && trek_graph_states_are_reset(graph),
+                        .no_grad_depth = trek_grad_mode_here.no_grad_depth,
                         .offload = trek_grad_mode_here.offload,
                         .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
                         .rng_draw = trek_rank_here.rng_draw,

@@ -3,7 +3,7 @@
 #include "data/batch_here.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/slowdown.h"
-#include "distributed/pass/job_sync.h"
+#include "distributed/pass/division.h"
 #include "distributed/pass/shares.h"
 #include "distributed/system/system.h"
 #include "graph/graph_internal.h"
@@ -125,7 +125,7 @@ trek_status trek_ranks_update_workload(trek_step *s, trek_drift_verdict drift)
         status = trek_pace_report(s, s->team->graph->settings.steps, s->windowed, communication_ms, drift, &changed);
     if (status != TREK_OK || !changed)
         return status;
-    trek_job_sync_publish(s);
+    trek_division_publish(s);
     tell_workload(s);
     return TREK_OK;
 }

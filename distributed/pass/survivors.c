@@ -5,6 +5,7 @@
 #include "distributed/grains/counter.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
+#include "distributed/pass/division.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
 #include "graph/graph_internal.h"
@@ -135,7 +136,7 @@ void trek_survivors_divide(trek_step *s)
     if (!s->job.survival || s->job.survival->held == 0)
         return;
     s->job.survival->held = 0;
-    trek_job_sync_publish(s);
+    trek_division_publish(s);
 }
 
 trek_status trek_survivors_after_commit(trek_step *s)

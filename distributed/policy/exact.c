@@ -106,7 +106,7 @@ static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach((
 
 trek_status trek_ranks_detach(trek_step *s)
 {
-    return trek_ranks_call(s->team->ranks, detach_rank, s);
+    return trek_graph_keeps(s->team->graph) ? trek_ranks_call(s->team->ranks, detach_rank, s) : TREK_OK;
 }
 
 trek_status trek_ranks_set_rates(trek_step *s, bool by_schedule)
@@ -128,7 +128,7 @@ static trek_status prepare(trek_step *s)
 {
     trek_status status = trek_ranks_set_rates(s, true);
     if (status == TREK_OK)
-        status = trek_ranks_call(s->team->ranks, detach_rank, s);
+        status = trek_ranks_detach(s);
     trek_ranks_note_gradients(s);
     trek_team_follow_flags(s->team);
     if (status == TREK_OK)
@@ -202,7 +202,7 @@ trek_status trek_ranks_step(trek_step *s)
         trek_step_merged(s);
     trek_ranks_reset(s);
     trek_ranks_count_step(s);
-    return trek_survivors_after_commit(s);
+    return s->job.survival ? trek_survivors_after_commit(s) : TREK_OK;
 }
 
 static bool wanted(const trek_ranks_opts *opts)

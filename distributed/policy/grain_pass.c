@@ -5,7 +5,7 @@
 #include "distributed/grains/digests.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
-#include "distributed/reduce/gradients.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/replay/replay.h"
 #include "distributed/team/observations.h"
 #include "graph/observe_internal.h"

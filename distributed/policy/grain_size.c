@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "distributed/policy/grain_size.h"
 
-#include "distributed/pass/job_sync.h"
+#include "distributed/pass/division.h"
 #include "distributed/policy/grain_pass.h"
 #include "distributed/reduce/gradients.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/system/system.h"
 #include "distributed/team/step.h"
 #include "tensor/rank_context.h"
@@ -16,7 +17,7 @@ enum { FEWEST = 4, MOST = 64, TRIES = 3 };
 void trek_grains_set_size(trek_step *s, int64_t size)
 {
     s->grain = s->grains->size = size;
-    trek_job_sync_publish(s);
+    trek_division_publish(s);
 }
 
 int64_t trek_grains_largest(int64_t batch) { return (batch + FEWEST - 1) / FEWEST; }

@@ -3,7 +3,7 @@
 
 #include "distributed/balance/handout.h"
 #include "distributed/grains/counter.h"
-#include "distributed/pass/job_sync.h"
+#include "distributed/pass/division.h"
 #include "distributed/pass/shares.h"
 #include "distributed/system/system.h"
 
@@ -134,7 +134,7 @@ static trek_status divide(const trek_grain_call *call, int64_t *first, double *s
 {
     const trek_step *s = call->s;
     const double *shares = trek_ranks_shares(s);
-    trek_job_sync_division(call->pass->rows, first);
+    trek_division_of(call->pass->rows, first);
     for (int p = 0, at = 0; p < s->job.processes; p++) {
         speed[p] = 0;
         for (int r = 0; r < s->job.process_ranks[p]; r++)

@@ -15,7 +15,7 @@
 #include "distributed/policy/exact.h"
 #include "distributed/policy/grain_source.h"
 #include "distributed/policy/policies.h"
-#include "distributed/reduce/gradients.h"
+#include "distributed/reduce/reduce.h"
 #include "graph/batch_run.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/rank_context.h"

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients between the passes of a step: the factor that they still need, what is put aside meanwhile, the scaler of
- * the losses, and the reset of all that. */
+/* Gradients between the passes of a step: the factor that they still need, and what is put aside meanwhile. A step whose
+ * passes add up without a factor does nothing of this. */
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
-#include "distributed/grains/grains.h"
 #include "distributed/team/step.h"
 #include "distributed/reduce/gradients.h"
-#include "graph/graph_internal.h"
-#include "optim/scaler_internal.h"
 #include "tensor/pages.h"
 
 /* --- a factor ------------------------------------------------------------------------------------- */
@@ -118,37 +115,7 @@ trek_status trek_ranks_unstash_grads(trek_step *s)
     return status;
 }
 
-/* --- the scaler of losses ------------------------------------------------------------------------------ */
-
-/* On the host all ranks use the graph's scaler; otherwise each rank has a copy on its device. */
-trek_grad_scaler *trek_ranks_scaler(const trek_step *s, int rank)
-{
-    trek_grad_scaler *first = s->team->graph->scaler;
-    return first && rank > 0 && s->team->replicas[rank].scaler ? s->team->replicas[rank].scaler : first;
-}
-
-trek_status trek_ranks_prepare_scaler(trek_step *s)
-{
-    trek_grad_scaler *scaler = s->team->graph->scaler;
-    s->loss_scale = NULL;
-    if (scaler && s->team->on_host) {
-        s->loss_scale = trek_scaler_record(scaler, s->team->replicas[0].arena->device);
-        return s->loss_scale ? TREK_OK : trek_error_status();
-    }
-    trek_status status = TREK_OK;
-    for (int r = 1; r < s->team->local_ranks && status == TREK_OK; r++) {
-        rank_replica *replica = &s->team->replicas[r];
-        if (!scaler)
-            trek_grad_scaler_free(&replica->scaler);
-        else if (!replica->scaler && !(replica->scaler = trek_grad_scaler_new(NULL)))
-            status = trek_error_status();
-        else
-            status = trek_scaler_follow(replica->scaler, scaler);
-    }
-    return status;
-}
-
-/* --- the end --------------------------------------------------------------------------------------------- */
+/* --- dropping them ----------------------------------------------------------------------------------------- */
 
 static trek_status zero_rank(int rank, void *arg)
 {
@@ -157,11 +124,3 @@ static trek_status zero_rank(int rank, void *arg)
 }
 
 trek_status trek_ranks_zero(trek_step *s) { return trek_ranks_call(s->team->ranks, zero_rank, s); }
-
-void trek_ranks_reset(trek_step *s)
-{
-    trek_step_reset(&s->state);
-    if (s->grains)
-        trek_grains_reset(s);
-    trek_accumulation_clear(&s->team->graph->accumulation);
-}

@@ -13,12 +13,7 @@ trek_status trek_ranks_apply_grad_factor_here(int rank, void *step); /* on the r
 /* Put gradients aside, and bring them back; the gradients since then are multiplied by `factor`, which becomes 1. */
 trek_status trek_ranks_stash_grads(trek_step *s);
 trek_status trek_ranks_unstash_grads(trek_step *s);
-/* The scaler of a rank's losses. prepare is called before ranks use it. */
-trek_status trek_ranks_prepare_scaler(trek_step *s);
-trek_grad_scaler *trek_ranks_scaler(const trek_step *s, int rank);
 /* Sets the gradients of all ranks to zero. */
 trek_status trek_ranks_zero(trek_step *s);
-/* Removes gradients and everything that was sent, at the end of a step or to drop what it has so far. */
-void trek_ranks_reset(trek_step *s);
 
 #endif

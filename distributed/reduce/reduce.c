@@ -16,6 +16,7 @@
 #include "distributed/team/step.h"
 #include "distributed/reduce/reduce.h"
 #include "graph/graph_internal.h"
+#include "optim/scaler_internal.h"
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
@@ -36,6 +37,36 @@ void trek_ranks_note_gradients(trek_step *s)
     for (int r = 0; r < s->team->local_ranks; r++)
         for (int k = 0; k < first->n_segments; k++)
             s->team->replicas[r].arena->segments[k].used = s->team->any[k] && first->segments[k].param->requires_grad;
+}
+
+/* --- the scaler of losses ------------------------------------------------------------------------------ */
+
+/* On the host all ranks use the graph's scaler; otherwise each rank has a copy on its device. */
+trek_grad_scaler *trek_ranks_scaler(const trek_step *s, int rank)
+{
+    trek_grad_scaler *first = s->team->graph->scaler;
+    return first && rank > 0 && s->team->replicas[rank].scaler ? s->team->replicas[rank].scaler : first;
+}
+
+trek_status trek_ranks_prepare_scaler(trek_step *s)
+{
+    trek_grad_scaler *scaler = s->team->graph->scaler;
+    s->loss_scale = NULL;
+    if (scaler && s->team->on_host) {
+        s->loss_scale = trek_scaler_record(scaler, s->team->replicas[0].arena->device);
+        return s->loss_scale ? TREK_OK : trek_error_status();
+    }
+    trek_status status = TREK_OK;
+    for (int r = 1; r < s->team->local_ranks && status == TREK_OK; r++) {
+        rank_replica *replica = &s->team->replicas[r];
+        if (!scaler)
+            trek_grad_scaler_free(&replica->scaler);
+        else if (!replica->scaler && !(replica->scaler = trek_grad_scaler_new(NULL)))
+            status = trek_error_status();
+        else
+            status = trek_scaler_follow(replica->scaler, scaler);
+    }
+    return status;
 }
 
 /* --- what is done to a chunk --------------------------------------------------------------- */
@@ -575,4 +606,12 @@ trek_status trek_ranks_run_step(trek_step_call *c)
     if (c->grains && !c->s->grains->pending)
         trek_step_folded(&c->s->state);
     return status;
+}
+
+void trek_ranks_reset(trek_step *s)
+{
+    trek_step_reset(&s->state);
+    if (s->grains)
+        trek_grains_reset(s);
+    trek_accumulation_clear(&s->team->graph->accumulation);
 }

@@ -56,8 +56,14 @@ trek_status trek_ranks_meet_after(rank_step *x, trek_status own);
 
 /* Notes which rank's backward gave which segment a gradient. Called by the caller while the ranks are idle. */
 void trek_ranks_note_gradients(trek_step *s);
+/* The scaler of a rank's losses. prepare is called before ranks use it. */
+trek_status trek_ranks_prepare_scaler(trek_step *s);
+trek_grad_scaler *trek_ranks_scaler(const trek_step *s, int rank);
 /* Runs the step on all ranks. */
 trek_status trek_ranks_run_step(trek_step_call *call);
+
+/* Clears what the step has kept, at its end or to drop what it has so far. */
+void trek_ranks_reset(trek_step *s);
 
 /* Returns the options of the update of a rank that decides on its own device. */
 trek_step_opts trek_ranks_step_opts(const trek_step *s, int rank);

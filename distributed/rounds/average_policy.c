@@ -8,7 +8,7 @@
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/policy/policies.h"
-#include "distributed/reduce/gradients.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/rounds/averaging.h"
 #include "distributed/rounds/in_place.h"
 #include "distributed/rounds/rounds.h"

@@ -15,6 +15,7 @@
 #include "distributed/policy/exact.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/gradients.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/reduce/overlap.h"
 #include "distributed/rounds/averaging.h"
 #include "distributed/rounds/rounds.h"

@@ -15,8 +15,16 @@ typedef struct trek_handover {
 
 trek_status trek_handover_start(trek_handover *handover, const trek_device *devices, int n);
 void trek_handover_end(trek_handover *handover);
-/* Called by the caller before a run. Marks what it has given to the GPUs, and waits for GPUs outside the group, where
- * a loader may have put a batch. Sets an error if a device fails. */
+/* Returns whether there is work on GPUs to order: those of the group, or others, where a loader may have put a batch. */
+static inline bool trek_handover_is_needed(const trek_handover *handover)
+{
+    bool gpus = handover->n > 0;
+    for (int type = 0; type < TREK_DEVICE_TYPE_COUNT; type++)
+        gpus |= type != TREK_CPU && trek_backends[type];
+    return gpus;
+}
+/* Called by the caller before a run. Marks what it has given to the GPUs, and waits for GPUs outside the group. Sets an error if
+ * a device fails. */
 void trek_handover_give(trek_handover *handover);
 /* Called by a rank at its beginning: its stream continues after the caller's. */
 trek_status trek_handover_take(const trek_handover *handover, trek_device device);

@@ -139,17 +139,6 @@ trek_status trek_replica_device(trek_module *module, trek_device *device)
 }
 
 /* Flags are only written if they differ, so that other ranks' memory stays in their caches. */
-void trek_replica_follow_flags(const trek_replica *own, const trek_replica *first)
-{
-    if (own == first || !own || !first)
-        return;
-    for (int k = 0; k < own->n_modules; k++)
-        trek_module_follow(own->modules[k], first->modules[k]);
-    for (int k = 0; k < own->n_params; k++)
-        if (own->params[k]->requires_grad != first->params[k]->requires_grad)
-            own->params[k]->requires_grad = first->params[k]->requires_grad;
-}
-
 void trek_replica_bind(const trek_replica *r, const trek_rank_collectives *ranks)
 {
     for (int k = 0; k < r->n_modules; k++)

@@ -11,9 +11,10 @@
 
 #include <stdatomic.h>
 
+#include "autograd/var_internal.h"
 #include "distributed/comm/comm_internal.h"
 #include "distributed/team/buffers.h"
-#include "nn/module.h"
+#include "nn/module_internal.h"
 #include "tensor/rank_context.h"
 
 typedef struct trek_replica {
@@ -40,7 +41,16 @@ void trek_replica_release(trek_replica *replica); /* NULL is allowed */
 trek_status trek_replica_device(trek_module *module, trek_device *device);
 
 /* Copies the train and freeze flags of the first replica to this one. Neither may run meanwhile. */
-void trek_replica_follow_flags(const trek_replica *replica, const trek_replica *first);
+static inline void trek_replica_follow_flags(const trek_replica *own, const trek_replica *first)
+{
+    if (own == first || !own || !first)
+        return;
+    for (int k = 0; k < own->n_modules; k++)
+        trek_module_follow(own->modules[k], first->modules[k]);
+    for (int k = 0; k < own->n_params; k++)
+        if (own->params[k]->requires_grad != first->params[k]->requires_grad)
+            own->params[k]->requires_grad = first->params[k]->requires_grad;
+}
 
 /* Sets the collectives of layers that meet other ranks, for threads whose rank context has none. NULL removes them. */
 void trek_replica_bind(const trek_replica *replica, const trek_rank_collectives *ranks);

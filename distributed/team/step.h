@@ -6,7 +6,7 @@
 #ifndef TREK_DISTRIBUTED_TEAM_STEP_H
 #define TREK_DISTRIBUTED_TEAM_STEP_H
 
-#include "distributed/balance/starvation.h"
+#include "distributed/balance/speed.h"
 #include "distributed/balance/workload.h"
 #include "distributed/job/job.h"
 #include "distributed/team/step_state.h"

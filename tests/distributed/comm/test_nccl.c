@@ -376,21 +376,21 @@ static trek_status give(rank_job *job, trek_tensor *x)
     return trek_comm_nccl_give(job->comm, &call);
 }
 
-static atomic_bool is_ready, was_given, has_memory;
+static atomic_bool device_waits;
 
 /* Rank 0's device waits for a rank that has not given its own any work. */
 static void stuck_device(rank_job *job)
 {
     if (job->rank > 0) {
-        while (!was_given)
+        while (!device_waits)
             sched_yield();
         trek_comm_abort(job->comm, "enough");
-        was_given = false;
+        device_waits = false;
         return;
     }
     trek_tensor *x = filled(job, 0, COUNT);
     job->status = give(job, x);
-    was_given = true;
+    device_waits = true;
     trek_device_sync(trek_cuda(0)); /* returns because of the abort */
     trek_error_clear();
     trek_tensor_release(x);
@@ -452,6 +452,8 @@ static void test_abort_of_a_call(void **state)
         skip();
     check_abort(stuck_call, TREK_ERR_CANCELLED);
 }
+
+static atomic_bool is_ready, was_given, has_memory;
 
 static void *take_memory(void *arg)
 {

@@ -27,6 +27,9 @@ const char *dying_word(const char *text, const char *name);
 int dying_number(const char *text, const char *name, int unset);
 /* Returns the communicator of so many processes. On failure it returns NULL, and the process has said why. */
 trek_comm *dying_join(const part *me, int processes);
+/* A moment at which the process may have to die: "at=NAME:2", when it comes for the third time. Spans of training are such
+ * moments. */
+void dying_enter(const char *name);
 /* Begins: the part and the communicator stay the caller's. The latter may be NULL: then no call is counted. */
 void dying_begin(const part *me, trek_comm *comm);
 void dying_end(void);

@@ -278,13 +278,63 @@ trek_var *trek_pinv_with(trek_var *a, double atol, double rtol)
 
 trek_var *trek_pinv(trek_var *a) { return trek_pinv_with(a, 0, -1); }
 
+/* Returns, for each matrix of a batch, a number that the largest singular value hardly exceeds (by less than a tenth): the growth
+ * of eight vectors in products with R^T R. They are fixed, so that no random numbers are drawn. */
+static trek_var *largest_values(trek_var *r)
+{
+    enum { VECTORS = 8, STEPS = 10 };
+    const int64_t n = trek_var_size(r, -1);
+    trek_tensor *places = trek_tensor_arange(1, (double)(n * VECTORS + 1), 1, trek_var_dtype(r), trek_var_device(r));
+    trek_var *v = places ? trek_var_from(places) : NULL, *length = NULL;
+    v = trek_reshape(trek_cos(trek_mul_scalar(v, 2.399963)), trek_dims(n, VECTORS));
+    for (int step = 0; v && step < STEPS; step++) {
+        v = trek_div(v, trek_norm(v, 2, trek_dims(-2), true));
+        trek_var *to = trek_matmul(r, v);
+        length = trek_norm(to, 2, trek_dims(-2), false);
+        v = trek_matmul(turned(r), to);
+    }
+    return trek_max(length, trek_dims(-1), false);
+}
+
+/* Returns whether no singular value of the triangles r counts as 0, by far enough that the estimates above cannot err. */
+static bool certainly_regular(trek_var *r, double rcond, int64_t larger)
+{
+    const double margin = 1.25, eps = trek_var_dtype(r) == TREK_F64 ? 0x1p-52 : 0x1p-23;
+    trek_var *upper = trek_var_detach(r), *eye = trek_factor_eye(r, trek_var_size(r, -1));
+    trek_var *inverse = upper && eye ? trek_factor_triangular(upper, trek_expand(eye, trek_var_shape(r)), true, false) : NULL;
+    trek_var *worst = inverse ? trek_mul(largest_values(upper), largest_values(inverse)) : NULL;
+    worst = worst ? trek_max(trek_reshape(worst, trek_dims(-1)), trek_dims(0), false) : NULL;
+    return worst && trek_var_item(worst) * margin * (rcond < 0 ? eps * (double)larger : rcond) < 1;
+}
+
+/* If all matrices of a batch certainly have full rank: returns the solutions, by QR, which takes a fifth of the time of singular
+ * values and has the same errors; sets *certain. Otherwise, and on failure, returns NULL. */
+static trek_var *solution_of_full_rank(trek_var *a, trek_var *b, double rcond, bool *certain)
+{
+    const int64_t m = trek_var_size(a, -2), n = trek_var_size(a, -1);
+    if (trek_var_numel(a) == 0 || trek_var_numel(b) == 0)
+        return NULL;
+    const bool tall = m >= n;
+    trek_var *q_and_r[2] = { NULL };
+    if (trek_factor_qr(tall ? a : turned(a), q_and_r) != TREK_OK || !certainly_regular(q_and_r[1], rcond, tall ? m : n))
+        return NULL;
+    *certain = true;
+    trek_var *q = q_and_r[0], *r = tall ? q_and_r[1] : turned(q_and_r[1]), *y = tall ? trek_matmul(turned(q), b) : b;
+    if (!y || !broadcast("lstsq", &r, &y))
+        return NULL;
+    trek_var *made = trek_factor_triangular(r, y, tall, false);
+    return tall ? made : trek_matmul(q, made); /* the shortest of the solutions */
+}
+
 trek_var *trek_lstsq_with(trek_var *a, trek_var *b, double rcond)
 {
     if (!b)
         return trek_fail_missing("lstsq", "input"), NULL;
     if (!tolerances_fit("lstsq", rcond, 0) || !takes("lstsq", a, false) || !alike("lstsq", a, b, trek_var_size(a, -2)))
         return NULL;
-    return trek_matmul(trek_pinv_with(a, 0, rcond), b);
+    bool certain = false;
+    trek_var *x = host(a), *y = host(b), *made = x && y ? solution_of_full_rank(x, y, rcond, &certain) : NULL;
+    return certain ? home(made, a) : trek_error_status() == TREK_OK ? trek_matmul(trek_pinv_with(a, 0, rcond), b) : NULL;
 }
 
 trek_var *trek_lstsq(trek_var *a, trek_var *b) { return trek_lstsq_with(a, b, -1); }

@@ -3,6 +3,7 @@
 #include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
+#include "tensor/trace.h"
 
 static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
 static trek_var *flat(trek_var *x) { return trek_reshape(x, trek_dims(-1)); }
@@ -257,6 +258,44 @@ trek_var *trek_diag_embed(trek_var *x, int64_t offset, int dim1, int dim2)
     return trek_movedim(whole, trek_dims(-2, -1), trek_dims(first, second));
 }
 
+static trek_shape block_shape(const trek_var *x)
+{
+    const int ndim = trek_var_ndim(x);
+    return trek_dims(ndim < 2 ? 1 : trek_var_size(x, 0), ndim == 0 ? 1 : trek_var_size(x, -1));
+}
+
+/* Returns whether blocks can be written to where they belong, because nobody records ops, and all are alike. */
+static bool writes_blocks(trek_var *const *list, int count)
+{
+    bool writes = !atomic_load_explicit(&trek_trace_now, memory_order_relaxed);
+    for (int k = 0; k < count && writes; k++)
+        writes = list[k]->data->dtype == list[0]->data->dtype &&
+            trek_device_equal(trek_var_device(list[k]), trek_var_device(list[0])) &&
+            !(trek_recording() && trek_var_requires_grad(list[k]));
+    return writes;
+}
+
+/* Returns the matrix whose blocks are written one by one, instead of by joining each with zeros, and then all. */
+static trek_var *written_blocks(trek_var *const *list, int count)
+{
+    int64_t rows = 0, cols = 0, row = 0, col = 0;
+    for (int k = 0; k < count; k++) {
+        rows += block_shape(list[k]).sizes[0];
+        cols += block_shape(list[k]).sizes[1];
+    }
+    trek_var *whole = made(trek_tensor_zeros(trek_dims(rows, cols), trek_var_dtype(list[0]), trek_var_device(list[0])));
+    for (int k = 0; whole && k < count; k++) {
+        const trek_shape shape = block_shape(list[k]);
+        trek_var *block = trek_reshape(list[k], shape);
+        trek_var *place = trek_narrow(trek_narrow(whole, 0, row, shape.sizes[0]), 1, col, shape.sizes[1]);
+        if (!block || !place || trek_tensor_copy_from(place->data, block->data) != TREK_OK)
+            return NULL;
+        row += shape.sizes[0];
+        col += shape.sizes[1];
+    }
+    return whole;
+}
+
 trek_var *trek_block_diag(trek_var *const *list, int count)
 {
     enum { MOST = 4096 };
@@ -268,23 +307,24 @@ trek_var *trek_block_diag(trek_var *const *list, int count)
         if (trek_var_ndim(list[k]) > 2)
             return trek_fail_null(TREK_ERR_SHAPE, "block_diag: tensor %d: %d dimensions; must have at most 2", k,
                                   trek_var_ndim(list[k]));
-        all += trek_var_ndim(list[k]) == 0 ? 1 : trek_var_size(list[k], -1);
+        all += block_shape(list[k]).sizes[1];
     }
-    trek_var **rows = trek_alloc((size_t)count * sizeof *rows);
+    if (writes_blocks(list, count))
+        return written_blocks(list, count);
+    trek_var **rows = trek_alloc((size_t)count * sizeof *rows), *whole = NULL;
     if (!rows)
         return NULL;
-    trek_var *whole = NULL;
+    rows[count - 1] = NULL;
     for (int k = 0; k < count; k++) {
-        int64_t size = trek_var_ndim(list[k]) == 0 ? 1 : trek_var_size(list[k], -1);
-        trek_shape shape = trek_dims(trek_var_ndim(list[k]) < 2 ? 1 : trek_var_size(list[k], 0), size);
-        trek_var *matrix = trek_reshape(list[k], shape);
+        const int64_t size = block_shape(list[k]).sizes[1];
+        trek_var *matrix = trek_reshape(list[k], block_shape(list[k]));
         rows[k] = matrix ? between_zeros(matrix, 1, before, all - before - size) : NULL;
         before += size;
         if (!rows[k])
-            goto done;
+            break;
     }
-    whole = trek_cat(rows, count, 0);
-done:
+    if (rows[count - 1])
+        whole = trek_cat(rows, count, 0);
     trek_free(rows);
     return whole;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Factorisations by a LAPACK library of the machine: what TREK_LAPACK names, otherwise liblapack.so.3, OpenBLAS or
- * oneMKL. The first factorisation opens it. If it is none of the fast ones, L and U, Cholesky's factor and solutions are computed
- * by trek's own products. Matrices of f32 or f64 are column-major without gaps. */
+ * oneMKL. The first factorisation opens it. If it is none of the fast ones, factorisations are computed by trek's own products,
+ * and only small steps by the library. Matrices of f32 or f64 are column-major without gaps. */
 #ifndef TREK_TENSOR_LAPACK_H
 #define TREK_TENSOR_LAPACK_H
 

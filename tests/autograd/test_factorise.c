@@ -155,6 +155,154 @@ static void large_factors(void **state)
     }
 }
 
+/* Returns the largest magnitude. */
+static double largest_of(trek_var *x) { return trek_var_item(trek_max(trek_abs(x), trek_dims(0, 1), false)); }
+
+/* Fails unless the columns of q are orthonormal. */
+static void assert_orthonormal(trek_var *q, double tolerance, int line)
+{
+    trek_var *gram = trek_matmul(turned(q), q);
+    trek_var *off = trek_sub(trek_cast(gram, TREK_F64), eye(trek_var_size(q, -1)));
+    if (!off || !(largest_of(off) <= tolerance))
+        fail_msg("line %d: columns are orthonormal only to %g", line, off ? largest_of(off) : NAN);
+}
+
+/* Fails unless the values of a vector do not ascend (or do not descend), by more than rounding. */
+static void assert_sorted(trek_var *values, double direction, int line)
+{
+    double *v = test_read(trek_var_data(values));
+    for (int64_t i = 1; i < trek_var_numel(values); i++)
+        if (!(direction * (v[i] - v[i - 1]) >= 0))
+            fail_msg("line %d: value %lld is %g after %g", line, (long long)i, v[i], v[i - 1]);
+    free(v);
+}
+
+/* All factorisations of x [m, n] by orthogonal matrices. */
+static void check_orthogonal(trek_var *x, double tolerance, int line)
+{
+    trek_scope inner = trek_scope_begin();
+    trek_var *r, *s, *vh, *q = trek_qr(x, &r), *u = trek_svd(x, &s, &vh), *only = trek_svdvals(x);
+    if (!q || !u || !only)
+        fail_msg("line %d: %s", line, trek_error());
+    const double size = largest_of(x), bound = tolerance * (size > 0 ? size : 1);
+    assert_true(largest_of(trek_sub(trek_matmul(q, r), x)) <= bound);
+    assert_true(largest_of(trek_sub(r, trek_triu(r, 0))) == 0);
+    assert_orthonormal(q, tolerance, line);
+    trek_var *made = trek_matmul(trek_mul(u, trek_unsqueeze(s, -2)), vh);
+    if (!(largest_of(trek_sub(made, x)) <= bound))
+        fail_msg("line %d: %lld x %lld: u s vh is off by %g", line, (long long)trek_var_size(x, 0),
+                 (long long)trek_var_size(x, 1),
+                 largest_of(trek_sub(made, x)));
+    assert_orthonormal(u, tolerance, line);
+    assert_orthonormal(turned(vh), tolerance, line);
+    assert_sorted(s, -1, line);
+    assert_true(trek_var_item(trek_min(s, trek_dims(0), false)) >= 0);
+    assert_true(largest_of(trek_unsqueeze(trek_sub(s, only), 0)) <= bound);
+    trek_var *both = trek_var_size(x, 0) <= trek_var_size(x, 1) ? trek_matmul(x, turned(x)) : trek_matmul(turned(x), x);
+    both = trek_mul_scalar(trek_add(both, turned(both)), 0.5);
+    trek_var *v, *values = trek_eigh(both, &v);
+    const double square = largest_of(both), wide = tolerance * (square > 0 ? square : 1);
+    assert_true(largest_of(trek_sub(trek_matmul(both, v), trek_mul(v, trek_unsqueeze(values, -2)))) <= wide);
+    assert_orthonormal(v, tolerance, line);
+    assert_sorted(values, 1, line);
+    assert_true(largest_of(trek_unsqueeze(trek_sub(values, trek_eigvalsh(both)), 0)) <= wide);
+    assert_int_equal(trek_scope_end(inner), TREK_OK);
+}
+
+/* Sizes at which matrices are divided, and next to them; oblong ones of both kinds. */
+static void large_orthogonal(void **state)
+{
+    const int64_t sizes[][2] = { { 1, 1 }, { 2, 2 }, { 3, 2 }, { 24, 25 }, { 25, 25 }, { 26, 26 }, { 27, 30 }, { 33, 31 },
+                                 { 51, 51 }, { 52, 52 }, { 64, 64 }, { 65, 66 }, { 90, 60 }, { 91, 60 }, { 131, 40 }, { 30, 131 },
+                                 { 131, 131 }, { 200, 1 }, { 1, 200 }, { 150, 170 } };
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        trek_var *x = random_values(30 + (int)k, trek_dims(sizes[k][0], sizes[k][1]));
+        check_orthogonal(x, 1e-11, __LINE__);
+        check_orthogonal(trek_cast(x, TREK_F32), 2e-4, __LINE__);
+        if (k % 4 == 0) { /* far from 1 */
+            check_orthogonal(trek_mul_scalar(x, 0x1p400), 1e-11, __LINE__);
+            check_orthogonal(trek_mul_scalar(x, 0x1p-400), 1e-11, __LINE__);
+        }
+    }
+}
+
+/* Values that are given: several that are equal, far apart, nearly equal, 0; in blocks that are not joined. */
+static void given_values(void **state)
+{
+    for (int kind = 0; kind < 6; kind++)
+        for (int64_t n = 3; n < 120; n += 29) {
+            double *d = malloc((size_t)n * sizeof *d);
+            for (int64_t i = 0; i < n; i++)
+                d[i] = kind == 0 ? 1 : kind == 1 ? (double)(i / (n / 3 + 1)) : kind == 2 ? pow(10, -12 * (double)i / (double)n)
+                     : kind == 3 ? 1 + 1e-13 * (double)i : kind == 4 ? (i == n - 1) : (double)i - 1;
+            trek_var *values = values_of(trek_dims(n), TREK_F64, d),
+                *q = trek_qr(random_values(50 + kind, trek_dims(n, n)), NULL);
+            trek_var *plain = trek_mul(eye(n), trek_unsqueeze(values, 0));
+            trek_var *made = trek_matmul(trek_mul(q, trek_unsqueeze(values, 0)), turned(q)), *found, *v;
+            made = trek_mul_scalar(trek_add(made, turned(made)), 0.5);
+            check_orthogonal(plain, 1e-11, __LINE__);
+            check_orthogonal(made, 1e-11, __LINE__);
+            found = trek_eigh(made, &v);
+            assert_orthonormal(v, 1e-12 * (double)n, __LINE__);
+            assert_true(largest_of(trek_unsqueeze(trek_sub(found, trek_sort(values, 0, false, NULL)), 0)) < 1e-12 * (double)n);
+            trek_var *magnitudes = trek_sort(trek_abs(values), 0, true, NULL);
+            assert_true(largest_of(trek_unsqueeze(trek_sub(trek_svdvals(made), magnitudes), 0)) < 1e-12 * (double)n);
+            free(d);
+        }
+    check_orthogonal(trek_zeros_like(random_values(1, trek_dims(60, 40))), 1e-11, __LINE__);
+    trek_var *column = random_values(2, trek_dims(70, 1)); /* of rank 1 */
+    check_orthogonal(trek_matmul(column, turned(column)), 1e-11, __LINE__);
+    trek_var *first = trek_triu(trek_tril(random_values(3, trek_dims(60, 60)), 1), -1); /* two diagonal blocks */
+    first = trek_mul(first, trek_cast(trek_ne_scalar(first, trek_var_item(trek_select(trek_select(first, 0, 29), 0, 30))),
+                                      TREK_F64));
+    check_orthogonal(first, 1e-11, __LINE__);
+}
+
+/* Least squares, by QR or by singular values, as the rank wants it: against the pseudoinverse, for values that are just above and
+ * just below what counts as 0. */
+static void least_squares(void **state)
+{
+    const int64_t sizes[][2] = { { 6, 6 }, { 40, 9 }, { 9, 40 }, { 90, 70 }, { 1, 5 }, { 5, 1 } };
+    for (int k = 0; k < 6; k++)
+        for (int way = 0; way < 5; way++) {
+            trek_scope inner = trek_scope_begin();
+            const int64_t m = sizes[k][0], n = sizes[k][1], least = m < n ? m : n;
+            const double rcond = way < 2 ? -1 : 1e-4;
+            trek_var *q = trek_qr(random_values(60 + k, trek_dims(m, least)), NULL);
+            trek_var *p = trek_qr(random_values(70 + k, trek_dims(n, least)), NULL), *s = trek_ones_like(trek_select(q, 0, 0));
+            double *values = test_read(trek_var_data(s));
+            for (int64_t i = 1; i < least; i++)
+                values[i] = 1 / (1 + (double)i / (double)least);
+            if (least > 1) /* 0; regular; far above, just above, just below rcond */
+                values[least - 1] = (double[]){ 0, 0.5, 1e-2, 1.05e-4, 0.95e-4 }[way];
+            trek_var *a = trek_matmul(trek_mul(q, trek_unsqueeze(values_of(trek_dims(least), TREK_F64, values), 0)), turned(p));
+            free(values);
+            a = trek_expand(trek_unsqueeze(a, 0), trek_dims(2, m, n));
+            trek_var *b = random_values(80 + k, k % 2 ? trek_dims(2, m, 3) : trek_dims(m, 3));
+            trek_var *x = trek_lstsq_with(a, b, rcond), *wanted = trek_matmul(trek_pinv_with(a, 0, rcond), b);
+            ASSERT_CLOSE(trek_mul_scalar(x, 0.1), trek_mul_scalar(wanted, 0.1));
+            assert_int_equal(trek_scope_end(inner), TREK_OK);
+        }
+    trek_var *none = trek_lstsq(trek_reshape(random_values(1, trek_dims(0)), trek_dims(0, 3)),
+                                trek_reshape(random_values(1, trek_dims(0)), trek_dims(0, 2)));
+    ASSERT_VALUES(none, 0, 0, 0, 0, 0, 0);
+}
+
+/* Numbers that are not finite are refused, also in matrices that are divided. */
+static void not_finite(void **state)
+{
+    const double bad[] = { NAN, INFINITY };
+    for (int k = 0; k < 2; k++) {
+        trek_var *x = trek_mul_scalar(trek_add(eye(70), random_values(4, trek_dims(70, 70))), 1), *v;
+        trek_var *spoiled = trek_add(x, trek_mul_scalar(eye(70), bad[k]));
+        spoiled = trek_where(trek_isfinite(spoiled), x, trek_full_like(x, bad[k]));
+        ASSERT_REFUSED(trek_eigh(spoiled, &v), TREK_ERR_ARGUMENT);
+        ASSERT_REFUSED(trek_eigvalsh(spoiled), TREK_ERR_ARGUMENT);
+        ASSERT_REFUSED(trek_svd(spoiled, &v, NULL), TREK_ERR_ARGUMENT);
+        ASSERT_REFUSED(trek_svdvals(spoiled), TREK_ERR_ARGUMENT);
+    }
+}
+
 /* The first column that has no pivot is named, wherever it is. */
 static void late_pivots(void **state)
 {
@@ -412,7 +560,8 @@ static void absent(void **state)
 int main(void)
 {
     const struct CMUnitTest there[] = {
-        TEST(factors), TEST(systems), TEST(large_factors), TEST(late_pivots), TEST(numbers), TEST(exponentials), TEST(gradients),
+        TEST(factors), TEST(systems), TEST(large_factors), TEST(large_orthogonal), TEST(given_values), TEST(least_squares),
+            TEST(not_finite), TEST(late_pivots), TEST(numbers), TEST(exponentials), TEST(gradients),
             TEST(norms), TEST(wide_factors),
             TEST(refused),
     };

@@ -3,6 +3,7 @@
 #include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tensor/creation.h"
+#include "tensor/dtypes.h"
 #include "tensor/layout.h"
 #include "tests/autograd/differences.h"
 #include "tests/autograd/values.h"
@@ -269,10 +270,70 @@ static void one_index_for_rows(void **state)
     trek_error_clear();
 }
 
+/* Blocks of drawn shapes and layouts in every dtype, against a loop over elements; with and without a gradient, which are two
+ * ways. */
+static void blocks_on_a_diagonal(void **state)
+{
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16, TREK_I64, TREK_I32, TREK_U8, TREK_BOOL };
+    for (uint32_t round = 0; round < 64; round++) {
+        trek_scope inner = trek_scope_begin();
+        const trek_dtype dtype = dtypes[round % 8];
+        const int count = 1 + (int)(round / 8 % 4);
+        const bool watched = trek_dtype_is_float(dtype) && round % 16 >= 8;
+        trek_var *blocks[4];
+        double wanted[24 * 96] = { 0 };
+        int64_t sizes[4][2], rows = 0, cols = 0, row = 0, col = 0;
+        for (int k = 0; k < count; k++) {
+            const int64_t m = (round + 3 * (uint32_t)k) % 5, n = (2 * round + 5 * (uint32_t)k) % 7;
+            const int form = (int)(round / 8 + (uint32_t)k) % 4;
+            trek_var *drawn = trek_floor(trek_mul_scalar(random_values(round + (uint32_t)k, trek_dims(n, m)), 9));
+            drawn = trek_cast(trek_abs(drawn), dtype);
+            blocks[k] = form == 0 ? trek_transpose(drawn, 0, 1) : form == 1 ? drawn
+                      : form == 2 ? trek_reshape(drawn, trek_dims(-1)) : trek_reshape(trek_narrow(trek_cat((trek_var *[]){
+                            trek_reshape(drawn, trek_dims(-1)), trek_ones_like(trek_reshape(drawn, trek_dims(-1))),
+                            trek_cast(LIST(TREK_F32, 1), dtype) }, 3, 0), 0, 0, 1), trek_dims_none());
+            blocks[k] = watched ? trek_clone(blocks[k]) : blocks[k];
+            if (watched)
+                assert_int_equal(trek_var_set_requires_grad(blocks[k], true), TREK_OK);
+            sizes[k][0] = trek_var_ndim(blocks[k]) < 2 ? 1 : trek_var_size(blocks[k], 0);
+            sizes[k][1] = trek_var_ndim(blocks[k]) < 1 ? 1 : trek_var_size(blocks[k], -1);
+            rows += sizes[k][0];
+            cols += sizes[k][1];
+        }
+        for (int k = 0; k < count; k++, row += sizes[k - 1][0], col += sizes[k - 1][1]) {
+            double *block = test_read(trek_var_data(blocks[k]));
+            for (int64_t i = 0; i < sizes[k][0] * sizes[k][1]; i++)
+                wanted[(row + i / sizes[k][1]) * cols + col + i % sizes[k][1]] = block[i];
+            free(block);
+        }
+        trek_var *whole = trek_block_diag(blocks, count);
+        assert_true(trek_var_size(whole, 0) == rows && trek_var_size(whole, 1) == cols && trek_var_dtype(whole) == dtype);
+        double *have = test_read(trek_var_data(whole));
+        for (int64_t i = 0; i < rows * cols; i++)
+            assert_true(have[i] == wanted[i]);
+        free(have);
+        if (watched) {
+            trek_var *weights = trek_cast(random_values(99, trek_dims(rows, cols)), dtype), *slopes[4];
+            trek_var *total = trek_sum(trek_mul(whole, weights), trek_dims_all(), false);
+            assert_int_equal(trek_grad(&total, 1, blocks, count, NULL, NULL, slopes), TREK_OK);
+            row = col = 0;
+            for (int k = 0; k < count; k++, row += sizes[k - 1][0], col += sizes[k - 1][1]) {
+                double *got = test_read(trek_var_data(slopes[k])), *all = test_read(trek_var_data(weights));
+                for (int64_t i = 0; i < sizes[k][0] * sizes[k][1]; i++)
+                    assert_true(got[i] == all[(row + i / sizes[k][1]) * cols + col + i % sizes[k][1]]);
+                free(got);
+                free(all);
+            }
+        }
+        assert_int_equal(trek_scope_end(inner), TREK_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { TEST(places),          TEST(taken_where_they_lie), TEST(from_the_end),
                                         TEST(sums_of_16_bits), TEST(made_of_others),       TEST(statistics),
-                                        TEST(gradients),       TEST(one_index_for_rows),   TEST(refused) };
+                                        TEST(gradients),       TEST(one_index_for_rows),   TEST(refused),
+                                        TEST(blocks_on_a_diagonal) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,8 +15,7 @@ trek_status trek_gemm_f64_avx2(const trek_gemm *g);
 trek_status trek_gemm_f32_avx512(const trek_gemm *g);
 trek_status trek_gemm_f64_avx512(const trek_gemm *g);
 
-/* Computes with the instruction set in use. */
-static trek_status product(trek_dtype dtype, const trek_gemm *g)
+trek_status trek_factors_product(trek_dtype dtype, const trek_gemm *g)
 {
     const int isa = trek_cpu_backend()->isa;
     (void)isa;

@@ -8,7 +8,11 @@
 
 #include <stdint.h>
 
+#include "tensor/cpu/products/gemm.h"
 #include "tensor/types.h"
+
+/* Computes a product with the instruction set in use. It fails only with MEMORY. */
+trek_status trek_factors_product(trek_dtype dtype, const trek_gemm *g);
 
 /* Return 0, the number (from 1 on) of the first pivot that is zero or not positive, or -1 without memory. */
 int trek_factors_lu(trek_dtype dtype, int64_t m, int64_t n, void *a, int64_t lda, int *pivots);

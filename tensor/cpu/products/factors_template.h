@@ -30,7 +30,7 @@ static bool R(subtract)(int64_t m, int64_t n, int64_t p, const REAL *a, int64_t 
     g.c = c, g.c_row = c_row, g.c_col = c_col;
     g.accumulate = true;
     const trek_gemm turned = trek_gemm_swapped(&g);
-    bool fine = product(g.c_dtype, c_col == 1 ? &g : &turned) == TREK_OK;
+    bool fine = trek_factors_product(g.c_dtype, c_col == 1 ? &g : &turned) == TREK_OK;
     trek_block_free(minus);
     return fine;
 }

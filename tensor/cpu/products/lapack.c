@@ -8,6 +8,7 @@
 
 #include "tensor/cpu/products/blas.h"
 #include "tensor/cpu/products/factors.h"
+#include "tensor/cpu/products/orthogonal.h"
 #include "tensor/late.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
@@ -41,30 +42,46 @@ typedef struct routines {
 
 static struct {
     routines of[2]; /* f32, f64 */
+    trek_orthogonal_routines parts[2]; /* likewise */
     bool usable;
-    bool reference; /* it multiplies slowly: what can be made of products is computed by factors.c */
+    bool reference; /* it multiplies slowly: what can be made of products is computed by factors.c and orthogonal.c */
+    bool divides;   /* it has all of `parts` */
     char why[300];
 } lapack;
 
 static const routines *of(trek_dtype dtype) { return &lapack.of[dtype == TREK_F64]; }
+static const trek_orthogonal_routines *parts(trek_dtype dtype) { return &lapack.parts[dtype == TREK_F64]; }
 static size_t size_of(trek_dtype dtype) { return dtype == TREK_F64 ? sizeof(double) : sizeof(float); }
 
 /* --- opening ----------------------------------------------------------------------------------- */
 
+/* Finds `count` routines of one precision. */
+static bool find(void *library, char precision, const char *const *names, size_t count, void **addresses)
+{
+    bool found = true;
+    for (size_t i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%c%s_", precision, names[i]);
+        addresses[i] = dlsym(library, name);
+        found = found && addresses[i];
+    }
+    return found;
+}
+
 static bool find_all(void *library)
 {
     static const char *const names[] = { "gesv", "getrf", "potrf", "trsm", "geqrf", "orgqr", "gesdd", "syevd" };
+    static const char *const inner[] = { "steqr", "sterf", "laed2", "laed4", "lamrg", "lasdq", "lasd2", "lasd4" };
     bool found = true;
+    lapack.divides = true;
     for (int k = 0; k < 2; k++) {
         void *addresses[8];
-        for (int i = 0; i < 8; i++) {
-            char name[16];
-            snprintf(name, sizeof name, "%c%s_", "sd"[k], names[i]);
-            addresses[i] = dlsym(library, name);
-            found = found && addresses[i];
-        }
-        _Static_assert(sizeof addresses == sizeof lapack.of[0], "one address a routine");
+        _Static_assert(sizeof addresses == sizeof lapack.of[0] && sizeof addresses == sizeof lapack.parts[0],
+                       "one address a routine");
+        found = find(library, "sd"[k], names, 8, addresses) && found;
         memcpy(&lapack.of[k], addresses, sizeof addresses);
+        lapack.divides = find(library, "sd"[k], inner, 8, addresses) && lapack.divides;
+        memcpy(&lapack.parts[k], addresses, sizeof addresses);
     }
     return found;
 }
@@ -161,6 +178,9 @@ int trek_lapack_triangular(trek_dtype dtype, bool upper, bool unit, int n, int k
     return 0;
 }
 
+/* Returns whether a matrix is large enough that trek's own products make up for the reference's fewer instructions: measured. */
+static bool by_products(int m, int n, int64_t least) { return lapack.reference && lapack.divides && (int64_t)m * n >= least; }
+
 /* Returns the size that a routine asked for. */
 static int asked(trek_dtype dtype, const void *work)
 {
@@ -170,6 +190,8 @@ static int asked(trek_dtype dtype, const void *work)
 
 int trek_lapack_qr(trek_dtype dtype, int m, int n, void *a, void *r)
 {
+    if (by_products(m, n, 1400))
+        return trek_orthogonal_qr(dtype, m, n, a, r);
     const routines *l = of(dtype);
     size_t size = size_of(dtype);
     double best[2];
@@ -194,6 +216,8 @@ int trek_lapack_qr(trek_dtype dtype, int m, int n, void *a, void *r)
 
 int trek_lapack_svd(trek_dtype dtype, int m, int n, void *a, void *u, void *s, void *vh)
 {
+    if (by_products(m, n, u ? 1000 : 3000))
+        return trek_orthogonal_svd(parts(dtype), dtype, m, n, a, u, s, vh);
     const char *job = u ? "S" : "N";
     double best, none;
     int info = 0, ask = -1, k = m < n ? m : n, one_number, ldvh = u ? k : 1;
@@ -213,6 +237,8 @@ int trek_lapack_svd(trek_dtype dtype, int m, int n, void *a, void *u, void *s, v
 
 int trek_lapack_eigh(trek_dtype dtype, int n, bool vectors, void *a, void *values)
 {
+    if (by_products(n, n, vectors ? 1000 : 1400))
+        return trek_orthogonal_eigh(parts(dtype), dtype, n, vectors, a, values);
     const char *job = vectors ? "V" : "N";
     double best;
     int info = 0, ask = -1, integers;

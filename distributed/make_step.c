@@ -11,8 +11,11 @@
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/division.h"
 #include "distributed/pass/job_sync.h"
+#include "distributed/pass/shares.h"
 #include "distributed/policy/policies.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/rounds/site.h"
 #include "distributed/team/constants.h"
 #include "tensor/try_internal.h"
@@ -112,7 +115,9 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
 
 static const trek_step_policy *find_policy(const trek_ranks_opts *opts)
 {
-    static const trek_step_policy *const policies[] = { &trek_average_policy, &trek_grains_policy, &trek_exact_policy };
+#define ADDRESS(name) &trek_##name##_policy,
+    static const trek_step_policy *const policies[] = { TREK_STEP_POLICIES(ADDRESS) };
+#undef ADDRESS
     int k = 0;
     while (!policies[k]->wanted(opts)) /* the last one always is */
         k++;
@@ -129,14 +134,18 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     if (opts->shards && (opts->comm || !of.shared))
         of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
     of.divides_grads = opts->shards_grads && of.sharers > 1 && !of.shared;
+    of.twice = opts->twice && (opts->comm || opts->joins);
+    of.sharers = of.twice && of.sharers < 2 ? 2 : of.sharers;
     s->team = team;
     s->policy = find_policy(opts);
     s->pace.sites = sites;
     s->overlap.asked = opts->overlap;
     s->grad_norm = NAN;
     s->stops = true;
-    trek_step_reset(&s->state);
+    trek_ranks_begin(s);
     trek_status status = trek_team_begin(team, ranks, graphs, &of);
+    if (status == TREK_OK && of.twice)
+        status = trek_twice_begin(s, opts->joins);
     trek_job_begin(&s->job, opts->comm, local_ranks, team->kinds);
     return status == TREK_OK ? make_parts(s, opts) : status;
 }
@@ -146,6 +155,7 @@ void trek_step_end(trek_step *s)
     s->policy->end(s);
     trek_pace_end(s);
     trek_job_sync_end(s);
+    trek_twice_end(s);
     trek_team_end(s->team);
     trek_job_end(&s->job);
 }

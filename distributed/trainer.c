@@ -25,10 +25,13 @@
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/arrivals.h"
+#include "distributed/pass/shares.h"
 #include "distributed/policy/grain_size.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/stepper.h"
 #include "distributed/team/settings.h"
+#include "distributed/team/step.h"
+#include "distributed/team/step_policy.h"
 #include "graph/batch_run.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
@@ -298,10 +301,11 @@ static trek_status check_min_processes(const trek_trainer_opts *o)
     if (o->grain == 0)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain; without grains only a run "
                                                "(trek_trainer_run) can go on without a process");
-    if (o->shard != TREK_SHARD_NONE)
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_setup: .min_processes: set together with .shard; a process that "
-                         "dies takes its part of the optimizer's state with it");
+    if (o->shard > TREK_SHARD_STATE)
+        return trek_fail(
+            TREK_ERR_UNSUPPORTED,
+            "trainer_setup: .min_processes: set together with .shard TREK_SHARD_GRADIENTS; a process that dies takes "
+            "its part of the gradients with it. TREK_SHARD_STATE keeps each part of the state twice");
     const char *other = o->shares ? "shares" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint" : NULL;
     if (other)
         return trek_fail(TREK_ERR_UNSUPPORTED,
@@ -527,6 +531,7 @@ static trek_status make_ranks(setup *s)
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard >= TREK_SHARD_STATE,
                              .shards_grads = s->opts.shard >= TREK_SHARD_GRADIENTS,
+                             .twice = s->opts.shard == TREK_SHARD_STATE && s->opts.min_processes > 0, .joins = s->joins,
                              .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,
                              .digests = s->opts.digests, .audit = s->opts.audit, .audit_removes = s->opts.audit_removes,
@@ -665,7 +670,8 @@ static void describe_job(const setup *s, trek_text *text)
     if (stepper && stepper->grain > 0)
         trek_text_format(text, "; grains of %lld samples", (long long)stepper->grain);
     if (stepper && stepper->team->sharers > 1)
-        trek_text_format(text, "; the optimizer's state in %d parts", stepper->team->sharers);
+        trek_text_format(text, "; the optimizer's state in %d parts%s", stepper->team->sharers,
+                         stepper->team->twice ? ", each of them kept twice" : "");
     if (workload.windows)
         trek_text_format(text, "; windows of %lld batches at first, where the loop allows them", (long long)workload.window);
 }

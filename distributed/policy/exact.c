@@ -18,6 +18,8 @@
 #include "distributed/reduce/overlap.h"
 #include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
+#include "distributed/reduce/twice.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
 #include "optim/schedules.h"
@@ -64,6 +66,7 @@ static trek_status meet(trek_step *s, trek_status own, bool update)
         own = trek_overlap_keep(s);
     if (own == TREK_OK && !s->team->shared && !sent)
         own = trek_ranks_apply_grad_factor(s);
+    pending = s->state.phase == TREK_STEP_ACCUMULATING;
     own = trek_job_sync_step(s, own, update, &pending);
     if (own == TREK_OK && sent && (pending || (s->team->sharers > 1 &&
                                                !update))) /* the sum was scattered, and all must have it */
@@ -178,6 +181,8 @@ trek_status trek_ranks_step(trek_step *s)
         status =
             trek_fail(TREK_ERR_STATE,
                       "graph_step: the graph has no optimizer; call trek_graph_set_optimizer or give one to trek_trainer_setup");
+    if (status == TREK_OK)
+        status = trek_twice_check(s, "graph_step");
     trek_step_call call;
     int64_t start = trek_trace_enter("sync");
     trek_job_say(&s->job, "step", true);
@@ -192,6 +197,8 @@ trek_status trek_ranks_step(trek_step *s)
     trek_trace_end("sync", start, s->team->graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s, &call.decided);
+    if (status == TREK_OK && s->twice && s->job.survival && !call.decided.skip)
+        status = trek_survivors_gather(s);
     if (status == TREK_OK && (!s->records || trek_workload_replays(s->pace.workload))) /* no time is known while it is recorded */
         status = trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
     if (status == TREK_OK && s->grains)
@@ -217,7 +224,13 @@ static trek_status make(trek_step *s, const trek_ranks_opts *opts)
     return trek_overlap_plan(s);
 }
 
-static trek_status begin_pass(trek_step *s) { return trek_step_is_reduced(&s->state) ? trek_overlap_keep(s) : TREK_OK; }
+/* More gradients come: what was reduced must count once, and what has a factor of its own is multiplied by it first. */
+static trek_status begin_pass(trek_step *s)
+{
+    trek_status status = trek_step_is_reduced(&s->state) ? trek_overlap_keep(s) : TREK_OK;
+    bool weighs = trek_accumulation_weighs(&s->team->graph->accumulation);
+    return status == TREK_OK && !weighs && s->state.factor != 1 ? trek_ranks_apply_grad_factor(s) : status;
+}
 
 static void end(trek_step *s) { trek_var_release(s->overlap.tape_leaf); }
 

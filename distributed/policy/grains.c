@@ -16,6 +16,8 @@
 #include "distributed/policy/grain_source.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/reduce.h"
+#include "distributed/reduce/twice.h"
+#include "distributed/team/step.h"
 #include "graph/batch_run.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/rank_context.h"
@@ -63,7 +65,7 @@ static trek_status check(const grain_pass *c)
             TREK_ERR_UNSUPPORTED,
             "graph_train_batch: batch: its loader gives each process batches of its own; with .min_processes it must "
             "divide each batch, so that the others can compute what dies with a process");
-    if (c->s->state.phase == TREK_STEP_FOLDED || c->grains->broken)
+    if (trek_ranks_are_reduced(c->s) || c->grains->broken)
         return trek_fail(TREK_ERR_STATE, "graph_train_batch: graph: %s; call %s first",
                          c->grains->broken ? "some of its gradients could not be computed or summed"
                                            : "its gradients have been reduced",
@@ -280,7 +282,7 @@ static trek_status run_pass(grain_pass *c)
         trek_rank_here.rng_draw = c->pass.rng_draw; /* when it is dropped and made again, it draws the same numbers */
         return status;
     }
-    trek_step_passed(&s->state, c->pass.backward);
+    trek_ranks_passed(s, c->pass.backward);
     return TREK_OK;
 }
 
@@ -304,6 +306,8 @@ static trek_var *train_batch(trek_step *s, const trek_batch *batch)
     trek_job_say(&s->job, c.pass.backward ? "forward and backward" : "forward", c.pass.backward);
     trek_ranks_note_wait(s, c.pass.backward);
     trek_status status = trek_error_status();
+    if (status == TREK_OK && c.pass.backward)
+        status = trek_twice_check(s, "graph_train_batch");
     if (status == TREK_OK && c.pass.backward && s->grains->passes == 0)
         status = trek_arrivals_look(s, batch);
     if (status == TREK_OK)

@@ -16,6 +16,7 @@ struct trek_averaging;
 struct trek_batch;
 struct trek_grains;
 struct trek_step_policy;
+struct trek_twice;
 
 /* How long ranks take, and how much each of them gets. */
 typedef struct trek_pace {
@@ -50,6 +51,7 @@ typedef struct trek_step {
     bool grain_chosen;       /* it was measured, so that a checkpoint may set another one */
     struct trek_grains *grains; /* then (distributed/grains/); otherwise NULL */
     trek_workload_opts workload; /* in a job that outlives some of its processes: for the workload of those that are left */
+    struct trek_twice *twice; /* if each part of the optimizer's state is kept by two processes (reduce/twice.h); else NULL */
     struct trek_averaging *averaging; /* of parameters instead of gradients (average.h); NULL: gradients are summed */
 
     trek_step_state state;
@@ -75,6 +77,12 @@ typedef struct trek_step {
 static inline trek_comm *trek_step_carrier(const trek_step *s, int rank)
 {
     return s->job.comm ? s->job.comm : trek_ranks_comm(s->team->ranks, rank);
+}
+
+/* Returns each rank's share of a batch that all ranks of the job divide. */
+static inline const double *trek_ranks_shares(const trek_step *s)
+{
+    return s->pace.rank_shares ? s->pace.rank_shares : trek_workload_shares(s->pace.workload);
 }
 
 /* Notes that buffers were merged: counting of forwards begins again. */

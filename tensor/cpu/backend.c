@@ -182,11 +182,11 @@ static bool has_f16c(void)
 }
 #endif
 
-/* Fills `sets` from the simplest to the best. Returns how many the library has. */
-static int instruction_sets(instruction_set sets[3])
+/* Lists them from the simplest to the best. Returns how many the library has. */
+static int instruction_sets(instruction_set list[3])
 {
     int n = 0;
-    sets[n++] = (instruction_set){ "baseline", 0, trek_cpu_kernels_baseline, true };
+    list[n++] = (instruction_set){ "baseline", 0, trek_cpu_kernels_baseline, true };
 #if defined(__x86_64__)
     __builtin_cpu_init();
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
@@ -194,28 +194,28 @@ static int instruction_sets(instruction_set sets[3])
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #if defined(TREK_WITH_AVX2)
-    sets[n++] = (instruction_set){ "avx2", 1, trek_cpu_kernels_avx2, avx2 };
+    list[n++] = (instruction_set){ "avx2", 1, trek_cpu_kernels_avx2, avx2 };
 #endif
 #if defined(TREK_WITH_AVX512)
-    sets[n++] = (instruction_set){ "avx512", 2, trek_cpu_kernels_avx512, avx512 };
+    list[n++] = (instruction_set){ "avx512", 2, trek_cpu_kernels_avx512, avx512 };
 #endif
     (void)avx512, (void)avx2;
 #endif
     return n;
 }
 
-static const instruction_set *choose(const instruction_set *sets, int n)
+static const instruction_set *choose(const instruction_set *list, int n)
 {
-    const instruction_set *best = &sets[0];
+    const instruction_set *best = &list[0];
     for (int k = 0; k < n; k++)
-        if (sets[k].supported)
-            best = &sets[k];
+        if (list[k].supported)
+            best = &list[k];
     const char *wanted = getenv("TREK_ISA");
     if (!wanted || !*wanted)
         return best;
     for (int k = 0; k < n; k++)
-        if (strcmp(sets[k].name, wanted) == 0 && sets[k].supported)
-            return &sets[k];
+        if (strcmp(list[k].name, wanted) == 0 && list[k].supported)
+            return &list[k];
     trek_log_message(TREK_LOG_LEVEL_WARNING, "TREK_ISA=%s: unknown, or not supported by this machine: using %s", wanted,
                      best->name);
     return best;
@@ -259,23 +259,24 @@ static void fill_with(const instruction_set *set)
     trek_cpu_update_functions(&cpu_backend);
 }
 
+/* Those that the library has. In a virtual machine each question to the processor leaves it: it is asked once. */
+static instruction_set sets[3];
+static int n_sets;
+
 static void fill_backend(void)
 {
-    instruction_set sets[3];
-    int n = instruction_sets(sets);
-    fill_with(choose(sets, n));
+    n_sets = instruction_sets(sets);
+    fill_with(choose(sets, n_sets));
 }
 
 bool trek_cpu_use(const char *isa)
 {
-    instruction_set sets[3];
-    int n = instruction_sets(sets);
     trek_cpu_backend();
     if (!isa) {
-        fill_with(choose(sets, n));
+        fill_with(choose(sets, n_sets));
         return true;
     }
-    for (int k = 0; k < n; k++)
+    for (int k = 0; k < n_sets; k++)
         if (strcmp(sets[k].name, isa) == 0 && sets[k].supported) {
             fill_with(&sets[k]);
             return true;

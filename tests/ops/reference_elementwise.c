@@ -394,7 +394,7 @@ FUSED(logaddexp, isnan(v[0]) || isnan(v[1]) ? NAN : v[0] == v[1] ? v[0] + log(2)
 static long double lower_gamma_series(double a, double x)
 {
     long double term = x == 0 ? 0 : expl((long double)a * logl(x) - x - lgammal((long double)a + 1)), sum = term;
-    for (int k = 1; k < 500; k++)
+    for (int k = 1; k < 500 && (k < x || term > sum * LDBL_EPSILON / 1024); k++)
         sum += term *= (long double)x / ((long double)a + k);
     return sum;
 }

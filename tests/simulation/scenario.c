@@ -142,6 +142,35 @@ bool scenario_names_culprit(const char *message)
     return false;
 }
 
+sim_process *scenario_start(int number, int of, int machine, bool again, int (*run)(void *arg), void *arg)
+{
+    char text[16];
+    bool newcomer = again && number >= of;
+    sim_process *process = sim_process_begin(number, machine, run, arg);
+    if (number == of && !newcomer)
+        return process;
+    snprintf(text, sizeof text, "%d", number);
+    if (!newcomer)
+        sim_process_set(process, "TREK_RANK", text);
+    snprintf(text, sizeof text, "%d", of);
+    if (!newcomer)
+        sim_process_set(process, "TREK_WORLD_SIZE", text);
+    sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
+    sim_process_set(process, "TREK_PORT", "29500");
+    sim_process_set(process, "TREK_TOKEN", "a secret of this job");
+    if (again)
+        sim_process_set(process, "TREK_JOIN", newcomer ? "new" : "1");
+    return process;
+}
+
+void scenario_leave(int number, int files, int threads)
+{
+    sim_here()->files_kept = files;
+    sim_here()->threads_kept = threads;
+    if (sim_process_left(sim_here())[0])
+        sim_fail("process %d leaves behind: %s", number, sim_process_left(sim_here()));
+}
+
 void scenario_check_ended(void)
 {
     for (int p = 0; p < sim.n_processes; p++) {

@@ -226,32 +226,17 @@ static int process_main(void *arg)
     trek_sleep_ns(own->wait_ns);
     for (int k = 0; k < job.runs && (k == 0 || own->done); k++)
         run(own);
-    sim_here()->files_kept = 1; /* the window is the process's as long as it lives */
-    if (sim_process_left(sim_here())[0])
-        sim_fail("process %d leaves behind: %s", own->number, sim_process_left(sim_here()));
+    scenario_leave(own->number, 1, 0); /* the window is the process's as long as it lives */
     return own->done ? 0 : 1;
 }
 
 static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
 {
-    char text[16];
     member *own = &job.members[job.n_members++];
     *own = (member){ .number = number, .again = again, .wait_ns = wait_ns, .works_ns = works_ns };
-    sim_process *process = sim_process_begin(number, 0, process_main, own);
-    bool newcomer = number >= job.n;
-    snprintf(text, sizeof text, "%d", number);
-    if (!newcomer)
-        sim_process_set(process, "TREK_RANK", text);
-    snprintf(text, sizeof text, "%d", job.n);
-    if (!newcomer)
-        sim_process_set(process, "TREK_WORLD_SIZE", text);
-    sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
-    sim_process_set(process, "TREK_PORT", "29500");
-    sim_process_set(process, "TREK_TOKEN", "a secret of this job");
+    sim_process *process = scenario_start(number, job.n, 0, again, process_main, own);
     if (job.tree)
         sim_process_set(process, "TREK_CONTROL_TREE_ABOVE", "2");
-    if (again)
-        sim_process_set(process, "TREK_JOIN", newcomer ? "new" : "1");
 }
 
 /* The launcher: now and then it starts one again that has been killed. */

@@ -353,30 +353,15 @@ static int process_main(void *arg)
     sim_trace("ends after %d epochs: %s: %s", own->n_epochs, trek_status_name(own->failed.status), own->failed.message);
     trek_state_free(&state);
     trek_dataset_free(&data);
-    sim_here()->files_kept = 1;   /* the window is the process's as long as it lives, */
-    sim_here()->threads_kept = 1; /* and so is the library's thread */
-    if (sim_process_left(sim_here())[0])
-        sim_fail("process %d leaves behind: %s", own->number, sim_process_left(sim_here()));
+    scenario_leave(own->number, 1, 1); /* the window is the process's as long as it lives, and so is the library's thread */
     return own->done ? 0 : 1;
 }
 
 static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
 {
-    char text[16];
     member *own = &job.members[job.n_members++];
     *own = (member){ .number = number, .again = again, .wait_ns = wait_ns, .works_ns = works_ns };
-    sim_process *process = sim_process_begin(number, number % sim.machines, process_main, own);
-    if (number == job.n)
-        return;
-    snprintf(text, sizeof text, "%d", number);
-    sim_process_set(process, "TREK_RANK", text);
-    snprintf(text, sizeof text, "%d", job.n);
-    sim_process_set(process, "TREK_WORLD_SIZE", text);
-    sim_process_set(process, "TREK_ADDRESS", "10.0.0.1");
-    sim_process_set(process, "TREK_PORT", "29500");
-    sim_process_set(process, "TREK_TOKEN", "a secret of this job");
-    if (again)
-        sim_process_set(process, "TREK_JOIN", "1");
+    scenario_start(number, job.n, number % sim.machines, again, process_main, own);
 }
 
 /* The launcher: now and then it starts one again that has been killed. */

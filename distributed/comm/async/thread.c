@@ -202,6 +202,14 @@ static void *thread_main(void *arg)
 
 /* --- the other threads' side --------------------------------------------------------------------- */
 
+static bool has_gone(trek_async_service *service)
+{
+    trek_lock_acquire(&service->lock);
+    bool gone = service->begun == TREK_ASYNC_GONE;
+    trek_lock_release(&service->lock);
+    return gone;
+}
+
 /* A group that ended by an error or is still in use means that the program did not end in order. MPI_Finalize would
  * wait for processes that may never come, so it is not called, and the launcher ends the job. */
 static void end_service(trek_async_service *service)
@@ -212,10 +220,13 @@ static void end_service(trek_async_service *service)
     trek_lock_release(&service->lock);
     if (!clean)
         return;
-    unsigned word = atomic_load(&service->news.word);
     atomic_store(&service->leave, true);
     trek_async_thread_ring(service);
-    trek_gate_wait(&service->news, word, false, trek_now_ns() + LEAVE_NS);
+    for (int64_t until = trek_now_ns() + LEAVE_NS;;) { /* news of the thread's beginning may come as late as now */
+        unsigned word = atomic_load(&service->news.word);
+        if (has_gone(service) || !trek_gate_wait(&service->news, word, false, until))
+            return;
+    }
 }
 
 /* Runs at the end of the program. A child of fork() has none of the threads. */

@@ -368,7 +368,7 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s: %g; must be TREK_OFF, or 0 (the default) to 10^9",
                          o->deadline_s);
-    if ((int)o->shard < TREK_SHARD_NONE || o->shard > TREK_SHARD_GRADIENTS)
+    if ((int)o->shard < TREK_SHARD_NONE || o->shard > TREK_SHARD_PARAMETERS)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard: %d; must be a value of trek_shard", (int)o->shard);
     trek_status status = check_budgets(o);
     if (status == TREK_OK)
@@ -527,6 +527,7 @@ static trek_status make_ranks(setup *s)
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard >= TREK_SHARD_STATE,
                              .shards_grads = s->opts.shard >= TREK_SHARD_GRADIENTS,
+                             .shards_params = s->opts.shard >= TREK_SHARD_PARAMETERS,
                              .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,
                              .digests = s->opts.digests, .audit = s->opts.audit, .audit_removes = s->opts.audit_removes,

@@ -11,9 +11,9 @@
  *
  * Sharers are ranks with equal arenas. Each of them keeps masters and optimizer state only for certain stretches
  * (cuts), in buffers that hold these one after the other, and updates no others (ZeRO's first stage, Rajbhandari et
- * al. 2020). Parameters and gradients are whole on every rank. Cuts lie wherever they are even, or in proportion to the
- * sharers' weights. For classes that update whole parameters they lie between parameters, so that each parameter has an
- * owner. */
+ * al. 2020). Parameters and gradients are whole on every rank, unless they lie in pages. Cuts lie wherever they are even, or in
+ * proportion to the sharers' weights. For classes that update whole parameters they lie between parameters, so that each
+ * parameter has an owner. */
 #ifndef TREK_OPTIM_ARENA_H
 #define TREK_OPTIM_ARENA_H
 
@@ -42,6 +42,7 @@ typedef struct trek_arena_part {
     int64_t count;           /* elements, including padding */
     trek_tensor *params, *grads;
     struct trek_pages *pages; /* of grads, whose memory comes and goes (tensor/pages.h); NULL: it stays */
+    struct trek_pages *param_pages; /* of params, if these are divided, too; otherwise NULL */
     trek_tensor *master;     /* what is updated: params itself, or the f32 copy of 16-bit ones (of sharers: its cuts) */
 } trek_arena_part;
 
@@ -74,8 +75,9 @@ typedef struct trek_arena {
     trek_device device;
     int n_parts, n_segments;
     bool sharing;            /* the data belongs to another arena */
+    bool paged_params;       /* parameters lie in pages */
     int sharers;             /* parts are a multiple of this many stretches of `unit` elements; 1: no cuts */
-    int64_t unit;            /* TREK_ARENA_SLOT; with paged gradients at least a page of them */
+    int64_t unit;            /* TREK_ARENA_SLOT; with paged gradients at least a page of parameters */
     int sharer;              /* this rank's number among them */
     double *weights;         /* [sharers] their parts are in proportion to these; NULL: they are equal */
     int *owner;              /* [n_segments] the sharer that has all of each segment; NULL if cuts lie anywhere */
@@ -95,8 +97,9 @@ trek_arena *trek_arena_new(const trek_params *params);
 typedef trek_tensor *(*trek_arena_zeros_fn)(void *arg, trek_shape shape, trek_dtype dtype, trek_device device);
 trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
 /* The same for sharers > 1 on a CPU, with gradients whose memory is taken when they are first written, and given back by
- * trek_arena_give_back and when they are zeroed. That of the sharer's own gradients is always taken. */
-trek_arena *trek_arena_new_paged(const trek_params *params, int sharers);
+ * trek_arena_give_back and when they are zeroed. That of the sharer's own gradients is always taken. params_too: parameters lie
+ * in pages, too, all of which have memory; the caller gives back what it can get elsewhere. */
+trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too);
 /* Sets the weights of an arena's sharers, which are copied: 0 or more each, not all 0. A sharer of weight 0 has nothing. NULL:
  * their parts are equal. Called before cuts are made. Fails with MEMORY. */
 trek_status trek_arena_weigh(trek_arena *arena, const double *weights);

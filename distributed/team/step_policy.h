@@ -14,6 +14,7 @@ typedef struct trek_ranks_opts {
     bool shared;
     bool shards;                  /* divides the optimizer's state if ranks or processes would otherwise have it more than once */
     bool shards_grads;            /* and gradients, too */
+    bool shards_params;           /* and parameters */
     bool averages;                /* averages parameters; they are not shared then */
     bool sites;                   /* of a job's processes: the ranks of each make their steps together, and may share
                                    * parameters */

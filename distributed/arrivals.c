@@ -48,12 +48,12 @@ bool trek_trainer_joined(trek_graph *graph, trek_loader *loader)
 {
     if (!graph)
         return trek_fail_missing("trainer_joined", "graph"), false;
-    const trek_step *s = trek_graph_ranks(graph);
-    if (!s || !s->job.survival || !s->job.survival->arrived)
+    const trek_survival *survival = trek_graph_job(graph)->survival;
+    if (!survival || !survival->arrived)
         return false;
     loader = loader || !graph->graph_loader ? loader : graph->graph_loader->loader;
     if (!loader)
         return trek_fail(TREK_ERR_STATE, "trainer_joined: loader: NULL, and the graph has none; call trek_graph_set_loader, or "
                                          "give the loader with which the job trains"), false;
-    return trek_loader_seek(loader, s->job.survival->place.epoch, s->job.survival->place.batch) == TREK_OK;
+    return trek_loader_seek(loader, survival->place.epoch, survival->place.batch) == TREK_OK;
 }

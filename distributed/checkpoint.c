@@ -34,15 +34,15 @@ static int processes_of(const saving *x) { return x->job->processes; }
 
 /* Returns whether all processes have the same parameters: not if they are averaged from time to time, and not to the last bit if
  * some are updated by CPUs and others by GPUs. */
-static bool are_equal(const saving *x) { return !x->s || (!x->s->averaging && !x->s->job.mixed); }
-static bool is_divided(const saving *x) { return x->s && x->s->team->sharers > 1; }
+static bool are_equal(const saving *x) { return !x->s || (!trek_step_averages(x->s) && !trek_step_job(x->s)->mixed); }
+static bool is_divided(const saving *x) { return x->s && trek_step_team(x->s)->sharers > 1; }
 
 /* --- a set ------------------------------------------------------------------------------- */
 
 /* Marks the buffers of the model, which may differ: those of the first process are saved. */
 static trek_status mark_buffers(const saving *x, trek_pointer_map *buffers)
 {
-    const trek_replica *model = x->s ? x->s->team->replicas[0].model : NULL;
+    const trek_replica *model = x->s ? trek_step_team(x->s)->replicas[0].model : NULL;
     trek_status status = TREK_OK;
     bool added;
     for (int k = 0; model && k < model->n_buffers && status == TREK_OK; k++)

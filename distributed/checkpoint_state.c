@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a checkpoint has. */
+#include "distributed/balance/workload.h"
 #include "distributed/checkpoint_internal.h"
 
 #include <inttypes.h>
@@ -54,9 +55,9 @@ static trek_status add_scaler(trek_state *state, trek_grad_scaler *scaler)
 
 static trek_status add_plan(trek_state *state, const trek_step *s)
 {
-    if (!s || !s->pace.workload)
+    if (!s || !trek_step_workload(s))
         return TREK_OK;
-    char *text = trek_plan_text(trek_workload_plan(s->pace.workload));
+    char *text = trek_plan_text(trek_workload_plan(trek_step_workload(s)));
     trek_status status = text ? trek_state_set_metadata(state, TREK_CHECKPOINT_PLAN, text) : trek_error_status();
     trek_string_free(&text);
     return status;
@@ -65,9 +66,9 @@ static trek_status add_plan(trek_state *state, const trek_step *s)
 static trek_status add_grain(trek_state *state, const trek_step *s)
 {
     char text[32];
-    if (!s || s->grain == 0)
+    if (!s || trek_step_grain(s) == 0)
         return TREK_OK;
-    snprintf(text, sizeof text, "%" PRId64, s->grain);
+    snprintf(text, sizeof text, "%" PRId64, trek_step_grain(s));
     return trek_state_set_metadata(state, TREK_CHECKPOINT_GRAIN, text);
 }
 

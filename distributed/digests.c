@@ -6,6 +6,7 @@
 
 #include "distributed/grains/digests.h"
 #include "distributed/stepper.h"
+#include "distributed/team/step.h"
 
 trek_status trek_trainer_digest(const trek_graph *graph, int64_t step, trek_step_digest *digest)
 {

@@ -11,7 +11,9 @@
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/division.h"
 #include "distributed/pass/job_sync.h"
+#include "distributed/pass/shares.h"
 #include "distributed/policy/policies.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/rounds/site.h"
 #include "distributed/team/constants.h"
@@ -122,7 +124,9 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
 
 static const trek_step_policy *find_policy(const trek_ranks_opts *opts)
 {
-    static const trek_step_policy *const policies[] = { &trek_average_policy, &trek_grains_policy, &trek_exact_policy };
+#define ADDRESS(name) &trek_##name##_policy,
+    static const trek_step_policy *const policies[] = { TREK_STEP_POLICIES(ADDRESS) };
+#undef ADDRESS
     int k = 0;
     while (!policies[k]->wanted(opts)) /* the last one always is */
         k++;
@@ -146,7 +150,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     s->overlap.asked = opts->overlap;
     s->grad_norm = NAN;
     s->stops = true;
-    trek_step_reset(&s->state);
+    trek_ranks_begin(s);
     trek_status status = trek_team_begin(team, ranks, graphs, &of);
     trek_job_begin(&s->job, opts->comm, local_ranks, team->kinds);
     return status == TREK_OK ? make_parts(s, opts) : status;

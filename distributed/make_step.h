@@ -3,7 +3,7 @@
 #ifndef TREK_DISTRIBUTED_MAKE_STEP_H
 #define TREK_DISTRIBUTED_MAKE_STEP_H
 
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 
 /* Makes a step and its team, with the other processes of its job. It owns the group and the replicas' graphs, and must be ended
  * in any case. */

@@ -11,6 +11,7 @@
 #include "distributed/team/divided.h"
 #include "distributed/team/memory.h"
 #include "distributed/team/replica.h"
+#include "distributed/team/step.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/graph_internal.h"
 #include "tensor/pages.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stepper over the ranks of a process: the calls of the graph's table, most of which only have to reach every replica. Train
  * and freeze flags change rank 0's modules; the other ranks follow before the next forward. */
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 
 #include <math.h>
 
@@ -11,6 +11,7 @@
 #include "distributed/make_step.h"
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/per_rank_step.h"
+#include "distributed/pass/shares.h"
 #include "distributed/pass/survivors.h"
 #include "distributed/policy/exact.h"
 #include "distributed/reduce/gradients.h"
@@ -209,6 +210,13 @@ trek_step *trek_graph_ranks(const trek_graph *graph)
     const trek_stepper *stepper = graph ? graph->stepper : NULL;
     return stepper && stepper->klass == &ranks_class ? step_of(stepper) : NULL;
 }
+
+trek_team *trek_step_team(const trek_step *s) { return s->team; }
+const trek_job *trek_step_job(const trek_step *s) { return &s->job; }
+trek_workload *trek_step_workload(const trek_step *s) { return s->pace.workload; }
+int64_t trek_step_grain(const trek_step *s) { return s->grain; }
+bool trek_step_averages(const trek_step *s) { return s->averaging != NULL; }
+double trek_step_drift(const trek_step *s) { return s->averaging ? s->drift : 0; }
 
 const trek_job *trek_graph_job(const trek_graph *graph)
 {

@@ -23,8 +23,8 @@ trek_device trek_monitor_device(const trek_monitor *m, int rank)
 {
     const trek_step *s = trek_graph_ranks(m->graph);
     trek_device device = trek_device_default();
-    if (s && rank < s->team->local_ranks)
-        return trek_ranks_device(s->team->ranks, rank);
+    if (s && rank < trek_step_team(s)->local_ranks)
+        return trek_ranks_device(trek_step_team(s)->ranks, rank);
     trek_module_each_param(trek_graph_module(m->graph), take_device, &device);
     return device;
 }

@@ -37,7 +37,7 @@
 #ifndef TREK_DISTRIBUTED_CAPTURE_RECORDING_H
 #define TREK_DISTRIBUTED_CAPTURE_RECORDING_H
 
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 
 struct trek_stepper_capture;
 extern const struct trek_stepper_capture trek_ranks_capture;

@@ -9,6 +9,7 @@
 #include "distributed/pass/job_sync.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/overlap.h"
+#include "distributed/reduce/reduce.h"
 #include "distributed/pass/split_forward.h"
 #include "distributed/team/rank_sums.h"
 #include "distributed/team/step.h"
@@ -62,7 +63,7 @@ static trek_status run_tape(trek_step *s, trek_var *loss, trek_var *seed, bool z
                                   .zeros = zeros };
     trek_split_watch ranks = { .tape_leaf = s->overlap.tape_leaf, .begins = sends_in_split, .arg_of_rank = arg_of_rank,
                                .complete = trek_reducer_complete, .end = end_rank, .arg = s };
-    bool sends = s->state.phase == TREK_STEP_SENDING;
+    bool sends = trek_overlap_of(s, 0) != NULL;
     if (sends && s->team->local_ranks == 1) {
         watch.complete = trek_reducer_complete;
         watch.arg = trek_overlap_of(s, 0);
@@ -188,6 +189,6 @@ trek_status trek_ranks_backward(trek_step *s, trek_var *loss, double weight)
     else
         status = backward_with_seed(s, loss, factor ? 1 : factor_of_pass(s, own, total, weight == 0), factor, zeros);
     trek_status sent = trek_overlap_end(s);
-    trek_step_passed(&s->state, true);
+    trek_ranks_passed(s, true);
     return status == TREK_OK ? sent : status;
 }

@@ -6,8 +6,8 @@
 
 #include "distributed/balance/apportion.h"
 #include "distributed/job/survival.h"
-#include "distributed/pass/shares.h"
 #include "distributed/system/system.h"
+#include "distributed/team/step.h"
 #include "tensor/rank_context.h"
 
 typedef struct division_state {

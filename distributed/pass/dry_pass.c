@@ -12,6 +12,7 @@
 #include "distributed/team/divided.h"
 #include "distributed/team/memory.h"
 #include "distributed/team/observations.h"
+#include "distributed/team/step.h"
 #include "distributed/team/step_policy.h"
 #include "graph/batch_run.h"
 #include "tensor/rank_context.h"

@@ -10,6 +10,7 @@
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
 #include "distributed/pass/split_forward.h"
+#include "distributed/team/step.h"
 #include "graph/batch_run.h"
 #include "graph/graph_internal.h"
 #include "tensor/rank_context.h"

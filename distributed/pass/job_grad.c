@@ -9,6 +9,7 @@
 #include "distributed/job/agreement.h"
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/split_pass.h"
+#include "distributed/reduce/overlap.h"
 #include "distributed/team/step.h"
 #include "graph/batch_run.h"
 #include "tensor/rank_context.h"
@@ -162,14 +163,14 @@ trek_status trek_ranks_grad(trek_step *s, trek_var *loss, trek_var *const *input
         grads[k] = NULL;
     /* its part is 0, whatever the loss is; but others may wait for its sums */
     bool weightless = own == 0 && !trek_team_meets(s->team);
-    if (status == TREK_OK && (!weightless || s->state.joins_grads))
+    if (status == TREK_OK && (!weightless || trek_overlap_yields(s, false)))
         status = s->team->local_ranks == 1 ? trek_ranks_alone(s, 0, true, own_part, &call) : own_part(s, &call);
     for (int k = 0; k < n && weightless && status == TREK_OK; k++)
         grads[k] = NULL;
     status = trek_agree(s->job.comm, status, "graph_grad: the processes differ", NULL);
     if (status != TREK_OK)
         return status;
-    s->state.joins_grads |= recorded;
+    trek_overlap_yields(s, recorded);
     trek_grad_mode mode = trek_grad_mode_here;
     trek_grad_mode_here.no_grad_depth = recorded ? 0 : 1;
     status = join_parts(s, &call);

@@ -22,6 +22,7 @@
 #include "distributed/team/memory.h"
 #include "distributed/team/rank_sums.h"
 #include "distributed/team/settings.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
@@ -364,6 +365,7 @@ void trek_job_sync_stop(trek_step *s)
 
 trek_status trek_job_sync_step(trek_step *s, trek_status own, bool update, bool *pending)
 {
+    bool unsent = *pending;
     *pending = false;
     if (own != TREK_OK) {
         trek_job_sync_failed(s, own);
@@ -383,7 +385,7 @@ trek_status trek_job_sync_step(trek_step *s, trek_status own, bool update, bool 
     mine->communication_ms = s->pace.own_communication_ms;
     mine->rows = s->window_rows;
     mine->drift = s->own_drift;
-    mine->unsent = s->state.phase == TREK_STEP_ACCUMULATING;
+    mine->unsent = unsent;
     mine->settings = trek_settings_digest(s->team);
     mine->joiners = update && has_joiners(s);
     for (int r = 0, k = s->job.first_rank; r < s->team->local_ranks; r++, k++)

@@ -24,8 +24,8 @@ trek_status trek_job_sync_begin_pass(trek_step *s, bool *sends);
 /* Notes that this process has failed before it came to a pass or step. The others learn it in their next round. */
 void trek_job_sync_failed(trek_step *s, trek_status status);
 /* Announces that this process has come to its step (or reduce), with its status. Returns when all have come, with
- * every rank's time and units of work in s->pace.ms and s->pace.units; all have agreed on a request to stop. *pending: some
- * process has gradients that it has not sent. */
+ * every rank's time and units of work in s->pace.ms and s->pace.units; all have agreed on a request to stop. *pending: this
+ * process has gradients that it has not sent; then, whether some process of several has. */
 trek_status trek_job_sync_step(trek_step *s, trek_status own, bool update, bool *pending);
 /* Takes note of a request to stop in a step of this process alone. */
 void trek_job_sync_stop(trek_step *s);

@@ -27,6 +27,7 @@
 #include "distributed/reduce/overlap.h"
 #include "distributed/system/system.h"
 #include "distributed/team/rank_sums.h"
+#include "distributed/team/step.h"
 #include "graph/batch_run.h"
 #include "optim/scaler_internal.h"
 #include "tensor/rank_context.h"
@@ -376,15 +377,12 @@ static trek_status run_ranks(trek_pass *c, trek_rank_fn fn, bool goes_back)
     return status;
 }
 
-/* The pass will have its own factor, or none: existing gradients are first multiplied by theirs. */
 static trek_status begin_pass(trek_pass *c)
 {
     trek_step *s = c->s;
     trek_status status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && c->backward)
         status = s->policy->begin_pass(s);
-    if (status == TREK_OK && c->backward && !c->weighs && s->state.factor != 1)
-        status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_stash_grads(s);
     trek_team_follow_flags(s->team);
@@ -412,7 +410,7 @@ static trek_status find_factor(trek_pass *c)
     double total = 0;
     trek_status status = weigh(c, &total, NULL);
     if (c->backward && s->policy->sums)
-        s->state.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
+        trek_ranks_owe_factor(s, c->weighs || total == 0 ? 1 : c->denominator / total);
     if (c->backward && status == TREK_OK && !c->way && s->policy->end_pass)
         s->policy->end_pass(s, c->batch->window ? c->batch->batches : 1);
     if (status == TREK_OK && c->stashes)
@@ -448,7 +446,7 @@ static trek_status run_per_rank_step(trek_pass *c)
         status = find_factor(c);
     if (status != TREK_OK)
         return status;
-    trek_step_passed(&s->state, c->backward);
+    trek_ranks_passed(s, c->backward);
     s->windowed |= c->backward && c->batch->window;
     return TREK_OK;
 }
@@ -457,7 +455,7 @@ static trek_status run_per_rank_step(trek_pass *c)
 static void choose_way(trek_pass *c)
 {
     const trek_step *s = c->s;
-    bool again = c->backward && !c->weighs && s->state.passes > 0;
+    bool again = c->backward && !c->weighs && trek_ranks_have_passed(s);
     c->known = c->backward && !c->batch->window && s->policy->sums &&
         (again || trek_job_has_others(&s->job) || s->overlap.possible || trek_team_meets(s->team));
     c->stashes = again && !c->known && s->policy->sums;

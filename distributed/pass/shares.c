@@ -6,6 +6,7 @@
 #include "distributed/pass/division.h"
 #include "distributed/pass/shares.h"
 #include "distributed/system/system.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/trace.h"
@@ -35,13 +36,24 @@ void trek_pace_end(trek_step *s)
     *pace = (trek_pace){ 0 };
 }
 
+int trek_ranks_sites(const trek_step *s) { return s->pace.sites ? s->job.processes : s->job.world_size; }
+int trek_ranks_first_site(const trek_step *s) { return s->pace.sites ? s->job.process : s->job.first_rank; }
+int trek_ranks_local_sites(const trek_step *s) { return s->pace.sites ? 1 : s->job.local_ranks; }
+int trek_ranks_sites_of(const trek_step *s, int process) { return s->pace.sites ? 1 : s->job.process_ranks[process]; }
+
 trek_status trek_ranks_split(const trek_step *s, int64_t n, int64_t *counts)
 {
     const double *shares = trek_ranks_shares(s) + s->job.first_rank;
+    int ranks = s->team->local_ranks;
     double sum = 0;
-    for (int r = 0; r < s->team->local_ranks; r++)
+    bool even = n % ranks == 0;
+    for (int r = 0; r < ranks; r++) {
         sum += shares[r];
-    return trek_apportion(n, sum > 0 ? shares : NULL, s->team->local_ranks, counts);
+        even &= shares[r] == shares[0];
+    }
+    for (int r = 0; r < ranks && even; r++)
+        counts[r] = n / ranks;
+    return even ? TREK_OK : trek_apportion(n, sum > 0 ? shares : NULL, ranks, counts);
 }
 
 trek_status trek_slowed(const trek_step *s, int rank, trek_stopwatch *watch, bool ends)

@@ -3,7 +3,10 @@
 #ifndef TREK_DISTRIBUTED_PASS_SHARES_H
 #define TREK_DISTRIBUTED_PASS_SHARES_H
 
-#include "distributed/team/step.h"
+#include "distributed/balance/stopwatch.h"
+#include "tensor/status.h"
+
+typedef struct trek_step trek_step;
 
 /* What the replicas' drift does to the anchor of windows. */
 typedef enum trek_drift_verdict { TREK_DRIFT_STABLE, TREK_DRIFT_STAYS, TREK_DRIFT_SHRINKS } trek_drift_verdict;
@@ -13,19 +16,11 @@ trek_status trek_pace_begin(trek_step *s);
 void trek_pace_end(trek_step *s);
 
 /* Return how many shares or counts the workload has: of ranks, or of processes. */
-static inline int trek_ranks_sites(const trek_step *s) { return s->pace.sites ? s->job.processes : s->job.world_size; }
-static inline int trek_ranks_first_site(const trek_step *s) { return s->pace.sites ? s->job.process : s->job.first_rank; }
-static inline int trek_ranks_local_sites(const trek_step *s) { return s->pace.sites ? 1 : s->job.local_ranks; }
-static inline int trek_ranks_sites_of(const trek_step *s, int process)
-{
-    return s->pace.sites ? 1 : s->job.process_ranks[process];
-}
+int trek_ranks_sites(const trek_step *s);
+int trek_ranks_first_site(const trek_step *s);
+int trek_ranks_local_sites(const trek_step *s);
+int trek_ranks_sites_of(const trek_step *s, int process);
 
-/* Returns each rank's share of a batch that all ranks of the job divide. */
-static inline const double *trek_ranks_shares(const trek_step *s)
-{
-    return s->pace.rank_shares ? s->pace.rank_shares : trek_workload_shares(s->pace.workload);
-}
 /* Divides a process's n samples among its ranks, by their shares. */
 trek_status trek_ranks_split(const trek_step *s, int64_t n, int64_t *counts);
 /* Keeps the calling rank busy if it is slowed down, while its stopwatch runs. ends: the batch ends. */

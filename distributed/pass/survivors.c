@@ -8,6 +8,7 @@
 #include "distributed/pass/division.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "tensor/trace.h"
 

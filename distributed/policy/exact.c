@@ -19,6 +19,7 @@
 #include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/team/divided.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
 #include "optim/schedules.h"
@@ -65,6 +66,7 @@ static trek_status meet(trek_step *s, trek_status own, bool update)
         own = trek_overlap_keep(s);
     if (own == TREK_OK && !s->team->shared && !sent)
         own = trek_ranks_apply_grad_factor(s);
+    pending = s->state.phase == TREK_STEP_ACCUMULATING;
     own = trek_job_sync_step(s, own, update, &pending);
     if (own == TREK_OK && sent && (pending || (s->team->sharers > 1 &&
                                                !update))) /* the sum was scattered, and all must have it */
@@ -220,7 +222,13 @@ static trek_status make(trek_step *s, const trek_ranks_opts *opts)
     return trek_overlap_plan(s);
 }
 
-static trek_status begin_pass(trek_step *s) { return trek_step_is_reduced(&s->state) ? trek_overlap_keep(s) : TREK_OK; }
+/* More gradients come: what was reduced must count once, and what has a factor of its own is multiplied by it first. */
+static trek_status begin_pass(trek_step *s)
+{
+    trek_status status = trek_step_is_reduced(&s->state) ? trek_overlap_keep(s) : TREK_OK;
+    bool weighs = trek_accumulation_weighs(&s->team->graph->accumulation);
+    return status == TREK_OK && !weighs && s->state.factor != 1 ? trek_ranks_apply_grad_factor(s) : status;
+}
 
 static void end(trek_step *s) { trek_var_release(s->overlap.tape_leaf); }
 

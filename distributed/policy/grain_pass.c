@@ -8,6 +8,7 @@
 #include "distributed/reduce/reduce.h"
 #include "distributed/replay/replay.h"
 #include "distributed/team/observations.h"
+#include "distributed/team/step.h"
 #include "graph/observe_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"

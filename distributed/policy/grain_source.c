@@ -6,6 +6,7 @@
 #include "distributed/pass/division.h"
 #include "distributed/pass/shares.h"
 #include "distributed/system/system.h"
+#include "distributed/team/step.h"
 
 /* The part of a pass that is divided among GPUs before it begins. */
 #define AHEAD 0.5

@@ -16,6 +16,7 @@
 #include "distributed/policy/grain_source.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/reduce.h"
+#include "distributed/team/step.h"
 #include "graph/batch_run.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/rank_context.h"
@@ -63,7 +64,7 @@ static trek_status check(const grain_pass *c)
             TREK_ERR_UNSUPPORTED,
             "graph_train_batch: batch: its loader gives each process batches of its own; with .min_processes it must "
             "divide each batch, so that the others can compute what dies with a process");
-    if (c->s->state.phase == TREK_STEP_FOLDED || c->grains->broken)
+    if (trek_ranks_are_reduced(c->s) || c->grains->broken)
         return trek_fail(TREK_ERR_STATE, "graph_train_batch: graph: %s; call %s first",
                          c->grains->broken ? "some of its gradients could not be computed or summed"
                                            : "its gradients have been reduced",
@@ -280,7 +281,7 @@ static trek_status run_pass(grain_pass *c)
         trek_rank_here.rng_draw = c->pass.rng_draw; /* when it is dropped and made again, it draws the same numbers */
         return status;
     }
-    trek_step_passed(&s->state, c->pass.backward);
+    trek_ranks_passed(s, c->pass.backward);
     return TREK_OK;
 }
 

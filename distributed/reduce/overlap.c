@@ -44,6 +44,8 @@ bool trek_overlap_wants(const trek_step *s)
         !trek_team_meets(s->team);
 }
 
+bool trek_overlap_yields(trek_step *s, bool joins) { return s->state.joins_grads |= joins; }
+
 /* --- a rank's part ----------------------------------------------------------------------- */
 
 trek_reducer *trek_overlap_of(const trek_step *s, int rank)

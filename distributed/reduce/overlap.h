@@ -13,6 +13,9 @@ trek_status trek_overlap_plan(trek_step *s);
 /* Returns whether the next pass is the step's last and may send. Layers that meet, and gradients that are added up over
  * processes, need the engine for themselves. */
 bool trek_overlap_wants(const trek_step *s);
+/* Returns whether gradients that are results, with a history, were added up over the processes in this step, so that backward may
+ * do that, too, and needs the engine for itself. joins: notes that they were. */
+bool trek_overlap_yields(trek_step *s, bool joins);
 /* Begins a backward pass that sends: all ranks make it, and its gradients are those of the step. */
 void trek_overlap_begin(trek_step *s);
 /* Returns the reducer that a rank's backward notifies of complete gradients, or NULL if nothing is sent. */

@@ -608,6 +608,14 @@ trek_status trek_ranks_run_step(trek_step_call *c)
     return status;
 }
 
+/* --- where the step's gradients are ------------------------------------------------------------------------- */
+
+void trek_ranks_begin(trek_step *s) { trek_step_reset(&s->state); }
+void trek_ranks_passed(trek_step *s, bool gave) { trek_step_passed(&s->state, gave); }
+void trek_ranks_owe_factor(trek_step *s, double factor) { s->state.factor = factor; }
+bool trek_ranks_have_passed(const trek_step *s) { return s->state.passes > 0; }
+bool trek_ranks_are_reduced(const trek_step *s) { return s->state.phase == TREK_STEP_FOLDED; }
+
 void trek_ranks_reset(trek_step *s)
 {
     trek_step_reset(&s->state);

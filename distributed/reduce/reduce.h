@@ -62,6 +62,16 @@ trek_grad_scaler *trek_ranks_scaler(const trek_step *s, int rank);
 /* Runs the step on all ranks. */
 trek_status trek_ranks_run_step(trek_step_call *call);
 
+/* Where the gradients of a step are (team/step_state.h) is the business of this folder; others ask and tell it here. */
+/* Begins without gradients. */
+void trek_ranks_begin(trek_step *s);
+/* Notes that a pass has ended; gave: with gradients. */
+void trek_ranks_passed(trek_step *s, bool gave);
+/* Notes that what the pass has given must be multiplied by the factor. */
+void trek_ranks_owe_factor(trek_step *s, double factor);
+/* Return whether a pass has given gradients, and whether they have all been reduced. */
+bool trek_ranks_have_passed(const trek_step *s);
+bool trek_ranks_are_reduced(const trek_step *s);
 /* Clears what the step has kept, at its end or to drop what it has so far. */
 void trek_ranks_reset(trek_step *s);
 

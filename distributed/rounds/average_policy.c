@@ -14,6 +14,7 @@
 #include "distributed/rounds/rounds.h"
 #include "distributed/rounds/rounds_pass.h"
 #include "distributed/rounds/site.h"
+#include "distributed/team/step.h"
 #include "graph/batch_run.h"
 #include "graph/graph_internal.h"
 #include "optim/schedules.h"
@@ -69,7 +70,7 @@ static trek_status average(trek_step *s)
 
 static trek_status step(trek_step *s)
 {
-    bool pending;
+    bool pending = false; /* no gradients are sent */
     trek_graph_settings *settings = &s->team->graph->settings;
     trek_status status = trek_error_status();
     if (status == TREK_OK)

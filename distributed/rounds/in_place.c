@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/reduce/reduce.h"
 #include "distributed/rounds/averaging.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "tensor/trace.h"
 

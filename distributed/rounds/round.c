@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "distributed/rounds/averaging.h"
+#include "distributed/team/step.h"
 
 /* Judges how far sites have moved apart lately, and what windows must do about it. */
 static trek_drift_verdict judge(trek_averaging *averaging, double drift)

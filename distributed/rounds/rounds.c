@@ -10,6 +10,7 @@
 #include "distributed/rounds/center.h"
 #include "distributed/rounds/round.h"
 #include "distributed/system/system.h"
+#include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "tensor/trace.h"
 

@@ -21,6 +21,7 @@
 #include "distributed/rounds/rounds.h"
 #include "distributed/rounds/rounds_pass.h"
 #include "distributed/rounds/site.h"
+#include "distributed/team/step.h"
 #include "graph/batch_run.h"
 #include "tensor/rank_context.h"
 
@@ -100,7 +101,7 @@ static trek_status make_step(trek_step *s, const trek_workload_opts *o)
     site->policy = &trek_exact_policy;
     site->overlap.asked = s->overlap.asked;
     site->grad_norm = NAN;
-    trek_step_reset(&site->state);
+    trek_ranks_begin(site);
     trek_status status = trek_pace_begin(site);
     if (status == TREK_OK && !(site->pace.workload = workload_of_ranks(s, o)))
         status = trek_error_status();
@@ -206,7 +207,7 @@ static trek_status run_pass(site_pass *p)
         return status;
     }
     status = trek_job_sync_pass(s, 0, &total, NULL);
-    trek_step_passed(&s->state, true);
+    trek_ranks_passed(s, true);
     s->windowed = true;
     return status;
 }

@@ -80,8 +80,7 @@ trek_regroup *trek_run_elastic_regroup(const trek_run *run) { return run->elasti
 
 static trek_survival *survival_of(const trek_run *run)
 {
-    const trek_step *s = run->graph ? stepper_of(run) : NULL;
-    return s ? s->job.survival : NULL;
+    return trek_graph_job(run->graph)->survival;
 }
 
 /* The last group that the job has formed in a step becomes the run's. */
@@ -89,7 +88,7 @@ static void follow_job(trek_run *run)
 {
     run_elastic *e = run->elastic;
     const trek_survival *survival = survival_of(run);
-    trek_comm *last = survival && survival->next ? survival->next : survival ? stepper_of(run)->job.comm : NULL;
+    trek_comm *last = survival && survival->next ? survival->next : survival ? trek_graph_job(run->graph)->comm : NULL;
     if (!last || survival->groups == e->followed || !trek_comm_retain(last))
         return;
     e->followed = survival->groups;
@@ -124,9 +123,10 @@ static void drop_kept(run_elastic *e)
 
 static trek_status make_room(run_elastic *e, const trek_step *s)
 {
-    const trek_replica *model = s->team->replicas[0].model;
-    e->ranks = trek_calloc((size_t)s->team->local_ranks, sizeof *e->ranks);
-    e->n_ranks = e->ranks ? s->team->local_ranks : 0;
+    const trek_team *team = trek_step_team(s);
+    const trek_replica *model = team->replicas[0].model;
+    e->ranks = trek_calloc((size_t)team->local_ranks, sizeof *e->ranks);
+    e->n_ranks = e->ranks ? team->local_ranks : 0;
     e->buffers = trek_calloc((size_t)model->n_buffers + 1, sizeof *e->buffers);
     if (!e->ranks || !e->buffers)
         return TREK_ERR_MEMORY;
@@ -140,7 +140,7 @@ static trek_status keep_buffers(run_elastic *e, const trek_step *s)
 {
     trek_status status = TREK_OK;
     for (int k = 0; k < e->n_buffers && status == TREK_OK; k++)
-        status = trek_tensor_copy_from(e->buffers[k], s->team->replicas[0].model->buffers[k]->data);
+        status = trek_tensor_copy_from(e->buffers[k], trek_step_team(s)->replicas[0].model->buffers[k]->data);
     return status;
 }
 
@@ -169,9 +169,9 @@ static trek_status keep_observed(run_elastic *e, const trek_step *s)
 {
     trek_status status = TREK_OK;
     for (int r = 0; r < e->n_ranks && status == TREK_OK; r++) {
-        e->ranks[r].rows = s->team->replicas[r].measured_rows;
-        e->ranks[r].ms = s->team->replicas[r].measured_ms;
-        status = keep_scalars(&e->ranks[r], s->team->replicas[r].graph);
+        e->ranks[r].rows = trek_step_team(s)->replicas[r].measured_rows;
+        e->ranks[r].ms = trek_step_team(s)->replicas[r].measured_ms;
+        status = keep_scalars(&e->ranks[r], trek_step_team(s)->replicas[r].graph);
     }
     return status;
 }
@@ -212,9 +212,9 @@ static trek_status give_observed(run_elastic *e, trek_run *run)
             if (status == TREK_OK)
                 trek_observation_find(run->graph, o->name)->recorded = o->recorded;
         }
-        if (s && r < s->team->local_ranks) {
-            s->team->replicas[r].measured_rows = kept->rows;
-            s->team->replicas[r].measured_ms = kept->ms;
+        if (s && r < trek_step_team(s)->local_ranks) {
+            trek_step_team(s)->replicas[r].measured_rows = kept->rows;
+            trek_step_team(s)->replicas[r].measured_ms = kept->ms;
         }
     }
     return status == TREK_OK ? trek_error_status() : status;
@@ -233,7 +233,7 @@ static void close_file(run_elastic *e)
 static trek_status write_state(trek_run *run)
 {
     run_elastic *e = run->elastic;
-    const trek_replica *model = stepper_of(run)->team->replicas[0].model;
+    const trek_replica *model = trek_step_team(stepper_of(run))->replicas[0].model;
     trek_status status = trek_job_file_empty(&e->file);
     for (int k = 0; k < e->n_buffers && status == TREK_OK; k++)
         status = trek_tensor_copy_from(model->buffers[k]->data, e->buffers[k]);
@@ -282,14 +282,14 @@ static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
     e->rng_draw = trek_rank_here.rng_draw;
     e->numbers[TREK_RUN_BEST] = run->best;
     e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
-    if (status == TREK_OK && s->averaging && batch == 0)
+    if (status == TREK_OK && trek_step_averages(s) && batch == 0)
         status = trek_loader_seek(run->train, epoch, 0); /* it is at the end of the epoch before */
-    return status == TREK_OK && s->averaging ? write_average(run) : status;
+    return status == TREK_OK && trek_step_averages(s) ? write_average(run) : status;
 }
 
 trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch)
 {
-    if (!run->elastic || !stepper_of(run) || trek_job_is_alone(&stepper_of(run)->job))
+    if (!run->elastic || trek_job_is_alone(trek_graph_job(run->graph)))
         return TREK_OK;
     return keep(run, epoch, batch);
 }
@@ -310,16 +310,16 @@ static trek_status keep_whole(trek_run *run, int64_t epoch)
 /* Checks the ranks. The result is the same in all processes. */
 static trek_status check_ranks(const trek_run *run)
 {
-    const trek_step *s = stepper_of(run);
-    if (!run->elastic || !s || trek_job_is_alone(&s->job))
+    const trek_job *job = trek_graph_job(run->graph);
+    if (!run->elastic || trek_job_is_alone(job))
         return TREK_OK;
-    if (s->job.mixed)
+    if (job->mixed)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_run: .min_processes: set, with ranks on CPUs and on GPUs; they must be of one kind");
-    if (s->team->sharers > 1)
+    if (trek_step_team(stepper_of(run))->sharers > 1)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set together with .trainer.shard; a "
                                                "process that dies takes its part of the optimizer's state with it");
-    if (s->job.comm->devices)
+    if (job->comm->devices)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set, with NCCL between the processes, which cannot "
                                                "continue; TREK_NCCL=0 in the environment turns it off");
     return TREK_OK;
@@ -578,14 +578,14 @@ static trek_status load_state(trek_run *run)
     run->looked = e->at.looked;
     run->resumed = true;
     const trek_step *s = stepper_of(run);
-    bool goes_on = s && s->job.comm; /* it may lose another process */
+    bool goes_on = s && trek_job_has_others(trek_graph_job(run->graph)); /* it may lose another process */
     run->before.steps = e->epoch_steps;
     run->before.ns = e->epoch_ns;
     run->before.samples = goes_on ? 0 : samples_of(e);
     run->epoch_start_ns = trek_now_ns() - e->epoch_ns;
     drop_kept(e); /* belongs to another graph */
     status = trek_run_elastic_keep(run, run->first_epoch, e->at.batch);
-    if (!goes_on || !s->averaging)
+    if (!goes_on || !trek_step_averages(s))
         close_file(e);
     return status;
 }

@@ -188,7 +188,7 @@ static void measure_averages(trek_run *run, trek_epoch_metrics *m)
     const trek_step *s = trek_graph_ranks(run->graph);
     if (!s)
         return;
-    m->drift = s->averaging ? s->drift : 0;
+    m->drift = trek_step_drift(s);
     if (!trek_ranks_rounds(s))
         return;
     trek_rounds_stats now = trek_rounds_look(trek_ranks_rounds(s));
@@ -231,7 +231,7 @@ trek_status trek_run_begin_within(trek_run *run, const run_epoch *e)
                                .averages = m->averages };
     run->within = true;
     if (s)
-        return trek_ranks_pack_observations(s->team, &s->job, &run->recorded);
+        return trek_ranks_pack_observations(trek_step_team(s), trek_graph_job(run->graph), &run->recorded);
     trek_status status = trek_observations_read(run->graph);
     run->recorded = trek_observations_pack(run->graph);
     return status;

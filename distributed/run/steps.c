@@ -46,5 +46,5 @@ void trek_run_limit_pass(const trek_run *run)
     const trek_step *s = trek_graph_ranks(run->graph);
     int64_t steps = trek_graph_steps(run->graph), left = o->max_steps > 0 ? o->max_steps - steps : 0;
     left = sooner(sooner(left, o->checkpoint_every_steps, steps), o->evaluate_every_steps, steps);
-    run->graph->graph_loader->most_batches = s && s->averaging ? left : 0;
+    run->graph->graph_loader->most_batches = s && trek_step_averages(s) ? left : 0;
 }

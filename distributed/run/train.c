@@ -131,7 +131,7 @@ static trek_status average_in_background(trek_run *run)
     const trek_run_opts *o = &run->opts;
     trek_step *s = trek_graph_ranks(run->graph);
     trek_outer_rule rule;
-    if (o->transport != TREK_TRANSPORT_HOST || !s || !s->averaging)
+    if (o->transport != TREK_TRANSPORT_HOST || !s || !trek_step_averages(s))
         return TREK_OK;
     if (o->outer && trek_outer_check(o->outer, "trainer_run: .outer", &rule) != TREK_OK)
         return trek_error_status();

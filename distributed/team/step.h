@@ -77,6 +77,12 @@ static inline trek_comm *trek_step_carrier(const trek_step *s, int rank)
     return s->job.comm ? s->job.comm : trek_ranks_comm(s->team->ranks, rank);
 }
 
+/* Returns each rank's share of a batch that all ranks of the job divide. */
+static inline const double *trek_ranks_shares(const trek_step *s)
+{
+    return s->pace.rank_shares ? s->pace.rank_shares : trek_workload_shares(s->pace.workload);
+}
+
 /* Notes that buffers were merged: counting of forwards begins again. */
 static inline void trek_step_merged(trek_step *s)
 {

@@ -5,7 +5,7 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer.h"
 #include "graph/amp.h"
 #include "graph/flow.h"

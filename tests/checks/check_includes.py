@@ -22,7 +22,7 @@ rooms = {"distributed/system/": (), "distributed/control/": ground[:1], "distrib
          "distributed/outer/": (*ground, "distributed/outer.h"), "distributed/job/": (*ground, "distributed/ranks_internal.h", "distributed/ddp.h"),
          "distributed/replay/": ground, "distributed/team/": team, "distributed/grains/": grains, "distributed/reduce/": reduce, "distributed/pass/": passes, "distributed/policy/": policy,
          "distributed/rounds/": (*policy, "distributed/policy/", "distributed/outer/"),
-         "distributed/capture/": (*policy, "distributed/policy/", "distributed/stepper.h")}
+         "distributed/capture/": (*policy, "distributed/policy/", "distributed/stepper.h", "distributed/stepper_internal.h")}
 # what of monitor/ the plug-in libtrek-monitor consists of, and what the library has of it
 viewer, viewer_seam = "monitor/viewer/", ("monitor/viewer.h", "monitor/export.h", "monitor/page.h", "monitor/report.h", "monitor/base64.h")
 failures, seen, included = [], 0, set()

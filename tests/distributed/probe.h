@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer.h"
 #include "nn/layers.h"
 #include "tests/support/refused.h"

@@ -4,7 +4,7 @@
  * judged by the parameters after some steps, against a graph that was never set up. */
 #include "autograd/backward.h"
 #include "autograd/ops.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer.h"
 #include "graph/amp.h"
 #include "graph/flow.h"

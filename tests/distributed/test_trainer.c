@@ -8,7 +8,7 @@
 #include "autograd/ops.h"
 #include "data/dataset.h"
 #include "data/loader.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/amp.h"

@@ -10,7 +10,7 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "distributed/run.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/flow_branches.h"

@@ -63,7 +63,7 @@ MUTANTS = [
     ("guest_that_died_is_waited_for", "distributed/control/find_members.c",
      "        if (rendezvous->visitors[k].answered && rendezvous->visitors[k].line.fd < 0) {", "        if (false) {"),
     ("epoch_on_averages_is_left_out", "distributed/run/elastic.c",
-     "    if (status == TREK_OK && s->averaging && batch == 0)\n        status = trek_loader_seek(run->train, epoch, 0); "
+     "    if (status == TREK_OK && trek_step_averages(s) && batch == 0)\n        status = trek_loader_seek(run->train, epoch, 0); "
      "/* it is at the end of the epoch before */\n", ""),
     ("guest_keeps_its_visitors", "distributed/control/join_queue.c",
      "    tell(rendezvous, visitor, TREK_RENDEZVOUS_GO, &rendezvous->host);\n    visitor->number = -1; /* it does not wait here */\n", ""),
@@ -111,13 +111,13 @@ MUTANTS = [
      "        survival->held = survival->held_next;\n        status = trek_job_sync_make_rooms(s);\n        if (status == TREK_OK)\n"
      "            status = begin_pace(s);\n",
      "        status = trek_job_sync_make_rooms(s);\n        if (status == TREK_OK)\n            status = begin_pace(s);\n"
-     "        trek_job_sync_publish(s);\n"),
+     "        trek_division_publish(s);\n"),
     ("gradients_of_a_step_made_again", "distributed/policy/exact.c",
      "        *status = trek_grains_clear_arenas(s);\n", "        *status = TREK_OK;\n"),
     ("run_returns_to_the_group_it_left", "distributed/run/elastic.c", "survival->groups == e->followed || ", ""),
     ("who_is_away_does_not_count", "distributed/job/survival.c", "            survival->away |= all[p].away != 0;\n", ""),
     ("one_that_comes_takes_its_part_at_once", "distributed/pass/arrivals.c",
-     "        trek_job_sync_publish_nothing(s);\n", "        trek_job_sync_publish(s);\n"),
+     "        trek_division_publish_nothing(s);\n", "        trek_division_publish(s);\n"),
     ("leaves_without_a_farewell", "distributed/job/survival.c", "    if (survival->regroup && !survival->lent && survival->least > 1)", "    if (false)"),
 ]
 

@@ -6,7 +6,7 @@
 #include "autograd/ops.h"
 #include "data/dataset_class.h"
 #include "data/loader_position.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/constants.h"
 #include "graph/flow.h"

@@ -214,12 +214,49 @@ static trek_status TREK_R(gemv)(const trek_gemm *g)
     return TREK_OK;
 }
 
+#if TREK_REAL_BYTES == 4
+/* GELU of W columns in some rows, which its constants pass in registers. Bias and `pre` are used as in the epilogue. */
+TREK_INLINE void gelu_column(const bool biased, const bool kept, int rows, float *c, int64_t c_row, const float *bias, float *pre)
+{
+    const V added = biased ? load_f32(bias) : (V){ 0 };
+    for (int i = 0; i < rows; i++) {
+        V x = load_f32(c + i * c_row);
+        x = biased ? x + added : x;
+        if (kept)
+            store_f32(pre + i * c_row, x);
+        store_f32(c + i * c_row, (V)trek_gelu_wide((trek_wide)x));
+    }
+}
+
+/* Applies an epilogue with GELU whose bias is one for each column, or none, to whole vectors of a tile. Returns how many columns
+ * are done. */
+static int gelu_columns(int rows, int cols, float *c, int64_t c_row, const float *bias, float *pre)
+{
+    int j = 0;
+    for (; j + W <= cols; j += W)
+        if (bias && pre)
+            gelu_column(true, true, rows, c + j, c_row, bias + j, pre + j);
+        else if (bias)
+            gelu_column(true, false, rows, c + j, c_row, bias + j, NULL);
+        else if (pre)
+            gelu_column(false, true, rows, c + j, c_row, NULL, pre + j);
+        else
+            gelu_column(false, false, rows, c + j, c_row, NULL, NULL);
+    return j;
+}
+#endif
+
 /* Applies bias and activation to a tile that is row-major in `c`. */
 static void TREK_R(epilogue)(const trek_gemm *g, int64_t row, int64_t col, int rows, int cols, T *c, int64_t c_row, T *pre)
 {
-    for (int i = 0; i < rows; i++, c += c_row, pre = pre ? pre + c_row : NULL) {
+    int done = 0;
+#if TREK_REAL_BYTES == 4
+    if (g->activation == TREK_ACTIVATION_GELU && (!g->bias || (g->bias_col && !g->bias_row)))
+        done = gelu_columns(rows, cols, c, c_row, g->bias ? (const float *)g->bias + col : NULL, pre);
+#endif
+    for (int i = 0; i < rows && done < cols; i++, c += c_row, pre = pre ? pre + c_row : NULL) {
         const T *bias = g->bias ? (const T *)g->bias + (row + i) * g->bias_row + col * g->bias_col : NULL;
-        for (int j = 0; j < cols; j += W) {
+        for (int j = done; j < cols; j += W) {
             const trek_lanes lanes = TREK_R(lanes)(cols - j < W ? cols - j : W);
             V x = TREK_R(load_part)(c + j, lanes);
             if (bias)

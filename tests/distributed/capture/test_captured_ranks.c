@@ -6,7 +6,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/balance/plan.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer.h"
 #include "graph/amp.h"
 #include "graph/capture.h"

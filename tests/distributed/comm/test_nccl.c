@@ -15,7 +15,7 @@
 #include "distributed/comm/shared/shared.h"
 #include "distributed/ddp.h"
 #include "distributed/ranks.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer.h"
 #include "graph/capture.h"
 #include "graph/flow.h"

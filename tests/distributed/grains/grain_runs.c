@@ -17,7 +17,7 @@
 #include "distributed/grains/counter.h"
 #include "distributed/grains/grains.h"
 #include "distributed/policy/grain_pass.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "graph/flow.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader.h"

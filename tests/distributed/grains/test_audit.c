@@ -12,7 +12,7 @@
 #include "distributed/comm/comm.h"
 #include "distributed/digests.h"
 #include "distributed/grains/grains.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "graph/graph_loader.h"
 #include "graph/passes.h"
 #include "graph/settings.h"

@@ -11,7 +11,7 @@
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/comm/regroup.h"
 #include "distributed/job/survival.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/passes.h"

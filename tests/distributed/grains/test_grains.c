@@ -17,7 +17,7 @@
 #include "distributed/grains/counter.h"
 #include "distributed/grains/ranges.h"
 #include "distributed/run.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
 #include "graph/observe.h"

@@ -7,7 +7,7 @@
 #include "autograd/ops.h"
 #include "data/loader_internal.h"
 #include "data/loader_position.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"

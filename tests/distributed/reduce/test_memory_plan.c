@@ -10,7 +10,7 @@
 #include "autograd/ops.h"
 #include "distributed/checkpoint.h"
 #include "distributed/memory_plan.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/team/memory.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/flow.h"

@@ -12,7 +12,7 @@
 #include "distributed/comm/comm.h"
 #include "distributed/grains/grains.h"
 #include "distributed/run.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "tensor/creation.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"

@@ -8,7 +8,7 @@
 #include "autograd/ops.h"
 #include "data/loader_position.h"
 #include "distributed/run_progress.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "optim/schedules.h"

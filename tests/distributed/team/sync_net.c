@@ -6,7 +6,7 @@
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "graph/flow.h"
 #include "nn/batch_norm_internal.h"
 #include "tensor/rank_context.h"

@@ -20,6 +20,7 @@
 #include "distributed/stepper.h"
 #include "distributed/team/divided.h"
 #include "distributed/team/memory.h"
+#include "distributed/team/step.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "autograd/ops.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/params.h"

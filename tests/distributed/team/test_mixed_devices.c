@@ -5,7 +5,7 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "distributed/trainer.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/amp.h"

@@ -3,7 +3,7 @@
  * be normalised, ranks that fail. */
 #include "autograd/backward.h"
 #include "autograd/ops.h"
-#include "distributed/stepper.h"
+#include "distributed/stepper_internal.h"
 #include "graph/flow.h"
 #include "nn/module_tree.h"
 #include "tensor/rank_context.h"

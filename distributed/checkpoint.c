@@ -9,6 +9,7 @@
 #include "distributed/checkpoint_set.h"
 #include "distributed/job/agreement.h"
 #include "distributed/pass/survivors.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/stepper.h"
 #include "nn/pointer_map.h"
 #include "tensor/memory_account.h"
@@ -204,6 +205,8 @@ static trek_status save(saving *x)
 {
     bool works = trek_memory_account_work(false); /* what is collected is no part of a rank's budget */
     trek_status status = trek_error_status();
+    if (status == TREK_OK)
+        status = trek_twice_check(x->s, "checkpoint_save");
     if (status == TREK_OK)
         status = prepare(x);
     status = agree(x, status);

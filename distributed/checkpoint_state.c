@@ -90,6 +90,9 @@ trek_loader *trek_checkpoint_loader(const trek_graph *graph, trek_loader *given)
 static trek_status add_optimizer(trek_state *state, trek_optimizer *optimizer, const trek_checkpoint_content *content)
 {
     trek_state_stream *stream = content->stream;
+    bool apart = content->plain && optimizer->arena->twice; /* one that comes gets a part of it (reduce/twice.h) */
+    if (!stream && apart)
+        return trek_optimizer_add_rates(state, optimizer, TREK_CHECKPOINT_RATES);
     if (!stream)
         return trek_optimizer_add_to(state, optimizer, TREK_CHECKPOINT_RATES, TREK_CHECKPOINT_OPTIMIZER, content->copies);
     trek_status status = trek_optimizer_add_rates(state, optimizer, TREK_CHECKPOINT_RATES);

@@ -15,6 +15,7 @@
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/rounds/site.h"
 #include "distributed/team/constants.h"
 #include "distributed/team/divided.h"
@@ -144,6 +145,8 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
         of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
     of.divides_grads = opts->shards_grads && of.sharers > 1 && !of.shared;
     of.divides_params = opts->shards_params && of.divides_grads;
+    of.twice = opts->twice && (opts->comm || opts->joins);
+    of.sharers = of.twice && of.sharers < 2 ? 2 : of.sharers;
     s->team = team;
     s->policy = find_policy(opts);
     s->pace.sites = sites;
@@ -152,6 +155,8 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     s->stops = true;
     trek_ranks_begin(s);
     trek_status status = trek_team_begin(team, ranks, graphs, &of);
+    if (status == TREK_OK && of.twice)
+        status = trek_twice_begin(s, opts->joins);
     trek_job_begin(&s->job, opts->comm, local_ranks, team->kinds);
     return status == TREK_OK ? make_parts(s, opts) : status;
 }
@@ -161,6 +166,7 @@ void trek_step_end(trek_step *s)
     s->policy->end(s);
     trek_pace_end(s);
     trek_job_sync_end(s);
+    trek_twice_end(s);
     trek_team_end(s->team);
     trek_job_end(&s->job);
 }

@@ -193,7 +193,7 @@ static trek_status divide(trek_step *s)
     const trek_team_memory *memory = s->team->memory;
     double rooms[TREK_MAX_RANKS], all = 0;
     bool differ = false;
-    if (s->team->sharers == 1)
+    if (s->team->sharers == 1 || (s->team->twice && trek_job_is_alone(&s->job))) /* it gets a part when it has joined */
         return TREK_OK;
     for (int k = 0; k < memory->n_rows; k++) {
         rooms[k] = room_of(s, &memory->rows[k]);

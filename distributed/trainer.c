@@ -301,10 +301,11 @@ static trek_status check_min_processes(const trek_trainer_opts *o)
     if (o->grain == 0)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain; without grains only a run "
                                                "(trek_trainer_run) can go on without a process");
-    if (o->shard != TREK_SHARD_NONE)
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_setup: .min_processes: set together with .shard; a process that "
-                         "dies takes its part of the optimizer's state with it");
+    if (o->shard > TREK_SHARD_STATE)
+        return trek_fail(
+            TREK_ERR_UNSUPPORTED,
+            "trainer_setup: .min_processes: set together with .shard TREK_SHARD_GRADIENTS or TREK_SHARD_PARAMETERS; a process "
+            "that dies takes its part of the gradients with it. TREK_SHARD_STATE keeps each part of the state twice");
     const char *other = o->shares ? "shares" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint" : NULL;
     if (other)
         return trek_fail(TREK_ERR_UNSUPPORTED,
@@ -531,6 +532,7 @@ static trek_status make_ranks(setup *s)
                              .shards = s->opts.shard >= TREK_SHARD_STATE,
                              .shards_grads = s->opts.shard >= TREK_SHARD_GRADIENTS,
                              .shards_params = s->opts.shard >= TREK_SHARD_PARAMETERS,
+                             .twice = s->opts.shard == TREK_SHARD_STATE && s->opts.min_processes > 0, .joins = s->joins,
                              .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,
                              .digests = s->opts.digests, .audit = s->opts.audit, .audit_removes = s->opts.audit_removes,
@@ -669,7 +671,8 @@ static void describe_job(const setup *s, trek_text *text)
     if (stepper && stepper->grain > 0)
         trek_text_format(text, "; grains of %lld samples", (long long)stepper->grain);
     if (stepper && stepper->team->sharers > 1)
-        trek_text_format(text, "; the optimizer's state in %d parts", stepper->team->sharers);
+        trek_text_format(text, "; the optimizer's state in %d parts%s", stepper->team->sharers,
+                         stepper->team->twice ? ", each of them kept twice" : "");
     if (workload.windows)
         trek_text_format(text, "; windows of %lld batches at first, where the loop allows them", (long long)workload.window);
 }

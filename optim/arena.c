@@ -120,10 +120,10 @@ static trek_arena *arena_begin(const trek_params *params)
     return arena;
 }
 
-/* Pads the parts so that they can be divided evenly. */
+/* Pads the parts so that they can be divided evenly, unless the sharers may be others later. */
 static void pad_parts(trek_arena *arena, int sharers)
 {
-    int64_t unit = sharers * arena->unit;
+    int64_t unit = (arena->twice ? 1 : sharers) * arena->unit;
     arena->sharers = sharers;
     for (int p = 0; p < arena->n_parts && sharers > 1; p++)
         arena->parts[p].count = (arena->parts[p].count + unit - 1) / unit * unit;
@@ -267,20 +267,31 @@ static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part, 
 
 trek_arena *trek_arena_new(const trek_params *params) { return trek_arena_new_in(params, 1, NULL, NULL); }
 
-static trek_arena *make(const trek_params *params, int sharers, int64_t unit, bool paged_params, trek_arena_zeros_fn zeros,
-                        void *arg)
+/* How an arena is made. */
+typedef struct making {
+    int sharers;
+    int64_t unit;
+    bool twice, paged_params;
+    trek_arena_zeros_fn zeros; /* NULL: gradients are in any memory */
+    void *arg;
+} making;
+
+static trek_arena *make(const trek_params *params, const making *how)
 {
     trek_arena *arena = arena_begin(params);
     if (!arena)
         return NULL;
-    arena->unit = unit;
-    arena->paged_params = paged_params;
-    pad_parts(arena, sharers);
+    arena->unit = how->unit;
+    arena->twice = how->twice;
+    arena->paged_params = how->paged_params;
+    pad_parts(arena, how->sharers);
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
-        status = make_buffers(arena, &arena->parts[p], zeros ? zeros : plain_zeros, arg);
+        status = make_buffers(arena, &arena->parts[p], how->zeros ? how->zeros : plain_zeros, how->arg);
     if (status == TREK_OK)
         status = move_in(arena);
+    if (status == TREK_OK && how->twice)
+        status = trek_arena_weigh(arena, NULL);
     if (status != TREK_OK)
         trek_arena_free(&arena);
     else if (arena->device.type == TREK_CPU)
@@ -290,7 +301,12 @@ static trek_arena *make(const trek_params *params, int sharers, int64_t unit, bo
 
 trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg)
 {
-    return make(params, sharers, TREK_ARENA_SLOT, false, zeros, arg);
+    return make(params, &(making){ .sharers = sharers, .unit = TREK_ARENA_SLOT, .zeros = zeros, .arg = arg });
+}
+
+trek_arena *trek_arena_new_twice(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg)
+{
+    return make(params, &(making){ .sharers = sharers, .unit = TREK_ARENA_SLOT, .twice = true, .zeros = zeros, .arg = arg });
 }
 
 static trek_tensor *paged_zeros(void *arg, trek_shape shape, trek_dtype dtype, trek_device device)
@@ -304,7 +320,8 @@ static trek_tensor *paged_zeros(void *arg, trek_shape shape, trek_dtype dtype, t
 trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too)
 {
     int64_t unit = (int64_t)(trek_pages_size() / sizeof(uint16_t));
-    return make(params, sharers, unit > TREK_ARENA_SLOT ? unit : TREK_ARENA_SLOT, params_too, paged_zeros, NULL);
+    return make(params, &(making){ .sharers = sharers, .unit = unit > TREK_ARENA_SLOT ? unit : TREK_ARENA_SLOT,
+                                   .paged_params = params_too, .zeros = paged_zeros });
 }
 
 /* The replica's layout follows from names, shapes and dtypes, so comparing the segments compares everything. */
@@ -340,8 +357,11 @@ trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner)
     if (!arena)
         return NULL;
     arena->sharing = true;
+    arena->twice = owner->twice;
     pad_parts(arena, owner->sharers);
     trek_status status = check_same(arena, owner);
+    if (status == TREK_OK && arena->twice)
+        status = trek_arena_weigh(arena, owner->weights);
     for (int p = 0; status == TREK_OK && p < arena->n_parts; p++) {
         trek_arena_part *part = &arena->parts[p];
         part->params = trek_tensor_retain(owner->parts[p].params);

@@ -13,7 +13,11 @@
  * (cuts), in buffers that hold these one after the other, and updates no others (ZeRO's first stage, Rajbhandari et
  * al. 2020). Parameters and gradients are whole on every rank, unless they lie in pages. Cuts lie wherever they are even, or in
  * proportion to the sharers' weights. For classes that update whole parameters they lie between parameters, so that each
- * parameter has an owner. */
+ * parameter has an owner.
+ *
+ * Each element may be kept by two sharers (`twice`), so that one of them may be lost. Both make the same updates. Then cuts are
+ * made as if the arena lay there twice, one after the other, and each sharer had one stretch of this line (McNaughton's rule for
+ * machines). No stretch is longer than the arena, so the two places of an element belong to different sharers. */
 #ifndef TREK_OPTIM_ARENA_H
 #define TREK_OPTIM_ARENA_H
 
@@ -79,8 +83,10 @@ typedef struct trek_arena {
     int sharers;             /* parts are a multiple of this many stretches of `unit` elements; 1: no cuts */
     int64_t unit;            /* TREK_ARENA_SLOT; with paged gradients at least a page of parameters */
     int sharer;              /* this rank's number among them */
+    bool twice;              /* each element is kept by two sharers, if two of them have weights above 0 */
     double *weights;         /* [sharers] their parts are in proportion to these; NULL: they are equal */
-    int *owner;              /* [n_segments] the sharer that has all of each segment; NULL if cuts lie anywhere */
+    int *owner;              /* [n_segments] the sharer that has all of each segment; NULL if cuts lie anywhere. With `twice` the
+                              * second keepers follow, [n_segments], -1 for none */
     int n_cuts;
     trek_arena_cut *cuts;    /* sorted by part and position, adjacent ones joined; NULL if everything is this rank's */
     int64_t owned[TREK_DTYPE_COUNT]; /* elements of each part that belong to this rank */
@@ -100,9 +106,26 @@ trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena
  * trek_arena_give_back and when they are zeroed. That of the sharer's own gradients is always taken. params_too: parameters lie
  * in pages, too, all of which have memory; the caller gives back what it can get elsewhere. */
 trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too);
+/* The same as trek_arena_new_in, for an arena of which each element is kept by two sharers. Its layout does not depend on their
+ * number, which may change (trek_arena_set_sharers). All have equal weights. */
+trek_arena *trek_arena_new_twice(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
 /* Sets the weights of an arena's sharers, which are copied: 0 or more each, not all 0. A sharer of weight 0 has nothing. NULL:
- * their parts are equal. Called before cuts are made. Fails with MEMORY. */
+ * their parts are equal. With `twice` they are rounded, and none is more than the sum of the others, since a sharer can keep
+ * everything once at most. Called before cuts are made. Fails with MEMORY. */
 trek_status trek_arena_weigh(trek_arena *arena, const double *weights);
+/* Sets the number of sharers of an arena with `twice`, 2 or more, and their weights, before its cuts are made again. The old
+ * weights are stored in *before, and belong to the caller. Fails with MEMORY; nothing has changed then. */
+trek_status trek_arena_set_sharers(trek_arena *arena, int sharers, const double *weights, double **before);
+/* Who keeps the elements from one on, up to `end`: of[0] gives them to the others. of[1] is -1 if they are kept once. */
+typedef struct trek_arena_keepers {
+    int of[2];
+    int64_t end;
+} trek_arena_keepers;
+/* Returns who keeps an element of an arena with `twice`, by weights or by owners. */
+trek_arena_keepers trek_arena_keepers_at(const trek_arena *arena, int part, int64_t at);
+/* Returns the owners, and then the second keepers, of all segments of an arena with `twice`: a new array [2 n_segments]. Returns
+ * NULL with MEMORY on failure. */
+int *trek_arena_keepers_of_segments(const trek_arena *arena);
 /* Returns where a sharer's stretch of a part begins if sharers have weights; for sharer number `sharers`, where the last one's
  * ends. It is a multiple of the unit. */
 int64_t trek_arena_begin_of(const trek_arena *arena, int part, int sharer);
@@ -116,7 +139,7 @@ typedef struct trek_arena_division {
 } trek_arena_division;
 /* Returns an owner for each segment. Each sharer owns consecutive segments, and none has much more than another, in proportion
  * to their weights, of the sum of elements / all elements and work / all work (NULL, or with weights: only elements count).
- * Returns NULL with MEMORY on failure. */
+ * Returns NULL with MEMORY on failure. With `twice` these are trek_arena_keepers_of_segments. */
 int *trek_arena_owners(const trek_arena *arena, const double *work);
 /* Makes a division from n cuts, sorted by part and position. `place` and the owned counts are filled in, and empty
  * cuts are left out. `masters` are in the arena's layout, on the host; where they are NULL, masters are made from the
@@ -129,7 +152,10 @@ void trek_arena_division_clear(trek_arena_division *division);
 /* Returns whether all of a segment belongs to this rank. */
 static inline bool trek_arena_has_whole(const trek_arena *arena, int segment)
 {
-    return arena->owner ? arena->owner[segment] == arena->sharer : !arena->cuts;
+    if (!arena->owner)
+        return !arena->cuts;
+    return arena->owner[segment] == arena->sharer ||
+        (arena->twice && arena->owner[arena->n_segments + segment] == arena->sharer);
 }
 /* Returns an element's position in the buffers of this rank's own elements, or -1 if it belongs to another rank. */
 int64_t trek_arena_place(const trek_arena *arena, int part, int64_t at);

@@ -43,6 +43,12 @@ int64_t trek_arena_place(const trek_arena *arena, int part, int64_t at)
 
 trek_status trek_arena_weigh(trek_arena *arena, const double *weights)
 {
+    double *before = NULL;
+    if (arena->twice) {
+        trek_status status = trek_arena_set_sharers(arena, arena->sharers, weights, &before);
+        trek_free(before);
+        return status;
+    }
     double *own = weights ? trek_calloc((size_t)arena->sharers, sizeof *own) : NULL;
     if (weights && !own)
         return TREK_ERR_MEMORY;
@@ -120,6 +126,8 @@ static double *make_rooms(const trek_arena *arena)
 
 int *trek_arena_owners(const trek_arena *arena, const double *work)
 {
+    if (arena->twice)
+        return trek_arena_keepers_of_segments(arena);
     int n = arena->n_segments;
     int *owner = trek_calloc((size_t)n + 1, sizeof *owner);
     double *weights = trek_calloc((size_t)n + 1, sizeof *weights), elements = 0, all_work = 0;

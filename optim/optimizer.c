@@ -19,7 +19,7 @@ static trek_optimizer_group group_of(const trek_optimizer_spec *spec)
 
 /* --- made and freed ------------------------------------------------------------ */
 
-static trek_status make_state(trek_optimizer *optimizer, int s, int p)
+trek_status trek_optimizer_make_state(trek_optimizer *optimizer, int s, int p)
 {
     trek_dtype dtype = trek_optimizer_state_dtype(optimizer, p);
     trek_device device = optimizer->arena->device;
@@ -37,7 +37,7 @@ static trek_status ensure_state(trek_optimizer *optimizer, uint32_t kept)
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
         for (int p = 0; p < optimizer->arena->n_parts && status == TREK_OK; p++)
             if (kept >> s & 1 && !optimizer->state[s][p])
-                status = make_state(optimizer, s, p);
+                status = trek_optimizer_make_state(optimizer, s, p);
     return status;
 }
 

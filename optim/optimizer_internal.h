@@ -264,6 +264,22 @@ static inline int64_t trek_optimizer_own_block(int s)
     return s >= TREK_OWN_SCALES && s < TREK_OWN_MASTERS ? TREK_CODE_BLOCK : 1;
 }
 
+/* What an optimizer keeps, while sharers change their cuts (optimizer_renew.c). Everything is owned. */
+typedef struct trek_optimizer_buffers {
+    trek_tensor *state[TREK_UPDATE_STATES][TREK_DTYPE_COUNT], *scale[TREK_UPDATE_STATES][TREK_DTYPE_COUNT];
+    int64_t *place[TREK_UPDATE_STATES];
+} trek_optimizer_buffers;
+/* Called when the arena has other cuts: makes empty buffers for them, as many as the optimizer has. *before gets the old ones.
+ * Fails with MEMORY; nothing has changed then. */
+trek_status trek_optimizer_renew(trek_optimizer *optimizer, trek_optimizer_buffers *before);
+/* Exchanges the optimizer's buffers with others, together with the cuts for which they were made. */
+void trek_optimizer_exchange(trek_optimizer *optimizer, trek_optimizer_buffers *with);
+void trek_optimizer_buffers_clear(trek_optimizer_buffers *buffers);
+/* Make a state of a part, empty; and find out where parameters have their numbers of a state that does not follow the arena's
+ * layout. They do nothing if that has been done, and fail with MEMORY. */
+trek_status trek_optimizer_make_state(trek_optimizer *optimizer, int s, int part);
+trek_status trek_optimizer_lay_out(trek_optimizer *optimizer, int s);
+
 #define TREK_OPTIMIZER_SCALE ".scale"
 
 /* What a checkpoint has of a parameter. */

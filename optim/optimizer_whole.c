@@ -66,12 +66,16 @@ int64_t trek_optimizer_state_count(const trek_optimizer *optimizer, int s, int p
     const trek_arena *arena = optimizer->arena;
     if (!optimizer->place[s])
         return arena->cuts ? arena->owned[part] : arena->parts[part].count;
-    int64_t count, begin;
-    trek_optimizer_state_of(optimizer, s, part, arena->sharer, &begin, &count);
-    return count;
+    int64_t all = 0;
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_shape shape = trek_var_shape(arena->segments[k].param);
+        if (arena->segments[k].part == part && trek_arena_has_whole(arena, k))
+            all += extent_of(optimizer->klass->states[s].extent, &shape);
+    }
+    return all;
 }
 
-static trek_status lay_out(trek_optimizer *optimizer, int s)
+trek_status trek_optimizer_lay_out(trek_optimizer *optimizer, int s)
 {
     const trek_arena *arena = optimizer->arena;
     int64_t next[TREK_DTYPE_COUNT] = { 0 }, next_own[TREK_DTYPE_COUNT] = { 0 };
@@ -127,7 +131,7 @@ trek_status trek_optimizer_share(trek_optimizer *optimizer, int threads)
     atomic_bool *taken = trek_calloc((size_t)threads, sizeof *taken);
     trek_status status = workspaces && taken ? TREK_OK : TREK_ERR_MEMORY;
     for (int s = 0; s < TREK_UPDATE_STATES && status == TREK_OK; s++)
-        status = lay_out(optimizer, s);
+        status = trek_optimizer_lay_out(optimizer, s);
     if (status != TREK_OK) {
         trek_free(workspaces);
         trek_free(taken);

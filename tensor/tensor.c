@@ -137,9 +137,15 @@ trek_tensor *trek_tensor_logspace(double start, double end, int64_t count, doubl
 
 trek_tensor *trek_tensor_eye(int64_t n, trek_dtype dtype, trek_device device)
 {
-    trek_tensor *t = trek_tensor_zeros(trek_dims(n, n), TREK_F64, trek_cpu(0));
+    trek_tensor *t = trek_tensor_zeros(trek_dims(n, n), dtype, trek_cpu(0)), *one = NULL;
+    if (t && !(one = trek_tensor_ones(trek_dims(1), dtype, trek_cpu(0)))) {
+        trek_tensor_release(t);
+        return NULL;
+    }
+    const size_t size = t ? trek_dtype_size(dtype) : 0;
     for (int64_t k = 0; t && k < n; k++)
-        ((double *)t->data)[k * n + k] = 1;
+        memcpy((char *)t->data + (size_t)(k * (n + 1)) * size, one->data, size);
+    trek_tensor_release(one);
     return finish(t, dtype, device);
 }
 

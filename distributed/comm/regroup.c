@@ -55,6 +55,7 @@ int64_t trek_regroup_left(const trek_regroup *regroup) { return trek_rendezvous_
 
 const char *trek_regroup_lost(const trek_regroup *regroup) { return regroup->lost; }
 const char *trek_regroup_come(const trek_regroup *regroup) { return regroup->come; }
+int trek_regroup_number(const trek_regroup *regroup, int process) { return regroup->members[process].number; }
 
 /* --- beginning --------------------------------------------------------------------------------------------------- */
 

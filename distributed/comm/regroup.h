@@ -35,6 +35,8 @@ trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int l
  * if there were none. */
 const char *trek_regroup_lost(const trek_regroup *regroup);
 const char *trek_regroup_come(const trek_regroup *regroup);
+/* Returns the number, in the job, of a process of the group, which never changes. */
+int trek_regroup_number(const trek_regroup *regroup, int process);
 
 /* Returns whether joiners wait in this process. */
 bool trek_regroup_has_joiners(const trek_regroup *regroup);

@@ -9,6 +9,7 @@
 #include "data/loader_internal.h"
 #include "distributed/job/job_file.h"
 #include "distributed/pass/division.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/team/constants.h"
 #include "distributed/team/replica.h"
 #include "distributed/team/settings.h"
@@ -50,7 +51,9 @@ static arrival_card make_card(trek_step *s, const trek_batch *batch, trek_job_fi
                           .place = { .epoch = batch->epoch, .batch = batch->first_batch, .data = trek_batch_here()->digest,
                                      .settings = settings_of(s) },
                           .products = { trek_products_chosen(TREK_F32), trek_products_chosen(TREK_BF16) } };
-    trek_status status = trek_job_file_empty(&file->fd);
+    trek_status status = trek_twice_check(s, "trainer_setup");
+    if (status == TREK_OK)
+        status = trek_job_file_empty(&file->fd);
     if (status == TREK_OK)
         status = s->job.survival->state->write(graph, file->fd);
     if (status == TREK_OK && fstat(file->fd, &about) == 0)
@@ -136,6 +139,13 @@ static void end_file(trek_job_file *file)
         close(file->fd);
 }
 
+/* Called when those that have come have the state. */
+static trek_status begin_with(trek_step *s)
+{
+    trek_status status = trek_survivors_after_commit(s);
+    return status == TREK_OK ? trek_survivors_settle(s) : status;
+}
+
 /* Repeats the operation while processes die, and while those that have come are among the others. */
 static trek_status let_in(trek_step *s, const trek_batch *batch)
 {
@@ -152,7 +162,7 @@ static trek_status let_in(trek_step *s, const trek_batch *batch)
     }
     end_file(&file);
     survival->newcomers = 0;
-    return status == TREK_OK ? trek_survivors_after_commit(s) : status;
+    return status == TREK_OK ? begin_with(s) : status;
 }
 
 /* Invites those that wait, and meets them. If processes die meanwhile, the others meet without the joiners, or with them. */
@@ -220,7 +230,7 @@ static trek_status take_state(trek_step *s, trek_job_file *file)
     survival->joins = false;
     survival->arrived = true;
     survival->newcomers = 0;
-    return trek_survivors_after_commit(s);
+    return begin_with(s);
 }
 
 trek_status trek_arrivals_join(trek_step *s, const trek_survivors_opts *opts)

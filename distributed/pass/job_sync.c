@@ -525,7 +525,7 @@ trek_status trek_job_sync_make_rooms(trek_step *s)
 trek_job_member trek_job_sync_member(const trek_step *s)
 {
     return (trek_job_member){ .ranks = s->team->local_ranks, .device = (int32_t)s->team->replicas[0].arena->device.type,
-                              .kinds = s->team->kinds, .sharers = s->team->sharers,
+                              .kinds = s->team->kinds, .sharers = s->team->twice ? 2 : s->team->sharers,
                               .budgets = s->team->memory->budgets != NULL };
 }
 

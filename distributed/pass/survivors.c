@@ -8,6 +8,7 @@
 #include "distributed/pass/division.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "tensor/trace.h"
@@ -68,10 +69,12 @@ trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts)
     trek_status status = trek_survival_begin(&s->job, opts->program, opts->least, opts->lent);
     if (status == TREK_OK)
         s->job.survival->state = opts->state;
+    if (s->twice)
+        s->twice->sharer = s->job.process;
     return status;
 }
 
-static trek_status take_over(trek_step *s)
+static trek_status take_over_once(trek_step *s)
 {
     trek_survival *survival = s->job.survival;
     int64_t start = trek_trace_enter("take over");
@@ -87,6 +90,18 @@ static trek_status take_over(trek_step *s)
             give_up(survival, s->job.comm);
     }
     trek_trace_end("take over", start, s->job.processes);
+    if (status == TREK_OK && s->twice && !survival->few) /* too few complete the last step only, which needs no state */
+        status = trek_twice_redivide(s);
+    return status;
+}
+
+/* Another group may have met in the commit with which a state is divided. */
+static trek_status take_over(trek_step *s)
+{
+    trek_status status;
+    do
+        status = take_over_once(s);
+    while (status == TREK_OK && s->job.survival->next);
     return status;
 }
 
@@ -115,7 +130,7 @@ trek_status trek_survivors_meet(trek_step *s)
                                (long long)steps);
         if (status == TREK_OK)
             status = survival->away ? trek_survival_fail_away() : take_over(s);
-    } while (!survival->away && trek_survival_may(&s->job, status));
+    } while (!survival->away && (survival->again || trek_survival_may(&s->job, status)));
     return status;
 }
 
@@ -130,6 +145,41 @@ trek_status trek_survivors_join(trek_step *s, const trek_survivors_opts *opts)
     if (status != TREK_OK)
         trek_survivors_go_on(s, &status);
     return status;
+}
+
+/* A group that has met in the last commit becomes the job's. */
+static trek_status take_next(trek_step *s)
+{
+    trek_status status = s->job.survival->next ? take_over(s) : TREK_OK;
+    if (status != TREK_OK)
+        trek_survivors_go_on(s, &status);
+    return status;
+}
+
+trek_status trek_survivors_gather(trek_step *s)
+{
+    s->twice->stale = true;
+    trek_status status = take_next(s);
+    if (status != TREK_OK)
+        return status;
+    do {
+        status = trek_twice_gather(s);
+        if (status == TREK_OK)
+            status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
+    } while (status != TREK_OK && trek_survivors_go_on(s, &status));
+    s->twice->stale &= status != TREK_OK;
+    return status;
+}
+
+trek_status trek_survivors_settle(trek_step *s)
+{
+    trek_status status;
+    if (!s->twice)
+        return TREK_OK;
+    do
+        status = trek_twice_redivide(s);
+    while (status != TREK_OK && trek_survivors_go_on(s, &status));
+    return status == TREK_OK ? take_next(s) : status;
 }
 
 void trek_survivors_divide(trek_step *s)
@@ -149,8 +199,5 @@ trek_status trek_survivors_after_commit(trek_step *s)
         return trek_survival_fail_away();
     if (s->team->graph->settings.steps >= survival->held)
         trek_survivors_divide(s);
-    trek_status status = survival->next ? take_over(s) : TREK_OK;
-    if (status != TREK_OK)
-        trek_survivors_go_on(s, &status);
-    return status;
+    return take_next(s);
 }

@@ -19,6 +19,7 @@
 #include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/team/divided.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "optim/scaler_internal.h"
@@ -183,6 +184,8 @@ trek_status trek_ranks_step(trek_step *s)
         status =
             trek_fail(TREK_ERR_STATE,
                       "graph_step: the graph has no optimizer; call trek_graph_set_optimizer or give one to trek_trainer_setup");
+    if (status == TREK_OK)
+        status = trek_twice_check(s, "graph_step");
     trek_step_call call;
     int64_t start = trek_trace_enter("sync");
     trek_job_say(&s->job, "step", true);
@@ -197,6 +200,8 @@ trek_status trek_ranks_step(trek_step *s)
     trek_trace_end("sync", start, s->team->graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s, &call.decided);
+    if (status == TREK_OK && s->twice && s->job.survival && !call.decided.skip)
+        status = trek_survivors_gather(s);
     if (status == TREK_OK && (!s->records || trek_workload_replays(s->pace.workload))) /* no time is known while it is recorded */
         status = trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
     if (status == TREK_OK && s->grains)

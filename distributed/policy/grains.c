@@ -16,6 +16,7 @@
 #include "distributed/policy/grain_source.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/reduce.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/team/step.h"
 #include "graph/batch_run.h"
 #include "graph/graph_loader_internal.h"
@@ -305,6 +306,8 @@ static trek_var *train_batch(trek_step *s, const trek_batch *batch)
     trek_job_say(&s->job, c.pass.backward ? "forward and backward" : "forward", c.pass.backward);
     trek_ranks_note_wait(s, c.pass.backward);
     trek_status status = trek_error_status();
+    if (status == TREK_OK && c.pass.backward)
+        status = trek_twice_check(s, "graph_train_batch");
     if (status == TREK_OK && c.pass.backward && s->grains->passes == 0)
         status = trek_arrivals_look(s, batch);
     if (status == TREK_OK)

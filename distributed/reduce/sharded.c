@@ -49,6 +49,7 @@ typedef struct rank_cuts {
 struct trek_ranks_cuts {
     trek_step *s;
     const trek_optimizer_spec *spec;
+    bool bare;               /* masters do not move */
     rank_cuts ranks[];       /* [local_ranks] */
 };
 
@@ -94,7 +95,7 @@ static trek_status make_cuts(int rank, void *arg)
     trek_tensor *masters[TREK_DTYPE_COUNT] = { NULL };
     if (!is_sharer(made->s, rank))
         return TREK_OK;
-    bool moves = sharer.optimizer && has_masters(sharer.arena);
+    bool moves = sharer.optimizer && has_masters(sharer.arena) && !made->bare;
     trek_status status = moves ? trek_sharer_gather_masters(&sharer) : TREK_OK;
     for (int p = 0; p < sharer.arena->n_parts && moves && status == TREK_OK; p++)
         masters[p] = trek_optimizer_gathered_of(sharer.optimizer, TREK_OWN_MASTERS, p);
@@ -146,7 +147,7 @@ static trek_status drop_cuts(int rank, void *arg)
     return TREK_OK;
 }
 
-trek_status trek_ranks_cut(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
+static trek_status cut(trek_step *s, const trek_optimizer_spec *spec, bool bare, trek_ranks_cuts **before)
 {
     trek_ranks_cuts *made = trek_calloc(1, sizeof *made + (size_t)s->team->local_ranks * sizeof *made->ranks);
     *before = NULL;
@@ -154,6 +155,7 @@ trek_status trek_ranks_cut(trek_step *s, const trek_optimizer_spec *spec, trek_r
         return TREK_ERR_MEMORY;
     made->s = s;
     made->spec = spec;
+    made->bare = bare;
     trek_status status = trek_ranks_call(s->team->ranks, make_cuts, made);
     if (status == TREK_OK)
         status = trek_ranks_call(s->team->ranks, prepare_cuts, made);
@@ -165,6 +167,16 @@ trek_status trek_ranks_cut(trek_step *s, const trek_optimizer_spec *spec, trek_r
     if (status != TREK_OK)
         trek_divided_forget(s->team);
     return status;
+}
+
+trek_status trek_ranks_cut(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
+{
+    return cut(s, spec, false, before);
+}
+
+trek_status trek_ranks_cut_bare(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
+{
+    return cut(s, spec, true, before);
 }
 
 void trek_ranks_cut_end(trek_ranks_cuts **address, bool keep)
@@ -202,7 +214,7 @@ static bool has_owners(const trek_arena *arena, const int *owner)
 {
     if (!owner || !arena->owner)
         return !owner && !arena->owner;
-    return memcmp(owner, arena->owner, (size_t)arena->n_segments * sizeof *owner) == 0;
+    return memcmp(owner, arena->owner, (size_t)arena->n_segments * (1 + arena->twice) * sizeof *owner) == 0;
 }
 
 trek_status trek_ranks_cut_for(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before)
@@ -355,8 +367,11 @@ static trek_status decide(rank_step *x)
 
 /* --- updating ------------------------------------------------------------------------------------------- */
 
+/* If parts are kept twice, this is an operation of its own, which goes on when a process dies (reduce/twice.h). */
 static trek_status gather_params(const rank_step *x)
 {
+    if (x->s->twice)
+        return TREK_OK;
     trek_sharer sharer = trek_ranks_sharer(x->s, x->rank);
     return trek_sharer_gather_params(&sharer);
 }

@@ -16,6 +16,9 @@ trek_status trek_ranks_weigh_shards(trek_step *s, const double *weights);
 typedef struct trek_ranks_cuts trek_ranks_cuts;
 trek_status trek_ranks_cut(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
 void trek_ranks_cut_end(trek_ranks_cuts **before, bool keep);
+/* The same without the masters: the new ones are made from the parameters, and the caller brings their contents. It is no
+ * collective. */
+trek_status trek_ranks_cut_bare(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
 /* Does so only if the cuts do not fit and the state is divided; otherwise *before is NULL. */
 trek_status trek_ranks_cut_for(trek_step *s, const trek_optimizer_spec *spec, trek_ranks_cuts **before);
 /* Returns how such ranks step. */

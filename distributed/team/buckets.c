@@ -3,6 +3,7 @@
 #include "distributed/team/buckets.h"
 
 #include <limits.h>
+#include <string.h>
 
 #include "distributed/team/reducer.h"
 #include "tensor/memory_internal.h"
@@ -25,10 +26,13 @@ static int64_t room_of(const cutting *c) { return c->to->n == 0 && c->bytes > FI
 /* Returns the owner among the arena's sharers, or -1. */
 static int owner_of(const cutting *c, int k) { return c->owner ? c->owner[k] : -1; }
 
-static void add(const cutting *c, int first, int end, int owner, trek_bucket place)
+/* Returns the other sharer that keeps it, or -1. */
+static int second_of(const cutting *c, int k) { return c->owner && c->r->arena->twice ? c->owner[c->r->n + k] : -1; }
+
+static void add(const cutting *c, int first, int end, const int *keepers, trek_bucket place)
 {
     if (c->to->list)
-        c->to->list[c->to->n] = (trek_bucket){ place.part, first, end, owner, place.begin, place.count };
+        c->to->list[c->to->n] = (trek_bucket){ place.part, first, end, keepers[0], keepers[1], place.begin, place.count };
     c->to->n++;
 }
 
@@ -36,11 +40,12 @@ static void add(const cutting *c, int first, int end, int owner, trek_bucket pla
 static void cut_pieces(const cutting *c, int k)
 {
     const trek_reducer_item *item = &c->r->items[k];
+    const int keepers[2] = { owner_of(c, k), second_of(c, k) };
     for (int64_t at = 0, count; at < item->count; at += count) {
         count = room_of(c) / element_bytes(c, k) / 64 * 64;
         count = count < 64 ? 64 : count;
         count = count < item->count - at ? count : item->count - at;
-        add(c, k, k + 1, owner_of(c, k), (trek_bucket){ .part = item->part, .begin = item->offset + at, .count = count });
+        add(c, k, k + 1, keepers, (trek_bucket){ .part = item->part, .begin = item->offset + at, .count = count });
     }
 }
 
@@ -57,18 +62,23 @@ static int64_t end_of(const cutting *c, int k)
     return end > least ? end : least;
 }
 
-/* Returns how many elements a bucket of an arena with sharers has that begins at an element, and its owner: with weights the
+/* Returns how many elements a bucket of an arena with sharers has that begins at an element, and its keepers: with weights the
  * sharer whose stretch it is, otherwise -1, because all have an even part of it. */
-static int64_t stretch_at(const cutting *c, int first, int64_t at, int *owner)
+static int64_t stretch_at(const cutting *c, int first, int64_t at, int *keepers)
 {
     const trek_arena *arena = c->r->arena;
     int part = c->r->items[first].part;
     int64_t unit = (arena->weights ? 1 : arena->sharers) * arena->unit, end = c->r->parts[part].count;
     int64_t count = room_of(c) / element_bytes(c, first) / unit * unit;
-    *owner = -1;
-    for (int r = 0; arena->weights && *owner < 0; r++)
+    keepers[0] = keepers[1] = -1;
+    if (arena->twice) {
+        trek_arena_keepers found = trek_arena_keepers_at(arena, part, at);
+        memcpy(keepers, found.of, sizeof found.of);
+        end = found.end;
+    }
+    for (int r = 0; arena->weights && keepers[0] < 0; r++)
         if (at < trek_arena_begin_of(arena, part, r + 1)) {
-            *owner = r;
+            keepers[0] = r;
             end = trek_arena_begin_of(arena, part, r + 1);
         }
     count = count < unit ? unit : count;
@@ -80,19 +90,19 @@ static void cut_anywhere(const cutting *c)
 {
     c->to->n = 0;
     for (int first = 0, stop; first < c->r->n; first = stop) {
-        int part = c->r->items[first].part, owner;
+        int part = c->r->items[first].part, keepers[2];
         for (stop = first; stop < c->r->n && c->r->items[stop].part == part; stop++)
             if (c->to->first_of)
                 c->to->first_of[stop] = INT_MAX;
         for (int64_t at = 0, count, all = c->r->parts[part].count; at < all; at += count) {
-            count = stretch_at(c, first, at, &owner);
+            count = stretch_at(c, first, at, keepers);
             int begin = first, end;
             while (begin < stop && end_of(c, begin) <= at)
                 begin++;
             for (end = begin; end < stop && begin_of(c, end) < at + count; end++)
                 if (c->to->first_of && c->to->first_of[end] == INT_MAX)
                     c->to->first_of[end] = c->to->n;
-            add(c, begin, end, owner, (trek_bucket){ .part = part, .begin = at, .count = count });
+            add(c, begin, end, keepers, (trek_bucket){ .part = part, .begin = at, .count = count });
         }
     }
 }
@@ -115,12 +125,13 @@ static void cut(const cutting *c)
             continue;
         }
         for (; end < c->r->n && items[end].part == items[k].part && owner_of(c, end) == owner_of(c, k) &&
-               bytes + item_bytes(c, end) <= room; end++) {
+               second_of(c, end) == second_of(c, k) && bytes + item_bytes(c, end) <= room; end++) {
             bytes += item_bytes(c, end);
             if (c->to->first_of)
                 c->to->first_of[end] = c->to->n;
         }
-        add(c, k, end, owner_of(c, k), (trek_bucket){ .part = items[k].part, .begin = items[k].offset,
+        add(c, k, end, (int[2]){ owner_of(c, k), second_of(c, k) },
+            (trek_bucket){ .part = items[k].part, .begin = items[k].offset,
                                                       .count = items[end - 1].offset + items[end - 1].count - items[k].offset });
     }
 }

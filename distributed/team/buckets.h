@@ -14,6 +14,7 @@ struct trek_reducer;
 typedef struct trek_bucket {
     int part, first, end;
     int owner;               /* the sharer that has all of it; -1: each has an even part, or there are no sharers */
+    int second;              /* the sharer that keeps it, too (trek_arena_keepers_at); -1: none */
     int64_t begin, count;    /* number of elements */
 } trek_bucket;
 

@@ -137,6 +137,25 @@ static void add_row(const trek_team_memory *memory, int k, int64_t unit, trek_te
     trek_text_format(text, "\n");
 }
 
+static void add_parts_kept_twice(const trek_arena *arena, trek_text *text)
+{
+    double all = 0;
+    int n = 0;
+    for (int r = 0; r < arena->sharers; r++) {
+        all += arena->weights[r];
+        n += arena->weights[r] > 0;
+    }
+    if (n == 1)
+        trek_text_add(text, "the optimizer's state: whole in one process");
+    else
+        trek_text_format(text, "the optimizer's state: each part is kept by two of %d processes, which have ", arena->sharers);
+    for (int r = 0; r < arena->sharers && n > 1; r++) {
+        int64_t tenths = (int64_t)(2000 * arena->weights[r] / all + 0.5);
+        trek_text_format(text, "%s%" PRId64 ".%d %%", r ? ", " : "", tenths / 10, (int)(tenths % 10));
+    }
+    trek_text_format(text, "%s; parameters and gradients are whole on each rank\n", n > 1 ? " of it" : "");
+}
+
 static void add_parts(const trek_team *team, trek_text *text)
 {
     if (!team || team->sharers == 1) {
@@ -145,6 +164,10 @@ static void add_parts(const trek_team *team, trek_text *text)
     }
     const double *weights = team->replicas[0].arena->weights;
     double all = 0;
+    if (team->twice) {
+        add_parts_kept_twice(team->replicas[0].arena, text);
+        return;
+    }
     trek_text_format(text, "%s: in %d parts", team->divides_params ? "parameters, gradients and the optimizer's state"
                      : team->divides_grads ? "gradients and the optimizer's state"
                      : "the optimizer's state",

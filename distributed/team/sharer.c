@@ -9,9 +9,10 @@
 /* Returns this sharer's part of a bucket that may be cut anywhere. */
 static trek_arena_cut part_of(const trek_sharer *x, const trek_bucket *bucket)
 {
+    bool own = bucket->owner == x->arena->sharer || bucket->second == x->arena->sharer;
     if (bucket->owner >= 0)
         return (trek_arena_cut){ .part = bucket->part, .begin = bucket->begin,
-                                 .end = bucket->begin + (bucket->owner == x->arena->sharer ? bucket->count : 0) };
+                                 .end = bucket->begin + (own ? bucket->count : 0) };
     int64_t count = bucket->count / x->arena->sharers, begin = bucket->begin + count * x->arena->sharer;
     return (trek_arena_cut){ .part = bucket->part, .begin = begin, .end = begin + count };
 }
@@ -26,7 +27,7 @@ static trek_status divide(const trek_sharer *x, trek_tensor *const *masters, tre
         const trek_arena_segment *segment = &arena->segments[k];
         if (!owner)
             cuts[n++] = part_of(x, &made->buckets.list[k]);
-        else if (owner[k] == arena->sharer)
+        else if (owner[k] == arena->sharer || (arena->twice && owner[arena->n_segments + k] == arena->sharer))
             cuts[n++] = (trek_arena_cut){ .part = segment->part, .begin = segment->offset,
                                           .end = trek_arena_slot_end(segment->offset + segment->count) };
     }
@@ -75,6 +76,12 @@ static bool is_updated(const trek_optimizer *optimizer, const trek_bucket *bucke
     return false;
 }
 
+/* Returns whether nobody lacks what the owner has. */
+static bool all_keep(const trek_sharer *x, const trek_bucket *bucket)
+{
+    return x->arena->twice && trek_comm_world_size(x->comm) <= 1 + (bucket->second >= 0);
+}
+
 trek_status trek_sharer_gather_params(const trek_sharer *x)
 {
     const trek_arena *arena = x->arena;
@@ -84,7 +91,7 @@ trek_status trek_sharer_gather_params(const trek_sharer *x)
         const trek_bucket *bucket = &x->reducer->buckets.list[k];
         const trek_arena_part *part = &arena->parts[bucket->part];
         size_t size = trek_dtype_size(part->dtype);
-        if (!is_updated(x->optimizer, bucket) || bucket->count == 0)
+        if (!is_updated(x->optimizer, bucket) || bucket->count == 0 || all_keep(x, bucket))
             continue;
         bytes += bucket->count * (int64_t)size;
         char *whole = part->params->data + (size_t)bucket->begin * size;
@@ -173,11 +180,29 @@ static trek_status gather_owned(const trek_sharer *x, int state, int part, int o
     return status;
 }
 
+/* The same if each parameter is kept twice: then those of a sharer are not contiguous. */
+static trek_status gather_uneven_twice(const trek_sharer *x, int state, int part, trek_tensor *room)
+{
+    const trek_arena *arena = x->arena;
+    trek_status status = TREK_OK;
+    int64_t own;
+    trek_shape shape;
+    for (int k = 0; k < arena->n_segments && status == TREK_OK; k++) {
+        int64_t count = trek_optimizer_state_extent(x->optimizer, state, k, &own, &shape);
+        if (arena->segments[k].part == part && count > 0)
+            status = gather_owned(x, state, part, arena->owner[k], own, trek_optimizer_whole_begin(x->optimizer, state, k), count,
+                                  room);
+    }
+    return status;
+}
+
 /* Gathers a state that does not have one number for each element. The numbers of each sharer's parameters are
  * contiguous, also in the whole. */
 static trek_status gather_uneven(const trek_sharer *x, int state, int part, trek_tensor *room)
 {
     trek_status status = TREK_OK;
+    if (x->arena->twice)
+        return gather_uneven_twice(x, state, part, room);
     for (int r = 0; r < x->arena->sharers && status == TREK_OK; r++) {
         int64_t begin, count;
         trek_optimizer_state_of(x->optimizer, state, part, r, &begin, &count);

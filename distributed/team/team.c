@@ -109,6 +109,7 @@ static trek_status move_params(trek_team *team, trek_comm *comm)
     if (!params)
         return trek_error_status();
     team->replicas[0].arena = team->divides_grads ? trek_arena_new_paged(params, team->sharers, team->divides_params)
+        : team->twice                             ? trek_arena_new_twice(params, team->sharers, zeros_of_comm, comm)
                                                   : trek_arena_new_in(params, team->sharers, zeros_of_comm, comm);
     trek_params_free(&params);
     return team->replicas[0].arena ? trek_ranks_call(team->ranks, move_rank, team) : trek_error_status();
@@ -231,7 +232,7 @@ trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **gra
 {
     int local_ranks = trek_ranks_world_size(ranks);
     *team = (trek_team){ .graph = graphs[0], .ranks = ranks, .local_ranks = local_ranks, .shared = opts->shared,
-                         .sharers = opts->sharers, .bucket_bytes = opts->bucket_bytes };
+                         .sharers = opts->sharers, .twice = opts->twice, .bucket_bytes = opts->bucket_bytes };
     team->replicas = trek_calloc((size_t)local_ranks, sizeof *team->replicas);
     if (!team->replicas) {
         for (int r = 1; r < local_ranks; r++)

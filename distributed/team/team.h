@@ -74,6 +74,7 @@ typedef struct trek_team {
     bool shared;             /* one parameter arena and one optimizer */
     int sharers; /* how many divide the optimizer's state: processes, or the ranks of a single process (sharded.c); 1: it is
                   * not divided */
+    bool twice;              /* each part of it is kept by two of them, whose number may change (reduce/twice.h) */
     bool divides_grads; /* and gradients: the memory of those that belong to other sharers is given back when they have been sent
                          */
     bool divides_params; /* and parameters (divided.h) */
@@ -101,6 +102,7 @@ typedef struct trek_team_opts {
     bool shared;
     int sharers;
     bool divides_grads, divides_params;
+    bool twice;              /* each part of the state has two sharers (optim/arena.h) */
     int64_t bucket_bytes;
     const int64_t *budgets;  /* [ranks] of memory, in bytes; NULL: none */
     trek_comm *comm;         /* of the processes, in whose memory gradients are reduced; NULL: a single process */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optim/: arenas: what moves into them, what is shared, what does not fit; padding, and updates slice by slice. */
+#include <math.h>
+
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
@@ -248,6 +250,76 @@ static void owners_are_balanced(void **state)
     }
 }
 
+/* Weights of sharers that keep everything twice, as they are drawn: some 0, some larger than all others together. */
+static int draw_weights(double *weights)
+{
+    int n = 2 + (int)((number() + 1) * 4), active = 0;
+    for (int r = 0; r < n; r++) {
+        double drawn = number() + 1;
+        weights[r] = drawn < 0.3 ? 0 : drawn > 1.8 ? 1000 * drawn : drawn * drawn;
+        active += weights[r] > 0;
+    }
+    weights[0] = active == 0 ? 1 : weights[0];
+    return n;
+}
+
+/* Every unit has two keepers, or one if only one sharer has a weight; and each sharer keeps what its weight says, to a unit. */
+static void check_keepers(const trek_arena *arena, const double *weights, int n)
+{
+    int64_t units = arena->parts[0].count / TREK_ARENA_SLOT, kept[64] = { 0 };
+    double all = 0, most = 0;
+    int active = 0;
+    for (int r = 0; r < n; r++) {
+        active += weights[r] > 0;
+        all += weights[r];
+        most = weights[r] > most ? weights[r] : most;
+    }
+    most = most < all - most || active == 1 ? most : all - most;
+    for (all = 0, n = 0; n < arena->sharers; n++)
+        all += weights[n] < most ? weights[n] : most;
+    for (int64_t u = 0; u < units; u++) {
+        trek_arena_keepers keepers = trek_arena_keepers_at(arena, 0, u * TREK_ARENA_SLOT);
+        assert_true(keepers.end > u * TREK_ARENA_SLOT && keepers.end <= units * TREK_ARENA_SLOT);
+        assert_true(weights[keepers.of[0]] > 0 && keepers.of[0] != keepers.of[1]);
+        assert_true(active == 1 ? keepers.of[1] == -1 : weights[keepers.of[1]] > 0);
+        for (int k = 0; k < 2 && keepers.of[k] >= 0; k++)
+            kept[keepers.of[k]]++;
+    }
+    for (int r = 0; r < n; r++) {
+        double share = (active > 1 ? 2 : 1) * (double)units * (weights[r] < most ? weights[r] : most) / all;
+        assert_true(fabs((double)kept[r] - share) <= 1.1);
+    }
+}
+
+static void everything_has_two_keepers(void **state)
+{
+    (void)state;
+    model m;
+    model_begin(&m, TREK_F32);
+    trek_arena *arena = trek_arena_new_twice(m.params, 3, NULL, NULL);
+    assert_non_null(arena);
+    assert_int_equal(arena->parts[0].count, 256 + 512 + 256 + 256 + 256); /* for any number of sharers */
+    for (int draw = 0; draw < 2000; draw++) {
+        double weights[16], *before;
+        int n = draw_weights(weights);
+        assert_int_equal(trek_arena_set_sharers(arena, n, weights, &before), TREK_OK);
+        trek_free(before);
+        check_keepers(arena, weights, n);
+        int *owner = trek_arena_keepers_of_segments(arena), active = 0;
+        assert_non_null(owner);
+        for (int r = 0; r < n; r++)
+            active += weights[r] > 0;
+        for (int k = 0; k < arena->n_segments; k++) {
+            int second = owner[arena->n_segments + k];
+            assert_true(weights[owner[k]] > 0 && second != owner[k]);
+            assert_true(active == 1 ? second == -1 : weights[second] > 0);
+        }
+        trek_free(owner);
+    }
+    trek_arena_free(&arena);
+    model_end(&m);
+}
+
 int main(void)
 {
     if (trek_allocator_set(&(trek_allocator){ .allocate = test_allocate, .release = test_release }) != TREK_OK)
@@ -256,7 +328,7 @@ int main(void)
         cmocka_unit_test(owners_are_balanced), cmocka_unit_test(arena_moves_values_and_gradients),
         cmocka_unit_test(arena_gives_the_old_memory_back), cmocka_unit_test(arena_shares_data_not_gradients),
         cmocka_unit_test(arena_refuses_what_does_not_fit), cmocka_unit_test(padding_stays_zero),
-        cmocka_unit_test(slices_give_the_same_bits),
+        cmocka_unit_test(slices_give_the_same_bits), cmocka_unit_test(everything_has_two_keepers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

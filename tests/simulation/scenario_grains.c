@@ -36,6 +36,7 @@ typedef struct member {
 static struct {
     int n, least, n_members, restarts, most_restarts, samples, batch, grain, accumulate;
     int64_t epochs;
+    bool sharded;            /* the optimizer's state is divided, and each part of it kept by two processes */
     double deadline_s;
     sim_fault *at_moment;    /* comes soon after it is the turn of a moment for the so many-th time; NULL: none */
     int moment, moments;
@@ -143,6 +144,7 @@ static trek_status train(member *own, trek_graph *graph)
 {
     trek_trainer_opts opts = { .grain = job.grain, .min_processes = own->number < job.n ? job.least : 0,
                                .accumulate = job.accumulate, .deadline_s = job.deadline_s, .balance = TREK_OFF,
+                               .shard = job.sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }) };
     trek_loader *loader = trek_loader_new(make_data(), &(trek_loader_opts){ .batch_size = job.batch, .shuffle = true, .seed = 5,
                                                                            .prefetch = TREK_ZERO });
@@ -289,6 +291,7 @@ static void begin(sim_random *random)
     job.restarts = job.most_restarts = sim_chance(random, 500) ? 1 + (int)sim_below(random, 3) : 0;
     if (job.restarts)
         sim_at(sim.now_ns + 100 * SIM_MS, look_for_dead, NULL, 0);
+    job.sharded = sim_chance(random, 500);
 }
 
 /* --- what must be true -------------------------------------------------------------------------------------------- */
@@ -322,15 +325,29 @@ static bool has_begun(void)
     return begun;
 }
 
+/* Whether a part of a divided state may be lost with both processes that kept it. One may have ended with an error. */
+static bool may_be_lost(void)
+{
+    int n = 0;
+    for (int k = 0; k < job.n_members; k++)
+        n += job.members[k].number < job.n && (sim.processes[k]->end == SIM_KILLED || sim.processes[k]->tainted ||
+                                               job.members[k].failed.status != TREK_OK);
+    return job.sharded && n > 1;
+}
+
 /* Whether this process was allowed not to get to the end. */
 static bool may_fail(const member *m)
 {
     const char *said = m->failed.message;
+    if (m->again && !m->built && may_be_lost() && strstr(said, "cannot give its state"))
+        return true;
     if (m->again && !m->built) /* it came too early, or too late, or found only others that have no state */
         return m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || left() < job.least ||
                strstr(said, "a job that has just ended") || !has_begun();
     if (!m->built)
         return !died_built() && (scenario_names_culprit(said) || strstr(said, "process"));
+    if (strstr(said, "no other copy; load a checkpoint"))
+        return may_be_lost();
     return left() < job.least && strstr(said, ".min_processes is");
 }
 

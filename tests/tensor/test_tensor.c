@@ -118,10 +118,16 @@ static void making(void **state)
     trek_tensor_release(t);
     assert_null(trek_tensor_logspace(0, 1, -1, 10, TREK_F32, test_device()));
     expect(TREK_ERR_SHAPE);
-    t = trek_tensor_eye(3, TREK_F32, test_device());
-    for (int k = 0; k < 9; k++)
-        assert_true(at(t, k) == (k % 4 == 0));
-    trek_tensor_release(t);
+    for (int dtype = TREK_F32; dtype < TREK_DTYPE_COUNT; dtype++)
+        for (int n = 0; n < 4; n++) {
+            t = trek_tensor_eye(n, (trek_dtype)dtype, test_device());
+            assert_true(trek_tensor_dtype(t) == (trek_dtype)dtype && trek_tensor_numel(t) == n * n);
+            for (int k = 0; k < n * n; k++)
+                assert_true(at(t, k) == (k % (n + 1) == 0));
+            trek_tensor_release(t);
+        }
+    assert_null(trek_tensor_eye(-1, TREK_F32, test_device()));
+    expect(TREK_ERR_SHAPE);
     t = trek_tensor_zeros(trek_dims(3, 0, 2), TREK_F32, test_device());
     assert_int_equal(trek_tensor_numel(t), 0);
     trek_tensor_release(t);

@@ -19,6 +19,12 @@ TREK_INLINE V bias_of(const trek_gemm *g, int64_t row, int64_t col, int n)
     return load_numbers(g->bias_dtype, element(g->bias, g->bias_dtype, row * g->bias_row + col), n);
 }
 
+/* GELU as the op of C's dtype computes it. */
+TREK_INLINE V gelu_for(const trek_dtype dtype, V x)
+{
+    return (V)(dtype == TREK_F32 ? trek_gelu_wide((trek_wide)x) : trek_gelu_short_wide((trek_wide)x));
+}
+
 /* Completes n <= W sums: adds what C has, bias, activation; stores `pre`. C's columns are contiguous, and its dtype
  * is a constant. */
 TREK_INLINE V finished(const trek_gemm *g, const trek_dtype dtype, int64_t place, int n, V x, V bias)
@@ -32,16 +38,36 @@ TREK_INLINE V finished(const trek_gemm *g, const trek_dtype dtype, int64_t place
     if (g->activation == TREK_ACTIVATION_RELU)
         x = (V)(~(half_words)(x < 0) & (half_words)x);
     else if (g->activation == TREK_ACTIVATION_GELU)
-        x = (V)trek_gelu_wide((trek_wide)x);
+        x = gelu_for(dtype, x);
     return x;
+}
+
+/* The same with GELU for two whole vectors of a column in some rows, through which its constants stay in registers. */
+TREK_INLINE void finish_gelu(const trek_gemm *g, const trek_dtype dtype, const int64_t at[2], int rows, const float *sums,
+                             int64_t sum_row)
+{
+    const int64_t c_row = g->c_row;
+    const V first = bias_of(g, at[0], at[1], W), second = bias_of(g, at[0], at[1] + W, W);
+    char *to = (char *)element(g->c, dtype, at[0] * c_row + at[1]);
+    char *pre = g->pre ? (char *)element(g->pre, dtype, at[0] * c_row + at[1]) : NULL;
+    const int64_t step = c_row * (dtype == TREK_F32 ? 4 : 2);
+    for (int i = 0; i < rows; i++, to += step) {
+        const V x = load_f32(sums + i * sum_row) + first, y = load_f32(sums + i * sum_row + W) + second;
+        if (pre)
+            store_two(dtype, pre + i * step, x, y);
+        store_two(dtype, to, gelu_for(dtype, x), gelu_for(dtype, y));
+    }
 }
 
 TREK_INLINE void finish_side_by_side(const trek_gemm *g, const trek_dtype dtype, const int64_t at[2], int rows, int cols,
                                      const float *sums, int64_t sum_row)
 {
     const bool plain = !g->accumulate && !g->bias && !g->pre && !g->activation;
+    const bool gelu = g->activation == TREK_ACTIVATION_GELU && !g->accumulate && g->bias && !g->bias_row;
     const int64_t c_row = g->c_row;
     int j = 0;
+    for (; gelu && j + 2 * W <= cols; j += 2 * W)
+        finish_gelu(g, dtype, (int64_t[]){ at[0], at[1] + j }, rows, sums + j, sum_row);
     for (; j + 2 * W <= cols; j += 2 * W) {
         const int64_t col = at[1] + j;
         V first = bias_of(g, at[0], col, W), second = bias_of(g, at[0], col + W, W);

@@ -244,15 +244,20 @@ static inline __attribute__((always_inline)) void sum_columns(trek_partial *part
         exactly(partials, row, stride, rows, n, parameters);
         return;
     }
-    double sums[TREK_FOLD_COLUMNS], all = 0;
+    double sums[TREK_FOLD_COLUMNS], off[8] = { 0 }, all = 0; /* eight: added one to the other they took a fifth of the time */
     int64_t r = 0;
     memset(sums, 0, (size_t)n * sizeof *sums);
     for (; r + 4 * FOURS <= rows; r += 4 * FOURS)
         add_fours_of_rows(sums, (const char *)row + r * stride, stride, FOURS, n, numbers);
     for (; r + 4 <= rows; r += 4)
         add_fours_of_rows(sums, (const char *)row + r * stride, stride, 1, n, numbers);
-    for (int64_t i = 0; i < n; i++)
-        all += sums[i] - sums[i];
+    for (int64_t i = 0; i < n / 8 * 8; i += 8)
+        for (int l = 0; l < 8; l++)
+            off[l] += sums[i + l] - sums[i + l];
+    for (int64_t i = n / 8 * 8; i < n; i++)
+        off[0] += sums[i] - sums[i];
+    for (int l = 0; l < 8; l++)
+        all += off[l];
     if (all != 0) { /* NaN: one of them is not finite */
         trek_partial exact[TREK_FOLD_COLUMNS] = { 0 };
         exactly(exact, row, stride, r, n, parameters);

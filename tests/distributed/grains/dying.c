@@ -165,6 +165,7 @@ grain_run dying_run(const char *text)
 {
     return (grain_run){ .model = dying_number(text, "model=", MLP), .grain = dying_number(text, "grain=", 3),
                         .ranks = dying_number(text, "ranks=", 1), .separate = strstr(text, "separate") != NULL,
+                        .sharded = strstr(text, "sharded") != NULL,
                         .batch = dying_number(text, "batch=", 20), .steps = dying_number(text, "steps=", 8),
                         .optimizer = dying_number(text, "optimizer=", 0), .accumulate = dying_number(text, "accumulate=", 0),
                         .clipped = strstr(text, "clipped") != NULL, .scaled = dying_word(text, "overflow=") != NULL,
@@ -230,6 +231,8 @@ static bool ends_as(int code, const char *text, const role *role, const char *wa
     bool joins = dying_word(role->text, "as=") != NULL;
     if (role->dies && (code == -SIGKILL || !role->may_live))
         return code == -SIGKILL;
+    if (role->may_lose && strstr(text, "no other copy; load a checkpoint"))
+        return code == 1;
     if (role->fails)
         return code == 1 && fnmatch(role->fails, text, 0) == 0;
     return code == 0 && strstr(text, wanted) && joins == !strstr(text, " joined 0 ");

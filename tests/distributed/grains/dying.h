@@ -13,6 +13,7 @@
 typedef struct role {
     const char *text;        /* with "as=": it comes later, in the place of that process; NULL: there are no further ones */
     bool dies, may_live;     /* may_live: the moment at which it dies need not come */
+    bool may_lose;           /* a part of the divided state may be lost with the two that keep it; then it says so */
     const char *fails;       /* a pattern of what it says then; NULL: it does not fail */
 } role;
 #define LIVES(what) { .text = (what) }

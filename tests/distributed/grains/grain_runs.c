@@ -76,6 +76,9 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
     case TIED_EMBEDDING:
         h = trek_tanh(trek_forward(m->a, tokens_of(m, x)));
         return trek_reshape(trek_linear(h, m->table, NULL), trek_dims(n * TOKENS, WORDS));
+    case MIXED:
+        h = trek_cast(trek_linear(trek_cast(x, TREK_BF16), m->table, NULL), TREK_F32);
+        return trek_linear(trek_tanh(h), m->places, NULL);
     default:
         h = trek_forward(m->a, trek_forward(m->d, x));
         if (trek_module_is_training(self) && grain_noise) /* numbers that belong to no sample */
@@ -89,7 +92,7 @@ static const trek_module_class net_class = { .name = "net", .size = sizeof(net),
 
 static trek_tensor *numbers(uint32_t stream, trek_shape shape, trek_device device)
 {
-    float values[1024];
+    float values[2048];
     int64_t n = trek_shape_numel(shape);
     for (int64_t i = 0; i < n; i++)
         values[i] = 0.4f * test_number(stream, (uint32_t)i);
@@ -130,6 +133,13 @@ static void fill(trek_module *m, int kind, trek_device device)
         trek_module_param(m, "table", offsetof(net, table), numbers(6, trek_dims(WORDS, WIDTH), device));
         add(m, "a", a, trek_nn_linear(WIDTH, WIDTH, device));
         break;
+    case MIXED: {
+        trek_tensor *wide = numbers(7, trek_dims(24, FEATURES), device);
+        trek_module_param(m, "table", offsetof(net, table), trek_tensor_cast(wide, TREK_BF16));
+        trek_module_param(m, "places", offsetof(net, places), numbers(8, trek_dims(CLASSES, 24), device));
+        trek_tensor_release(wide);
+        break;
+    }
     default: {
         trek_module *inner[] = { trek_nn_linear(24, 24, device), trek_nn_gelu(), trek_nn_dropout(0.3) };
         add(m, "d", d, trek_nn_dropout(0.2));
@@ -290,7 +300,10 @@ static trek_optimizer_spec optimizer_of(int k)
     const trek_optimizer_spec specs[] = { trek_adamw(&(trek_adam_opts){ .lr = 0.01 }),
                                           trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
                                           trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }),
-                                          trek_with_state(trek_adam(&(trek_adam_opts){ .lr = 0.01 }), TREK_BF16) };
+                                          trek_with_state(trek_adam(&(trek_adam_opts){ .lr = 0.01 }), TREK_BF16),
+                                          trek_adafactor(&(trek_adafactor_opts){ .lr = 0.01 }),
+                                          trek_with_state(trek_adam(&(trek_adam_opts){ .lr = 0.01 }), TREK_U8),
+                                          trek_muon(&(trek_muon_opts){ .lr = 0.01 }) };
     return specs[k];
 }
 
@@ -319,7 +332,8 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
     const trek_device *devices = grain_devices(run->comm, run->ranks, run->one_device, room);
     trek_graph *graph = grain_build(room[0], (void *)(uintptr_t)&run->model);
     int64_t budgets[64]; /* which differ, where state is divided */
-    bool many = run->ranks > 1 || run->comm, divided = run->divided && run->separate && !run->comm && test_on_cpu();
+    bool many = run->ranks > 1 || run->comm || run->min_processes > 0, divided = run->divided && run->separate && !run->comm &&
+        test_on_cpu();
     bool by_budgets = run->sharded && run->batch % 2 && many;
     for (int r = 0; r < run->ranks && r < 64; r++)
         budgets[r] = (int64_t)(64 << 20) << (r + trek_comm_rank(run->comm)) % 4;

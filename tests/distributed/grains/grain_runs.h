@@ -6,6 +6,7 @@
 #include "distributed/trainer.h"
 
 enum { MLP, CONV_AND_BATCH_NORM, GPT, LSTM, TIED_EMBEDDING, DROPOUT_AND_RECOMPUTATION, MODELS };
+enum { MIXED = MODELS }; /* one more, with parameters in bf16 and in f32 */
 extern const char *const grain_models[MODELS];
 
 typedef struct grain_run {
@@ -21,7 +22,7 @@ typedef struct grain_run {
     bool scaled, clipped, freezes, evaluates;
     int overflow;            /* if scaled: the step from 1 on in which one sample gives inf; 0: none */
     int accumulate;          /* 0 and 1: one pass a step */
-    int optimizer;           /* 0 to 3 */
+    int optimizer;           /* 0 to 3, of all kinds; 4 to 6: Adafactor, Adam with state in u8, Muon (matrices only) */
     int batch, steps;
     int again;               /* k: what the grains of a step have given is dropped, and process k - 1 runs them all again */
     int holds;               /* k: process k - 1 stays in its first grain until no other one is left. It has one rank */

@@ -10,8 +10,11 @@
 #include "data/dataset.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/run.h"
+#include "distributed/trainer_ranks.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
+#include "graph/settings.h"
+#include "tensor/print.h"
 #include "tests/distributed/grains/dying.h"
 #include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/processes.h"
@@ -19,10 +22,19 @@
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
+/* After the second step, when a process may have died. */
+static void print_plan(trek_graph *graph)
+{
+    char *plan = trek_graph_steps(graph) == 2 ? trek_trainer_plan_text(graph) : NULL;
+    printf("%s", plan ? plan : "");
+    trek_string_free(&plan);
+}
+
 static int play(const part *me)
 {
     static grain_result result;
     grain_run run = dying_run(me->detail);
+    run.after_step = strstr(me->detail, "plan") ? print_plan : NULL;
     run.ranks += me->process == 0 && strstr(me->detail, "uneven"); /* processes may have different numbers of ranks */
     if (!(run.comm = dying_join(me, me->processes)))
         return 1;
@@ -41,11 +53,9 @@ static int expect(const char *detail, int n, const char *const *deaths, int left
 
 /* --- tests -------------------------------------------------------------------------------------------------- */
 
-/* Every call of two steps, and both sides of it: rounds of messages, records, bins, digits, the commit. */
-static void one_dies_before_or_after_any_call(void **state)
+static void dies_before_or_after_any_call(const char *detail)
 {
-    (void)state;
-    const char *detail = "model=1,steps=3,clipped", *nobody[3] = { 0 };
+    const char *nobody[3] = { 0 };
     uint64_t digest = dying_digest(detail, false);
     int made = expect(detail, 3, nobody, 3), every = test_short() ? 5 : 1;
     assert_true(made > 12);
@@ -58,6 +68,20 @@ static void one_dies_before_or_after_any_call(void **state)
             if ((2 * k + after) % every == 0 && !(after && k == made - 1)) /* after the last one it is done */
                 dying_expect(detail, dying_roles(3, deaths), digest, 2);
         }
+}
+
+/* Every call of two steps, and both sides of it: rounds of messages, records, bins, digits, the commit. */
+static void one_dies_before_or_after_any_call(void **state)
+{
+    (void)state;
+    dies_before_or_after_any_call("model=1,steps=3,clipped");
+}
+
+/* The same if the optimizer's state is divided: parameters are gathered, too. */
+static void one_dies_with_a_part_of_the_state(void **state)
+{
+    (void)state;
+    dies_before_or_after_any_call("model=1,steps=4,clipped,sharded");
 }
 
 static void one_dies_in_any_span(void **state)
@@ -112,6 +136,60 @@ static void options_do_not_change_that(void **state)
         expect(cases[k].detail, 3, cases[k].deaths, cases[k].left);
 }
 
+/* Optimizers that update elements and whole parameters, f32 copies of bf16, parts of different sizes (an odd batch), ranks that
+ * share a part, a step that is skipped; one process after the other; and deaths while the state is divided again. */
+static void every_kind_of_state_is_kept_twice(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *detail, *deaths[4];
+        int left;
+    } cases[] = {
+        { "model=0,steps=5", { NULL, "before=14", NULL, NULL }, 3 },
+        { "model=0,optimizer=2,steps=5", { "at=grain:1", NULL, NULL, NULL }, 3 },
+        { "model=2,optimizer=3,steps=5,batch=21", { NULL, NULL, "at=optimizer:1", NULL }, 3 },
+        { "model=6,optimizer=0,steps=5,batch=21", { NULL, "at=optimizer:1", NULL, "at=optimizer:2" }, 2 },
+        { "model=6,optimizer=4,steps=5", { NULL, "at=gather_parameters:1", NULL, NULL }, 3 },
+        { "model=0,optimizer=4,steps=6", { "at=sync:1", NULL, "at=sync:3", NULL }, 2 },
+        { "model=3,optimizer=5,steps=5,batch=21", { NULL, NULL, NULL, "at=gather_parameters:0" }, 3 },
+        { "model=6,optimizer=6,steps=5", { "at=reduce:1", NULL, NULL, NULL }, 3 },
+        { "model=5,optimizer=1,steps=7", { "at=sync:1", "at=sync:3", "at=sync:5", NULL }, 1 },
+        { "model=4,ranks=2,uneven,steps=5", { NULL, "at=reduce:1", NULL, NULL }, 7 },
+        { "model=0,overflow=3,steps=6", { NULL, "at=optimizer:2", NULL, NULL }, 3 },
+        { "model=1,steps=6,optimizer=2,batch=21", { "at=sync:1", NULL, "at=divide_state:0", NULL }, 2 },
+        { "model=2,steps=6", { NULL, "at=grain:1", NULL, "at=gather_parameters:2" }, 2 },
+    };
+    for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++) {
+        char detail[96];
+        snprintf(detail, sizeof detail, "%s,sharded", cases[k].detail);
+        if (!test_short() || k % 2 == 0)
+            expect(detail, 4, cases[k].deaths, cases[k].left);
+    }
+}
+
+/* Of three processes each part has two: whichever two die at once, one part is lost. */
+static void a_part_that_dies_twice_is_named(void **state)
+{
+    (void)state;
+    dying_expect("model=0,sharded", (const role[]){ DIES("before=14"), REPORTS("-", "TREK_ERR_PEER: graph_step: .shard: "
+                                                                               "processes 0 and 2 are lost, with a part"),
+                                                    DIES("before=14"), { 0 } }, 0, -1);
+}
+
+static void the_plan_says_that_parts_are_kept_twice(void **state)
+{
+    (void)state;
+    static world w;
+    const char *detail = "model=0,steps=3,sharded,plan";
+    dying_play(&w, detail, (const role[]){ LIVES("-"), LIVES("-"), LIVES("-"), { 0 } });
+    assert_non_null(strstr(w.text[0], "the optimizer's state: each part is kept by two of 3 processes, which have "
+                                      "66.7 %, 66.7 %, 66.7 % of it; parameters and gradients are whole on each rank\n"));
+    dying_play(&w, detail, (const role[]){ LIVES("-"), LIVES("-"), DIES("at=grain:1"), { 0 } });
+    assert_non_null(strstr(w.text[1], "kept by two of 2 processes, which have 100.0 %, 100.0 % of it;"));
+    dying_play(&w, detail, (const role[]){ LIVES("-"), DIES("at=grain:1"), { 0 } });
+    assert_non_null(strstr(w.text[0], "the optimizer's state: whole in one process; parameters"));
+}
+
 static void over_gloo_too(void **state)
 {
     (void)state;
@@ -120,36 +198,57 @@ static void over_gloo_too(void **state)
         skip();
     expect("model=0,steps=4,gloo", 3, (const char *[]){ NULL, "before=14", NULL }, 2);
     expect("model=1,steps=4,gloo", 3, (const char *[]){ "at=grain:5", NULL, NULL }, 2);
+    expect("model=1,steps=5,gloo,sharded", 3, (const char *[]){ NULL, NULL, "at=gather_parameters:1" }, 2);
+    expect("model=6,steps=5,gloo,sharded,batch=21", 4, (const char *[]){ NULL, "at=sync:1", "at=sync:3", NULL }, 2);
 }
 
 /* Moments and victims as they are drawn. TREK_TEST_DRAWS says how often. */
-static void drawn_deaths_do_not_show(void **state)
+static void draw_deaths(int n, uint64_t first, bool sharded)
 {
-    (void)state;
-    static const char *const spans[] = { "grain", "sum_grain", "backward", "sync", "reduce", "optimizer", "regroup" };
-    const char *draws = getenv("TREK_TEST_DRAWS");
-    int n = draws ? atoi(draws) : test_short() ? 3 : 8;
+    static const char *const usual[] = { "grain", "sum_grain", "backward", "sync", "reduce", "optimizer" };
+    static const char *const divided[] = { "grain", "sum_grain", "sync", "optimizer", "gather_parameters", "divide_state" };
+    const char *const *spans = sharded ? divided : usual; /* with budgets, set-up makes a pass of its own */
     for (int k = 0; k < n; k++) {
-        uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 900;
+        uint64_t seed = test_seed() * 1000003 + (uint64_t)k + first;
         char detail[160], when[4][48];
         role roles[5] = { { 0 } };
         int processes = 2 + (int)grain_drawn(&seed, 3), victims = 1 + (int)grain_drawn(&seed, (uint64_t)processes - 1);
-        snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,steps=%d,optimizer=%d,accumulate=%d%s%s",
-                 (int)grain_drawn(&seed, MODELS), 1 + (int)grain_drawn(&seed, 6), 6 + (int)grain_drawn(&seed, 20),
-                 4 + (int)grain_drawn(&seed, 3), (int)grain_drawn(&seed, 4), (int)grain_drawn(&seed, 3),
-                 grain_drawn(&seed, 2) ? ",clipped" : "", grain_drawn(&seed, 2) ? ",separate" : "");
+        snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,steps=%d,optimizer=%d,accumulate=%d%s%s%s",
+                 (int)grain_drawn(&seed, sharded ? MIXED + 1 : MODELS), 1 + (int)grain_drawn(&seed, 6),
+                 6 + (int)grain_drawn(&seed, 20), 4 + (int)grain_drawn(&seed, 3), (int)grain_drawn(&seed, sharded ? 6 : 4),
+                 (int)grain_drawn(&seed, 3), grain_drawn(&seed, 2) ? ",clipped" : "", grain_drawn(&seed, 2) ? ",separate" : "",
+                 sharded ? ",sharded" : "");
         for (int p = 0; p < processes; p++)
-            roles[p] = (role)LIVES("-");
+            roles[p] = (role){ .text = "-", .may_lose = sharded && victims > 1 };
         for (int v = 0; v < victims; v++) {
             if (grain_drawn(&seed, 2))
                 snprintf(when[v], sizeof when[v], "%s=%d", grain_drawn(&seed, 2) ? "before" : "after",
                          (int)grain_drawn(&seed, 30));
             else
                 snprintf(when[v], sizeof when[v], "at=%s:%d", spans[grain_drawn(&seed, 6)], (int)grain_drawn(&seed, 3));
-            roles[v] = (role){ .text = when[v], .dies = true, .may_live = true }; /* not every moment comes */
+            roles[v].text = when[v];
+            roles[v].dies = roles[v].may_live = true; /* not every moment comes */
         }
         dying_expect(detail, roles, dying_digest(detail, false), -1);
     }
+}
+
+static int draws(void)
+{
+    const char *set = getenv("TREK_TEST_DRAWS");
+    return set ? atoi(set) : test_short() ? 3 : 8;
+}
+
+static void drawn_deaths_do_not_show(void **state)
+{
+    (void)state;
+    draw_deaths(draws(), 900, false);
+}
+
+static void drawn_deaths_do_not_show_in_divided_state(void **state)
+{
+    (void)state;
+    draw_deaths(draws(), 2100, true);
 }
 
 static void too_few_are_left(void **state)
@@ -182,8 +281,8 @@ static void what_it_cannot_do_is_refused(void **state)
     expect_error(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: -1; must be 0 or more");
     setup_with(&(trek_trainer_opts){ .min_processes = 1 });
     expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain");
-    setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shard = TREK_SHARD_STATE });
-    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shard");
+    setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shard = TREK_SHARD_GRADIENTS });
+    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shard TREK_SHARD_GRADIENTS");
     setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shares = shares, .n_shares = 2 });
     expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shares");
     int model = MLP;
@@ -205,11 +304,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(what_it_cannot_do_is_refused, clear_error),
         cmocka_unit_test_setup(one_dies_before_or_after_any_call, clear_error),
+        cmocka_unit_test_setup(one_dies_with_a_part_of_the_state, clear_error),
         cmocka_unit_test_setup(one_dies_in_any_span, clear_error),
         cmocka_unit_test_setup(several_die, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(every_kind_of_state_is_kept_twice, clear_error),
+        cmocka_unit_test_setup(a_part_that_dies_twice_is_named, clear_error),
+        cmocka_unit_test_setup(the_plan_says_that_parts_are_kept_twice, clear_error),
         cmocka_unit_test_setup(over_gloo_too, clear_error),
         cmocka_unit_test_setup(drawn_deaths_do_not_show, clear_error),
+        cmocka_unit_test_setup(drawn_deaths_do_not_show_in_divided_state, clear_error),
         cmocka_unit_test_setup(too_few_are_left, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The record of a state that is kept twice, and its parameters after a step. */
+#include "distributed/reduce/twice.h"
+
+#include "distributed/reduce/sharded.h"
+
+trek_status trek_twice_begin(trek_step *s, bool joins)
+{
+    s->twice = trek_calloc(1, sizeof *s->twice);
+    if (!s->twice)
+        return TREK_ERR_MEMORY;
+    s->twice->sharer = joins ? -1 : 0;
+    s->twice->fresh = joins;
+    for (int p = 0; p < TREK_MAX_RANKS; p++)
+        s->twice->numbers[p] = p;
+    return joins ? trek_arena_weigh(s->team->replicas[0].arena, (const double[]){ 0, 1 }) : TREK_OK;
+}
+
+void trek_twice_end(trek_step *s)
+{
+    trek_free(s->twice);
+    s->twice = NULL;
+}
+
+trek_status trek_twice_check(const trek_step *s, const char *what)
+{
+    if (!s || !s->twice || !s->twice->lost[0])
+        return TREK_OK;
+    return trek_fail(TREK_ERR_PEER, "%s: .shard: process%s lost, with a part of the optimizer's state "
+                                    "of which there is no other copy; load a checkpoint, in a new job",
+                     what, s->twice->lost);
+}
+
+trek_status trek_twice_gather(trek_step *s)
+{
+    trek_status status = trek_twice_check(s, "graph_step");
+    trek_sharer sharer = trek_ranks_sharer(s, 0);
+    return status == TREK_OK ? trek_sharer_gather_params(&sharer) : status;
+}

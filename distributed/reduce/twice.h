@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The optimizer's state in parts of which each is kept by two processes (optim/arena.h: `twice`), so that a job goes on when one
+ * of them dies (job/survival.h).
+ *
+ * Steps are in grains, so every process has the whole gradient when a step is made. Both keepers of a part make the same update;
+ * nothing of the state is sent. Then the parameters are gathered, each from one of its keepers. This is an operation of its own,
+ * which ends with a commit. Until then a process has new parameters only where it keeps their state.
+ *
+ * When processes have died or come, the state is divided anew among those that are there (trek_twice_redivide). All have made
+ * the same updates then. New buffers are filled from living keepers, and become the optimizer's after a commit; so a death
+ * meanwhile destroys nothing.
+ *
+ * If both keepers of a part have died, training cannot go on. This is an error where the state is needed next, and not where it
+ * is noticed: after the last step processes end in any order. */
+#ifndef TREK_DISTRIBUTED_REDUCE_TWICE_H
+#define TREK_DISTRIBUTED_REDUCE_TWICE_H
+
+#include "distributed/team/step.h"
+
+typedef struct trek_twice {
+    int sharer;              /* this process's number among those that divide the state, once the job can go on without some
+                              * of them; -1: it has just come */
+    int numbers[TREK_MAX_RANKS]; /* [sharers] of the processes, in the job */
+    bool fresh;              /* this process has come, and does not know yet how often parameters have been updated */
+    bool stale;              /* its parameters are new only where it keeps their state */
+    char lost[64];           /* those that have taken a part of the state with them ("es 1 and 2 are"); "": it is whole */
+} trek_twice;
+
+/* Makes a step's record, when its team exists. joins: this process has nothing before it has met the others. Fails with MEMORY.
+ */
+trek_status trek_twice_begin(trek_step *s, bool joins);
+void trek_twice_end(trek_step *s);
+/* Fails with PEER if a part of the state has been lost. `what` is the function that needs it. It succeeds if s is NULL. */
+trek_status trek_twice_check(const trek_step *s, const char *what);
+/* Gives all processes the parameters of the last update. A collective that can be repeated. Fails as trek_twice_check does, and
+ * with errors of the engine. */
+trek_status trek_twice_gather(trek_step *s);
+/* Divides the state anew among the processes of the job, with a commit at the end: a collective of those that have formed a
+ * group. One that has no state of the job yet (survival->joins) gets nothing. It notes whether a part has been lost. Fails with
+ * MEMORY, with PEER if the group ends, or if it must be repeated; then nothing has changed. */
+trek_status trek_twice_redivide(trek_step *s);
+
+#endif

@@ -288,7 +288,7 @@ static inline trek_var *apply_lean(const trek_op *op, trek_var *const *inputs, i
 trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs)
 {
     if (trek_scopes.depth > 0 && (n == 1 || (n == 2 && inputs[1])) && inputs[0] && !(op->flags & TREK_OP_MANY) &&
-        trek_grad_mode_here.autocast == TREK_F32 && !(trek_not_lean | trek_trace_records()))
+        trek_grad_mode_here.autocast == TREK_F32 && trek_is_lean() && !trek_trace_records())
         return apply_lean(op, inputs, n, attrs);
     trek_var *out;
     return trek_apply_many(op, inputs, n, attrs, &out, 1) == TREK_OK ? out : NULL;

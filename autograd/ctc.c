@@ -6,6 +6,7 @@
 
 #include "autograd/losses_internal.h"
 #include "tensor/option_internal.h"
+#include "tensor/pages.h"
 #include "tensor/pool.h"
 
 typedef struct ctc {
@@ -304,7 +305,8 @@ static bool shapes_fit(const trek_var *log_probs, const trek_var *targets, const
 static trek_var *losses_of(trek_var *log_probs, trek_var *targets, trek_var *input_lengths, const int64_t *lengths,
                            const trek_ctc_opts *opts)
 {
-    ctc *c = trek_calloc(1, sizeof *c);
+    log_probs = trek_tensor_is_kept(log_probs->data) ? trek_clone(log_probs) : log_probs;
+    ctc *c = log_probs ? trek_calloc(1, sizeof *c) : NULL;
     if (!c)
         return NULL;
     *c = (ctc){ .steps = trek_var_size(log_probs, 0), .rows = trek_var_size(log_probs, 1),

@@ -9,6 +9,7 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/fftw.h"
+#include "tensor/pages.h"
 
 typedef struct settings {
     trek_dft kind;
@@ -34,7 +35,7 @@ static trek_status forward(trek_function_context *context, trek_var *const *in, 
 {
     (void)n_in, (void)n_out;
     const settings *s = trek_function_data(context);
-    trek_var *x = trek_contiguous(in[0]);
+    trek_var *x = trek_tensor_is_kept(in[0]->data) ? trek_clone(in[0]) : trek_contiguous(in[0]);
     if (!x)
         return trek_error_status();
     trek_shape shape = trek_var_shape(x);

@@ -64,10 +64,11 @@ static trek_status resolve(trek_ddp *ddp, const trek_ddp_opts *opts)
     if (ddp->opts.bucket_bytes < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: .bucket_bytes: %lld; must be 0 or more",
                          (long long)ddp->opts.bucket_bytes);
-    if (ddp->opts.shard == TREK_SHARD_GRADIENTS)
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "ddp_wrap: .shard: TREK_SHARD_GRADIENTS; a program's own loop may read gradients, so "
-                         "each rank has them all. trek_trainer_setup divides them");
+    if (ddp->opts.shard == TREK_SHARD_GRADIENTS || ddp->opts.shard == TREK_SHARD_PARAMETERS)
+        return trek_fail(
+            TREK_ERR_UNSUPPORTED,
+            "ddp_wrap: .shard: TREK_SHARD_GRADIENTS or TREK_SHARD_PARAMETERS; a program's own loop may read gradients "
+            "and parameters, so each rank has them all. trek_trainer_setup divides them");
     if (ddp->opts.shard != TREK_SHARD_NONE && ddp->opts.shard != TREK_SHARD_STATE)
         return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: .shard: %d; must be a value of trek_shard", (int)ddp->opts.shard);
     if (ddp->opts.overlap != 0 && ddp->opts.overlap != 1 && ddp->opts.overlap != TREK_OFF)

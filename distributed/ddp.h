@@ -56,7 +56,7 @@ typedef struct trek_ddp_opts {
      * progress without calls (MPI, NCCL). */
     int overlap;
     trek_shard shard; /* TREK_SHARD_STATE: trek_ddp_optimizer divides the optimizer's state among the ranks; default: nothing.
-                       * TREK_SHARD_GRADIENTS is for trainers */
+                       * TREK_SHARD_GRADIENTS and _PARAMETERS are for trainers */
 } trek_ddp_opts;
 
 /* Returns a wrapper of n replicas (1 to 1024) in this process. Each has a rank thread (trek_ranks), except for n = 1. Replica

@@ -18,6 +18,7 @@
 #include "distributed/reduce/twice.h"
 #include "distributed/rounds/site.h"
 #include "distributed/team/constants.h"
+#include "distributed/team/divided.h"
 #include "tensor/try_internal.h"
 
 static trek_status copy_rank(int rank, void *arg)
@@ -30,7 +31,11 @@ static trek_status copy_rank(int rank, void *arg)
     return status == TREK_OK ? trek_ranks_follow_teachers(s->team, rank) : status;
 }
 
-trek_status trek_step_copy_first(trek_step *s) { return trek_ranks_call(s->team->ranks, copy_rank, s); }
+trek_status trek_step_copy_first(trek_step *s)
+{
+    trek_status status = trek_divided_take_written(s->team);
+    return status == TREK_OK ? trek_ranks_call(s->team->ranks, copy_rank, s) : status;
+}
 
 /* Joins the other processes of the job: checks that the graphs are the same, and takes process 0's values. */
 static trek_status join_processes(trek_step *s)
@@ -58,7 +63,7 @@ static trek_status check_sharers(const trek_step *s)
 }
 
 /* Gradients are divided while backward runs, in one order on all ranks. */
-static trek_status check_divided_grads(const trek_step *s)
+static trek_status check_divided_grads(const trek_step *s, bool params)
 {
     const char *why = NULL;
     if (!s->team->on_host)
@@ -75,7 +80,10 @@ static trek_status check_divided_grads(const trek_step *s)
         why = "audits of grains (.audit), which compare whole gradients";
     else if (s->grain > 0 && s->grains->digests->of_grains)
         why = "a file of digests (.digests), which has those of the whole gradients of each grain";
-    return why ? trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: TREK_SHARD_GRADIENTS, with %s", why) : TREK_OK;
+    else if (params && trek_job_has_others(&s->job))
+        why = "several processes, which cannot read each other's memory; TREK_SHARD_GRADIENTS is for processes, too";
+    return why ? trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: TREK_SHARD_%s, with %s",
+                           params ? "PARAMETERS" : "GRADIENTS", why) : TREK_OK;
 }
 
 /* Makes the workload, for which it must be known whether ranks are unequal: now that all have met, it is. */
@@ -91,8 +99,9 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
         status = trek_error_status();
     if (status == TREK_OK && s->team->divides_grads && trek_workload_window(s->pace.workload) > 0)
         status = trek_fail(TREK_ERR_UNSUPPORTED,
-                           "trainer_setup: .shard: TREK_SHARD_GRADIENTS, with windows (.max_anchor, .global_batch, "
-                           ".plan), in which each rank adds up gradients of its own");
+                           "trainer_setup: .shard: TREK_SHARD_%s, with windows (.max_anchor, .global_batch, "
+                           ".plan), in which each rank adds up gradients of its own",
+                           opts->shards_params ? "PARAMETERS" : "GRADIENTS");
     if (status != TREK_OK)
         return status;
     trek_division_publish(s);
@@ -109,8 +118,9 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     TRY(trek_ranks_constants(s->team, &s->job));
     TRY(s->policy->make(s, opts));
     if (opts->shards_grads && s->job.world_size > 1)
-        TRY(check_divided_grads(s));
-    return make_workload(s, opts);
+        TRY(check_divided_grads(s, opts->shards_params));
+    TRY(make_workload(s, opts));
+    return s->team->divides_params ? trek_divided_begin(s->team) : TREK_OK;
 }
 
 static const trek_step_policy *find_policy(const trek_ranks_opts *opts)
@@ -134,6 +144,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     if (opts->shards && (opts->comm || !of.shared))
         of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
     of.divides_grads = opts->shards_grads && of.sharers > 1 && !of.shared;
+    of.divides_params = opts->shards_params && of.divides_grads;
     of.twice = opts->twice && (opts->comm || opts->joins);
     of.sharers = of.twice && of.sharers < 2 ? 2 : of.sharers;
     s->team = team;

@@ -8,6 +8,7 @@
 #include "distributed/pass/dry_pass.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/stepper.h"
+#include "distributed/team/divided.h"
 #include "distributed/team/memory.h"
 #include "distributed/team/replica.h"
 #include "distributed/team/step.h"
@@ -68,6 +69,7 @@ static int64_t sums_bytes(const trek_grain_sums *sums)
 static void measure_rows(const trek_step *s)
 {
     int64_t sums[TREK_MAX_RANKS] = { 0 };
+    trek_divided_forget(s->team);
     for (int r = 0; s->grains && r < s->team->local_ranks; r++)
         sums[r] = sums_bytes(&s->grains->sums[r]);
     trek_memory_measure(s->team, &s->job, sums, s->team->memory->rows + s->team->memory->first_own);
@@ -180,7 +182,7 @@ static trek_status gather_rows(trek_step *s, trek_status own)
 static double room_of(const trek_step *s, const trek_memory_row *row)
 {
     int64_t size = has_budgets(s) ? row->budget : trek_ranks_device_memory(&s->job, row->first_rank);
-    int64_t whole = row->params + (s->team->divides_grads ? 0 : row->grads);
+    int64_t whole = (s->team->divides_params ? 0 : row->params) + (s->team->divides_grads ? 0 : row->grads);
     int64_t left = size - whole - row->other - (row->activations > 0 ? row->activations : 0);
     return left > 0 ? (double)left : 0;
 }

@@ -229,6 +229,8 @@ static trek_status run(trek_ranks *ranks, trek_rank_fn fn, void *arg, bool meets
     return status;
 }
 
+bool trek_ranks_are_running(const trek_ranks *ranks) { return atomic_load(&ranks->running); }
+
 trek_status trek_ranks_run(trek_ranks *ranks, trek_rank_fn fn, void *arg) { return run(ranks, fn, arg, true); }
 trek_status trek_ranks_call(trek_ranks *ranks, trek_rank_fn fn, void *arg) { return run(ranks, fn, arg, false); }
 

@@ -29,6 +29,8 @@ struct trek_rank_sums *trek_ranks_sums(trek_ranks *ranks);
 /* Returns where the watch of a backward through split forwards (pass/split_forward.h) is stored while it runs; NULL:
  * nothing watches. */
 const struct trek_split_watch **trek_ranks_split_watch(trek_ranks *ranks);
+/* Returns whether the ranks are running a function. */
+bool trek_ranks_are_running(const trek_ranks *ranks);
 /* Returns the rank of the group as which the calling thread runs inside trek_ranks_run, or -1. */
 int trek_ranks_rank_here(const trek_ranks *ranks);
 

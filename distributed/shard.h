@@ -11,7 +11,8 @@ TREK_BEGIN
 typedef enum trek_shard {
     TREK_SHARD_NONE, /* nothing */
     TREK_SHARD_STATE, /* the optimizer's state, and the f32 copies of 16-bit parameters (ZeRO's first stage) */
-    TREK_SHARD_GRADIENTS /* that, and gradients (ZeRO's second stage) */
+    TREK_SHARD_GRADIENTS, /* that, and gradients (ZeRO's second stage) */
+    TREK_SHARD_PARAMETERS /* that, and parameters (ZeRO's third stage) */
 } trek_shard;
 
 TREK_END

@@ -304,8 +304,8 @@ static trek_status check_min_processes(const trek_trainer_opts *o)
     if (o->shard > TREK_SHARD_STATE)
         return trek_fail(
             TREK_ERR_UNSUPPORTED,
-            "trainer_setup: .min_processes: set together with .shard TREK_SHARD_GRADIENTS; a process that dies takes "
-            "its part of the gradients with it. TREK_SHARD_STATE keeps each part of the state twice");
+            "trainer_setup: .min_processes: set together with .shard TREK_SHARD_GRADIENTS or TREK_SHARD_PARAMETERS; a process "
+            "that dies takes its part of the gradients with it. TREK_SHARD_STATE keeps each part of the state twice");
     const char *other = o->shares ? "shares" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint" : NULL;
     if (other)
         return trek_fail(TREK_ERR_UNSUPPORTED,
@@ -372,7 +372,7 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s: %g; must be TREK_OFF, or 0 (the default) to 10^9",
                          o->deadline_s);
-    if ((int)o->shard < TREK_SHARD_NONE || o->shard > TREK_SHARD_GRADIENTS)
+    if ((int)o->shard < TREK_SHARD_NONE || o->shard > TREK_SHARD_PARAMETERS)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard: %d; must be a value of trek_shard", (int)o->shard);
     trek_status status = check_budgets(o);
     if (status == TREK_OK)
@@ -531,6 +531,7 @@ static trek_status make_ranks(setup *s)
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard >= TREK_SHARD_STATE,
                              .shards_grads = s->opts.shard >= TREK_SHARD_GRADIENTS,
+                             .shards_params = s->opts.shard >= TREK_SHARD_PARAMETERS,
                              .twice = s->opts.shard == TREK_SHARD_STATE && s->opts.min_processes > 0, .joins = s->joins,
                              .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->sites, .grain = s->opts.grain,

@@ -14,6 +14,7 @@
 #include "tensor/dtypes.h"
 #include "tensor/layout.h"
 #include "tensor/memory_internal.h"
+#include "tensor/pages.h"
 #include "tensor/shapes.h"
 #include "tensor/status_internal.h"
 
@@ -154,7 +155,7 @@ static trek_status write_tensor(int file, const trek_state_entry *entry, uint64_
     trek_tensor *tensor = trek_state_entry_read(entry);
     trek_tensor *host = tensor ? trek_tensor_to(tensor, trek_tensor_device(tensor).type == TREK_CPU ? trek_tensor_device(tensor)
                                        : trek_cpu(0)) : NULL;
-    trek_tensor *flat = host ? trek_tensor_contiguous(host) : NULL;
+    trek_tensor *flat = host ? trek_tensor_readable(host) : NULL;
     trek_status status = flat ? sum_and_write(file, trek_tensor_data(flat), entry_bytes(entry), offset, path, digits)
         : trek_error_status();
     trek_tensor_release(flat);

@@ -8,6 +8,7 @@
 #include "nn/utf8.h"
 #include "tensor/byte_hash.h"
 #include "tensor/memory_internal.h"
+#include "tensor/pages.h"
 #include "tensor/status_internal.h"
 #include "tensor/tensor_internal.h"
 
@@ -291,7 +292,7 @@ trek_tensor *trek_state_entry_read_part(const trek_state_entry *entry, int64_t b
     if (!entry->tensor && entry->source->read_part && trek_state_change_is_none(&entry->change))
         return entry->source->read_part(entry->source, entry->item, begin, count);
     trek_tensor *whole = trek_state_entry_read(entry), *here = whole ? trek_tensor_to(whole, trek_cpu(0)) : NULL;
-    trek_tensor *flat = here ? trek_tensor_contiguous(here) : NULL;
+    trek_tensor *flat = here ? trek_tensor_readable(here) : NULL;
     trek_dtype dtype = trek_state_entry_dtype(entry);
     trek_tensor *part = flat ? trek_tensor_from_data(flat->data + (size_t)begin * trek_dtype_size(dtype),
                                                      trek_shape_make(&count, 1), dtype, trek_cpu(0)) : NULL;

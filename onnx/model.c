@@ -8,6 +8,8 @@
 
 #include <onnx.pb-c.h>
 
+#include "tensor/pages.h"
+
 /* --- memory ----------------------------------------------------------------------------- */
 
 void *trek_onnx_alloc(trek_onnx *x, size_t bytes)
@@ -246,7 +248,7 @@ static bool keep(trek_onnx *x, trek_tensor *tensor)
 
 const char *trek_onnx_constant(trek_onnx *x, const char *name, trek_tensor *tensor)
 {
-    trek_tensor *host = trek_tensor_to(tensor, trek_cpu(0)), *flat = host ? trek_tensor_contiguous(host) : NULL;
+    trek_tensor *host = trek_tensor_to(tensor, trek_cpu(0)), *flat = host ? trek_tensor_readable(host) : NULL;
     trek_tensor_release(host);
     char *own = name ? text_of(x, name) : new_name(x, "constant");
     TrekOnnx__TensorProto *t = trek_onnx_alloc(x, sizeof *t);

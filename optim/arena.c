@@ -247,6 +247,12 @@ static trek_tensor *plain_zeros(void *arg, trek_shape shape, trek_dtype dtype, t
 static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part, trek_arena_zeros_fn zeros, void *arg)
 {
     trek_shape shape = trek_shape_make(&part->count, 1);
+    if (!part->params && arena->paged_params) {
+        part->params = trek_pages_zeros(shape, part->dtype);
+        part->param_pages = part->params ? trek_pages_of(part->params) : NULL;
+        if (part->params && trek_tensor_take_pages(part->params) != TREK_OK)
+            return TREK_ERR_MEMORY;
+    }
     if (!part->params)
         part->params = trek_tensor_zeros(shape, part->dtype, arena->device);
     if (!part->master && has_masters(arena, part))
@@ -265,7 +271,7 @@ trek_arena *trek_arena_new(const trek_params *params) { return trek_arena_new_in
 typedef struct making {
     int sharers;
     int64_t unit;
-    bool twice;
+    bool twice, paged_params;
     trek_arena_zeros_fn zeros; /* NULL: gradients are in any memory */
     void *arg;
 } making;
@@ -277,6 +283,7 @@ static trek_arena *make(const trek_params *params, const making *how)
         return NULL;
     arena->unit = how->unit;
     arena->twice = how->twice;
+    arena->paged_params = how->paged_params;
     pad_parts(arena, how->sharers);
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
@@ -309,11 +316,12 @@ static trek_tensor *paged_zeros(void *arg, trek_shape shape, trek_dtype dtype, t
     return trek_pages_zeros(shape, dtype);
 }
 
-trek_arena *trek_arena_new_paged(const trek_params *params, int sharers)
+/* Cuts lie at pages of gradients, which have 4 bytes or more, and of parameters, which have 2 or more. */
+trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too)
 {
-    int64_t unit = (int64_t)(trek_pages_size() / sizeof(float));
+    int64_t unit = (int64_t)(trek_pages_size() / sizeof(uint16_t));
     return make(params, &(making){ .sharers = sharers, .unit = unit > TREK_ARENA_SLOT ? unit : TREK_ARENA_SLOT,
-                                   .zeros = paged_zeros });
+                                   .paged_params = params_too, .zeros = paged_zeros });
 }
 
 /* The replica's layout follows from names, shapes and dtypes, so comparing the segments compares everything. */

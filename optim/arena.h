@@ -11,9 +11,9 @@
  *
  * Sharers are ranks with equal arenas. Each of them keeps masters and optimizer state only for certain stretches
  * (cuts), in buffers that hold these one after the other, and updates no others (ZeRO's first stage, Rajbhandari et
- * al. 2020). Parameters and gradients are whole on every rank. Cuts lie wherever they are even, or in proportion to the
- * sharers' weights. For classes that update whole parameters they lie between parameters, so that each parameter has an
- * owner.
+ * al. 2020). Parameters and gradients are whole on every rank, unless they lie in pages. Cuts lie wherever they are even, or in
+ * proportion to the sharers' weights. For classes that update whole parameters they lie between parameters, so that each
+ * parameter has an owner.
  *
  * Each element may be kept by two sharers (`twice`), so that one of them may be lost. Both make the same updates. Then cuts are
  * made as if the arena lay there twice, one after the other, and each sharer had one stretch of this line (McNaughton's rule for
@@ -46,6 +46,7 @@ typedef struct trek_arena_part {
     int64_t count;           /* elements, including padding */
     trek_tensor *params, *grads;
     struct trek_pages *pages; /* of grads, whose memory comes and goes (tensor/pages.h); NULL: it stays */
+    struct trek_pages *param_pages; /* of params, if these are divided, too; otherwise NULL */
     trek_tensor *master;     /* what is updated: params itself, or the f32 copy of 16-bit ones (of sharers: its cuts) */
 } trek_arena_part;
 
@@ -78,8 +79,9 @@ typedef struct trek_arena {
     trek_device device;
     int n_parts, n_segments;
     bool sharing;            /* the data belongs to another arena */
+    bool paged_params;       /* parameters lie in pages */
     int sharers;             /* parts are a multiple of this many stretches of `unit` elements; 1: no cuts */
-    int64_t unit;            /* TREK_ARENA_SLOT; with paged gradients at least a page of them */
+    int64_t unit;            /* TREK_ARENA_SLOT; with paged gradients at least a page of parameters */
     int sharer;              /* this rank's number among them */
     bool twice;              /* each element is kept by two sharers, if two of them have weights above 0 */
     double *weights;         /* [sharers] their parts are in proportion to these; NULL: they are equal */
@@ -101,8 +103,9 @@ trek_arena *trek_arena_new(const trek_params *params);
 typedef trek_tensor *(*trek_arena_zeros_fn)(void *arg, trek_shape shape, trek_dtype dtype, trek_device device);
 trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
 /* The same for sharers > 1 on a CPU, with gradients whose memory is taken when they are first written, and given back by
- * trek_arena_give_back and when they are zeroed. That of the sharer's own gradients is always taken. */
-trek_arena *trek_arena_new_paged(const trek_params *params, int sharers);
+ * trek_arena_give_back and when they are zeroed. That of the sharer's own gradients is always taken. params_too: parameters lie
+ * in pages, too, all of which have memory; the caller gives back what it can get elsewhere. */
+trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too);
 /* The same as trek_arena_new_in, for an arena of which each element is kept by two sharers. Its layout does not depend on their
  * number, which may change (trek_arena_set_sharers). All have equal weights. */
 trek_arena *trek_arena_new_twice(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);

@@ -24,7 +24,8 @@ __attribute__((constructor(101))) static void read_environment(void)
 {
     trek_debug = trek_environment_number("TREK_DEBUG", 0, 1, 0) != 0;
     poison = (unsigned char)trek_environment_number("TREK_DEBUG_POISON", 0, 255, 0xff);
-    trek_not_lean |= trek_debug;
+    if (trek_debug)
+        atomic_store_explicit(&trek_not_lean, true, memory_order_relaxed);
 }
 
 /* --- records: open addressing by address, in plain memory ---------------------- */

@@ -2,6 +2,8 @@
 /* DLPack 1.x in both directions. The structures are those of the specification (dmlc.github.io/dlpack), defined here
  * so that no header is needed. */
 #include "tensor/dlpack.h"
+
+#include "tensor/pages.h"
 #include "tensor/tensor_internal.h"
 
 typedef struct dl_tensor {
@@ -54,6 +56,10 @@ void *trek_tensor_to_dlpack(trek_tensor *tensor)
 {
     if (!tensor)
         return trek_fail_missing("tensor_to_dlpack", "tensor"), NULL;
+    if (trek_tensor_is_kept(tensor))
+        return trek_fail_null(TREK_ERR_STATE,
+                              "tensor_to_dlpack: tensor: it is divided over ranks (TREK_SHARD_PARAMETERS), so its "
+                              "memory comes and goes; give a copy (trek_tensor_clone)");
     exported *e = trek_calloc(1, sizeof *e);
     if (!e)
         return NULL;

@@ -13,7 +13,8 @@ TREK_BEGIN
 TREK_API trek_tensor *trek_tensor_wrap(void *data, trek_shape shape, trek_dtype dtype,
                                        void (*release)(void *data, void *arg), void *arg);
 /* Returns a DLManagedTensorVersioned * (DLPack 1.x) that shares the tensor's memory.
- * The caller owns it and ends it by calling its deleter; it holds a reference to the tensor until then. */
+ * The caller owns it and ends it by calling its deleter; it holds a reference to the tensor until then.
+ * Errors: STATE for a parameter that is divided over ranks (TREK_SHARD_PARAMETERS); NULL is returned. */
 TREK_API void *trek_tensor_to_dlpack(trek_tensor *tensor);
 /* Returns a tensor that shares the memory of `managed`, a DLManagedTensorVersioned * (DLPack 1.x). It takes `managed` over,
  * also on failure: the deleter is called when the memory is no longer needed. If `managed` is marked as read-only, its

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The op table, and the way of a call: promotion, shape rule, dispatch. */
 #include "tensor/op.h"
+#include "tensor/pages.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -379,6 +380,18 @@ static trek_device device_of(const trek_op_call *call)
     return trek_cpu(0);
 }
 
+/* Runs the op with what pages have given back. */
+static trek_status run_present(trek_op_call *call)
+{
+    if (!atomic_load_explicit(&trek_pages_kept, memory_order_relaxed))
+        return run_op(call);
+    trek_status status = trek_pages_begin_op(call);
+    if (status == TREK_OK)
+        status = run_op(call);
+    trek_pages_end_op();
+    return status;
+}
+
 TREK_SELDOM static trek_status run_looked_at(trek_op_call *call)
 {
     if (trek_forked)
@@ -388,7 +401,7 @@ TREK_SELDOM static trek_status run_looked_at(trek_op_call *call)
     int frame = trek_trace_records() ? trek_trace_begin_op(call->op->name) : 0;
     if (frame)
         trek_trace_mark(frame, device_of(call));
-    trek_status status = run_op(call);
+    trek_status status = run_present(call);
     if (frame)
         trek_trace_end_op(frame, status == TREK_OK ? call : NULL);
     return status;
@@ -396,7 +409,7 @@ TREK_SELDOM static trek_status run_looked_at(trek_op_call *call)
 
 trek_status trek_op_run(trek_op_call *call)
 {
-    return (trek_not_lean | trek_trace_records()) ? run_looked_at(call) : run_op(call);
+    return !trek_is_lean() || trek_trace_records() ? run_looked_at(call) : run_op(call);
 }
 
 trek_tensor *trek_op_run_first(trek_op_call *call)

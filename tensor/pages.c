@@ -6,9 +6,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tensor/debug.h"
 #include "tensor/dlpack.h"
 #include "tensor/memory_account.h"
 #include "tensor/memory_internal.h"
+#include "tensor/op.h"
 
 enum page_state { ABSENT, TAKEN, HELD };
 
@@ -17,6 +19,8 @@ struct trek_pages {
     size_t bytes, size;          /* of all pages; of one */
     int64_t taken;               /* pages that have memory */
     struct trek_block_cache *user; /* who has it */
+    const trek_pages_keeper *keeper; /* NULL: what is absent is zero */
+    bool guarded;                /* what is absent cannot be read */
     uint8_t state[];             /* [pages] */
 };
 
@@ -27,6 +31,7 @@ size_t trek_pages_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 static void release(void *data, void *arg)
 {
     trek_pages *pages = arg;
+    trek_pages_set_keeper(pages, NULL);
     munmap(data, pages->bytes);
     trek_memory_use(pages->user, -trek_pages_taken(pages), true);
     trek_free(pages);
@@ -94,6 +99,8 @@ static trek_status take(trek_pages *pages, const void *from, size_t bytes, enum 
         return trek_fail(TREK_ERR_MEMORY, "out of memory: %lld bytes were asked for, which exceed the budget",
                          (long long)(more * (int64_t)pages->size));
     pages->taken += more;
+    if (pages->guarded && more > 0)
+        mprotect(pages->memory + first * pages->size, (end - first) * pages->size, PROT_READ | PROT_WRITE);
     for (size_t k = first; k < end; k++)
         pages->state[k] = (uint8_t)(pages->state[k] > to ? pages->state[k] : to);
     return TREK_OK;
@@ -129,6 +136,8 @@ static void drop(trek_pages *pages, size_t first, size_t end)
         return;
     if (!give_to_system(memory, (end - first) * pages->size))
         memset(memory, 0, (end - first) * pages->size);
+    if (pages->guarded)
+        mprotect(memory, (end - first) * pages->size, PROT_NONE);
     memset(pages->state + first, ABSENT, end - first);
     pages->taken -= (int64_t)(end - first);
     trek_memory_use(pages->user, -(int64_t)((end - first) * pages->size), true);
@@ -165,4 +174,93 @@ bool trek_pages_next(const trek_pages *pages, size_t *begin, size_t *end)
         k++;
     *end = k * pages->size;
     return *begin < *end;
+}
+
+/* --- keepers ----------------------------------------------------------------------------- */
+
+bool trek_pages_guard;
+atomic_int trek_pages_kept;
+
+void trek_pages_set_keeper(trek_pages *pages, const trek_pages_keeper *keeper)
+{
+    bool guards = keeper && (trek_pages_guard || trek_debug);
+    atomic_fetch_add(&trek_pages_kept, (keeper != NULL) - (pages->keeper != NULL));
+    if (keeper)
+        atomic_store_explicit(&trek_not_lean, true, memory_order_relaxed);
+    pages->keeper = keeper;
+    for (size_t k = 0; k < pages->bytes / pages->size && guards != pages->guarded; k++)
+        if (pages->state[k] == ABSENT)
+            mprotect(pages->memory + k * pages->size, pages->size, guards ? PROT_NONE : PROT_READ | PROT_WRITE);
+    pages->guarded = guards;
+}
+
+static const trek_pages_keeper *keeper_of(const trek_tensor *tensor)
+{
+    const trek_pages *pages = tensor->device.type == TREK_CPU ? trek_pages_of(tensor) : NULL;
+    return pages ? pages->keeper : NULL;
+}
+
+bool trek_tensor_is_kept(const trek_tensor *tensor)
+{
+    return atomic_load_explicit(&trek_pages_kept, memory_order_relaxed) && keeper_of(tensor) != NULL;
+}
+
+enum { MOST_KEEPERS = 8 };
+
+/* Ops may run inside others, whose tensors stay meanwhile. */
+static _Thread_local struct {
+    uint64_t use;
+    int depth, n;
+    const trek_pages_keeper *of[MOST_KEEPERS]; /* whom the outermost op has asked */
+} ops;
+
+/* Notes that a keeper is asked. Returns whether it is for the first time in this op. */
+static bool note_keeper(const trek_pages_keeper *keeper)
+{
+    for (int k = 0; k < ops.n; k++)
+        if (ops.of[k] == keeper)
+            return false;
+    ops.of[ops.n++] = keeper;
+    return true;
+}
+
+/* A view with gaps uses its whole storage. */
+static trek_status ask(const trek_op_call *call, const trek_tensor *tensor, bool writes)
+{
+    const trek_pages_keeper *keeper = tensor ? keeper_of(tensor) : NULL;
+    if (!keeper || tensor->numel == 0)
+        return TREK_OK;
+    if (ops.n == MOST_KEEPERS)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: tensors: of %d ranks that have parts of their parameters; must be of fewer",
+                         call->op->name, MOST_KEEPERS);
+    const char *from = tensor->contiguous ? tensor->data : tensor->storage->data;
+    size_t bytes = tensor->contiguous ? (size_t)tensor->numel * trek_item_size[tensor->dtype] : tensor->storage->bytes;
+    return (writes ? keeper->write : keeper->read)(keeper->arg, from, bytes, ops.use, note_keeper(keeper));
+}
+
+trek_status trek_pages_begin_op(const trek_op_call *call)
+{
+    trek_status status = TREK_OK;
+    ops.use += ops.depth++ == 0;
+    if (call->op->flags & TREK_OP_VIEW)
+        return TREK_OK;
+    for (int k = 0; k < call->n_inputs && status == TREK_OK; k++)
+        status = ask(call, call->inputs[k], false);
+    for (int k = 0; k < TREK_MAX_OUTPUTS && status == TREK_OK; k++)
+        status = ask(call, call->outputs[k], true);
+    return status;
+}
+
+void trek_pages_end_op(void)
+{
+    if (--ops.depth > 0)
+        return;
+    for (int k = 0; k < ops.n; k++)
+        ops.of[k]->leave(ops.of[k]->arg);
+    ops.n = 0;
+}
+
+trek_tensor *trek_tensor_readable(trek_tensor *tensor)
+{
+    return tensor && trek_tensor_is_kept(tensor) ? trek_tensor_clone(tensor) : trek_tensor_contiguous(tensor);
 }

@@ -3,9 +3,14 @@
  * given back are zeros and may be read, which takes nothing. Before elements are written, their memory has to be taken, so that
  * it is counted (memory_account.h); the system does not insist on that.
  *
+ * Pages may have a keeper, who has the elements that are absent. Then only ops can read the tensor, which ask for what
+ * they read.
+ *
  * Memory comes and goes in pages of the system. One thread at a time may call these functions for a tensor. */
 #ifndef TREK_TENSOR_PAGES_H
 #define TREK_TENSOR_PAGES_H
+
+#include <stdatomic.h>
 
 #include "tensor/tensor_internal.h"
 
@@ -33,6 +38,32 @@ void trek_pages_give_back(trek_pages *pages, void *from, size_t bytes);
 int64_t trek_pages_taken(const trek_pages *pages);
 /* Finds the next stretch of bytes that have memory, from offset *begin on: [*begin, *end). Returns false if there is none. */
 bool trek_pages_next(const trek_pages *pages, size_t *begin, size_t *end);
+
+/* Who has what the pages of a tensor lack, and must see that it is written. `read` and `write` are called before an op reads or
+ * writes bytes [from, from + bytes), by any thread. What an op reads has to stay until `leave`, which is called when the op is
+ * over and one of them was called for it. use: the number of the op, among those of the thread. */
+typedef struct trek_pages_keeper {
+    trek_status (*read)(void *arg, const void *from, size_t bytes, uint64_t use, bool first);
+    trek_status (*write)(void *arg, const void *from, size_t bytes, uint64_t use, bool first);
+    void (*leave)(void *arg);
+    void *arg;
+} trek_pages_keeper;
+/* Sets the keeper of pages, borrowed; NULL: none, as at the beginning. With a keeper and TREK_DEBUG=1 (trek_pages_guard), the
+ * system stops a program that reads what has no memory. Called while nobody uses the tensor. */
+void trek_pages_set_keeper(trek_pages *pages, const trek_pages_keeper *keeper);
+extern bool trek_pages_guard;
+/* How many pages have keepers. */
+extern atomic_int trek_pages_kept;
+
+struct trek_op_call;
+/* Asks for what an op reads and writes. trek_pages_end_op follows in any case. */
+trek_status trek_pages_begin_op(const struct trek_op_call *call);
+void trek_pages_end_op(void);
+/* Returns whether a tensor lies in pages with a keeper. Then only ops can read it, for example trek_tensor_clone. */
+bool trek_tensor_is_kept(const trek_tensor *tensor);
+/* Returns the tensor itself, or a copy if it is kept: with row-major elements in memory that can be read. NULL: MEMORY, or what
+ * the keeper says. */
+trek_tensor *trek_tensor_readable(trek_tensor *tensor);
 
 /* Takes the memory of a contiguous tensor that may lie in pages. */
 static inline trek_status trek_tensor_take_pages(const trek_tensor *tensor)

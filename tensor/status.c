@@ -223,9 +223,14 @@ void trek_error_put_back(const trek_kept_error *kept)
         trek_fail(later, "%s", message); /* logged as an error that follows the first */
 }
 
-bool trek_forked, trek_not_lean;
+bool trek_forked;
+atomic_bool trek_not_lean;
 
-static void mark_forked(void) { trek_forked = trek_not_lean = true; }
+static void mark_forked(void)
+{
+    trek_forked = true;
+    atomic_store_explicit(&trek_not_lean, true, memory_order_relaxed);
+}
 
 __attribute__((constructor)) static void watch_fork(void) { pthread_atfork(NULL, NULL, mark_forked); }
 

@@ -62,8 +62,9 @@ void trek_error_put_back(const trek_kept_error *kept);
 
 /* TREK_ERR_STATE in the child of a fork, where the threads do not exist; otherwise TREK_OK. */
 extern bool trek_forked;
-/* Set in the child of a fork and with TREK_DEBUG=1: every op must be checked. */
-extern bool trek_not_lean;
+/* Set in the child of a fork, with TREK_DEBUG=1, and when there are pages with keepers: every op must be checked. */
+extern atomic_bool trek_not_lean;
+static inline bool trek_is_lean(void) { return !atomic_load_explicit(&trek_not_lean, memory_order_relaxed); }
 trek_status trek_fail_forked(void);
 /* Fails with IO: what was done with the file ("open"), and errno's reason. */
 trek_status trek_fail_system(const char *path, const char *what);

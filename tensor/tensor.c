@@ -8,6 +8,7 @@
 #include "tensor/backend.h"
 #include "tensor/debug.h"
 #include "tensor/op.h"
+#include "tensor/pages.h"
 #include "tensor/random_internal.h"
 #include "tensor/row_map.h"
 
@@ -258,6 +259,10 @@ bool trek_tensor_is_contiguous(const trek_tensor *t) { return t && t->contiguous
 void *trek_tensor_data(const trek_tensor *t)
 {
     const trek_backend *backend = t && !trek_gone(t, "tensor_data", "the tensor") ? trek_backends[t->device.type] : NULL;
+    if (backend && trek_tensor_is_kept(t))
+        return trek_fail_null(TREK_ERR_STATE,
+                              "tensor_data: tensor: it is divided over ranks (TREK_SHARD_PARAMETERS), so its memory "
+                              "comes and goes; copy it, for example with trek_tensor_to_host");
     return backend && backend->host_accessible ? t->data : NULL;
 }
 
@@ -271,7 +276,7 @@ trek_status trek_tensor_to_host(const trek_tensor *tensor, trek_dtype dtype, voi
         return trek_fail(TREK_ERR_ARGUMENT, "tensor_to_host: bytes: %lld elements of %s are not %zu bytes",
                          (long long)tensor->numel, trek_dtype_name(dtype), bytes);
     trek_tensor *cast = trek_tensor_cast((trek_tensor *)tensor, dtype);
-    trek_tensor *flat = cast ? trek_tensor_contiguous(cast) : NULL;
+    trek_tensor *flat = cast ? trek_tensor_readable(cast) : NULL;
     trek_status status = trek_error_status();
     if (flat) {
         const trek_backend *backend = trek_backends[flat->device.type];
@@ -279,6 +284,8 @@ trek_status trek_tensor_to_host(const trek_tensor *tensor, trek_dtype dtype, voi
     }
     trek_tensor_release(flat);
     trek_tensor_release(cast);
+    if (!flat && trek_tensor_is_kept(tensor)) /* its keeper has said why */
+        return trek_error_status();
     return flat ? status : trek_fail(TREK_ERR_MEMORY, "tensor_to_host: out of memory: no copy could be made");
 }
 
@@ -294,9 +301,10 @@ double trek_tensor_item(const trek_tensor *tensor)
         return trek_fail(TREK_ERR_SHAPE, "tensor_item: tensor: %s; must have one element", trek_tensor_shape_text(tensor, text)),
                value;
     }
-    if (tensor->device.type == TREK_CPU && tensor->dtype == TREK_F32)
+    bool plain = tensor->device.type == TREK_CPU && !trek_tensor_is_kept(tensor);
+    if (plain && tensor->dtype == TREK_F32)
         return *(const float *)(const void *)tensor->data;
-    if (tensor->device.type == TREK_CPU && tensor->dtype == TREK_I64)
+    if (plain && tensor->dtype == TREK_I64)
         return (double)*(const int64_t *)(const void *)tensor->data;
     return trek_tensor_to_host(tensor, TREK_F64, &value, sizeof value) == TREK_OK ? value : NAN;
 }
@@ -360,7 +368,7 @@ static trek_status copy_within(trek_tensor *to, trek_tensor *from)
 /* Copies through contiguous copies of the source's dtype on both sides. */
 static trek_status copy_across(trek_tensor *to, trek_tensor *from)
 {
-    trek_tensor *flat = trek_tensor_contiguous(from);
+    trek_tensor *flat = trek_tensor_readable(from);
     trek_tensor *landed = flat ? trek_tensor_make(from->ndim, from->sizes, (trek_dtype)from->dtype, to->device) : NULL;
     trek_status status = landed ? TREK_OK : trek_error_status();
     if (landed) {

@@ -42,7 +42,9 @@ TREK_API int64_t trek_tensor_numel(const trek_tensor *tensor);
  * The other elements lie at the distances that trek_tensor_strides gives, which need not be row-major: the result of an op
  * keeps the order of dimensions of its input. An element-wise op on the CPU keeps any order, as in PyTorch; the other ops
  * keep the channels-last order. trek_tensor_contiguous and trek_tensor_to_host give row-major elements.
- * trek does not notice a write through this pointer, so the check that saved tensors are unchanged cannot see it. */
+ * trek does not notice a write through this pointer, so the check that saved tensors are unchanged cannot see it.
+ * Errors: STATE for a parameter that is divided over ranks (TREK_SHARD_PARAMETERS), whose memory comes and goes; NULL is
+ * returned. trek_tensor_to_host and trek_tensor_clone copy its elements. */
 TREK_API void *trek_tensor_data(const trek_tensor *tensor);
 
 /* Copies all elements to host memory in row-major order, converted to `dtype`. It waits for the device.

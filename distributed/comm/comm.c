@@ -9,6 +9,7 @@
 #include "tensor/backend.h"
 #include "tensor/dlpack.h"
 #include "tensor/memory_internal.h"
+#include "tensor/pages.h"
 #include "tensor/tensor_internal.h"
 
 /* Tensors of at least this many bytes get memory of the engine. */
@@ -127,6 +128,11 @@ static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, cons
                          trek_call_kind_name(kind),
                          comm->rank,
                          trek_device_name(tensor->device, text, sizeof text), trek_device_name(comm->device, own, sizeof own));
+    if (trek_tensor_is_kept(tensor))
+        return trek_fail(TREK_ERR_STATE,
+                         "%s: tensor: rank %d's is divided over ranks (TREK_SHARD_PARAMETERS), so its memory comes and "
+                         "goes; send a copy (trek_tensor_clone)",
+                         trek_call_kind_name(kind), comm->rank);
     if (!tensor->contiguous)
         return trek_fail(TREK_ERR_SHAPE, "%s: tensor: rank %d's %s is not contiguous; must be", trek_call_kind_name(kind),
                          comm->rank, trek_tensor_shape_text(tensor, text));

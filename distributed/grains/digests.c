@@ -19,6 +19,7 @@
 #include "data/loader_internal.h"
 #include "distributed/replay/replay.h"
 #include "distributed/team/step.h"
+#include "tensor/pages.h"
 #include "tensor/trace.h"
 
 /* Keys of values: a parameter's number, or a buffer's behind them, and the block in it. */
@@ -203,30 +204,42 @@ static trek_status fetch(trek_digests *d, int rank, const trek_arena *arena)
     return status;
 }
 
+/* The blocks [begin, end) of a value that a rank digests: a slice of each value, or, since divided parameters are gathered as a
+ * whole, every so many values. */
+static void slice_of(const trek_step *s, int rank, int value, size_t blocks, size_t *begin, size_t *end)
+{
+    size_t ranks = (size_t)s->team->local_ranks;
+    bool own = value % s->team->local_ranks == rank;
+    *begin = s->team->divides_params ? 0 : blocks * (size_t)rank / ranks;
+    *end = s->team->divides_params ? (own ? blocks : 0) : blocks * ((size_t)rank + 1) / ranks;
+}
+
 /* Digests a rank's slice of the parameters and buffers. */
 static trek_status digest_values(int rank, void *arg)
 {
     trek_step *s = arg;
     trek_digests *d = s->grains->digests;
     const rank_replica *own = &s->team->replicas[d->on_device ? rank : 0];
-    const trek_replica *model = own->model;
+    const trek_replica *model = own->model, *params = s->team->divides_params ? s->team->replicas[rank].model : model;
     trek_digest *digest = &d->parameters[rank];
     trek_status status = TREK_OK;
     span_list list = { .n = 0 };
     if (d->on_device)
         list = spans_for(own->arena->backend, own->arena->device, d->on_device[rank], 1);
     for (int k = 0; k < model->n_params + model->n_buffers; k++) {
-        const trek_tensor *x = k < model->n_params ? model->params[k]->data : model->buffers[k - model->n_params]->data;
-        size_t bytes = (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype), ranks = (size_t)s->team->local_ranks;
-        size_t blocks = (bytes + TREK_DIGEST_BLOCK - 1) / TREK_DIGEST_BLOCK;
-        size_t begin = blocks * (size_t)rank / ranks, end = blocks * ((size_t)rank + 1) / ranks;
+        trek_tensor *x = k < model->n_params ? params->params[k]->data : model->buffers[k - model->n_params]->data;
+        size_t bytes = (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype), begin, end;
+        slice_of(s, rank, k, (bytes + TREK_DIGEST_BLOCK - 1) / TREK_DIGEST_BLOCK, &begin, &end);
         size_t last = end * TREK_DIGEST_BLOCK < bytes ? end * TREK_DIGEST_BLOCK : bytes;
-        const char *from = (const char *)x->data + begin * TREK_DIGEST_BLOCK;
         size_t size = last - begin * TREK_DIGEST_BLOCK;
+        trek_tensor *read = begin < end && trek_tensor_is_kept(x) ? trek_tensor_clone(x) : trek_tensor_retain(x);
+        const char *from = read ? (const char *)read->data + begin * TREK_DIGEST_BLOCK : NULL;
+        status = read ? status : trek_error_status();
         if (begin < end && d->on_device && status == TREK_OK)
             status = add_span(&list, (trek_digest_span){ from, (int64_t)size, KEY(k) + begin, 0 });
-        else if (begin < end)
+        else if (begin < end && status == TREK_OK)
             trek_digest_add(digest, KEY(k) + begin, from, size);
+        trek_tensor_release(read);
     }
     if (status == TREK_OK)
         status = flush(&list);

@@ -9,6 +9,7 @@
 #include "distributed/pass/shares.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/reduce.h"
+#include "distributed/team/divided.h"
 #include "distributed/team/memory.h"
 #include "distributed/team/observations.h"
 #include "distributed/team/step.h"
@@ -190,6 +191,7 @@ static trek_status run_all(dry_pass *c)
         for (int r = 0; r < team->local_ranks; r++)
             begin_measuring(c, r);
         status = trek_ranks_call(team->ranks, run_rank, c);
+        trek_divided_forget(team); /* what is left of a pass counts with it */
         for (int r = 0; r < team->local_ranks && status == TREK_OK; r++)
             if (c->one < 0 || c->one == r)
                 end_measuring(c, r);

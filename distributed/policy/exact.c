@@ -18,6 +18,7 @@
 #include "distributed/reduce/overlap.h"
 #include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
+#include "distributed/team/divided.h"
 #include "distributed/reduce/twice.h"
 #include "distributed/team/step.h"
 #include "graph/graph_internal.h"
@@ -129,7 +130,9 @@ trek_status trek_ranks_set_rates(trek_step *s, bool by_schedule)
 /* Prepares learning rates, plans and detached values: everything that can fail. */
 static trek_status prepare(trek_step *s)
 {
-    trek_status status = trek_ranks_set_rates(s, true);
+    trek_status status = trek_divided_check(s->team, "graph_step");
+    if (status == TREK_OK)
+        status = trek_ranks_set_rates(s, true);
     if (status == TREK_OK)
         status = trek_ranks_detach(s);
     trek_ranks_note_gradients(s);

@@ -23,6 +23,7 @@
 #include "distributed/grains/grains.h"
 #include "distributed/job/agreement.h"
 #include "distributed/reduce/overlap.h"
+#include "distributed/team/divided.h"
 #include "distributed/team/sharer.h"
 #include "distributed/team/step.h"
 #include "graph/graph_internal.h"
@@ -105,6 +106,13 @@ static trek_status make_cuts(int rank, void *arg)
     return status == TREK_OK ? plan_chunks(own) : status;
 }
 
+/* Takes parameters that belong to the rank by the cuts that were made. All ranks do so before any takes these cuts. */
+static trek_status prepare_cuts(int rank, void *arg)
+{
+    trek_ranks_cuts *made = arg;
+    return is_sharer(made->s, rank) ? trek_divided_prepare(&made->s->team->replicas[rank], &made->ranks[rank].cuts) : TREK_OK;
+}
+
 /* Exchanges the cuts that were made and those of the rank. */
 static trek_status take_cuts(int rank, void *arg)
 {
@@ -118,6 +126,7 @@ static trek_status take_cuts(int rank, void *arg)
     double *sums = replica->own_sums;
     int n_chunks = replica->n_own_chunks;
     trek_sharer_take(&sharer, &own->cuts);
+    trek_divided_settle(replica);
     if (made->s->grains)
         trek_grain_sums_hold(made->s, rank);
     replica->own_chunks = own->chunks;
@@ -148,11 +157,15 @@ static trek_status cut(trek_step *s, const trek_optimizer_spec *spec, bool bare,
     made->spec = spec;
     made->bare = bare;
     trek_status status = trek_ranks_call(s->team->ranks, make_cuts, made);
+    if (status == TREK_OK)
+        status = trek_ranks_call(s->team->ranks, prepare_cuts, made);
     *before = made;
     if (status == TREK_OK)
         trek_ranks_call(s->team->ranks, take_cuts, made);
     else
         trek_ranks_cut_end(before, true);
+    if (status != TREK_OK)
+        trek_divided_forget(s->team);
     return status;
 }
 
@@ -172,8 +185,10 @@ void trek_ranks_cut_end(trek_ranks_cuts **address, bool keep)
     *address = NULL;
     if (!before)
         return;
-    if (!keep)
+    if (!keep) {
+        trek_ranks_call(before->s->team->ranks, prepare_cuts, before); /* it has had room for them */
         trek_ranks_call(before->s->team->ranks, take_cuts, before);
+    }
     trek_ranks_call(before->s->team->ranks, drop_cuts, before);
     trek_free(before);
 }
@@ -373,12 +388,16 @@ static trek_status update_shared(rank_step *x)
     return trek_ranks_meet_after(x, status);
 }
 
+/* Divided parameters are gathered when they are read. */
 static trek_status update_separate(rank_step *x)
 {
+    bool sends = !x->state.skip && !x->s->team->divides_params;
+    trek_divided_begin_update(x->replica);
     if (!x->state.skip)
         work(x->s, x->rank, &x->state);
+    trek_divided_end_update(x->replica);
     trek_arena_zero_grads(x->replica->arena);
-    trek_status status = x->state.skip ? TREK_OK : gather_params(x);
+    trek_status status = sends ? gather_params(x) : TREK_OK;
     if (status == TREK_OK && !x->state.skip)
         trek_optimizer_commit(x->replica->optimizer);
     return status;

@@ -58,7 +58,8 @@ void trek_memory_add(const trek_arena *arena, const trek_optimizer *optimizer, t
     for (int p = 0; p < arena->n_parts; p++) {
         row->grads += arena->parts[p].pages ? trek_pages_taken(arena->parts[p].pages) : bytes_of(arena->parts[p].grads);
         if (!arena->sharing)
-            row->params += bytes_of(arena->parts[p].params);
+            row->params += arena->parts[p].param_pages ? trek_pages_taken(arena->parts[p].param_pages)
+                                                       : bytes_of(arena->parts[p].params);
     }
     if (!arena->sharing)
         row->state += state_bytes(arena, optimizer);
@@ -167,7 +168,8 @@ static void add_parts(const trek_team *team, trek_text *text)
         add_parts_kept_twice(team->replicas[0].arena, text);
         return;
     }
-    trek_text_format(text, "%s: in %d parts", team->divides_grads ? "gradients and the optimizer's state"
+    trek_text_format(text, "%s: in %d parts", team->divides_params ? "parameters, gradients and the optimizer's state"
+                     : team->divides_grads ? "gradients and the optimizer's state"
                      : "the optimizer's state",
                      team->sharers);
     for (int r = 0; r < team->sharers && weights; r++)
@@ -176,8 +178,11 @@ static void add_parts(const trek_team *team, trek_text *text)
         int64_t tenths = (int64_t)(1000 * weights[r] / all + 0.5);
         trek_text_format(text, "%s%" PRId64 ".%d %%", r ? ", " : ": ", tenths / 10, (int)(tenths % 10));
     }
-    trek_text_format(text, "%s; parameters%s are whole on each rank\n", weights ? "" : " of the same size",
-                     team->divides_grads ? "" : " and gradients");
+    trek_text_format(text, "%s%s\n", weights ? "" : " of the same size",
+                     team->divides_params
+                         ? "; parameters are gathered in buckets, of which a rank has two (they count with activations)"
+                     : team->divides_grads ? "; parameters are whole on each rank"
+                                           : "; parameters and gradients are whole on each rank");
 }
 
 static void add_notes(const trek_team_memory *memory, const trek_team *team, trek_text *text)

@@ -185,7 +185,8 @@ static void setup_options(walk *w, const trek_trainer_opts *o)
     number(w, ".overhead_target", o->overhead_target);
     number(w, ".max_batch_diff", (double)o->max_batch_diff);
     number(w, ".global_batch", (double)o->global_batch);
-    word(w, ".shard", o->shard, o->shard == TREK_SHARD_GRADIENTS ? "gradients and the state"
+    word(w, ".shard", o->shard, o->shard == TREK_SHARD_PARAMETERS ? "parameters, gradients and the state"
+                                   : o->shard == TREK_SHARD_GRADIENTS ? "gradients and the state"
                                    : o->shard == TREK_SHARD_STATE ? "the state" : "nothing");
     word(w, ".average", o->average, o->average == TREK_AVERAGE_PARAMETERS ? "parameters" : "gradients");
     number(w, ".divergence_threshold", o->divergence_threshold);

@@ -14,6 +14,7 @@ typedef struct trek_ranks_opts {
     bool shared;
     bool shards;                  /* divides the optimizer's state if ranks or processes would otherwise have it more than once */
     bool shards_grads;            /* and gradients, too */
+    bool shards_params;           /* and parameters */
     bool twice;                   /* each part of the state is kept by two processes, one of which may die */
     bool joins;                   /* this process has no others yet, and joins a job that is at work later */
     bool averages;                /* averages parameters; they are not shared then */

@@ -9,6 +9,7 @@
 #include "data/loader_internal.h"
 #include "distributed/comm/nccl.h"
 #include "distributed/system/system.h"
+#include "distributed/team/divided.h"
 #include "distributed/team/memory.h"
 #include "graph/tree.h"
 #include "nn/text.h"
@@ -49,7 +50,8 @@ static trek_status list_rank(int rank, void *arg)
 trek_status trek_team_take_first(const trek_team *team, int rank, trek_status own)
 {
     return trek_replica_take_first(team->replicas[rank].model, trek_ranks_comm(team->ranks, rank),
-                                   (trek_replica_values){ .params = !team->shared, .buffers = true,
+                                   (trek_replica_values){ .params = !team->shared && !team->replicas[rank].divided,
+                                                          .buffers = true,
                                                           .on_host = team->on_host }, own);
 }
 
@@ -81,7 +83,7 @@ static trek_status make_arena(trek_team *team, int rank)
     if (!params)
         return trek_error_status();
     own->arena = team->shared ? trek_arena_new_sharing(params, team->replicas[0].arena)
-        : team->divides_grads ? trek_arena_new_paged(params, team->sharers)
+        : team->divides_grads ? trek_arena_new_paged(params, team->sharers, team->divides_params)
                               : trek_arena_new_in(params, team->sharers, NULL, NULL);
     trek_params_free(&params);
     return own->arena ? TREK_OK : trek_error_status();
@@ -106,7 +108,7 @@ static trek_status move_params(trek_team *team, trek_comm *comm)
     trek_params *params = trek_module_params(trek_graph_module(team->graph));
     if (!params)
         return trek_error_status();
-    team->replicas[0].arena = team->divides_grads ? trek_arena_new_paged(params, team->sharers)
+    team->replicas[0].arena = team->divides_grads ? trek_arena_new_paged(params, team->sharers, team->divides_params)
         : team->twice                             ? trek_arena_new_twice(params, team->sharers, zeros_of_comm, comm)
                                                   : trek_arena_new_in(params, team->sharers, zeros_of_comm, comm);
     trek_params_free(&params);
@@ -239,6 +241,7 @@ trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **gra
     }
     note_kinds(team);
     team->divides_grads = opts->divides_grads && team->on_host;
+    team->divides_params = opts->divides_params && team->divides_grads;
     for (int r = 0; r < local_ranks; r++)
         team->replicas[r].graph = graphs[r];
     trek_status status = trek_ranks_call(ranks, list_rank, team);
@@ -291,6 +294,8 @@ static trek_status free_rank(int rank, void *arg)
 
 void trek_team_end(trek_team *team)
 {
+    if (!trek_forked && team->replicas)
+        trek_divided_end(team);
     if (!trek_forked && team->replicas)
         trek_ranks_call(team->ranks, free_rank, team);
     trek_free(team->outputs.tag_output);

@@ -15,6 +15,7 @@
 #include "nn/module_internal.h"
 #include "optim/optimizer_internal.h"
 
+struct trek_divided;
 struct trek_reader;
 
 /* Gradients are reduced, measured and used in pieces of this many elements. A piece is small enough to stay in the
@@ -32,6 +33,7 @@ typedef struct rank_replica {
     trek_replica *model;     /* the graph's parameters, buffers and modules */
     trek_arena *arena;
     trek_reducer *reducer;   /* of the arena */
+    struct trek_divided *divided; /* what it has of divided parameters (divided.h); NULL: they are whole */
     trek_optimizer *optimizer; /* rank 0's; with separate arenas every rank's */
     trek_reduce_chunk *own_chunks; /* of a sharer: pieces of its cuts, and their sums of squares; NULL: none */
     double *own_sums;
@@ -75,6 +77,7 @@ typedef struct trek_team {
     bool twice;              /* each part of it is kept by two of them, whose number may change (reduce/twice.h) */
     bool divides_grads; /* and gradients: the memory of those that belong to other sharers is given back when they have been sent
                          */
+    bool divides_params; /* and parameters (divided.h) */
     bool on_host; /* all ranks are in host memory; otherwise each decides in its own device's order, from the same sums */
     unsigned kinds;          /* of the devices: bits 1 << type */
     rank_replica *replicas;  /* [local_ranks] */
@@ -98,7 +101,7 @@ typedef struct trek_team {
 typedef struct trek_team_opts {
     bool shared;
     int sharers;
-    bool divides_grads;
+    bool divides_grads, divides_params;
     bool twice;              /* each part of the state has two sharers (optim/arena.h) */
     int64_t bucket_bytes;
     const int64_t *budgets;  /* [ranks] of memory, in bytes; NULL: none */
@@ -109,8 +112,8 @@ typedef struct trek_team_opts {
 trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **graphs, const trek_team_opts *opts);
 void trek_team_end(trek_team *team);
 
-/* Copies the values of rank 0 to a rank, except parameters that the ranks share. It is a collective of the ranks; `own` is
- * the status of this one. */
+/* Copies the values of rank 0 to a rank, except parameters that the ranks share, or divide. It is a collective of the ranks;
+ * `own` is the status of this one. */
 trek_status trek_team_take_first(const trek_team *team, int rank, trek_status own);
 /* Returns a text with one line for each property of a graph besides modules, parameters and buffers. The caller frees
  * it. Returns NULL on failure. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What dividing costs and saves: the time of a step and the memory of each rank, by what is divided.
- *   trek-bench-shard LEVEL RANKS [STEPS]             threads; LEVEL: 0 nothing, 1 the state, 2 gradients, too
+ *   trek-bench-shard LEVEL RANKS [STEPS]             threads; LEVEL: 0 nothing, 1 the state, 2 gradients, 3 parameters, too
  *   trek-run -n 2 trek-bench-shard LEVEL 1 [STEPS [ENGINE]]      processes, over "shared" or "gloo" */
 #include <stdio.h>
 #include <stdlib.h>

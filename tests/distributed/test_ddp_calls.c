@@ -488,9 +488,11 @@ static void replicas_that_differ(void **state)
     models[0] = normed(), models[1] = normed();
     assert_null(trek_ddp_wrap(models, 2, &(trek_ddp_opts){ .bucket_bytes = -3 }));
     trek_error_clear();
-    models[0] = normed(), models[1] = normed();
-    assert_null(trek_ddp_wrap(models, 2, &(trek_ddp_opts){ .shard = TREK_SHARD_GRADIENTS }));
-    expect_error(TREK_ERR_UNSUPPORTED, "trek_trainer_setup divides them");
+    for (int shard = TREK_SHARD_GRADIENTS; shard <= TREK_SHARD_PARAMETERS; shard++) {
+        models[0] = normed(), models[1] = normed();
+        assert_null(trek_ddp_wrap(models, 2, &(trek_ddp_opts){ .shard = (trek_shard)shard }));
+        expect_error(TREK_ERR_UNSUPPORTED, "trek_trainer_setup divides them");
+    }
 }
 
 typedef enum mistake { WELL, OWN_ERROR, BAD_COUNT, FROZEN, NO_LOSS } mistake;

@@ -2,10 +2,13 @@
 /* Tensors whose memory comes and goes: what the system really has in memory, what is counted, what is zero, and what stays. */
 #include "tensor/pages.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "tensor/dlpack.h"
 #include "tensor/memory_account.h"
+#include "tensor/op.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -148,8 +151,84 @@ static void parts(void **state)
     trek_tensor_release(none);
 }
 
+/* What a keeper was asked. */
+typedef struct asked {
+    trek_pages *pages;
+    char *data;
+    int reads, writes, firsts, leaves;
+    uint64_t use;
+    bool refuses;
+} asked;
+
+static trek_status read_kept(void *arg, const void *from, size_t bytes, uint64_t use, bool first)
+{
+    asked *a = arg;
+    a->reads++;
+    a->firsts += first;
+    a->use = use;
+    if (a->refuses)
+        return trek_fail(TREK_ERR_STATE, "no values");
+    trek_pages_take_surely(a->pages, from, bytes);
+    for (size_t k = 0; k < bytes / sizeof(float); k++)
+        ((float *)(uintptr_t)from)[k] = (float)((const char *)from - a->data) / sizeof(float) + (float)k;
+    return TREK_OK;
+}
+
+static trek_status write_kept(void *arg, const void *from, size_t bytes, uint64_t use, bool first)
+{
+    asked *a = arg;
+    a->writes++;
+    a->firsts += first;
+    trek_pages_take_surely(a->pages, from, bytes);
+    return a->refuses ? trek_fail(TREK_ERR_STATE, "no writing") : TREK_OK;
+}
+
+static void leave_kept(void *arg) { ((asked *)arg)->leaves++; }
+
+/* Ops ask for exactly what they read and write, also within others, and views for nothing; everything else that could read gets
+ * values by an op, or is refused. */
+static void kept(void **state)
+{
+    trek_tensor *t = make(), *part = trek_tensor_make_part(t, trek_pages_size(), trek_dims(3, 4), TREK_F32), *turned, *sum;
+    asked a = { .pages = trek_pages_of(t), .data = t->data };
+    trek_pages_keeper keeper = { read_kept, write_kept, leave_kept, &a };
+    double first = (double)trek_pages_size() / sizeof(float), numbers[12], item;
+    assert_false(trek_tensor_is_kept(part));
+    trek_pages_set_keeper(a.pages, &keeper);
+    assert_true(trek_tensor_is_kept(part) && trek_pages_kept == 1);
+    turned = trek_tensor_transpose(part, 0, 1);
+    assert_true(a.reads == 0 && turned->storage == part->storage);
+    sum = trek_tensor_add(turned, turned);
+    assert_true(a.reads == 2 && a.firsts == 1 && a.leaves == 1);
+    trek_tensor_release(sum);
+    trek_pages_give_back(a.pages, t->data, PAGES * trek_pages_size());
+    assert_int_equal(trek_tensor_to_host(turned, TREK_F64, numbers, sizeof numbers), TREK_OK);
+    for (int k = 0; k < 12; k++)
+        assert_true(numbers[k] == first + 4 * (k % 3) + k / 3);
+    trek_pages_give_back(a.pages, t->data, PAGES * trek_pages_size());
+    trek_tensor *one = trek_tensor_make_part(t, 8, trek_dims(1), TREK_F32);
+    assert_true(trek_tensor_item(one) == 2);
+    REFUSED(trek_tensor_data(part), TREK_ERR_STATE, "tensor_data: tensor: it is divided");
+    REFUSED(trek_tensor_to_dlpack(part), TREK_ERR_STATE, "tensor_to_dlpack: tensor: it is divided");
+    int writes = a.writes;
+    assert_int_equal(trek_tensor_copy_from(one, one), TREK_OK);
+    assert_int_equal(a.writes, writes + 1);
+    a.refuses = true;
+    REFUSED(trek_tensor_clone(part), TREK_ERR_STATE, "no values");
+    FAILS(trek_tensor_to_host(part, TREK_F32, numbers, 12 * sizeof(float)), TREK_ERR_STATE, "no values");
+    item = trek_tensor_item(one);
+    assert_true(isnan(item));
+    expect_error(TREK_ERR_STATE, "no values");
+    assert_int_equal(a.firsts, a.leaves);
+    trek_pages_set_keeper(a.pages, NULL);
+    assert_true(trek_pages_kept == 0 && trek_tensor_data(part));
+    for (int k = 0; k < 4; k++)
+        trek_tensor_release((trek_tensor *[]){ turned, part, one, t }[k]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(drawn_orders), cmocka_unit_test(counted), cmocka_unit_test(parts) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(drawn_orders), cmocka_unit_test(counted), cmocka_unit_test(parts),
+                                        cmocka_unit_test(kept) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,7 @@
 #include "nn/layers.h"
 #include "nn/module_tree.h"
 #include "optim/optimizers.h"
+#include "tensor/pages.h"
 #include "tensor/print.h"
 #include "tensor/rank_context.h"
 #include "tests/support/refused.h"
@@ -83,7 +84,7 @@ static trek_loader *make_loader(void)
 
 typedef struct plan_case {
     int ranks;
-    bool grads;                 /* gradients are divided, too */
+    bool grads, params;         /* gradients are divided, too, and parameters */
     bool wide;                  /* the wide model */
     int accumulate;
     int64_t bucket_bytes;       /* 0: 4096 */
@@ -122,7 +123,8 @@ static trek_status begin(const plan_case *c, training *t)
     assert_int_equal(trek_graph_set_loss(t->graph, loss, NULL), TREK_OK);
     trek_trainer_opts opts = { .build_replica = c->wide ? build_wide : build, .ranks = c->ranks,
                                .share_params = c->separate ? TREK_OFF : 0,
-                               .shard = c->whole ? TREK_SHARD_NONE : c->grads ? TREK_SHARD_GRADIENTS : TREK_SHARD_STATE,
+                               .shard = c->whole ? TREK_SHARD_NONE : c->params ? TREK_SHARD_PARAMETERS
+                               : c->grads ? TREK_SHARD_GRADIENTS : TREK_SHARD_STATE,
                                .memory_budget = c->budgets,
                                .n_memory_budget = c->budgets ? c->ranks : 0, .grain = c->grain,
                                .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 4096, .accumulate = c->accumulate,
@@ -254,6 +256,36 @@ static void divided_gradients_are_given_back(void **state)
     }
 }
 
+/* What ZeRO's third stage needs: parts of parameters, too, and two buckets of them besides. */
+static void divided_parameters_are_given_back(void **state)
+{
+    if (!trek_memory_account_counts())
+        skip();
+    for (int k = 0; k < 6; k++) {
+        plan_case c = { .ranks = 2 + k % 3, .separate = true, .grads = true, .params = true, .wide = true, .budgets = ample,
+                        .accumulate = k > 2 ? 2 : 0, .bucket_bytes = 1 << 16 };
+        training t;
+        if (begin(&c, &t) != TREK_OK || epoch(&t, 0) != TREK_OK)
+            fail_msg("case %d: %s", k, trek_error());
+        const trek_team *team = trek_graph_ranks(t.graph)->team;
+        int64_t whole = 4 * team->replicas[0].arena->parts[0].count;
+        for (int r = 0; r < c.ranks; r++) {
+            const trek_memory_row *row = &team->memory->rows[r];
+            int64_t planned = trek_memory_total(row), peak = trek_memory_account_peak(team->memory->accounts[r]);
+            int64_t activations = (BATCH / c.ranks + 1) * (IN + 8 * WIDE + CLASSES) * 4;
+            if (llabs(row->params - whole / c.ranks) > whole / 50 || llabs(row->grads - whole / c.ranks) > whole / 50)
+                fail_msg("case %d, row %d: %" PRId64 " bytes of parameters and %" PRId64 " of gradients, of %" PRId64, k, r,
+                         row->params, row->grads, whole);
+            /* one layer's weight is four buckets, of parameters and of gradients */
+            if (row->activations > 3 * activations + (3 << 16) + 2 * WIDE * WIDE * 4 + (2 << 16))
+                fail_msg("case %d, row %d: %" PRId64 " bytes of activations", k, r, row->activations);
+            if (peak > planned + planned / 50 || peak < planned - planned / 50)
+                fail_msg("case %d, row %d: %" PRId64 " bytes were planned, and %" PRId64 " used", k, r, planned, peak);
+        }
+        end(&t);
+    }
+}
+
 /* Sums of grains lie only with those who keep them: a rank has a part of five numbers for each gradient, where it would have all
  * of five. */
 static void sums_of_grains_are_divided(void **state)
@@ -287,8 +319,9 @@ static void parts_follow_what_is_left(void **state)
 {
     static result got, expected;
     int64_t besides[RANKS], budgets[RANKS];
-    for (int k = 0; k < 9; k++) {
-        plan_case c = { .ranks = 2 + k % 3, .separate = true, .grain = k > 2 ? 5 : 0, .slower = k & 1, .grads = k > 5 };
+    for (int k = 0; k < 12; k++) {
+        plan_case c = { .ranks = 2 + k % 3, .separate = true, .grain = k > 2 ? 5 : 0, .slower = k & 1, .grads = k > 5,
+                        .params = k > 8 };
         int64_t all = needs(&c, besides), kept = 0, sum = 0;
         for (int r = 0; r < c.ranks; r++)
             sum += 1 << r;
@@ -481,6 +514,7 @@ static plan_case draw_layout(uint64_t *state, int optimizer, int64_t *budgets)
     plan_case c = { .ranks = 1 + (int)drawn(state, RANKS), .separate = drawn(state, 4) > 0, .whole = drawn(state, 5) == 0,
                     .grain = 6, .optimizer = optimizer, .grads = drawn(state, 2) };
     c.grads &= c.separate;
+    c.params = c.grads && drawn(state, 2);
     int64_t besides[RANKS], parts[RANKS], all = needs(&c, besides), sum = 0, most = 0;
     for (int r = 0; r < c.ranks; r++) {
         sum += parts[r] = 1 + (int64_t)drawn(state, 4);
@@ -616,11 +650,13 @@ static void refused(void **state)
 
 int main(void)
 {
+    trek_pages_guard = true; /* whoever reads what a rank does not have is stopped */
     if (test_allocator_use() != TREK_OK)
         return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_says_what_is_used),
-        cmocka_unit_test(divided_gradients_are_given_back), cmocka_unit_test(sums_of_grains_are_divided),
+        cmocka_unit_test(divided_gradients_are_given_back), cmocka_unit_test(divided_parameters_are_given_back),
+        cmocka_unit_test(sums_of_grains_are_divided),
         cmocka_unit_test(backward_that_fails_while_it_sends),
         cmocka_unit_test(parts_follow_what_is_left),
         cmocka_unit_test(some_keep_and_some_compute), cmocka_unit_test(what_does_not_fit_is_refused),

@@ -15,6 +15,7 @@
 #include "nn/module_tree.h"
 #include "optim/optimizers.h"
 #include "optim/scaler.h"
+#include "tensor/pages.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -28,7 +29,7 @@ typedef enum kind { MOMENTUM, ADAM, ADAMW, RMSPROP, LION, NADAM, ADAGRAD, ELEMEN
 typedef struct run {
     int ranks;
     bool mild;               /* with scaled: no step overflows, which would depend on the order of sums */
-    bool grads;              /* with sharded: gradients are divided, too */
+    bool grads, params;      /* with sharded: gradients are divided, too, and parameters */
     bool sharded, norm, value, scaled, groups, reduces;
     trek_dtype dtype, state;
     kind optimizer;
@@ -140,7 +141,7 @@ static const int64_t *budgets_of(const run *c) { return c->sharded && c->budgets
 
 static trek_shard shard_of(const run *c)
 {
-    return !c->sharded ? TREK_SHARD_NONE : c->grads ? TREK_SHARD_GRADIENTS : TREK_SHARD_STATE;
+    return !c->sharded ? TREK_SHARD_NONE : c->params ? TREK_SHARD_PARAMETERS : c->grads ? TREK_SHARD_GRADIENTS : TREK_SHARD_STATE;
 }
 
 static trek_status try_setup(const run *c, trek_graph *graph)
@@ -257,7 +258,7 @@ static void describe(const run *c, char *text, size_t size)
              (int)c->optimizer, c->accumulate, (int)c->bucket_bytes, c->norm ? " norm" : "", c->value ? " value" : "",
              c->scaled ? " scaled" : "", c->state ? " state in fewer bits" : "", c->groups ? " groups" : "",
              c->unequal ? " unequal" : c->few ? " few" : "",
-             c->reduces ? " reduces" : c->grads ? " gradients in parts" : "");
+             c->reduces ? " reduces" : c->params ? " parameters in parts" : c->grads ? " gradients in parts" : "");
     if (c->budgets)
         snprintf(text + strlen(text), size - strlen(text), " budgets %d", c->budgets);
 }
@@ -317,7 +318,7 @@ static void same_as_one_device(void **state)
     }
 }
 
-/* Gradients that are reduced in each pass have the same bits if a step has one pass. */
+/* Gradients that are reduced in each pass have the same bits if a step has one pass; so have parameters in parts. */
 static void divided_gradients(void **state)
 {
     static result got, expected;
@@ -332,6 +333,7 @@ static void divided_gradients(void **state)
                   .value = h >> 1 & 1, .scaled = (h >> 2 & 3) == 0, .groups = h >> 6 & 1, .accumulate = (int)(h >> 8 & 3),
                   .bucket_bytes = 512 << (h >> 10 & 15), .few = (h >> 16 & 7) == 0, .grads = true,
                   .mild = (h >> 8 & 3) > 1 };
+        c.params = k / 2 % 2;
         c.unequal = c.ranks <= 4 && (h >> 7 & 1);
         c.budgets = c.ranks <= 4 && (h >> 19 & 1) ? 1 + (int)(h >> 20 & 3) : 0;
         train(&c, &expected);
@@ -350,13 +352,14 @@ static void set_up_again(void **state)
         run c = { .ranks = 2, .dtype = k & 1 ? TREK_BF16 : TREK_F32, .state = k & 2 ? TREK_U8 : TREK_F32,
                   .optimizer = k < 4 ? ADAMW : (kind)(ELEMENTS + k - 4), .budgets = 1 + k % 3,
                   .bucket_bytes = 2048, .sharded = false };
-        for (int way = 0; way < 4; way++) { /* without parts, in parts, from parts to none and back, and to more parts */
-            if ((way == 1 && test_short_on_device()) || (way == 3 && !test_on_cpu()))
+        for (int way = 0; way < 5; way++) { /* without parts, in parts, from parts to none and back, and to more parts */
+            if ((way == 1 && test_short_on_device()) || (way >= 3 && !test_on_cpu()))
                 continue;
             trek_graph *graph = begin(&c);
             for (uint32_t s = 0; s < STEPS; s++) {
                 c.sharded = way == 1 || (way >= 2 && s % 2 == 0);
-                c.grads = way == 3;
+                c.grads = way >= 3;
+                c.params = way == 4;
                 run own = c;
                 if (trek_trainer_setup(graph, &(trek_trainer_opts){
                         .build_replica = build, .arg = &own, .devices = test_devices(), .ranks = 2, .share_params = TREK_OFF,
@@ -455,9 +458,10 @@ static void optimizers_change(void **state)
     for (int k = 0; k < (test_short_on_device() ? 3 : 6); k++) {
         run c = { .ranks = 2 + k % 3, .dtype = k % 3 == 0 ? TREK_BF16 : k % 3 == 1 ? TREK_F32 : TREK_F16, .optimizer = ADAM,
                   .bucket_bytes = 2048, .reduces = k >= 3, .apart = k & 1, .accumulate = 2, .budgets = k % 4 };
-        for (int sharded = 0; sharded < (test_on_cpu() ? 3 : 2); sharded++) {
+        for (int sharded = 0; sharded < (test_on_cpu() ? 4 : 2); sharded++) {
             c.sharded = sharded;
-            c.grads = sharded == 2;
+            c.grads = sharded >= 2;
+            c.params = sharded == 3;
             c.optimizer = order[0];
             trek_graph *graph = begin(&c);
             for (uint32_t s = 0; s < sizeof order / sizeof *order; s++) {
@@ -490,7 +494,7 @@ static void change_that_fails(void **state)
         skip();
     run c = { .ranks = 3, .dtype = TREK_BF16, .optimizer = MOMENTUM, .bucket_bytes = 2048 };
     train(&c, &expected);
-    c.sharded = true;
+    c.sharded = c.grads = c.params = true;
     trek_graph *graph = begin(&c);
     assert_int_equal(make_step(&c, graph, 0), TREK_OK);
     trek_optimizer *optimizer = trek_graph_optimizer(graph);
@@ -522,9 +526,9 @@ static void change_that_fails(void **state)
 static void failing_rank(void **state)
 {
     static result before, after, got, expected;
-    for (int sharded = 0; sharded < (test_on_cpu() ? 3 : 2); sharded++) {
+    for (int sharded = 0; sharded < (test_on_cpu() ? 4 : 2); sharded++) {
         run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = ADAM, .bucket_bytes = 2048, .norm = true, .sharded = sharded,
-                  .grads = sharded == 2 };
+                  .grads = sharded >= 2, .params = sharded == 3 };
         trek_graph *graph = begin(&c);
         assert_int_equal(make_step(&c, graph, 0), TREK_OK);
         look(graph, &c, &before);
@@ -603,14 +607,18 @@ static void refused(void **state)
 static void refuse_divided(const trek_trainer_opts *opts, const char *text)
 {
     run c = { .dtype = TREK_F32 };
-    trek_graph *graph = build(trek_cpu(0), &c);
-    trek_trainer_opts all = *opts;
-    all.build_replica = build;
-    all.arg = &c;
-    all.shard = TREK_SHARD_GRADIENTS;
-    all.optimizer = optimizer_of(&c);
-    FAILS(trek_trainer_setup(graph, &all), TREK_ERR_UNSUPPORTED, text);
-    trek_graph_free(&graph);
+    for (int k = 0; k < 2; k++) {
+        char whole[200];
+        trek_graph *graph = build(trek_cpu(0), &c);
+        trek_trainer_opts all = *opts;
+        all.build_replica = build;
+        all.arg = &c;
+        all.shard = k ? TREK_SHARD_PARAMETERS : TREK_SHARD_GRADIENTS;
+        all.optimizer = optimizer_of(&c);
+        snprintf(whole, sizeof whole, ".shard: %s, with %s", k ? "TREK_SHARD_PARAMETERS" : "TREK_SHARD_GRADIENTS", text);
+        FAILS(trek_trainer_setup(graph, &all), TREK_ERR_UNSUPPORTED, whole);
+        trek_graph_free(&graph);
+    }
 }
 
 /* What divided gradients do not work with. */
@@ -618,11 +626,11 @@ static void refused_divided(void **state)
 {
     if (!test_on_cpu())
         skip();
-    refuse_divided(&(trek_trainer_opts){ .ranks = 2 }, "share their parameters");
+    refuse_divided(&(trek_trainer_opts){ .ranks = 2 }, "ranks that share their parameters");
     refuse_divided(&(trek_trainer_opts){ .ranks = 2, .share_params = TREK_OFF, .max_anchor = 3 }, "windows");
-    refuse_divided(&(trek_trainer_opts){ .ranks = 2, .share_params = TREK_OFF, .grain = 2, .audit = 0.5 }, "audits");
+    refuse_divided(&(trek_trainer_opts){ .ranks = 2, .share_params = TREK_OFF, .grain = 2, .audit = 0.5 }, "audits of grains");
     refuse_divided(&(trek_trainer_opts){ .ranks = 2, .share_params = TREK_OFF, .grain = 2, .digests = "/tmp/trek-none" },
-                   "digests");
+                   "a file of digests");
     run c = { .ranks = 3, .dtype = TREK_F32, .optimizer = ADAM, .sharded = true, .grads = true };
     trek_graph *graph = begin(&c);
     assert_int_equal(pass(&c, graph, 0), TREK_OK);
@@ -640,6 +648,7 @@ int main(void)
 {
     setenv("TREK_FAKE_GPUS", "4", 0);
     setenv("TREK_CACHE", "off", 1); /* so that each allocation can fail */
+    trek_pages_guard = true; /* whoever reads what a rank does not have is stopped */
     if (test_allocator_use() != TREK_OK)
         return 1;
     const struct CMUnitTest tests[] = {

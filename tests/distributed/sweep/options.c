@@ -173,7 +173,7 @@ static const option options[] = {
     PICK("trainer.max_grad_value", REAL, TRAINER(max_grad_value), 6, 0.05),
     CALLS("trainer.amp", 4, draw_amp),
     PICK("trainer.share_params", INT, TRAINER(share_params), 2, TREK_OFF),
-    PICK("trainer.shard", INT, TRAINER(shard), 3, TREK_SHARD_STATE, TREK_SHARD_GRADIENTS),
+    PICK("trainer.shard", INT, TRAINER(shard), 3, TREK_SHARD_STATE, TREK_SHARD_GRADIENTS, TREK_SHARD_PARAMETERS),
     PICK("trainer.overlap", INT, TRAINER(overlap), 4, 1, TREK_OFF),
     PICK("trainer.bucket_bytes", INT64, TRAINER(bucket_bytes), 3, 64, 300, 4096),
     CALLS("trainer.speed_hint", 6, draw_hint),
@@ -348,12 +348,14 @@ static void settle_grain(sweep *s)
         s->run.trainer.grain = 0;
 }
 
-/* Gradients are divided among ranks of their own parameters that meet in each pass. */
+/* Gradients are divided among ranks of their own parameters that meet in each pass, and parameters within a process. */
 static void settle_divided_gradients(sweep *s)
 {
     trek_trainer_opts *t = &s->run.trainer;
     bool several = t->ranks > 1 || s->resumed_ranks > 1;
-    if (t->shard == TREK_SHARD_GRADIENTS &&
+    if (t->shard == TREK_SHARD_PARAMETERS && s->processes > 1)
+        t->shard = TREK_SHARD_GRADIENTS;
+    if (t->shard >= TREK_SHARD_GRADIENTS &&
         ((t->grain > 0 && s->processes > 1) || s->windows > 1 || s->norm == SWEEP_SYNC_BATCH_NORM ||
          (several && (t->share_params != TREK_OFF || s->processes > 1))))
         t->shard = TREK_SHARD_STATE;

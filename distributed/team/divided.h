@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Divided parameters (ZeRO's third stage): a rank has memory for its own cuts of its arena's parameters, and for the buckets that
+ * it has used last. A bucket is gathered when an op is about to read it: its pieces are copied from the ranks that keep them,
+ * which are in this process. They do not take part in it. So ranks may read different parameters, at different times, as often as
+ * they like.
+ *
+ * What a rank keeps only changes in the update of a step, while no rank reads anything. Copies of it are given back before.
+ *
+ * Programs may write parameters of rank 0 between two passes, for example by loading a state. Rank 0 then has all parameters, and
+ * the others refuse to read, until trek_graph_parameters_changed has let each take its own cuts of them. */
+#ifndef TREK_DISTRIBUTED_TEAM_DIVIDED_H
+#define TREK_DISTRIBUTED_TEAM_DIVIDED_H
+
+#include "distributed/team/sharer.h"
+#include "distributed/team/team.h"
+
+/* How many buckets a rank keeps besides its own cuts, unless one op reads more. */
+enum { TREK_DIVIDED_BUCKETS = 2 };
+
+/* What a rank has of its parameters (rank_replica.divided). */
+typedef struct trek_divided trek_divided;
+
+/* Begins to divide what all ranks of the team have. The arenas have cuts, and parameters in pages. Fails with MEMORY. */
+trek_status trek_divided_begin(trek_team *team);
+/* Rank 0 gets all parameters again, which are the program's; the others' must not be used any more. */
+void trek_divided_end(trek_team *team);
+
+/* Changing the cuts of all ranks: `prepare` takes what is a rank's by the new ones, and has no effect for anyone who uses the old
+ * ones; when all have done so and the arena has the new ones, `settle` gives back the rest. Nothing may be read between. Without
+ * divided parameters both do nothing. Fails with MEMORY. */
+trek_status trek_divided_prepare(const rank_replica *replica, const trek_sharer_cuts *next);
+void trek_divided_settle(const rank_replica *replica);
+
+/* Begins and ends an update of the rank's own cuts: what it has of others is given back. */
+void trek_divided_begin_update(const rank_replica *replica);
+void trek_divided_end_update(const rank_replica *replica);
+/* Gives back what ranks have of others. Called while they are idle. */
+void trek_divided_forget(const trek_team *team);
+
+/* Returns TREK_OK unless the program has written parameters that the other ranks do not know of. Then it fails with STATE. */
+trek_status trek_divided_check(const trek_team *team, const char *what);
+/* Gives each rank its own cuts of what the program has written. */
+trek_status trek_divided_take_written(trek_team *team);
+
+#endif

@@ -255,7 +255,8 @@ has_flag avx512f && best_isa=avx512
 # --- once ---------------------------------------------------------------------------------------
 
 # Every suite on the CPU, each program once, long ones with their short tables, and of the examples a tenth. The library is compiled
-# with -O1, which saves a third of the time, except the kernels. The fake device, to compile which takes as long as all the rest, if
+# with -O1, which saves a third of the time, except the kernels that this machine chooses, and the test programs with -O0. The fake
+# device, to compile which takes as long as all the rest, if
 # its kernels have changed, what takes minutes there never, and the simulation if what it simulates has changed: neither the first
 # time in a folder. The programs that wait for processes begin as soon as they are compiled, and what measures time runs at the end.
 once=(once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false -Doptimization=1)

@@ -38,7 +38,7 @@ static inline trek_lanes64 trek_multiply_low(trek_lanes64 x, uint64_t factor)
 /* Computes TREK_PHILOX_LANES Philox blocks from `first` on by trek_philox, in the low halves of vectors. */
 static inline void trek_philox_lanes(const trek_draw *d, uint64_t first, trek_lanes64 c[4])
 {
-    trek_lanes64 index;
+    trek_lanes64 index = { 0 };
     for (int l = 0; l < TREK_PHILOX_LANES; l++)
         index[l] = first + (uint64_t)l;
     trek_lanes64 c0 = index, c1 = index >> 32, c2 = (trek_lanes64){ 0 } + d->number, c3 = (trek_lanes64){ 0 } + d->step;

@@ -84,16 +84,18 @@ static void one_comes_for_a_part_of_the_state(void **state)
     char detail[96];
     for (int k = 0; k < (test_short() ? 2 : 6); k++) {
         snprintf(detail, sizeof detail, "%s,steps=9,waits=3,again=6", details[k]);
-        expect(detail, (const role[]){ LIVES("ranks=2"), DIES("at=sync:1"), DIES("at=sync:4"), LIVES("as=1"),
+        arriving_expect(detail, (const role[]){ LIVES("ranks=2"), DIES("at=sync:1"), DIES("at=sync:4"), LIVES("as=1"),
                                        LIVES("as=2,turn=1"), { 0 } }, 4);
     }
-    expect("model=0,of=2,waits=4,sharded", (const role[]){ LIVES("-"), DIES("at=sync:2"), LIVES("as=1"), { 0 } }, 2);
-    expect("model=6,of=2,waits=4,sharded", (const role[]){ DIES("at=sync:2"), LIVES("-"), LIVES("as=0"), { 0 } }, 2);
-    expect("model=1,of=4,waits=3,sharded", (const role[]){ DIES("at=arrival:0"), DIES("at=grain:1"), LIVES("-"), LIVES("-"),
+    arriving_expect("model=0,of=2,waits=4,sharded", (const role[]){ LIVES("-"), DIES("at=sync:2"), LIVES("as=1"), { 0 } }, 2);
+    arriving_expect("model=6,of=2,waits=4,sharded", (const role[]){ DIES("at=sync:2"), LIVES("-"), LIVES("as=0"), { 0 } }, 2);
+    arriving_expect("model=1,of=4,waits=3,sharded",
+                    (const role[]){ DIES("at=arrival:0"), DIES("at=grain:1"), LIVES("-"), LIVES("-"),
                                                            LIVES("as=1"), { 0 } }, 3);
-    expect("model=6,of=4,waits=3,sharded", (const role[]){ LIVES("-"), DIES("at=grain:1"), DIES("at=divide_state:2"), LIVES("-"),
+    arriving_expect("model=6,of=4,waits=3,sharded",
+                    (const role[]){ LIVES("-"), DIES("at=grain:1"), DIES("at=divide_state:2"), LIVES("-"),
                                                            LIVES("as=1"), { 0 } }, 3);
-    expect("model=1,of=3,waits=3,sharded", (const role[]){ LIVES("-"), DIES("at=grain:1"), LIVES("-"),
+    arriving_expect("model=1,of=3,waits=3,sharded", (const role[]){ LIVES("-"), DIES("at=grain:1"), LIVES("-"),
                                                            DIES("as=1,at=divide_state:1"), { 0 } }, 2);
 }
 

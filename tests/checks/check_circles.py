@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 CIRCLES = {
-    # an op makes tensors, and copying a tensor is an op; backends are its kernels
-    "tensor": ["backend cpu_backend cpu_optim_update device_memory infer infer_fp8 infer_fused infer_nn infer_order infer_recurrent infer_resample op overlap plugin ranges storage "
+    # an op makes tensors, and copying a tensor is an op; backends are its kernels; an op asks pages for what it reads
+    "tensor": ["backend cpu_backend cpu_optim_update device_memory infer infer_fp8 infer_fused infer_nn infer_order infer_recurrent infer_resample op overlap pages plugin ranges storage "
                "tensor types view"],
     # the derivative of an op is made of ops; a variable holds the node that holds variables
     "autograd": ["apply arithmetic autocast composite composite_fused composite_recurrent engine engine_leaves engine_rules functional functional_scatter grid_sample "

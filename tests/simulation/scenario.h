@@ -40,8 +40,8 @@ bool scenario_survived(int number);
 /* Whether the message names one that a fault has touched. */
 bool scenario_names_culprit(const char *message);
 /* Starts process `number` of `of`, on that machine, as trek-run does: with its place and address in its environment. again: in
- * the place of one that has been killed, or, if `number` is `of` or more, as one that was not in the job before. Not again, the one
- * whose number is `of` trains alone. */
+ * the place of one that has been killed, or, if `number` is `of` or more, as one that was not in the job before. Not again, the
+ * one whose number is `of` trains alone. */
 sim_process *scenario_start(int number, int of, int machine, bool again, int (*run)(void *arg), void *arg);
 /* At the end of a process: it must leave no more open than these, which are its own as long as it lives. */
 void scenario_leave(int number, int files, int threads);

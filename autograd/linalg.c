@@ -2,6 +2,7 @@
 /* The public functions of linear algebra: argument checks, batches that broadcast, and matrices on a GPU. */
 #include <math.h>
 
+#include "autograd/autocast.h"
 #include "autograd/factorise.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
@@ -333,7 +334,9 @@ trek_var *trek_lstsq_with(trek_var *a, trek_var *b, double rcond)
     if (!tolerances_fit("lstsq", rcond, 0) || !takes("lstsq", a, false) || !alike("lstsq", a, b, trek_var_size(a, -2)))
         return NULL;
     bool certain = false;
+    trek_autocast_begin(TREK_F32); /* factors keep their dtype, so products with them have to */
     trek_var *x = host(a), *y = host(b), *made = x && y ? solution_of_full_rank(x, y, rcond, &certain) : NULL;
+    trek_autocast_end();
     return certain ? home(made, a) : trek_error_status() == TREK_OK ? trek_matmul(trek_pinv_with(a, 0, rcond), b) : NULL;
 }
 

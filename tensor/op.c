@@ -385,10 +385,11 @@ static trek_status run_present(trek_op_call *call)
 {
     if (!atomic_load_explicit(&trek_pages_kept, memory_order_relaxed))
         return run_op(call);
-    trek_status status = trek_pages_begin_op(call);
+    trek_pages_op asked;
+    trek_status status = trek_pages_begin_op(&asked, call);
     if (status == TREK_OK)
         status = run_op(call);
-    trek_pages_end_op();
+    trek_pages_end_op(&asked);
     return status;
 }
 

@@ -205,22 +205,16 @@ bool trek_tensor_is_kept(const trek_tensor *tensor)
     return atomic_load_explicit(&trek_pages_kept, memory_order_relaxed) && keeper_of(tensor) != NULL;
 }
 
-enum { MOST_KEEPERS = 8 };
-
-/* Ops may run inside others, whose tensors stay meanwhile. */
-static _Thread_local struct {
-    uint64_t use;
-    int depth, n;
-    const trek_pages_keeper *of[MOST_KEEPERS]; /* whom the outermost op has asked */
-} ops;
+/* The outermost op of the thread: ops may run inside others, whose tensors stay meanwhile. */
+static _Thread_local trek_pages_op *outermost;
 
 /* Notes that a keeper is asked. Returns whether it is for the first time in this op. */
 static bool note_keeper(const trek_pages_keeper *keeper)
 {
-    for (int k = 0; k < ops.n; k++)
-        if (ops.of[k] == keeper)
+    for (int k = 0; k < outermost->n; k++)
+        if (outermost->of[k] == keeper)
             return false;
-    ops.of[ops.n++] = keeper;
+    outermost->of[outermost->n++] = keeper;
     return true;
 }
 
@@ -230,18 +224,23 @@ static trek_status ask(const trek_op_call *call, const trek_tensor *tensor, bool
     const trek_pages_keeper *keeper = tensor ? keeper_of(tensor) : NULL;
     if (!keeper || tensor->numel == 0)
         return TREK_OK;
-    if (ops.n == MOST_KEEPERS)
+    if (outermost->n == TREK_PAGES_KEEPERS)
         return trek_fail(TREK_ERR_UNSUPPORTED, "%s: tensors: of %d ranks that have parts of their parameters; must be of fewer",
-                         call->op->name, MOST_KEEPERS);
+                         call->op->name, TREK_PAGES_KEEPERS);
     const char *from = tensor->contiguous ? tensor->data : tensor->storage->data;
     size_t bytes = tensor->contiguous ? (size_t)tensor->numel * trek_item_size[tensor->dtype] : tensor->storage->bytes;
-    return (writes ? keeper->write : keeper->read)(keeper->arg, from, bytes, ops.use, note_keeper(keeper));
+    return (writes ? keeper->write : keeper->read)(keeper->arg, from, bytes, outermost->use, note_keeper(keeper));
 }
 
-trek_status trek_pages_begin_op(const trek_op_call *call)
+trek_status trek_pages_begin_op(trek_pages_op *own, const trek_op_call *call)
 {
+    static _Atomic uint64_t uses;
     trek_status status = TREK_OK;
-    ops.use += ops.depth++ == 0;
+    own->n = 0;
+    if (!outermost) {
+        own->use = atomic_fetch_add_explicit(&uses, 1, memory_order_relaxed) + 1;
+        outermost = own;
+    }
     if (call->op->flags & TREK_OP_VIEW)
         return TREK_OK;
     for (int k = 0; k < call->n_inputs && status == TREK_OK; k++)
@@ -251,13 +250,13 @@ trek_status trek_pages_begin_op(const trek_op_call *call)
     return status;
 }
 
-void trek_pages_end_op(void)
+void trek_pages_end_op(const trek_pages_op *own)
 {
-    if (--ops.depth > 0)
+    if (own != outermost)
         return;
-    for (int k = 0; k < ops.n; k++)
-        ops.of[k]->leave(ops.of[k]->arg);
-    ops.n = 0;
+    outermost = NULL;
+    for (int k = 0; k < own->n; k++)
+        own->of[k]->leave(own->of[k]->arg);
 }
 
 trek_tensor *trek_tensor_readable(trek_tensor *tensor)

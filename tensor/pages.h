@@ -41,7 +41,7 @@ bool trek_pages_next(const trek_pages *pages, size_t *begin, size_t *end);
 
 /* Who has what the pages of a tensor lack, and must see that it is written. `read` and `write` are called before an op reads or
  * writes bytes [from, from + bytes), by any thread. What an op reads has to stay until `leave`, which is called when the op is
- * over and one of them was called for it. use: the number of the op, among those of the thread. */
+ * over and one of them was called for it. use: a number that no other op has. */
 typedef struct trek_pages_keeper {
     trek_status (*read)(void *arg, const void *from, size_t bytes, uint64_t use, bool first);
     trek_status (*write)(void *arg, const void *from, size_t bytes, uint64_t use, bool first);
@@ -55,10 +55,18 @@ extern bool trek_pages_guard;
 /* How many pages have keepers. */
 extern atomic_int trek_pages_kept;
 
+enum { TREK_PAGES_KEEPERS = 8 };
+/* Whom an op has asked, and those within it. */
+typedef struct trek_pages_op {
+    uint64_t use;
+    int n;
+    const trek_pages_keeper *of[TREK_PAGES_KEEPERS];
+} trek_pages_op;
+
 struct trek_op_call;
-/* Asks for what an op reads and writes. trek_pages_end_op follows in any case. */
-trek_status trek_pages_begin_op(const struct trek_op_call *call);
-void trek_pages_end_op(void);
+/* Asks for what an op reads and writes. own: stays until trek_pages_end_op, which follows in any case. */
+trek_status trek_pages_begin_op(trek_pages_op *own, const struct trek_op_call *call);
+void trek_pages_end_op(const trek_pages_op *own);
 /* Returns whether a tensor lies in pages with a keeper. Then only ops can read it, for example trek_tensor_clone. */
 bool trek_tensor_is_kept(const trek_tensor *tensor);
 /* Returns the tensor itself, or a copy if it is kept: with row-major elements in memory that can be read. NULL: MEMORY, or what

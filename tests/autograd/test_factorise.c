@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear algebra through LAPACK: factors multiply to what they are of, gradients are differences. Where none is installed (or, by
  * TREK_TEST_LAPACK=absent, none is to be found): what is said then. */
+#include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/leaf.h"
 #include "autograd/linalg.h"
@@ -286,6 +287,12 @@ static void least_squares(void **state)
     trek_var *none = trek_lstsq(trek_reshape(random_values(1, trek_dims(0)), trek_dims(0, 3)),
                                 trek_reshape(random_values(1, trek_dims(0)), trek_dims(0, 2)));
     ASSERT_VALUES(none, 0, 0, 0, 0, 0, 0);
+    trek_var *single = trek_cast(random_values(90, trek_dims(4, 6, 3)), TREK_F32), *plain = trek_lstsq(single, single);
+    trek_autocast_begin(TREK_BF16); /* does not change the dtype of factors */
+    trek_var *cast = trek_lstsq(single, single);
+    trek_autocast_end();
+    assert_int_equal(trek_var_dtype(cast), TREK_F32);
+    ASSERT_CLOSE(cast, plain);
 }
 
 /* Numbers that are not finite are refused, also in matrices that are divided. */

@@ -352,7 +352,7 @@ static void wrong_options(void **state)
         OPTION(".overlap: 2", false, .overlap = 2),
         OPTION(".share_params: 1", false, .share_params = 1),
         OPTION(".share_params: -2", false, .share_params = -2),
-        OPTION(".shard: 3", false, .shard = (trek_shard)3),
+        OPTION(".shard: 4", false, .shard = (trek_shard)4),
         OPTION("negative", false, .max_anchor = -2),
         OPTION("negative", false, .anchor = -1),
         OPTION("negative", false, .global_batch = -8),

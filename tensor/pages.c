@@ -205,31 +205,28 @@ bool trek_tensor_is_kept(const trek_tensor *tensor)
     return atomic_load_explicit(&trek_pages_kept, memory_order_relaxed) && keeper_of(tensor) != NULL;
 }
 
-/* The outermost op of the thread: ops may run inside others, whose tensors stay meanwhile. */
-static _Thread_local trek_pages_op *outermost;
-
 /* Notes that a keeper is asked. Returns whether it is for the first time in this op. */
-static bool note_keeper(const trek_pages_keeper *keeper)
+static bool note_keeper(trek_pages_op *own, const trek_pages_keeper *keeper)
 {
-    for (int k = 0; k < outermost->n; k++)
-        if (outermost->of[k] == keeper)
+    for (int k = 0; k < own->n; k++)
+        if (own->of[k] == keeper)
             return false;
-    outermost->of[outermost->n++] = keeper;
+    own->of[own->n++] = keeper;
     return true;
 }
 
 /* A view with gaps uses its whole storage. */
-static trek_status ask(const trek_op_call *call, const trek_tensor *tensor, bool writes)
+static trek_status ask(trek_pages_op *own, const trek_op_call *call, const trek_tensor *tensor, bool writes)
 {
     const trek_pages_keeper *keeper = tensor ? keeper_of(tensor) : NULL;
     if (!keeper || tensor->numel == 0)
         return TREK_OK;
-    if (outermost->n == TREK_PAGES_KEEPERS)
+    if (own->n == TREK_PAGES_KEEPERS)
         return trek_fail(TREK_ERR_UNSUPPORTED, "%s: tensors: of %d ranks that have parts of their parameters; must be of fewer",
                          call->op->name, TREK_PAGES_KEEPERS);
     const char *from = tensor->contiguous ? tensor->data : tensor->storage->data;
     size_t bytes = tensor->contiguous ? (size_t)tensor->numel * trek_item_size[tensor->dtype] : tensor->storage->bytes;
-    return (writes ? keeper->write : keeper->read)(keeper->arg, from, bytes, outermost->use, note_keeper(keeper));
+    return (writes ? keeper->write : keeper->read)(keeper->arg, from, bytes, own->use, note_keeper(own, keeper));
 }
 
 trek_status trek_pages_begin_op(trek_pages_op *own, const trek_op_call *call)
@@ -237,24 +234,18 @@ trek_status trek_pages_begin_op(trek_pages_op *own, const trek_op_call *call)
     static _Atomic uint64_t uses;
     trek_status status = TREK_OK;
     own->n = 0;
-    if (!outermost) {
-        own->use = atomic_fetch_add_explicit(&uses, 1, memory_order_relaxed) + 1;
-        outermost = own;
-    }
+    own->use = atomic_fetch_add_explicit(&uses, 1, memory_order_relaxed) + 1;
     if (call->op->flags & TREK_OP_VIEW)
         return TREK_OK;
     for (int k = 0; k < call->n_inputs && status == TREK_OK; k++)
-        status = ask(call, call->inputs[k], false);
+        status = ask(own, call, call->inputs[k], false);
     for (int k = 0; k < TREK_MAX_OUTPUTS && status == TREK_OK; k++)
-        status = ask(call, call->outputs[k], true);
+        status = ask(own, call, call->outputs[k], true);
     return status;
 }
 
 void trek_pages_end_op(const trek_pages_op *own)
 {
-    if (own != outermost)
-        return;
-    outermost = NULL;
     for (int k = 0; k < own->n; k++)
         own->of[k]->leave(own->of[k]->arg);
 }

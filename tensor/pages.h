@@ -56,7 +56,7 @@ extern bool trek_pages_guard;
 extern atomic_int trek_pages_kept;
 
 enum { TREK_PAGES_KEEPERS = 8 };
-/* Whom an op has asked, and those within it. */
+/* Whom an op has asked. Ops that run within it ask themselves. */
 typedef struct trek_pages_op {
     uint64_t use;
     int n;

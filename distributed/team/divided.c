@@ -208,8 +208,8 @@ static void take_all(trek_divided *d)
 
 /* --- reading ----------------------------------------------------------------------------- */
 
-/* Gives back the bucket that was gathered first, except those of this use. Returns false if there is none, or another thread
- * reads. */
+/* Gives back the bucket that was gathered first, except those of this use. Returns false if there is none, or another op reads,
+ * of another thread or around this one. */
 static bool drop_one(trek_divided *d, uint64_t use)
 {
     int found = -1;

@@ -446,7 +446,7 @@ static trek_status find_joiners(trek_regroup *regroup, trek_comm *comm, const tr
     return *n > 0 ? meet_informed(comm, status, all) : status;
 }
 
-bool trek_regroup_has_joiners(const trek_regroup *regroup) { return trek_rendezvous_has_joiners(regroup->rendezvous); }
+int trek_regroup_joiners(const trek_regroup *regroup) { return trek_rendezvous_joiners(regroup->rendezvous); }
 
 trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, const trek_regroup_door *door, int *n)
 {

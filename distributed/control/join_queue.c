@@ -154,19 +154,19 @@ bool trek_rendezvous_admits(trek_rendezvous *rendezvous)
     return admits;
 }
 
-bool trek_rendezvous_has_joiners(trek_rendezvous *rendezvous)
+int trek_rendezvous_joiners(trek_rendezvous *rendezvous)
 {
-    bool has = false;
+    int n = 0;
     trek_lock_acquire(&rendezvous->lock);
     int64_t now = rendezvous->n_visitors > 0 ? trek_now_ns() : 0;
     for (int k = 0; k < rendezvous->n_visitors; k++) {
         const trek_rendezvous_visitor *visitor = &rendezvous->visitors[k];
         if (visitor->line.fd >= 0 && visitor->waits)
-            has |= !trek_rendezvous_is_member(rendezvous, visitor->joiner.member.number) ||
-                   now - visitor->since_ns > TREK_RENDEZVOUS_SILENCE_NS;
+            n += !trek_rendezvous_is_member(rendezvous, visitor->joiner.member.number) ||
+                 now - visitor->since_ns > TREK_RENDEZVOUS_SILENCE_NS;
     }
     trek_lock_release(&rendezvous->lock);
-    return has;
+    return n;
 }
 
 int trek_rendezvous_waiting(trek_rendezvous *rendezvous, trek_joiner *joiners, int most)

@@ -339,7 +339,7 @@ static void test_newcomers(void **state)
         new.port = 1000 + k;
         assert_int_equal(ask(rendezvous, port, &new, &line[k]), TREK_RENDEZVOUS_BEAT);
     }
-    assert_true(trek_rendezvous_has_joiners(rendezvous));
+    assert_int_equal(trek_rendezvous_joiners(rendezvous), 3);
     assert_int_equal(trek_rendezvous_waiting(rendezvous, list, 4), 3);
     for (int k = 0; k < 3; k++)
         assert_true(list[k].member.number == WORLD + 3 + k && list[k].member.port == 1000 + k && list[k].ranks == 5 &&

@@ -22,8 +22,13 @@
 
 static const part *mine;
 
-/* "waits=3": after step 3 nobody goes on before a process has come, or waits to be let in, which the one sees that listens at the
- * job's address; "again=5": the same for a second one ("turn=1"). */
+/* Returns how many processes have come, or wait to be let in, which the one sees that listens at the job's address. */
+static int arrived(const trek_survival *survival)
+{
+    return dying_has_sign("come", 0) + dying_has_sign("come", 1) + trek_regroup_joiners(survival->regroup);
+}
+
+/* "waits=3": after step 3 nobody goes on before a process has arrived; "again=5": before two have. */
 static void wait_for_joiner(trek_graph *graph)
 {
     static const char *const words[] = { "waits=", "again=" };
@@ -33,11 +38,11 @@ static void wait_for_joiner(trek_graph *graph)
     for (int k = 0; k < 2; k++) {
         if (!survival || trek_graph_steps(graph) != dying_number(mine->detail, words[k], -1))
             continue;
-        for (double since = 0; !dying_has_sign("come", k) && !trek_regroup_has_joiners(survival->regroup) && test_wait(&since);)
+        for (double since = 0; !dying_has_sign("go", k) && arrived(survival) <= k && test_wait(&since);)
             continue;
-        if (trek_regroup_has_joiners(survival->regroup))
-            dying_give_sign("come", k);
-        dying_await_sign("come", k);
+        if (arrived(survival) > k)
+            dying_give_sign("go", k);
+        dying_await_sign("go", k);
     }
 }
 

@@ -421,7 +421,7 @@ static trek_status failing_forward(trek_function_context *context, trek_var *con
 static void failing_functions(void **state)
 {
     static double three = 3;
-    const trek_function bad = { .name = "bad", .forward = failing_forward, .backward = cube_backward, .free = count_free };
+    static const trek_function bad = { .name = "bad", .forward = failing_forward, .backward = cube_backward, .free = count_free };
     trek_var *x = full(2, trek_dims(2), TREK_F64, true);
     freed = 0;
     assert_null(trek_function_apply_one(&bad, &three, &x, 1));

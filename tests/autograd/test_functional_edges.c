@@ -399,7 +399,7 @@ static trek_status twice_forward(trek_function_context *context, trek_var *const
 static void missing_lists(void **state)
 {
     trek_var *x = leaf_of((double[]){ 1, 2 }, 2, TREK_F32), *y = trek_sum(x, trek_dims_all(), false), *grad;
-    const trek_function forward_only = { .name = "twice", .forward = twice_forward }, empty = { .name = "empty" };
+    static const trek_function forward_only = { .name = "twice", .forward = twice_forward }, empty = { .name = "empty" };
     FAILS(trek_grad(&y, 1, &x, 1, NULL, NULL, NULL), TREK_ERR_ARGUMENT, "grad: ");
     FAILS(trek_grad(&y, 1, NULL, 1, NULL, NULL, &grad), TREK_ERR_ARGUMENT, "grad: ");
     FAILS(trek_grad(NULL, 1, &x, 1, NULL, NULL, &grad), TREK_ERR_ARGUMENT, "grad: ");

@@ -604,12 +604,15 @@ static void test_mismatch(void **state)
 
 static void test_deadline(void **state)
 {
-    job j;
-    start(&j, "deadline", 3, 0);
-    finish(&j);
-    for (int r = 0; r < 3; r++)
-        check_rank(&j, r, TREK_ERR_TIMEOUT, "rank 1");
-    run_good("deadline", 3, 1);
+    job late, saving;
+    start(&late, "deadline", 3, 0);
+    start(&saving, "deadline", 3, 1);
+    finish(&late);
+    finish(&saving);
+    for (int r = 0; r < 3; r++) {
+        check_rank(&late, r, TREK_ERR_TIMEOUT, "rank 1");
+        check_rank(&saving, r, TREK_OK, NULL);
+    }
 }
 
 static void test_abort(void **state)

@@ -3,6 +3,7 @@
 #include "distributed/checkpoint_internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -357,12 +358,19 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
     return status;
 }
 
-trek_status trek_checkpoint_read_plain(trek_graph *graph, const char *path)
+trek_status trek_checkpoint_read_plain(trek_graph *graph, int file, double *more, int n)
 {
+    char path[64];
+    bool found = true;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .path = path };
     trek_status status = trek_graph_stepper(graph) && (r.file = trek_state_read(path)) ? TREK_OK : trek_error_status();
     if (status == TREK_OK)
         status = prepare(&r);
+    if (status == TREK_OK && n > 0)
+        status = read_numbers(&r, TREK_CHECKPOINT_MORE, TREK_F64, n, more, &found);
+    if (status == TREK_OK && !found)
+        status = fail_format(&r, "the numbers of the run are missing");
     if (status == TREK_OK)
         status = commit(&r);
     end(&r);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm/shared/lent.h"
 #include "distributed/system/system.h"
 #include "tensor/memory_account.h"
 #include "tensor/pages.h"
@@ -28,6 +29,9 @@ struct trek_divided {
 };
 
 static const rank_replica *own_of(const trek_divided *d) { return &d->team->replicas[d->rank]; }
+
+/* Its number among those who have the parts: the ranks of this process, or the processes. */
+static int sharer_of(const trek_divided *d) { return d->team->lent ? own_of(d)->arena->sharer : d->rank; }
 
 /* --- who has what ------------------------------------------------------------------------ */
 
@@ -94,36 +98,43 @@ static bool overlaps(const trek_bucket *bucket, const trek_arena_cut *range)
     return bucket->part == range->part && bucket->begin < range->end && range->begin < bucket->begin + bucket->count;
 }
 
-/* Copies elements from the rank that keeps them. */
-static void copy_piece(const trek_divided *d, int keeper, int part, int64_t begin, int64_t end)
+/* Copies elements from the rank, or process, that keeps them. */
+static trek_status copy_piece(const trek_divided *d, int keeper, int part, int64_t begin, int64_t end)
 {
     const trek_arena *own = own_of(d)->arena;
-    if (begin < end && keeper != d->rank)
-        memcpy(place_of(own, part, begin), place_of(d->team->replicas[keeper].arena, part, begin),
-               (size_t)(end - begin) * item_of(own, part));
+    if (begin >= end || keeper == sharer_of(d))
+        return TREK_OK;
+    size_t offset = (size_t)begin * item_of(own, part), bytes = (size_t)(end - begin) * item_of(own, part);
+    if (d->team->lent)
+        return trek_lent_read(d->team->lent, keeper, part, offset, bytes, place_of(own, part, begin));
+    memcpy(place_of(own, part, begin), place_of(d->team->replicas[keeper].arena, part, begin), bytes);
+    return TREK_OK;
 }
 
 /* Copies what others keep of the elements that lie in a bucket and in a range. */
-static void copy_from_bucket(const trek_divided *d, const trek_bucket *bucket, const trek_arena_cut *range)
+static trek_status copy_from_bucket(const trek_divided *d, const trek_bucket *bucket, const trek_arena_cut *range)
 {
     int64_t begin = range->begin > bucket->begin ? range->begin : bucket->begin, stop = bucket->begin + bucket->count;
     stop = range->end < stop ? range->end : stop;
-    if (bucket->owner >= 0) {
-        copy_piece(d, bucket->owner, bucket->part, begin, stop);
-        return;
-    }
+    if (bucket->owner >= 0)
+        return copy_piece(d, bucket->owner, bucket->part, begin, stop);
     int64_t each = bucket->count / d->team->sharers;
-    for (int k = 0; k < d->team->sharers; k++) {
+    trek_status status = TREK_OK;
+    for (int k = 0; k < d->team->sharers && status == TREK_OK; k++) {
         int64_t first = bucket->begin + k * each, last = first + each;
-        copy_piece(d, k, bucket->part, first > begin ? first : begin, last < stop ? last : stop);
+        status = copy_piece(d, k, bucket->part, first > begin ? first : begin, last < stop ? last : stop);
     }
+    return status;
 }
 
-static void copy_range(const trek_divided *d, const trek_arena_cut *range)
+static trek_status copy_range(const trek_divided *d, const trek_arena_cut *range)
 {
     const trek_buckets *buckets = &own_of(d)->reducer->buckets;
-    for (int k = first_bucket(buckets, range->part, range->begin); k < buckets->n && overlaps(&buckets->list[k], range); k++)
-        copy_from_bucket(d, &buckets->list[k], range);
+    trek_status status = TREK_OK;
+    for (int k = first_bucket(buckets, range->part, range->begin);
+         k < buckets->n && overlaps(&buckets->list[k], range) && status == TREK_OK; k++)
+        status = copy_from_bucket(d, &buckets->list[k], range);
+    return status;
 }
 
 /* --- memory ------------------------------------------------------------------------------ */
@@ -148,11 +159,11 @@ static void give_back(const trek_arena *arena, int part, int64_t begin, int64_t 
                              (size_t)(piece.end - piece.begin) * item_of(arena, part));
 }
 
-/* An op of another thread that reads meanwhile keeps what it has. */
-static void forget(trek_divided *d)
+/* An op of another thread that reads meanwhile keeps what it has. readers: those that do not count. */
+static void forget(trek_divided *d, int readers)
 {
     const trek_arena *arena = own_of(d)->arena;
-    for (int p = 0; p < arena->n_parts && d->readers == 0; p++)
+    for (int p = 0; p < arena->n_parts && d->readers == readers; p++)
         give_back(arena, p, 0, arena->parts[p].count);
     if (d->capacity > 0)
         memset(d->buckets, 0, (size_t)d->capacity * sizeof *d->buckets);
@@ -170,13 +181,13 @@ static void hold_own(trek_divided *d)
                         place_of(arena, arena->cuts[k].part, arena->cuts[k].begin),
                         (size_t)(arena->cuts[k].end - arena->cuts[k].begin) * item_of(arena, arena->cuts[k].part));
     if (!d->written)
-        forget(d);
+        forget(d, 0);
 }
 
 static void forget_now(trek_divided *d)
 {
     trek_lock_acquire(&d->lock);
-    forget(d);
+    forget(d, 0);
     trek_lock_release(&d->lock);
 }
 
@@ -195,15 +206,23 @@ static trek_status make_room_for(trek_divided *d, int n)
     return TREK_OK;
 }
 
-/* Takes everything, and copies it. */
-static void take_all(trek_divided *d)
+/* Takes everything, and copies it. Other processes do not see it. readers: see forget. */
+static trek_status take_all(trek_divided *d, int readers)
 {
     const trek_arena *arena = own_of(d)->arena;
-    for (int p = 0; p < arena->n_parts; p++) {
+    trek_status status = d->team->lent ? trek_lent_withhold(d->team->lent) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
         trek_arena_cut all = { .part = p, .begin = 0, .end = arena->parts[p].count };
         take(arena, &all, true);
-        copy_range(d, &all);
+        status = copy_range(d, &all);
     }
+    if (status == TREK_OK)
+        return TREK_OK;
+    forget(d, readers);
+    trek_lent_show(d->team->lent);
+    return status;
 }
 
 /* --- reading ----------------------------------------------------------------------------- */
@@ -238,7 +257,11 @@ static trek_status gather(trek_divided *d, int k, uint64_t use)
     trek_status status = take(own_of(d)->arena, &all, false);
     if (status != TREK_OK)
         return status;
-    copy_from_bucket(d, bucket, &all);
+    status = copy_from_bucket(d, bucket, &all);
+    if (status != TREK_OK) {
+        give_back(own_of(d)->arena, all.part, all.begin, all.end);
+        return status;
+    }
     state->gathered = true;
     state->order = ++d->gatherings;
     d->n_gathered++;
@@ -286,10 +309,9 @@ static trek_status begin_writing(trek_divided *d, const trek_arena_cut *range)
     if (d->updates || d->rank != 0 || trek_ranks_are_running(d->team->ranks))
         return trek_fail(TREK_ERR_UNSUPPORTED, "parameters: they are divided over ranks (TREK_SHARD_PARAMETERS), and something "
                                                "writes them in a pass or a step; only the optimizer can");
-    if (!d->written)
-        take_all(d);
-    d->written = true;
-    return TREK_OK;
+    trek_status status = d->written ? TREK_OK : take_all(d, 1);
+    d->written |= status == TREK_OK;
+    return status;
 }
 
 static trek_status write_bytes(void *arg, const void *from, size_t bytes, uint64_t use, bool first)
@@ -320,16 +342,44 @@ static trek_status take_written(int rank, void *arg)
     if (rank == 0)
         return TREK_OK;
     forget_now(d);
-    for (int k = 0; k < own->n_cuts; k++)
+    for (int k = 0; k < own->n_cuts; k++) /* in this process */
         copy_piece(d, 0, own->cuts[k].part, own->cuts[k].begin, own->cuts[k].end);
     for (int k = 0; k < own->n_segments; k++)
         trek_tensor_bump(own->segments[k].param->data);
     return TREK_OK;
 }
 
-trek_status trek_divided_take_written(trek_team *team)
+/* Each process keeps its own cuts of what its program has written. None may do so while another one still reads what was there
+ * before, nor read before all have done so. */
+static trek_status lend_written(const trek_team *team, trek_comm *comm)
 {
     trek_divided *first = team->replicas[0].divided;
+    int32_t own = first->written, all[TREK_MAX_RANKS];
+    trek_status status = trek_comm_gather_bytes(comm, &own, sizeof own, all);
+    for (int p = 0; p < comm->world && status == TREK_OK; p++)
+        if (all[p] != all[0])
+            status = trek_fail(TREK_ERR_STATE, "graph_parameters_changed: the graph's parameters were written in process %d, and "
+                                               "not in process %d; with TREK_SHARD_PARAMETERS all processes must write the same",
+                               all[0] ? 0 : p, all[0] ? p : 0);
+    if (status != TREK_OK || !own)
+        return status;
+    first->written = false;
+    forget_now(first);
+    status = trek_lent_show(team->lent);
+    own = status;
+    trek_status met = trek_comm_gather_bytes(comm, &own, sizeof own, all);
+    status = status == TREK_OK ? met : status;
+    for (int p = 0; p < comm->world && status == TREK_OK; p++)
+        if (all[p] != TREK_OK)
+            status = trek_fail(TREK_ERR_PEER, "graph_parameters_changed: process %d failed", p);
+    return status;
+}
+
+trek_status trek_divided_take_written(trek_team *team, trek_comm *comm)
+{
+    trek_divided *first = team->replicas[0].divided;
+    if (first && team->lent)
+        return lend_written(team, comm);
     if (!first || !first->written)
         return TREK_OK;
     trek_status status = trek_ranks_call(team->ranks, take_written, team);
@@ -377,9 +427,23 @@ static trek_status end_rank(int rank, void *arg)
     return TREK_OK;
 }
 
-trek_status trek_divided_begin(trek_team *team)
+/* Lends the parameters of the only rank to the other processes. */
+static trek_status lend(trek_team *team, trek_comm *comm)
+{
+    const trek_arena *arena = team->replicas[0].arena;
+    trek_pages *pages[TREK_DTYPE_COUNT];
+    for (int p = 0; p < arena->n_parts; p++)
+        pages[p] = arena->parts[p].param_pages;
+    return trek_lent_new(comm, pages, arena->n_parts, "parameters", &team->lent);
+}
+
+trek_status trek_divided_begin(trek_team *team, trek_comm *comm)
 {
     trek_status status = trek_ranks_call(team->ranks, begin_rank, team);
+    if (comm)
+        status = trek_replica_agree(comm, status, "trainer_setup: .shard");
+    if (comm && status == TREK_OK)
+        status = lend(team, comm);
     if (status == TREK_OK)
         status = trek_ranks_call(team->ranks, divide_rank, team);
     if (status != TREK_OK)
@@ -387,17 +451,29 @@ trek_status trek_divided_begin(trek_team *team)
     return status;
 }
 
+static trek_status read_gone(void *arg, const void *from, size_t bytes, uint64_t use, bool first)
+{
+    (void)arg, (void)from, (void)bytes, (void)use, (void)first;
+    return trek_fail(TREK_ERR_STATE, "parameters: they were divided over processes (TREK_SHARD_PARAMETERS), and the graph that "
+                                     "trained them is gone; read them before it is freed");
+}
+
+static void leave_gone(void *arg) { (void)arg; }
+
+/* Of parameters of which this process has only parts. */
+static const trek_pages_keeper gone = { read_gone, read_gone, leave_gone, NULL };
+
 /* Results may outlive the ranks, and what backward has saved must not be read any more. */
 static trek_status leave_rank(int rank, void *arg)
 {
     const trek_team *team = arg;
     trek_divided *d = team->replicas[rank].divided;
     const trek_arena *arena = own_of(d)->arena;
-    bool works = trek_memory_account_work(false);
-    if (rank == 0 && !d->written)
-        take_all(d);
+    bool works = trek_memory_account_work(false), has_all = d->written || !team->lent;
+    if (rank == 0 && !d->written && !(team->lent && team->graph_ends))
+        has_all = take_all(d, 0) == TREK_OK;
     for (int p = 0; p < arena->n_parts; p++)
-        trek_pages_set_keeper(arena->parts[p].param_pages, NULL);
+        trek_pages_set_keeper(arena->parts[p].param_pages, has_all ? NULL : &gone);
     for (int k = 0; k < arena->n_segments && rank > 0; k++)
         trek_tensor_bump(arena->segments[k].param->data);
     trek_memory_account_work(works);
@@ -408,8 +484,13 @@ void trek_divided_end(trek_team *team)
 {
     if (!team->replicas[0].divided)
         return;
+    trek_kept_error first;
+    trek_error_keep(&first);
     trek_ranks_call(team->ranks, leave_rank, team);
     trek_ranks_call(team->ranks, end_rank, team);
+    trek_lent_free(&team->lent);
+    trek_error_clear();
+    trek_error_put_back(&first);
 }
 
 /* --- cuts, and updates ----------------------------------------------------------------------- */
@@ -420,10 +501,12 @@ trek_status trek_divided_prepare(const rank_replica *replica, const trek_sharer_
     if (!d)
         return TREK_OK;
     trek_status status = make_room_for(d, next->buckets.n);
+    if (status == TREK_OK && d->team->lent) /* a program's values are not lent */
+        status = trek_divided_check(d->team, "graph_set_optimizer");
     for (int k = 0; k < next->division.n_cuts && status == TREK_OK && !d->written; k++) {
         const trek_arena_cut *cut = &next->division.cuts[k];
         take(replica->arena, cut, true);
-        copy_range(d, cut);
+        status = copy_range(d, cut);
     }
     return status;
 }
@@ -440,12 +523,17 @@ void trek_divided_begin_update(const rank_replica *replica)
         return;
     forget_now(replica->divided);
     replica->divided->updates = true;
+    if (replica->divided->team->lent)
+        trek_lent_begin_update(replica->divided->team->lent);
 }
 
 void trek_divided_end_update(const rank_replica *replica)
 {
-    if (replica->divided)
-        replica->divided->updates = false;
+    if (!replica->divided)
+        return;
+    replica->divided->updates = false;
+    if (replica->divided->team->lent)
+        trek_lent_end_update(replica->divided->team->lent);
 }
 
 void trek_divided_forget(const trek_team *team)

@@ -7,7 +7,9 @@
  * What a rank keeps only changes in the update of a step, while no rank reads anything. Copies of it are given back before.
  *
  * Programs may write parameters of rank 0 between two passes, for example by loading a state. Rank 0 then has all parameters, and
- * the others refuse to read, until trek_graph_parameters_changed has let each take its own cuts of them. */
+ * the others refuse to read, until trek_graph_parameters_changed has let each take its own cuts of them. Over processes each
+ * program writes its own; until all have called trek_graph_parameters_changed, those that have not written read what was there
+ * before. */
 #ifndef TREK_DISTRIBUTED_TEAM_DIVIDED_H
 #define TREK_DISTRIBUTED_TEAM_DIVIDED_H
 
@@ -20,9 +22,12 @@ enum { TREK_DIVIDED_BUCKETS = 2 };
 /* What a rank has of its parameters (rank_replica.divided). */
 typedef struct trek_divided trek_divided;
 
-/* Begins to divide what all ranks of the team have. The arenas have cuts, and parameters in pages. Fails with MEMORY. */
-trek_status trek_divided_begin(trek_team *team);
-/* Rank 0 gets all parameters again, which are the program's; the others' must not be used any more. */
+/* Begins to divide what all ranks of the team have. The arenas have cuts, and parameters in pages. comm: of the processes, each
+ * of which has one rank, and all call it; NULL: the ranks are in this process. Fails with MEMORY; with UNSUPPORTED if processes
+ * cannot map each other's memory; or with errors of the engine. */
+trek_status trek_divided_begin(trek_team *team, trek_comm *comm);
+/* Rank 0 gets all parameters again, which are the program's; the others' must not be used any more. If the graph ends, too
+ * (team->graph_ends), or another process has ended in an update, a process that has only parts of them refuses to read them. */
 void trek_divided_end(trek_team *team);
 
 /* Changing the cuts of all ranks: `prepare` takes what is a rank's by the new ones, and has no effect for anyone who uses the old
@@ -39,7 +44,8 @@ void trek_divided_forget(const trek_team *team);
 
 /* Returns TREK_OK unless the program has written parameters that the other ranks do not know of. Then it fails with STATE. */
 trek_status trek_divided_check(const trek_team *team, const char *what);
-/* Gives each rank its own cuts of what the program has written. */
-trek_status trek_divided_take_written(trek_team *team);
+/* Gives each rank its own cuts of what the program has written. Over processes (comm) all call it, and all programs must have
+ * written, or none; otherwise it fails with STATE. */
+trek_status trek_divided_take_written(trek_team *team, trek_comm *comm);
 
 #endif

@@ -20,6 +20,7 @@
 #include "distributed/rounds/site.h"
 #include "distributed/team/constants.h"
 #include "distributed/team/divided.h"
+#include "tensor/cores.h"
 #include "tensor/try_internal.h"
 
 static trek_status copy_rank(int rank, void *arg)
@@ -109,6 +110,13 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
     return TREK_OK;
 }
 
+/* Copying takes a core: it helps if the ranks leave one idle, or have to wait for memory that is far away. */
+static bool gathers_ahead(const trek_step *s, int overlap)
+{
+    bool idle = trek_job_is_alone(&s->job) && trek_threads_wanted() + s->team->local_ranks <= trek_cores();
+    return overlap == 1 || (overlap == 0 && idle);
+}
+
 /* Makes what needs the team and the other processes. */
 static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
 {
@@ -121,6 +129,7 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     if (opts->shards_grads && s->job.world_size > 1)
         TRY(check_divided_grads(s, opts->shards_params));
     TRY(make_workload(s, opts));
+    s->team->gathers_ahead = s->team->divides_params && gathers_ahead(s, opts->overlap);
     return s->team->divides_params ? trek_divided_begin(s->team, s->job.comm) : TREK_OK;
 }
 

@@ -12,7 +12,13 @@
 #include "tensor/memory_internal.h"
 #include "tensor/op.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 enum page_state { ABSENT, TAKEN, HELD };
+
+enum { POPULATED = 16 };
 
 struct trek_pages {
     char *memory;
@@ -104,6 +110,8 @@ static trek_status take(trek_pages *pages, const void *from, size_t bytes, enum 
     pages->taken += more;
     if (pages->guarded && more > 0)
         mprotect(pages->memory + first * pages->size, (end - first) * pages->size, PROT_READ | PROT_WRITE);
+    if (more >= POPULATED) /* in one call, instead of a fault for each page */
+        madvise(pages->memory + first * pages->size, (end - first) * pages->size, MADV_POPULATE_WRITE);
     for (size_t k = first; k < end; k++)
         pages->state[k] = (uint8_t)(pages->state[k] > to ? pages->state[k] : to);
     return TREK_OK;

@@ -6,12 +6,15 @@
 #include "autograd/var_internal.h"
 #include "distributed/comm/shared/lent.h"
 #include "distributed/system/system.h"
+#include "distributed/team/ahead.h"
 #include "tensor/memory_account.h"
 #include "tensor/pages.h"
 
 /* Of one bucket. */
 typedef struct bucket_state {
-    bool gathered;           /* its pieces of others are here */
+    bool gathered;           /* its pieces of others are here, */
+    bool coming;             /* or are being copied ahead of their use; */
+    bool ahead;              /* they were, and it was not read since */
     uint64_t use, order;     /* by which it was read last; when it was gathered */
 } bucket_state;
 
@@ -19,11 +22,13 @@ struct trek_divided {
     const trek_team *team;
     int rank;
     trek_pages_keeper keeper;
-    int capacity, n_gathered;
+    int capacity, n_gathered; /* n_gathered: with what is coming */
+    trek_ahead *ahead;       /* NULL: nothing is copied ahead of its use */
     bucket_state *buckets;   /* [capacity], by the number of the reducer's bucket */
     trek_lock lock;          /* of all below, since several threads may read rank 0's parameters (trek_graph_infer) */
     int readers;             /* ops that are reading: nothing is given back that is not theirs alone */
     uint64_t gatherings;
+    int64_t gathered[2];     /* buckets, when they were needed, and ahead of that */
     bool updates;            /* the rank's optimizer may write its own cuts */
     bool written;            /* of rank 0: the program has written, and everything is here */
 };
@@ -163,6 +168,8 @@ static void give_back(const trek_arena *arena, int part, int64_t begin, int64_t 
 static void forget(trek_divided *d, int readers)
 {
     const trek_arena *arena = own_of(d)->arena;
+    if (d->ahead)
+        trek_ahead_wait(d->ahead);
     for (int p = 0; p < arena->n_parts && d->readers == readers; p++)
         give_back(arena, p, 0, arena->parts[p].count);
     if (d->capacity > 0)
@@ -188,6 +195,8 @@ static void forget_now(trek_divided *d)
 {
     trek_lock_acquire(&d->lock);
     forget(d, 0);
+    if (d->ahead)
+        trek_ahead_begin(d->ahead, false);
     trek_lock_release(&d->lock);
 }
 
@@ -210,6 +219,8 @@ static trek_status make_room_for(trek_divided *d, int n)
 static trek_status take_all(trek_divided *d, int readers)
 {
     const trek_arena *arena = own_of(d)->arena;
+    if (d->ahead)
+        trek_ahead_wait(d->ahead);
     trek_status status = d->team->lent ? trek_lent_withhold(d->team->lent) : TREK_OK;
     if (status != TREK_OK)
         return status;
@@ -244,12 +255,46 @@ static bool drop_one(trek_divided *d, uint64_t use)
     return true;
 }
 
-static trek_status gather(trek_divided *d, int k, uint64_t use)
+static trek_arena_cut whole_of(const trek_bucket *bucket)
+{
+    return (trek_arena_cut){ .part = bucket->part, .begin = bucket->begin, .end = bucket->begin + bucket->count };
+}
+
+/* Marks a bucket whose memory has been taken as gathered, or gives it back. */
+static void settle_bucket(trek_divided *d, int k, trek_status status)
 {
     const trek_bucket *bucket = &own_of(d)->reducer->buckets.list[k];
-    trek_arena_cut all = { .part = bucket->part, .begin = bucket->begin, .end = bucket->begin + bucket->count };
+    bucket_state *state = &d->buckets[k];
+    state->coming = false;
+    state->gathered = status == TREK_OK;
+    state->order = ++d->gatherings;
+    if (status == TREK_OK)
+        return;
+    d->n_gathered--;
+    give_back(own_of(d)->arena, bucket->part, bucket->begin, bucket->begin + bucket->count);
+}
+
+static trek_status copy_bucket(void *arg, int k)
+{
+    const trek_divided *d = arg;
+    const trek_bucket *bucket = &own_of(d)->reducer->buckets.list[k];
+    trek_arena_cut all = whole_of(bucket);
+    return copy_from_bucket(d, bucket, &all);
+}
+
+static void end_copy(void *arg, int k, trek_status status) { settle_bucket(arg, k, status); }
+
+static trek_status gather(trek_divided *d, int k, uint64_t use)
+{
+    trek_arena_cut all = whole_of(&own_of(d)->reducer->buckets.list[k]);
     bucket_state *state = &d->buckets[k];
     state->use = use;
+    if (state->coming)
+        trek_ahead_wait(d->ahead);
+    if (d->ahead && (!state->gathered || state->ahead))
+        trek_ahead_note(d->ahead, k);
+    d->gathered[state->ahead] += !state->gathered || state->ahead;
+    state->ahead = false;
     if (state->gathered)
         return TREK_OK;
     while (d->n_gathered >= TREK_DIVIDED_BUCKETS && drop_one(d, use))
@@ -257,15 +302,38 @@ static trek_status gather(trek_divided *d, int k, uint64_t use)
     trek_status status = take(own_of(d)->arena, &all, false);
     if (status != TREK_OK)
         return status;
-    status = copy_from_bucket(d, bucket, &all);
-    if (status != TREK_OK) {
-        give_back(own_of(d)->arena, all.part, all.begin, all.end);
-        return status;
-    }
-    state->gathered = true;
-    state->order = ++d->gatherings;
     d->n_gathered++;
-    return TREK_OK;
+    status = copy_bucket(d, k);
+    settle_bucket(d, k, status);
+    return status;
+}
+
+/* Begins to gather what will be read next, in memory for one bucket more than those that an op reads. Where that exceeds a budget,
+ * nothing is gathered ahead. */
+static void gather_next(trek_divided *d, uint64_t use)
+{
+    int next = trek_ahead_is_idle(d->ahead) ? trek_ahead_next(d->ahead) : -1, most = 1;
+    if (next < 0 || next >= own_of(d)->reducer->buckets.n || d->buckets[next].gathered)
+        return;
+    for (int k = 0; k < own_of(d)->reducer->buckets.n; k++)
+        most += d->buckets[k].gathered && d->buckets[k].use == use;
+    most = most > TREK_DIVIDED_BUCKETS ? most : TREK_DIVIDED_BUCKETS;
+    while (d->n_gathered >= most && drop_one(d, use))
+        ;
+    if (d->n_gathered >= most)
+        return;
+    trek_arena_cut all = whole_of(&own_of(d)->reducer->buckets.list[next]);
+    trek_kept_error first;
+    trek_error_keep(&first);
+    trek_status status = take(own_of(d)->arena, &all, false);
+    trek_error_clear();
+    trek_error_put_back(&first);
+    if (status != TREK_OK)
+        return;
+    d->n_gathered++;
+    d->buckets[next].coming = d->buckets[next].ahead = true;
+    d->buckets[next].use = 0;
+    trek_ahead_start(d->ahead, next);
 }
 
 /* Gathers the buckets in which elements lie that are not the rank's own. */
@@ -278,6 +346,8 @@ static trek_status gather_range(trek_divided *d, const trek_arena_cut *range, ui
     for (int k = first_bucket(buckets, range->part, range->begin);
          k < buckets->n && overlaps(&buckets->list[k], range) && status == TREK_OK; k++)
         status = gather(d, k, use);
+    if (status == TREK_OK && d->ahead)
+        gather_next(d, use);
     return status;
 }
 
@@ -302,6 +372,22 @@ static void leave_op(void *arg)
 
 /* --- writing ----------------------------------------------------------------------------- */
 
+/* Waits until nothing is being copied. */
+static void rest(trek_divided *d)
+{
+    trek_lock_acquire(&d->lock);
+    if (d->ahead)
+        trek_ahead_wait(d->ahead);
+    trek_lock_release(&d->lock);
+}
+
+void trek_divided_rest(const trek_team *team)
+{
+    for (int r = 0; r < team->local_ranks; r++)
+        if (team->replicas[r].divided)
+            rest(team->replicas[r].divided);
+}
+
 static trek_status begin_writing(trek_divided *d, const trek_arena_cut *range)
 {
     if (d->updates && is_own(own_of(d)->arena, range))
@@ -309,6 +395,8 @@ static trek_status begin_writing(trek_divided *d, const trek_arena_cut *range)
     if (d->updates || d->rank != 0 || trek_ranks_are_running(d->team->ranks))
         return trek_fail(TREK_ERR_UNSUPPORTED, "parameters: they are divided over ranks (TREK_SHARD_PARAMETERS), and something "
                                                "writes them in a pass or a step; only the optimizer can");
+    for (int r = 1; r < d->team->local_ranks && !d->written; r++) /* they may still copy what is written now */
+        rest(d->team->replicas[r].divided);
     trek_status status = d->written ? TREK_OK : take_all(d, 1);
     d->written |= status == TREK_OK;
     return status;
@@ -401,7 +489,11 @@ static trek_status begin_rank(int rank, void *arg)
         return TREK_ERR_MEMORY;
     *d = (trek_divided){ .team = team, .rank = rank, .keeper = { read_bytes, write_bytes, leave_op, d } };
     trek_lock_init(&d->lock);
-    return make_room_for(d, own->reducer->buckets.n);
+    trek_status status = make_room_for(d, own->reducer->buckets.n);
+    if (status != TREK_OK || !team->gathers_ahead)
+        return status;
+    d->ahead = trek_ahead_new(&(trek_ahead_work){ copy_bucket, end_copy, d, &d->lock }, own->reducer->buckets.n);
+    return d->ahead ? TREK_OK : trek_error_status();
 }
 
 static trek_status divide_rank(int rank, void *arg)
@@ -421,6 +513,7 @@ static trek_status end_rank(int rank, void *arg)
     own->divided = NULL;
     if (!d)
         return TREK_OK;
+    trek_ahead_free(&d->ahead);
     trek_lock_destroy(&d->lock);
     trek_free(d->buckets);
     trek_free(d);
@@ -500,6 +593,7 @@ trek_status trek_divided_prepare(const rank_replica *replica, const trek_sharer_
     trek_divided *d = replica->divided;
     if (!d)
         return TREK_OK;
+    rest(d); /* others may give back what it copies from them */
     trek_status status = make_room_for(d, next->buckets.n);
     if (status == TREK_OK && d->team->lent) /* a program's values are not lent */
         status = trek_divided_check(d->team, "graph_set_optimizer");
@@ -513,9 +607,16 @@ trek_status trek_divided_prepare(const rank_replica *replica, const trek_sharer_
 
 void trek_divided_settle(const rank_replica *replica)
 {
-    if (replica->divided)
-        hold_own(replica->divided);
+    if (!replica->divided)
+        return;
+    hold_own(replica->divided);
+    trek_lock_acquire(&replica->divided->lock);
+    if (replica->divided->ahead)
+        trek_ahead_begin(replica->divided->ahead, true);
+    trek_lock_release(&replica->divided->lock);
 }
+
+int64_t trek_divided_gathered(const rank_replica *replica, bool ahead) { return replica->divided->gathered[ahead]; }
 
 void trek_divided_begin_update(const rank_replica *replica)
 {

@@ -16,7 +16,8 @@
 #include "distributed/team/sharer.h"
 #include "distributed/team/team.h"
 
-/* How many buckets a rank keeps besides its own cuts, unless one op reads more. */
+/* How many buckets a rank keeps besides its own cuts, unless one op reads more. If the next one is gathered ahead of its use
+ * (team->gathers_ahead), it is one of them, or one more than those that an op reads. */
 enum { TREK_DIVIDED_BUCKETS = 2 };
 
 /* What a rank has of its parameters (rank_replica.divided). */
@@ -36,6 +37,10 @@ void trek_divided_end(trek_team *team);
 trek_status trek_divided_prepare(const rank_replica *replica, const trek_sharer_cuts *next);
 void trek_divided_settle(const rank_replica *replica);
 
+/* Waits until no rank's thread copies ahead any more. Called while ranks are idle, before anyone updates. */
+void trek_divided_rest(const trek_team *team);
+/* Returns how often an op has needed a bucket that was gathered then, or (ahead) before. */
+int64_t trek_divided_gathered(const rank_replica *replica, bool ahead);
 /* Begins and ends an update of the rank's own cuts: what it has of others is given back. */
 void trek_divided_begin_update(const rank_replica *replica);
 void trek_divided_end_update(const rank_replica *replica);

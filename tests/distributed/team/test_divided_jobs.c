@@ -45,7 +45,7 @@ typedef struct config {
     trek_dtype dtype;
     int64_t bucket_bytes, width;
     int accumulate, optimizer, second; /* second: takes its place after an epoch; -1: none */
-    bool norm, value, scaled, groups, budgets, unequal, recut;
+    bool norm, value, scaled, groups, budgets, unequal, recut, ahead;
 } config;
 
 typedef struct net {
@@ -155,7 +155,7 @@ static trek_status set_up(training *t)
         .comm = t->comm, .shard = c->shard, .bucket_bytes = c->bucket_bytes, .accumulate = c->accumulate,
         .max_anchor = TREK_OFF, .balance = c->unequal ? 0 : TREK_OFF, .shares = c->unequal ? uneven : NULL,
         .n_shares = c->unequal ? trek_comm_world_size(t->comm) : 0, .memory_budget = c->budgets ? ample + process : NULL,
-        .n_memory_budget = c->budgets, .max_grad_norm = c->norm ? 0.2 : 0, .max_grad_value = c->value ? 0.01 : 0,
+        .n_memory_budget = c->budgets, .overlap = c->ahead ? 1 : 0, .max_grad_norm = c->norm ? 0.2 : 0, .max_grad_value = c->value ? 0.01 : 0,
         .amp = { .scaling = c->scaled, .scaler = { .init_scale = !c->scaled ? 0 : adafactor ? 0x1p40 : 0x1p127,
                                                    .backoff_factor = c->scaled ? 0x1p-60 : 0 } },
         .optimizer = optimizer_of(c->optimizer) });
@@ -259,12 +259,13 @@ static void draw(trek_comm *comm, int first, int count)
                      .recut = (h >> 16 & 3) == 0, .width = h >> 18 & 1 ? 4 * WIDTH : 0 };
         train(&c, comm, &expected);
         c.shard = TREK_SHARD_PARAMETERS;
+        c.ahead = h >> 19 & 1;
         train(&c, comm, &got);
         char text[160];
-        snprintf(text, sizeof text, "draw %d: process %d, %s, optimizer %d, %d, buckets of %d%s%s%s%s%s%s", k, process,
+        snprintf(text, sizeof text, "draw %d: process %d, %s, optimizer %d, %d, buckets of %d%s%s%s%s%s%s%s", k, process,
                  trek_dtype_name(c.dtype), c.optimizer, c.second, (int)c.bucket_bytes, c.norm ? ", norm" : "",
                  c.scaled ? ", scaled" : "", c.groups ? ", groups" : "", c.budgets ? ", budgets" : "",
-                 c.unequal ? ", unequal" : "", c.recut ? ", set up again" : "");
+                 c.unequal ? ", unequal" : "", c.recut ? ", set up again" : "", c.ahead ? ", ahead" : "");
         expect_same(&got, &expected, text);
     }
 }
@@ -275,7 +276,7 @@ static void measure(trek_comm *comm)
     if (!trek_memory_account_counts())
         return;
     for (int k = 0; k < 4; k++) {
-        config c = { .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1 << 14, .width = WIDE, .budgets = k & 1, .second = -1,
+        config c = { .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1 << 14, .width = WIDE, .ahead = k & 1, .second = -1,
                      .accumulate = k > 1 ? 2 : 0 };
         training t;
         c.budgets = true;

@@ -135,8 +135,8 @@ typedef enum trek_average {
  * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give
  * the same value.
  * - With TREK_SHARD_PARAMETERS a thread of each rank gathers the next bucket of parameters while one is used: always (1), if the
- *   ranks of a single process leave it a core (0), or never (TREK_OFF, and with grain). A rank then needs memory for one bucket more
- *   than an op reads. Results are the same.
+ *   ranks of a single process leave it a core (0), or never (TREK_OFF, and with grain). A rank then needs memory for one bucket
+ *   more than an op reads. Results are the same.
  *
  * Ranks of different speeds: balancing (balance) changes each rank's share of a batch. Windows (max_anchor, El Che) let each
  * rank run whole batches at its own pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss.

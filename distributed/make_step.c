@@ -139,7 +139,8 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     int local_ranks = trek_ranks_world_size(ranks);
     bool sites = opts->averages && opts->sites && opts->comm;
     trek_team_opts of = { .shared = opts->shared && (!opts->averages || (sites && local_ranks > 1)), .sharers = 1,
-                          .bucket_bytes = opts->bucket_bytes, .budgets = opts->budgets, .comm = opts->comm };
+                          .bucket_bytes = opts->bucket_bytes, .budgets = opts->budgets, .recomputes = opts->recomputes,
+                          .comm = opts->comm };
     of.shared &= !opts->shards_grads || local_ranks > 1; /* a rank that is alone shares with nobody */
     if (opts->shards && (opts->comm || !of.shared))
         of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;

@@ -27,6 +27,7 @@ typedef struct trek_ranks_opts {
     bool audit_removes;           /* a process with a rank that was wrong leaves the job */
     int64_t bucket_bytes;
     const int64_t *budgets;       /* [ranks] bytes of memory that each may use; NULL: none */
+    bool recomputes;              /* chooses what to recompute, so that it is enough */
     int overlap;                  /* 0: if the engine progresses by itself; 1: always between processes; TREK_OFF: never */
     trek_comm *comm;              /* among processes; the stepper takes a handle. NULL: one process */
     const trek_workload_opts *workload;

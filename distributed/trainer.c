@@ -359,6 +359,18 @@ static trek_status check_budgets(const trek_trainer_opts *o)
     return TREK_OK;
 }
 
+static trek_status check_reduce_dtype(const trek_trainer_opts *o)
+{
+    if (o->reduce_dtype != TREK_F32 && o->reduce_dtype != TREK_BF16)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .reduce_dtype: %s; must be f32 or bf16",
+                         trek_dtype_name(o->reduce_dtype));
+    const char *other = o->grain != 0 ? "grain, whose sums are exact" : o->average == TREK_AVERAGE_PARAMETERS
+        ? "average of parameters, which sends no gradients" : NULL;
+    if (o->reduce_dtype != TREK_F32 && other)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .reduce_dtype: bf16, together with .%s", other);
+    return TREK_OK;
+}
+
 static trek_status check_activations(const trek_trainer_opts *o)
 {
     if (o->activations != 0 && o->activations != TREK_AUTO)
@@ -389,6 +401,8 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
     trek_status status = check_budgets(o);
     if (status == TREK_OK)
         status = check_activations(o);
+    if (status == TREK_OK)
+        status = check_reduce_dtype(o);
     if (status == TREK_OK)
         status = check_unequal(o);
     if (status == TREK_OK)
@@ -542,7 +556,8 @@ static trek_status make_ranks(setup *s)
     trek_workload_opts workload = workload_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
-                             .budgets = s->opts.memory_budget, .recomputes = s->opts.activations == TREK_AUTO,
+                             .budgets = s->opts.memory_budget, .reduces_bf16 = s->opts.reduce_dtype == TREK_BF16,
+                             .recomputes = s->opts.activations == TREK_AUTO,
                              .comm = s->comm,
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard >= TREK_SHARD_STATE,

@@ -96,6 +96,15 @@ typedef enum trek_average {
  * - If only some processes of a job set it, the others have the memory that is free.
  * - Errors: MEMORY, with the numbers, if a rank's budget is too small.
  *
+ * reduce_dtype: with TREK_BF16 each process rounds its sum of f32 gradients (also those of 16-bit parameters) to bf16, the sums
+ * over processes are made in f32, and each sum is rounded to bf16 once more, by the process that makes it. That sends half the
+ * bytes. All processes get the same numbers. (PyTorch: MixedPrecisionPolicy.reduce_dtype, or bf16_compress_hook of DDP, which
+ * adds in bf16.)
+ * - Each gradient differs from its exact sum by at most 2^-8 of the sum of magnitudes. Gradients in f64 stay as they are.
+ * - Gradients are not sent while backward goes on, unless shard divides them.
+ * - Ranks of one process add in f32, so with one process it has no effect.
+ * - Errors: UNSUPPORTED with grain, average, ranks on GPUs, and over MPI. All processes must give the same value.
+ *
  * activations: with TREK_AUTO set-up chooses, for each rank that would exceed its memory (memory_budget, otherwise what is free),
  * which parts of its forward backward runs again (trek_forward_recomputed), so that the plan fits in the least time. It measures
  * what each module of a forward keeps and how long it takes, chooses, and measures again. Parts are modules, and neighbouring
@@ -185,6 +194,8 @@ typedef struct trek_trainer_opts {
     int n_memory_budget;           /* number of `memory_budget`: the number of this process's ranks */
     /* TREK_AUTO: what does not fit into a rank's memory is recomputed in backward (see above). Default 0: everything is kept. */
     int activations;
+    /* TREK_BF16: f32 gradients are sent between processes as bf16 (see above). Default TREK_F32. */
+    trek_dtype reduce_dtype;
     int64_t bucket_bytes;          /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
     /* Whether gradients are sent in buckets while backward goes on (see above). 1: always, also over shared memory. TREK_OFF:
      * never. Default: only if the communicator makes progress by itself (MPI, Gloo, NCCL). */

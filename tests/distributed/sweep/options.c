@@ -200,6 +200,7 @@ static const option options[] = {
     NOT_DRAWN("trainer.global_batch", "\"windows\" draws it"),
     NOT_DRAWN("trainer.average", "averages of parameters are no single rank's numbers"),
     NOT_DRAWN("trainer.divergence_threshold", "of averaged parameters"),
+    NOT_DRAWN("trainer.reduce_dtype", "rounds; test_reduce_dtype compares with its bounds"),
     NOT_DRAWN("trainer.audit", "refused without grains and a second rank; test_audit draws it"),
     NOT_DRAWN("trainer.audit_removes", "needs a rank that computes wrongly; test_audit has some"),
     NOT_DRAWN("trainer.digests", "names a file; test_digests compares what is in it"),

@@ -9,10 +9,10 @@
 #define FUNCTION TREK_GRAIN_FUNCTION
 #define CALL TREK_GRAIN_CALL
 
-TREK_BINARY_FLOATS(add, CHEAP, x + y, x + y)
-TREK_BINARY_FLOATS(sub, CHEAP, x - y, x - y)
-TREK_BINARY_FLOATS(mul, CHEAP, x *y, x *y)
-TREK_BINARY_FLOATS(div, CHEAP, x / y, x / y)
+TREK_BINARY_FLOATS_ONE(add, CHEAP, x + y, x + y)
+TREK_BINARY_FLOATS_ONE(sub, CHEAP, x - y, x - y)
+TREK_BINARY_FLOATS_ONE(mul, CHEAP, x *y, x *y)
+TREK_BINARY_FLOATS_ONE(div, CHEAP, x / y, x / y)
 TREK_BINARY_INTEGERS(add, CHEAP, x + y)
 TREK_BINARY_INTEGERS(sub, CHEAP, x - y)
 TREK_BINARY_INTEGERS(mul, CHEAP, x *y)
@@ -20,8 +20,8 @@ TREK_BINARY_BOOL(add, x | y)
 TREK_BINARY_BOOL(mul, x &y)
 
 /* NaN in either input gives NaN. */
-TREK_BINARY_FLOATS(maximum, CHEAP, x > y || x != x ? x : y, x > y || x != x ? x : y)
-TREK_BINARY_FLOATS(minimum, CHEAP, x < y || x != x ? x : y, x < y || x != x ? x : y)
+TREK_BINARY_FLOATS_ONE(maximum, CHEAP, x > y || x != x ? x : y, x > y || x != x ? x : y)
+TREK_BINARY_FLOATS_ONE(minimum, CHEAP, x < y || x != x ? x : y, x < y || x != x ? x : y)
 TREK_BINARY_INTEGERS(maximum, CHEAP, x > y ? x : y)
 TREK_BINARY_INTEGERS(minimum, CHEAP, x < y ? x : y)
 TREK_BINARY_BOOL(maximum, x | y)
@@ -118,16 +118,16 @@ TREK_WIDE_ROW_16(gelu_erf_backward, bf16, 2, trek_load_wide_bf16, x *trek_gelu_d
 TREK_WIDE_ROW_16(gelu_erf_backward, f16, 2, trek_load_wide_f16, x *trek_gelu_derivative_wide(y))
 #define GELU_SHORT(format, lane)                                                                                                 \
     {                                                                                                                            \
-        gelu_erf_backward_##format##_row, FUNCTION, 2, TREK_LANE_2, { TREK_LANE_2, TREK_LANE_2 }, false                          \
+        gelu_erf_backward_##format##_row, FUNCTION, 2, TREK_LANE_2, { TREK_LANE_2, TREK_LANE_2 }, false, NULL                    \
     }
 #else
-#define GELU_SHORT(format, lane) { gelu_erf_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false }
+#define GELU_SHORT(format, lane) { gelu_erf_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false, NULL }
 #endif
 #define GELU(format, lane)                                                                             \
     static trek_status gelu_backward_##format(const trek_op_call *call)                                \
     {                                                                                                  \
         static const trek_map maps[] = { GELU_SHORT(format, lane),                                     \
-                                         { gelu_tanh_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false } }; \
+                                         { gelu_tanh_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false, NULL } }; \
         return trek_map_run(call, &maps[call->attrs.i[0] != 0]);                                       \
     }
 GELU(bf16, TREK_LANE_BF16)

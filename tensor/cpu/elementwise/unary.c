@@ -147,14 +147,14 @@ TREK_UNARY_KERNEL(gelu, f64, f64, 8, FUNCTION)
 #if defined(TREK_WIDE_ROW_16)
 TREK_WIDE_ROW_16(gelu_erf, bf16, 1, trek_load_wide_bf16, trek_gelu_short_wide(x))
 TREK_WIDE_ROW_16(gelu_erf, f16, 1, trek_load_wide_f16, trek_gelu_short_wide(x))
-#define GELU_SHORT(format, lane) { gelu_erf_##format##_row, FUNCTION, 1, TREK_LANE_2, { TREK_LANE_2 }, false }
+#define GELU_SHORT(format, lane) { gelu_erf_##format##_row, FUNCTION, 1, TREK_LANE_2, { TREK_LANE_2 }, false, NULL }
 #else
-#define GELU_SHORT(format, lane) { gelu_erf_f32_row, FUNCTION, 1, lane, { lane }, false }
+#define GELU_SHORT(format, lane) { gelu_erf_f32_row, FUNCTION, 1, lane, { lane }, false, NULL }
 #endif
 #define GELU(format, lane)                                                                             \
     static trek_status gelu_##format(const trek_op_call *call)                                         \
     {                                                                                                  \
-        static const trek_map maps[] = { GELU_SHORT(format, lane), { gelu_tanh_f32_row, FUNCTION, 1, lane, { lane }, false } }; \
+        static const trek_map maps[] = { GELU_SHORT(format, lane), { gelu_tanh_f32_row, FUNCTION, 1, lane, { lane }, false, NULL } }; \
         return trek_map_run(call, &maps[call->attrs.i[0] != 0]);                                       \
     }
 GELU(bf16, TREK_LANE_BF16)

@@ -172,6 +172,28 @@ static void gaps(void **state)
     trek_no_grad_end();
 }
 
+/* Bounds that are tensors: the bits of the larger one, then the smaller one, and their gradients. */
+static void bounds(void **state)
+{
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16 };
+    for (int d = 0; d < 4; d++) {
+        const trek_shape shapes[] = { trek_dims(9, 70), trek_dims(70), trek_dims(9, 1) };
+        trek_var *in[2][3], *grads[2][3] = { { NULL } }, *out[2], *seed = trek_cast(random_values(9, shapes[0]), dtypes[d]);
+        for (int way = 0; way < 2; way++) {
+            for (int k = 0; k < 3; k++) { /* a few numbers, so that some are equal */
+                in[way][k] = trek_round(drawn((uint32_t)(2 * k), shapes[k], dtypes[d]));
+                trek_var_set_requires_grad(in[way][k], true);
+            }
+            out[way] = way ? trek_minimum(trek_maximum(in[1][0], in[1][1]), in[1][2])
+                : trek_clamp_var(in[0][0], in[0][1], in[0][2]);
+            assert_int_equal(trek_grad(&out[way], 1, in[way], 3, &seed, NULL, grads[way]), TREK_OK);
+        }
+        equal_bits(out[0], out[1]);
+        for (int k = 0; k < 3; k++)
+            equal_bits(grads[0][k], grads[1][k]);
+    }
+}
+
 static void lines(void **state)
 {
     trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 4, 9, 2, 0, 5);
@@ -257,7 +279,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { TEST(quotients), TEST(quotients_are_flat), TEST(bits), TEST(of_two), TEST(columns),
                                         TEST(gaps),
-                                        TEST(lines),
+                                        TEST(bounds), TEST(lines),
                                         TEST(gradients),
                                         TEST(refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);

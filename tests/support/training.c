@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The small training run of several test programs. */
+#include "tests/support/noted.h"
 #include "tests/support/training.h"
 
 #include "autograd/backward.h"
@@ -196,16 +197,6 @@ trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *b
 
 /* --- runs --------------------------------------------------------------------------------- */
 
-static trek_status each_param(const char *name, trek_var *param, void *arg)
-{
-    result *to = arg;
-    int64_t count = trek_var_numel(param);
-    assert_true(to->n + count <= MOST);
-    trek_status status = trek_tensor_to_host(trek_var_data(param), TREK_F64, to->params + to->n, (size_t)count * sizeof(double));
-    to->n += (int)count;
-    return status;
-}
-
 trek_graph *training_set_up(const run *c, trek_loader *loader)
 {
     trek_seed(7);
@@ -260,8 +251,7 @@ static void note_batch(result *to, const trek_batch *batch)
 
 void training_params(trek_graph *graph, result *to)
 {
-    to->n = 0;
-    assert_int_equal(trek_module_each_param(trek_graph_module(graph), each_param, to), TREK_OK);
+    to->n = note_params(trek_graph_module(graph), to->params, MOST);
 }
 
 /* One pass: by the registered loss, or by a forward that is split and a loss over its whole. */

@@ -53,6 +53,17 @@ static trek_var *cosine(trek_var *x, trek_var *y, int dim, double eps)
     trek_var *a = trek_div(x, length_of(x, dim, eps)), *b = trek_div(y, length_of(y, dim, eps));
     return trek_sum(trek_mul(a, b), trek_dims(dim), false);
 }
+/* Returns whether both have one shape, and lines along dim that can be processed one after the other: it is the last dimension,
+ * or its elements are adjacent. */
+static bool of_lines(trek_var *const *in, int dim)
+{
+    const trek_tensor *x = in[0]->data, *y = in[1]->data;
+    if (!trek_same_sizes(x, y) || dim < -x->ndim || dim >= x->ndim)
+        return false;
+    const int at = dim < 0 ? dim + x->ndim : dim;
+    return at == x->ndim - 1 || (x->strides[at] == 1 && y->strides[at] == 1);
+}
+
 /* numbers: the dtype to compute in, eps */
 static trek_var *cosine_of_lines(trek_var *const *in, const double *numbers)
 {
@@ -66,9 +77,8 @@ trek_var *trek_cosine_similarity(trek_var *x, trek_var *y, int dim, double eps)
     trek_var *inputs[2] = { x, y };
     if (!trek_loss_dtypes(name, inputs, 2, TREK_LOSS_TAKEN_FLOATS, &work, &dtype))
         return NULL;
-    const int ndim = trek_var_ndim(x);
-    if (trek_same_sizes(x->data, y->data) && dim >= -ndim && dim < ndim) {
-        for (int k = 0; k < 2 && dim != -1 && dim != ndim - 1; k++) /* elements along another dimension may be adjacent, too */
+    if (of_lines(inputs, dim)) {
+        for (int k = 0; k < 2 && dim != -1; k++)
             inputs[k] = trek_movedim(inputs[k], trek_dims(dim), trek_dims(-1));
         return trek_loss_rounded(trek_by_rows(cosine_of_lines, inputs, 2, (double[]){ (double)work, eps }), dtype);
     }

@@ -118,19 +118,21 @@ static void equal_bits(trek_var *a, trek_var *b)
     assert_true(a && b && test_same_bits(trek_var_data(trek_contiguous(a)), trek_var_data(trek_contiguous(b))));
 }
 
+static trek_var *between(trek_var *x, trek_var *y) { return trek_lerp(x, y, 0.3); }
+
 /* A column beside a matrix gives the bits of a whole matrix with that column repeated, in place, too. */
 static void columns(void **state)
 {
     static trek_var *(*const ops[])(trek_var *, trek_var *) = { trek_add, trek_sub, trek_mul, trek_div, trek_maximum,
-                                                                trek_minimum };
+                                                                trek_minimum, trek_copysign, between };
     static trek_var *(*const in_place[])(trek_var *, trek_var *) = { trek_add_, trek_sub_, trek_mul_, trek_div_ };
     static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16, TREK_I32 };
     static const int64_t sizes[][2] = { { 7, 31 }, { 7, 33 }, { 5, 64 }, { 3, 1001 }, { 70, 1000 } };
     trek_no_grad_begin();
     for (int d = 0; d < 5; d++)
         for (int s = 0; s < 5; s++)
-            for (int k = 0; k < 6; k++) {
-                if (dtypes[d] == TREK_I32 && k == 3)
+            for (int k = 0; k < 8; k++) {
+                if (dtypes[d] == TREK_I32 && (k == 3 || k > 5))
                     continue;
                 trek_scope inner = trek_scope_begin();
                 const trek_shape whole = trek_dims(sizes[s][0], sizes[s][1]);

@@ -86,8 +86,17 @@ static void copysign_bits_row(void *to, const void *const *from, int64_t n, cons
     for (int64_t i = 0; i < n; i++)
         result[i] = (uint16_t)((xs[i] & 0x7fffu) | (ys[i] & 0x8000u));
 }
-TREK_MAP_KERNEL(copysign_bf16, copysign_bits_row, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
-TREK_MAP_KERNEL(copysign_f16, copysign_bits_row, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
+static void copysign_bits_one(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
+{
+    uint16_t *result = to;
+    const uint16_t *xs = from[0], sign = *(const uint16_t *)from[1] & 0x8000u;
+    (void)attrs;
+    TREK_INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        result[i] = (uint16_t)((xs[i] & 0x7fffu) | sign);
+}
+TREK_MAP_KERNEL_ONE(copysign_bf16, copysign_bits_row, copysign_bits_one, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
+TREK_MAP_KERNEL_ONE(copysign_f16, copysign_bits_row, copysign_bits_one, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
 
 /* Gradients: x is the gradient, y what was saved. A NaN that passed relu passes its gradient. */
 TREK_BINARY_FLOATS(relu_backward, CHEAP, y <= 0 ? 0 : x, y <= 0 ? 0 : x)

@@ -13,7 +13,7 @@
 #define NEAR(weight) ((weight) > -0.5f && (weight) < 0.5f)
 #define LERP(weight) (NEAR(weight) ? x + (weight) * (y - x) : y + ((weight) - 1) * (y - x))
 #define LERP_EACH(weight) ((NEAR(weight) ? x : y) + ((weight) - (NEAR(weight) ? 0 : 1)) * (y - x))
-TREK_BINARY_FLOATS(lerp, CHEAP, LERP(s), LERP(s))
+TREK_BINARY_FLOATS_ONE(lerp, CHEAP, LERP(s), LERP(s))
 TREK_TERNARY_FLOATS(lerp_var, CHEAP, LERP_EACH(z))
 /* As maximum and minimum, one after the other; each choice by itself, so that loops become vector code. */
 #define CLAMPED(T, name)                                                                               \

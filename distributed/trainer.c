@@ -50,8 +50,7 @@ typedef struct setup {
     trek_comm *comm;         /* among processes; NULL: one process */
     trek_optimizer_snapshot *optimizer; /* state of the optimizer that the graph had; NULL: it had none, or kept its stepper */
     bool moved;              /* the graph has another stepper */
-    bool sites;
-    trek_regroup *regroup;   /* of a run; NULL: none */
+    const trek_trainer_run_opts *run; /* NULL: a loop of the program's own */
     bool chooses_grain;      /* the size of grains is measured at the end */
     bool joins;              /* this process joins a job that is at work, when everything has been set up */
     int processes;           /* with which the job began */
@@ -90,6 +89,8 @@ static trek_status parse_devices(setup *s, const char *list)
     }
 }
 
+static trek_regroup *regroup_of(const setup *s) { return s->run ? s->run->regroup : NULL; }
+
 /* Finds the other processes of the job. */
 static trek_status find_processes(setup *s)
 {
@@ -97,9 +98,9 @@ static trek_status find_processes(setup *s)
     if (described < 0)
         return trek_error_status();
     s->processes = described;
-    if (described == 1)
+    if (described == 1 && !(s->opts.min_processes > 0 && regroup_of(s))) /* a run that is alone by now can be joined */
         return TREK_OK;
-    s->joins = !s->opts.comm && s->opts.min_processes > 0 && !s->regroup && trek_comm_init_joins();
+    s->joins = !s->opts.comm && s->opts.min_processes > 0 && !regroup_of(s) && trek_comm_init_joins();
     if (s->joins)
         return TREK_OK;
     if (s->opts.comm && trek_comm_retain(s->opts.comm))
@@ -534,7 +535,7 @@ static trek_status make_ranks(setup *s)
                              .shards_params = s->opts.shard >= TREK_SHARD_PARAMETERS,
                              .twice = s->opts.shard == TREK_SHARD_STATE && s->opts.min_processes > 0, .joins = s->joins,
                              .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
-                             .sites = s->sites, .grain = s->opts.grain,
+                             .sites = s->run && s->run->sites, .grain = s->opts.grain,
                              .digests = s->opts.digests, .audit = s->opts.audit, .audit_removes = s->opts.audit_removes,
                              .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
                                  : s->opts.divergence_threshold };
@@ -613,9 +614,11 @@ static trek_status outlive(setup *s)
     const trek_workload_opts workload = workload_opts(s);
     trek_text options = { 0 };
     trek_settings_describe_program(step->team, &s->opts, &options);
-    const trek_survivors_opts opts = { .workload = &workload, .least = least, .lent = s->regroup,
+    trek_text_format(&options, "run\t%llu\n", s->run ? (unsigned long long)s->run->program : 0);
+    const trek_survivors_opts opts = { .workload = &workload, .least = least, .lent = regroup_of(s),
                                        .program = trek_arrivals_program(s->graph, &options),
-                                       .state = s->regroup ? NULL : &trek_arrivals_state, .deadline_s = s->opts.deadline_s };
+                                       .state = s->run ? s->run->state : &trek_arrivals_state,
+                                       .deadline_s = s->opts.deadline_s };
     trek_text_clear(&options);
     step->grain_chosen |= s->joins && s->chooses_grain; /* by the others */
     return s->joins ? trek_arrivals_join(step, &opts) : trek_survivors_begin(step, &opts);
@@ -777,7 +780,7 @@ static trek_status apply_all(setup *s)
     return status == TREK_OK && s->opts.min_processes > 0 ? outlive(s) : status;
 }
 
-trek_status trek_trainer_setup_run(trek_graph *graph, const trek_trainer_opts *opts, bool sites, trek_regroup *regroup)
+trek_status trek_trainer_setup_run(trek_graph *graph, const trek_trainer_opts *opts, const trek_trainer_run_opts *run)
 {
     if (!graph)
         return trek_fail_missing("trainer_setup", "graph");
@@ -787,8 +790,7 @@ trek_status trek_trainer_setup_run(trek_graph *graph, const trek_trainer_opts *o
     if (!s)
         return trek_error_status();
     s->graph = graph;
-    s->sites = sites;
-    s->regroup = regroup;
+    s->run = run;
     if (opts)
         s->opts = *opts;
     trek_status status = find_ranks(s);
@@ -808,7 +810,7 @@ trek_status trek_trainer_setup_run(trek_graph *graph, const trek_trainer_opts *o
 
 trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
 {
-    return trek_trainer_setup_run(graph, opts, false, NULL);
+    return trek_trainer_setup_run(graph, opts, NULL);
 }
 
 /* Computes what a process contributes to the mean: {weight x loss, weight}. */

@@ -212,7 +212,8 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
         budgets[r] = (int64_t)(4 << 20) << (getenv("TREK_RANK") ? 2 * (atoi(getenv("TREK_RANK")) % 3) : r);
     trek_trainer_opts opts = { .build_replica = training_build, .devices = devices, .ranks = c->world, .optimizer = c->optimizer,
                                .share_params = c->separate ? TREK_OFF : 0,
-                               .shard = c->sharded > 2 ? TREK_SHARD_GRADIENTS : c->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                               .shard = c->sharded > 4 ? TREK_SHARD_PARAMETERS : c->sharded > 2 ? TREK_SHARD_GRADIENTS
+                               : c->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                .memory_budget = c->sharded % 2 == 0 && c->sharded ? budgets : NULL,
                                .n_memory_budget = c->sharded % 2 == 0 && c->sharded ? c->world : 0,
                                .overlap = c->overlap,

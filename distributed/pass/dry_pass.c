@@ -278,10 +278,14 @@ trek_status trek_dry_pass(trek_step *s, const trek_dry_pass_result *result)
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
     trek_team_follow_flags(s->team);
+    dry_pass ahead = c;
+    ahead.to = (trek_dry_pass_result){ .activations = result->activations, .samples = result->samples };
     if (status == TREK_OK && s->team->gathers_ahead) /* so that it is known what follows what */
-        status = run_all(&c);
+        status = run_all(&ahead);
+    trek_status zeroed = s->team->gathers_ahead ? trek_ranks_zero(s) : TREK_OK;
+    status = status == TREK_OK ? zeroed : status;
     for (int k = 0; k < s->team->memory->n_own; k++)
-        activations[k] = -1, samples[k] = 0;
+        result->activations[k] = -1, result->samples[k] = 0;
     if (status == TREK_OK)
         status = run_all(&c);
     if (status == TREK_OK)

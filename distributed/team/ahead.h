@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread that gathers a bucket of divided parameters while its rank computes with another one (divided.h), and a guess which one
- * that is: what followed in the step before. A wrong guess costs a copy, and changes nothing else. */
+/* A thread that gathers a bucket of divided parameters while its rank computes with another one (divided.h), and a guess which
+ * one that is: what followed in the step before. A wrong guess costs a copy, and changes nothing else. */
 #ifndef TREK_DISTRIBUTED_TEAM_AHEAD_H
 #define TREK_DISTRIBUTED_TEAM_AHEAD_H
 

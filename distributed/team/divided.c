@@ -308,8 +308,8 @@ static trek_status gather(trek_divided *d, int k, uint64_t use)
     return status;
 }
 
-/* Begins to gather what will be read next, in memory for one bucket more than those that an op reads. Where that exceeds a budget,
- * nothing is gathered ahead. */
+/* Begins to gather what will be read next, in memory for one bucket more than those that an op reads. Where that exceeds a
+ * budget, nothing is gathered ahead. */
 static void gather_next(trek_divided *d, uint64_t use)
 {
     int next = trek_ahead_is_idle(d->ahead) ? trek_ahead_next(d->ahead) : -1, most = 1;

@@ -351,6 +351,8 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
                                         .scaler = { .growth_interval = 2 } } };
     if (run->autocast == TREK_F32 && !run->scaled)
         opts.amp = (trek_amp_opts){ 0 };
+    if (run->fp8)
+        opts.amp = (trek_amp_opts){ .products = TREK_AMP_PRODUCTS_FP8, .fp8 = { .history = 3 } };
     if (trek_graph_set_loader(graph, loader, reads_tokens(run->model) ? "tokens" : "x") == TREK_OK &&
         trek_graph_set_loss(graph, loss, (void *)(uintptr_t)run) == TREK_OK && trek_trainer_setup(graph, &opts) == TREK_OK) {
         trek_step *s = trek_graph_ranks(graph);

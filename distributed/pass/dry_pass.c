@@ -281,7 +281,7 @@ trek_status trek_dry_pass(trek_step *s, const trek_dry_pass_result *result)
     if (status == TREK_OK && s->team->gathers_ahead) /* so that it is known what follows what */
         status = run_all(&c);
     for (int k = 0; k < s->team->memory->n_own; k++)
-        activations[k] = -1, samples[k] = 0;
+        result->activations[k] = -1, result->samples[k] = 0;
     if (status == TREK_OK)
         status = run_all(&c);
     if (status == TREK_OK)

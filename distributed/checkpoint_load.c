@@ -289,7 +289,7 @@ static trek_status take_plan(const restoring *r)
 }
 
 /* First does what needs memory or threads. */
-static trek_status commit(restoring *r)
+static trek_status write_values(restoring *r)
 {
     trek_grad_scaler *scaler = trek_graph_scaler(r->graph);
     if (r->s && r->s->pace.workload)
@@ -298,7 +298,15 @@ static trek_status commit(restoring *r)
         TRY(trek_loader_seek(r->loader, r->place[LOADER_EPOCH], r->place[LOADER_BATCH]));
     if (scaler && r->has_scaler)
         TRY(trek_grad_scaler_load(scaler, &r->scaler));
-    TRY(trek_state_loading_commit(r->loading));
+    return trek_state_loading_commit(r->loading);
+}
+
+static trek_status commit(restoring *r)
+{
+    trek_status status = write_values(r);
+    if (r->s && r->s->team->lent) /* a process that has failed keeps nobody waiting */
+        status = trek_replica_agree(r->s->job.comm, status, "checkpoint_load");
+    TRY(status);
     TRY(trek_graph_parameters_changed(r->graph));
     TRY(trek_ranks_load_commit(&r->optimizer));
     TRY(trek_graph_zero_grad(r->graph));

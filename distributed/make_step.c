@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm/shared/lent.h"
 #include "distributed/grains/digests.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
@@ -19,6 +20,7 @@
 #include "distributed/rounds/site.h"
 #include "distributed/team/constants.h"
 #include "distributed/team/divided.h"
+#include "tensor/cores.h"
 #include "tensor/try_internal.h"
 
 static trek_status copy_rank(int rank, void *arg)
@@ -33,7 +35,7 @@ static trek_status copy_rank(int rank, void *arg)
 
 trek_status trek_step_copy_first(trek_step *s)
 {
-    trek_status status = trek_divided_take_written(s->team);
+    trek_status status = trek_divided_take_written(s->team, s->job.comm);
     return status == TREK_OK ? trek_ranks_call(s->team->ranks, copy_rank, s) : status;
 }
 
@@ -80,8 +82,8 @@ static trek_status check_divided_grads(const trek_step *s, bool params)
         why = "audits of grains (.audit), which compare whole gradients";
     else if (s->grain > 0 && s->grains->digests->of_grains)
         why = "a file of digests (.digests), which has those of the whole gradients of each grain";
-    else if (params && trek_job_has_others(&s->job))
-        why = "several processes, which cannot read each other's memory; TREK_SHARD_GRADIENTS is for processes, too";
+    else if (params && trek_job_has_others(&s->job) && !trek_lent_is_possible(s->job.comm))
+        why = "processes on several machines, which cannot read each other's memory; TREK_SHARD_GRADIENTS is for those, too";
     return why ? trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: TREK_SHARD_%s, with %s",
                            params ? "PARAMETERS" : "GRADIENTS", why) : TREK_OK;
 }
@@ -108,6 +110,13 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
     return TREK_OK;
 }
 
+/* Copying takes a core: it helps if the ranks leave one idle, or have to wait for memory that is far away. */
+static bool gathers_ahead(const trek_step *s, int overlap)
+{
+    bool idle = trek_job_is_alone(&s->job) && trek_threads_wanted() + s->team->local_ranks <= trek_cores();
+    return overlap == 1 || (overlap == 0 && idle);
+}
+
 /* Makes what needs the team and the other processes. */
 static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
 {
@@ -120,7 +129,8 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     if (opts->shards_grads && s->job.world_size > 1)
         TRY(check_divided_grads(s, opts->shards_params));
     TRY(make_workload(s, opts));
-    return s->team->divides_params ? trek_divided_begin(s->team) : TREK_OK;
+    s->team->gathers_ahead = s->team->divides_params && gathers_ahead(s, opts->overlap);
+    return s->team->divides_params ? trek_divided_begin(s->team, s->job.comm) : TREK_OK;
 }
 
 static const trek_step_policy *find_policy(const trek_ranks_opts *opts)

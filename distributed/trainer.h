@@ -70,16 +70,19 @@ typedef enum trek_average {
  * - Errors: UNSUPPORTED for ranks on GPUs, for CPU ranks of one process that share their parameters, together with windows
  *   (max_anchor, global_batch), for grain in several processes or together with audit or digests, and with layers that meet other
  *   ranks. trek_graph_reduce then fails with UNSUPPORTED.
- * With TREK_SHARD_PARAMETERS the CPU ranks of one process keep only their part of the parameters, too. A bucket of parameters is
- * gathered when an op is about to read one of them, in forward and backward, and its memory is given back when two others have
- * been gathered since. So a rank needs its own part and two buckets more, or those that one op reads.
+ * With TREK_SHARD_PARAMETERS the CPU ranks of one process, or the processes of one machine that have one rank each, keep only
+ * their part of the parameters, too. A bucket of parameters is gathered when an op is about to read one of them, in forward and
+ * backward, and its memory is given back when two others have been gathered since. So a rank needs its own part and two buckets
+ * more, or those that one op reads.
  * - The bits are those of TREK_SHARD_GRADIENTS.
  * - Everything that reads parameters through trek gets their values: states, checkpoints, averages, evaluations, printing.
  *   Pointers to their memory are refused (STATE): trek_tensor_data returns NULL, and so does trek_tensor_to_dlpack.
  * - A program may write parameters of its graph between two passes. It must call trek_graph_parameters_changed before the next
  *   pass or step, which otherwise fails with STATE. Until then rank 0 has all parameters. Writing them in a pass, and in the
- *   graphs of other ranks (trek_graph_replica), fails with UNSUPPORTED.
- * - Errors: UNSUPPORTED also for several processes.
+ *   graphs of other ranks (trek_graph_replica), fails with UNSUPPORTED. Over processes all programs write the same, and all call
+ *   trek_graph_parameters_changed, which is a collective then.
+ * - Over processes, parameters that a program has kept of a graph that is freed cannot be read (STATE).
+ * - Errors: UNSUPPORTED also for processes of several machines, or of several ranks.
  *
  * memory_budget: how many bytes each rank of this process may use for parameters, gradients, the optimizer's state and
  * activations. Set-up then makes a plan (trek_trainer_plan_text): it measures a forward and backward, if the graph has its loader
@@ -131,6 +134,9 @@ typedef enum trek_average {
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
  * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give
  * the same value.
+ * - With TREK_SHARD_PARAMETERS a thread of each rank gathers the next bucket of parameters while one is used: always (1), if the
+ *   ranks of a single process leave it a core (0), or never (TREK_OFF, and with grain). A rank then needs memory for one bucket more
+ *   than an op reads. Results are the same.
  *
  * Ranks of different speeds: balancing (balance) changes each rank's share of a batch. Windows (max_anchor, El Che) let each
  * rank run whole batches at its own pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss.

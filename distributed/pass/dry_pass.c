@@ -232,6 +232,10 @@ trek_status trek_dry_pass(trek_step *s, int64_t *activations, int64_t *samples)
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
     trek_team_follow_flags(s->team);
+    if (status == TREK_OK && s->team->gathers_ahead) /* so that it is known what follows what */
+        status = run_all(&c);
+    for (int k = 0; k < s->team->memory->n_own; k++)
+        activations[k] = -1, samples[k] = 0;
     if (status == TREK_OK)
         status = run_all(&c);
     if (status == TREK_OK)

@@ -10,10 +10,20 @@
 /* What goes with the state. */
 enum { BEST, SINCE_BEST, PARTS, SITES, STEPS, SAMPLES, NS, AVERAGES, NUMBERS };
 
+/* Returns what has been done in the epoch before the pass that is under way, which is the first one of a step. */
+static run_before before_pass(const trek_run *run)
+{
+    const run_part *part = &run->part;
+    return (run_before){ .steps = trek_graph_steps(run->graph) - part->steps + part->before.steps,
+                         .samples = run->progress.samples - part->samples + part->before.samples,
+                         .ns = trek_now_ns() - run->epoch_start_ns,
+                         .averages = (part->passes - 1) / part->every + part->before.averages };
+}
+
 static trek_status write_state(trek_graph *graph, int fd, void *arg)
 {
     const trek_run *run = arg;
-    const run_before before = trek_run_before_pass(run);
+    const run_before before = before_pass(run);
     const double numbers[NUMBERS] = { [BEST] = run->best, [SINCE_BEST] = (double)run->since_best,
                                       [PARTS] = (double)run->parts, [SITES] = run->sites, [STEPS] = (double)before.steps,
                                       [SAMPLES] = (double)before.samples, [NS] = (double)before.ns,

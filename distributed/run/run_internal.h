@@ -100,8 +100,6 @@ bool trek_run_outlives_in_steps(const trek_run *run);
 
 /* train.c: trains. The run's thread calls it. */
 trek_status trek_run_train(trek_run *run);
-/* Returns what has been done in the epoch before the pass that is under way, which is the first one of a step. */
-run_before trek_run_before_pass(const trek_run *run);
 
 /* arrive.c: processes that come to a run in grains. state is for the trainer: it gives them the state, and takes it. has_come
  * returns whether this process has come, and has made no pass since; until then it does nothing that all do together. arrive

@@ -323,15 +323,6 @@ static void count(const trek_run *run, trek_epoch_metrics *m)
     m->samples = run->progress.samples - part->samples + part->before.samples;
 }
 
-run_before trek_run_before_pass(const trek_run *run)
-{
-    const run_part *part = &run->part;
-    return (run_before){ .steps = trek_graph_steps(run->graph) - part->steps + part->before.steps,
-                         .samples = run->progress.samples - part->samples + part->before.samples,
-                         .ns = trek_now_ns() - run->epoch_start_ns,
-                         .averages = (part->passes - 1) / part->every + part->before.averages };
-}
-
 /* Saves a checkpoint in the midst of an epoch. */
 static trek_status save_within(trek_run *run, run_epoch *e)
 {

@@ -78,6 +78,9 @@ typedef struct trek_team {
     bool divides_grads; /* and gradients: the memory of those that belong to other sharers is given back when they have been sent
                          */
     bool divides_params; /* and parameters (divided.h) */
+    struct trek_lent *lent;  /* then, with several processes: what they read from each other; otherwise NULL */
+    bool gathers_ahead;      /* a thread of each rank gathers the next bucket while one is used (ahead.h) */
+    bool graph_ends;         /* the team ends because its graph is freed */
     bool on_host; /* all ranks are in host memory; otherwise each decides in its own device's order, from the same sums */
     unsigned kinds;          /* of the devices: bits 1 << type */
     rank_replica *replicas;  /* [local_ranks] */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounded quotients, functions of two numbers, differences along lines: numbers told by hand, gradients by differences. */
+/* Rounded quotients, functions of two numbers, differences along lines: numbers told by hand. Their gradients are compared with
+ * differences by the op suite, and with PyTorch's by tests/differential. */
 #include "autograd/backward.h"
 #include "autograd/leaf.h"
 #include "autograd/ops.h"
@@ -126,35 +127,6 @@ static void lines(void **state)
     ASSERT_VALUES(trek_nansum(LIST(TREK_BOOL, 1, 1, 0), trek_dims_all(), false), 2);
 }
 
-static trek_var *apart(trek_var *x) { return trek_add_scalar(x, 3.25); }
-static trek_var *rests(trek_var *const *in) { return trek_fmod(trek_mul_scalar(in[0], 9), apart(in[1])); }
-static trek_var *lengths(trek_var *const *in) { return trek_hypot(in[0], in[1]); }
-static trek_var *totals(trek_var *const *in)
-{
-    trek_var *gaps = trek_where(trek_gt_scalar(in[0], 0), trek_square(in[0]), LIST(TREK_F64, NAN));
-    return trek_nansum(gaps, trek_dims(1), false);
-}
-static trek_var *signs(trek_var *const *in) { return trek_copysign(trek_square(in[0]), LIST(TREK_F64, -1, 2, -3)); }
-static trek_var *logs(trek_var *const *in) { return trek_xlogy(in[0], apart(in[1])); }
-static trek_var *limits(trek_var *const *in) { return trek_clamp_var(in[0], in[1], apart(in[2])); }
-static trek_var *waves(trek_var *const *in) { return trek_sinc(apart(in[0])); }
-static trek_var *steps(trek_var *const *in) { return trek_square(trek_diff(in[0], 2, 1, in[1], NULL)); }
-static trek_var *areas(trek_var *const *in) { return trek_trapezoid(in[0], in[1], 1, 1); }
-
-static void gradients(void **state)
-{
-    const trek_shape pair[] = { trek_dims(2, 3), trek_dims(3), trek_dims(2, 1) }, ends[] = { trek_dims(2, 4), trek_dims(2, 2) };
-    check_gradients(rests, 2, pair, false);
-    check_gradients(lengths, 2, pair, true);
-    check_gradients(totals, 1, pair, true);
-    check_gradients(signs, 1, pair, true);
-    check_gradients(logs, 2, pair, true);
-    check_gradients(limits, 3, pair, false);
-    check_gradients(waves, 1, pair, true);
-    check_gradients(steps, 2, ends, true);
-    check_gradients(areas, 2, pair, true);
-}
-
 /* A GPU reports it when it is waited for. */
 static void by_zero(trek_var *made)
 {
@@ -186,8 +158,8 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { TEST(quotients), TEST(quotients_are_flat), TEST(bits), TEST(of_two), TEST(lines),
-                                        TEST(gradients),
-                                        TEST(refused) };
+    const struct CMUnitTest tests[] = {
+        TEST(quotients), TEST(quotients_are_flat), TEST(bits), TEST(of_two), TEST(lines), TEST(refused),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

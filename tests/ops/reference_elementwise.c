@@ -84,7 +84,6 @@ static double gelu_tanh(double x)
 
 REFERENCE(gelu)
 {
-    (void)n;
     array_like(&out[0], in[0], in[0]->dtype);
     for (int64_t i = 0; i < in[0]->numel; i++)
         out[0].v[i] = a->i[0] ? gelu_tanh(in[0]->v[i]) : in[0]->v[i] * phi(in[0]->v[i]);
@@ -355,7 +354,6 @@ static double floored_quotient(double x, double y)
 
 REFERENCE(div_rounded)
 {
-    (void)n;
     return each_pair(in, out, KEEP, a->i[0] ? floored_quotient : cut_quotient);
 }
 
@@ -403,7 +401,6 @@ static double upper_gamma(double a, double x) { return (double)(1 - lower_gamma_
 
 REFERENCE(igamma)
 {
-    (void)n;
     return each_pair(in, out, FLOAT, a->i[0] ? upper_gamma : lower_gamma);
 }
 
@@ -512,7 +509,6 @@ BINARY(silu_backward, KEEP, x * silu_slope(y))
 
 REFERENCE(gelu_backward)
 {
-    (void)n;
     array_like(&out[0], in[0], in[0]->dtype);
     for (int64_t i = 0; i < in[0]->numel; i++)
         out[0].v[i] = in[0]->v[i] * gelu_slope(in[1]->v[i], a->i[0]);
@@ -534,7 +530,6 @@ static double loss_of(double x, double target, const trek_attrs *a, bool slope)
 
 REFERENCE(pointwise_loss)
 {
-    (void)n;
     trek_dtype dtype = dtype_promote(in[0]->dtype, in[1]->dtype);
     broadcast_make(&out[0], dtype == TREK_BF16 || dtype == TREK_F16 ? TREK_F32 : dtype, in, 0, 2);
     int64_t index[TREK_MAX_DIMS] = { 0 };
@@ -548,7 +543,6 @@ REFERENCE(pointwise_loss)
 
 REFERENCE(pointwise_loss_backward)
 {
-    (void)n;
     broadcast_make(&out[0], dtype_promote(in[1]->dtype, in[2]->dtype), in, 0, 3);
     array_scaled(&out[0]);
     int64_t index[TREK_MAX_DIMS] = { 0 };
@@ -579,7 +573,6 @@ REFERENCE(where)
 
 REFERENCE(convert)
 {
-    (void)n;
     array_like(&out[0], in[0], (trek_dtype)a->i[0]);
     for (int64_t i = 0; i < in[0]->numel; i++)
         array_set(&out[0], i, in[0]->v[i]);

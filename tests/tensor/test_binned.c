@@ -247,7 +247,6 @@ static void check_against_plain(const terms *t, double factor, const void *resul
 
 static void any_order_and_grouping_gives_the_same_bits(void **state)
 {
-    (void)state;
     drawn = test_seed();
     terms *t = malloc(sizeof *t);
     static double first[MOST_COUNT], again[MOST_COUNT];
@@ -269,7 +268,6 @@ static void any_order_and_grouping_gives_the_same_bits(void **state)
 /* The most terms, all of the largest size that their bin has, with one that is NaN, fit into the digits. */
 static void the_most_terms_fit(void **state)
 {
-    (void)state;
     float value = 0x1.fffffep34f, sum;
     trek_binned many = sum_new(TREK_F32, 1), odd = sum_new(TREK_F32, 1);
     float nan = NAN;
@@ -295,7 +293,6 @@ static void the_most_terms_fit(void **state)
 /* So do the smallest numbers that there are. */
 static void the_smallest_numbers_count(void **state)
 {
-    (void)state;
     float value = 0x1p-149f, sum;
     trek_binned many = sum_new(TREK_F32, 1);
     for (int k = 0; k < 3; k++)
@@ -308,7 +305,6 @@ static void the_smallest_numbers_count(void **state)
 /* A part of the blocks can be added, merged and read by itself, as slices of ranks are. */
 static void slices_are_independent(void **state)
 {
-    (void)state;
     enum { COUNT = 5 * TREK_BINNED_BLOCK };
     float values[COUNT], whole[COUNT], parts[COUNT];
     drawn = 7;

@@ -407,8 +407,8 @@ static void run_control(void)
         if (my_rank == 1)
             trek_control_say_long(control, "save");
         MPI_Barrier(MPI_COMM_WORLD); /* said before anybody waits */
-        if (my_rank == 1)
-            sleep_for(4);
+        if (my_rank == 1 && round == 0)
+            sleep_for(3);
         CHECK(trek_comm_all_reduce(comm, tensor, TREK_REDUCTION_SUM) == TREK_OK &&
               agrees(tensor, expected, TREK_REDUCTION_SUM, true));
         if (round == 0) { /* one never comes, and says nothing */

@@ -38,7 +38,6 @@ static trek_graph *build(trek_device device, void *arg)
 
 static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     return trek_cross_entropy(output, trek_batch_get(batch, "label"));
 }
 
@@ -57,7 +56,6 @@ static trek_var *loss_of_evaluation(trek_graph *graph, trek_var *output, const t
 
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 {
-    (void)epoch, (void)arg;
     now.begun++;
     first = graph;
     if (mine)

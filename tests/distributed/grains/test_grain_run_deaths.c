@@ -26,7 +26,6 @@ static int expect(const char *detail, int n, const char *const *deaths, const ou
 /* Every call, and both sides of it: of passes, steps, metrics, and what the run agrees on besides. */
 static void one_dies_before_or_after_any_call(void **state)
 {
-    (void)state;
     const char *detail = "model=1", *nobody[3] = { 0 };
     outcome expected = running_alone(detail);
     int made = 0, kept = 0, every = test_short() ? 9 : 2, runs = 0;
@@ -48,7 +47,6 @@ static void one_dies_before_or_after_any_call(void **state)
 
 static void within_a_step_nothing_is_built_again(void **state)
 {
-    (void)state;
     static const char *const spans[] = { "at=grain:1", "at=sum_grain:4", "at=backward:3", "at=sync:1", "at=reduce:0",
                                          "at=reduce_processes:2", "at=optimizer:1", "at=grain:3" };
     for (int k = 0; k < (int)(sizeof spans / sizeof *spans); k++) {
@@ -66,14 +64,12 @@ static void within_a_step_nothing_is_built_again(void **state)
 /* In an evaluation the processes are in no step: the run goes back to the last one, and evaluates again. */
 static void an_evaluation_is_made_again(void **state)
 {
-    (void)state;
     outcome expected = running_alone("model=1");
     assert_int_equal(expect("model=1", 3, (const char *[]){ NULL, "at=evaluation:0", NULL }, &expected, NULL), 2);
 }
 
 static void several_die(void **state)
 {
-    (void)state;
     static const struct {
         const char *detail, *deaths[4];
     } cases[] = {
@@ -92,7 +88,6 @@ static void several_die(void **state)
 /* The process that writes checkpoints dies; another one writes those that follow, and the last is the run's end. */
 static void another_process_writes_checkpoints(void **state)
 {
-    (void)state;
     char detail[200], path[256];
     char folder[] = "/tmp/trek-run-deaths-XXXXXX";
     assert_non_null(mkdtemp(folder));
@@ -159,7 +154,6 @@ static void a_part_that_is_lost_ends_the_run(void **state)
 
 static void over_gloo_too(void **state)
 {
-    (void)state;
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why))
         skip();
@@ -170,7 +164,6 @@ static void over_gloo_too(void **state)
 
 static void too_few_are_left(void **state)
 {
-    (void)state;
     dying_leave_too_few();
 }
 

@@ -348,13 +348,11 @@ static void settle_grain(sweep *s)
         s->run.trainer.grain = 0;
 }
 
-/* Gradients are divided among ranks of their own parameters that meet in each pass, and parameters within a process. */
+/* Gradients and parameters are divided among ranks of their own parameters that meet in each pass. */
 static void settle_divided_gradients(sweep *s)
 {
     trek_trainer_opts *t = &s->run.trainer;
     bool several = t->ranks > 1 || s->resumed_ranks > 1;
-    if (t->shard == TREK_SHARD_PARAMETERS && s->processes > 1)
-        t->shard = TREK_SHARD_GRADIENTS;
     if (t->shard >= TREK_SHARD_GRADIENTS &&
         ((t->grain > 0 && s->processes > 1) || s->windows > 1 || s->norm == SWEEP_SYNC_BATCH_NORM ||
          (several && (t->share_params != TREK_OFF || s->processes > 1))))

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "distributed/arrivals.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "data/loader_position.h"
 #include "distributed/arrivals_state.h"
 #include "distributed/checkpoint_internal.h"
@@ -16,16 +13,16 @@
 #include "tensor/byte_hash.h"
 #include "tensor/version.h"
 
-static trek_status write_state(trek_graph *graph, int fd)
+static trek_status write_state(trek_graph *graph, int fd, void *arg)
 {
-    return trek_checkpoint_write_plain(graph, fd, "the state of the job");
+    (void)arg;
+    return trek_checkpoint_write_plain(graph, fd, "the state of the job", NULL, 0);
 }
 
-static trek_status read_state(trek_graph *graph, int fd)
+static trek_status read_state(trek_graph *graph, int fd, void *arg)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return trek_checkpoint_read_plain(graph, path);
+    (void)arg;
+    return trek_checkpoint_read_plain(graph, fd, NULL, 0);
 }
 
 const trek_survival_state trek_arrivals_state = { .write = write_state, .read = read_state };

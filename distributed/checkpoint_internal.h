@@ -51,8 +51,8 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
 /* Writes the state of this process into an open, empty file. No other process takes part. Messages contain `name`. */
 trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n);
 /* The same without the loader's position and the plan of shares, which a process that joins a job gets in other ways; and its
- * reading, which is no collective either. The parameters of further ranks of this process follow. */
-trek_status trek_checkpoint_write_plain(trek_graph *graph, int file, const char *name);
-trek_status trek_checkpoint_read_plain(trek_graph *graph, const char *path);
+ * reading from an open file, which is no collective either. The parameters of further ranks of this process follow. */
+trek_status trek_checkpoint_write_plain(trek_graph *graph, int file, const char *name, const double *more, int n);
+trek_status trek_checkpoint_read_plain(trek_graph *graph, int file, double *more, int n);
 
 #endif

@@ -3,6 +3,7 @@
 #include "distributed/checkpoint_internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -288,7 +289,7 @@ static trek_status take_plan(const restoring *r)
 }
 
 /* First does what needs memory or threads. */
-static trek_status commit(restoring *r)
+static trek_status write_values(restoring *r)
 {
     trek_grad_scaler *scaler = trek_graph_scaler(r->graph);
     if (r->s && r->s->pace.workload)
@@ -297,7 +298,15 @@ static trek_status commit(restoring *r)
         TRY(trek_loader_seek(r->loader, r->place[LOADER_EPOCH], r->place[LOADER_BATCH]));
     if (scaler && r->has_scaler)
         TRY(trek_grad_scaler_load(scaler, &r->scaler));
-    TRY(trek_state_loading_commit(r->loading));
+    return trek_state_loading_commit(r->loading);
+}
+
+static trek_status commit(restoring *r)
+{
+    trek_status status = write_values(r);
+    if (r->s && r->s->team->lent) /* a process that has failed keeps nobody waiting */
+        status = trek_replica_agree(r->s->job.comm, status, "checkpoint_load");
+    TRY(status);
     TRY(trek_graph_parameters_changed(r->graph));
     TRY(trek_ranks_load_commit(&r->optimizer));
     TRY(trek_graph_zero_grad(r->graph));
@@ -357,12 +366,19 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
     return status;
 }
 
-trek_status trek_checkpoint_read_plain(trek_graph *graph, const char *path)
+trek_status trek_checkpoint_read_plain(trek_graph *graph, int file, double *more, int n)
 {
+    char path[64];
+    bool found = true;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .path = path };
     trek_status status = trek_graph_stepper(graph) && (r.file = trek_state_read(path)) ? TREK_OK : trek_error_status();
     if (status == TREK_OK)
         status = prepare(&r);
+    if (status == TREK_OK && n > 0)
+        status = read_numbers(&r, TREK_CHECKPOINT_MORE, TREK_F64, n, more, &found);
+    if (status == TREK_OK && !found)
+        status = fail_format(&r, "the numbers of the run are missing");
     if (status == TREK_OK)
         status = commit(&r);
     end(&r);

@@ -153,7 +153,7 @@ trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int fi
     return write_file(graph, trek_checkpoint_loader(graph, loader), file, name, &content);
 }
 
-trek_status trek_checkpoint_write_plain(trek_graph *graph, int file, const char *name)
+trek_status trek_checkpoint_write_plain(trek_graph *graph, int file, const char *name, const double *more, int n)
 {
-    return write_file(graph, NULL, file, name, &(trek_checkpoint_content){ .plain = true });
+    return write_file(graph, NULL, file, name, &(trek_checkpoint_content){ .plain = true, .more = more, .n = n });
 }

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm/shared/lent.h"
 #include "distributed/grains/digests.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
@@ -19,6 +20,8 @@
 #include "distributed/rounds/site.h"
 #include "distributed/team/constants.h"
 #include "distributed/team/divided.h"
+#include "distributed/team/low_sums.h"
+#include "tensor/cores.h"
 #include "tensor/try_internal.h"
 
 static trek_status copy_rank(int rank, void *arg)
@@ -33,7 +36,7 @@ static trek_status copy_rank(int rank, void *arg)
 
 trek_status trek_step_copy_first(trek_step *s)
 {
-    trek_status status = trek_divided_take_written(s->team);
+    trek_status status = trek_divided_take_written(s->team, s->job.comm);
     return status == TREK_OK ? trek_ranks_call(s->team->ranks, copy_rank, s) : status;
 }
 
@@ -80,10 +83,30 @@ static trek_status check_divided_grads(const trek_step *s, bool params)
         why = "audits of grains (.audit), which compare whole gradients";
     else if (s->grain > 0 && s->grains->digests->of_grains)
         why = "a file of digests (.digests), which has those of the whole gradients of each grain";
-    else if (params && trek_job_has_others(&s->job))
-        why = "several processes, which cannot read each other's memory; TREK_SHARD_GRADIENTS is for processes, too";
+    else if (params && trek_job_has_others(&s->job) && !trek_lent_is_possible(s->job.comm))
+        why = "processes on several machines, which cannot read each other's memory; TREK_SHARD_GRADIENTS is for those, too";
     return why ? trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: TREK_SHARD_%s, with %s",
                            params ? "PARAMETERS" : "GRADIENTS", why) : TREK_OK;
+}
+
+/* Makes room for gradients that travel as bf16, which counts in the plan of memory. Rank 0 sends for its process. */
+static trek_status make_low_sums(const trek_step *s)
+{
+    const trek_arena *arena = s->team->replicas[0].arena;
+    if (trek_job_is_alone(&s->job))
+        return TREK_OK;
+    const char *why = !s->team->on_host || s->job.mixed ? "ranks on GPUs, whose libraries add bf16 in bf16"
+        : !s->job.comm->engine->adds_bf16 ? "an engine that sends sums of 16 bits as f32" : NULL;
+    if (why)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .reduce_dtype: bf16, with %s (%s); it is for shared memory and Gloo", why,
+                         s->job.comm->engine->name);
+    int64_t most = s->team->bucket_bytes / 4;
+    for (int k = 0; k < arena->n_segments; k++)
+        most = arena->segments[k].count > most ? arena->segments[k].count : most;
+    most += 2 * arena->unit * arena->sharers; /* where buckets are cut */
+    s->team->replicas[0].reducer->low = trek_low_sums_new(s->job.comm, most);
+    return s->team->replicas[0].reducer->low ? TREK_OK : trek_error_status();
 }
 
 /* Makes the workload, for which it must be known whether ranks are unequal: now that all have met, it is. */
@@ -108,6 +131,13 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
     return TREK_OK;
 }
 
+/* Copying takes a core: it helps if the ranks leave one idle, or have to wait for memory that is far away. */
+static bool gathers_ahead(const trek_step *s, int overlap)
+{
+    bool idle = trek_job_is_alone(&s->job) && trek_threads_wanted() + s->team->local_ranks <= trek_cores();
+    return overlap == 1 || (overlap == 0 && idle);
+}
+
 /* Makes what needs the team and the other processes. */
 static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
 {
@@ -116,11 +146,14 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     TRY(trek_ranks_list_devices(&s->job, s->team->ranks));
     TRY(check_sharers(s));
     TRY(trek_ranks_constants(s->team, &s->job));
+    if (opts->reduces_bf16)
+        TRY(make_low_sums(s));
     TRY(s->policy->make(s, opts));
     if (opts->shards_grads && s->job.world_size > 1)
         TRY(check_divided_grads(s, opts->shards_params));
     TRY(make_workload(s, opts));
-    return s->team->divides_params ? trek_divided_begin(s->team) : TREK_OK;
+    s->team->gathers_ahead = s->team->divides_params && gathers_ahead(s, opts->overlap);
+    return s->team->divides_params ? trek_divided_begin(s->team, s->job.comm) : TREK_OK;
 }
 
 static const trek_step_policy *find_policy(const trek_ranks_opts *opts)
@@ -139,7 +172,8 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     int local_ranks = trek_ranks_world_size(ranks);
     bool sites = opts->averages && opts->sites && opts->comm;
     trek_team_opts of = { .shared = opts->shared && (!opts->averages || (sites && local_ranks > 1)), .sharers = 1,
-                          .bucket_bytes = opts->bucket_bytes, .budgets = opts->budgets, .comm = opts->comm };
+                          .bucket_bytes = opts->bucket_bytes, .budgets = opts->budgets, .recomputes = opts->recomputes,
+                          .comm = opts->comm };
     of.shared &= !opts->shards_grads || local_ranks > 1; /* a rank that is alone shares with nobody */
     if (opts->shards && (opts->comm || !of.shared))
         of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;

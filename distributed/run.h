@@ -158,9 +158,9 @@ typedef trek_status (*trek_checkpoint_fn)(trek_graph *graph, int64_t epoch, cons
  *   an epoch if a process is lost while it ends. This holds from the start of the processes; while they are joining it needs
  *   trek-run, which reports processes that have ended.
  * - A process that is started again with TREK_JOIN=1 in its environment (trek-run --restarts), and one that was not in the
- *   job before (TREK_JOIN=new, trek-run --join), join the others at the beginning of the next epoch and get everything from
- *   them. Their trek_run_next begins there. If such a process cannot join, only it fails, with STATE, TIMEOUT, ARGUMENT,
- *   UNSUPPORTED or COMM (docs/distributed.md).
+ *   job before (TREK_JOIN=new, trek-run --join), join the others at the beginning of the next epoch, in grains at the next step,
+ *   and get everything from them. Their trek_run_next begins with that epoch. If such a process cannot join, only it fails, with
+ *   STATE, TIMEOUT, ARGUMENT, UNSUPPORTED or COMM (docs/distributed.md).
  * - If the network splits, both halves continue if they have enough processes. A number above half of the processes prevents
  *   that.
  * - It costs a copy of the buffers for each step. With averaged parameters, which continue from the last average

@@ -35,6 +35,7 @@ static void free_ranks(trek_stepper *stepper)
     if (!trek_forked)
         trek_overlap_finish(&own->step);
     trek_ranks_forget_before(own);
+    own->team.graph_ends = stepper->graph->stepper == stepper;
     trek_step_end(&own->step);
     trek_free(own);
 }

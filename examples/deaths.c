@@ -5,7 +5,7 @@
  *   trek-run -n 4 -m 1 --restarts 20 ./deaths --kill 3     four, which kill themselves after some 3 seconds: the same hash
  *
  * All processes but the last one kill themselves (SIGKILL) at random times. The others complete the step in which one dies, and
- * trek-run starts it again: it joins at the next epoch. Batches are cut into grains, so that the bits do not depend on who has
+ * trek-run starts it again: it joins at the next step. Batches are cut into grains, so that the bits do not depend on who has
  * computed what. --width: of the two hidden layers. --data: MNIST's IDX files; default: the folder mnist/ of TREK_DATA if it
  * exists, otherwise generated digits. At the end the program says how long a step took, and how long the longest one, which is
  * that of a death. */

@@ -12,7 +12,13 @@
 #include "tensor/memory_internal.h"
 #include "tensor/op.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 enum page_state { ABSENT, TAKEN, HELD };
+
+enum { POPULATED = 16 };
 
 struct trek_pages {
     char *memory;
@@ -21,6 +27,8 @@ struct trek_pages {
     struct trek_block_cache *user; /* who has it */
     const trek_pages_keeper *keeper; /* NULL: what is absent is zero */
     bool guarded;                /* what is absent cannot be read */
+    int file;                    /* which others have mapped, too; -1: none */
+    size_t offset;               /* in it */
     uint8_t state[];             /* [pages] */
 };
 
@@ -64,6 +72,7 @@ trek_tensor *trek_pages_zeros(trek_shape shape, trek_dtype dtype)
         trek_free(pages);
         return NULL;
     }
+    pages->file = -1;
     pages->user = trek_memory_user();
     trek_tensor *tensor = trek_tensor_wrap(pages->memory, shape, dtype, release, pages);
     if (!tensor)
@@ -101,6 +110,8 @@ static trek_status take(trek_pages *pages, const void *from, size_t bytes, enum 
     pages->taken += more;
     if (pages->guarded && more > 0)
         mprotect(pages->memory + first * pages->size, (end - first) * pages->size, PROT_READ | PROT_WRITE);
+    if (more >= POPULATED) /* in one call, instead of a fault for each page */
+        madvise(pages->memory + first * pages->size, (end - first) * pages->size, MADV_POPULATE_WRITE);
     for (size_t k = first; k < end; k++)
         pages->state[k] = (uint8_t)(pages->state[k] > to ? pages->state[k] : to);
     return TREK_OK;
@@ -119,12 +130,13 @@ void trek_pages_release_holds(trek_pages *pages)
 }
 
 /* Returns false if the system keeps the memory, for example because it is locked. */
-static bool give_to_system(void *memory, size_t bytes)
+static bool give_to_system(const trek_pages *pages, void *memory, size_t bytes)
 {
 #ifdef __linux__
-    return madvise(memory, bytes, MADV_DONTNEED) == 0;
+    return madvise(memory, bytes, pages->file >= 0 ? MADV_REMOVE : MADV_DONTNEED) == 0;
 #else /* where that does not make zeros */
-    return mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+    return pages->file < 0 && mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                                   0) != MAP_FAILED;
 #endif
 }
 
@@ -134,7 +146,7 @@ static void drop(trek_pages *pages, size_t first, size_t end)
     char *memory = pages->memory + first * pages->size;
     if (first == end)
         return;
-    if (!give_to_system(memory, (end - first) * pages->size))
+    if (!give_to_system(pages, memory, (end - first) * pages->size))
         memset(memory, 0, (end - first) * pages->size);
     if (pages->guarded)
         mprotect(memory, (end - first) * pages->size, PROT_NONE);
@@ -175,6 +187,112 @@ bool trek_pages_next(const trek_pages *pages, size_t *begin, size_t *end)
     *end = k * pages->size;
     return *begin < *end;
 }
+
+/* --- in a file ----------------------------------------------------------------------------- */
+
+/* So many are moved at a time, which for a moment have memory in both places. */
+enum { MOVED = 256 };
+
+size_t trek_pages_bytes(const trek_pages *pages) { return pages->bytes; }
+char *trek_pages_memory(const trek_pages *pages) { return pages->memory; }
+
+/* Finds the next pages of [*first, end) that have memory: [*first, *stop). */
+static bool next_taken(const trek_pages *pages, size_t *first, size_t end, size_t *stop)
+{
+    while (*first < end && pages->state[*first] == ABSENT)
+        ++*first;
+    for (*stop = *first; *stop < end && pages->state[*stop] != ABSENT; ++*stop)
+        ;
+    return *first < *stop;
+}
+
+/* file: they may have memory from another time. */
+static void clear_absent(const trek_pages *pages, size_t first, size_t end, bool file)
+{
+    for (size_t begin = first, stop, k = first; k < end; begin = k = stop) {
+        bool taken = next_taken(pages, &k, end, &stop);
+        char *memory = pages->memory + begin * pages->size;
+        size_t bytes = (k - begin) * pages->size;
+        stop = taken ? stop : end;
+        if (file && bytes > 0)
+            madvise(memory, bytes, MADV_REMOVE);
+        if (pages->guarded && bytes > 0)
+            mprotect(memory, bytes, PROT_NONE);
+    }
+}
+
+static bool write_all(int fd, const char *from, size_t bytes, size_t offset)
+{
+    while (bytes > 0) {
+        ssize_t written = pwrite(fd, from, bytes, (off_t)offset);
+        if (written <= 0)
+            return false;
+        from += written;
+        bytes -= (size_t)written;
+        offset += (size_t)written;
+    }
+    return true;
+}
+
+static bool move_to_file(const trek_pages *pages, size_t first, size_t end, int fd, size_t offset)
+{
+    size_t begin = first, stop;
+    for (; next_taken(pages, &begin, end, &stop); begin = stop)
+        if (!write_all(fd, pages->memory + begin * pages->size, (stop - begin) * pages->size, offset + begin * pages->size))
+            return false;
+    if (mmap(pages->memory + first * pages->size, (end - first) * pages->size, PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, (off_t)(offset + first * pages->size)) == MAP_FAILED)
+        return false;
+    clear_absent(pages, first, end, true);
+    return true;
+}
+
+static bool move_from_file(const trek_pages *pages, size_t first, size_t end)
+{
+    size_t bytes = (end - first) * pages->size, begin = first, stop;
+    char *own = reserve(bytes), *memory = pages->memory + first * pages->size;
+    if (!own)
+        return false;
+    for (; next_taken(pages, &begin, end, &stop); begin = stop)
+        memcpy(own + (begin - first) * pages->size, pages->memory + begin * pages->size, (stop - begin) * pages->size);
+    bool moved = mremap(own, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, memory) != MAP_FAILED;
+    if (!moved)
+        munmap(own, bytes);
+    else
+        clear_absent(pages, first, end, false);
+    return moved;
+}
+
+/* Moves all pages to a file, or (fd -1) from the one in which they lie. */
+static trek_status move(trek_pages *pages, int fd, size_t offset)
+{
+    size_t n = pages->bytes / pages->size, k = 0, end;
+    int from = pages->file;
+    size_t from_offset = pages->offset;
+    bool moved = true;
+    for (; k < n && moved; k = moved ? end : k) {
+        end = k + MOVED < n ? k + MOVED : n;
+        moved = fd >= 0 ? move_to_file(pages, k, end, fd, offset) : move_from_file(pages, k, end);
+    }
+    if (moved) {
+        pages->file = fd;
+        pages->offset = offset;
+        return TREK_OK;
+    }
+    for (size_t back = 0; back < k; back = end) { /* there is room, where they have been */
+        end = back + MOVED < k ? back + MOVED : k;
+        (void)!(from < 0 ? move_from_file(pages, back, end) : move_to_file(pages, back, end, from, from_offset));
+    }
+    return trek_fail(TREK_ERR_MEMORY, "out of memory: %zu bytes cannot be moved between this process's memory and memory that "
+                                      "others read", pages->bytes);
+}
+
+trek_status trek_pages_share(trek_pages *pages, int fd, size_t offset)
+{
+    return pages->file >= 0 ? TREK_OK : move(pages, fd, offset);
+}
+
+trek_status trek_pages_unshare(trek_pages *pages) { return pages->file < 0 ? TREK_OK : move(pages, -1, 0); }
 
 /* --- keepers ----------------------------------------------------------------------------- */
 

@@ -39,6 +39,18 @@ int64_t trek_pages_taken(const trek_pages *pages);
 /* Finds the next stretch of bytes that have memory, from offset *begin on: [*begin, *end). Returns false if there is none. */
 bool trek_pages_next(const trek_pages *pages, size_t *begin, size_t *end);
 
+/* Moves the pages to a file of memory, from `offset` on, which is a multiple of a page: who has mapped it, too, sees what they
+ * contain, and what is written to them later. Addresses stay. What has no memory has none in the file, as long as nobody reads
+ * it. fd is borrowed until trek_pages_unshare, or as long as the tensor exists. Fails with MEMORY; then nothing has changed.
+ * Called while nobody uses the tensor. */
+trek_status trek_pages_share(trek_pages *pages, int fd, size_t offset);
+/* Makes the pages this process's own again, with the same contents. The file keeps what it has. The same errors. */
+trek_status trek_pages_unshare(trek_pages *pages);
+/* Returns the number of bytes of all pages. */
+size_t trek_pages_bytes(const trek_pages *pages);
+/* Returns where the first one begins. */
+char *trek_pages_memory(const trek_pages *pages);
+
 /* Who has what the pages of a tensor lack, and must see that it is written. `read` and `write` are called before an op reads or
  * writes bytes [from, from + bytes), by any thread. What an op reads has to stay until `leave`, which is called when the op is
  * over and one of them was called for it. use: a number that no other op has. */

@@ -31,10 +31,10 @@ const char *const options_help[] = {
     "  -m, --min-processes N    while N processes run, or have ended with 0, a failure does not end the others\n"
     "                           (trek_run_opts.min_processes); default: all\n"
     "  -r, --restarts N         with --min-processes: starts failed processes again, N times in all. They join the\n"
-    "                           others (TREK_JOIN=1): a run at its next epoch, a loop in grains at its next step. No\n"
+    "                           others (TREK_JOIN=1): in grains at the next step, other runs at their next epoch. No\n"
     "                           restarts after a process has ended with 0; default 0. --restart is the same\n"
     "      --join HOST:PORT     the processes come to the job that was started at this address (--address, --port) with\n"
-    "                           --min-processes: to a run at its next epoch, to a loop in grains at its next step. The\n"
+    "                           --min-processes: in grains at the next step, to other runs at their next epoch. The\n"
     "                           job's secret is that of TREK_TOKEN or TREK_TOKEN_FILE. A failure of one does not end the\n"
     "                           others; with --restarts each may come again. Default of -n: 1\n",
     /* a string has at most 4095 characters */

@@ -120,6 +120,7 @@ typedef struct trek_grains {
     int64_t passes, pass_room;
     char *records;           /* of this process's grains since gradients were read from the sums last */
     _Atomic int64_t n_records; /* ranks take places for theirs */
+    _Atomic uint64_t begun;  /* runs of grains that ranks of this process have begun */
     int64_t n_room;
     double factor;           /* D / W */
     bool pending;            /* the sums of some process have gradients that are not in the arenas */

@@ -20,10 +20,18 @@ trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek
     survival->lent = lent != NULL;
     survival->regroup = lent ? lent : trek_regroup_new(job->comm, program);
     job->survival = survival;
+    if (lent)
+        trek_regroup_set_program(lent, program);
     return survival->regroup ? TREK_OK : trek_error_status();
 }
 
-void trek_survival_leave(trek_job *job, const char *why)
+trek_regroup *trek_survival_give_regroup(const trek_job *job)
+{
+    job->survival->lent = true;
+    return job->survival->regroup;
+}
+
+void trek_survival_leave(const trek_job *job, const char *why)
 {
     trek_survival *survival = job->survival;
     char message[TREK_ERROR_SIZE];

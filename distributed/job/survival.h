@@ -41,13 +41,14 @@ typedef struct trek_survival_place {
 
 /* How the state of training is written to and read from a file, without a collective. */
 typedef struct trek_survival_state {
-    trek_status (*write)(trek_graph *graph, int fd);
-    trek_status (*read)(trek_graph *graph, int fd);
+    trek_status (*write)(trek_graph *graph, int fd, void *arg);
+    trek_status (*read)(trek_graph *graph, int fd, void *arg);
+    void *arg;
 } trek_survival_state;
 
 typedef struct trek_survival {
     trek_regroup *regroup;
-    bool lent;               /* the regroup is a run's, which ends it */
+    bool lent;               /* the regroup belongs to a run, which ends it */
     int least;               /* how many processes must survive */
     trek_comm *next;         /* the group that has met and is not the job's yet; NULL: none */
     int64_t groups;          /* how many have met since the job's first one */
@@ -85,14 +86,18 @@ typedef enum trek_survival_verdict {
 /* Decides from the reports of n survivors; `own` is one of them. Survivors in the same place decide alike. */
 trek_survival_verdict trek_survival_decide(const trek_survivor *all, int n, const trek_survivor *own);
 
-/* Makes a job of several processes able to go on, as a collective. `program` is the same in all of them. With `lent`, the
- * regroup of a run, it is no collective. Fails with the errors of trek_regroup_new, or with MEMORY. */
+/* Makes a job of several processes able to go on, as a collective. `program` is the same in all of them, and processes that join
+ * must have it. With `lent`, the regroup of a run, it is no collective. Fails with the errors of trek_regroup_new, or with
+ * MEMORY.
+ */
 trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek_regroup *lent);
 /* Lets this process join a job that is at work with that many ranks, instead of beginning one: waits until it is let in, and
  * meets the others. Their group is job->survival->next. Fails with the errors of trek_regroup_join and trek_survival_meet. */
 trek_status trek_survival_join(trek_job *job, uint64_t program, int least, int ranks, double deadline_s);
+/* Gives the regroup of a job that this process has joined to its run, which lends it to the job from then on. */
+trek_regroup *trek_survival_give_regroup(const trek_job *job);
 /* Takes this process out of the job for good. The others go on as if it had died; why: their log says it. */
-void trek_survival_leave(trek_job *job, const char *why);
+void trek_survival_leave(const trek_job *job, const char *why);
 /* Ends it. Where few survivors could not continue, this process says farewell before. */
 void trek_survival_end(trek_job *job);
 /* Returns whether a call has failed because processes of a job have died that the others can outlive. */

@@ -55,7 +55,7 @@ static arrival_card make_card(trek_step *s, const trek_batch *batch, trek_job_fi
     if (status == TREK_OK)
         status = trek_job_file_empty(&file->fd);
     if (status == TREK_OK)
-        status = s->job.survival->state->write(graph, file->fd);
+        status = s->job.survival->state->write(graph, file->fd, s->job.survival->state->arg);
     if (status == TREK_OK && fstat(file->fd, &about) == 0)
         status = trek_job_file_map(file, file->fd, (int64_t)about.st_size);
     if (status == TREK_OK) {
@@ -225,7 +225,7 @@ static trek_status take_state(trek_step *s, trek_job_file *file)
 {
     trek_survival *survival = s->job.survival;
     trek_job_file_unmap(file);
-    trek_status status = survival->state->read(s->team->graph, file->fd);
+    trek_status status = survival->state->read(s->team->graph, file->fd, survival->state->arg);
     if (status != TREK_OK)
         return status;
     survival->joins = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a process comes to a job that trains in grains in a loop of the program's own (job/survival.h).
+/* How a process comes to a job that trains in grains (job/survival.h), in a loop of the program's own or in a run.
  *
  * It makes its step in a job of its own, and then waits until the others let it in (trek_arrivals_join). They do that where the
  * first pass of a step begins. At this place a process has no gradients, and the one that comes will be here, too, when its own

@@ -33,12 +33,12 @@ bool trek_survivors_go_on(trek_step *s, trek_status *status);
 /* Called when what follows a commit (trek_survival_commit) has been done: a group that has met in the commit becomes the job's.
  * After a step, loaders divide batches among the survivors. Fails with PEER if a survivor is away (job/survival.h). */
 trek_status trek_survivors_after_commit(trek_step *s);
-/* If parts of the optimizer's state are kept twice (reduce/twice.h): gives all processes the parameters of an update that each
- * has made, also if processes die meanwhile. Called after the step's commit. It fails with PEER if a part of the state is lost.
- */
+/* Gives all processes the parameters of an update that each has made for the parts which it keeps, in a job that keeps each part
+ * of the optimizer's state twice (reduce/twice.h). Processes may die meanwhile. Called after the step's commit. Fails with PEER
+ * if a part of the state is lost. */
 trek_status trek_survivors_gather(trek_step *s);
-/* Then also: gives those that have come since the last division their part. Called after the commit in which they have got the
- * rest. */
+/* Gives processes that have come since the last division their part of such a state. Called after the commit in which they have
+ * got everything else. Does nothing in a job that does not divide the state. */
 trek_status trek_survivors_settle(trek_step *s);
 /* Called between steps, in all processes at the same place: from here on loaders divide batches among the survivors. */
 void trek_survivors_divide(trek_step *s);

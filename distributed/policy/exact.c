@@ -131,6 +131,7 @@ trek_status trek_ranks_set_rates(trek_step *s, bool by_schedule)
 static trek_status prepare(trek_step *s)
 {
     trek_status status = trek_divided_check(s->team, "graph_step");
+    trek_divided_rest(s->team);
     if (status == TREK_OK)
         status = trek_ranks_set_rates(s, true);
     if (status == TREK_OK)

@@ -21,6 +21,7 @@ static void set_place(const trek_grain_call *c, const trek_batch *grain, int64_t
     trek_rank_here.rows = grain ? grain->n : -1;
     trek_rank_here.global_rows = grain ? grain->global : -1;
     trek_rank_here.grain = grain ? number + 1 : 0;
+    trek_rank_here.grain_run = grain ? 1 + atomic_fetch_add_explicit(&c->s->grains->begun, 1, memory_order_relaxed) : 0;
     if (grain)
         trek_rank_here.rng_draw = c->pass->rng_draw;
 }

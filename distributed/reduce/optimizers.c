@@ -50,6 +50,8 @@ trek_status trek_ranks_set_optimizer(trek_step *s, const trek_optimizer_source *
     trek_status status = trek_ranks_cut_for(s, &spec, &before);
     if (status == TREK_OK)
         status = trek_ranks_call(s->team->ranks, make_optimizer, &(optimizer_call){ s, source, made });
+    if (before && s->team->lent) /* all take back the cuts, or none */
+        status = trek_replica_agree(s->job.comm, status, "graph_set_optimizer");
     trek_ranks_cut_end(&before, status == TREK_OK);
     for (int r = 0; r < s->team->local_ranks; r++) {
         trek_optimizer *old = s->team->replicas[r].optimizer;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dividing a state that is kept twice anew: who has what, what is lost, and what goes where. */
-#include <stdio.h>
 #include <string.h>
 
 #include "distributed/job/agreement.h"
@@ -52,7 +51,7 @@ static double room_of(const trek_step *s)
     const trek_memory_row *row = &memory->rows[memory->first_own];
     bool any = false;
     for (int p = 0; p < s->job.processes; p++)
-        any |= s->job.members[p].budgets != 0;
+        any |= s->job.members[p].budgets & 1;
     int64_t left = row->budget - row->params - row->grads - row->other - (row->activations > 0 ? row->activations : 0);
     return !any ? 1 : left > 0 ? (double)left : 0;
 }
@@ -138,11 +137,8 @@ static void find_living(const redivision *x, const trek_arena_keepers *keepers, 
 static void note_lost(trek_twice *twice, const int *keepers)
 {
     int first = twice->numbers[keepers[0]], second = keepers[1] >= 0 ? twice->numbers[keepers[1]] : first;
-    if (first == second)
-        snprintf(twice->lost, sizeof twice->lost, " %d is", first);
-    else
-        snprintf(twice->lost, sizeof twice->lost, "es %d and %d are", first < second ? first : second,
-                 first < second ? second : first);
+    twice->lost[0] = first < second ? first : second;
+    twice->lost[1] = first < second ? second : first;
 }
 
 /* Returns whether a part of the state has been lost with its keepers, and notes who they were. */
@@ -401,7 +397,7 @@ trek_status trek_twice_redivide(trek_step *s)
     x.cards = trek_calloc((size_t)s->job.processes, sizeof *x.cards);
     x.room = trek_alloc((size_t)ROOM);
     trek_status status = redivide(&x);
-    bool whole = status == TREK_OK && !s->twice->lost[0];
+    bool whole = status == TREK_OK && s->twice->lost[0] < 0;
     if (status == TREK_OK)
         status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
     if (status == TREK_OK && whole)

@@ -159,6 +159,8 @@ static trek_status cut(trek_step *s, const trek_optimizer_spec *spec, bool bare,
     trek_status status = trek_ranks_call(s->team->ranks, make_cuts, made);
     if (status == TREK_OK)
         status = trek_ranks_call(s->team->ranks, prepare_cuts, made);
+    if (s->team->lent) /* nobody gives back what another process still reads */
+        status = trek_replica_agree(s->job.comm, status, "graph_set_optimizer");
     *before = made;
     if (status == TREK_OK)
         trek_ranks_call(s->team->ranks, take_cuts, made);
@@ -187,6 +189,8 @@ void trek_ranks_cut_end(trek_ranks_cuts **address, bool keep)
         return;
     if (!keep) {
         trek_ranks_call(before->s->team->ranks, prepare_cuts, before); /* it has had room for them */
+        if (before->s->team->lent)
+            trek_comm_barrier(before->s->job.comm);
         trek_ranks_call(before->s->team->ranks, take_cuts, before);
     }
     trek_ranks_call(before->s->team->ranks, drop_cuts, before);
@@ -207,6 +211,8 @@ trek_status trek_ranks_weigh_shards(trek_step *s, const double *weights)
     for (int r = 0; r < s->team->local_ranks && status == TREK_OK; r++)
         if (is_sharer(s, r))
             status = trek_arena_weigh(s->team->replicas[r].arena, weights);
+    if (s->team->lent)
+        status = trek_replica_agree(s->job.comm, status, "trainer_setup");
     return status == TREK_OK ? trek_ranks_plan_shards(s) : status;
 }
 
@@ -388,7 +394,7 @@ static trek_status update_shared(rank_step *x)
     return trek_ranks_meet_after(x, status);
 }
 
-/* Divided parameters are gathered when they are read. */
+/* Divided parameters are gathered when they are read, when all have updated theirs. */
 static trek_status update_separate(rank_step *x)
 {
     bool sends = !x->state.skip && !x->s->team->divides_params;
@@ -397,7 +403,7 @@ static trek_status update_separate(rank_step *x)
         work(x->s, x->rank, &x->state);
     trek_divided_end_update(x->replica);
     trek_arena_zero_grads(x->replica->arena);
-    trek_status status = sends ? gather_params(x) : TREK_OK;
+    trek_status status = sends ? gather_params(x) : x->s->team->lent ? trek_comm_barrier(x->s->job.comm) : TREK_OK;
     if (status == TREK_OK && !x->state.skip)
         trek_optimizer_commit(x->replica->optimizer);
     return status;

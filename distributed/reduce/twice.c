@@ -2,6 +2,8 @@
 /* The record of a state that is kept twice, and its parameters after a step. */
 #include "distributed/reduce/twice.h"
 
+#include <stdio.h>
+
 #include "distributed/reduce/sharded.h"
 #include "distributed/team/step.h"
 
@@ -12,6 +14,7 @@ trek_status trek_twice_begin(trek_step *s, bool joins)
         return TREK_ERR_MEMORY;
     s->twice->sharer = joins ? -1 : 0;
     s->twice->fresh = joins;
+    s->twice->lost[0] = s->twice->lost[1] = -1;
     for (int p = 0; p < TREK_MAX_RANKS; p++)
         s->twice->numbers[p] = p;
     return joins ? trek_arena_weigh(s->team->replicas[0].arena, (const double[]){ 0, 1 }) : TREK_OK;
@@ -25,11 +28,17 @@ void trek_twice_end(trek_step *s)
 
 trek_status trek_twice_check(const trek_step *s, const char *what)
 {
-    if (!s || !s->twice || !s->twice->lost[0])
+    char who[48];
+    if (!s || !s->twice || s->twice->lost[0] < 0)
         return TREK_OK;
-    return trek_fail(TREK_ERR_PEER, "%s: .shard: process%s lost, with a part of the optimizer's state "
-                                    "of which there is no other copy; load a checkpoint, in a new job",
-                     what, s->twice->lost);
+    const int *lost = s->twice->lost;
+    if (lost[0] == lost[1])
+        snprintf(who, sizeof who, "process %d is", lost[0]);
+    else
+        snprintf(who, sizeof who, "processes %d and %d are", lost[0], lost[1]);
+    return trek_fail(TREK_ERR_PEER, "%s: .shard: %s lost, with a part of the optimizer's state of which there is no other copy; "
+                                    "load a checkpoint, in a new job",
+                     what, who);
 }
 
 trek_status trek_twice_gather(trek_step *s)

@@ -25,7 +25,8 @@ typedef struct trek_twice {
     int numbers[TREK_MAX_RANKS]; /* [sharers] of the processes, in the job */
     bool fresh;              /* this process has come, and does not know yet how often parameters have been updated */
     bool stale;              /* its parameters are new only where it keeps their state */
-    char lost[64];           /* those that have taken a part of the state with them ("es 1 and 2 are"); "": it is whole */
+    int lost[2];             /* the keepers, by their numbers in the job, that have taken a part of the state with them, in
+                              * ascending order; both are the same if one kept it alone. -1: the state is whole */
 } trek_twice;
 
 /* Makes a step's record, when its team exists. joins: this process has nothing before it has met the others. Fails with MEMORY.

@@ -5,9 +5,9 @@
  * load. Restarted processes join where an epoch begins: all leave their group, as if a process had died, and form the
  * next one with the joiners, which have no state of their own.
  *
- * A run in grains outlives a death within the step (job/survival.h): the graph stays, and the run follows its job into the next
- * group. What is said here then happens only if some process was not in a pass, a step or a gathering of metrics, and when
- * processes join.
+ * A run in grains outlives a death within the step (job/survival.h), and lets processes in at the next step (arrive.c): the graph
+ * stays, and the run follows its job into the next group. What is said here then happens only if some process was not in a pass,
+ * a step or a gathering of metrics when another one died.
  *
  * Until its last meeting of the processes a step changes buffers only, and each process does the rest by itself. So
  * parameters and optimizer are those of the last complete step, and processes that had passed the last meeting are
@@ -83,17 +83,24 @@ static trek_survival *survival_of(const trek_run *run)
     return trek_graph_job(run->graph)->survival;
 }
 
+/* A group of the job becomes the run's. */
+static void take_group(trek_run *run, trek_comm *group)
+{
+    run_elastic *e = run->elastic;
+    if (!trek_comm_retain(group))
+        return;
+    e->followed = survival_of(run)->groups;
+    trek_comm_free(&e->comm);
+    e->comm = run->opts.trainer.comm = group;
+}
+
 /* The last group that the job has formed in a step becomes the run's. */
 static void follow_job(trek_run *run)
 {
-    run_elastic *e = run->elastic;
     const trek_survival *survival = survival_of(run);
     trek_comm *last = survival && survival->next ? survival->next : survival ? trek_graph_job(run->graph)->comm : NULL;
-    if (!last || survival->groups == e->followed || !trek_comm_retain(last))
-        return;
-    e->followed = survival->groups;
-    trek_comm_free(&e->comm);
-    e->comm = run->opts.trainer.comm = last;
+    if (last && survival->groups != run->elastic->followed)
+        take_group(run, last);
 }
 
 /* --- what is kept ------------------------------------------------------------------------------------------- */
@@ -414,7 +421,7 @@ trek_status trek_run_elastic_start(trek_run *run, trek_status (*build)(trek_run 
         return status;
     uint64_t program = status == TREK_OK ? trek_run_program(run) : 0;
     status = status == TREK_OK && program == 0 ? trek_error_status() : status;
-    if (program && run->elastic->regroup)
+    if (program && run->elastic->regroup && !trek_run_outlives_in_steps(run)) /* otherwise the trainer says it */
         trek_regroup_set_program(run->elastic->regroup, program);
     /* so that no process begins, and dies, before all could go on from here */
     return trek_replica_agree(run->elastic->comm, status, "trainer_run");
@@ -723,7 +730,7 @@ trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(tr
     int64_t batch = 0;
     if (run->resumed)
         trek_loader_position(run->train, NULL, &batch);
-    if (!e || batch > 0)
+    if (!e || batch > 0 || trek_run_outlives_in_steps(run))
         return TREK_OK;
     trek_status status = TREK_OK;
     bool closed = e->admitted == epoch + 1;
@@ -759,6 +766,23 @@ static uint64_t find_program(trek_run *run, trek_status (*make)(trek_run *run), 
     return program;
 }
 
+/* Its trainer joins the job of the others, at a step. */
+static trek_status join_in_step(trek_run *run, trek_status (*build)(trek_run *run))
+{
+    trek_status status = build(run);
+    if (status != TREK_OK)
+        return status;
+    const trek_job *job = trek_graph_job(run->graph);
+    run->elastic->regroup = trek_survival_give_regroup(job);
+    take_group(run, job->comm);
+    status = trek_run_arrive(run);
+    if (status == TREK_OK)
+        status = trek_run_elastic_keep(run, run->first_epoch, job->survival->place.batch);
+    run->elastic->epoch_steps = run->before.steps;
+    run->elastic->epoch_ns = run->before.ns;
+    return status;
+}
+
 trek_status trek_run_elastic_join(trek_run *run, trek_status (*make)(trek_run *run), void (*drop)(trek_run *run),
                                   trek_status (*build)(trek_run *run))
 {
@@ -772,6 +796,8 @@ trek_status trek_run_elastic_join(trek_run *run, trek_status (*make)(trek_run *r
     if (!e)
         return TREK_ERR_MEMORY;
     e->at.epoch = OTHERS_STATE;
+    if (trek_run_outlives_in_steps(run))
+        return join_in_step(run, build);
     run->rated = true; /* by the others */
     uint64_t program = find_program(run, make, drop);
     e->regroup = program ? trek_regroup_join(program, expected_ranks(run), &e->comm) : NULL;

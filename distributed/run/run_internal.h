@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "distributed/comm/regroup.h"
+#include "distributed/job/survival.h"
 #include "distributed/rounds/rounds.h"
 #include "distributed/run.h"
 #include "distributed/run_progress.h"
@@ -27,6 +28,13 @@ typedef struct run_epoch {
 typedef struct run_before {
     int64_t steps, samples, ns, averages;
 } run_before;
+
+/* A part of an epoch, which is trained without an interruption. */
+typedef struct run_part {
+    run_before before;       /* what was done in the epoch before it */
+    int64_t steps, samples;  /* where it begins */
+    int64_t every, passes;   /* passes of a step; passes that have begun */
+} run_part;
 
 /* What a checkpoint of a run has in addition. */
 enum { TREK_RUN_BEST, TREK_RUN_SINCE_BEST, TREK_RUN_NUMBERS };
@@ -55,6 +63,9 @@ struct trek_run {
     int64_t first_epoch;     /* after resuming */
     bool resumed;            /* in the middle of first_epoch */
     run_before before;       /* of that epoch, on more processes (elastic.c) or before the run was stopped (keep.c) */
+    run_part part;           /* of the epoch that is under way */
+    int sites;               /* by whose number .lr_scale has multiplied the rate; 0: it has not yet */
+    trek_survival_state arrivals; /* how processes that come get the state (arrive.c) */
     run_before begun;        /* what the next checkpoint contains of the epoch in which it is made (trek_run_begin_within), */
     trek_text recorded;      /* and what was recorded in it; */
     bool within;             /* otherwise it is made after the metrics of an epoch or of a part of it */
@@ -89,6 +100,15 @@ bool trek_run_outlives_in_steps(const trek_run *run);
 
 /* train.c: trains. The run's thread calls it. */
 trek_status trek_run_train(trek_run *run);
+
+/* arrive.c: processes that come to a run in grains. state is for the trainer: it gives them the state, and takes it. has_come
+ * returns whether this process has come, and has made no pass since; until then it does nothing that all do together. arrive
+ * begins where the others are, and leave takes the process out of the job if it has not trained with the others yet; the error
+ * of the thread says why. */
+trek_survival_state trek_run_arrivals_state(trek_run *run);
+bool trek_run_has_come(const trek_run *run);
+trek_status trek_run_arrive(trek_run *run);
+void trek_run_leave(const trek_run *run);
 
 /* metrics.c */
 run_epoch *trek_run_epoch_new(int64_t epoch);
@@ -152,11 +172,11 @@ trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch);
  * loaders; build makes them and sets them up. Otherwise returns false, and *status and the error say why. */
 bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run));
 /* Called before an epoch. If restarted processes wait to join, they join, with the same state. May fail as any
- * meeting can. */
+ * meeting can. A run that outlives deaths within a step lets them in at the next step instead. */
 trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run),
                                    trek_status (*build)(trek_run *run));
 /* Joins, in a process that comes to a job (TREK_JOIN), instead of build and begin. make makes a graph, which the others compare
- * with theirs. run->first_epoch becomes the epoch that the others begin. */
+ * with theirs. run->first_epoch becomes the epoch that the others begin, or in which they are. */
 trek_status trek_run_elastic_join(trek_run *run, trek_status (*make)(trek_run *run), void (*drop)(trek_run *run),
                                   trek_status (*build)(trek_run *run));
 

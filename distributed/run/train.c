@@ -32,10 +32,10 @@ static trek_rounds *rounds_of(const trek_run *run) { return trek_ranks_rounds(tr
 
 static trek_comm *comm_of(const trek_run *run) { return trek_graph_job(run->graph)->comm; }
 
-/* Agrees with the others, after something that may fail in one process only. */
+/* Agrees with the others, after something that may fail in one process only. They are in a step if this process has just come. */
 static trek_status agree(const trek_run *run, trek_status own)
 {
-    return trek_replica_agree(comm_of(run), own, "trainer_run");
+    return trek_run_has_come(run) ? own : trek_replica_agree(comm_of(run), own, "trainer_run");
 }
 
 /* --- setting up --------------------------------------------------------------------------------- */
@@ -79,15 +79,19 @@ static trek_status feed(trek_run *run, trek_loader *loader, trek_loss_fn fn, con
 static trek_status scale_rates(trek_run *run)
 {
     const trek_run_opts *o = &run->opts;
-    int sites = trek_graph_world_size(run->graph);
-    if (o->site == TREK_SITE_PROCESS)
-        sites = comm_of(run) ? trek_comm_world_size(comm_of(run)) : 1;
+    bool come = trek_run_has_come(run); /* then the others' number is known, and the rate is theirs */
     int replayed = trek_grains_replayed_ranks(trek_graph_ranks(run->graph));
-    double factor = 1 + ((replayed > 0 ? replayed : sites) - 1) * o->lr_scale;
+    if (!come)
+        run->sites = trek_graph_world_size(run->graph);
+    if (!come && o->site == TREK_SITE_PROCESS)
+        run->sites = comm_of(run) ? trek_comm_world_size(comm_of(run)) : 1;
+    if (!come && replayed > 0)
+        run->sites = replayed;
+    double factor = 1 + (run->sites - 1) * o->lr_scale;
     if (factor == 1)
         return TREK_OK;
     if (o->schedule.kind == TREK_SCHEDULE_KIND_NONE)
-        return trek_graph_set_lr(run->graph, trek_graph_lr(run->graph) * factor);
+        return come ? TREK_OK : trek_graph_set_lr(run->graph, trek_graph_lr(run->graph) * factor);
     trek_schedule scaled = trek_scaled_lr(o->schedule, factor);
     return trek_graph_set_schedule(run->graph, &scaled);
 }
@@ -95,7 +99,7 @@ static trek_status scale_rates(trek_run *run)
 /* Checks that all processes have the same of what decides when they meet, and what they decide. */
 static trek_status compare(const trek_run *run)
 {
-    if (!comm_of(run))
+    if (!comm_of(run) || trek_run_has_come(run)) /* it was compared before it was let in */
         return TREK_OK;
     trek_text text = trek_run_describe(run);
     trek_status status = trek_agree(comm_of(run), TREK_OK, "trainer_run: the options of the processes differ", &text);
@@ -166,7 +170,13 @@ static trek_status set_up(trek_run *run)
     else if (t.max_anchor == 0)
         t.max_anchor = DEFAULT_MOST_ANCHOR;
     t.min_processes = trek_run_outlives_in_steps(run) && run->elastic ? o->min_processes : 0;
-    trek_status status = trek_trainer_setup_run(run->graph, &t, o->site == TREK_SITE_PROCESS, trek_run_elastic_regroup(run));
+    run->arrivals = trek_run_arrivals_state(run);
+    const trek_trainer_run_opts of_run = { .sites = o->site == TREK_SITE_PROCESS, .regroup = trek_run_elastic_regroup(run),
+                                           .program = t.min_processes > 0 ? trek_run_program(run) : 0,
+                                           .state = &run->arrivals };
+    trek_status status = trek_error_status();
+    if (status == TREK_OK)
+        status = trek_trainer_setup_run(run->graph, &t, &of_run);
     if (status == TREK_OK)
         status = compare(run);
     if (status == TREK_OK)
@@ -302,16 +312,10 @@ static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
 /* How training of an epoch ends. */
 typedef enum run_end { RUN_EPOCH_ENDED, RUN_REPORTS, RUN_STOPPED } run_end;
 
-/* Where a part of an epoch begins. */
-typedef struct run_part {
-    run_before before;       /* what was done in it before the run was resumed */
-    int64_t steps, samples;
-    int64_t every, passes;   /* passes of a step; passes that were made */
-} run_part;
-
-/* Notes what has been trained in this part of the epoch. */
-static void count(const trek_run *run, const run_part *part, trek_epoch_metrics *m)
+/* Notes what has been trained in the epoch. */
+static void count(const trek_run *run, trek_epoch_metrics *m)
 {
+    const run_part *part = &run->part;
     int64_t every = part->every;
     m->seconds = (double)(trek_now_ns() - run->epoch_start_ns) * 1e-9;
     m->steps = trek_graph_steps(run->graph) - part->steps + part->before.steps;
@@ -320,9 +324,9 @@ static void count(const trek_run *run, const run_part *part, trek_epoch_metrics 
 }
 
 /* Saves a checkpoint in the midst of an epoch. */
-static trek_status save_within(trek_run *run, const run_part *part, run_epoch *e)
+static trek_status save_within(trek_run *run, run_epoch *e)
 {
-    count(run, part, &e->metrics);
+    count(run, &e->metrics);
     trek_status status = agree(run, trek_run_begin_within(run, e));
     if (status == TREK_OK)
         status = agree(run, trek_run_save(run, &e->metrics, true));
@@ -332,7 +336,7 @@ static trek_status save_within(trek_run *run, const run_part *part, run_epoch *e
 
 /* Does what is due between two steps. At the end of an epoch nothing is: a complete epoch is evaluated and reported, and only
  * then the run stops. */
-static trek_status after_step(trek_run *run, const run_part *part, run_epoch *e, run_end *end)
+static trek_status after_step(trek_run *run, run_epoch *e, run_end *end)
 {
     bool reports = trek_run_is_due_report(run), saves = trek_run_is_due(run, run->opts.checkpoint_every_steps);
     bool stops = is_stopped(run);
@@ -342,7 +346,7 @@ static trek_status after_step(trek_run *run, const run_part *part, run_epoch *e,
         *end = RUN_REPORTS;
     else if (saves || stops)
         *end = stops ? RUN_STOPPED : RUN_EPOCH_ENDED;
-    trek_status status = !reports && (stops || saves) ? save_within(run, part, e) : TREK_OK;
+    trek_status status = !reports && (stops || saves) ? save_within(run, e) : TREK_OK;
     run->looked = reports ? run->looked : trek_graph_steps(run->graph);
     return status;
 }
@@ -351,8 +355,9 @@ static trek_status after_step(trek_run *run, const run_part *part, run_epoch *e,
  * resumes with the same steps. */
 static trek_status train(trek_run *run, run_epoch *e, run_end *end)
 {
-    run_part part = { .before = run->before, .steps = trek_graph_steps(run->graph), .samples = run->progress.samples,
-                      .every = passes_of_step(run) };
+    run_part *part = &run->part;
+    *part = (run_part){ .before = run->before, .steps = trek_graph_steps(run->graph), .samples = run->progress.samples,
+                        .every = passes_of_step(run) };
     trek_status status = trek_graph_train(run->graph, true);
     if (status == TREK_OK && !run->resumed)
         status = trek_graph_start(run->graph, e->metrics.epoch);
@@ -360,21 +365,21 @@ static trek_status train(trek_run *run, run_epoch *e, run_end *end)
     run->resumed = false;
     *end = RUN_EPOCH_ENDED;
     if (status == TREK_OK)
-        status = after_step(run, &part, e, end);
+        status = after_step(run, e, end);
     while (status == TREK_OK && *end == RUN_EPOCH_ENDED) {
         trek_run_limit_pass(run);
         trek_batch *batch = trek_graph_next(run->graph);
         if (!batch)
             break;
-        status = train_batch(run, batch, ++part.passes % part.every == 0);
-        if (status == TREK_OK && part.passes % part.every == 0)
-            status = after_step(run, &part, e, end);
+        status = train_batch(run, batch, ++part->passes % part->every == 0);
+        if (status == TREK_OK && part->passes % part->every == 0)
+            status = after_step(run, e, end);
     }
     if (status == TREK_OK)
         status = trek_error_status();
-    if (status == TREK_OK && part.passes % part.every != 0) /* the epoch's last step has fewer passes */
+    if (status == TREK_OK && part->passes % part->every != 0) /* the epoch's last step has fewer passes */
         status = step(run);
-    count(run, &part, &e->metrics);
+    count(run, &e->metrics);
     e->metrics.complete = *end == RUN_EPOCH_ENDED;
     memset(&run->before, 0, sizeof run->before);
     return status;
@@ -634,6 +639,7 @@ trek_status trek_run_train(trek_run *run)
         run->final = trek_state_of(trek_graph_module(run->graph));
     trek_status kept;
     char message[TREK_ERROR_SIZE];
+    trek_run_leave(run);
     trek_error_take(&kept, message); /* the rest must be done in any case */
     trek_run_save_end(run, kept);
     clean_up(run);

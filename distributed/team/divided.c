@@ -4,13 +4,17 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm/shared/lent.h"
 #include "distributed/system/system.h"
+#include "distributed/team/ahead.h"
 #include "tensor/memory_account.h"
 #include "tensor/pages.h"
 
 /* Of one bucket. */
 typedef struct bucket_state {
-    bool gathered;           /* its pieces of others are here */
+    bool gathered;           /* its pieces of others are here, */
+    bool coming;             /* or are being copied ahead of their use; */
+    bool ahead;              /* they were, and it was not read since */
     uint64_t use, order;     /* by which it was read last; when it was gathered */
 } bucket_state;
 
@@ -18,16 +22,21 @@ struct trek_divided {
     const trek_team *team;
     int rank;
     trek_pages_keeper keeper;
-    int capacity, n_gathered;
+    int capacity, n_gathered; /* n_gathered: with what is coming */
+    trek_ahead *ahead;       /* NULL: nothing is copied ahead of its use */
     bucket_state *buckets;   /* [capacity], by the number of the reducer's bucket */
     trek_lock lock;          /* of all below, since several threads may read rank 0's parameters (trek_graph_infer) */
     int readers;             /* ops that are reading: nothing is given back that is not theirs alone */
     uint64_t gatherings;
+    int64_t gathered[2];     /* buckets, when they were needed, and ahead of that */
     bool updates;            /* the rank's optimizer may write its own cuts */
     bool written;            /* of rank 0: the program has written, and everything is here */
 };
 
 static const rank_replica *own_of(const trek_divided *d) { return &d->team->replicas[d->rank]; }
+
+/* Its number among those who have the parts: the ranks of this process, or the processes. */
+static int sharer_of(const trek_divided *d) { return d->team->lent ? own_of(d)->arena->sharer : d->rank; }
 
 /* --- who has what ------------------------------------------------------------------------ */
 
@@ -94,36 +103,43 @@ static bool overlaps(const trek_bucket *bucket, const trek_arena_cut *range)
     return bucket->part == range->part && bucket->begin < range->end && range->begin < bucket->begin + bucket->count;
 }
 
-/* Copies elements from the rank that keeps them. */
-static void copy_piece(const trek_divided *d, int keeper, int part, int64_t begin, int64_t end)
+/* Copies elements from the rank, or process, that keeps them. */
+static trek_status copy_piece(const trek_divided *d, int keeper, int part, int64_t begin, int64_t end)
 {
     const trek_arena *own = own_of(d)->arena;
-    if (begin < end && keeper != d->rank)
-        memcpy(place_of(own, part, begin), place_of(d->team->replicas[keeper].arena, part, begin),
-               (size_t)(end - begin) * item_of(own, part));
+    if (begin >= end || keeper == sharer_of(d))
+        return TREK_OK;
+    size_t offset = (size_t)begin * item_of(own, part), bytes = (size_t)(end - begin) * item_of(own, part);
+    if (d->team->lent)
+        return trek_lent_read(d->team->lent, keeper, part, offset, bytes, place_of(own, part, begin));
+    memcpy(place_of(own, part, begin), place_of(d->team->replicas[keeper].arena, part, begin), bytes);
+    return TREK_OK;
 }
 
 /* Copies what others keep of the elements that lie in a bucket and in a range. */
-static void copy_from_bucket(const trek_divided *d, const trek_bucket *bucket, const trek_arena_cut *range)
+static trek_status copy_from_bucket(const trek_divided *d, const trek_bucket *bucket, const trek_arena_cut *range)
 {
     int64_t begin = range->begin > bucket->begin ? range->begin : bucket->begin, stop = bucket->begin + bucket->count;
     stop = range->end < stop ? range->end : stop;
-    if (bucket->owner >= 0) {
-        copy_piece(d, bucket->owner, bucket->part, begin, stop);
-        return;
-    }
+    if (bucket->owner >= 0)
+        return copy_piece(d, bucket->owner, bucket->part, begin, stop);
     int64_t each = bucket->count / d->team->sharers;
-    for (int k = 0; k < d->team->sharers; k++) {
+    trek_status status = TREK_OK;
+    for (int k = 0; k < d->team->sharers && status == TREK_OK; k++) {
         int64_t first = bucket->begin + k * each, last = first + each;
-        copy_piece(d, k, bucket->part, first > begin ? first : begin, last < stop ? last : stop);
+        status = copy_piece(d, k, bucket->part, first > begin ? first : begin, last < stop ? last : stop);
     }
+    return status;
 }
 
-static void copy_range(const trek_divided *d, const trek_arena_cut *range)
+static trek_status copy_range(const trek_divided *d, const trek_arena_cut *range)
 {
     const trek_buckets *buckets = &own_of(d)->reducer->buckets;
-    for (int k = first_bucket(buckets, range->part, range->begin); k < buckets->n && overlaps(&buckets->list[k], range); k++)
-        copy_from_bucket(d, &buckets->list[k], range);
+    trek_status status = TREK_OK;
+    for (int k = first_bucket(buckets, range->part, range->begin);
+         k < buckets->n && overlaps(&buckets->list[k], range) && status == TREK_OK; k++)
+        status = copy_from_bucket(d, &buckets->list[k], range);
+    return status;
 }
 
 /* --- memory ------------------------------------------------------------------------------ */
@@ -148,11 +164,13 @@ static void give_back(const trek_arena *arena, int part, int64_t begin, int64_t 
                              (size_t)(piece.end - piece.begin) * item_of(arena, part));
 }
 
-/* An op of another thread that reads meanwhile keeps what it has. */
-static void forget(trek_divided *d)
+/* An op of another thread that reads meanwhile keeps what it has. readers: those that do not count. */
+static void forget(trek_divided *d, int readers)
 {
     const trek_arena *arena = own_of(d)->arena;
-    for (int p = 0; p < arena->n_parts && d->readers == 0; p++)
+    if (d->ahead)
+        trek_ahead_wait(d->ahead);
+    for (int p = 0; p < arena->n_parts && d->readers == readers; p++)
         give_back(arena, p, 0, arena->parts[p].count);
     if (d->capacity > 0)
         memset(d->buckets, 0, (size_t)d->capacity * sizeof *d->buckets);
@@ -170,13 +188,15 @@ static void hold_own(trek_divided *d)
                         place_of(arena, arena->cuts[k].part, arena->cuts[k].begin),
                         (size_t)(arena->cuts[k].end - arena->cuts[k].begin) * item_of(arena, arena->cuts[k].part));
     if (!d->written)
-        forget(d);
+        forget(d, 0);
 }
 
 static void forget_now(trek_divided *d)
 {
     trek_lock_acquire(&d->lock);
-    forget(d);
+    forget(d, 0);
+    if (d->ahead)
+        trek_ahead_begin(d->ahead, false);
     trek_lock_release(&d->lock);
 }
 
@@ -195,15 +215,25 @@ static trek_status make_room_for(trek_divided *d, int n)
     return TREK_OK;
 }
 
-/* Takes everything, and copies it. */
-static void take_all(trek_divided *d)
+/* Takes everything, and copies it. Other processes do not see it. readers: see forget. */
+static trek_status take_all(trek_divided *d, int readers)
 {
     const trek_arena *arena = own_of(d)->arena;
-    for (int p = 0; p < arena->n_parts; p++) {
+    if (d->ahead)
+        trek_ahead_wait(d->ahead);
+    trek_status status = d->team->lent ? trek_lent_withhold(d->team->lent) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
         trek_arena_cut all = { .part = p, .begin = 0, .end = arena->parts[p].count };
         take(arena, &all, true);
-        copy_range(d, &all);
+        status = copy_range(d, &all);
     }
+    if (status == TREK_OK)
+        return TREK_OK;
+    forget(d, readers);
+    trek_lent_show(d->team->lent);
+    return status;
 }
 
 /* --- reading ----------------------------------------------------------------------------- */
@@ -225,12 +255,46 @@ static bool drop_one(trek_divided *d, uint64_t use)
     return true;
 }
 
-static trek_status gather(trek_divided *d, int k, uint64_t use)
+static trek_arena_cut whole_of(const trek_bucket *bucket)
+{
+    return (trek_arena_cut){ .part = bucket->part, .begin = bucket->begin, .end = bucket->begin + bucket->count };
+}
+
+/* Marks a bucket whose memory has been taken as gathered, or gives it back. */
+static void settle_bucket(trek_divided *d, int k, trek_status status)
 {
     const trek_bucket *bucket = &own_of(d)->reducer->buckets.list[k];
-    trek_arena_cut all = { .part = bucket->part, .begin = bucket->begin, .end = bucket->begin + bucket->count };
+    bucket_state *state = &d->buckets[k];
+    state->coming = false;
+    state->gathered = status == TREK_OK;
+    state->order = ++d->gatherings;
+    if (status == TREK_OK)
+        return;
+    d->n_gathered--;
+    give_back(own_of(d)->arena, bucket->part, bucket->begin, bucket->begin + bucket->count);
+}
+
+static trek_status copy_bucket(void *arg, int k)
+{
+    const trek_divided *d = arg;
+    const trek_bucket *bucket = &own_of(d)->reducer->buckets.list[k];
+    trek_arena_cut all = whole_of(bucket);
+    return copy_from_bucket(d, bucket, &all);
+}
+
+static void end_copy(void *arg, int k, trek_status status) { settle_bucket(arg, k, status); }
+
+static trek_status gather(trek_divided *d, int k, uint64_t use)
+{
+    trek_arena_cut all = whole_of(&own_of(d)->reducer->buckets.list[k]);
     bucket_state *state = &d->buckets[k];
     state->use = use;
+    if (state->coming)
+        trek_ahead_wait(d->ahead);
+    if (d->ahead && (!state->gathered || state->ahead))
+        trek_ahead_note(d->ahead, k);
+    d->gathered[state->ahead] += !state->gathered || state->ahead;
+    state->ahead = false;
     if (state->gathered)
         return TREK_OK;
     while (d->n_gathered >= TREK_DIVIDED_BUCKETS && drop_one(d, use))
@@ -238,11 +302,38 @@ static trek_status gather(trek_divided *d, int k, uint64_t use)
     trek_status status = take(own_of(d)->arena, &all, false);
     if (status != TREK_OK)
         return status;
-    copy_from_bucket(d, bucket, &all);
-    state->gathered = true;
-    state->order = ++d->gatherings;
     d->n_gathered++;
-    return TREK_OK;
+    status = copy_bucket(d, k);
+    settle_bucket(d, k, status);
+    return status;
+}
+
+/* Begins to gather what will be read next, in memory for one bucket more than those that an op reads. Where that exceeds a
+ * budget, nothing is gathered ahead. */
+static void gather_next(trek_divided *d, uint64_t use)
+{
+    int next = trek_ahead_is_idle(d->ahead) ? trek_ahead_next(d->ahead) : -1, most = 1;
+    if (next < 0 || next >= own_of(d)->reducer->buckets.n || d->buckets[next].gathered)
+        return;
+    for (int k = 0; k < own_of(d)->reducer->buckets.n; k++)
+        most += d->buckets[k].gathered && d->buckets[k].use == use;
+    most = most > TREK_DIVIDED_BUCKETS ? most : TREK_DIVIDED_BUCKETS;
+    while (d->n_gathered >= most && drop_one(d, use))
+        ;
+    if (d->n_gathered >= most)
+        return;
+    trek_arena_cut all = whole_of(&own_of(d)->reducer->buckets.list[next]);
+    trek_kept_error first;
+    trek_error_keep(&first);
+    trek_status status = take(own_of(d)->arena, &all, false);
+    trek_error_clear();
+    trek_error_put_back(&first);
+    if (status != TREK_OK)
+        return;
+    d->n_gathered++;
+    d->buckets[next].coming = d->buckets[next].ahead = true;
+    d->buckets[next].use = 0;
+    trek_ahead_start(d->ahead, next);
 }
 
 /* Gathers the buckets in which elements lie that are not the rank's own. */
@@ -255,6 +346,8 @@ static trek_status gather_range(trek_divided *d, const trek_arena_cut *range, ui
     for (int k = first_bucket(buckets, range->part, range->begin);
          k < buckets->n && overlaps(&buckets->list[k], range) && status == TREK_OK; k++)
         status = gather(d, k, use);
+    if (status == TREK_OK && d->ahead)
+        gather_next(d, use);
     return status;
 }
 
@@ -279,6 +372,22 @@ static void leave_op(void *arg)
 
 /* --- writing ----------------------------------------------------------------------------- */
 
+/* Waits until nothing is being copied. */
+static void rest(trek_divided *d)
+{
+    trek_lock_acquire(&d->lock);
+    if (d->ahead)
+        trek_ahead_wait(d->ahead);
+    trek_lock_release(&d->lock);
+}
+
+void trek_divided_rest(const trek_team *team)
+{
+    for (int r = 0; r < team->local_ranks; r++)
+        if (team->replicas[r].divided)
+            rest(team->replicas[r].divided);
+}
+
 static trek_status begin_writing(trek_divided *d, const trek_arena_cut *range)
 {
     if (d->updates && is_own(own_of(d)->arena, range))
@@ -286,10 +395,11 @@ static trek_status begin_writing(trek_divided *d, const trek_arena_cut *range)
     if (d->updates || d->rank != 0 || trek_ranks_are_running(d->team->ranks))
         return trek_fail(TREK_ERR_UNSUPPORTED, "parameters: they are divided over ranks (TREK_SHARD_PARAMETERS), and something "
                                                "writes them in a pass or a step; only the optimizer can");
-    if (!d->written)
-        take_all(d);
-    d->written = true;
-    return TREK_OK;
+    for (int r = 1; r < d->team->local_ranks && !d->written; r++) /* they may still copy what is written now */
+        rest(d->team->replicas[r].divided);
+    trek_status status = d->written ? TREK_OK : take_all(d, 1);
+    d->written |= status == TREK_OK;
+    return status;
 }
 
 static trek_status write_bytes(void *arg, const void *from, size_t bytes, uint64_t use, bool first)
@@ -320,16 +430,44 @@ static trek_status take_written(int rank, void *arg)
     if (rank == 0)
         return TREK_OK;
     forget_now(d);
-    for (int k = 0; k < own->n_cuts; k++)
+    for (int k = 0; k < own->n_cuts; k++) /* in this process */
         copy_piece(d, 0, own->cuts[k].part, own->cuts[k].begin, own->cuts[k].end);
     for (int k = 0; k < own->n_segments; k++)
         trek_tensor_bump(own->segments[k].param->data);
     return TREK_OK;
 }
 
-trek_status trek_divided_take_written(trek_team *team)
+/* Each process keeps its own cuts of what its program has written. None may do so while another one still reads what was there
+ * before, nor read before all have done so. */
+static trek_status lend_written(const trek_team *team, trek_comm *comm)
 {
     trek_divided *first = team->replicas[0].divided;
+    int32_t own = first->written, all[TREK_MAX_RANKS];
+    trek_status status = trek_comm_gather_bytes(comm, &own, sizeof own, all);
+    for (int p = 0; p < comm->world && status == TREK_OK; p++)
+        if (all[p] != all[0])
+            status = trek_fail(TREK_ERR_STATE, "graph_parameters_changed: the graph's parameters were written in process %d, and "
+                                               "not in process %d; with TREK_SHARD_PARAMETERS all processes must write the same",
+                               all[0] ? 0 : p, all[0] ? p : 0);
+    if (status != TREK_OK || !own)
+        return status;
+    first->written = false;
+    forget_now(first);
+    status = trek_lent_show(team->lent);
+    own = status;
+    trek_status met = trek_comm_gather_bytes(comm, &own, sizeof own, all);
+    status = status == TREK_OK ? met : status;
+    for (int p = 0; p < comm->world && status == TREK_OK; p++)
+        if (all[p] != TREK_OK)
+            status = trek_fail(TREK_ERR_PEER, "graph_parameters_changed: process %d failed", p);
+    return status;
+}
+
+trek_status trek_divided_take_written(trek_team *team, trek_comm *comm)
+{
+    trek_divided *first = team->replicas[0].divided;
+    if (first && team->lent)
+        return lend_written(team, comm);
     if (!first || !first->written)
         return TREK_OK;
     trek_status status = trek_ranks_call(team->ranks, take_written, team);
@@ -351,7 +489,11 @@ static trek_status begin_rank(int rank, void *arg)
         return TREK_ERR_MEMORY;
     *d = (trek_divided){ .team = team, .rank = rank, .keeper = { read_bytes, write_bytes, leave_op, d } };
     trek_lock_init(&d->lock);
-    return make_room_for(d, own->reducer->buckets.n);
+    trek_status status = make_room_for(d, own->reducer->buckets.n);
+    if (status != TREK_OK || !team->gathers_ahead)
+        return status;
+    d->ahead = trek_ahead_new(&(trek_ahead_work){ copy_bucket, end_copy, d, &d->lock }, own->reducer->buckets.n);
+    return d->ahead ? TREK_OK : trek_error_status();
 }
 
 static trek_status divide_rank(int rank, void *arg)
@@ -371,15 +513,30 @@ static trek_status end_rank(int rank, void *arg)
     own->divided = NULL;
     if (!d)
         return TREK_OK;
+    trek_ahead_free(&d->ahead);
     trek_lock_destroy(&d->lock);
     trek_free(d->buckets);
     trek_free(d);
     return TREK_OK;
 }
 
-trek_status trek_divided_begin(trek_team *team)
+/* Lends the parameters of the only rank to the other processes. */
+static trek_status lend(trek_team *team, trek_comm *comm)
+{
+    const trek_arena *arena = team->replicas[0].arena;
+    trek_pages *pages[TREK_DTYPE_COUNT];
+    for (int p = 0; p < arena->n_parts; p++)
+        pages[p] = arena->parts[p].param_pages;
+    return trek_lent_new(comm, pages, arena->n_parts, "parameters", &team->lent);
+}
+
+trek_status trek_divided_begin(trek_team *team, trek_comm *comm)
 {
     trek_status status = trek_ranks_call(team->ranks, begin_rank, team);
+    if (comm)
+        status = trek_replica_agree(comm, status, "trainer_setup: .shard");
+    if (comm && status == TREK_OK)
+        status = lend(team, comm);
     if (status == TREK_OK)
         status = trek_ranks_call(team->ranks, divide_rank, team);
     if (status != TREK_OK)
@@ -387,17 +544,29 @@ trek_status trek_divided_begin(trek_team *team)
     return status;
 }
 
+static trek_status read_gone(void *arg, const void *from, size_t bytes, uint64_t use, bool first)
+{
+    (void)arg, (void)from, (void)bytes, (void)use, (void)first;
+    return trek_fail(TREK_ERR_STATE, "parameters: they were divided over processes (TREK_SHARD_PARAMETERS), and the graph that "
+                                     "trained them is gone; read them before it is freed");
+}
+
+static void leave_gone(void *arg) { (void)arg; }
+
+/* Of parameters of which this process has only parts. */
+static const trek_pages_keeper gone = { read_gone, read_gone, leave_gone, NULL };
+
 /* Results may outlive the ranks, and what backward has saved must not be read any more. */
 static trek_status leave_rank(int rank, void *arg)
 {
     const trek_team *team = arg;
     trek_divided *d = team->replicas[rank].divided;
     const trek_arena *arena = own_of(d)->arena;
-    bool works = trek_memory_account_work(false);
-    if (rank == 0 && !d->written)
-        take_all(d);
+    bool works = trek_memory_account_work(false), has_all = d->written || !team->lent;
+    if (rank == 0 && !d->written && !(team->lent && team->graph_ends))
+        has_all = take_all(d, 0) == TREK_OK;
     for (int p = 0; p < arena->n_parts; p++)
-        trek_pages_set_keeper(arena->parts[p].param_pages, NULL);
+        trek_pages_set_keeper(arena->parts[p].param_pages, has_all ? NULL : &gone);
     for (int k = 0; k < arena->n_segments && rank > 0; k++)
         trek_tensor_bump(arena->segments[k].param->data);
     trek_memory_account_work(works);
@@ -408,8 +577,13 @@ void trek_divided_end(trek_team *team)
 {
     if (!team->replicas[0].divided)
         return;
+    trek_kept_error first;
+    trek_error_keep(&first);
     trek_ranks_call(team->ranks, leave_rank, team);
     trek_ranks_call(team->ranks, end_rank, team);
+    trek_lent_free(&team->lent);
+    trek_error_clear();
+    trek_error_put_back(&first);
 }
 
 /* --- cuts, and updates ----------------------------------------------------------------------- */
@@ -419,20 +593,30 @@ trek_status trek_divided_prepare(const rank_replica *replica, const trek_sharer_
     trek_divided *d = replica->divided;
     if (!d)
         return TREK_OK;
+    rest(d); /* others may give back what it copies from them */
     trek_status status = make_room_for(d, next->buckets.n);
+    if (status == TREK_OK && d->team->lent) /* a program's values are not lent */
+        status = trek_divided_check(d->team, "graph_set_optimizer");
     for (int k = 0; k < next->division.n_cuts && status == TREK_OK && !d->written; k++) {
         const trek_arena_cut *cut = &next->division.cuts[k];
         take(replica->arena, cut, true);
-        copy_range(d, cut);
+        status = copy_range(d, cut);
     }
     return status;
 }
 
 void trek_divided_settle(const rank_replica *replica)
 {
-    if (replica->divided)
-        hold_own(replica->divided);
+    if (!replica->divided)
+        return;
+    hold_own(replica->divided);
+    trek_lock_acquire(&replica->divided->lock);
+    if (replica->divided->ahead)
+        trek_ahead_begin(replica->divided->ahead, true);
+    trek_lock_release(&replica->divided->lock);
 }
+
+int64_t trek_divided_gathered(const rank_replica *replica, bool ahead) { return replica->divided->gathered[ahead]; }
 
 void trek_divided_begin_update(const rank_replica *replica)
 {
@@ -440,12 +624,17 @@ void trek_divided_begin_update(const rank_replica *replica)
         return;
     forget_now(replica->divided);
     replica->divided->updates = true;
+    if (replica->divided->team->lent)
+        trek_lent_begin_update(replica->divided->team->lent);
 }
 
 void trek_divided_end_update(const rank_replica *replica)
 {
-    if (replica->divided)
-        replica->divided->updates = false;
+    if (!replica->divided)
+        return;
+    replica->divided->updates = false;
+    if (replica->divided->team->lent)
+        trek_lent_end_update(replica->divided->team->lent);
 }
 
 void trek_divided_forget(const trek_team *team)

@@ -7,22 +7,28 @@
  * What a rank keeps only changes in the update of a step, while no rank reads anything. Copies of it are given back before.
  *
  * Programs may write parameters of rank 0 between two passes, for example by loading a state. Rank 0 then has all parameters, and
- * the others refuse to read, until trek_graph_parameters_changed has let each take its own cuts of them. */
+ * the others refuse to read, until trek_graph_parameters_changed has let each take its own cuts of them. Over processes each
+ * program writes its own; until all have called trek_graph_parameters_changed, those that have not written read what was there
+ * before. */
 #ifndef TREK_DISTRIBUTED_TEAM_DIVIDED_H
 #define TREK_DISTRIBUTED_TEAM_DIVIDED_H
 
 #include "distributed/team/sharer.h"
 #include "distributed/team/team.h"
 
-/* How many buckets a rank keeps besides its own cuts, unless one op reads more. */
+/* How many buckets a rank keeps besides its own cuts, unless one op reads more. If the next one is gathered ahead of its use
+ * (team->gathers_ahead), it is one of them, or one more than those that an op reads. */
 enum { TREK_DIVIDED_BUCKETS = 2 };
 
 /* What a rank has of its parameters (rank_replica.divided). */
 typedef struct trek_divided trek_divided;
 
-/* Begins to divide what all ranks of the team have. The arenas have cuts, and parameters in pages. Fails with MEMORY. */
-trek_status trek_divided_begin(trek_team *team);
-/* Rank 0 gets all parameters again, which are the program's; the others' must not be used any more. */
+/* Begins to divide what all ranks of the team have. The arenas have cuts, and parameters in pages. comm: of the processes, each
+ * of which has one rank, and all call it; NULL: the ranks are in this process. Fails with MEMORY; with UNSUPPORTED if processes
+ * cannot map each other's memory; or with errors of the engine. */
+trek_status trek_divided_begin(trek_team *team, trek_comm *comm);
+/* Rank 0 gets all parameters again, which are the program's; the others' must not be used any more. If the graph ends, too
+ * (team->graph_ends), or another process has ended in an update, a process that has only parts of them refuses to read them. */
 void trek_divided_end(trek_team *team);
 
 /* Changing the cuts of all ranks: `prepare` takes what is a rank's by the new ones, and has no effect for anyone who uses the old
@@ -31,6 +37,10 @@ void trek_divided_end(trek_team *team);
 trek_status trek_divided_prepare(const rank_replica *replica, const trek_sharer_cuts *next);
 void trek_divided_settle(const rank_replica *replica);
 
+/* Waits until no rank's thread copies ahead any more. Called while ranks are idle, before anyone updates. */
+void trek_divided_rest(const trek_team *team);
+/* Returns how often an op has needed a bucket that was gathered then, or (ahead) before. */
+int64_t trek_divided_gathered(const rank_replica *replica, bool ahead);
 /* Begins and ends an update of the rank's own cuts: what it has of others is given back. */
 void trek_divided_begin_update(const rank_replica *replica);
 void trek_divided_end_update(const rank_replica *replica);
@@ -39,7 +49,8 @@ void trek_divided_forget(const trek_team *team);
 
 /* Returns TREK_OK unless the program has written parameters that the other ranks do not know of. Then it fails with STATE. */
 trek_status trek_divided_check(const trek_team *team, const char *what);
-/* Gives each rank its own cuts of what the program has written. */
-trek_status trek_divided_take_written(trek_team *team);
+/* Gives each rank its own cuts of what the program has written. Over processes (comm) all call it, and all programs must have
+ * written, or none; otherwise it fails with STATE. */
+trek_status trek_divided_take_written(trek_team *team, trek_comm *comm);
 
 #endif

@@ -78,6 +78,9 @@ typedef struct trek_team {
     bool divides_grads; /* and gradients: the memory of those that belong to other sharers is given back when they have been sent
                          */
     bool divides_params; /* and parameters (divided.h) */
+    struct trek_lent *lent;  /* then, with several processes: what they read from each other; otherwise NULL */
+    bool gathers_ahead;      /* a thread of each rank gathers the next bucket while one is used (ahead.h) */
+    bool graph_ends;         /* the team ends because its graph is freed */
     bool on_host; /* all ranks are in host memory; otherwise each decides in its own device's order, from the same sums */
     unsigned kinds;          /* of the devices: bits 1 << type */
     rank_replica *replicas;  /* [local_ranks] */
@@ -105,6 +108,7 @@ typedef struct trek_team_opts {
     bool twice;              /* each part of the state has two sharers (optim/arena.h) */
     int64_t bucket_bytes;
     const int64_t *budgets;  /* [ranks] of memory, in bytes; NULL: none */
+    bool recomputes;         /* segments to be recomputed are chosen so that it is enough */
     trek_comm *comm;         /* of the processes, in whose memory gradients are reduced; NULL: a single process */
 } trek_team_opts;
 /* Makes a team, which owns the group and the graphs of ranks 1 and above, also on failure; it must be ended in any case.

@@ -711,7 +711,6 @@ static void norm_of_what_does_not_vary(void **state)
 /* Of functions that treat large arguments otherwise. */
 static void neighbours_change_no_bit(void **state)
 {
-    (void)state;
     enum { COUNT = 700 };
     trek_var *(*const functions[])(trek_var *) = { trek_sin, trek_cos, trek_tan, trek_exp, trek_log, trek_tanh, trek_sigmoid,
                                                    trek_gelu, trek_erf, trek_expm1, trek_log1p, trek_atan, trek_sinh };

@@ -89,8 +89,8 @@ static void test_wrong(void **state)
         assert_true(test_same_bits(before, trek_var_data(x)));
     }
     fault f = SECOND;
-    assert_int_equal(trek_gradcheck(run_cube, &x, 1, &f, &(trek_gradcheck_opts){ .second = true }), TREK_ERR_CALLBACK);
-    expect_error(TREK_ERR_CALLBACK, "the second derivative of input 0 at [0, 0]");
+    FAILS(trek_gradcheck(run_cube, &x, 1, &f, &(trek_gradcheck_opts){ .second = true }), TREK_ERR_CALLBACK,
+          "the second derivative of input 0 at [0, 0]");
     assert_true(test_same_bits(before, trek_var_data(x)));
     f = NONE;
     assert_int_equal(trek_gradcheck(run_cube, &x, 1, &f, &(trek_gradcheck_opts){ .second = true }), TREK_OK);

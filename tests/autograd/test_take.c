@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elements by their places, tensors made of others', statistics: numbers told by hand, gradients by differences. */
+/* Elements by their places, tensors made of others', statistics: numbers told by hand. Their gradients are compared with
+ * differences by the op suite, and with PyTorch's by tests/differential. */
 #include "autograd/leaf.h"
 #include "autograd/ops.h"
 #include "tensor/creation.h"
@@ -163,46 +164,6 @@ static void taken_where_they_lie(void **state)
     }
 }
 
-static trek_var *picked_of_turned(trek_var *const *in) { return trek_take(trek_transpose(in[0], 0, 1), LIST(TREK_I64, -2)); }
-static trek_var *picked(trek_var *const *in) { return trek_take(in[0], VALUES(trek_dims(2, 2), TREK_I64, 1, 3, -2, 1)); }
-static trek_var *written(trek_var *const *in) { return trek_square(trek_put(in[0], LIST(TREK_I64, 4, 0), in[1], true)); }
-static trek_var *copied(trek_var *const *in) { return trek_square(trek_index_copy(in[0], 1, LIST(TREK_I64, 2, 0), in[1])); }
-static trek_var *scattered(trek_var *const *in)
-{
-    return trek_square(trek_masked_scatter(in[0], VALUES(trek_dims(3), TREK_BOOL, 1, 0, 1), in[1]));
-}
-static trek_var *diagonals(trek_var *const *in) { return trek_square(trek_diag_embed(in[0], -1, 0, -1)); }
-static trek_var *powers(trek_var *const *in) { return trek_vander(in[0], 4, false); }
-static trek_var *spreads(trek_var *const *in) { return trek_cov(in[0], 1, NULL, trek_add_scalar(in[1], 2)); }
-static trek_var *likeness(trek_var *const *in) { return trek_corrcoef(in[0]); }
-static trek_var *areas(trek_var *const *in) { return trek_cumulative_trapezoid(in[0], in[1], 1, 1); }
-static trek_var *bounded(trek_var *const *in) { return trek_renorm(in[0], 2, 0, 0.5); }
-static trek_var *odds(trek_var *const *in) { return trek_logit(trek_add_scalar(trek_mul_scalar(in[0], 0.3), 0.5), -1); }
-static trek_var *larger(trek_var *const *in) { return trek_mul(trek_fmax(in[0], in[1]), trek_fmin(in[0], in[1])); }
-static trek_var *sums(trek_var *const *in) { return trek_logcumsumexp(trek_mul_scalar(in[0], 5), 1); }
-
-static void gradients(void **state)
-{
-    const trek_shape one[] = { trek_dims(2, 3), trek_dims(2) }, both[] = { trek_dims(2, 3), trek_dims(2, 2) };
-    const trek_shape list[] = { trek_dims(2, 3), trek_dims(5) }, line[] = { trek_dims(3), trek_dims(3) };
-    const trek_shape beside[] = { trek_dims(2, 3), trek_dims(3) }, alike[] = { trek_dims(2, 3), trek_dims(2, 3) };
-    const trek_shape large[] = { trek_dims(8, 9), trek_dims(1) };
-    check_gradients(picked, 1, one, true);
-    check_gradients(picked_of_turned, 1, large, true);
-    check_gradients(written, 2, one, true);
-    check_gradients(copied, 2, both, true);
-    check_gradients(scattered, 2, list, true);
-    check_gradients(diagonals, 1, one, true);
-    check_gradients(powers, 1, line, true);
-    check_gradients(spreads, 2, beside, true);
-    check_gradients(likeness, 1, one, false);
-    check_gradients(areas, 2, beside, true);
-    check_gradients(bounded, 1, one, true);
-    check_gradients(odds, 1, one, true);
-    check_gradients(larger, 2, alike, true);
-    check_gradients(sums, 1, one, true);
-}
-
 static void refused(void **state)
 {
     trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 2, 3, 4, 5, 6), *i = LIST(TREK_I64, 1, 2), *other = x;
@@ -331,9 +292,9 @@ static void blocks_on_a_diagonal(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { TEST(places),          TEST(taken_where_they_lie), TEST(from_the_end),
-                                        TEST(sums_of_16_bits), TEST(made_of_others),       TEST(statistics),
-                                        TEST(gradients),       TEST(one_index_for_rows),   TEST(refused),
-                                        TEST(blocks_on_a_diagonal) };
+    const struct CMUnitTest tests[] = {
+        TEST(places), TEST(taken_where_they_lie), TEST(from_the_end), TEST(sums_of_16_bits), TEST(made_of_others),
+        TEST(statistics), TEST(one_index_for_rows), TEST(refused), TEST(blocks_on_a_diagonal),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -238,28 +238,22 @@ static void padding_refuses(void **state)
         { { .mask = "m", .length = "m" }, "\"m\" occurs twice" },
     };
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
-        assert_null(trek_dataset_pad(trek_dataset_new(&classes[0]), &cases[k].opts));
-        expect_error(TREK_ERR_ARGUMENT, cases[k].part);
+        REFUSED(trek_dataset_pad(trek_dataset_new(&classes[0]), &cases[k].opts), TREK_ERR_ARGUMENT, cases[k].part);
     }
     int64_t lengths[N] = { 0 }, some[] = { 1, 2 };
-    assert_null(trek_dataset_pad(trek_dataset_new(&classes[1]), &(trek_pad_opts){ .lengths = lengths }));
-    expect_error(TREK_ERR_ARGUMENT, "is a stream");
-    assert_null(trek_dataset_pad(NULL, NULL));
-    expect_error(TREK_ERR_ARGUMENT, "dataset: NULL");
+    REFUSED(trek_dataset_pad(trek_dataset_new(&classes[1]), &(trek_pad_opts){ .lengths = lengths }), TREK_ERR_ARGUMENT,
+            "is a stream");
+    REFUSED(trek_dataset_pad(NULL, NULL), TREK_ERR_ARGUMENT, "dataset: NULL");
     trek_tensor *out[4];
     trek_dataset *set = trek_dataset_pad(trek_dataset_new(&classes[0]), &(trek_pad_opts){ .fields = padded, .n_fields = 1 });
-    assert_int_equal(trek_dataset_get(set, some, 2, out), TREK_ERR_SHAPE);
-    expect_error(TREK_ERR_SHAPE, "samples of \"image\" differ");
+    FAILS(trek_dataset_get(set, some, 2, out), TREK_ERR_SHAPE, "samples of \"image\" differ");
     assert_null(out[0]);
-    assert_null(trek_dataset_cache(trek_dataset_retain(set), 100));
-    expect_error(TREK_ERR_ARGUMENT, "depend on their batch");
-    assert_null(trek_dataset_concat(&(trek_dataset *){ trek_dataset_retain(set) }, 1));
-    expect_error(TREK_ERR_ARGUMENT, "depend on their batch");
+    REFUSED(trek_dataset_cache(trek_dataset_retain(set), 100), TREK_ERR_ARGUMENT, "depend on their batch");
+    REFUSED(trek_dataset_concat(&(trek_dataset *){ trek_dataset_retain(set) }, 1), TREK_ERR_ARGUMENT, "depend on their batch");
     trek_dataset_free(&set);
     set = trek_dataset_pad(trek_dataset_select(trek_dataset_new(&classes[0]), fields, NULL, 1),
                            &(trek_pad_opts){ .lengths = lengths });
-    assert_int_equal(trek_dataset_get(set, some, 2, out), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "\"tokens\" of sample 1 has 7 rows; .lengths says 0");
+    FAILS(trek_dataset_get(set, some, 2, out), TREK_ERR_ARGUMENT, "\"tokens\" of sample 1 has 7 rows; .lengths says 0");
     trek_dataset_free(&set);
 }
 
@@ -313,18 +307,15 @@ static void functions_of_ones_own(void **state)
         trek_reader_free(&reader);
         for (fails = 1; fails < 3; fails++) {
             trek_loader_start(loader, 0);
-            assert_null(trek_loader_next(loader));
-            expect_error(TREK_ERR_CALLBACK, fails == 1 ? "no" : "no tensor for \"row\"");
+            REFUSED(trek_loader_next(loader), TREK_ERR_CALLBACK, fails == 1 ? "no" : "no tensor for \"row\"");
         }
         fails = 0;
         trek_loader_free(&loader);
         assert_int_equal(ended, by_rows + 1);
     }
     trek_collate_opts opts = { .free_arg = end };
-    assert_null(trek_dataset_collate(trek_dataset_new(&classes[0]), NULL, &opts));
-    expect_error(TREK_ERR_ARGUMENT, "function: NULL");
-    assert_null(trek_dataset_collate(trek_dataset_new(&classes[1]), join, &opts));
-    expect_error(TREK_ERR_UNSUPPORTED, "is a stream");
+    REFUSED(trek_dataset_collate(trek_dataset_new(&classes[0]), NULL, &opts), TREK_ERR_ARGUMENT, "function: NULL");
+    REFUSED(trek_dataset_collate(trek_dataset_new(&classes[1]), join, &opts), TREK_ERR_UNSUPPORTED, "is a stream");
     assert_int_equal(ended, 4);
 }
 

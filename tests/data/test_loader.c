@@ -337,12 +337,12 @@ static void loader_refusals(void **state)
     atomic_int freed = 0;
     counting *set = counting_new(5);
     set->freed = &freed;
-    assert_null(trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 6, .drop_last = true }));
-    expect_error(TREK_ERR_ARGUMENT, "no batch would remain");
+    REFUSED(trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 6, .drop_last = true }), TREK_ERR_ARGUMENT,
+            "no batch would remain");
     assert_int_equal(freed, 1); /* owned also on failure */
     REFUSED(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ 0 }), TREK_ERR_ARGUMENT, ".batch_size: 0");
-    assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = -4 }));
-    expect_error(TREK_ERR_ARGUMENT, ".batch_size: -4");
+    REFUSED(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = -4 }), TREK_ERR_ARGUMENT,
+            ".batch_size: -4");
     REFUSED(trek_loader_new(&counting_new(5)->base, NULL), TREK_ERR_ARGUMENT, "batch_size");
     REFUSED(trek_loader_new(&counting_new(0)->base, &(trek_loader_opts){ .batch_size = 4 }), TREK_ERR_ARGUMENT, "no samples");
     REFUSED(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){
@@ -351,16 +351,14 @@ static void loader_refusals(void **state)
         .batch_size = 4, .sampler = trek_sampler_sequential(5) }));
     assert_null(trek_loader_next(NULL));
     assert_int_not_equal(trek_loader_start(NULL, 0), TREK_OK);
-    assert_null(trek_batch_get(NULL, "image"));
-    expect_error(TREK_ERR_IO, "/nowhere"); /* the first error, not a later one */
+    REFUSED(trek_batch_get(NULL, "image"), TREK_ERR_IO, "/nowhere"); /* the first error, not a later one */
     trek_loader *loader = trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = 2 });
     REFUSED(trek_loader_next(loader), TREK_ERR_STATE, "call trek_loader_start first");
     FAILS(trek_loader_start(loader, -1), TREK_ERR_ARGUMENT, "");
     FAILS(trek_loader_seek(loader, 0, 4), TREK_ERR_ARGUMENT, "batch: 4 does not exist");
     trek_loader_start(loader, 0);
     trek_batch *batch = trek_loader_next(loader);
-    assert_null(trek_batch_get(batch, "values"));
-    expect_error(TREK_ERR_ARGUMENT, "no field \"values\"; the fields are: value");
+    REFUSED(trek_batch_get(batch, "values"), TREK_ERR_ARGUMENT, "no field \"values\"; the fields are: value");
     trek_loader_free(&loader);
     trek_loader_free(&loader);
     trek_loader_free(NULL);
@@ -676,11 +674,10 @@ static void workers_stop_when_the_ring_is_full(void **state)
     usleep(20000);
     assert_int_equal(atomic_load(&set->calls), 9); /* the one given, and 2 * 4 */
     trek_loader_free(&loader);
-    assert_null(trek_loader_new(&counting_new(9)->base, &(trek_loader_opts){ .batch_size = 1, .workers = -1 }));
-    expect_error(TREK_ERR_ARGUMENT, ".workers: -1");
-    assert_null(trek_loader_new(&counting_new(9)->base,
-                                &(trek_loader_opts){ .batch_size = 1, .workers = 2, .prefetch = TREK_ZERO }));
-    expect_error(TREK_ERR_ARGUMENT, ".workers: 2");
+    REFUSED(trek_loader_new(&counting_new(9)->base, &(trek_loader_opts){ .batch_size = 1, .workers = -1 }), TREK_ERR_ARGUMENT,
+            ".workers: -1");
+    REFUSED(trek_loader_new(&counting_new(9)->base, &(trek_loader_opts){ .batch_size = 1, .workers = 2, .prefetch = TREK_ZERO }),
+            TREK_ERR_ARGUMENT, ".workers: 2");
 }
 
 /* -- threads, processes ------------------------------------------------------------ */

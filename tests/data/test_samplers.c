@@ -110,29 +110,19 @@ static void weights_refuse(void **state)
 {
     static const double bad[][3] = { { 1, -1, 2 }, { 1, INFINITY, 2 }, { NAN, 1, 1 }, { 0, 0, 0 }, { 1e308, 1e308, 1 } };
     for (int k = 0; k < 5; k++) {
-        assert_null(trek_sampler_weighted(bad[k], 3, 1, k % 2, 0));
-        expect_error(TREK_ERR_ARGUMENT, k < 3 ? "weight of sample" : "their sum is");
+        REFUSED(trek_sampler_weighted(bad[k], 3, 1, k % 2, 0), TREK_ERR_ARGUMENT, k < 3 ? "weight of sample" : "their sum is");
     }
     static const double good[] = { 1, 0, 2 };
-    assert_null(trek_sampler_weighted(good, 3, 3, false, 0));
-    expect_error(TREK_ERR_ARGUMENT, "3 without replacement, but only 2 have a weight");
-    assert_null(trek_sampler_weighted(good, 3, 0, true, 0));
-    expect_error(TREK_ERR_ARGUMENT, "samples: 0 of 3");
-    assert_null(trek_sampler_weighted(good, 0, 1, true, 0));
-    expect_error(TREK_ERR_ARGUMENT, "samples: 1 of 0");
-    assert_null(trek_sampler_weighted(NULL, 3, 1, true, 0));
-    expect_error(TREK_ERR_ARGUMENT, "weights");
-    assert_null(trek_sampler_balanced(NULL, 3, 0, 0));
-    expect_error(TREK_ERR_ARGUMENT, "labels");
-    assert_null(trek_sampler_balanced((int64_t[]){ 1 }, 0, 0, 0));
-    expect_error(TREK_ERR_ARGUMENT, "samples: 0 of 0");
-    assert_null(trek_sampler_balanced((int64_t[]){ 1 }, 1, -1, 0));
-    expect_error(TREK_ERR_ARGUMENT, "samples: -1");
-    assert_null(trek_sampler_buckets(NULL, 3, 1, 0, 0));
-    expect_error(TREK_ERR_ARGUMENT, "lengths");
+    REFUSED(trek_sampler_weighted(good, 3, 3, false, 0), TREK_ERR_ARGUMENT, "3 without replacement, but only 2 have a weight");
+    REFUSED(trek_sampler_weighted(good, 3, 0, true, 0), TREK_ERR_ARGUMENT, "samples: 0 of 3");
+    REFUSED(trek_sampler_weighted(good, 0, 1, true, 0), TREK_ERR_ARGUMENT, "samples: 1 of 0");
+    REFUSED(trek_sampler_weighted(NULL, 3, 1, true, 0), TREK_ERR_ARGUMENT, "weights");
+    REFUSED(trek_sampler_balanced(NULL, 3, 0, 0), TREK_ERR_ARGUMENT, "labels");
+    REFUSED(trek_sampler_balanced((int64_t[]){ 1 }, 0, 0, 0), TREK_ERR_ARGUMENT, "samples: 0 of 0");
+    REFUSED(trek_sampler_balanced((int64_t[]){ 1 }, 1, -1, 0), TREK_ERR_ARGUMENT, "samples: -1");
+    REFUSED(trek_sampler_buckets(NULL, 3, 1, 0, 0), TREK_ERR_ARGUMENT, "lengths");
     for (int k = 0; k < 3; k++) {
-        assert_null(trek_sampler_buckets((int64_t[]){ 1 }, k != 0, k != 1, k == 2 ? -1 : 0, 0));
-        expect_error(TREK_ERR_ARGUMENT, "sampler_buckets");
+        REFUSED(trek_sampler_buckets((int64_t[]){ 1 }, k != 0, k != 1, k == 2 ? -1 : 0, 0), TREK_ERR_ARGUMENT, "sampler_buckets");
     }
 }
 
@@ -248,14 +238,14 @@ static void in_loaders(void **state)
             trek_sampler_free(&made[1]);
             expect_no_error();
         }
-    assert_null(trek_loader_new(told_new(89), &(trek_loader_opts){
-        .batch_size = 8, .sampler = trek_sampler_weighted(weights, 90, 9, true, 0) }));
-    expect_error(TREK_ERR_ARGUMENT, "weighted is for 90 samples; dataset told has 89");
-    assert_null(trek_loader_new(told_new(3), &(trek_loader_opts){ .batch_size = 8, .sampler = trek_sampler_sequential(4) }));
-    expect_error(TREK_ERR_ARGUMENT, "sequential is for 4");
-    assert_null(trek_loader_new(told_new(90), &(trek_loader_opts){
-        .batch_size = 9, .sampler = trek_sampler_buckets(lengths, 90, 8, 3, 1) }));
-    expect_error(TREK_ERR_ARGUMENT, ".batch_size: 9; the sampler");
+    REFUSED(trek_loader_new(told_new(89),
+                            &(trek_loader_opts){ .batch_size = 8, .sampler = trek_sampler_weighted(weights, 90, 9, true, 0) }),
+            TREK_ERR_ARGUMENT, "weighted is for 90 samples; dataset told has 89");
+    REFUSED(trek_loader_new(told_new(3), &(trek_loader_opts){ .batch_size = 8, .sampler = trek_sampler_sequential(4) }),
+            TREK_ERR_ARGUMENT, "sequential is for 4");
+    REFUSED(trek_loader_new(told_new(90), &(trek_loader_opts){ .batch_size = 9,
+                                                               .sampler = trek_sampler_buckets(lengths, 90, 8, 3, 1) }),
+                                                               TREK_ERR_ARGUMENT, ".batch_size: 9; the sampler");
     assert_int_equal(told_alive(), 0);
 }
 

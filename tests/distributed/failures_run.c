@@ -65,8 +65,7 @@ static void start(running *r, const scenario *s)
         add_option("ASAN_OPTIONS", "detect_leaks=0");
         add_option("TSAN_OPTIONS", "report_thread_leaks=0");
     }
-    /* those that have stopped are ended by the launcher, when the others have ended by themselves */
-    execl(launcher, launcher, "-n", processes, "-g", s->act == STOP ? "6" : "60", self, word, (char *)NULL);
+    execl(launcher, launcher, "-n", processes, "-g", "60", self, word, (char *)NULL);
     _exit(127);
 }
 
@@ -96,6 +95,17 @@ static void send_signal(running *r)
         return;
     r->signalled = true;
     kill(s->act == TERM ? r->pid : r->job->of[s->victim].pid, SIGTERM);
+}
+
+/* One that has stopped is killed when the launcher has reaped the others: they have ended by themselves. */
+static void end_stopped(const running *r)
+{
+    const scenario *s = r->of;
+    bool alone = s->act == STOP && r->job->of[s->victim].pid != 0;
+    for (int p = 0; p < s->processes && alone; p++)
+        alone = p == s->victim || (r->job->of[p].pid != 0 && kill(r->job->of[p].pid, 0) != 0);
+    if (alone)
+        kill(r->job->of[s->victim].pid, SIGKILL);
 }
 
 static void clean(running *r)
@@ -131,6 +141,7 @@ int run_all(const scenario *list, int n, int at_once, bool (*look)(running *r))
             if (r->pid == 0)
                 continue;
             send_signal(r);
+            end_stopped(r);
             if (now() - r->start > 150)
                 kill(r->pid, SIGKILL);
             if (waitpid(r->pid, &status, WNOHANG) != r->pid)

@@ -21,6 +21,7 @@
 #include "nn/lora.h"
 #include "nn/parametrize.h"
 #include "nn/state.h"
+#include "tests/support/noted.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
@@ -130,22 +131,10 @@ void train(trek_graph *graph, const run_opts *o, trek_loader *loader, int64_t en
     }
 }
 
-static trek_status note(const char *name, trek_var *var, void *arg)
-{
-    record *to = arg;
-    int64_t count = trek_var_numel(var);
-    assert_true(to->n + count <= MOST);
-    assert_int_equal(trek_tensor_to_host(trek_var_data(var), TREK_F64, to->values + to->n, (size_t)count * sizeof(double)),
-                     TREK_OK);
-    to->n += (int)count;
-    return TREK_OK;
-}
-
 void look(trek_graph *graph, const trek_loader *loader, record *to)
 {
     memset(to, 0, sizeof *to);
-    assert_int_equal(trek_module_each_param(trek_graph_module(graph), note, to), TREK_OK);
-    assert_int_equal(trek_module_each_buffer(trek_graph_module(graph), note, to), TREK_OK);
+    to->n = note_state(trek_graph_module(graph), to->values, MOST);
     to->lr = trek_graph_lr(graph);
     to->steps = trek_graph_steps(graph);
     to->scale = trek_graph_scaler(graph) ? trek_grad_scaler_value(trek_graph_scaler(graph)) : 0;

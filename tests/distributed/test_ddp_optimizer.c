@@ -371,14 +371,10 @@ static void in_processes(void **state)
     for (int k = 0; k < 4; k++) {
         int n = k == 3 ? 2 : 2 + k % 2;
         snprintf(detail, sizeof detail, "%d", 5 * k);
-        processes_init(&w, n);
-        processes_start_all(&w, n, "ddp", k == 3 ? "options" : detail, -1, NULL);
-        processes_finish(&w, -1);
+        processes_run_all(&w, n, "ddp", k == 3 ? "options" : detail, -1, NULL);
         for (int p = 0; p < n; p++)
-            if (w.code[p] != 0 || !strstr(w.text[p], k == 3 ? ".shard is" : "the same")) {
-                processes_print(&w);
-                fail_msg("process %d of %d", p, n);
-            }
+            if (w.code[p] != 0 || !strstr(w.text[p], k == 3 ? ".shard is" : "the same"))
+                FAIL_WORLD(&w, "process %d of %d", p, n);
     }
 }
 

@@ -419,6 +419,22 @@ static void test_divided_gradients(void **state)
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .sharded = 3 });
 }
 
+/* And of parameters, which processes read from each other. */
+static void test_divided_parameters(void **state)
+{
+    if (!test_on_cpu())
+        skip();
+    for (int processes = 2; processes <= 4; processes++)
+        compare(&(job){ .processes = processes, .world = 1, .passes = 2, .batch = 7, .loss = processes % N_LOSSES,
+                        .clip = processes != 3, .gathered = processes % 2 == 0, .adam = processes,
+                        .sharded = 5 + processes % 2 });
+    compare(&(job){ .processes = 3, .world = 1, .passes = 3, .accumulate = 3, .batch = 5, .loss = BY_STATED, .adam = 1,
+                    .sharded = 5 });
+    compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .adam = 1, .sharded = 5 });
+        /* some have nothing to do */
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .sharded = 6 });
+}
+
 /* By engines that reduce while backward goes on, also where one pass more follows than was announced. */
 static void compare_sharded_overlap(int engine)
 {
@@ -541,7 +557,7 @@ static void test_mpi(void **state)
                     .adam = 1 });
     if (test_on_cpu())
         compare(&(job){ .processes = 3, .world = 1, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = MPI, .clip = 1,
-                        .adam = 1, .sharded = 3 });
+                        .adam = 1, .sharded = 5 });
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = MPI });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .engine = MPI });
     compare_sharded_overlap(MPI);
@@ -568,7 +584,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
         cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_sharded), cmocka_unit_test(test_divided_gradients),
-        cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_divided_parameters), cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_gloo),
         cmocka_unit_test(test_mixed_devices), cmocka_unit_test(test_gpus_of_processes),

@@ -132,8 +132,7 @@ static void processes_make_one_file(void **state)
     static char text[8 << 20];
     char path[64];
     snprintf(path, sizeof path, "/tmp/trek-job-timeline-%d.json", (int)getpid());
-    processes_start_all(&w, RANKS, "join", path, -1, NULL);
-    processes_finish(&w, -1);
+    processes_run_all(&w, RANKS, "join", path, -1, NULL);
     FILE *file = fopen(path, "r");
     size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
     text[n] = 0;

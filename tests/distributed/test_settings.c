@@ -13,6 +13,7 @@
 #include "nn/module_tree.h"
 #include "nn/params.h"
 #include "optim/schedules.h"
+#include "tests/support/noted.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -208,16 +209,6 @@ typedef struct outcome {
     int64_t steps, skipped;
 } outcome;
 
-static trek_status note(const char *name, trek_var *param, void *arg)
-{
-    outcome *o = arg;
-    int64_t count = trek_var_numel(param);
-    assert_true(o->n + count <= MOST);
-    trek_status status = trek_tensor_to_host(trek_var_data(param), TREK_F64, o->values + o->n, (size_t)count * sizeof(double));
-    o->n += (int)count;
-    return status;
-}
-
 static void set_up(trek_graph *graph, int world, bool separate)
 {
     if (world > 0 && trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(),
@@ -251,7 +242,7 @@ static void run(const setting *row, const course *c, bool before, outcome *to)
                      .skipped = trek_graph_skipped(graph) };
     to->scale = trek_graph_scaler(graph) ? trek_grad_scaler_value(trek_graph_scaler(graph)) : 0;
     to->autocast = graph->autocast;
-    assert_int_equal(trek_module_each_param(trek_graph_module(graph), note, to), TREK_OK);
+    to->n = note_params(trek_graph_module(graph), to->values, MOST);
     trek_graph_free(&graph);
     assert_int_equal(trek_error_status(), TREK_OK);
 }
@@ -338,8 +329,7 @@ static void failed_setup(void **state)
                                                        .devices = test_devices(), .ranks = 3 }), TREK_ERR_ARGUMENT, "differ");
         assert_int_equal(trek_graph_world_size(graph), 1);
         make_steps(graph, 4, STEPS);
-        got = (outcome){ .n = 0 };
-        trek_module_each_param(trek_graph_module(graph), note, &got);
+        got.n = note_params(trek_graph_module(graph), got.values, MOST);
         assert_true(difference(&got, &expected) < 1e-10);
         assert_int_equal(trek_graph_steps(graph), expected.steps);
         trek_graph_free(&graph);
@@ -363,11 +353,9 @@ static void optimizer_of_ranks(void **state)
         set_up(graph, 3, share == TREK_OFF);
         set_all_rates(graph);
         make_steps(graph, 4, STEPS);
-        one = (outcome){ .n = 0 };
-        trek_module_each_param(trek_graph_module(graph), note, &one);
+        one.n = note_params(trek_graph_module(graph), one.values, MOST);
         for (int r = 1; r < 3; r++) {
-            many = (outcome){ .n = 0 };
-            trek_module_each_param(trek_graph_module(trek_graph_replica(graph, r)), note, &many);
+            many.n = note_params(trek_graph_module(trek_graph_replica(graph, r)), many.values, MOST);
             assert_true(difference(&many, &one) == 0);
         }
         trek_graph_free(&graph);

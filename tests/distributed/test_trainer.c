@@ -19,6 +19,7 @@
 #include "nn/module_tree.h"
 #include "optim/schedules.h"
 #include "tensor/rank_context.h"
+#include "tests/support/noted.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -79,20 +80,10 @@ typedef struct values {
     double of[MOST];
 } values;
 
-static trek_status note(const char *name, trek_var *param, void *arg)
-{
-    values *to = arg;
-    int64_t count = trek_var_numel(param);
-    assert_true(to->n + count <= MOST);
-    trek_status status = trek_tensor_to_host(trek_var_data(param), TREK_F64, to->of + to->n, (size_t)count * sizeof(double));
-    to->n += (int)count;
-    return status;
-}
-
 static values read_graph(trek_graph *graph)
 {
     values v = { .n = 0 };
-    assert_int_equal(trek_module_each_param(trek_graph_module(graph), note, &v), TREK_OK);
+    v.n = note_params(trek_graph_module(graph), v.of, MOST);
     assert_int_equal(v.n, IN * 5 + 5 + 5 * OUT + OUT);
     return v;
 }

@@ -87,15 +87,11 @@ static void over_processes(void **state)
     assert_int_equal(train(NULL, 1, one), TREK_OK);
     assert_true(one[0] == one[1] && one[2] != 0 && one[3] != 0);
     for (int ranks = 1; ranks <= 2; ranks++) {
-        processes_init(&w, 2);
-        processes_start_all(&w, 2, "train", ranks == 1 ? "1" : "2", -1, NULL);
-        processes_finish(&w, -1);
+        processes_run_all(&w, 2, "train", ranks == 1 ? "1" : "2", -1, NULL);
         for (int k = 0; k < 2; k++) {
             const char *line = strstr(w.text[k], "points ");
-            if (w.code[k] != 0 || !line || sscanf(line, "points %lf %lf %lf %lf", &p[0], &p[1], &p[2], &p[3]) != 4) {
-                processes_print(&w);
-                fail_msg("process %d ended with %d", k, w.code[k]);
-            }
+            if (w.code[k] != 0 || !line || sscanf(line, "points %lf %lf %lf %lf", &p[0], &p[1], &p[2], &p[3]) != 4)
+                FAIL_WORLD(&w, "process %d ended with %d", k, w.code[k]);
             for (int j = 0; j < 4; j++)
                 assert_true(fabs(p[j] - one[j]) < 1e-12);
         }

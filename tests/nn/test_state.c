@@ -360,8 +360,8 @@ static void test_mismatch(void **state)
     trek_module_add(wide, "more", TREK_NO_FIELD, trek_nn_linear(1, 1, trek_cpu(0)));
     trek_state_load_opts opts = { .allow_unexpected = true, .allow_missing = true };
     before = fingerprint(wide);
-    assert_int_equal(trek_state_load_with(wide, path, &opts, &report), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "2 different: 0.weight (f32 [5, 3] in the state, f64 [5, 3] in the module)");
+    FAILS(trek_state_load_with(wide, path, &opts, &report), TREK_ERR_ARGUMENT,
+          "2 different: 0.weight (f32 [5, 3] in the state, f64 [5, 3] in the module)");
     opts.cast = true;
     opts.allow_missing = false;
     FAILS(trek_state_load_with(wide, path, &opts, &report), TREK_ERR_ARGUMENT, "2 missing: more.weight, more.bias");
@@ -391,8 +391,8 @@ static void test_apply_with(void **state)
     trek_state_report report;
     FAILS(trek_state_apply_with(s, layer, NULL, &report), TREK_ERR_ARGUMENT, "1 missing: bias");
     assert_true(report.missing == 1 && report.unexpected == 1 && report.differing == 1);
-    assert_int_equal(trek_state_apply_with(s, layer, &opts, &report), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "weight (f64 [2, 2] in the state, f32 [2, 2] in the module)");
+    FAILS(trek_state_apply_with(s, layer, &opts, &report), TREK_ERR_ARGUMENT,
+          "weight (f64 [2, 2] in the state, f32 [2, 2] in the module)");
     assert_true(weight[3] != 0.5f); /* nothing has changed */
     opts.cast = true;
     assert_int_equal(trek_state_apply_with(s, layer, &opts, &report), TREK_OK);
@@ -516,8 +516,8 @@ static void test_bad_files(void **state)
     REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "does not fit");
     write_file("\x03\0\0\0\0\0\0\0{}", 10);
     REFUSED(trek_state_read(path), TREK_ERR_FORMAT, "does not fit");
-    assert_null(trek_state_read(folder));
-    expect_error(TREK_ERR_FORMAT, "model.safetensors: it is not a safetensors file"); /* which the folder holds */
+    REFUSED(trek_state_read(folder), TREK_ERR_FORMAT, "model.safetensors: it is not a safetensors file");
+        /* which the folder holds */
     REFUSED(trek_state_read("/dev/null"), TREK_ERR_IO, "regular file");
     unlink(path);
     REFUSED(trek_state_read(path), TREK_ERR_IO, "No such file");

@@ -84,7 +84,6 @@ static double gelu_tanh(double x)
 
 REFERENCE(gelu)
 {
-    (void)n;
     array_like(&out[0], in[0], in[0]->dtype);
     for (int64_t i = 0; i < in[0]->numel; i++)
         out[0].v[i] = a->i[0] ? gelu_tanh(in[0]->v[i]) : in[0]->v[i] * phi(in[0]->v[i]);
@@ -355,7 +354,6 @@ static double floored_quotient(double x, double y)
 
 REFERENCE(div_rounded)
 {
-    (void)n;
     return each_pair(in, out, KEEP, a->i[0] ? floored_quotient : cut_quotient);
 }
 
@@ -385,6 +383,9 @@ static int each_fused(const op_array *const *in, int n, const trek_attrs *a, op_
     REFERENCE(name) { return each_fused(in, n, a, out, name##_of, name##_size); }
 FUSED(lerp, fabs(s) < 0.5 ? v[0] + s * (v[1] - v[0]) : v[1] - (1 - s) * (v[1] - v[0]), fabs(v[0]) + fabs(v[1]))
 FUSED(lerp_var, v[0] + v[2] * (v[1] - v[0]), (1 + fabs(v[2])) * (fabs(v[0]) + fabs(v[1])))
+static double larger_of(double x, double y) { return isnan(x) || x > y ? x : y; }
+static double smaller_of(double x, double y) { return isnan(x) || x < y ? x : y; }
+FUSED(clamp_var, smaller_of(larger_of(v[0], v[1]), v[2]), fabs(v[0]))
 FUSED(addcmul, v[0] + s * v[1] * v[2], fabs(v[0]) + fabs(s * v[1] * v[2]))
 FUSED(addcdiv, v[0] + s * v[1] / v[2], fabs(v[0]) + fabs(s * v[1] / v[2]))
 FUSED(logaddexp, isnan(v[0]) || isnan(v[1]) ? NAN : v[0] == v[1] ? v[0] + log(2) / s
@@ -403,7 +404,6 @@ static double upper_gamma(double a, double x) { return (double)(1 - lower_gamma_
 
 REFERENCE(igamma)
 {
-    (void)n;
     return each_pair(in, out, FLOAT, a->i[0] ? upper_gamma : lower_gamma);
 }
 
@@ -512,7 +512,6 @@ BINARY(silu_backward, KEEP, x * silu_slope(y))
 
 REFERENCE(gelu_backward)
 {
-    (void)n;
     array_like(&out[0], in[0], in[0]->dtype);
     for (int64_t i = 0; i < in[0]->numel; i++)
         out[0].v[i] = in[0]->v[i] * gelu_slope(in[1]->v[i], a->i[0]);
@@ -534,7 +533,6 @@ static double loss_of(double x, double target, const trek_attrs *a, bool slope)
 
 REFERENCE(pointwise_loss)
 {
-    (void)n;
     trek_dtype dtype = dtype_promote(in[0]->dtype, in[1]->dtype);
     broadcast_make(&out[0], dtype == TREK_BF16 || dtype == TREK_F16 ? TREK_F32 : dtype, in, 0, 2);
     int64_t index[TREK_MAX_DIMS] = { 0 };
@@ -548,7 +546,6 @@ REFERENCE(pointwise_loss)
 
 REFERENCE(pointwise_loss_backward)
 {
-    (void)n;
     broadcast_make(&out[0], dtype_promote(in[1]->dtype, in[2]->dtype), in, 0, 3);
     array_scaled(&out[0]);
     int64_t index[TREK_MAX_DIMS] = { 0 };
@@ -579,7 +576,6 @@ REFERENCE(where)
 
 REFERENCE(convert)
 {
-    (void)n;
     array_like(&out[0], in[0], (trek_dtype)a->i[0]);
     for (int64_t i = 0; i < in[0]->numel; i++)
         array_set(&out[0], i, in[0]->v[i]);

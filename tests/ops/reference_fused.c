@@ -86,7 +86,6 @@ REFERENCE(rms_norm_backward)
 
 REFERENCE(add_layer_norm)
 {
-    (void)n;
     op_array norm[3];
     array_like(&out[1], in[0], in[0]->dtype);
     array_scaled(&out[1]);
@@ -225,7 +224,6 @@ static int scale_kept(const op_array *const *in, const trek_attrs *a, op_array *
 
 REFERENCE(linear_cross_entropy)
 {
-    (void)n;
     op_array z;
     make_logits(&z, in[0], in[1], in[2]);
     int outputs = reference_cross_entropy((const op_array *const[3]){ &z, in[3], NULL }, 3, a, out);

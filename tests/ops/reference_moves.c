@@ -21,7 +21,6 @@ static void copy_values(op_array *out, const op_array *x)
 
 REFERENCE(reshape)
 {
-    (void)n;
     int ndim = (int)a->i[0];
     int64_t sizes[TREK_MAX_DIMS], known = 1;
     int open = -1;
@@ -41,7 +40,6 @@ REFERENCE(reshape)
 
 REFERENCE(expand)
 {
-    (void)n;
     int ndim = (int)a->i[0], added = ndim - in[0]->ndim;
     int64_t sizes[TREK_MAX_DIMS], index[TREK_MAX_DIMS] = { 0 };
     for (int d = 0; d < ndim; d++)
@@ -71,7 +69,6 @@ static int permuted(const op_array *x, const int64_t *order, op_array *out)
 
 REFERENCE(permute)
 {
-    (void)n;
     int64_t order[TREK_MAX_DIMS];
     for (int d = 0; d < in[0]->ndim; d++)
         order[d] = positive_dim(a->i[1 + d], in[0]->ndim);
@@ -80,7 +77,6 @@ REFERENCE(permute)
 
 REFERENCE(transpose)
 {
-    (void)n;
     int64_t order[TREK_MAX_DIMS];
     for (int d = 0; d < in[0]->ndim; d++)
         order[d] = d;
@@ -92,7 +88,6 @@ REFERENCE(transpose)
 
 REFERENCE(squeeze)
 {
-    (void)n;
     int64_t sizes[TREK_MAX_DIMS], dim = positive_dim(a->i[0], in[0]->ndim);
     int ndim = 0;
     for (int d = 0; d < in[0]->ndim; d++)
@@ -105,7 +100,6 @@ REFERENCE(squeeze)
 
 REFERENCE(unsqueeze)
 {
-    (void)n;
     int64_t sizes[TREK_MAX_DIMS], dim = positive_dim(a->i[0], in[0]->ndim + 1);
     for (int d = 0; d <= in[0]->ndim; d++)
         sizes[d] = d == dim ? 1 : in[0]->sizes[d - (d > dim)];
@@ -116,7 +110,6 @@ REFERENCE(unsqueeze)
 
 REFERENCE(narrow)
 {
-    (void)n;
     int64_t sizes[TREK_MAX_DIMS], index[TREK_MAX_DIMS] = { 0 }, dim = positive_dim(a->i[0], in[0]->ndim);
     int64_t start = a->i[1] < 0 ? a->i[1] + in[0]->sizes[dim] : a->i[1];
     memcpy(sizes, in[0]->sizes, sizeof sizes);
@@ -134,7 +127,6 @@ REFERENCE(narrow)
 
 REFERENCE(select)
 {
-    (void)n;
     int64_t sizes[TREK_MAX_DIMS], index[TREK_MAX_DIMS] = { 0 }, dim = positive_dim(a->i[0], in[0]->ndim);
     int64_t chosen = a->i[1] < 0 ? a->i[1] + in[0]->sizes[dim] : a->i[1];
     int ndim = 0;
@@ -154,7 +146,6 @@ REFERENCE(select)
 
 REFERENCE(flip)
 {
-    (void)n;
     int64_t index[TREK_MAX_DIMS] = { 0 };
     array_like(&out[0], in[0], in[0]->dtype);
     for (int64_t i = 0; i < in[0]->numel; i++) {
@@ -209,19 +200,16 @@ static int triangle(const op_array *x, const trek_attrs *a, op_array *out, bool 
 
 REFERENCE(tril)
 {
-    (void)n;
     return triangle(in[0], a, out, true);
 }
 
 REFERENCE(triu)
 {
-    (void)n;
     return triangle(in[0], a, out, false);
 }
 
 REFERENCE(index_select)
 {
-    (void)n;
     int64_t sizes[TREK_MAX_DIMS], index[TREK_MAX_DIMS] = { 0 }, dim = positive_dim(a->i[0], in[0]->ndim);
     memcpy(sizes, in[0]->sizes, sizeof sizes);
     sizes[dim] = in[1]->numel;
@@ -263,19 +251,16 @@ static int add_at(const op_array *const *in, const trek_attrs *a, op_array *out,
 
 REFERENCE(index_add)
 {
-    (void)n;
     return add_at(in, a, out, false);
 }
 
 REFERENCE(scatter_add)
 {
-    (void)n;
     return add_at(in, a, out, true);
 }
 
 REFERENCE(gather)
 {
-    (void)n;
     int64_t index[TREK_MAX_DIMS] = { 0 }, dim = positive_dim(a->i[0], in[0]->ndim);
     array_like(&out[0], in[1], in[0]->dtype);
     for (int64_t i = 0; i < in[1]->numel; i++) {
@@ -290,7 +275,6 @@ REFERENCE(gather)
 
 REFERENCE(one_hot)
 {
-    (void)n;
     int64_t sizes[TREK_MAX_DIMS], classes = a->i[0];
     memcpy(sizes, in[0]->sizes, sizeof sizes);
     if (classes < 0) {
@@ -307,7 +291,6 @@ REFERENCE(one_hot)
 
 REFERENCE(fill)
 {
-    (void)in, (void)n;
     for (int64_t i = 0; i < out[0].numel; i++)
         array_set(&out[0], i, a->f[0]);
     return 1;
@@ -317,7 +300,6 @@ REFERENCE(fill)
 
 REFERENCE(embedding)
 {
-    (void)n, (void)a;
     int64_t sizes[TREK_MAX_DIMS], width = in[0]->sizes[1];
     memcpy(sizes, in[1]->sizes, sizeof sizes);
     sizes[in[1]->ndim] = width;
@@ -378,7 +360,6 @@ REFERENCE(embedding_bag)
 
 REFERENCE(rotary)
 {
-    (void)n;
     const op_array *x = in[0], *table = in[1];
     int last = x->ndim - 1;
     int64_t turned = table->sizes[table->ndim - 1], pairs = turned / 2, index[TREK_MAX_DIMS] = { 0 };

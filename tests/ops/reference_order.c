@@ -71,13 +71,11 @@ static int ordered(const op_array *x, int64_t dim, bool descending, int64_t coun
 
 REFERENCE(sort)
 {
-    (void)n;
     return ordered(in[0], a->i[0], a->i[1] != 0, line_of(in[0], a->i[0]).n, NULL, a, out);
 }
 
 REFERENCE(topk)
 {
-    (void)n;
     return ordered(in[0], a->i[0], a->i[2] != 0, in[0]->ndim > 0 ? a->i[1] : 1, NULL, a, out);
 }
 
@@ -95,7 +93,6 @@ static int64_t chosen(const double *x, const line *l, const trek_attrs *a)
 
 REFERENCE(kthvalue)
 {
-    (void)n;
     return ordered(in[0], a->i[0], false, 1, chosen, a, out);
 }
 
@@ -119,19 +116,16 @@ static int running(const op_array *x, int64_t dim, bool smallest, op_array *out)
 
 REFERENCE(cummax)
 {
-    (void)n;
     return running(in[0], a->i[0], false, out);
 }
 
 REFERENCE(cummin)
 {
-    (void)n;
     return running(in[0], a->i[0], true, out);
 }
 
 REFERENCE(cumprod)
 {
-    (void)n;
     line l = line_of(in[0], a->i[0]);
     array_like(&out[0], in[0], dtype_floats(in[0]->dtype) ? in[0]->dtype : TREK_I64);
     for (int64_t i = 0; i < l.before * l.behind; i++) {
@@ -145,7 +139,6 @@ REFERENCE(cumprod)
 
 REFERENCE(searchsorted)
 {
-    (void)n;
     const op_array *lines = in[0], *x = in[1];
     int64_t width = lines->sizes[lines->ndim - 1], each = x->ndim > 0 ? x->sizes[x->ndim - 1] : 1;
     array_like(&out[0], x, TREK_I64);
@@ -166,7 +159,6 @@ REFERENCE(searchsorted)
 
 REFERENCE(nonzero)
 {
-    (void)n, (void)a;
     int64_t sizes[2] = { 0, in[0]->ndim }, index[TREK_MAX_DIMS] = { 0 }, at = 0;
     for (int64_t i = 0; i < in[0]->numel; i++)
         sizes[0] += in[0]->v[i] != 0;
@@ -212,19 +204,16 @@ static int scattered(const op_array *const *in, const trek_attrs *a, op_array *o
 
 REFERENCE(scatter)
 {
-    (void)n;
     return scattered(in, a, out, false);
 }
 
 REFERENCE(scatter_reduce)
 {
-    (void)n;
     return scattered(in, a, out, true);
 }
 
 REFERENCE(diagonal)
 {
-    (void)n;
     const op_array *x = in[0];
     int first = (int)(a->i[1] < 0 ? a->i[1] + x->ndim : a->i[1]), second = (int)(a->i[2] < 0 ? a->i[2] + x->ndim : a->i[2]),
         rest = 0;

@@ -33,7 +33,6 @@ static int64_t matrix_place(const op_array *x, const int64_t *batch, int n_batch
 
 REFERENCE(matmul)
 {
-    (void)n;
     const op_array *x = in[0], *y = in[1];
     int n_batch = (x->ndim > y->ndim ? x->ndim : y->ndim) - 2, ndim;
     int64_t sizes[TREK_MAX_DIMS], batch[TREK_MAX_DIMS] = { 0 }, inner = x->sizes[x->ndim - 1];
@@ -78,7 +77,6 @@ static double gelu_of(double x)
 
 REFERENCE(linear)
 {
-    (void)n;
     const op_array *x = in[0], *w = in[1], *b = in[2];
     trek_dtype dtype = dtype_promote(x->dtype, w->dtype);
     int64_t sizes[TREK_MAX_DIMS], width = w->sizes[1], outs = w->sizes[0];
@@ -196,7 +194,6 @@ static void walk_all(const conv_walk *c)
 
 REFERENCE(conv2d)
 {
-    (void)n;
     const op_array *x = in[0], *w = in[1], *b = in[2];
     int64_t sizes[4] = { x->sizes[0], w->sizes[0], conv_size(x->sizes[2], w->sizes[2], a, 0),
                          conv_size(x->sizes[3], w->sizes[3], a, 1) };
@@ -213,7 +210,6 @@ REFERENCE(conv2d)
 /* The sum of conv2d's products with x and y exchanged; output padding in i[7..8], or sizes asked for in i[9..10]. */
 REFERENCE(conv_transpose2d)
 {
-    (void)n;
     const op_array *x = in[0], *w = in[1], *b = in[2];
     int64_t sizes[4] = { x->sizes[0], w->sizes[1] * a->i[6] };
     for (int side = 0; side < 2; side++)
@@ -230,7 +226,6 @@ REFERENCE(conv_transpose2d)
 
 REFERENCE(conv2d_input_grad)
 {
-    (void)n;
     array_make(&out[0], in[0]->dtype, 4, &a->i[7]);
     array_scaled(&out[0]);
     walk_all(&(conv_walk){ out[0].sizes, in[1]->sizes, in[0]->sizes, NULL, in[1]->v, in[0]->v, a, &out[0], line_to_x });
@@ -239,7 +234,6 @@ REFERENCE(conv2d_input_grad)
 
 REFERENCE(conv2d_weight_grad)
 {
-    (void)n;
     array_make(&out[0], in[0]->dtype, 4, &a->i[7]);
     array_scaled(&out[0]);
     walk_all(&(conv_walk){ in[1]->sizes, out[0].sizes, in[0]->sizes, in[1]->v, NULL, in[0]->v, a, &out[0], line_to_w });
@@ -272,7 +266,6 @@ static void fold_one(const op_array *from, op_array *to, int64_t x, int64_t colu
 
 REFERENCE(unfold)
 {
-    (void)n;
     const int64_t *xs = in[0]->sizes;
     int64_t sizes[3] = { xs[0], xs[1] * a->i[7] * a->i[8], conv_size(xs[2], a->i[7], a, 0) * conv_size(xs[3], a->i[8], a, 1) };
     array_make(&out[0], in[0]->dtype, 3, sizes);
@@ -282,7 +275,6 @@ REFERENCE(unfold)
 
 REFERENCE(fold)
 {
-    (void)n;
     int64_t sizes[4] = { in[0]->sizes[0], in[0]->sizes[1] / (a->i[7] * a->i[8]), a->i[9], a->i[10] };
     array_make(&out[0], in[0]->dtype, 4, sizes);
     array_scaled(&out[0]);
@@ -315,7 +307,6 @@ static double lowest_of(trek_dtype dtype)
 
 REFERENCE(max_pool2d)
 {
-    (void)n;
     const op_array *x = in[0];
     int64_t sizes[4] = { x->sizes[0], x->sizes[1], pool_size(x->sizes[2], a, 0), pool_size(x->sizes[3], a, 1) };
     array_make(&out[0], x->dtype, 4, sizes);
@@ -344,7 +335,6 @@ REFERENCE(max_pool2d)
 
 REFERENCE(max_pool2d_backward)
 {
-    (void)n;
     const op_array *g = in[0], *places = in[1];
     array_make(&out[0], g->dtype, (int)a->i[0], &a->i[1]);
     array_scaled(&out[0]);
@@ -381,7 +371,6 @@ static void avg_walk(const int64_t *xs, const int64_t *ys, const trek_attrs *a, 
 
 REFERENCE(avg_pool2d)
 {
-    (void)n;
     const int64_t *xs = in[0]->sizes;
     int64_t sizes[4] = { xs[0], xs[1], pool_size(xs[2], a, 0), pool_size(xs[3], a, 1) };
     array_make(&out[0], in[0]->dtype, 4, sizes);
@@ -392,7 +381,6 @@ REFERENCE(avg_pool2d)
 
 REFERENCE(avg_pool2d_backward)
 {
-    (void)n;
     const int64_t *ys = in[0]->sizes;
     int64_t sizes[4] = { ys[0], ys[1], a->i[10], a->i[11] };
     array_make(&out[0], in[0]->dtype, 4, sizes);
@@ -419,7 +407,6 @@ static void adaptive_walk(const int64_t *xs, const int64_t *ys, const op_array *
 
 REFERENCE(adaptive_avg_pool2d)
 {
-    (void)n;
     int64_t sizes[4] = { in[0]->sizes[0], in[0]->sizes[1], a->i[0], a->i[1] };
     array_make(&out[0], in[0]->dtype, 4, sizes);
     array_scaled(&out[0]);
@@ -429,7 +416,6 @@ REFERENCE(adaptive_avg_pool2d)
 
 REFERENCE(adaptive_avg_pool2d_backward)
 {
-    (void)n;
     int64_t sizes[4] = { in[0]->sizes[0], in[0]->sizes[1], a->i[0], a->i[1] };
     array_make(&out[0], in[0]->dtype, 4, sizes);
     array_scaled(&out[0]);
@@ -440,7 +426,6 @@ REFERENCE(adaptive_avg_pool2d_backward)
 /* The first largest of what adaptive_walk adds up; of NaNs the last. */
 REFERENCE(adaptive_max_pool2d)
 {
-    (void)n;
     const int64_t *xs = in[0]->sizes;
     int64_t sizes[4] = { xs[0], xs[1], a->i[0], a->i[1] }, i[TREK_MAX_DIMS] = { 0 };
     array_make(&out[0], in[0]->dtype, 4, sizes);

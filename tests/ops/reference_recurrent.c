@@ -56,7 +56,6 @@ enum { MOST_STEPS = 16, MOST_HIDDEN = 640 };
 
 REFERENCE(lstm)
 {
-    (void)n;
     const op_array *gates = in[0], *weight = in[1];
     int64_t steps = gates->sizes[0], rows = gates->sizes[1], size = weight->sizes[1], times[MOST_STEPS];
     make(&out[0], gates->dtype, 3, (const int64_t[3]){ steps, rows, size }, 32);
@@ -104,7 +103,6 @@ static void add_back(const op_array *weight, const double *d, double *to)
 /* weight, kept, grad, grad of the state, c0, lengths */
 REFERENCE(lstm_backward)
 {
-    (void)n;
     const op_array *weight = in[0], *kept = in[1];
     int64_t steps = kept->sizes[0], rows = kept->sizes[1], size = weight->sizes[1], times[MOST_STEPS];
     make(&out[0], weight->dtype, 3, (const int64_t[3]){ steps, rows, 4 * size }, 64 + (double)size);
@@ -143,7 +141,6 @@ REFERENCE(lstm_backward)
 
 REFERENCE(gru)
 {
-    (void)n;
     const op_array *gates = in[0], *weight = in[1];
     int64_t steps = gates->sizes[0], rows = gates->sizes[1], size = weight->sizes[1], times[MOST_STEPS];
     make(&out[0], gates->dtype, 3, (const int64_t[3]){ steps, rows, size }, 32);
@@ -179,7 +176,6 @@ REFERENCE(gru)
 /* weight, kept, y, grad, grad of the state, h0, lengths */
 REFERENCE(gru_backward)
 {
-    (void)n;
     const op_array *weight = in[0], *kept = in[1], *y = in[2];
     int64_t steps = kept->sizes[0], rows = kept->sizes[1], size = weight->sizes[1], times[MOST_STEPS];
     for (int k = 0; k < 2; k++)

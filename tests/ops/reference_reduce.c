@@ -63,14 +63,12 @@ static void reduce_into(op_array *out, const op_array *x, const trek_attrs *a, d
 
 static void fold_sum(op_array *out, int64_t at, double x, bool first)
 {
-    (void)first;
     out->v[at] += x;
     out->scale[at] += fabs(x);
 }
 
 static void fold_product(op_array *out, int64_t at, double x, bool first)
 {
-    (void)first;
     out->v[at] *= x;
 }
 
@@ -88,13 +86,11 @@ static void fold_min(op_array *out, int64_t at, double x, bool first)
 
 static void fold_any(op_array *out, int64_t at, double x, bool first)
 {
-    (void)first;
     out->v[at] = out->v[at] != 0 || x != 0;
 }
 
 static void fold_all(op_array *out, int64_t at, double x, bool first)
 {
-    (void)first;
     out->v[at] = out->v[at] != 0 && x != 0;
 }
 
@@ -105,7 +101,6 @@ static trek_dtype summed_dtype(trek_dtype dtype)
 
 REFERENCE(sum)
 {
-    (void)n;
     reduced_make(&out[0], in[0], a, summed_dtype(in[0]->dtype));
     array_scaled(&out[0]);
     reduce_into(&out[0], in[0], a, 0, fold_sum);
@@ -114,7 +109,6 @@ REFERENCE(sum)
 
 REFERENCE(nansum)
 {
-    (void)n;
     op_array numbers;
     array_like(&numbers, in[0], in[0]->dtype);
     for (int64_t i = 0; i < in[0]->numel; i++)
@@ -131,7 +125,6 @@ static void fold_squares(op_array *out, int64_t at, double x, bool first)
 
 REFERENCE(sum_squares)
 {
-    (void)n;
     bool narrow = in[0]->dtype == TREK_BF16 || in[0]->dtype == TREK_F16;
     reduced_make(&out[0], in[0], a, narrow ? TREK_F32 : in[0]->dtype);
     array_scaled(&out[0]);
@@ -151,7 +144,6 @@ static int64_t reduced_count(const op_array *x, const trek_attrs *a)
 
 REFERENCE(mean)
 {
-    (void)n;
     reduced_make(&out[0], in[0], a, in[0]->dtype);
     array_scaled(&out[0]);
     reduce_into(&out[0], in[0], a, 0, fold_sum);
@@ -165,7 +157,6 @@ REFERENCE(mean)
 
 REFERENCE(prod)
 {
-    (void)n;
     reduced_make(&out[0], in[0], a, summed_dtype(in[0]->dtype));
     reduce_into(&out[0], in[0], a, 1, fold_product);
     return 1;
@@ -173,7 +164,6 @@ REFERENCE(prod)
 
 REFERENCE(max)
 {
-    (void)n;
     reduced_make(&out[0], in[0], a, in[0]->dtype);
     reduce_into(&out[0], in[0], a, 0, fold_max);
     return 1;
@@ -181,7 +171,6 @@ REFERENCE(max)
 
 REFERENCE(min)
 {
-    (void)n;
     reduced_make(&out[0], in[0], a, in[0]->dtype);
     reduce_into(&out[0], in[0], a, 0, fold_min);
     return 1;
@@ -189,7 +178,6 @@ REFERENCE(min)
 
 REFERENCE(any)
 {
-    (void)n;
     reduced_make(&out[0], in[0], a, TREK_BOOL);
     reduce_into(&out[0], in[0], a, 0, fold_any);
     return 1;
@@ -197,7 +185,6 @@ REFERENCE(any)
 
 REFERENCE(all)
 {
-    (void)n;
     reduced_make(&out[0], in[0], a, TREK_BOOL);
     reduce_into(&out[0], in[0], a, 1, fold_all);
     return 1;
@@ -230,13 +217,11 @@ static int arg_extreme(const op_array *x, const trek_attrs *a, op_array *out, do
 
 REFERENCE(argmax)
 {
-    (void)n;
     return arg_extreme(in[0], a, out, 1);
 }
 
 REFERENCE(argmin)
 {
-    (void)n;
     return arg_extreme(in[0], a, out, -1);
 }
 
@@ -272,7 +257,6 @@ REFERENCE(std)
 
 REFERENCE(logsumexp)
 {
-    (void)n;
     op_array largest;
     reduced_make(&largest, in[0], a, TREK_F64);
     reduce_into(&largest, in[0], a, -INFINITY, fold_max);
@@ -318,7 +302,6 @@ static int64_t line_length(const op_array *x, int64_t d)
 
 REFERENCE(cumsum)
 {
-    (void)n;
     int64_t d = dim_of(in[0], a), index[TREK_MAX_DIMS] = { 0 };
     array_like(&out[0], in[0], summed_dtype(in[0]->dtype));
     array_scaled(&out[0]);
@@ -336,7 +319,6 @@ REFERENCE(cumsum)
 
 REFERENCE(logcumsumexp)
 {
-    (void)n;
     int64_t d = dim_of(in[0], a), index[TREK_MAX_DIMS] = { 0 };
     array_like(&out[0], in[0], in[0]->dtype);
     array_scaled(&out[0]);
@@ -374,13 +356,11 @@ static int softmax_like(const op_array *x, const trek_attrs *a, op_array *out, b
 
 REFERENCE(softmax)
 {
-    (void)n;
     return softmax_like(in[0], a, out, false);
 }
 
 REFERENCE(log_softmax)
 {
-    (void)n;
     return softmax_like(in[0], a, out, true);
 }
 
@@ -406,12 +386,10 @@ static int softmax_gradient(const op_array *const *in, const trek_attrs *a, op_a
 
 REFERENCE(softmax_backward)
 {
-    (void)n;
     return softmax_gradient(in, a, out, false);
 }
 
 REFERENCE(log_softmax_backward)
 {
-    (void)n;
     return softmax_gradient(in, a, out, true);
 }

@@ -95,13 +95,11 @@ static int resampled(const op_array *x, const trek_attrs *a, op_array *out, bool
 
 REFERENCE(resample)
 {
-    (void)n;
     return resampled(in[0], a, out, false);
 }
 
 REFERENCE(resample_backward)
 {
-    (void)n;
     return resampled(in[0], a, out, true);
 }
 
@@ -234,7 +232,6 @@ static void walk_place(const grid_walk *w, int64_t i)
 
 REFERENCE(grid_sample)
 {
-    (void)n;
     int64_t sizes[5] = { in[0]->sizes[0], in[0]->sizes[1], in[1]->sizes[1], in[1]->sizes[2], in[1]->sizes[3] };
     array_make(&out[0], in[0]->dtype, in[0]->ndim, sizes);
     array_scaled(&out[0]);
@@ -248,7 +245,6 @@ REFERENCE(grid_sample)
 /* A gradient that is not wanted has no elements. */
 REFERENCE(grid_sample_backward)
 {
-    (void)n;
     for (int k = 0; k < 2; k++) {
         if (a->i[3] >> k & 1)
             array_make(&out[k], in[0]->dtype, 1, (const int64_t[]){ 0 });

@@ -293,7 +293,6 @@ static void check_keepers(const trek_arena *arena, const double *weights, int n)
 
 static void everything_has_two_keepers(void **state)
 {
-    (void)state;
     model m;
     model_begin(&m, TREK_F32);
     trek_arena *arena = trek_arena_new_twice(m.params, 3, NULL, NULL);

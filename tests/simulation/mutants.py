@@ -114,7 +114,7 @@ MUTANTS = [
      "        trek_division_publish(s);\n"),
     ("gradients_of_a_step_made_again", "distributed/policy/exact.c",
      "        *status = trek_grains_clear_arenas(s);\n", "        *status = TREK_OK;\n"),
-    ("run_returns_to_the_group_it_left", "distributed/run/elastic.c", "survival->groups == e->followed || ", ""),
+    ("run_returns_to_the_group_it_left", "distributed/run/elastic.c", "    if (last && survival->groups != run->elastic->followed)", "    if (last)"),
     ("who_is_away_does_not_count", "distributed/job/survival.c", "            survival->away |= all[p].away != 0;\n", ""),
     ("one_that_comes_takes_its_part_at_once", "distributed/pass/arrivals.c",
      "        trek_division_publish_nothing(s);\n", "        trek_division_publish(s);\n"),

@@ -32,7 +32,7 @@ typedef enum mode { EXACT, WINDOWS, AVERAGES, BACKGROUND, BACKGROUND_ASYNC, MODE
 /* Of one process; one that is started again has another. */
 typedef struct member {
     int number;
-    bool again, done; /* started again; it has got to the end */
+    bool again, done; /* started again, or a newcomer; it has got to the end */
     bool built, begun; /* it belongs to a group, and has built its model; its loop has begun */
     int64_t wait_ns, works_ns;
     int64_t since_ns; /* it was last heard of at work */
@@ -50,7 +50,7 @@ typedef struct member {
 
 static struct {
     mode mode;
-    int n, least, n_members, restarts, samples, batch, grain;
+    int n, least, n_members, restarts, newcomers, samples, batch, grain;
     int64_t epochs;
     double deadline_s;
     bool fails; /* the training function of process `failing`, in its step `failing_step` */
@@ -61,7 +61,7 @@ static struct {
     bool saves, full; /* checkpoints; a full disk comes */
     int keep_last;
     uint8_t seen[MOST_EPOCHS][MOST_SAMPLES]; /* how often a sample was trained on, by anybody */
-    member members[SIM_PROCESSES];
+    member members[SIM_PROCESSES]; /* number n trains alone, in grains; higher ones are newcomers */
 } job;
 
 /* --- moments --------------------------------------------------------------------------------------------------------------- */
@@ -226,7 +226,7 @@ static bool two_are_cut(void)
 /* Since it was last at work it has waited for others, for no longer than that takes. */
 static void is_at_work(member *own, const char *what)
 {
-    int64_t rounds = sim.n_faults + 1 + (two_are_cut() ? job.n : 0); /* of looking for each other */
+    int64_t rounds = sim.n_faults + job.newcomers + 1 + (two_are_cut() ? job.n : 0); /* of looking for each other */
     outcome_time(what, own->since_ns, rounds * ((int64_t)(job.deadline_s * 1e9) * 2 + 60 * SIM_S));
     own->since_ns = sim.now_ns;
 }
@@ -246,7 +246,7 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
         trek_fail(TREK_ERR_IO, "the data of the process's own is gone");
         return NULL;
     }
-    for (int64_t k = 0; k < trek_batch_size(batch) && own->number < job.n; k++)
+    for (int64_t k = 0; k < trek_batch_size(batch) && own->number != job.n; k++)
         job.seen[own->epoch][trek_batch_indices(batch)[k]]++;
     trek_record_sum("count", (double)trek_batch_size(batch));
     trek_var *error = trek_sub(output, trek_batch_get(batch, "target"));
@@ -361,7 +361,7 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
 {
     member *own = &job.members[job.n_members++];
     *own = (member){ .number = number, .again = again, .wait_ns = wait_ns, .works_ns = works_ns };
-    scenario_start(number, job.n, number % sim.machines, again, process_main, own);
+    scenario_start(number, job.n, number > job.n ? sim.machines - 1 : number % sim.machines, again, process_main, own);
 }
 
 /* The launcher: now and then it starts one again that has been killed. */
@@ -391,6 +391,18 @@ static void draw_moment(sim_random *random)
                                   .follows = true,
                                   .for_ns = sim_span(random, SIM_MS, 20 * SIM_S),
                                   .at_step = (uint64_t)sim_span(random, 1, 300) };
+}
+
+/* Processes that were not in the job before come to it while it trains, and some of them die. */
+static void draw_newcomers(sim_random *random, int64_t within_ns, int64_t works)
+{
+    sim.began_with = job.n;
+    job.newcomers = 1 + (int)sim_below(random, 3);
+    for (int k = 0; k < job.newcomers; k++)
+        start(job.n + 1 + k, true, sim_below(random, within_ns), works);
+    if (sim_chance(random, 300))
+        sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_KILL, .process = job.n + 1 + (int)sim_below(random, job.newcomers),
+                                                  .at_ns = sim.now_ns + sim_below(random, within_ns) };
 }
 
 static void begin(sim_random *random)
@@ -437,6 +449,8 @@ static void begin(sim_random *random)
         draw_moment(random);
     if (job.restarts)
         sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
+    if (job.mode == GRAINS && job.least > 0 && sim_chance(&own, 300))
+        draw_newcomers(&own, mix.within_ns, works);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;
 }
 
@@ -457,8 +471,13 @@ static void check_params(const member *m, const member *other)
 
 static void check_epochs(const member *m)
 {
+    int64_t steps = (job.samples + job.batch - 1) / job.batch;
     if (m->n_epochs == 0 && m->again)
         return; /* it has come after the last one */
+    for (int64_t epoch = m->first_epoch; job.mode == GRAINS && epoch < job.epochs; epoch++)
+        if (m->told[epoch].steps != steps)
+            sim_fail("process %d was told of %lld steps in epoch %lld, which has %lld", m->number,
+                     (long long)m->told[epoch].steps, (long long)epoch, (long long)steps);
     if (m->first_epoch + m->n_epochs != job.epochs || (!m->again && m->first_epoch != 0))
         sim_fail("process %d was told of %d epochs from %lld on, of %lld", m->number, m->n_epochs, (long long)m->first_epoch,
                  (long long)job.epochs);
@@ -550,10 +569,12 @@ static bool names_one(const char *message)
     return scenario_names_culprit(message) || (anew && strstr(message, "process"));
 }
 
-/* One that was started again may have come too late, or too early: the first group has not met. */
+/* One that was started again, or a newcomer, may have come too late, or too early: the first group has not met. */
 static bool came_too_late(const member *m)
 {
-    return m->again && !m->begun && (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !has_begun());
+    bool late = m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !has_begun() ||
+        strstr(m->failed.message, "a job that has just ended");
+    return m->again && !m->begun && late;
 }
 
 /* All that died had told their rendezvous points to all others; nothing else has happened. */

@@ -2,19 +2,10 @@
 /* Jobs in simulated time: many schedules, each of a seed. A schedule that fails is run again without one fault after the other,
  * as long as it fails, and told with what is left. TREK_SIMULATION_SEED (with TREK_SIMULATION_SCENARIO, TREK_SIMULATION_LEFT_OUT)
  * replays one and prints what happens, TREK_SIMULATION_RUNS says how many there are, TREK_RANDOM_SEED where they begin. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tensor/log.h"
 #include "tensor/trace.h"
 #include "tests/simulation/scenario.h"
+#include "tests/support/unit.h"
 
 static const scenario *const scenarios[] = { &scenario_control, &scenario_regroup, &scenario_run, &scenario_grains };
 enum { SCENARIOS = sizeof scenarios / sizeof scenarios[0] };
@@ -135,7 +126,6 @@ static void run_many(const scenario *what)
 
 static void test_schedules(void **state)
 {
-    (void)state;
     for (int k = 0; k < SCENARIOS; k++)
         if (!chosen() || chosen() == scenarios[k])
             run_many(scenarios[k]);
@@ -174,7 +164,6 @@ static uint64_t hash_of_some(void)
 /* The same in this process twice, and in another one. */
 static void test_a_seed_is_a_schedule(void **state)
 {
-    (void)state;
     uint64_t here = hash_of_some();
     assert_int_equal(here, hash_of_some());
     unsigned long long there = 0;
@@ -200,8 +189,6 @@ static int replay(void)
 
 static void to_trace(trek_log_level level, const char *message, void *arg)
 {
-    (void)level;
-    (void)arg;
     sim_trace("says: %s", message);
 }
 

@@ -8,15 +8,14 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "tests/support/unit.h"
 
 enum { HANGS_S = 150 };
 
@@ -148,6 +147,20 @@ void processes_start_all(world *w, int n, const char *role, const char *detail, 
         processes_start(w, p, role, p == victim ? victim_detail : detail);
 }
 
+void processes_run_all(world *w, int n, const char *role, const char *detail, int victim, const char *victim_detail)
+{
+    processes_start_all(w, n, role, detail, victim, victim_detail);
+    processes_finish(w, -1);
+}
+
+void processes_run_each(world *w, int n, const char *role, const char *const *details)
+{
+    processes_init(w, n);
+    for (int p = 0; p < n; p++)
+        processes_start(w, p, role, details[p]);
+    processes_finish(w, -1);
+}
+
 static void read_output(world *w, int p)
 {
     if (!w->file[p])
@@ -242,4 +255,33 @@ void processes_print(const world *w)
 {
     for (int p = 0; p < w->n; p++)
         fprintf(stderr, "--- process %d: code %d after %.2f s\n%s", p, w->code[p], w->seconds[p], w->text[p]);
+}
+
+void processes_want(const world *w, bool good, const char *what, int line)
+{
+    if (good)
+        return;
+    fprintf(stderr, "line %d: %s\n", line, what);
+    processes_print(w);
+    fail();
+}
+
+int processes_play(const part *me, const processes_role *roles, size_t count)
+{
+    for (size_t k = 0; k < count; k++)
+        if (strcmp(me->role, roles[k].name) == 0)
+            return roles[k].play(me);
+    return 99;
+}
+
+const char *processes_engine(void)
+{
+    const char *name = getenv("TREK_TEST_ENGINE");
+    return name && *name ? name : "shared";
+}
+
+void processes_pause(int ms)
+{
+    struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+    nanosleep(&t, NULL);
 }

@@ -4,6 +4,7 @@
 #define TREK_TESTS_PROCESSES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -37,6 +38,10 @@ void processes_init(world *w, int n);
 void processes_start(world *w, int p, const char *role, const char *detail);
 /* Starts all; detail for all, except that `victim` gets its own. */
 void processes_start_all(world *w, int n, const char *role, const char *detail, int victim, const char *victim_detail);
+/* The same, and waits until all have ended. */
+void processes_run_all(world *w, int n, const char *role, const char *detail, int victim, const char *victim_detail);
+/* Starts all with details of their own, of which one may be NULL, and waits until they have ended. */
+void processes_run_each(world *w, int n, const char *role, const char *const *details);
 /* Waits for those that run, and reads what they wrote. Not for `but` (-1: all). What hangs is killed after minutes: how long
  * something may take is tested in simulated time. */
 void processes_finish(world *w, int but);
@@ -50,5 +55,26 @@ void processes_go(const world *w, int p);
 void processes_kill(world *w, int p);
 /* All that the processes wrote, to stderr: for a test that fails. */
 void processes_print(const world *w);
+/* Fails the case unless it is good, and prints that and what does not hold. */
+void processes_want(const world *w, bool good, const char *what, int line);
+#define WANT(w, condition) processes_want(w, condition, #condition, __LINE__)
+/* Fails the case with that, and with all that the processes wrote. */
+#define FAIL_WORLD(w, ...)     \
+    do {                       \
+        processes_print(w);    \
+        fail_msg(__VA_ARGS__); \
+    } while (0)
+
+/* What a process of a world does in a role; its exit status. */
+typedef struct processes_role {
+    const char *name;
+    int (*play)(const part *me);
+} processes_role;
+/* Plays the role of that part; 99: it is none of these. */
+int processes_play(const part *me, const processes_role *roles, size_t count);
+/* The engine under test: TREK_TEST_ENGINE in the environment of the whole program, by default "shared". */
+const char *processes_engine(void);
+/* Sleeps. */
+void processes_pause(int ms);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The small training run of several test programs. */
+#include "tests/support/noted.h"
 #include "tests/support/training.h"
 
 #include "autograd/backward.h"
@@ -196,16 +197,6 @@ trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *b
 
 /* --- runs --------------------------------------------------------------------------------- */
 
-static trek_status each_param(const char *name, trek_var *param, void *arg)
-{
-    result *to = arg;
-    int64_t count = trek_var_numel(param);
-    assert_true(to->n + count <= MOST);
-    trek_status status = trek_tensor_to_host(trek_var_data(param), TREK_F64, to->params + to->n, (size_t)count * sizeof(double));
-    to->n += (int)count;
-    return status;
-}
-
 trek_graph *training_set_up(const run *c, trek_loader *loader)
 {
     trek_seed(7);
@@ -221,7 +212,8 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
         budgets[r] = (int64_t)(4 << 20) << (getenv("TREK_RANK") ? 2 * (atoi(getenv("TREK_RANK")) % 3) : r);
     trek_trainer_opts opts = { .build_replica = training_build, .devices = devices, .ranks = c->world, .optimizer = c->optimizer,
                                .share_params = c->separate ? TREK_OFF : 0,
-                               .shard = c->sharded > 2 ? TREK_SHARD_GRADIENTS : c->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                               .shard = c->sharded > 4 ? TREK_SHARD_PARAMETERS : c->sharded > 2 ? TREK_SHARD_GRADIENTS
+                               : c->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                .memory_budget = c->sharded % 2 == 0 && c->sharded ? budgets : NULL,
                                .n_memory_budget = c->sharded % 2 == 0 && c->sharded ? c->world : 0,
                                .overlap = c->overlap,
@@ -260,8 +252,7 @@ static void note_batch(result *to, const trek_batch *batch)
 
 void training_params(trek_graph *graph, result *to)
 {
-    to->n = 0;
-    assert_int_equal(trek_module_each_param(trek_graph_module(graph), each_param, to), TREK_OK);
+    to->n = note_params(trek_graph_module(graph), to->params, MOST);
 }
 
 /* One pass: by the registered loss, or by a forward that is split and a loss over its whole. */

@@ -27,7 +27,7 @@ typedef struct run {
     trek_optimizer_spec optimizer;
     int accumulate;           /* > 1: no dropout, and on_one makes one batch of the passes of a step */
     int sharded;              /* each rank, or process, keeps a part of the optimizer's state: 1 an equal one, 2 by its budget; 3
-                               * and 4: of gradients, too */
+                               * and 4: of gradients, too; 5 and 6: of parameters, too */
     int overlap;              /* the option; with one rank in a process it is seen whether it is so */
     const double *shares;     /* [world] NULL: none fixed */
     const trek_device *devices; /* [world] NULL: the test device's */

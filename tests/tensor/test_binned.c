@@ -254,7 +254,6 @@ static void check_against_plain(const terms *t, double factor, const void *resul
 
 static void any_order_and_grouping_gives_the_same_bits(void **state)
 {
-    (void)state;
     drawn = test_seed();
     terms *t = malloc(sizeof *t);
     static double first[MOST_COUNT], again[MOST_COUNT];
@@ -276,7 +275,6 @@ static void any_order_and_grouping_gives_the_same_bits(void **state)
 /* The most terms, all of the largest size that their bin has, with one that is NaN, fit into the digits. */
 static void the_most_terms_fit(void **state)
 {
-    (void)state;
     float value = 0x1.fffffep34f, sum;
     trek_binned many = sum_new(TREK_F32, 1), odd = sum_new(TREK_F32, 1);
     float nan = NAN;
@@ -302,7 +300,6 @@ static void the_most_terms_fit(void **state)
 /* So do the smallest numbers that there are. */
 static void the_smallest_numbers_count(void **state)
 {
-    (void)state;
     float value = 0x1p-149f, sum;
     trek_binned many = sum_new(TREK_F32, 1);
     for (int k = 0; k < 3; k++)
@@ -315,7 +312,6 @@ static void the_smallest_numbers_count(void **state)
 /* A part of the blocks can be added, merged and read by itself, as slices of ranks are. */
 static void slices_are_independent(void **state)
 {
-    (void)state;
     enum { COUNT = 5 * TREK_BINNED_BLOCK };
     float values[COUNT], whole[COUNT], parts[COUNT];
     drawn = 7;

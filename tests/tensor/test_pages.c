@@ -2,8 +2,11 @@
 /* Tensors whose memory comes and goes: what the system really has in memory, what is counted, what is zero, and what stays. */
 #include "tensor/pages.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tensor/dlpack.h"
@@ -226,9 +229,65 @@ static void kept(void **state)
         trek_tensor_release((trek_tensor *[]){ turned, part, one, t }[k]);
 }
 
+enum { MANY = 600 };
+
+static int pages_of_file(int fd)
+{
+    struct stat about;
+    assert_int_equal(fstat(fd, &about), 0);
+    return (int)((size_t)about.st_blocks * 512 / trek_pages_size());
+}
+
+/* Another view of the file has the values of the pages while they lie in it, and those of that time when they have left it. The
+ * file has as many pages as have memory. */
+static void in_a_file(void **state)
+{
+    size_t page = trek_pages_size(), bytes = MANY * page;
+    trek_tensor *t = trek_pages_zeros(trek_dims((int64_t)bytes), TREK_U8);
+    trek_pages *pages = trek_pages_of(t);
+    char *expected = calloc(bytes, 1), *then = calloc(bytes, 1);
+    int fd = memfd_create("trek-test", 0), closed = open("/dev/null", O_RDONLY);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)(bytes + page)) == 0);
+    const char *view = mmap(NULL, bytes + page, PROT_READ, MAP_SHARED, fd, 0);
+    bool shared = false, ever = false;
+    assert_true(view != MAP_FAILED && trek_pages_bytes(pages) == bytes && trek_pages_memory(pages) == t->data);
+    for (uint32_t draw = 0; draw < 600; draw++) {
+        size_t begin = (size_t)((test_number(1, draw) + 1) / 2 * (double)(bytes - 1)), count = (draw % 3 ? 4 : 300) * page;
+        count = count < bytes - begin ? count : bytes - begin;
+        if (draw % 20 == 7 && !shared && trek_pages_taken(pages) > 0) { /* it stays where it was */
+            FAILS(trek_pages_share(pages, closed, 0), TREK_ERR_MEMORY, "out of memory");
+        } else if (draw % 20 == 9) {
+            assert_int_equal(shared ? trek_pages_unshare(pages) : trek_pages_share(pages, fd, page), TREK_OK);
+            shared = !shared;
+            ever = true;
+            if (shared) /* comparing, below, takes some more */
+                assert_int_equal(pages_of_file(fd), trek_pages_taken(pages) / (int64_t)page);
+        } else if (draw % 4 == 0) {
+            trek_pages_give_back(pages, t->data + begin, count);
+            memset(expected + begin, 0, count);
+        } else {
+            assert_int_equal(trek_pages_take(pages, t->data + begin, count), TREK_OK);
+            memset(t->data + begin, (int)(draw % 255 + 1), count);
+            memset(expected + begin, (int)(draw % 255 + 1), count);
+        }
+        if (shared)
+            memcpy(then, expected, bytes);
+        if (ever)
+            assert_memory_equal(view + page, then, bytes);
+        assert_memory_equal(t->data, expected, bytes);
+    }
+    assert_true(ever);
+    munmap((void *)(uintptr_t)view, bytes + page);
+    trek_tensor_release(t);
+    close(closed);
+    close(fd);
+    free(expected);
+    free(then);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(drawn_orders), cmocka_unit_test(counted), cmocka_unit_test(parts),
-                                        cmocka_unit_test(kept) };
+                                        cmocka_unit_test(kept), cmocka_unit_test(in_a_file) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -349,6 +349,9 @@ static void test_stopped(void **state)
     assert_int_equal(count_of(r.text, "trek-run: rank 1 has been stopped for 0.3 s, and the others have ended: SIGTERM\n"), 1);
     RUN(&r, NULL, "-n", "2", "-g", "0.3", "sh", "-c", "[ $TREK_RANK != 1 ] || kill -STOP $$; exit 0");
     check_exit(&r, 128 + SIGTERM);
+    RUN(&r, NULL, "-n", "3", "-g", "0.3", "sh", "-c", "[ $TREK_RANK != 1 ] || kill -STOP $$; exit 3");
+        /* nor when they have failed */
+    check_exit(&r, 3);
     RUN(&r, NULL, "-n", "2", "-g", "100", "sh", "-c",
         "[ $TREK_RANK = 1 ] && { (sleep 1; kill -CONT $$) & kill -STOP $$; wait; echo went on; }; exit 0");
     check_exit(&r, 0);

@@ -454,14 +454,6 @@ typedef struct result {
 
 static world w;
 
-#define WANT(condition) \
-    do { \
-        if (!(condition)) { \
-            processes_print(&w); \
-            fail_msg("%s", #condition); \
-        } \
-    } while (0)
-
 static int processes_there(void)
 {
     int n = test_on_cpu() ? 3 : trek_device_count(TREK_CUDA);
@@ -472,24 +464,23 @@ static int processes_there(void)
 static void run(int processes, const char *detail, result *first)
 {
     print_message("%d processes: %s\n", processes, detail);
-    processes_start_all(&w, processes, "train", detail, -1, NULL);
-    processes_finish(&w, -1);
+    processes_run_all(&w, processes, "train", detail, -1, NULL);
     for (int p = 0; p < processes; p++) {
         result own;
         const char *line = strstr(w.text[p], "replays ");
         memset(&own, 0, sizeof own);
-        WANT(w.code[p] == 0 && line);
-        WANT(sscanf(line, "replays %lld calls %d hashes %llx %llx exchanges %llu %llu asked %ld %ld problem %199[^.]",
+        WANT(&w, w.code[p] == 0 && line);
+        WANT(&w, sscanf(line, "replays %lld calls %d hashes %llx %llx exchanges %llu %llu asked %ld %ld problem %199[^.]",
                     &own.replays, &own.calls,
                     &own.called, &own.captured, &own.exchanges[0], &own.exchanges[1], &own.asked[0], &own.asked[1],
                     own.problem) >= 8);
-        WANT(own.called == own.captured);
+        WANT(&w, own.called == own.captured);
         if (p == 0)
             *first = own;
-        WANT(own.captured == first->captured);
+        WANT(&w, own.captured == first->captured);
         bool off = p == 1 && strstr(detail, "off");
-        WANT(off || own.replays == first->replays);
-        WANT(own.replays == 0 || own.calls == first->calls || strstr(detail, "reset_one"));
+        WANT(&w, off || own.replays == first->replays);
+        WANT(&w, own.replays == 0 || own.calls == first->calls || strstr(detail, "reset_one"));
     }
 }
 
@@ -609,9 +600,9 @@ static void test_failures(void **state)
             processes_go(&w, 1);
             processes_finish(&w, -1);
             for (int p = 0; p < n; p++)
-                WANT(w.code[p] == (p == 1 && k < 2 ? -SIGKILL : 7));
+                WANT(&w, w.code[p] == (p == 1 && k < 2 ? -SIGKILL : 7));
             for (int p = 0; p < n; p += 2)
-                WANT(strstr(w.text[p], "process 1") || strstr(w.text[p], "rank 1"));
+                WANT(&w, strstr(w.text[p], "process 1") || strstr(w.text[p], "rank 1"));
         }
 }
 

@@ -267,6 +267,15 @@ static void assert_recorded(trek_graph *graph, int64_t replays)
     assert_int_equal(trek_graph_replays(graph), replays);
 }
 
+/* Steps that were called and captured ones have come to the same. Frees the graphs. */
+static void end_alike(trek_graph **graphs, const trace *t, int world)
+{
+    assert_same_traces(&t[0], &t[1]);
+    assert_same_values(graphs[0], graphs[1], world);
+    trek_graph_free(&graphs[0]);
+    trek_graph_free(&graphs[1]);
+}
+
 static void compare(const kind *c, int64_t replays, int calls)
 {
     static trace plain, captured;
@@ -377,12 +386,9 @@ static void test_changes(void **state)
         end_job(&j);
         end_job(&called);
     }
-    assert_same_traces(&t[0], &t[1]);
-    assert_same_values(graphs[0], graphs[1], c.world);
     /* 4 + 4; then 2; frozen: called, recorded, replayed; thawed: the same, and one more */
     assert_recorded(graphs[1], 4 + 2 + 1 + 2);
-    trek_graph_free(&graphs[0]);
-    trek_graph_free(&graphs[1]);
+    end_alike(graphs, t, c.world);
 }
 
 /* Who trains the graph goes, and what was recorded with it; ranks of another number come. */
@@ -404,12 +410,9 @@ static void test_set_up_again(void **state)
         train(graphs[g], &c, g, 8, STEPS, &t[g], &j);
         end_job(&j);
     }
-    assert_same_traces(&t[0], &t[1]);
-    assert_same_values(graphs[0], graphs[1], c.world);
     if (!test_on_cpu())
         assert_true(trek_graph_replays(graphs[1]) > 4);
-    trek_graph_free(&graphs[0]);
-    trek_graph_free(&graphs[1]);
+    end_alike(graphs, t, c.world);
 }
 
 /* --- failures ---------------------------------------------------------------------------------------- */
@@ -447,11 +450,8 @@ static void test_rank_fails(void **state)
         end_job(&j);
     }
     trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
-    assert_same_traces(&t[0], &t[1]);
-    assert_same_values(graphs[0], graphs[1], c.world);
     assert_recorded(graphs[1], STEPS - 3 - FIRST);
-    trek_graph_free(&graphs[0]);
-    trek_graph_free(&graphs[1]);
+    end_alike(graphs, t, c.world);
 }
 
 /* What another rank than the caller's takes from outside, another one each time, is noticed, too. */
@@ -477,13 +477,10 @@ static void test_rank_takes_from_outside(void **state)
         end_job(&j);
     }
     trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
-    assert_same_traces(&t[0], &t[1]);
-    assert_same_values(graphs[0], graphs[1], c.world);
     assert_int_equal(trek_graph_replays(graphs[1]), 0);
     if (!test_on_cpu())
         assert_non_null(strstr(trek_graph_capture_problem(graphs[1]), "did not exist in the call before"));
-    trek_graph_free(&graphs[0]);
-    trek_graph_free(&graphs[1]);
+    end_alike(graphs, t, c.world);
 }
 
 /* The function fails when it is recorded, its gradients on their way: they are there once, as if it had been called. */
@@ -513,11 +510,8 @@ static void test_function_fails(void **state)
         end_job(&j);
     }
     trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
-    assert_same_traces(&t[0], &t[1]);
-    assert_same_values(graphs[0], graphs[1], c.world);
     assert_recorded(graphs[1], STEPS - 3 - FIRST);
-    trek_graph_free(&graphs[0]);
-    trek_graph_free(&graphs[1]);
+    end_alike(graphs, t, c.world);
 }
 
 typedef struct fake {
@@ -564,11 +558,8 @@ static void test_numbers_fail(void **state)
         train(graphs[g], &c, g, 10, STEPS, &t[g], &j);
         end_job(&j);
     }
-    assert_same_traces(&t[0], &t[1]);
-    assert_same_values(graphs[0], graphs[1], c.world);
     assert_recorded(graphs[1], STEPS - FIRST);
-    trek_graph_free(&graphs[0]);
-    trek_graph_free(&graphs[1]);
+    end_alike(graphs, t, c.world);
 }
 
 /* Eight steps and one of batch 10, whose n-th launch fails. true: there was one. `again`: the call could be made again. */

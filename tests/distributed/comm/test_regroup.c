@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups of real processes that lose some of them and go on: who is left finds each other, in the old order, whoever dies when.
- */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+/* Groups of real processes that lose some of them and go on: who is left finds each other, in the old order, whoever dies. Deaths
+ * at any moment, also of those who look for each other, are simulated (tests/simulation/scenario_regroup.c). */
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,19 +12,13 @@
 #include "tests/support/left.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
-
-/* TREK_TEST_ENGINE in the environment of the whole program, by default shared memory. */
-static const char *engine_name(void)
-{
-    const char *name = getenv("TREK_TEST_ENGINE");
-    return name && *name ? name : "shared";
-}
+#include "tests/support/unit.h"
 
 static void pause_us(long us) { nanosleep(&(struct timespec){ us / 1000000, us % 1000000 * 1000 }, NULL); }
 
 /* --- a process -------------------------------------------------------------------------------------------- */
 
-/* "call=40,late=500": the number behind a name; -1: it is not there. */
+/* "call=40,in=500": the number behind a name; -1: it is not there. */
 static long number_of(const part *me, const char *name)
 {
     const char *at = me->detail;
@@ -90,8 +76,6 @@ static bool call(trek_comm *comm, int number, int64_t at, int64_t *most)
 
 static trek_comm *again(const part *me, trek_regroup *regroup, trek_comm *comm)
 {
-    if (number_of(me, "late") >= 0)
-        die_in(number_of(me, "late"));
     if (number_of(me, "slow") >= 0) /* alive, and busy */
         pause_us(number_of(me, "slow"));
     trek_error_clear();
@@ -107,8 +91,8 @@ static trek_comm *again(const part *me, trek_regroup *regroup, trek_comm *comm)
 
 static int play(const part *me)
 {
-    int threads = left_threads() + left_by_engine(engine_name()), files = left_files();
-    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
+    int threads = left_threads() + left_by_engine(processes_engine()), files = left_files();
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = processes_engine(), .rank = me->process,
                                                         .world_size = me->processes, .address = me->address, .port = me->port,
                                                         .token = "of the test", .deadline_s = 60 });
     trek_regroup *regroup = comm ? trek_regroup_new(comm, 0) : NULL;
@@ -141,28 +125,19 @@ static int play(const part *me)
     bool good = i == 300 && comm;
     trek_regroup_free(&regroup);
     trek_comm_free(&comm);
-    bool dies = number_of(me, "call") >= 0 || number_of(me, "late") >= 0; /* by a thread of the test */
+    bool dies = number_of(me, "call") >= 0; /* by a thread of the test */
     int left = dies ? 0 : left_threads_settle(threads);
     if (left > threads) {
         printf("threads are left: %d of %d\n", left, threads);
         good = false;
     }
     int more = left_files() - files; /* the window of shared memory stays as long as the process */
-    if (more > (strcmp(engine_name(), "shared") == 0 ? 1 : 8))
+    if (more > (strcmp(processes_engine(), "shared") == 0 ? 1 : 8))
         printf("files are left: %d\n", more);
     return good ? 0 : 1;
 }
 
 /* --- the tests ------------------------------------------------------------------------------------------------ */
-
-/* details[p] NULL: nothing happens to it. */
-static void run_world(world *w, int n, const char *const *details)
-{
-    processes_init(w, n);
-    for (int p = 0; p < n; p++)
-        processes_start(w, p, "regroup", details[p] ? details[p] : "-");
-    processes_finish(w, -1);
-}
 
 static void assert_left(const world *w, int expected)
 {
@@ -171,11 +146,8 @@ static void assert_left(const world *w, int expected)
         bool dies = w->code[p] == -SIGKILL && !strstr(w->text[p], "done calls 300");
         char rank[64];
         snprintf(rank, sizeof rank, "world %d rank %d:", expected, left);
-        bool good = dies || ((w->code[p] == 0 || w->code[p] == -SIGKILL) && strstr(w->text[p], "done calls 300") &&
-                             strstr(w->text[p], rank) && !strstr(w->text[p], "wrong") && !strstr(w->text[p], "are left: "));
-        if (!good)
-            processes_print(w);
-        assert_true(good);
+        WANT(w, dies || ((w->code[p] == 0 || w->code[p] == -SIGKILL) && strstr(w->text[p], "done calls 300") &&
+                         strstr(w->text[p], rank) && !strstr(w->text[p], "wrong") && !strstr(w->text[p], "are left: ")));
         left += !dies;
     }
     assert_int_equal(left, expected);
@@ -184,7 +156,6 @@ static void assert_left(const world *w, int expected)
 /* Whoever it is, before, within and after a call: after the first, by which all have their rendezvous points. */
 static void test_one(void **state)
 {
-    (void)state;
     static world w;
     for (int n = 2; n <= 4; n++)
         for (int victim = 0; victim < n; victim++) {
@@ -192,14 +163,13 @@ static void test_one(void **state)
             char detail[64];
             snprintf(detail, sizeof detail, "call=%d,in=%d", 1 + victim * 50, (n + victim) % 3 * 130);
             details[victim] = detail;
-            run_world(&w, n, details);
+            processes_run_each(&w, n, "regroup", details);
             assert_left(&w, n - 1);
         }
 }
 
 static void test_several(void **state)
 {
-    (void)state;
     static world w;
     static const char *const rows[][5] = {
         { "call=20", "call=20", NULL, NULL, NULL },        { NULL, "call=20", NULL, "call=20,in=50", NULL },
@@ -208,78 +178,54 @@ static void test_several(void **state)
     };
     static const int left[] = { 3, 3, 2, 2, 1 };
     for (size_t k = 0; k < sizeof left / sizeof *left; k++) {
-        run_world(&w, 5, rows[k]);
+        processes_run_each(&w, 5, "regroup", rows[k]);
         assert_left(&w, left[k]);
     }
-}
-
-/* One more dies while they look for each other, host or guest, at any moment of it. */
-static void test_while_regrouping(void **state)
-{
-    (void)state;
-    static world w;
-    static const int moments[] = { 1, 300, 1000, 3000, 10000, 30000 };
-    for (size_t k = 0; k < sizeof moments / sizeof *moments; k++)
-        for (int second = 0; second < 4; second += k % 2 ? 3 : 1) {
-            const char *details[PROCESSES] = { NULL };
-            char detail[64];
-            snprintf(detail, sizeof detail, "late=%d", moments[k]);
-            details[second == 1 ? 2 : 1] = "call=30";
-            details[second] = detail;
-            run_world(&w, 4, details);
-            assert_left(&w, 2);
-        }
 }
 
 /* One is busy when the others look for it: it is waited for, as host or as guest. */
 static void test_busy(void **state)
 {
-    (void)state;
-    static world w;
+    static world worlds[3];
+    for (int slow = 0; slow < 3; slow += 2) { /* both wait, most of the time */
+        processes_init(&worlds[slow], 3);
+        for (int p = 0; p < 3; p++)
+            processes_start(&worlds[slow], p, "regroup", p == slow ? "slow=1500000" : p == 1 ? "call=30" : "-");
+    }
     for (int slow = 0; slow < 3; slow += 2) {
-        const char *details[PROCESSES] = { [1] = "call=30" };
-        details[slow] = "slow=1500000";
-        run_world(&w, 3, details);
-        assert_left(&w, 2);
+        processes_finish(&worlds[slow], -1);
+        assert_left(&worlds[slow], 2);
     }
 }
 
 static void test_too_few(void **state)
 {
-    (void)state;
     static world w;
     static const char *const details[] = { "least=3", "call=30,least=3", "least=3" };
-    run_world(&w, 3, details);
+    processes_run_each(&w, 3, "regroup", details);
     for (int p = 0; p < 3; p++) {
         bool good = p == 1 ? w.code[p] == -SIGKILL
                            : w.code[p] == 1 && strstr(w.text[p], "2 of 3 processes are left; .min_processes is 3");
-        if (!good)
-            processes_print(&w);
-        assert_true(good);
+        WANT(&w, good);
     }
 }
 
 /* What a program does is no death. */
 static void test_abort(void **state)
 {
-    (void)state;
     static world w;
     static const char *const details[] = { NULL, "abort=30", NULL };
-    run_world(&w, 3, details);
+    processes_run_each(&w, 3, "regroup", details);
     for (int p = 0; p < 3; p++) {
-        bool good = w.code[p] == 1 && strstr(w.text[p], "enough") && !strstr(w.text[p], "left ");
-        if (!good)
-            processes_print(&w);
-        assert_true(good);
+        WANT(&w, w.code[p] == 1 && strstr(w.text[p], "enough") && !strstr(w.text[p], "left "));
     }
 }
 
 /* One that stood still is left behind, and told so when it goes on: be it a guest or the host that all would look for. */
 static void test_stopped(void **state)
 {
-    (void)state;
     static world worlds[3];
-    if (strcmp(engine_name(), "gloo") == 0) /* the control channel's, and half a minute */
+    if (strcmp(processes_engine(), "gloo") == 0) /* the control channel's, and half a minute */
         skip();
     for (int stopped = 0; stopped < 3; stopped += 2) { /* both wait, most of the time */
         processes_init(&worlds[stopped], 3);
@@ -296,11 +242,8 @@ static void test_stopped(void **state)
             processes_go(w, p);
         processes_finish(w, -1);
         for (int p = 0; p < 3; p++) {
-            bool good = p == stopped ? w->code[p] == 1 && strstr(w->text[p], "continued without") : w->code[p] == 0 &&
-                strstr(w->text[p], "world 2") != NULL;
-            if (!good)
-                processes_print(w);
-            assert_true(good);
+            WANT(w, p == stopped ? w->code[p] == 1 && strstr(w->text[p], "continued without") : w->code[p] == 0 &&
+                 strstr(w->text[p], "world 2") != NULL);
         }
     }
 }
@@ -308,37 +251,10 @@ static void test_stopped(void **state)
 /* A tree of gathers in the old group and in the new one. */
 static void test_many(void **state)
 {
-    (void)state;
     static world w;
     const char *details[PROCESSES] = { [5] = "call=30", [11] = "call=30", [0] = "call=60" };
-    run_world(&w, 18, details);
+    processes_run_each(&w, 18, "regroup", details);
     assert_left(&w, 15);
-}
-
-static void test_random(void **state)
-{
-    (void)state;
-    static world w;
-    unsigned random = 12345;
-    for (int k = 0; k < 12; k++) {
-        const char *details[PROCESSES] = { NULL };
-        char text[4][64];
-        int n = 3 + k % 2, dying = 0;
-        for (int p = 0; p < n && dying < n - 1; p++) {
-            random = random * 1664525u + 1013904223u;
-            if (random >> 30 == 0 && p != k % n)
-                continue;
-            snprintf(text[p], sizeof text[p], (random >> 20 & 3) == 0 ? "late=%d" : "call=%d,in=%d",
-                     1 + (int)(random >> 8 & 255), (int)(random >> 10 & 1023));
-            details[p] = text[p];
-            dying++;
-        }
-        run_world(&w, n, details);
-        int left = 0;
-        for (int p = 0; p < n; p++)
-            left += w.code[p] != -SIGKILL || strstr(w.text[p], "done calls 300");
-        assert_left(&w, left);
-    }
 }
 
 int main(void)
@@ -347,7 +263,7 @@ int main(void)
     if (processes_part(&me))
         return play(&me);
     char why[256];
-    if (strcmp(engine_name(), "gloo") == 0 && !trek_comm_gloo_there(why, sizeof why)) {
+    if (strcmp(processes_engine(), "gloo") == 0 && !trek_comm_gloo_there(why, sizeof why)) {
         printf("skipped: %s\n", why);
         return 77;
     }
@@ -355,10 +271,10 @@ int main(void)
         cmocka_unit_test(test_one), cmocka_unit_test(test_several), cmocka_unit_test(test_many),
     };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one),     cmocka_unit_test(test_several), cmocka_unit_test(test_while_regrouping),
-        cmocka_unit_test(test_busy),    cmocka_unit_test(test_too_few), cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_stopped), cmocka_unit_test(test_many),    cmocka_unit_test(test_random),
+        cmocka_unit_test(test_one),     cmocka_unit_test(test_several), cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_too_few), cmocka_unit_test(test_abort),   cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_many),
     };
-    bool all = strcmp(engine_name(), "gloo") != 0 || getenv("TREK_TEST_LONG");
+    bool all = strcmp(processes_engine(), "gloo") != 0 || getenv("TREK_TEST_LONG");
     return all ? cmocka_run_group_tests(tests, NULL, NULL) : cmocka_run_group_tests(engine, NULL, NULL);
 }

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The control channel between real processes: joining, strangers, gathers, deaths, who is waited for. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -21,12 +13,7 @@
 #include "distributed/control/control_internal.h"
 #include "distributed/control/tree.h"
 #include "tests/support/processes.h"
-
-static void pause_ms(int ms)
-{
-    struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
-    nanosleep(&t, NULL);
-}
+#include "tests/support/unit.h"
 
 static int report(const char *what, trek_status status)
 {
@@ -48,10 +35,10 @@ static trek_control *join(const part *me, double seconds)
     if (strcmp(me->detail, "world") == 0)
         opts.processes++;
     if (strcmp(me->detail, "late") == 0)
-        pause_ms(1500);
+        processes_pause(1500);
     if (strcmp(me->detail, "port") == 0)
         opts.port++;
-    if (strncmp(me->detail, "small-tree", 10) == 0)
+    if (strcmp(me->detail, "small-tree") == 0 || strcmp(me->role, "fall") == 0)
         opts.flat = 2;
     return trek_control_join(&opts);
 }
@@ -70,7 +57,7 @@ static int play_gather(const part *me)
         memset(mine, me->process * 50 + i % 50, bytes);
         random = random * 1664525u + 1013904223u;
         if (random >> 29 == 0)
-            pause_ms((int)(random >> 24 & 15));
+            processes_pause((int)(random >> 24 & 15));
         good = trek_control_gather(control, mine, bytes, all, 0) == TREK_OK;
         for (size_t k = 0; good && k < bytes * (size_t)me->processes; k++)
             good = all[k] == (unsigned char)((int)(k / (bytes ? bytes : 1)) * 50 + i % 50);
@@ -111,7 +98,7 @@ static int play_differ(const part *me)
 static void stay_away(const trek_control *control)
 {
     while (!trek_control_ended(control))
-        pause_ms(10);
+        processes_pause(10);
 }
 
 /* "comes" comes to the gather when the others have given up; "comes-saving" when their deadline has passed, and says why. Which
@@ -128,7 +115,7 @@ static int play_late(const part *me)
         stay_away(control);
     if (strcmp(me->detail, "comes-saving") == 0) {
         trek_control_say_long(control, "save");
-        pause_ms(DEADLINE_MS * 3 / 2);
+        processes_pause(DEADLINE_MS * 3 / 2);
         trek_control_say(control, NULL, NULL);
     }
     int code = report("gather", trek_control_gather(control, &mine, sizeof mine, all, DEADLINE_MS * (int64_t)1000000));
@@ -137,7 +124,7 @@ static int play_late(const part *me)
         int64_t silent = 0, since = 0;
         int other = (me->process + 1) % me->processes;
         const char *wanted = me->detail[0] == '0' + other ? "training" : "forward";
-        for (; strcmp(phase, wanted) != 0 || silent > 2000000000 || since <= 0; pause_ms(10))
+        for (; strcmp(phase, wanted) != 0 || silent > 2000000000 || since <= 0; processes_pause(10))
             trek_control_peer(control, other, phase, sizeof phase, &silent, &since);
         printf("peer %s\n%s", phase, trek_control_table(control, table, sizeof table));
         trek_control_gather(control, &mine, sizeof mine, all, 0); /* nobody leaves before all have seen that */
@@ -166,10 +153,10 @@ static int play_end(const part *me)
         trek_control_end(control, TREK_ERR_COMM, "not the first reason");
     }
     while (atomic_load(&before) == 0)
-        pause_ms(10);
+        processes_pause(10);
     trek_control_on_end(control, count_end, &after);
     while (atomic_load(&after) == 0)
-        pause_ms(10);
+        processes_pause(10);
     bool good = status == TREK_OK && trek_control_ended(control) && atomic_load(&before) == 1 && atomic_load(&after) == 1 &&
                 atomic_load(&forgotten) == 0 && trek_control_fail(control) == TREK_ERR_CANCELLED;
     printf("%s %s\n", good ? "good" : "bad", trek_error());
@@ -236,10 +223,10 @@ static int play_leave(const part *me)
     if (!control)
         return report("join", trek_error_status());
     trek_status status = trek_control_gather(control, &mine, sizeof mine, all, 0);
-    pause_ms(me->process * 120);
+    processes_pause(me->process * 120);
     bool ended = trek_control_ended(control);
     if (strcmp(me->detail, "calls") == 0) {
-        pause_ms(500);
+        processes_pause(500);
         status = trek_control_gather(control, &mine, sizeof mine, all, 0);
     }
     trek_control_free(&control);
@@ -257,7 +244,7 @@ static int play_tree(const part *me)
     for (int i = 0; good && i < 60; i++) {
         random = random * 1664525u + 1013904223u;
         if (random >> 28 == 0)
-            pause_ms((int)(random >> 24 & 7));
+            processes_pause((int)(random >> 24 & 7));
         for (int k = 0; k < NUMBERS; k++)
             mine[k] = (me->process + 1) * 0.1 + i * 1e-3 * k;
         good = trek_control_gather(control, mine, sizeof mine, all, i % 2 ? 0 : 20000000000) == TREK_OK;
@@ -301,7 +288,7 @@ static int play_fall(const part *me)
         if (i == 4 && strcmp(me->detail, "late-plainly") == 0)
             stay_away(control);
         if (i == 4 && strcmp(me->detail, "late-saving") == 0) {
-            pause_ms(DEADLINE_MS * 3 / 2);
+            processes_pause(DEADLINE_MS * 3 / 2);
             trek_control_say(control, NULL, NULL);
         }
         if (i == 4 && strcmp(me->detail, "more") == 0)
@@ -377,31 +364,13 @@ static int play_ask(const part *me)
     return good ? 0 : 1;
 }
 
-static int play(const part *me)
-{
-    static const struct { const char *role; int (*fn)(const part *me); } roles[] = {
-        { "gather", play_gather }, { "join", play_join }, { "differ", play_differ }, { "late", play_late }, { "end", play_end },
-        { "hurry", play_hurry },
-        { "fork", play_fork }, { "leave", play_leave },
-        { "tree", play_tree }, { "fall", play_fall }, { "ask", play_ask },
-    };
-    for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
-        if (strcmp(me->role, roles[k].role) == 0)
-            return roles[k].fn(me);
-    return 99;
-}
+static const processes_role roles[] = {
+    { "gather", play_gather }, { "join", play_join }, { "differ", play_differ }, { "late", play_late }, { "end", play_end },
+    { "hurry", play_hurry }, { "fork", play_fork }, { "leave", play_leave }, { "tree", play_tree }, { "fall", play_fall },
+    { "ask", play_ask },
+};
 
 /* --- tests -------------------------------------------------------------------------------------------------------- */
-
-static void want(const world *w, bool good, const char *what, int line)
-{
-    if (good)
-        return;
-    fprintf(stderr, "line %d: %s\n", line, what);
-    processes_print(w);
-    fail();
-}
-#define WANT(w, condition) want(w, condition, #condition, __LINE__)
 
 static bool has_ipv6(void)
 {
@@ -415,7 +384,6 @@ static bool has_ipv6(void)
 
 static void test_gathers(void **state)
 {
-    (void)state;
     static const struct { int n; const char *address; } rows[] = { { 2, "127.0.0.1" }, { 3, "::1" }, { 5, "localhost" } };
     static world w;
     for (int k = 0; k < 3; k++) {
@@ -433,13 +401,10 @@ static void test_gathers(void **state)
 
 static void test_questions(void **state)
 {
-    (void)state;
     static world w;
     for (int leaves = 0; leaves < 2; leaves++)
         for (int n = 2; n <= 4; n += 2) {
-            processes_init(&w, n);
-            processes_start_all(&w, n, "ask", leaves ? "leaves" : "", -1, NULL);
-            processes_finish(&w, -1);
+            processes_run_all(&w, n, "ask", leaves ? "leaves" : "", -1, NULL);
             for (int p = 0; p < n; p++)
                 WANT(&w, !leaves || p == 0 ? w.code[p] == 0 && strstr(w.text[p], "good")
                                            : w.code[p] == 1 && strstr(w.text[p], "process 0 has left"));
@@ -458,7 +423,7 @@ static int connect_to(const char *address, int port)
         fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (strcmp(address, "127.0.0.1") != 0)
             break;
-        pause_ms(10);
+        processes_pause(10);
     }
     if (fd >= 0)
         close(fd);
@@ -468,7 +433,6 @@ static int connect_to(const char *address, int port)
 /* Garbage, half a greeting, silence, and processes that do not belong here; meanwhile the right ones join. */
 static void test_strangers(void **state)
 {
-    (void)state;
     static world w, wrong;
     static const char *const details[] = { "token", "world", "", NULL };
     char byte;
@@ -490,7 +454,7 @@ static void test_strangers(void **state)
         wrong.start = processes_now();
         processes_start(&wrong, 1, "join", details[k]); /* the third says process 1 again: whoever comes first is */
         while (k == 2 && !processes_wrote(&w, 1, "rejected") && !processes_wrote(&wrong, 1, "rejected"))
-            pause_ms(10);
+            processes_pause(10);
         other = k == 2 && processes_wrote(&w, 1, "rejected");
         if (other)
             processes_kill(&w, 1);
@@ -521,7 +485,6 @@ static void test_strangers(void **state)
 /* More connections that say nothing than there are places for arrivals: those who speak come in at once. */
 static void test_crowd(void **state)
 {
-    (void)state;
     static world w;
     enum { CROWD = 600 };
     static int silent[CROWD];
@@ -557,7 +520,6 @@ static int listen_at(int port)
 /* Another program has the port: it does not answer, or not as it should. */
 static void test_port_in_use(void **state)
 {
-    (void)state;
     static world w, mute;
     processes_init(&w, 2);
     processes_init(&mute, 2);
@@ -582,7 +544,6 @@ static void test_port_in_use(void **state)
 /* Some do not come: those who did learn who. Where process 0 is missing, that it is. */
 static void test_missing(void **state)
 {
-    (void)state;
     static world some, no_zero;
     processes_init(&some, 4);
     processes_start(&some, 0, "join", "short");
@@ -604,16 +565,15 @@ static void test_missing(void **state)
 /* One dies that has come, while another is still awaited. Whether it has come cannot be seen: if it has not, it comes again. */
 static void test_death_while_joining(void **state)
 {
-    (void)state;
     static world w;
     processes_init(&w, 4);
     for (int p = 0; p < 3; p += 2)
         processes_start(&w, p, "join", "");
     for (int ms = 300; !processes_wrote(&w, 0, "joined "); ms *= 2) {
         processes_start(&w, 1, "join", "");
-        pause_ms(ms);
+        processes_pause(ms);
         processes_kill(&w, 1);
-        pause_ms(ms);
+        processes_pause(ms);
     }
     processes_finish(&w, -1);
     for (int p = 0; p < 3; p += 2)
@@ -622,7 +582,6 @@ static void test_death_while_joining(void **state)
 
 static void test_late_starters(void **state)
 {
-    (void)state;
     static world w;
     processes_start_all(&w, 3, "join", "", 0, "late"); /* the others try until process 0 is there */
     processes_finish(&w, -1);
@@ -632,10 +591,8 @@ static void test_late_starters(void **state)
 
 static void test_different_gathers(void **state)
 {
-    (void)state;
     static world w;
-    processes_start_all(&w, 3, "differ", "", 2, "more");
-    processes_finish(&w, -1);
+    processes_run_all(&w, 3, "differ", "", 2, "more");
     for (int p = 0; p < 3; p++)
         WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_COMM: the processes' gathers differ") && strstr(w.text[p], "32") &&
                      strstr(w.text[p], "16"));
@@ -643,7 +600,6 @@ static void test_different_gathers(void **state)
 
 static void test_deadlines(void **state)
 {
-    (void)state;
     static world late[2], saving[2];
     for (int k = 0; k < 2; k++) {
         const char *which = k ? "1" : "0";
@@ -667,11 +623,9 @@ static void test_deadlines(void **state)
 
 static void test_end(void **state)
 {
-    (void)state;
     static world w;
     for (int ender = 0; ender < 2; ender++) {
-        processes_start_all(&w, 3, "end", "", ender, "ends");
-        processes_finish(&w, -1);
+        processes_run_all(&w, 3, "end", "", ender, "ends");
         for (int p = 0; p < 3; p++)
             WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good enough of this"));
     }
@@ -679,7 +633,6 @@ static void test_end(void **state)
 
 static void test_hurry(void **state)
 {
-    (void)state;
     static world w;
     processes_start_all(&w, 3, "hurry", "", -1, NULL);
     if (processes_await(&w, 0, "held"))
@@ -690,7 +643,6 @@ static void test_hurry(void **state)
 
 static void test_fork(void **state)
 {
-    (void)state;
     static world w;
     processes_start_all(&w, 3, "fork", "", -1, NULL);
     bool refused = processes_await(&w, 1, "child refused, ");
@@ -705,7 +657,6 @@ static void test_fork(void **state)
 
 static void test_leaving(void **state)
 {
-    (void)state;
     static world w, on;
     processes_start_all(&w, 3, "leave", "", -1, NULL);
     processes_start_all(&on, 3, "leave", "", 1, "calls");
@@ -721,7 +672,6 @@ static void test_leaving(void **state)
 /* The rows of a tree are one behind the other, and as even as can be. */
 static void test_shape(void **state)
 {
-    (void)state;
     static const struct { int processes, flat, fan; } rows[] = {
         { 2, 16, 0 }, { 16, 16, 0 }, { 17, 16, 5 }, { 40, 16, 7 }, { 256, 16, 16 }, { 257, 16, 7 }, { 1024, 16, 11 },
         { 1024, 1024, 0 }, { 4096, 16, 16 }, { 3, 2, 2 }, { 5, 2, 3 },
@@ -751,12 +701,10 @@ static void test_shape(void **state)
 
 static void test_tree(void **state)
 {
-    (void)state;
-    static const struct { int n; const char *detail; } rows[] = { { 17, "" }, { 26, "" }, { 40, "" }, { 7, "small-tree" } };
+    static const struct { int n; const char *detail; } rows[] = { { 17, "" }, { 7, "small-tree" } };
     static world w;
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-        processes_start_all(&w, rows[r].n, "tree", rows[r].detail, -1, NULL);
-        processes_finish(&w, -1);
+        processes_run_all(&w, rows[r].n, "tree", rows[r].detail, -1, NULL);
         for (int p = 0; p < w.n; p++) {
             char parent[32];
             snprintf(parent, sizeof parent, "parent %d\n",
@@ -784,8 +732,7 @@ static void check_fall(world *w, int victim, const char *status, const char *for
 /* What happens to one, in the midst of the tree or at its end, is told by name to all, as soon as without a tree. */
 static void test_fall_in_tree(void **state)
 {
-    (void)state;
-    enum { N = 20, INNER = 4, LEAF = 7 };
+    enum { N = 10, INNER = 7, LEAF = 9 };
     static const struct { const char *detail, *status, *words, *calm; } rows[] = {
         { "kill", "TREK_ERR_PEER", "process %d died", "" },
         { "stop", "TREK_ERR_PEER", "process %d has not been heard of", "" },
@@ -798,23 +745,20 @@ static void test_fall_in_tree(void **state)
     };
     enum { ROWS = sizeof rows / sizeof *rows };
     static world w[ROWS][2];
-    assert_int_equal(trek_tree_place(N, trek_tree_fan(N, 16), INNER).children, 3);
-    assert_int_equal(trek_tree_place(N, trek_tree_fan(N, 16), LEAF).parent, INNER);
-    for (int r = 0; r < ROWS; r += 4) { /* four at a time, which mostly wait */
-        for (int k = 0; k < 8; k++)
-            processes_start_all(&w[r + k / 2][k % 2], N, "fall", rows[r + k / 2].calm, k % 2 ? LEAF : INNER,
-                                rows[r + k / 2].detail);
-        for (int k = 0; k < 8; k++)
-            check_fall(&w[r + k / 2][k % 2], k % 2 ? LEAF : INNER, rows[r + k / 2].status, rows[r + k / 2].words,
-                       strcmp(rows[r + k / 2].detail, "late-plainly") == 0, strcmp(rows[r + k / 2].detail, "stop") == 0);
-    }
+    assert_int_equal(trek_tree_place(N, trek_tree_fan(N, 2), INNER).children, 2);
+    assert_int_equal(trek_tree_place(N, trek_tree_fan(N, 2), LEAF).parent, INNER);
+    for (int k = 0; k < 2 * ROWS; k++) /* all at once, as they mostly wait */
+        processes_start_all(&w[k / 2][k % 2], N, "fall", rows[k / 2].calm, k % 2 ? LEAF : INNER, rows[k / 2].detail);
+    for (int k = 0; k < 2 * ROWS; k++)
+        check_fall(&w[k / 2][k % 2], k % 2 ? LEAF : INNER, rows[k / 2].status, rows[k / 2].words,
+                   strcmp(rows[k / 2].detail, "late-plainly") == 0, strcmp(rows[k / 2].detail, "stop") == 0);
 }
 
 int main(void)
 {
     part me;
     if (processes_part(&me))
-        return play(&me);
+        return processes_play(&me, roles, sizeof roles / sizeof *roles);
     alarm(600);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gathers), cmocka_unit_test(test_questions),       cmocka_unit_test(test_strangers),

@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The handshake of connections between processes of a job: its codes against published ones, what it says to whom, and what the
  * seals of messages let through. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "distributed/control/control_internal.h"
 #include "distributed/control/handshake.h"
 #include "tensor/trace.h"
+#include "tests/support/unit.h"
 
 #define SECRET "a secret of 23 bytes..."
 
@@ -77,7 +70,6 @@ static void check_hmac(void)
 /* By the processor's instructions, where it has them, and without. */
 static void test_hmac(void **state)
 {
-    (void)state;
     for (int portable = 0; portable < 2; portable++) {
         trek_sha256_set_portable(portable);
         check_hmac();
@@ -137,7 +129,6 @@ static void open_both(end *caller, end *listener)
 /* Both know who the other is, by whatever secret, and none at all. */
 static void test_agreement(void **state)
 {
-    (void)state;
     static const char *const secrets[] = { SECRET, "", "s" };
     for (int k = 0; k < 3; k++) {
         end caller, listener;
@@ -151,7 +142,6 @@ static void test_agreement(void **state)
 /* Who has another secret is told, and so is who was asked; neither sends anything in which the secret is. */
 static void test_other_secret(void **state)
 {
-    (void)state;
     end caller, listener;
     char text[200];
     make_ends(&caller, &listener, SECRET, "another one of 20 b.");
@@ -174,7 +164,6 @@ static void test_other_secret(void **state)
 /* What a false listener has been sent, and what it can make of the answer of a real process, opens no other connection. */
 static void test_recordings(void **state)
 {
-    (void)state;
     end caller, listener, again, other;
     trek_handshake_note notes[2];
     size_t taken;
@@ -205,7 +194,6 @@ static void test_recordings(void **state)
 /* Who each is stands under the codes: nobody on the way makes another process of it. */
 static void test_changed_on_the_way(void **state)
 {
-    (void)state;
     for (size_t at = 0; at < sizeof(trek_handshake_note); at += 4) {
         end caller, listener;
         trek_handshake_note answer;
@@ -224,7 +212,6 @@ static void test_changed_on_the_way(void **state)
 /* Versions that differ are told to both, and before any code. */
 static void test_versions(void **state)
 {
-    (void)state;
     end caller, listener;
     char text[200];
     make_ends(&caller, &listener, SECRET, SECRET);
@@ -250,7 +237,6 @@ static void test_versions(void **state)
 /* Each message once, in its order, unchanged, and in its direction. */
 static void test_seals(void **state)
 {
-    (void)state;
     end caller, listener;
     unsigned char codes[3][TREK_SEAL_BYTES];
     char messages[3][9] = { "message1", "message2", "message3" };
@@ -332,7 +318,6 @@ static void end_pair(pair *p)
 /* All that a process has said, brought to the real process 0 once more, is not taken for it. */
 static void test_replayed_join(void **state)
 {
-    (void)state;
     static char said[4096];
     size_t n = 0;
     int ends[2];
@@ -354,7 +339,6 @@ static void test_replayed_join(void **state)
 /* A beat that was changed, repeated or left out ends the group, and the error says whose it was. */
 static void test_tampering(void **state)
 {
-    (void)state;
     for (int k = 0; k < 3; k++) {
         char kept[4096];
         size_t n = 0;
@@ -377,7 +361,6 @@ static void test_tampering(void **state)
 /* A process of a version without a handshake is told so in its own words, and its version's secret is not looked at. */
 static void test_before_the_handshake(void **state)
 {
-    (void)state;
     int ends[2];
     char answer[400] = "";
     trek_control_opts opts = { .processes = 2, .port = 1, .token = SECRET };

@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which process of which job: the environments of the launchers, and those that contradict themselves. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +7,7 @@
 #include "distributed/control/launch.h"
 #include "distributed/stop_internal.h"
 #include "tensor/rank_context.h"
+#include "tests/support/unit.h"
 
 extern char **environ;
 
@@ -102,7 +94,6 @@ typedef struct described {
 
 static void test_launchers(void **state)
 {
-    (void)state;
     static const described rows[] = {
         { plain_shell, "", "single process", 0, 1, -1, "127.0.0.1", -1, "" },
         { trek_run, "", "trek-run", 2, 4, 2, "127.0.0.1", 23456, "7fd3a8" },
@@ -151,7 +142,6 @@ static void test_launchers(void **state)
 /* What a job writes has the same name on all its processes, and another one than other jobs' where something tells them apart. */
 static void test_names_of_jobs(void **state)
 {
-    (void)state;
     char parent[64], torch[64];
     snprintf(parent, sizeof parent, "127.0.0.1.23456.%ld", (long)getppid());
     snprintf(torch, sizeof torch, "mine.29500.%ld", (long)getppid());
@@ -182,7 +172,6 @@ static void test_names_of_jobs(void **state)
 /* The same job has the same port on all processes, another step another one. */
 static void test_port_of_a_job(void **state)
 {
-    (void)state;
     trek_launch first, second;
     use_environment(slurm);
     assert_int_equal(trek_launch_find(NULL, &first), TREK_OK);
@@ -212,7 +201,6 @@ static const char *secret_file(const char *text, mode_t mode)
 /* On a network a job has a secret, or says that it needs none; a job's name is none. */
 static void test_secrets(void **state)
 {
-    (void)state;
     static const char hand[] = "TREK_RANK=1\nTREK_WORLD_SIZE=2\nTREK_PORT=29500\n", far[] = "TREK_ADDRESS=192.0.2.1\n";
     static const char good[] = "0123456789abcdef0123\n", *const none = "has no secret", *const mode = "of mode 0600";
     const struct {
@@ -264,7 +252,6 @@ static void test_secrets(void **state)
 
 static void test_contradictions(void **state)
 {
-    (void)state;
     static const struct { const char *environment, *more, *named[2]; } rows[] = {
         { plain_shell, "RANK=1\n", { "RANK is set", "WORLD_SIZE is not" } },
         { plain_shell, "WORLD_SIZE=4\n", { "WORLD_SIZE is set", "RANK is not" } },
@@ -310,7 +297,6 @@ static void test_contradictions(void **state)
 
 static void test_options(void **state)
 {
-    (void)state;
     trek_launch launch;
     use_environment(torchrun);
     trek_launch_opts opts = { .rank = 1, .world_size = 3, .address = "::1", .port = 7000, .token = "t" };
@@ -342,7 +328,6 @@ static void test_options(void **state)
 
 static void test_host_lists(void **state)
 {
-    (void)state;
     static const struct { const char *list, *first; } rows[] = {
         { "node1", "node1" }, { "node1,node2", "node1" }, { "node[1-3]", "node1" }, { "node[007-009,12]", "node007" },
         { "node[3,5-7],x", "node3" }, { "r[1-2]n[3-4]-ib", "r1n3-ib" }, { "a.b.c", "a.b.c" },
@@ -359,7 +344,6 @@ static void test_host_lists(void **state)
 
 static void test_world_of_one(void **state)
 {
-    (void)state;
     use_environment(plain_shell);
     trek_comm *comm = trek_comm_init(NULL), *again = trek_comm_init(NULL);
     assert_non_null(comm);
@@ -381,7 +365,6 @@ static void test_world_of_one(void **state)
 
 static void test_stop_flags(void **state)
 {
-    (void)state;
     int processes = trek_job_here.processes;
     assert_false(trek_stop_requested());
     trek_request_stop();

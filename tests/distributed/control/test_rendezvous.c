@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What comes to a rendezvous, and to where joiners wait: who is let in, who is told what, and notes that nobody would write. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -21,6 +14,7 @@
 #include "tensor/trace.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
+#include "tests/support/unit.h"
 
 enum { PROGRAM = 77, WORLD = 9 };
 
@@ -88,7 +82,6 @@ static int ask(const trek_rendezvous *rendezvous, int port, const trek_rendezvou
 
 static void test_waiting(void **state)
 {
-    (void)state;
     int port;
     trek_rendezvous_line fd[4];
     trek_joiner list[4];
@@ -138,7 +131,6 @@ static int strangers(trek_rendezvous *rendezvous, bool *rests)
 /* However many come who say nothing, few are there at a time, and who speaks is heard. */
 static void test_crowd(void **state)
 {
-    (void)state;
     enum { CROWD = 300 };
     int port, silent[CROWD], most = 0;
     trek_rendezvous_line fd;
@@ -171,7 +163,6 @@ static void test_crowd(void **state)
 /* Without a descriptor left it waits, and does not ask again and again. */
 static void test_no_descriptors(void **state)
 {
-    (void)state;
     int port, fd, last = 0;
     bool rests = false;
     struct rlimit before, none;
@@ -204,7 +195,6 @@ static void test_no_descriptors(void **state)
 /* Of another job, as far as its launcher says. */
 static void test_other_world(void **state)
 {
-    (void)state;
     int port;
     trek_rendezvous_line fd[2];
     trek_rendezvous *rendezvous = open_group(&port);
@@ -221,7 +211,6 @@ static void test_other_world(void **state)
  * first group is joined; and who joins the next group, where joiners wait. */
 static void test_later(void **state)
 {
-    (void)state;
     int port, ends[2], fd;
     trek_control_opts opts = { .processes = 2, .port = 1, .token = "secret" };
     trek_control *control = trek_control_make(&opts);
@@ -261,7 +250,6 @@ static void test_later(void **state)
 /* The others know of a rendezvous before its own process has entered the group: it is alive. */
 static void test_between(void **state)
 {
-    (void)state;
     trek_rendezvous_line probing = { .fd = -1 }, visiting = { .fd = -1 };
     trek_rendezvous *rendezvous = trek_rendezvous_open("127.0.0.1", "secret", 0);
     trek_member members[2] = { trek_rendezvous_member(rendezvous), { .number = 1, .port = 9, .address = "127.0.0.1" } };
@@ -284,7 +272,6 @@ static void test_between(void **state)
 /* A member that leaves in order has told those that are alive how much it has done. What no member says does not count. */
 static void test_farewell(void **state)
 {
-    (void)state;
     trek_rendezvous *all[3];
     trek_member members[4] = { { .number = 3, .port = 9, .address = "127.0.0.1" } }; /* it has died */
     for (int k = 0; k < 3; k++) {
@@ -322,7 +309,6 @@ static int number_of(const trek_rendezvous *rendezvous, trek_rendezvous_line *li
 /* Newcomers get numbers that nobody has had: not those of the group, of processes that have died, or of others that wait. */
 static void test_newcomers(void **state)
 {
-    (void)state;
     int port;
     trek_rendezvous_line line[3];
     trek_joiner list[4];
@@ -365,7 +351,6 @@ static void test_newcomers(void **state)
 /* Of a process that was in the job, and of a newcomer. */
 static void test_other_version(void **state)
 {
-    (void)state;
     int port;
     trek_rendezvous *rendezvous = open_group(&port);
     for (int number = -1; number < 3; number += 3) {
@@ -381,7 +366,6 @@ static void test_other_version(void **state)
 /* Unsound ones end the connection, and nobody waits. */
 static void test_unsound(void **state)
 {
-    (void)state;
     int port;
     trek_rendezvous_line fd;
     trek_joiner list[4];
@@ -409,7 +393,6 @@ static void test_unsound(void **state)
 /* Anything, in pieces, on several connections: the rendezvous still answers. */
 static void test_random(void **state)
 {
-    (void)state;
     int port;
     trek_rendezvous_line open[4] = { { .fd = -1 }, { .fd = -1 }, { .fd = -1 }, { .fd = -1 } };
     trek_joiner list[8];

@@ -28,8 +28,7 @@ static int arrived(const trek_survival *survival)
     return dying_has_sign("come", 0) + dying_has_sign("come", 1) + trek_regroup_joiners(survival->regroup);
 }
 
-/* "waits=3": after step 3 nobody goes on before a process has arrived; "again=5": before two have. */
-static void wait_for_joiner(trek_graph *graph)
+void arriving_wait(trek_graph *graph)
 {
     static const char *const words[] = { "waits=", "again=" };
     const trek_survival *survival = trek_graph_ranks(graph)->job.survival;
@@ -100,33 +99,45 @@ static void set_environment(const part *me)
         setenv("TREK_JOIN_SECONDS", "1", 1);
 }
 
-int arriving_play(const part *me)
+bool arriving_begin(const part *me, trek_comm **comm)
 {
-    static grain_result result;
-    grain_run run = dying_run(me->detail);
-    bool joins = dying_word(me->detail, "as=") != NULL;
-    mine = me;
-    run.last_only = true;
-    run.after_step = wait_for_joiner;
-    run.on_joined = go_astray;
+    bool joins = dying_word(me->detail, "as=") != NULL, hides = strstr(me->detail, "no-engine") != NULL;
     const char *plugins = getenv("TREK_PLUGIN_PATH");
-    bool hides = strstr(me->detail, "no-engine") != NULL;
+    mine = me;
+    *comm = NULL;
     if (strstr(me->detail, "apart") && !(go_to_another_machine() && (!hides || mount("none", plugins, "tmpfs", 0, NULL) == 0)))
-        return printf("no other machine can be made\n"), 3;
+        return printf("no other machine can be made\n"), false;
     if (joins)
         set_environment(me);
-    else if (!(run.comm = dying_join(me, dying_number(me->detail, "of=", 3))))
-        return 1;
-    dying_begin(me, run.comm);
+    else if (!(*comm = dying_join(me, dying_number(me->detail, "of=", 3))))
+        return false;
+    dying_begin(me, *comm);
     if (joins && (!is_new(me) || dying_word(me->detail, "after="))) /* in the place of a process that has died */
         dying_await_sign("dead", dying_number(me->detail, "after=", dying_number(me->detail, "as=", 0)));
     if (strstr(me->detail, "after-the-end"))
         dying_await_sign("over", 0);
-    bool good = grain_train(&run, &result);
+    return true;
+}
+
+void arriving_end(void)
+{
     dying_end();
     dying_give_sign("over", 0);
-    if (joins) /* even if it was not let in */
-        dying_give_sign("come", dying_number(me->detail, "turn=", 0));
+    if (dying_word(mine->detail, "as=")) /* even if it was not let in */
+        dying_give_sign("come", dying_number(mine->detail, "turn=", 0));
+}
+
+int arriving_play(const part *me)
+{
+    static grain_result result;
+    grain_run run = dying_run(me->detail);
+    run.last_only = true;
+    run.after_step = arriving_wait;
+    run.on_joined = go_astray;
+    if (!arriving_begin(me, &run.comm))
+        return 1;
+    bool good = grain_train(&run, &result);
+    arriving_end();
     return dying_report(good ? &result : NULL, run.comm);
 }
 

@@ -99,12 +99,10 @@ void dying_enter(const char *name)
 
 static void span(const char *name, int rank, int64_t start, int64_t end, int64_t detail, void *arg)
 {
-    (void)name, (void)rank, (void)start, (void)end, (void)detail, (void)arg;
 }
 
 static void event(const char *name, int rank, int64_t at, double value, void *arg)
 {
-    (void)name, (void)rank, (void)at, (void)value, (void)arg;
 }
 
 /* The first group's engine, whose calls are counted from the first one that comes in training. */

@@ -269,7 +269,6 @@ static uint64_t mix_tensor(uint64_t digest, const trek_tensor *x)
 
 static trek_status add_values(const char *name, trek_var *var, void *arg)
 {
-    (void)name;
     grain_result *r = arg;
     r->digest = mix_tensor(r->digest, trek_var_data(var));
     double *values = test_read(trek_var_data(var));
@@ -353,6 +352,8 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
                                         .scaler = { .growth_interval = 2 } } };
     if (run->autocast == TREK_F32 && !run->scaled)
         opts.amp = (trek_amp_opts){ 0 };
+    if (run->fp8)
+        opts.amp = (trek_amp_opts){ .products = TREK_AMP_PRODUCTS_FP8, .fp8 = { .history = 3 } };
     if (trek_graph_set_loader(graph, loader, reads_tokens(run->model) ? "tokens" : "x") == TREK_OK &&
         trek_graph_set_loss(graph, loss, (void *)(uintptr_t)run) == TREK_OK && trek_trainer_setup(graph, &opts) == TREK_OK) {
         trek_step *s = trek_graph_ranks(graph);

@@ -244,7 +244,6 @@ static struct {
 
 static void flip_one(int rank, int64_t step, int64_t number, const trek_arena *arena)
 {
-    (void)rank;
     if (!atomic_load(&bits.trains) || number != planted(step, bits.grains))
         return;
     grain_flip(arena->device, arena->parts[0].grads->data + 1, 4);
@@ -316,16 +315,13 @@ static void test_bits(void **state)
     int steps = draws ? atoi(draws) : test_short() ? 60 : 200, found = 0;
     char detail[32];
     snprintf(detail, sizeof detail, "%d", steps);
-    processes_start_all(&w, 4, "bits", detail, -1, NULL);
-    processes_finish(&w, -1);
+    processes_run_all(&w, 4, "bits", detail, -1, NULL);
     for (int p = 0; p < 4; p++) {
         int own = -1;
         sscanf(w.text[p], "%d of them", &own);
         found = p == 0 ? own : found;
-        if (w.code[p] != 0 || own != found) {
-            processes_print(&w);
-            fail_msg("process %d found something else", p);
-        }
+        if (w.code[p] != 0 || own != found)
+            FAIL_WORLD(&w, "process %d found something else", p);
     }
     if (!(fabs(found - 0.1 * steps) < 5 * sqrt(0.09 * steps)))
         fail_msg("%d of %d bits were found", found, steps);
@@ -339,16 +335,13 @@ static void test_processes(void **state)
     char first[64] = "";
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         char expected[100];
-        processes_start_all(&w, 3, "audit", wrong[k], -1, NULL);
-        processes_finish(&w, -1);
+        processes_run_all(&w, 3, "audit", wrong[k], -1, NULL);
         if (k == 0)
             snprintf(first, sizeof first, "%.*s", (int)strcspn(w.text[0], ","), w.text[0]);
         snprintf(expected, sizeof expected, "%s, %s, wrong %s\n", first, k == 0 ? "no difference" : "differences", wrong[k]);
         for (int p = 0; p < 3; p++)
-            if (w.code[p] != 0 || !strstr(w.text[p], expected)) {
-                processes_print(&w);
-                fail_msg("rank %s is wrong: process %d did not say: %s", wrong[k], p, expected);
-            }
+            if (w.code[p] != 0 || !strstr(w.text[p], expected))
+                FAIL_WORLD(&w, "rank %s is wrong: process %d did not say: %s", wrong[k], p, expected);
     }
 }
 
@@ -356,7 +349,6 @@ static void test_processes(void **state)
  * GPUs no job outlives a process. */
 static void test_removal(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     static world w;
@@ -368,8 +360,7 @@ static void test_removal(void **state)
         char detail[16];
         bool leaves = wrong < 4;
         snprintf(detail, sizeof detail, "%d,%d", wrong % 4, leaves ? 3 : 4);
-        processes_start_all(&w, 4, "removal", detail, -1, NULL);
-        processes_finish(&w, -1);
+        processes_run_all(&w, 4, "removal", detail, -1, NULL);
         for (int p = 0; p < 4; p++) {
             bool good = leaves && p == wrong ? strstr(w.text[p],
                                                       "TREK_ERR_STATE: graph_step: .audit_removes: a rank of this process "

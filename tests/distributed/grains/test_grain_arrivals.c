@@ -21,7 +21,6 @@
 /* With every model and optimizer. */
 static void one_dies_and_comes_again(void **state)
 {
-    (void)state;
     for (int k = 0; k < MODELS; k++) {
         char detail[128];
         snprintf(detail, sizeof detail, "model=%d,optimizer=%d,steps=8,waits=%d,ranks=%d%s", k, k % 4, 3 + k % 3, 1 + k % 2,
@@ -37,7 +36,6 @@ static void one_dies_and_comes_again(void **state)
 /* One, and then another one; both at once; after all others have died; and one that has come dies and comes again. */
 static void several_come(void **state)
 {
-    (void)state;
     arriving_expect("model=1,steps=9,waits=4,again=6",
                     (const role[]){ LIVES("-"), DIES("at=grain:2"), DIES("at=grain:9"), LIVES("as=1"),
                                                               LIVES("as=2,turn=1"), { 0 } }, 3);
@@ -54,7 +52,6 @@ static void several_come(void **state)
 /* The one that comes, those that let it in, and several of them. */
 static void they_die_while_one_comes(void **state)
 {
-    (void)state;
     static const char *const spans[] = { "at=arrival:0", "at=take_over:0", "at=take_over:1", "at=regroup:1" };
     for (int k = 0; k < 4; k++) {
         char detail[64];
@@ -77,7 +74,6 @@ static void they_die_while_one_comes(void **state)
 /* One that comes gets its part of a state that is divided, whoever has it, and keeps it for the next death. */
 static void one_comes_for_a_part_of_the_state(void **state)
 {
-    (void)state;
     static const char *const details[] = { "model=0,sharded", "model=6,sharded,batch=21", "model=1,optimizer=2,sharded",
                                            "model=6,optimizer=4,sharded", "model=2,optimizer=5,sharded,overflow=2",
                                            "model=6,optimizer=6,sharded" };
@@ -101,7 +97,6 @@ static void one_comes_for_a_part_of_the_state(void **state)
 
 static void options_do_not_change_that(void **state)
 {
-    (void)state;
     static const char *const details[] = { "model=1,batch=7,accumulate=3,waits=3",
                                            "model=5,batch=12,accumulate=2,waits=3,clipped",
                                            "model=0,overflow=3,waits=4,freezes", "model=2,grain=9,waits=3",
@@ -158,20 +153,17 @@ static int draws(void)
 
 static void drawn_arrivals_do_not_show(void **state)
 {
-    (void)state;
     draw_arrivals(draws(), 1700, false);
 }
 
 /* One dies, since what two keep is lost if both die at once; and not in set-up, which makes a pass where there are budgets. */
 static void drawn_arrivals_get_their_part_of_the_state(void **state)
 {
-    (void)state;
     draw_arrivals(draws(), 3100, true);
 }
 
 static void over_gloo_too(void **state)
 {
-    (void)state;
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why))
         skip();
@@ -182,7 +174,6 @@ static void over_gloo_too(void **state)
 /* It leaves, or is not let in, and the others go on without it. */
 static void one_that_does_not_fit_disturbs_nobody(void **state)
 {
-    (void)state;
     static const struct {
         const char *how, *says;
     } cases[] = {
@@ -203,7 +194,6 @@ static void one_that_does_not_fit_disturbs_nobody(void **state)
 
 static void who_has_not_joined_is_told_so(void **state)
 {
-    (void)state;
     int model = MLP;
     assert_false(trek_trainer_joined(NULL, NULL));
     expect_error(TREK_ERR_ARGUMENT, "trainer_joined: graph");

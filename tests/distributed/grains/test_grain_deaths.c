@@ -73,20 +73,17 @@ static void dies_before_or_after_any_call(const char *detail)
 /* Every call of two steps, and both sides of it: rounds of messages, records, bins, digits, the commit. */
 static void one_dies_before_or_after_any_call(void **state)
 {
-    (void)state;
     dies_before_or_after_any_call("model=1,steps=3,clipped");
 }
 
 /* The same if the optimizer's state is divided: parameters are gathered, too. */
 static void one_dies_with_a_part_of_the_state(void **state)
 {
-    (void)state;
     dies_before_or_after_any_call("model=1,steps=4,clipped,sharded");
 }
 
 static void one_dies_in_any_span(void **state)
 {
-    (void)state;
     static const char *const spans[] = { "at=grain:1", "at=sum_grain:4", "at=backward:3", "at=sync:1", "at=reduce:0",
                                          "at=reduce_processes:2", "at=optimizer:1", "at=loader_wait:3" };
     for (int k = 0; k < (int)(sizeof spans / sizeof *spans); k++) {
@@ -102,7 +99,6 @@ static void one_dies_in_any_span(void **state)
 /* Two at once, one after the other, one while the others find each other, and all but one. */
 static void several_die(void **state)
 {
-    (void)state;
     static const struct {
         const char *detail, *deaths[4];
         int left;
@@ -121,7 +117,6 @@ static void several_die(void **state)
 /* Passes of a step that was cut short are several, losses overflow, and some processes have no grain at all. */
 static void options_do_not_change_that(void **state)
 {
-    (void)state;
     static const struct {
         const char *detail, *deaths[3];
         int left;
@@ -140,7 +135,6 @@ static void options_do_not_change_that(void **state)
  * share a part, a step that is skipped; one process after the other; and deaths while the state is divided again. */
 static void every_kind_of_state_is_kept_twice(void **state)
 {
-    (void)state;
     static const struct {
         const char *detail, *deaths[4];
         int left;
@@ -170,7 +164,6 @@ static void every_kind_of_state_is_kept_twice(void **state)
 /* Of three processes each part has two: whichever two die at once, one part is lost. */
 static void a_part_that_dies_twice_is_named(void **state)
 {
-    (void)state;
     dying_expect("model=0,sharded", (const role[]){ DIES("before=14"), REPORTS("-", "TREK_ERR_PEER: graph_step: .shard: "
                                                                                "processes 0 and 2 are lost, with a part"),
                                                     DIES("before=14"), { 0 } }, 0, -1);
@@ -178,7 +171,6 @@ static void a_part_that_dies_twice_is_named(void **state)
 
 static void the_plan_says_that_parts_are_kept_twice(void **state)
 {
-    (void)state;
     static world w;
     const char *detail = "model=0,steps=3,sharded,plan";
     dying_play(&w, detail, (const role[]){ LIVES("-"), LIVES("-"), LIVES("-"), { 0 } });
@@ -192,7 +184,6 @@ static void the_plan_says_that_parts_are_kept_twice(void **state)
 
 static void over_gloo_too(void **state)
 {
-    (void)state;
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why))
         skip();
@@ -241,19 +232,16 @@ static int draws(void)
 
 static void drawn_deaths_do_not_show(void **state)
 {
-    (void)state;
     draw_deaths(draws(), 900, false);
 }
 
 static void drawn_deaths_do_not_show_in_divided_state(void **state)
 {
-    (void)state;
     draw_deaths(draws(), 2100, true);
 }
 
 static void too_few_are_left(void **state)
 {
-    (void)state;
     dying_leave_too_few();
 }
 
@@ -269,13 +257,11 @@ static void setup_with(const trek_trainer_opts *opts)
 
 static trek_var *run_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     return trek_cross_entropy(output, trek_batch_get(batch, "label"));
 }
 
 static void what_it_cannot_do_is_refused(void **state)
 {
-    (void)state;
     double shares[2] = { 1, 2 };
     setup_with(&(trek_trainer_opts){ .min_processes = -1 });
     expect_error(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: -1; must be 0 or more");

@@ -173,7 +173,6 @@ static void expect_same(const job *j, int threads)
 
 static void each_model_has_the_bits_of_one_process(void **state)
 {
-    (void)state;
     for (int model = 0; model < MODELS; model++)
         for (int processes = 2; processes <= 4; processes++)
             if (grain_takes(model / 2 + processes))
@@ -188,7 +187,6 @@ static void each_model_has_the_bits_of_one_process(void **state)
 /* Scaled losses of which one overflows, passes that are accumulated, processes without a grain. */
 static void options_do_not_change_that(void **state)
 {
-    (void)state;
     expect_same(&(job){ .processes = 3, .run = { .model = MLP, .ranks = 2, .grain = 2, .batch = 20, .steps = 6, .scaled = true,
                                                  .overflow = 3 } }, 2);
     expect_same(&(job){ .processes = 2, .run = { .model = CONV_AND_BATCH_NORM, .ranks = 2, .grain = 3, .batch = 7, .steps = 4,
@@ -204,7 +202,6 @@ static void options_do_not_change_that(void **state)
 /* One process can run the grains that others were given, with samples that it has not read before. */
 static void each_process_can_run_all_grains(void **state)
 {
-    (void)state;
     for (int model = 0; model < MODELS; model++)
         expect_same(&(job){ .processes = 2 + model % 2, .uneven = model == 3,
                             .run = { .model = model, .ranks = 1 + model % 2, .grain = 3, .batch = 20, .steps = 4,
@@ -216,7 +213,6 @@ static void each_process_can_run_all_grains(void **state)
  * grain takes, and the bits are the same. */
 static void others_take_what_a_slow_process_leaves(void **state)
 {
-    (void)state;
     char why[256];
     for (int engine = SHARED; engine <= GLOO; engine++)
         for (int holds = 1; holds <= 3 && (engine == SHARED || trek_comm_gloo_there(why, sizeof why)); holds++)
@@ -228,7 +224,6 @@ static void others_take_what_a_slow_process_leaves(void **state)
 /* The same for processes of several machines, which process 0 gives grains. */
 static void process_0_hands_out_grains(void **state)
 {
-    (void)state;
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why) || !may_go_apart())
         skip();
@@ -244,7 +239,6 @@ static void process_0_hands_out_grains(void **state)
 
 static void processes_choose_one_size(void **state)
 {
-    (void)state;
     for (int model = 0; model < MODELS; model += 2)
         assert_int_equal(launch(&(job){ .processes = 2 + model / 2, .run = { .model = model, .ranks = 1, .grain = TREK_GRAIN,
                                                                              .batch = 20, .steps = 3 } }, 0, 1), 0);
@@ -253,7 +247,6 @@ static void processes_choose_one_size(void **state)
 /* Any of that together, as it is drawn. TREK_TEST_DRAWS says how often. */
 static void drawn_jobs_have_the_bits_of_one_process(void **state)
 {
-    (void)state;
     char why[256];
     const char *draws = getenv("TREK_TEST_DRAWS");
     int n = draws ? atoi(draws) : test_short() ? 4 : 12;
@@ -274,7 +267,6 @@ static void drawn_jobs_have_the_bits_of_one_process(void **state)
 
 static void gloo_sums_alike(void **state)
 {
-    (void)state;
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why))
         skip();
@@ -286,7 +278,6 @@ static void gloo_sums_alike(void **state)
 
 static void mpi_sums_alike(void **state)
 {
-    (void)state;
     for (int model = 1; model < MODELS; model += 2)
         expect_same(&(job){ .processes = 2 + model / 2, .engine = MPI,
                             .run = { .model = model, .ranks = 1 + (model == 1), .grain = 3, .batch = 20, .steps = 4,
@@ -297,7 +288,6 @@ static void mpi_sums_alike(void **state)
 
 int main(int count, char **words)
 {
-    (void)count;
     static char path[4096];
     const char *build = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD");
     self = words[0];

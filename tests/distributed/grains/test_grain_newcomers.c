@@ -14,7 +14,6 @@
 /* Beyond the first ones: with every model and optimizer. */
 static void newcomers_make_the_job_larger(void **state)
 {
-    (void)state;
     for (int k = 0; k < MODELS; k++) {
         char detail[128];
         snprintf(detail, sizeof detail, "model=%d,optimizer=%d,steps=8,of=2,waits=%d,ranks=%d%s", k, k % 4, 2 + k % 3, 1 + k % 2,
@@ -26,7 +25,6 @@ static void newcomers_make_the_job_larger(void **state)
 /* One after the other, with more ranks than the others, and next to one that comes in its own place. */
 static void several_newcomers(void **state)
 {
-    (void)state;
     arriving_expect("model=1,steps=9,of=2,waits=3,again=6", (const role[]){ LIVES("-"), LIVES("-"), LIVES("as=new"),
                                                                    LIVES("as=new,turn=1,ranks=3"), { 0 } }, 6);
     arriving_expect("model=5,steps=9,of=2,waits=3,again=5", (const role[]){ LIVES("-"), LIVES("-"), LIVES("as=new"),
@@ -38,7 +36,6 @@ static void several_newcomers(void **state)
 /* The first ones until none of them is left, newcomers, and the one that lets them in. */
 static void they_die_around_newcomers(void **state)
 {
-    (void)state;
     arriving_expect("model=1,steps=9,of=2,waits=3", (const role[]){ LIVES("-"), DIES("at=sync:5"), LIVES("as=new"), { 0 } }, 2);
     arriving_expect("model=0,steps=10,of=2,waits=3",
                     (const role[]){ DIES("at=sync:6"), DIES("at=sync:5"), LIVES("as=new"), { 0 } }, 1);
@@ -52,7 +49,6 @@ static void they_die_around_newcomers(void **state)
 /* Processes of one machine share memory; with one of another machine they go on over Gloo. */
 static void a_newcomer_from_another_machine(void **state)
 {
-    (void)state;
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why) || !arriving_machines())
         skip();
@@ -65,7 +61,6 @@ static void a_newcomer_from_another_machine(void **state)
 /* A newcomer that is not let in knows why, and the others go on as if it had not come. */
 static void newcomers_that_do_not_fit_disturb_nobody(void **state)
 {
-    (void)state;
     static const struct {
         const char *how, *says, *waits;
     } cases[] = {
@@ -93,7 +88,6 @@ static void newcomers_that_do_not_fit_disturb_nobody(void **state)
 /* Who dies, who comes, as whom, from where and with how many ranks, as it is drawn. TREK_TEST_DRAWS says how often. */
 static void drawn_newcomers_do_not_show(void **state)
 {
-    (void)state;
     static const char *const spans[] = { "sync", "reduce", "optimizer", "loader_wait" };
     const char *draws = getenv("TREK_TEST_DRAWS");
     char why[256];

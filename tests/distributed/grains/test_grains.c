@@ -67,7 +67,6 @@ static void expect_same(const grain_run *run)
 
 static void each_model_has_the_bits_of_one_rank(void **state)
 {
-    (void)state;
     for (int model = 0; model < MODELS; model++)
         for (int ranks = 2; ranks <= 5; ranks++)
             if (grain_takes(model / 2 + ranks))
@@ -78,7 +77,6 @@ static void each_model_has_the_bits_of_one_rank(void **state)
 
 static void options_do_not_change_that(void **state)
 {
-    (void)state;
     for (int model = 0; model < MODELS; model++) {
         if (grain_takes(model))
             expect_same(&(grain_run){ .model = model, .ranks = 2, .grain = 4, .batch = 14, .steps = 5, .autocast = TREK_BF16 });
@@ -92,10 +90,20 @@ static void options_do_not_change_that(void **state)
     expect_same(&(grain_run){ .model = MLP, .ranks = 3, .grain = 3, .batch = 20, .steps = 6, .freezes = true });
 }
 
+/* Scales of products of 8 bits follow from earlier steps, whatever grains a rank has had before in this one. */
+static void scales_do_not_change_that(void **state)
+{
+    for (int k = 0; k < 8; k++)
+        if (grain_takes(k))
+            expect_same(&(grain_run){ .model = k % 2 ? TIED_EMBEDDING : GPT, .grain = 3, .ranks = k < 2 ? 6 : 2 + k / 2,
+                                      .batch = 17,
+                                      .steps = 9, .fp8 = true, .optimizer = k < 2 ? 4 : k % 3, .separate = k & 4,
+                                      .accumulate = k % 3 == 2 ? 2 : 0, .slow = k % 2 == 0 });
+}
+
 /* What a grain gives depends on its pass and its number, not on what the process had read. */
 static void grains_can_be_run_again(void **state)
 {
-    (void)state;
     for (int model = 0; model < MODELS; model++)
         if (grain_takes(model + model / 2))
             expect_same(&(grain_run){ .model = model, .ranks = 1 + model % 3, .grain = 3, .batch = 20, .steps = 5, .again = 1,
@@ -107,7 +115,6 @@ static void grains_can_be_run_again(void **state)
 /* Each rank has a part of the optimizer's state: cut anywhere, or in whole parameters. */
 static void a_divided_state_does_not_change_that(void **state)
 {
-    (void)state;
     for (int optimizer = 0; optimizer < 4; optimizer++)
         expect_same(&(grain_run){ .model = optimizer % 2 ? GPT : CONV_AND_BATCH_NORM, .ranks = 2 + optimizer % 2, .grain = 3,
                                   .batch = 20, .steps = 4, .separate = true, .sharded = true, .clipped = true,
@@ -117,7 +124,6 @@ static void a_divided_state_does_not_change_that(void **state)
 /* Each rank has a part of the gradients, too: grains give each bucket to those who keep it. */
 static void divided_gradients_do_not_change_that(void **state)
 {
-    (void)state;
     if (!test_on_cpu())
         skip();
     for (int k = 0; k < MODELS * 2; k++)
@@ -130,7 +136,6 @@ static void divided_gradients_do_not_change_that(void **state)
 /* On GPUs sums go through NCCL if each rank has one, and through the host if ranks share one. */
 static void places_do_not_change_that(void **state)
 {
-    (void)state;
     if (test_on_cpu())
         skip();
     for (int model = 0; model < MODELS; model++)
@@ -141,7 +146,6 @@ static void places_do_not_change_that(void **state)
 /* Ranks of any share, and such as have nothing to do. */
 static void shares_do_not_change_that(void **state)
 {
-    (void)state;
     expect_same(&(grain_run){ .model = CONV_AND_BATCH_NORM, .ranks = 3, .grain = 2, .batch = 13, .steps = 6, .n_shares = 3,
                               .shares = (double[]){ 1, 5, 2.3 }, .clipped = true });
     expect_same(&(grain_run){ .model = GPT, .ranks = 8, .grain = 5, .batch = 26, .steps = 4, .separate = true });
@@ -151,7 +155,6 @@ static void shares_do_not_change_that(void **state)
 /* Any of that together, as it is drawn. TREK_TEST_DRAWS says how often. */
 static void drawn_runs_have_the_bits_of_one_rank(void **state)
 {
-    (void)state;
     const char *draws = getenv("TREK_TEST_DRAWS");
     int n = draws ? atoi(draws) : test_short() ? 10 : 40;
     double shares[8];
@@ -169,7 +172,6 @@ static void drawn_runs_have_the_bits_of_one_rank(void **state)
 /* A run without grains gives the same values up to rounding, if no layer couples samples. */
 static void values_are_those_without_grains(void **state)
 {
-    (void)state;
     grain_noise = false;
     for (int model = 0; model < MODELS; model++) {
         grain_run run = { .model = model, .ranks = 2, .grain = 3, .batch = 20, .steps = 3, .optimizer = 1, .accumulate = 2 };
@@ -189,7 +191,6 @@ static void values_are_those_without_grains(void **state)
 
 static int noise_again(void **state)
 {
-    (void)state;
     grain_noise = true;
     return 0;
 }
@@ -197,7 +198,6 @@ static int noise_again(void **state)
 /* A grain that is the whole batch has the statistics of batch norm that there are without grains. */
 static void one_grain_has_the_statistics_of_the_batch(void **state)
 {
-    (void)state;
     grain_run run = { .model = CONV_AND_BATCH_NORM, .ranks = 2, .grain = 64, .batch = 20, .steps = 5, .optimizer = 1 };
     train(&run, &many);
     run.grain = 0;
@@ -211,7 +211,6 @@ static void one_grain_has_the_statistics_of_the_batch(void **state)
 
 static trek_var *run_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     return trek_cross_entropy(output, trek_batch_get(batch, "label"));
 }
 
@@ -231,7 +230,6 @@ static trek_state *finish_run(int ranks, trek_policy policy)
 
 static void runs_have_the_bits_of_one_rank(void **state)
 {
-    (void)state;
     trek_state *first = finish_run(1, TREK_POLICY_SYNC), *other = finish_run(3, TREK_POLICY_SYNC);
     if (!first || !other)
         fail_msg("%s", trek_error());
@@ -249,7 +247,6 @@ static trek_graph *plain_graph(int model) { return grain_build(test_device(), &m
 
 static void what_contradicts_grains_is_refused(void **state)
 {
-    (void)state;
     int model = MLP;
     trek_graph *graph = plain_graph(model);
     trek_trainer_opts opts = { .build_replica = grain_build, .arg = &model, .ranks = 2, .grain = -1,
@@ -290,7 +287,6 @@ static void expect_refused(const trek_device *devices, const char *why)
 /* Devices that round differently would show in the bits. */
 static void unequal_devices_are_refused(void **state)
 {
-    (void)state;
     if (test_on_cpu() || trek_device_count(TREK_CUDA) < 2)
         skip();
     expect_refused((trek_device[]){ trek_cuda(0), trek_cpu(0) }, "trainer_setup: .grain: set, with ranks on CPUs and on GPUs");
@@ -306,7 +302,6 @@ static void unequal_devices_are_refused(void **state)
 
 static trek_var *mean_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)batch, (void)arg;
     return trek_mean(output, trek_dims_all(), false);
 }
 
@@ -314,7 +309,6 @@ static atomic_int fails; /* grains with sample 12 fail */
 
 static trek_var *failing_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     for (int64_t k = 0; k < trek_batch_size(batch) && atomic_load(&fails); k++)
         if (trek_batch_indices(batch)[k] == 12)
             return trek_fail_null(TREK_ERR_CALLBACK, "sample 12");
@@ -361,7 +355,6 @@ static void train_with_failure(int ranks, bool with_failure, double *parameter, 
 
 static void a_failed_pass_can_be_dropped(void **state)
 {
-    (void)state;
     double parameter, recorded, others[2];
     train_with_failure(1, false, &parameter, &recorded);
     for (int ranks = 1; ranks <= 3; ranks++)
@@ -390,7 +383,6 @@ static bool wait_for(int rank, int grains)
 /* Rank 0 waits in its first grain until rank 1 has one, too, which stands still in it until rank 0 has begun all others. */
 static trek_var *standing_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
     int rank = trek_rank_here.rank;
     if (atomic_fetch_add(&grains_of[rank], 1) == 0 && trek_rank_here.world == 2 &&
         !wait_for(1 - rank, rank == 1 ? others() : 1))
@@ -446,7 +438,6 @@ static double train_standing(int ranks)
 /* A rank that is slow keeps only what it has begun, or was given: the others take the rest, and the bits are the same. */
 static void ranks_take_what_a_slow_one_leaves(void **state)
 {
-    (void)state;
     double alone = train_standing(1), together = train_standing(2);
     assert_int_equal(atomic_load(&grains_of[0]), others());
     assert_int_equal(atomic_load(&grains_of[1]), 16 - others());
@@ -456,7 +447,6 @@ static void ranks_take_what_a_slow_one_leaves(void **state)
 /* The size that trek chooses gives the bits of the same size as the program's own, so measuring leaves no trace. */
 static void a_size_can_be_chosen(void **state)
 {
-    (void)state;
     for (int model = 0; model < MODELS; model++) {
         grain_run run = { .model = model, .ranks = 1 + model % 3, .grain = TREK_GRAIN, .batch = 20, .steps = 4,
                           .scaled = model == 1, .autocast = model == 3 ? TREK_BF16 : TREK_F32 };
@@ -492,7 +482,6 @@ static trek_graph *graph_of_size(trek_loader *loader, int64_t size)
 /* A chosen size is a part of the run's state. */
 static void checkpoints_keep_the_size(void **state)
 {
-    (void)state;
     char path[] = "/tmp/trek-grain-XXXXXX";
     int file = mkstemp(path);
     assert_true(file >= 0);
@@ -552,7 +541,6 @@ static void *take_grains(void *arg)
 /* Whoever takes grains of whom, each is taken once. */
 static void each_grain_is_taken_once(void **state)
 {
-    (void)state;
     pthread_t threads[TAKERS];
     int numbers[TAKERS];
     pthread_barrier_init(&pass_ends, NULL, TAKERS);
@@ -573,7 +561,6 @@ static void each_grain_is_taken_once(void **state)
  * the grain that comes is always the expected one; and nobody expects what its owner will have run by then. */
 static void the_next_grain_is_expected(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 3; ranks++) {
         _Atomic uint64_t words[2] = { 0 };
         trek_grain_ranges g = { .words = words, .process = 0, .processes = 2, .serial = 5, .first = { 0, 6, 20 },
@@ -604,7 +591,6 @@ static void the_next_grain_is_expected(void **state)
  * is given once, or belongs to its process from the beginning, however the ranges and speeds are. */
 static void process_0_gives_each_grain_once(void **state)
 {
-    (void)state;
     enum { MOST = 8 };
     uint64_t seed = 11;
     int64_t first[MOST], end[MOST], has[MOST];
@@ -653,7 +639,6 @@ static void process_0_gives_each_grain_once(void **state)
  * stands at the beginning of the pass, so only their ratio counts. */
 static void process_0_learns_who_is_slow(void **state)
 {
-    (void)state;
     int64_t first[2], end[2], given[2];
     double speed[2], pace[2], one = 1;
     int64_t question[7] = { 0, 1, 0, 400, 800 }, none[TREK_CONTROL_ANSWERS] = { 0 }, slow[TREK_CONTROL_ANSWERS] = { 0 };
@@ -677,7 +662,6 @@ static void process_0_learns_who_is_slow(void **state)
 /* Whoever is told that there is nothing for it does not count any more, so somebody takes what is left, although paces change. */
 static void process_0_keeps_no_grain(void **state)
 {
-    (void)state;
     int64_t first[2], end[2], given[2];
     double speed[2], pace[2], one = 1;
     int64_t question[7] = { 0, 1, 0, 2, 4 }, answer[TREK_CONTROL_ANSWERS] = { 0 };
@@ -704,7 +688,6 @@ static void process_0_keeps_no_grain(void **state)
 /* Questions that no process of trek asks get zeros, and change nothing. */
 static void process_0_ignores_nonsense(void **state)
 {
-    (void)state;
     int64_t first[2], end[2], given[2], answer[TREK_CONTROL_ANSWERS] = { 0 };
     double speed[2], pace[2], one = 1;
     trek_grain_ledger ledger = { .processes = 2, .first = first, .end = end, .speed = speed, .given = given, .pace = pace };
@@ -731,7 +714,6 @@ static void process_0_ignores_nonsense(void **state)
 /* A loop of a program's own is refused; passes without .accumulate, too; and a graph can leave grain mode. */
 static void wrong_loops_are_refused(void **state)
 {
-    (void)state;
     int model = MLP;
     trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 10 });
     trek_graph *graph = plain_graph(model);
@@ -768,6 +750,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(each_model_has_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(scales_do_not_change_that, clear_error),
         cmocka_unit_test_setup(grains_can_be_run_again, clear_error),
         cmocka_unit_test_setup(a_divided_state_does_not_change_that, clear_error),
         cmocka_unit_test_setup(divided_gradients_do_not_change_that, clear_error),

@@ -99,7 +99,6 @@ static int64_t least(const bench *b, int64_t n)
  * whose speed is not known runs a grain first. */
 static void a_pass_takes_the_least_time(void **state)
 {
-    (void)state;
     for (int k = 0; k < (test_short() ? 300 : 3000); k++) {
         bench b;
         drawn = (uint64_t)k;
@@ -121,7 +120,6 @@ static void a_pass_takes_the_least_time(void **state)
 /* A rank that is 20 times as slow as the other one gets nothing of 16 grains, and looks again without keeping anybody. */
 static void a_slow_rank_may_get_nothing(void **state)
 {
-    (void)state;
     bench b;
     begin(&b, 2);
     b.each[0] = 10 * MS;
@@ -147,7 +145,6 @@ static void a_slow_rank_may_get_nothing(void **state)
 /* A fast rank that is stopped in a grain, or comes late, keeps that grain only: slower ones take all others. */
 static void others_do_not_wait_for_a_rank_that_is_stopped(void **state)
 {
-    (void)state;
     for (int late = 0; late < 2; late++) {
         bench b;
         begin(&b, 2);
@@ -168,7 +165,6 @@ static void others_do_not_wait_for_a_rank_that_is_stopped(void **state)
 
 static void change_each_second(bench *b, int rank)
 {
-    (void)rank;
     int64_t second = b->now / (1000 * MS);
     for (int r = 0; r < b->ranks; r++) {
         drawn = (uint64_t)(second * 1000 + r);
@@ -180,7 +176,6 @@ static void change_each_second(bench *b, int rank)
  * lost where the ranks know all speeds. */
 static void speeds_may_change_every_second(void **state)
 {
-    (void)state;
     double lost = 0, possible = 0, took = 0;
     bench b;
     begin(&b, 4);

@@ -121,14 +121,6 @@ static int play_recover(const part *me)
     return code;
 }
 
-#define WANT(w, condition)                                      \
-    do {                                                        \
-        if (!(condition)) {                                     \
-            processes_print(w);                                 \
-            fail_msg("line %d: %s", __LINE__, #condition);      \
-        }                                                       \
-    } while (0)
-
 static int count(const char *text, const char *what)
 {
     int n = 0;
@@ -144,8 +136,7 @@ static void test_recovery(void **state)
                                         "backward,skip" };
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
         bool twice = strstr(ways[k], "twice") != NULL;
-        processes_start_all(&w, 3, "recover", ways[k], -1, NULL);
-        processes_finish(&w, -1);
+        processes_run_all(&w, 3, "recover", ways[k], -1, NULL);
         for (int p = 0; p < 3; p++) {
             char end[40];
             snprintf(end, sizeof end, "after %d steps", STEPS - 1 - twice);
@@ -270,8 +261,7 @@ static void check_differences(const difference *list, size_t n, int processes, i
 {
     static world w;
     for (size_t k = 0; k < n; k++) {
-        processes_start_all(&w, processes, "differ", list[k].all, odd, list[k].odd);
-        processes_finish(&w, -1);
+        processes_run_all(&w, processes, "differ", list[k].all, odd, list[k].odd);
         for (int p = 0; p < processes; p++)
             WANT(&w, w.code[p] == 1 && strstr(w.text[p], list[k].message));
     }
@@ -303,9 +293,8 @@ static void test_products(void **state)
 {
     static world w;
     for (int all = 0; all < 2; all++) {
-        processes_start_all(&w, 3, "differ", all ? "say-products,opt-tiles" : "say-products,opt-fma", 1,
+        processes_run_all(&w, 3, "differ", all ? "say-products,opt-tiles" : "say-products,opt-fma", 1,
                             "say-products,opt-tiles");
-        processes_finish(&w, -1);
         for (int p = 0; p < 3; p++)
             WANT(&w, w.code[p] == 0 && strcmp(w.text[p], w.text[0]) == 0 &&
                      strstr(w.text[p], all ? "products tiles" : "products fma"));
@@ -359,8 +348,7 @@ static void test_alike(void **state)
                                            "set-lr,set-clip,set-schedule,set-optimizer,freeze,set-seed",
                                            "add-group", "data,length,order" };
     for (size_t k = 0; k < 5; k++) {
-        processes_start_all(&w, 3, "differ", k < 4 ? details[k] : "data,whole,order", k < 4 ? -1 : 1, "data,whole");
-        processes_finish(&w, -1);
+        processes_run_all(&w, 3, "differ", k < 4 ? details[k] : "data,whole,order", k < 4 ? -1 : 1, "data,whole");
         for (int p = 0; p < 3; p++)
             WANT(&w, w.code[p] == 0 && strcmp(w.text[p], w.text[0]) == 0);
     }
@@ -460,22 +448,13 @@ static void test_death_before_join(void **state)
     }
 }
 
-static int play(const part *me)
-{
-    if (strcmp(me->role, "come") == 0)
-        return play_come(me);
-    if (strcmp(me->role, "differ") == 0)
-        return play_differ(me);
-    if (strcmp(me->role, "recover") == 0)
-        return play_recover(me);
-    return 9;
-}
+static const processes_role roles[] = { { "come", play_come }, { "differ", play_differ }, { "recover", play_recover } };
 
 int main(void)
 {
     part me;
     if (processes_part(&me))
-        return play(&me);
+        return processes_play(&me, roles, sizeof roles / sizeof *roles);
     if (getenv("TREK_TEST_UNDER"))
         return play_under_launcher(getenv("TREK_TEST_UNDER"));
     static char path[4096];

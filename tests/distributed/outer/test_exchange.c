@@ -137,9 +137,7 @@ static int play(const part *me)
 
 static void run_world(world *w, int n, const char *detail, int victim, const char *of_victim)
 {
-    processes_init(w, n);
-    processes_start_all(w, n, "exchange", detail, victim, of_victim);
-    processes_finish(w, -1);
+    processes_run_all(w, n, "exchange", detail, victim, of_victim);
 }
 
 static void test_means(void **state)
@@ -183,11 +181,8 @@ static void test_mistakes(void **state)
         run_world(&w, 3, rows[k].all, 1, rows[k].victim);
         for (int p = 0; p < 3; p++) {
             const char *expected = p == 1 ? rows[k].own : rows[k].others;
-            bool good = expected ? w.code[p] == 0 && strstr(w.text[p], expected) && !strstr(w.text[p], "value ")
-                : w.code[p] == -SIGKILL;
-            if (!good)
-                processes_print(&w);
-            assert_true(good);
+            WANT(&w, expected ? w.code[p] == 0 && strstr(w.text[p], expected) &&
+                 !strstr(w.text[p], "value ") : w.code[p] == -SIGKILL);
         }
     }
 }

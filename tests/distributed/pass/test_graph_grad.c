@@ -248,8 +248,7 @@ static void test_processes_agree_with_one(void **state)
                 close(folder);
                 snprintf(detail, sizeof detail, "%d:%d:%d:%s", ranks, norm, splits[k], path);
                 snprintf(what, sizeof what, "%d ranks, norm %d, %d of %d rows", ranks, norm, splits[k], ROWS);
-                processes_start_all(&w, PROCESSES_HERE, "grad", detail, -1, NULL);
-                processes_finish(&w, -1);
+                processes_run_all(&w, PROCESSES_HERE, "grad", detail, -1, NULL);
                 unlink(path);
                 for (int p = 0; p < PROCESSES_HERE; p++)
                     if (w.code[p] != 0)

@@ -331,14 +331,10 @@ static void test_processes(void **state)
         skip();
     for (int r = 0; r < 2; r++)
         for (int n = 2; n <= 3; n++) {
-            processes_init(&w, n);
-            processes_start_all(&w, n, roles[r], "", -1, NULL);
-            processes_finish(&w, -1);
+            processes_run_all(&w, n, roles[r], "", -1, NULL);
             for (int p = 0; p < n; p++)
-                if (w.code[p] != 0) {
-                    processes_print(&w);
-                    fail_msg("%s: process %d of %d ended with %d", roles[r], p, n, w.code[p]);
-                }
+                if (w.code[p] != 0)
+                    FAIL_WORLD(&w, "%s: process %d of %d ended with %d", roles[r], p, n, w.code[p]);
         }
 }
 
@@ -355,7 +351,6 @@ static bool has_rows(const trek_batch *part, int64_t first, int64_t n)
  * kept, until something else is. Without threads nothing is read ahead. */
 static void expected_rows_are_read_ahead(void **state)
 {
-    (void)state;
     trek_loader *loader = trek_loader_new(watched_new(24), &(trek_loader_opts){ .batch_size = 24, .prefetch = 2, .workers = 2 });
     trek_reader *reader = trek_reader_new(loader, trek_cpu(0));
     assert_int_equal(trek_reader_expect_rows(reader, 0, 0, 4, 2), TREK_OK);

@@ -260,16 +260,12 @@ static void test_processes(void **state)
     if (!test_on_cpu())
         skip();
     for (int r = 0; r < 2; r++) {
-        processes_init(&w, 2);
-        processes_start_all(&w, 2, roles[r], "", -1, NULL);
-        processes_finish(&w, -1);
+        processes_run_all(&w, 2, roles[r], "", -1, NULL);
         bool right = sum_of(&w, 0) == SAMPLES && sum_of(&w, 1) == SAMPLES - BATCH;
         for (int p = 0; p < 2; p++)
             right = right && w.code[p] == 0;
-        if (!right) {
-            processes_print(&w);
-            fail_msg("%s: %d and %d samples", roles[r], sum_of(&w, 0), sum_of(&w, 1));
-        }
+        if (!right)
+            FAIL_WORLD(&w, "%s: %d and %d samples", roles[r], sum_of(&w, 0), sum_of(&w, 1));
     }
 }
 

@@ -13,6 +13,7 @@
 #include "nn/module_internal.h"
 #include "nn/module_tree.h"
 #include "tensor/shapes.h"
+#include "tests/support/noted.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -103,17 +104,6 @@ typedef struct record {
     double values[MOST];
 } record;
 
-static trek_status note(const char *name, trek_var *var, void *arg)
-{
-    record *to = arg;
-    int64_t count = trek_var_numel(var);
-    assert_true(to->n + count <= MOST);
-    assert_int_equal(trek_tensor_to_host(trek_var_data(var), TREK_F64, to->values + to->n, (size_t)count * sizeof(double)),
-                     TREK_OK);
-    to->n += (int)count;
-    return TREK_OK;
-}
-
 static trek_optimizer_spec optimizer(void)
 {
     return trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01 });
@@ -167,8 +157,7 @@ static void train_graph(job *j, record *to)
             trek_graph_step(graph);
     }
     expect_no_error();
-    trek_module_each_param(trek_graph_module(graph), note, to);
-    trek_module_each_buffer(trek_graph_module(graph), note, to);
+    to->n = note_state(trek_graph_module(graph), to->values, MOST);
     trek_graph_free(&graph);
     trek_loader_free(&loader);
 }
@@ -227,8 +216,7 @@ static void train_by_hand(const job *j, record *to)
             SUCCEEDS(trek_optimizer_zero_grad(hand.optimizers[r]));
         }
     }
-    trek_module_each_param(hand.models[j->world - 1], note, to);
-    trek_module_each_buffer(hand.models[j->world - 1], note, to);
+    to->n = note_state(hand.models[j->world - 1], to->values, MOST);
     for (int r = 0; r < j->world; r++)
         trek_optimizer_free(&hand.optimizers[r]);
     trek_ddp_free(&hand.ddp);

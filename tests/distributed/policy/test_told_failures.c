@@ -125,8 +125,7 @@ static world w;
 
 static void train(int processes, const char *detail, char line[64])
 {
-    processes_start_all(&w, processes, "train", detail, -1, NULL);
-    processes_finish(&w, -1);
+    processes_run_all(&w, processes, "train", detail, -1, NULL);
     for (int p = 0; p < processes; p++) {
         const char *steps = strstr(w.text[p], "steps "), *why = p == 1 ? "it was told to fail" : "process 1 failed: it was told";
         char own[64] = "";
@@ -134,10 +133,8 @@ static void train(int processes, const char *detail, char line[64])
             snprintf(own, sizeof own, "%.*s", (int)strcspn(steps, "\n"), steps);
         if (p == 0)
             memcpy(line, own, sizeof own);
-        if (w.code[p] != 0 || !steps || !strstr(w.text[p], why) || strcmp(own, line) != 0) {
-            processes_print(&w);
-            fail_msg("%d processes, %s: process %d ends with %d", processes, detail, p, w.code[p]);
-        }
+        if (w.code[p] != 0 || !steps || !strstr(w.text[p], why) || strcmp(own, line) != 0)
+            FAIL_WORLD(&w, "%d processes, %s: process %d ends with %d", processes, detail, p, w.code[p]);
     }
 }
 

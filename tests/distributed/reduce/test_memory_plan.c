@@ -21,6 +21,7 @@
 #include "tensor/pages.h"
 #include "tensor/print.h"
 #include "tensor/rank_context.h"
+#include "tests/support/noted.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -156,22 +157,9 @@ typedef struct result {
     double values[MOST];
 } result;
 
-static trek_status note(const char *name, trek_var *var, void *arg)
-{
-    result *to = arg;
-    double *list = test_read(trek_var_data(var));
-    assert_true(to->n + trek_var_numel(var) <= MOST);
-    memcpy(to->values + to->n, list, (size_t)trek_var_numel(var) * sizeof *list);
-    to->n += (int)trek_var_numel(var);
-    free(list);
-    return TREK_OK;
-}
-
 static void look(const training *t, result *to)
 {
-    to->n = 0;
-    assert_int_equal(trek_module_each_param(trek_graph_module(t->graph), note, to), TREK_OK);
-    assert_int_equal(trek_module_each_buffer(trek_graph_module(t->graph), note, to), TREK_OK);
+    to->n = note_state(trek_graph_module(t->graph), to->values, MOST);
 }
 
 static void train(const plan_case *c, result *to)

@@ -16,6 +16,7 @@
 #include "optim/optimizers.h"
 #include "optim/scaler.h"
 #include "tensor/pages.h"
+#include "tests/support/noted.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -213,25 +214,13 @@ static trek_status make_step(const run *c, trek_graph *graph, uint32_t s)
     return status == TREK_OK ? trek_graph_step(graph) : status;
 }
 
-static trek_status note(const char *name, trek_var *var, void *arg)
-{
-    result *to = arg;
-    double *list = test_read(trek_var_data(var));
-    assert_true(to->n + trek_var_numel(var) <= MOST);
-    memcpy(to->values + to->n, list, (size_t)trek_var_numel(var) * sizeof *list);
-    to->n += (int)trek_var_numel(var);
-    free(list);
-    return TREK_OK;
-}
-
 static void look(trek_graph *graph, const run *c, result *to)
 {
     static result other;
     memset(to, 0, sizeof *to);
-    assert_int_equal(trek_module_each_param(trek_graph_module(graph), note, to), TREK_OK);
+    to->n = note_params(trek_graph_module(graph), to->values, MOST);
     for (int r = 1; r < c->ranks; r++) { /* all ranks alike, to the bit */
-        other.n = 0;
-        assert_int_equal(trek_module_each_param(trek_graph_module(trek_graph_replica(graph, r)), note, &other), TREK_OK);
+        note_params(trek_graph_module(trek_graph_replica(graph, r)), other.values, MOST);
         assert_memory_equal(to->values, other.values, (size_t)to->n * sizeof *to->values);
     }
     to->norm = trek_graph_grad_norm(graph);

@@ -187,9 +187,7 @@ static world w;
 
 static void run_world(int n, const char *detail)
 {
-    processes_init(&w, n);
-    processes_start_all(&w, n, "metrics", detail, -1, NULL);
-    processes_finish(&w, -1);
+    processes_run_all(&w, n, "metrics", detail, -1, NULL);
 }
 
 /* Line k of "values" that process p has written, against these; the samples. */
@@ -199,10 +197,8 @@ static double check_line(const char *what, int p, int k, const double *wanted)
     double values[MEASURES], total, samples;
     for (int line = 0; (at = strstr(at, "values ")) && line < k; line++)
         at++;
-    if (!at) {
-        processes_print(&w);
-        fail_msg("%s: process %d has no line %d", what, p, k);
-    }
+    if (!at)
+        FAIL_WORLD(&w, "%s: process %d has no line %d", what, p, k);
     at += strlen("values");
     for (int i = 0; i < MEASURES; i++) {
         char *end;
@@ -224,9 +220,7 @@ static void test_loops(void **state)
         for (int n = 2; n <= 3; n++) {
             run_world(n, ways[k]);
             for (int p = 0; p < n; p++) {
-                if (w.code[p] != 0)
-                    processes_print(&w);
-                assert_int_equal(w.code[p], 0);
+                WANT(&w, w.code[p] == 0);
                 assert_true(check_line(ways[k], p, 0, whole) == SAMPLES);
             }
         }
@@ -253,9 +247,7 @@ static void test_lost(void **state)
 {
     run_world(3, "run,two,goes-on,kill");
     for (int p = 0; p < 3; p += 2) {
-        if (w.code[p] != 0)
-            processes_print(&w);
-        assert_int_equal(w.code[p], 0);
+        WANT(&w, w.code[p] == 0);
         double samples = check_line("lost", p, 0, NULL);
         assert_true(samples > SAMPLES / 2 && samples < SAMPLES);
         for (int epoch = 1; epoch < EPOCHS; epoch++)
@@ -274,10 +266,8 @@ static void test_bad(void **state)
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         run_world(3, rows[k].detail);
         for (int p = 0; p < 3; p++)
-            if (w.code[p] != 1 || !strstr(w.text[p], p == 1 ? rows[k].own : rows[k].others)) {
-                processes_print(&w);
-                fail_msg("%s: process %d", rows[k].detail, p);
-            }
+            if (w.code[p] != 1 || !strstr(w.text[p], p == 1 ? rows[k].own : rows[k].others))
+                FAIL_WORLD(&w, "%s: process %d", rows[k].detail, p);
     }
 }
 

@@ -343,13 +343,10 @@ static void test_drawn(void **state)
         make_files(&f);
         snprintf(detail, sizeof detail, "%s:%d:%.17g:%.17g:%d:%d:%d", f.folder, drawn.bad, drawn.value, drawn.target,
                  (int)drawn.step, (int)drawn.grain, drawn.bit);
-        processes_start_all(&w, 4, "fault", detail, -1, NULL);
-        processes_finish(&w, -1);
+        processes_run_all(&w, 4, "fault", detail, -1, NULL);
         for (int p = 0; p < 4; p++)
-            if (w.code[p] != 0 || !strstr(w.text[p], "trained")) {
-                processes_print(&w);
-                fail_msg("fault %d, %s: process %d has not trained", k, detail, p);
-            }
+            if (w.code[p] != 0 || !strstr(w.text[p], "trained"))
+                FAIL_WORLD(&w, "fault %d, %s: process %d has not trained", k, detail, p);
         now = drawn;
         spot at = drawn.bad >= 0 ? find(drawn.bad) : (spot){ drawn.step, drawn.grain };
         now.bad = kind == OTHER_SAMPLE ? -1 : drawn.bad;
@@ -408,8 +405,7 @@ static void test_tool(void **state)
     static world w;
     char command[600], text[4000];
     make_files(&f);
-    processes_start_all(&w, 4, "train", f.folder, -1, NULL);
-    processes_finish(&w, -1);
+    processes_run_all(&w, 4, "train", f.folder, -1, NULL);
     for (int p = 0; p < 4; p++) {
         if (w.code[p] != 0 || !strstr(w.text[p], "trained"))
             processes_print(&w);

@@ -65,9 +65,7 @@ static told run_way(int processes, const way *w)
     char detail[64];
     told first = { 0 };
     snprintf(detail, sizeof detail, "%d-%d-%d-%d-%d", w->ranks, w->bits, w->fragments, w->policy, w->epochs);
-    processes_init(&all, processes);
-    processes_start_all(&all, processes, "run", detail, -1, NULL);
-    processes_finish(&all, -1);
+    processes_run_all(&all, processes, "run", detail, -1, NULL);
     for (int p = 0; p < processes; p++) {
         told t;
         const char *at = strstr(all.text[p], "sent ");

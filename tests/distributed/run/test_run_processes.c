@@ -279,9 +279,7 @@ static told alone(int ranks, trek_average average) { return alone_by(ranks, aver
 
 static void run_world(world *w, int n, const char *detail, int victim, const char *of_victim)
 {
-    processes_init(w, n);
-    processes_start_all(w, n, "run", detail, victim, of_victim);
-    processes_finish(w, -1);
+    processes_run_all(w, n, "run", detail, victim, of_victim);
 }
 
 static void test_exact(void **state)
@@ -482,10 +480,7 @@ static void test_failing(void **state)
         run_world(&w, 3, k == 0 ? "resume" : strstr(rows[k].victim, "shares") ? "shares" : "plain", 1, rows[k].victim);
         for (int p = 0; p < 3; p++) {
             const char *expected = p == 1 ? rows[k].own : rows[k].others;
-            bool good = expected ? w.code[p] == 1 && strstr(w.text[p], expected) : w.code[p] == -SIGKILL;
-            if (!good)
-                processes_print(&w);
-            assert_true(good);
+            WANT(&w, expected ? w.code[p] == 1 && strstr(w.text[p], expected) : w.code[p] == -SIGKILL);
         }
     }
 }
@@ -516,10 +511,7 @@ static void test_failing_writes(void **state)
     static world w;
     run_world(&w, 3, "keeps,for-ever", -1, NULL);
     for (int p = 0; p < 3; p++) {
-        bool good = w.code[p] == 1 && strstr(w.text[p], p == 0 ? "No such file" : "process 0");
-        if (!good)
-            processes_print(&w);
-        assert_true(good);
+        WANT(&w, w.code[p] == 1 && strstr(w.text[p], p == 0 ? "No such file" : "process 0"));
     }
     run_world(&w, 2, "keeps", -1, NULL); /* in time: the run has three epochs, and ends with the writes */
     for (int p = 0; p < 2; p++) {

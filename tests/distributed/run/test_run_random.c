@@ -21,7 +21,7 @@
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
-enum { FEATURES = 5, WIDE = 9, MOST_SAMPLES = 200, SECONDS = 30 };
+enum { FEATURES = 5, WIDE = 9, MOST_SAMPLES = 200, SECONDS = 120 };
 
 typedef enum fault { NOTHING, BAD_STEP, BAD_EPOCH, BAD_METRICS, BAD_CHECKPOINT, NO_FOLDER, BAD_BUILD, BAD_READ, NO_MEMORY,
                      FAULTS } fault;

@@ -346,9 +346,7 @@ static int run_world(const char *role, const char *detail, int processes, unsign
     static world all;
     static told other[MOST_WAYS];
     int n = 0;
-    processes_init(&all, processes);
-    processes_start_all(&all, processes, role, detail, -1, NULL);
-    processes_finish(&all, -1);
+    processes_run_all(&all, processes, role, detail, -1, NULL);
     for (int p = 0; p < processes; p++) {
         if (gone & 1u << p)
             continue;

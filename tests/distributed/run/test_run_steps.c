@@ -558,12 +558,10 @@ static void test_processes(void **state)
         static world whole, rest;
         make_folder(path);
         snprintf(detail, sizeof detail, "%s:0", path);
-        processes_start_all(&whole, 2, roles[k], detail, -1, NULL);
-        processes_finish(&whole, -1);
+        processes_run_all(&whole, 2, roles[k], detail, -1, NULL);
         for (int step = 3; step <= 9; step += 3) {
             snprintf(detail, sizeof detail, "%s:%d", path, step);
-            processes_start_all(&rest, 2, roles[k], detail, -1, NULL);
-            processes_finish(&rest, -1);
+            processes_run_all(&rest, 2, roles[k], detail, -1, NULL);
             for (int p = 0; p < 2; p++)
                 if (whole.code[p] != 0 || rest.code[p] != 0 || !same_result(&whole, &rest, p)) {
                     processes_print(&whole);
@@ -622,8 +620,7 @@ static void test_death(void **state)
     static world w;
     const char *const steps[] = { "0", "1", "3", "4", "8", "9", "16" };
     for (size_t k = 0; k < sizeof steps / sizeof *steps; k++) {
-        processes_start_all(&w, 3, "death", steps[k], -1, NULL);
-        processes_finish(&w, -1);
+        processes_run_all(&w, 3, "death", steps[k], -1, NULL);
         for (int p = 0; p < 3; p += 2) {
             const char *at = w.text[p];
             const char *const expected[] = { "at step 3, a part, evaluated\n", "at step 6, a part, evaluated\n",
@@ -635,10 +632,8 @@ static void test_death(void **state)
             int told = 0;
             for (const char *line = w.text[p]; (line = strstr(line, "at step ")); line++)
                 told++;
-            if (!at || told != 7) {
-                processes_print(&w);
-                fail_msg("death in step %s: process %d", steps[k], p);
-            }
+            if (!at || told != 7)
+                FAIL_WORLD(&w, "death in step %s: process %d", steps[k], p);
         }
     }
 }

@@ -64,7 +64,6 @@ static char present[64]; /* what is told of a training that does not end */
 
 static void hangs(int number)
 {
-    (void)number;
     if (write(2, present, strlen(present)) < 0)
         _exit(3);
     _exit(2);
@@ -126,8 +125,7 @@ static bool train_processes(const sweep *s, const char *path, char *text)
     char detail[256], mask[SWEEP_MOST_OPTIONS];
     write_mask(s, mask);
     snprintf(detail, sizeof detail, "%llu:%s:%s", (unsigned long long)s->seed, mask, path);
-    processes_start_all(&w, s->processes, "train", detail, -1, NULL);
-    processes_finish(&w, -1);
+    processes_run_all(&w, s->processes, "train", detail, -1, NULL);
     for (int p = 0; p < s->processes; p++)
         if (w.code[p] != 0) {
             snprintf(text, MOST_TEXT, "process %d of %d: %d: %.1000s", p, s->processes, w.code[p], w.text[p]);

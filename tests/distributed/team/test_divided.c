@@ -37,6 +37,7 @@
 #include "optim/optimizers.h"
 #include "tensor/dlpack.h"
 #include "tensor/pages.h"
+#include "tests/support/noted.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -50,7 +51,7 @@ typedef struct config {
     int64_t bucket_bytes, grain, width;
     int accumulate, optimizer;
     bool plain; /* no dropout: a pass that fails draws random numbers, too */
-    bool low, recompute, writes, budgets, unequal;
+    bool low, recompute, writes, budgets, unequal, ahead;
     trek_amp_products products;
 } config;
 
@@ -166,7 +167,8 @@ static trek_status try_begin(const config *c, training *t)
         .build_replica = build, .arg = &t->c, .ranks = c->ranks, .share_params = TREK_OFF, .shard = c->shard,
         .bucket_bytes = c->bucket_bytes, .grain = c->grain, .accumulate = c->accumulate, .max_anchor = TREK_OFF,
         .balance = c->unequal ? 0 : TREK_OFF, .shares = c->unequal ? uneven : NULL, .n_shares = c->unequal ? c->ranks : 0,
-        .memory_budget = c->budgets ? ample : NULL, .n_memory_budget = c->budgets ? c->ranks : 0,
+        .overlap = c->ahead ? 1 : TREK_OFF, .memory_budget = c->budgets ? ample : NULL,
+        .n_memory_budget = c->budgets ? c->ranks : 0,
         .amp = { .dtype = c->low ? TREK_BF16 : TREK_F32, .products = c->products },
         .optimizer = optimizer_of(c->optimizer) });
 }
@@ -202,21 +204,9 @@ typedef struct result {
     double values[MOST];
 } result;
 
-static trek_status note(const char *name, trek_var *var, void *arg)
-{
-    result *to = arg;
-    double *list = test_read(trek_var_data(var));
-    assert_true(to->n + trek_var_numel(var) <= MOST);
-    memcpy(to->values + to->n, list, (size_t)trek_var_numel(var) * sizeof *list);
-    to->n += (int)trek_var_numel(var);
-    free(list);
-    return TREK_OK;
-}
-
 static void look(trek_graph *graph, result *to)
 {
-    to->n = 0;
-    assert_int_equal(trek_module_each_param(trek_graph_module(graph), note, to), TREK_OK);
+    to->n = note_params(trek_graph_module(graph), to->values, MOST);
 }
 
 static void train(const config *c, result *to)
@@ -256,11 +246,12 @@ static void same_bits(void **state)
             c.products = TREK_AMP_PRODUCTS_DEFAULT;
         train(&c, &expected);
         c.shard = TREK_SHARD_PARAMETERS;
+        c.ahead = k % 2 && c.grain == 0;
         train(&c, &got);
         char text[120];
-        snprintf(text, sizeof text, "draw %d: %d ranks, optimizer %d, buckets of %d%s%s%s%s", k, c.ranks, c.optimizer,
+        snprintf(text, sizeof text, "draw %d: %d ranks, optimizer %d, buckets of %d%s%s%s%s%s", k, c.ranks, c.optimizer,
                  (int)c.bucket_bytes, c.grain ? ", grains" : "", c.low ? ", bf16" : "", c.recompute ? ", recomputed" : "",
-                 c.unequal ? ", unequal" : "");
+                 c.unequal ? ", unequal" : "", c.ahead ? ", ahead" : "");
         expect_same(&got, &expected, text);
     }
 }
@@ -271,7 +262,8 @@ static void peak_is_as_planned(void **state)
     if (!trek_memory_account_counts())
         skip();
     for (int k = 0; k < 4; k++) {
-        config c = { .ranks = 2 + k, .bucket_bytes = 1 << 16, .width = LARGE, .budgets = true, .accumulate = k % 2 ? 2 : 0 };
+        config c = { .ranks = 2 + k, .bucket_bytes = 1 << 16, .width = LARGE, .budgets = true, .accumulate = k % 2 ? 2 : 0,
+                     .ahead = k / 2 };
         int64_t activations[2] = { 0 };
         for (int divided = 0; divided < 2; divided++) {
             training t;
@@ -296,8 +288,29 @@ static void peak_is_as_planned(void **state)
             end(&t);
         }
         /* the widest op reads a weight of 4 * LARGE * LARGE numbers, which lies in at most that and one bucket more */
-        if (activations[1] > activations[0] + 4 * 4 * LARGE * LARGE + 2 * c.bucket_bytes)
+        if (activations[1] > activations[0] + 4 * 4 * LARGE * LARGE + (2 + c.ahead) * c.bucket_bytes)
             fail_msg("%d ranks: %" PRId64 " bytes for a pass instead of %" PRId64, c.ranks, activations[1], activations[0]);
+    }
+}
+
+/* From the second step on, what is needed is known: nearly all buckets are gathered ahead of their use. */
+static void gathers_ahead(void **state)
+{
+    for (int ahead = 0; ahead < 2; ahead++) {
+        config c = { .ranks = 2, .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1 << 16, .width = LARGE, .ahead = ahead };
+        training t;
+        begin(&c, &t);
+        for (int k = 0; k < 4; k++)
+            if (epoch(&t, k) != TREK_OK)
+                fail_msg("%s", trek_error());
+        for (int r = 0; r < c.ranks; r++) {
+            const rank_replica *own = &trek_graph_ranks(t.graph)->team->replicas[r];
+            int64_t late = trek_divided_gathered(own, false), early = trek_divided_gathered(own, true);
+            if (late + early < 100 || (ahead ? early < 3 * late : early > 0))
+                fail_msg("rank %d: %" PRId64 " buckets were gathered ahead, and %" PRId64 " when they were needed", r, early,
+                         late);
+        }
+        end(&t);
     }
 }
 
@@ -493,7 +506,7 @@ static void *infer(void *arg)
 /* Several threads read rank 0's parameters: none takes away what another one reads. */
 static void threads_infer(void **state)
 {
-    config c = { .ranks = 3, .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 4096, .plain = true };
+    config c = { .ranks = 3, .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 4096, .plain = true, .ahead = true };
     training t;
     pthread_t threads[4];
     training of[4];
@@ -548,7 +561,7 @@ static void what_is_written_reaches_all(void **state)
     for (int way = 0; way < 4; way++) {
         for (int divided = 0; divided < 2; divided++) {
             config c = { .ranks = 3, .shard = divided ? TREK_SHARD_PARAMETERS : TREK_SHARD_GRADIENTS, .bucket_bytes = 8192,
-                         .optimizer = way, .plain = true };
+                         .optimizer = way, .plain = true, .ahead = way % 2 };
             training t;
             begin(&c, &t);
             assert_int_equal(epoch(&t, 0), TREK_OK);
@@ -599,6 +612,7 @@ int main(void)
     trek_pages_guard = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(same_bits, clear_error), cmocka_unit_test_setup(peak_is_as_planned, clear_error),
+        cmocka_unit_test_setup(gathers_ahead, clear_error),
         cmocka_unit_test_setup(readers_get_values, clear_error), cmocka_unit_test_setup(pointers_are_refused, clear_error),
         cmocka_unit_test_setup(reading_memory_ends_the_program, clear_error),
         cmocka_unit_test_setup(threads_infer, clear_error),

@@ -270,14 +270,10 @@ static int play(const part *me)
 static void expect_world(int n, const char *detail, const char *const *says)
 {
     static world w;
-    processes_init(&w, n);
-    processes_start_all(&w, n, "load", detail, -1, NULL);
-    processes_finish(&w, -1);
+    processes_run_all(&w, n, "load", detail, -1, NULL);
     for (int p = 0; p < n; p++)
-        if (w.code[p] != 0 || !strstr(w.text[p], says[p > 1 ? 0 : p]) || !strstr(w.text[p], "the same")) {
-            processes_print(&w);
-            fail_msg("%s: process %d", detail, p);
-        }
+        if (w.code[p] != 0 || !strstr(w.text[p], says[p > 1 ? 0 : p]) || !strstr(w.text[p], "the same"))
+            FAIL_WORLD(&w, "%s: process %d", detail, p);
 }
 
 static void all_processes_or_none(void **state)

@@ -193,7 +193,6 @@ static void read_both(both *b)
 
 static void sums_have_the_digits_of_the_cpu(void **state)
 {
-    (void)state;
     drawn = test_seed();
     for (int round = 0; round < (test_short() ? 40 : 400); round++) {
         trek_dtype dtype = below(2) ? TREK_F32 : TREK_F64;
@@ -215,7 +214,6 @@ static void sums_have_the_digits_of_the_cpu(void **state)
 /* Nothing is done where there is nothing to do, and no element beyond the count is touched. */
 static void no_blocks_are_no_work(void **state)
 {
-    (void)state;
     both b = both_new(TREK_F32, 300);
     device()->binned_add(&b.on_device, (void *[]){ b.data->data }, 1, 1, 0, true);
     device()->binned_read(&b.on_device, 1, b.data->data, 0, 0);
@@ -243,7 +241,6 @@ static void add_span(trek_digest *digest, const unsigned char *data, const trek_
 
 static void digests_are_those_of_the_cpu(void **state)
 {
-    (void)state;
     drawn = test_seed() + 1;
     static unsigned char bytes[8 * MOST_COUNT];
     trek_tensor *data = device_zeros(TREK_U8, sizeof bytes), *result = device_zeros(TREK_I64, 2);

@@ -1,0 +1,600 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters divided over processes, which trek-run starts: the bits of divided gradients, whatever is drawn; memory as planned;
+ * one process reads alone while the others compute; what programs write between two passes; other optimizers and set-ups; sets of
+ * checkpoints on other numbers of processes; processes that die. Reading what a process does not have ends it. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "autograd/losses.h"
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "distributed/checkpoint.h"
+#include "distributed/comm/gloo/gloo.h"
+#include "distributed/comm/shared/lent.h"
+#include "distributed/control/control.h"
+#include "distributed/stepper.h"
+#include "distributed/team/memory.h"
+#include "distributed/team/step.h"
+#include "distributed/trainer.h"
+#include "graph/amp.h"
+#include "graph/flow.h"
+#include "graph/graph_loader.h"
+#include "nn/module_internal.h"
+#include "nn/module_tree.h"
+#include "nn/state_modules.h"
+#include "optim/optimizers.h"
+#include "tensor/memory_account.h"
+#include "tensor/pages.h"
+#include "tests/support/refused.h"
+#include "tests/support/support.h"
+
+enum { VOCABULARY = 40, LENGTH = 4, WIDTH = 24, LAYERS = 3, SAMPLES = 48, BATCH = 12, MOST = 1 << 17, WIDE = 160, SECONDS = 120 };
+
+static const char *self, *launcher;
+static int process;
+
+/* --- a model: a table that is also the last weight, a frozen parameter, one that is never used ----------------------- */
+
+typedef struct config {
+    trek_shard shard;
+    trek_dtype dtype;
+    int64_t bucket_bytes, width;
+    int accumulate, optimizer, second; /* second: takes its place after an epoch; -1: none */
+    bool norm, value, scaled, groups, budgets, unequal, recut, ahead;
+} config;
+
+typedef struct net {
+    trek_module base;
+    trek_var *table, *frozen, *unused, *weights[LAYERS], *biases[LAYERS], *scale;
+} net;
+
+static trek_var *net_forward(trek_module *module, trek_var *x)
+{
+    net *m = (net *)module;
+    trek_var *h = trek_select(trek_embedding(trek_cast(x, TREK_I64), m->table, -1), 1, -1);
+    h = trek_add(h, m->frozen);
+    for (int k = 0; k < LAYERS; k++)
+        h = trek_add(h, trek_gelu(trek_linear(h, m->weights[k], m->biases[k])));
+    return trek_mul(trek_linear(h, m->table, NULL), m->scale);
+}
+
+static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward = net_forward };
+
+static void add(trek_module *m, const char *name, size_t offset, uint32_t stream, trek_shape shape, trek_dtype dtype)
+{
+    int64_t n = trek_shape_numel(shape);
+    float *values = malloc((size_t)n * sizeof *values);
+    for (int64_t k = 0; k < n; k++)
+        values[k] = 0.3f * test_number(stream, (uint32_t)k);
+    trek_tensor *whole = trek_tensor_from_data(values, shape, TREK_F32, trek_cpu(0)), *own = trek_tensor_cast(whole, dtype);
+    free(values);
+    trek_tensor_release(whole);
+    trek_module_param(m, name, offset, own);
+}
+
+static trek_graph *build(trek_device device, void *arg)
+{
+    const config *c = arg;
+    int64_t width = c->width ? c->width : WIDTH;
+    trek_module *m = trek_module_new(&net_class);
+    add(m, "table", offsetof(net, table), 1, trek_dims(VOCABULARY, width), c->dtype);
+    add(m, "frozen", offsetof(net, frozen), 2, trek_dims(width), c->dtype);
+    add(m, "unused", offsetof(net, unused), 3, trek_dims(7, 30), c->dtype);
+    for (int k = 0; k < LAYERS; k++) {
+        char name[16];
+        snprintf(name, sizeof name, "weight%d", k);
+        add(m, name, offsetof(net, weights) + (size_t)k * sizeof(trek_var *), 4 + (uint32_t)k, trek_dims(width, width), c->dtype);
+        snprintf(name, sizeof name, "bias%d", k);
+        add(m, name, offsetof(net, biases) + (size_t)k * sizeof(trek_var *), 14 + (uint32_t)k, trek_dims(width), c->dtype);
+    }
+    add(m, "scale", offsetof(net, scale), 20, trek_dims(VOCABULARY), c->dtype == TREK_BF16 ? TREK_F32 : c->dtype);
+    return trek_flow_build(trek_flow_from(trek_module_check(m)));
+}
+
+static bool dies; /* in the loss */
+
+static trek_var *loss(trek_graph *graph, trek_var *y, const trek_batch *batch, void *arg)
+{
+    if (dies)
+        _exit(0);
+    return trek_cross_entropy(trek_cast(y, TREK_F32), trek_batch_get(batch, "next"));
+}
+
+static trek_loader *make_loader(void)
+{
+    float x[SAMPLES * LENGTH];
+    int64_t next[SAMPLES];
+    for (int k = 0; k < SAMPLES * LENGTH; k++)
+        x[k] = (float)((k * 7 + k / 5) % VOCABULARY);
+    for (int k = 0; k < SAMPLES; k++)
+        next[k] = (int64_t)(x[k * LENGTH] * 3) % VOCABULARY;
+    const char *names[] = { "x", "next" };
+    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(SAMPLES, LENGTH), TREK_F32, trek_cpu(0)),
+                               trek_tensor_from_data(next, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
+    trek_dataset *dataset = trek_dataset_tensors(names, tensors, 2);
+    for (int k = 0; k < 2; k++)
+        trek_tensor_release(tensors[k]);
+    return trek_loader_new(dataset, &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3 });
+}
+
+enum { OPTIMIZERS = 6 };
+
+static trek_optimizer_spec optimizer_of(int k)
+{
+    const trek_optimizer_spec specs[OPTIMIZERS] = {
+        trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
+        trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }), trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), TREK_U8),
+        trek_adafactor(&(trek_adafactor_opts){ .lr = 0.01 }), trek_lion(&(trek_lion_opts){ .lr = 0.002 }),
+    };
+    return specs[k];
+}
+
+/* --- training, in a process of the job -------------------------------------------------------------------------- */
+
+typedef struct training {
+    config c;
+    trek_comm *comm;
+    trek_graph *graph;
+    trek_loader *loader;
+} training;
+
+static net *net_of(const training *t) { return (net *)trek_graph_at(t->graph, "0"); }
+
+static trek_status set_up(training *t)
+{
+    static const double uneven[] = { 3, 1, 2, 1 };
+    static const int64_t ample[] = { 1 << 30, 1 << 27, 1 << 29, 1 << 28 };
+    const config *c = &t->c;
+    bool adafactor = c->optimizer == 4 || c->second == 4; /* which squares larger gradients to infinity */
+    return trek_trainer_setup(t->graph, &(trek_trainer_opts){
+        .comm = t->comm, .shard = c->shard, .bucket_bytes = c->bucket_bytes, .accumulate = c->accumulate,
+        .max_anchor = TREK_OFF, .balance = c->unequal ? 0 : TREK_OFF, .shares = c->unequal ? uneven : NULL,
+        .n_shares = c->unequal ? trek_comm_world_size(t->comm) : 0, .memory_budget = c->budgets ? ample + process : NULL,
+        .n_memory_budget = c->budgets, .overlap = c->ahead ? 1 : 0, .max_grad_norm = c->norm ? 0.2 : 0,
+        .max_grad_value = c->value ? 0.01 : 0,
+        .amp = { .scaling = c->scaled, .scaler = { .init_scale = !c->scaled ? 0 : adafactor ? 0x1p40 : 0x1p127,
+                                                   .backoff_factor = c->scaled ? 0x1p-60 : 0 } },
+        .optimizer = optimizer_of(c->optimizer) });
+}
+
+static void begin(const config *c, trek_comm *comm, training *t)
+{
+    *t = (training){ .c = *c, .comm = comm };
+    trek_seed(7);
+    t->graph = build(trek_cpu(0), &t->c);
+    t->loader = make_loader();
+    assert_int_equal(trek_graph_set_loader(t->graph, t->loader, "x"), TREK_OK);
+    assert_int_equal(trek_graph_set_loss(t->graph, loss, NULL), TREK_OK);
+    trek_var_set_requires_grad(net_of(t)->frozen, false);
+    if (set_up(t) != TREK_OK)
+        fail_msg("%s", trek_error());
+    if (c->groups && trek_optimizer_vectors(trek_graph_optimizer(t->graph), optimizer_of(c->optimizer)) < 0)
+        fail_msg("%s", trek_error());
+}
+
+static void end(training *t)
+{
+    trek_graph_free(&t->graph);
+    trek_loader_free(&t->loader);
+}
+
+static trek_status epoch(const training *t, int64_t number)
+{
+    int k = 0, passes = t->c.accumulate > 1 ? t->c.accumulate : 1;
+    trek_graph_start(t->graph, number);
+    for (trek_batch *batch; (batch = trek_graph_next(t->graph));) {
+        trek_graph_train_batch(t->graph, batch);
+        if (++k % passes == 0)
+            trek_graph_step(t->graph);
+    }
+    if (k % passes != 0)
+        trek_graph_step(t->graph);
+    return trek_error_status();
+}
+
+typedef struct result {
+    int n;
+    double values[MOST];
+} result;
+
+static trek_status note(const char *name, trek_var *var, void *arg)
+{
+    result *to = arg;
+    double *list = test_read(trek_var_data(var));
+    assert_true(to->n + trek_var_numel(var) <= MOST);
+    memcpy(to->values + to->n, list, (size_t)trek_var_numel(var) * sizeof *list);
+    to->n += (int)trek_var_numel(var);
+    free(list);
+    return TREK_OK;
+}
+
+static void look(const training *t, result *to)
+{
+    to->n = 0;
+    assert_int_equal(trek_module_each_param(trek_graph_module(t->graph), note, to), TREK_OK);
+}
+
+static void expect_same(const result *got, const result *expected, const char *what)
+{
+    assert_int_equal(got->n, expected->n);
+    for (int k = 0; k < got->n; k++)
+        if (got->values[k] != expected->values[k])
+            fail_msg("%s: number %d is %.17g instead of %.17g", what, k, got->values[k], expected->values[k]);
+}
+
+static void train(const config *c, trek_comm *comm, result *to)
+{
+    training t;
+    begin(c, comm, &t);
+    bool good = epoch(&t, 0) == TREK_OK;
+    if (good && c->second >= 0)
+        good = trek_graph_set_optimizer(t.graph, optimizer_of(c->second)) == TREK_OK;
+    if (good && c->recut) { /* from whole parameters to parts, with what there is of an optimizer */
+        t.c.bucket_bytes *= 2;
+        good = set_up(&t) == TREK_OK;
+    }
+    if (!good || epoch(&t, 1) != TREK_OK)
+        fail_msg("%s", trek_error());
+    look(&t, to);
+    end(&t);
+}
+
+/* --- what the processes do ------------------------------------------------------------------------------------------ */
+
+static void draw(trek_comm *comm, int first, int count)
+{
+    static result got, expected;
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64 };
+    for (int k = first; k < first + count; k++) {
+        uint32_t h = (uint32_t)(k + 77) * 0x9e3779b9u;
+        h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+        config c = { .shard = TREK_SHARD_GRADIENTS, .dtype = dtypes[k % 3], .bucket_bytes = 512 << (h & 7),
+                     .accumulate = (int)(h >> 3 & 1) * 2, .optimizer = k % OPTIMIZERS,
+                     .second = h >> 4 & 1 ? (int)(h >> 5 & 15) % OPTIMIZERS : -1, .norm = h >> 9 & 1, .value = h >> 10 & 1,
+                     .scaled = (h >> 11 & 3) == 0, .groups = h >> 13 & 1, .budgets = h >> 14 & 1, .unequal = h >> 15 & 1,
+                     .recut = (h >> 16 & 3) == 0, .width = h >> 18 & 1 ? 4 * WIDTH : 0 };
+        train(&c, comm, &expected);
+        c.shard = TREK_SHARD_PARAMETERS;
+        c.ahead = h >> 19 & 1;
+        train(&c, comm, &got);
+        char text[160];
+        snprintf(text, sizeof text, "draw %d: process %d, %s, optimizer %d, %d, buckets of %d%s%s%s%s%s%s%s", k, process,
+                 trek_dtype_name(c.dtype), c.optimizer, c.second, (int)c.bucket_bytes, c.norm ? ", norm" : "",
+                 c.scaled ? ", scaled" : "", c.groups ? ", groups" : "", c.budgets ? ", budgets" : "",
+                 c.unequal ? ", unequal" : "", c.recut ? ", set up again" : "", c.ahead ? ", ahead" : "");
+        expect_same(&got, &expected, text);
+    }
+}
+
+/* A process has its parts, two buckets of parameters, the gradients that are not sent yet, and its activations. */
+static void measure(trek_comm *comm)
+{
+    if (!trek_memory_account_counts())
+        return;
+    for (int k = 0; k < 4; k++) {
+        config c = { .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1 << 14, .width = WIDE, .ahead = k & 1, .second = -1,
+                     .accumulate = k > 1 ? 2 : 0 };
+        training t;
+        c.budgets = true;
+        begin(&c, comm, &t);
+        if (epoch(&t, 0) != TREK_OK || epoch(&t, 1) != TREK_OK)
+            fail_msg("%s", trek_error());
+        const trek_team *team = trek_graph_ranks(t.graph)->team;
+        const trek_memory_row *row = &team->memory->rows[team->memory->first_own];
+        int64_t planned = trek_memory_total(row), peak = trek_memory_account_peak(team->memory->accounts[0]), all = 0;
+        for (int p = 0; p < team->memory->n_rows; p++)
+            all += team->memory->rows[p].params;
+        if (llabs(peak - planned) > planned / 50)
+            fail_msg("process %d: %" PRId64 " bytes were planned, and %" PRId64 " used", process, planned, peak);
+        assert_int_equal(all, 4 * team->replicas[0].arena->parts[0].count);
+        end(&t);
+    }
+}
+
+static double answer(const training *t)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = trek_var_from(trek_tensor_zeros(trek_dims(2, LENGTH), TREK_F32, trek_cpu(0)));
+    trek_var *y = trek_graph_infer(t->graph, &x, 1, NULL, NULL, 0);
+    double sum = y ? trek_var_item(trek_sum(trek_cast(y, TREK_F64), trek_dims_all(), false)) : NAN;
+    trek_scope_end(scope);
+    return sum;
+}
+
+/* The last process reads, as often as it likes, while the others wait for it in a step, or have left. */
+static void read_alone(trek_comm *comm)
+{
+    static result waiting[2], left[2];
+    int last = trek_comm_world_size(comm) - 1;
+    double sums[2];
+    for (int divided = 0; divided < 2; divided++) {
+        config c = { .shard = divided ? TREK_SHARD_PARAMETERS : TREK_SHARD_GRADIENTS, .bucket_bytes = 2048, .second = -1,
+                     .width = WIDE };
+        training t;
+        begin(&c, comm, &t);
+        assert_int_equal(epoch(&t, 0), TREK_OK);
+        for (int k = 0; k < 5 && process == last; k++) {
+            sums[divided] = answer(&t);
+            look(&t, &waiting[divided]);
+        }
+        assert_int_equal(epoch(&t, 1), TREK_OK);
+        if (process == last) {
+            while (divided && !trek_control_some_left(comm->control))
+                usleep(1000);
+            look(&t, &left[divided]);
+        }
+        end(&t);
+    }
+    if (process < last)
+        return;
+    assert_true(sums[0] == sums[1]);
+    expect_same(&waiting[1], &waiting[0], "while others wait");
+    expect_same(&left[1], &left[0], "when others have left");
+}
+
+/* What is written is half of what was there, so that nobody may get it twice. */
+static trek_status write_half(const training *t)
+{
+    net *m = net_of(t);
+    trek_var *all[] = { m->table, m->weights[1], m->scale };
+    trek_scope scope = trek_scope_begin();
+    trek_status status = TREK_OK;
+    for (int k = 0; k < 3 && status == TREK_OK; k++) {
+        trek_tensor *half = trek_var_data(trek_mul_scalar(all[k], 0.5));
+        status = half ? trek_tensor_copy_from(trek_var_data(all[k]), half) : trek_error_status();
+    }
+    trek_scope_end(scope);
+    return status;
+}
+
+static void write_together(trek_comm *comm)
+{
+    static result got, written[2], trained[2], before;
+    for (int divided = 0; divided < 2; divided++) {
+        config c = { .shard = divided ? TREK_SHARD_PARAMETERS : TREK_SHARD_GRADIENTS, .bucket_bytes = 2048, .second = -1,
+                     .width = WIDE };
+        training t;
+        begin(&c, comm, &t);
+        assert_int_equal(epoch(&t, 0), TREK_OK);
+        if (divided) { /* one process alone must not */
+            look(&t, &before);
+            if (process == 1)
+                assert_int_equal(write_half(&t), TREK_OK);
+            FAILS(trek_graph_parameters_changed(t.graph), TREK_ERR_STATE, "were written in process");
+            if (process != 1) {
+                look(&t, &got);
+                expect_same(&got, &before, "what another process has written");
+                assert_int_equal(write_half(&t), TREK_OK);
+            }
+            FAILS(epoch(&t, 1), TREK_ERR_STATE, "call trek_graph_parameters_changed");
+            trek_graph_zero_grad(t.graph);
+        } else {
+            assert_int_equal(write_half(&t), TREK_OK);
+        }
+        SUCCEEDS(trek_graph_parameters_changed(t.graph));
+        look(&t, &written[divided]);
+        if (epoch(&t, 1) != TREK_OK)
+            fail_msg("%s", trek_error());
+        look(&t, &trained[divided]);
+        end(&t);
+    }
+    expect_same(&written[1], &written[0], "what was written");
+    expect_same(&trained[1], &trained[0], "what was trained after it");
+}
+
+static void checkpoint(trek_comm *comm, const char *path, bool loads)
+{
+    static result got, saved;
+    char values[512];
+    config c = { .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = loads ? 4096 : 1024, .second = -1, .width = WIDE,
+                 .dtype = TREK_BF16,
+                 .budgets = loads };
+    training t;
+    begin(&c, comm, &t);
+    snprintf(values, sizeof values, "%s.values", path);
+    if (!loads)
+        assert_int_equal(epoch(&t, 0), TREK_OK);
+    SUCCEEDS((loads ? trek_checkpoint_load : trek_checkpoint_save)(t.graph, t.loader, path));
+    look(&t, &got);
+    if (!loads && process == 0) {
+        FILE *file = fopen(values, "wb");
+        assert_true(file && fwrite(&got, sizeof got, 1, file) == 1 && fclose(file) == 0);
+    }
+    if (loads) {
+        FILE *file = fopen(values, "rb");
+        assert_true(file && fread(&saved, sizeof saved, 1, file) == 1);
+        fclose(file);
+        expect_same(&got, &saved, "loaded");
+    }
+    assert_int_equal(epoch(&t, 1), TREK_OK);
+    end(&t);
+}
+
+/* Process 1 dies in its loss, or in an update. The others learn of it, and read its part, or are told that it is not whole. */
+static void die(trek_comm *comm, bool in_update)
+{
+    static result got, before;
+    config c = { .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1024, .second = -1, .width = WIDE };
+    training t;
+    begin(&c, comm, &t);
+    assert_int_equal(epoch(&t, 0), TREK_OK);
+    look(&t, &before);
+    if (trek_comm_barrier(comm) != TREK_OK)
+        fail_msg("%s", trek_error());
+    if (process == 1 && in_update) {
+        trek_lent_begin_update(trek_graph_ranks(t.graph)->team->lent);
+        _exit(0);
+    }
+    dies = process == 1;
+    trek_status status = epoch(&t, 1);
+    if (status != TREK_ERR_PEER || !strstr(trek_error(), "process 1"))
+        fail_msg("%s: %s", trek_status_name(status), trek_error());
+    trek_error_clear();
+    if (!in_update) {
+        look(&t, &got);
+        expect_same(&got, &before, "what a process had that has died");
+    } else {
+        trek_tensor *copy = trek_tensor_clone(trek_var_data(net_of(&t)->weights[1])); /* in the middle, as process 1's part */
+        assert_null(copy);
+        expect_error(TREK_ERR_PEER, "process 1, which keeps a part of them, is or has ended in the middle of a step");
+    }
+    trek_error_clear();
+    end(&t);
+}
+
+/* A graph that is gone has left parts; a program that keeps one of its parameters is told so. */
+static void outlive(trek_comm *comm)
+{
+    config c = { .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1024, .second = -1, .width = WIDE };
+    training t;
+    begin(&c, comm, &t);
+    assert_int_equal(epoch(&t, 0), TREK_OK);
+    trek_tensor *table = trek_tensor_retain(trek_var_data(net_of(&t)->table));
+    end(&t);
+    trek_tensor *copy = trek_tensor_clone(table);
+    assert_null(copy);
+    expect_error(TREK_ERR_STATE, "the graph that trained them is gone");
+    trek_tensor_release(table);
+    begin(&c, comm, &t); /* of a set-up without parts, all are there */
+    t.c.shard = TREK_SHARD_NONE;
+    assert_int_equal(epoch(&t, 0), TREK_OK);
+    SUCCEEDS(set_up(&t));
+    assert_non_null(trek_tensor_data(trek_var_data(net_of(&t)->table)));
+    assert_int_equal(epoch(&t, 1), TREK_OK);
+    end(&t);
+}
+
+static int child(const char *text)
+{
+    int first, count;
+    char path[256];
+    alarm(SECONDS);
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = getenv("TREK_TEST_ENGINE") });
+    if (!comm)
+        return fprintf(stderr, "%s\n", trek_error()), 2;
+    process = trek_comm_rank(comm);
+    if (sscanf(text, "draw,%d,%d", &first, &count) == 2)
+        draw(comm, first, count);
+    else if (strcmp(text, "measure") == 0)
+        measure(comm);
+    else if (strcmp(text, "read") == 0)
+        read_alone(comm);
+    else if (strcmp(text, "write") == 0)
+        write_together(comm);
+    else if (sscanf(text, "save,%255s", path) == 1 || sscanf(text, "load,%255s", path) == 1)
+        checkpoint(comm, path, text[0] == 'l');
+    else if (strncmp(text, "die", 3) == 0)
+        die(comm, strcmp(text, "die,update") == 0);
+    else if (strcmp(text, "outlive") == 0)
+        outlive(comm);
+    else
+        return 3;
+    trek_comm_free(&comm);
+    return trek_error_status() == TREK_OK ? 0 : 4;
+}
+
+static const char *words; /* of the child */
+static int child_code;
+static void run_child(void **state) { child_code = child(words); }
+
+/* --- the tests -------------------------------------------------------------------------------------------------------- */
+
+static int launch(const char *text, int processes, const char *engine)
+{
+    char n[16];
+    snprintf(n, sizeof n, "%d", processes);
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv("TREK_TEST_CHILD", text, 1);
+        setenv("TREK_TEST_ENGINE", engine, 1);
+        execl(launcher, launcher, "-n", n, self, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static const char *const engines[] = { "shared", "gloo" };
+
+/* Runs it with every engine that is available. */
+static void expect(const char *text, int processes)
+{
+    char why[256];
+    for (int engine = 0; engine < 2; engine++) {
+        if (engine == 1 && !trek_comm_gloo_there(why, sizeof why))
+            continue;
+        int code = launch(text, processes, engines[engine]);
+        if (code != 0)
+            fail_msg("%s, %d processes, %s: status %d", text, processes, engines[engine], code);
+    }
+}
+
+static void same_bits(void **state)
+{
+    int draws = test_short() ? 8 : 48;
+    for (int processes = 2; processes <= 3; processes++) {
+        char text[64];
+        snprintf(text, sizeof text, "draw,%d,%d", 100 * processes, draws);
+        expect(text, processes);
+    }
+}
+
+static void peak_is_as_planned(void **state) { expect("measure", 3); }
+
+static void processes_read_alone(void **state) { expect("read", 3); }
+
+static void what_is_written_reaches_all(void **state) { expect("write", 3); }
+
+static void sets_of_checkpoints(void **state)
+{
+    char path[] = "/tmp/trek-divided-jobs-XXXXXX", text[256];
+    assert_non_null(mkdtemp(path));
+    for (int k = 0; k < 2; k++) {
+        snprintf(text, sizeof text, "save,%s/run.safetensors%s", path, k ? ".index.json" : "");
+        expect(text, 3);
+        memcpy(text, "load", 4);
+        expect(text, 2);
+        expect(text, 4);
+    }
+    snprintf(text, sizeof text, "rm -r %s", path);
+    assert_int_equal(system(text), 0);
+}
+
+static void processes_die(void **state)
+{
+    expect("die,pass", 3);
+    expect("die,update", 3);
+}
+
+static void graphs_end(void **state) { expect("outlive", 2); }
+
+int main(int count, char **arguments)
+{
+    static char path[4096];
+    const char *where = getenv("TREK_TEST_BUILD");
+    self = arguments[0];
+    words = getenv("TREK_TEST_CHILD");
+    trek_pages_guard = true;
+    if (words) {
+        const struct CMUnitTest own[] = { cmocka_unit_test(run_child) };
+        unsetenv("TREK_TEST_CASE");
+        return cmocka_run_group_tests(own, NULL, NULL) ? 1 : child_code;
+    }
+    snprintf(path, sizeof path, "%s/tools/trek-run", where ? where : ".");
+    launcher = path;
+    if (access(path, X_OK) != 0)
+        return print_message("skipped: %s is missing\n", path), 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits), cmocka_unit_test(peak_is_as_planned), cmocka_unit_test(processes_read_alone),
+        cmocka_unit_test(what_is_written_reaches_all), cmocka_unit_test(sets_of_checkpoints), cmocka_unit_test(processes_die),
+        cmocka_unit_test(graphs_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -190,7 +190,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     trek_ranks_begin(s);
     trek_status status = trek_team_begin(team, ranks, graphs, &of);
     if (status == TREK_OK && of.twice)
-        status = trek_twice_begin(s, opts->joins);
+        status = trek_twice_begin(s, opts->joins, opts->comm && trek_comm_world_size(opts->comm) == 1);
     trek_job_begin(&s->job, opts->comm, local_ranks, team->kinds);
     return status == TREK_OK ? make_parts(s, opts) : status;
 }

@@ -10,6 +10,8 @@
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 
+_Thread_local int trek_runs_again; /* recompute.c counts in it; layers look at it */
+
 /* Checks whether the walk has reached `wanted`, and records its path in the error message if so. */
 static trek_status place_if_found(const char *path, trek_module *module, void *wanted)
 {

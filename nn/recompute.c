@@ -96,8 +96,6 @@ static void free_rerun(void *data)
     trek_free(data);
 }
 
-_Thread_local int trek_runs_again;
-
 /* --- the function --------------------------------------------------------------------------------- */
 
 static trek_status first_run(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)

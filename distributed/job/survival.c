@@ -168,6 +168,7 @@ static trek_status agree(trek_survival *survival, trek_survivor *own, trek_survi
             if (all[p].steps + 1 > survival->held_next) /* somebody may have begun the step after these */
                 survival->held_next = all[p].steps + 1;
             survival->away |= all[p].away != 0;
+            survival->ahead |= !all[p].joins && !all[p].away && all[p].commits < own->commits;
         }
     }
     if (status == TREK_OK && survival->newcomers == n)

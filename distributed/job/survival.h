@@ -60,6 +60,7 @@ typedef struct trek_survival {
     bool arrived;            /* it has one, and has made no pass since */
     bool joiners;            /* processes wait to be let in, as all know since the last step */
     int newcomers;           /* processes that had no state when all met last */
+    bool ahead;              /* a survivor had not left the last commit yet, as this one had; pass/arrivals.c resets it */
     trek_survival_place place; /* of a process that has arrived */
     const trek_survival_state *state; /* NULL: nobody is let in */
     bool away;               /* a survivor was outside such operations: `next` is for the run */

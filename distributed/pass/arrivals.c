@@ -165,20 +165,34 @@ static trek_status let_in(trek_step *s, const trek_batch *batch)
     return status == TREK_OK ? begin_with(s) : status;
 }
 
-/* Invites those that wait, and meets them. If processes die meanwhile, the others meet without the joiners, or with them. */
-static trek_status invite(trek_step *s, const trek_batch *batch)
+/* Invites those that wait, and meets them. If processes die meanwhile, the others meet without the joiners, or with them. *met:
+ * all have met, also if nobody has come. */
+static trek_status invite(trek_step *s, bool *met)
 {
     trek_survival *survival = s->job.survival;
     int n = 0;
     trek_status status = trek_regroup_invite(survival->regroup, s->job.comm, &(trek_regroup_door){ .ranks = s->job.world_size },
                                              &n);
-    if (status == TREK_OK && n == 0)
-        return TREK_OK;
-    if (status == TREK_OK)
+    *met = status != TREK_OK || n > 0;
+    if (status == TREK_OK && n > 0)
         status = trek_survivors_meet(s);
-    else
+    else if (status != TREK_OK)
         trek_survivors_go_on(s, &status);
-    return status == TREK_OK ? let_in(s, batch) : status;
+    return status;
+}
+
+/* A process that has left the last commit before the others invites once more, together with them, if one dies meanwhile: they
+ * have not invited yet. */
+static trek_status invite_and_let_in(trek_step *s, const trek_batch *batch)
+{
+    trek_survival *survival = s->job.survival;
+    trek_status status;
+    bool met;
+    do {
+        survival->ahead = false;
+        status = invite(s, &met);
+    } while (status == TREK_OK && met && survival->ahead);
+    return status == TREK_OK && met ? let_in(s, batch) : status;
 }
 
 /* The loop of a process that has come must be where the others are. */
@@ -215,7 +229,7 @@ trek_status trek_arrivals_look(trek_step *s, const trek_batch *batch)
     if (survival->arrived)
         return check_place(s, batch);
     survival->joiners = false;
-    return invite(s, batch);
+    return invite_and_let_in(s, batch);
 }
 
 /* --- joining ------------------------------------------------------------------------------------------------------------ */

@@ -238,6 +238,16 @@ static trek_status run_all(dry_pass *c)
     return status;
 }
 
+/* Runs a pass so that it is known which bucket of parameters follows which; the pass that is measured then gathers ahead. */
+static trek_status learn_order(const dry_pass *measured)
+{
+    int64_t activations[TREK_MAX_RANKS] = { 0 }, samples[TREK_MAX_RANKS] = { 0 };
+    dry_pass c = *measured;
+    c.to = (trek_dry_pass_result){ .activations = activations, .samples = samples };
+    trek_status status = run_all(&c), dropped = trek_ranks_zero(c.s);
+    return status == TREK_OK ? dropped : status;
+}
+
 /* The last grain of a batch may be shorter, and kernels for few rows may need more memory than those for many. */
 static trek_status run_rest(const dry_pass *whole)
 {
@@ -278,10 +288,8 @@ trek_status trek_dry_pass(trek_step *s, const trek_dry_pass_result *result)
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
     trek_team_follow_flags(s->team);
-    if (status == TREK_OK && s->team->gathers_ahead) /* so that it is known what follows what */
-        status = run_all(&c);
-    for (int k = 0; k < s->team->memory->n_own; k++)
-        result->activations[k] = -1, result->samples[k] = 0;
+    if (status == TREK_OK && s->team->gathers_ahead)
+        status = learn_order(&c);
     if (status == TREK_OK)
         status = run_all(&c);
     if (status == TREK_OK)

@@ -98,11 +98,12 @@ static trek_status take_over_once(trek_step *s)
 /* Another group may have met in the commit with which a state is divided. */
 static trek_status take_over(trek_step *s)
 {
+    const trek_survival *survival = s->job.survival;
     trek_status status;
     do
         status = take_over_once(s);
-    while (status == TREK_OK && s->job.survival->next);
-    return status;
+    while (status == TREK_OK && survival->next && !survival->away);
+    return status == TREK_OK && survival->away ? trek_survival_fail_away() : status;
 }
 
 bool trek_survivors_go_on(trek_step *s, trek_status *status)
@@ -154,6 +155,17 @@ static trek_status take_next(trek_step *s)
     if (status != TREK_OK)
         trek_survivors_go_on(s, &status);
     return status;
+}
+
+trek_status trek_survivors_follow(trek_step *s, trek_comm *group)
+{
+    trek_survival *survival = s->job.survival;
+    if (survival->next != group && trek_comm_retain(group)) {
+        trek_comm_free(&survival->next);
+        survival->next = group;
+    }
+    survival->again = false;
+    return take_next(s);
 }
 
 trek_status trek_survivors_gather(trek_step *s)

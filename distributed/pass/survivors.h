@@ -27,6 +27,9 @@ trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts);
 trek_status trek_survivors_join(trek_step *s, const trek_survivors_opts *opts);
 /* Meets the others, although no process has died: some have come. */
 trek_status trek_survivors_meet(trek_step *s);
+/* Makes a group that has met outside the operations of the job the job's, as a collective of its processes. Others may form the
+ * next one meanwhile. Fails with PEER, also if a survivor is away (job/survival.h), or with MEMORY. */
+trek_status trek_survivors_follow(trek_step *s, trek_comm *group);
 /* Called when an operation of all processes has failed. Returns true if processes have died and the survivors can continue: the
  * caller repeats the operation. Returns false otherwise; if the survivors cannot continue, *status says why. */
 bool trek_survivors_go_on(trek_step *s, trek_status *status);

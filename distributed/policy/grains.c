@@ -215,7 +215,9 @@ static trek_status tell(grain_pass *c)
     for (int64_t k = 0; k < trek_grains_count(c->grains, c->pass.rows); k++)
         weight += c->call.sums[k].weight;
     do {
-        status = c->pass.backward ? trek_job_sync_pass(s, weight, &total, NULL) : TREK_OK;
+        status = c->pass.backward ? trek_twice_check(s, "graph_train_batch") : TREK_OK;
+        if (status == TREK_OK && c->pass.backward)
+            status = trek_job_sync_pass(s, weight, &total, NULL);
         if (status == TREK_OK && c->pass.joint && trek_job_has_others(&s->job))
             status = join(c);
     } while (status != TREK_OK && trek_survivors_go_on(s, &status));

@@ -7,7 +7,7 @@
 #include "distributed/reduce/sharded.h"
 #include "distributed/team/step.h"
 
-trek_status trek_twice_begin(trek_step *s, bool joins)
+trek_status trek_twice_begin(trek_step *s, bool joins, bool alone)
 {
     s->twice = trek_calloc(1, sizeof *s->twice);
     if (!s->twice)
@@ -17,7 +17,7 @@ trek_status trek_twice_begin(trek_step *s, bool joins)
     s->twice->lost[0] = s->twice->lost[1] = -1;
     for (int p = 0; p < TREK_MAX_RANKS; p++)
         s->twice->numbers[p] = p;
-    return joins ? trek_arena_weigh(s->team->replicas[0].arena, (const double[]){ 0, 1 }) : TREK_OK;
+    return joins || alone ? trek_arena_weigh(s->team->replicas[0].arena, (const double[]){ alone, joins }) : TREK_OK;
 }
 
 void trek_twice_end(trek_step *s)

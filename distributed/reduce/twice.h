@@ -29,9 +29,9 @@ typedef struct trek_twice {
                               * ascending order; both are the same if one kept it alone. -1: the state is whole */
 } trek_twice;
 
-/* Makes a step's record, when its team exists. joins: this process has nothing before it has met the others. Fails with MEMORY.
- */
-trek_status trek_twice_begin(trek_step *s, bool joins);
+/* Makes a step's record, when its team exists. joins: this process has nothing before it has met the others; alone: it has no
+ * others, and keeps everything. Fails with MEMORY. */
+trek_status trek_twice_begin(trek_step *s, bool joins, bool alone);
 void trek_twice_end(trek_step *s);
 /* Fails with PEER if a part of the state has been lost. `what` is the function that needs it. It succeeds if s is NULL. */
 trek_status trek_twice_check(const trek_step *s, const char *what);

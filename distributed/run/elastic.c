@@ -25,6 +25,9 @@
 #include "distributed/job/agreement.h"
 #include "distributed/job/job_file.h"
 #include "distributed/job/survival.h"
+#include "distributed/pass/survivors.h"
+#include "distributed/reduce/sharded.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/stepper.h"
 #include "distributed/system/system.h"
@@ -55,6 +58,12 @@ typedef struct place {
     int64_t epoch, batch, steps;
     int64_t parts, looked;   /* of the run */
 } place;
+
+/* What a process says of its state when all look for the newest. */
+typedef struct offer {
+    place at;
+    int64_t file;            /* it has the state in a file */
+} offer;
 
 enum { NOTHING_YET = -1, OTHERS_STATE = -2 }; /* OTHERS_STATE: it has joined others and has no state of them yet */
 
@@ -323,9 +332,11 @@ static trek_status check_ranks(const trek_run *run)
     if (job->mixed)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_run: .min_processes: set, with ranks on CPUs and on GPUs; they must be of one kind");
-    if (trek_step_team(stepper_of(run))->sharers > 1)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set together with .trainer.shard; a "
-                                               "process that dies takes its part of the optimizer's state with it");
+    if (trek_step_team(stepper_of(run))->sharers > 1 && !trek_step_team(stepper_of(run))->twice)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_run: .min_processes: set together with .trainer.shard; a process that dies "
+                         "takes its part of the optimizer's state with it. With .trainer.grain "
+                         "TREK_SHARD_STATE keeps each part twice");
     if (job->comm->devices)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set, with NCCL between the processes, which cannot "
                                                "continue; TREK_NCCL=0 in the environment turns it off");
@@ -515,42 +526,78 @@ static trek_status share_state(trek_run *run, int source)
     return status;
 }
 
-/* Returns the process with the newest state; places[] has those of all processes. */
-static int find_newest(const place *places, int n)
+/* Returns the process with the newest state, in a file if one has it there; offers[] are those of all processes. */
+static int find_newest(const offer *offers, int n)
 {
     int newest = 0;
-    for (int p = 1; p < n; p++)
-        if (later(&places[p], &places[newest]) > 0)
+    for (int p = 1; p < n; p++) {
+        int order = later(&offers[p].at, &offers[newest].at);
+        if (order > 0 || (order == 0 && offers[p].file > offers[newest].file))
             newest = p;
+    }
     return newest;
+}
+
+/* Puts an optimizer's state together that is divided (reduce/twice.h). All have made the same updates, since one that is away has
+ * left the last step. So the job of their graphs goes on in the group, which divides the state anew if some have died with their
+ * parts. *again: another group has met meanwhile. */
+static trek_status put_together(trek_run *run, bool *again)
+{
+    run_elastic *e = run->elastic;
+    trek_step *s = trek_graph_ranks(run->graph);
+    const trek_comm *group = e->comm;
+    trek_status status = trek_graph_job(run->graph)->comm == group ? TREK_OK : trek_survivors_follow(s, e->comm);
+    if (status != TREK_OK)
+        return status;
+    follow_job(run);
+    *again = e->comm != group;
+    if (!*again)
+        status = trek_twice_check(s, "trainer_run");
+    return *again ? status : trek_ranks_gather_state(s, status, true);
+}
+
+/* Copies the newest state to all. *from_start: no process has a state yet. */
+static trek_status share_newest(trek_run *run, const offer *offers, bool *from_start, bool *again)
+{
+    run_elastic *e = run->elastic;
+    int n = trek_comm_world_size(e->comm), source = find_newest(offers, n);
+    const offer newest = offers[source];
+    bool late = false, parted = run->graph && stepper_of(run) && trek_step_team(stepper_of(run))->twice && !newest.file;
+    trek_status status = TREK_OK;
+    for (int p = 0; p < n; p++)
+        late |= offers[p].at.epoch == OTHERS_STATE;
+    *from_start = newest.at.epoch < 0 && !late;
+    if (newest.at.epoch < 0)
+        return *from_start ? TREK_OK
+            : trek_fail(TREK_ERR_STATE,
+                        "trainer_run: none of the remaining processes has a state of the run from which it could continue");
+    if (parted)
+        status = put_together(run, again);
+    if (status == TREK_OK && !*again)
+        status = share_state(run, source);
+    if (parted)
+        trek_ranks_forget_state(trek_graph_ranks(run->graph));
+    return status == TREK_OK && !*again && later(&newest.at, &e->at) > 0 ? catch_up(run, &newest.at) : status;
 }
 
 /* *from_start: no process has a state yet. */
 static trek_status agree_on_state(trek_run *run, bool *from_start)
 {
     run_elastic *e = run->elastic;
-    int n = trek_comm_world_size(e->comm), source = 0;
-    bool late = false;
+    bool again = true;
+    trek_status status = TREK_OK;
     *from_start = false;
-    place *places = trek_calloc((size_t)n, sizeof *places);
-    trek_status status = trek_replica_agree(e->comm, places ? TREK_OK : TREK_ERR_MEMORY, "trainer_run");
-    if (status == TREK_OK)
-        status = trek_comm_gather_bytes(e->comm, &e->at, sizeof e->at, places);
-    if (status == TREK_OK) {
-        source = find_newest(places, n);
-        for (int p = 0; p < n; p++)
-            late |= places[p].epoch == OTHERS_STATE;
-        *from_start = places[source].epoch < 0 && !late;
-        if (places[source].epoch >= 0)
-            status = share_state(run, source);
-        else if (late)
-            status =
-                trek_fail(TREK_ERR_STATE,
-                          "trainer_run: none of the remaining processes has a state of the run from which it could continue");
+    while (again && status == TREK_OK) {
+        const offer own = { .at = e->at, .file = e->file >= 0 };
+        offer *offers = trek_calloc((size_t)trek_comm_world_size(e->comm), sizeof *offers);
+        again = false;
+        status = trek_replica_agree(e->comm, offers ? TREK_OK : TREK_ERR_MEMORY, "trainer_run");
+        if (status == TREK_OK)
+            status = trek_comm_gather_bytes(e->comm, &own, sizeof own, offers);
+        if (status == TREK_OK)
+            status = share_newest(run, offers, from_start, &again);
+        trek_free(offers);
     }
-    if (status == TREK_OK && !*from_start && later(&places[source], &e->at) > 0)
-        status = catch_up(run, &places[source]);
-    trek_free(places);
     return status;
 }
 

@@ -15,6 +15,7 @@
 #include "distributed/checkpoint_internal.h"
 #include "distributed/job/agreement.h"
 #include "distributed/reduce/sharded.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/rounds/averaging.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/run/writer.h"
@@ -269,6 +270,8 @@ trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *m, bool due)
     trek_status status = trek_run_save_begin(run); /* this process may have become the first one */
     if (status == TREK_OK && run->writer)
         status = hear(run);
+    if (o->checkpoint_folder && (step || best) && status == TREK_OK)
+        status = trek_twice_check(s, "trainer_run");
     if (o->checkpoint_folder && (step || best)) /* all processes gather what one writes */
         status = trek_ranks_gather_state(s, status, false);
     if (run->writer && status == TREK_OK && (step || best))

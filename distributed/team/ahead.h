@@ -27,8 +27,7 @@ void trek_ahead_note(trek_ahead *ahead, int bucket);
 int trek_ahead_next(const trek_ahead *ahead);
 /* Begins a step: what follows in it was noted in the one before. forget: buckets have other numbers. */
 void trek_ahead_begin(trek_ahead *ahead, bool forget);
-/* Returns whether the thread is idle, and waits until it is. */
-bool trek_ahead_is_idle(const trek_ahead *ahead);
+/* Waits until the thread is idle. */
 void trek_ahead_wait(trek_ahead *ahead);
 /* Lets the idle thread copy a bucket. */
 void trek_ahead_start(trek_ahead *ahead, int bucket);

@@ -9,6 +9,7 @@
 #include "data/dataset.h"
 #include "data/loader_position.h"
 #include "distributed/arrivals.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
@@ -44,12 +45,29 @@ static struct {
 } job;
 
 /* What goes wrong next to these moments is worth more. */
-enum { GRAIN_RUNS, PASS_ENDS, STEP_ENDS, MOMENTS };
+enum { GRAIN_RUNS, PASS_ENDS, STEP_ENDS, MOMENTS, PARAMS_ARE_GATHERED = MOMENTS, STATE_IS_DIVIDED };
 
-static void comes_to(const member *own, int moment)
+static void comes_to(int moment)
 {
-    if (job.at_moment && own->number < job.n && moment == job.moment && job.moments-- == 0)
+    if (job.at_moment && sim_here()->number < job.n && moment == job.moment && job.moments-- == 0)
         sim_faults_let(job.at_moment);
+}
+
+/* Of a state that is divided: an update's parameters go to those that have not made it, and who keeps what changes. */
+trek_status __real_trek_twice_gather(trek_step *s);
+trek_status __wrap_trek_twice_gather(trek_step *s);
+trek_status __wrap_trek_twice_gather(trek_step *s)
+{
+    comes_to(PARAMS_ARE_GATHERED);
+    return __real_trek_twice_gather(s);
+}
+
+trek_status __real_trek_twice_redivide(trek_step *s);
+trek_status __wrap_trek_twice_redivide(trek_step *s);
+trek_status __wrap_trek_twice_redivide(trek_step *s)
+{
+    comes_to(STATE_IS_DIVIDED);
+    return __real_trek_twice_redivide(s);
 }
 
 /* --- what is trained ------------------------------------------------------------------------------------------ */
@@ -101,7 +119,7 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
 {
     member *own = arg;
     (void)graph;
-    comes_to(own, GRAIN_RUNS);
+    comes_to(GRAIN_RUNS);
     if (sim_chance(&sim.chance, 300))
         trek_sleep_ns(sim_below(&sim.chance, own->works_ns));
     trek_var *error = trek_sub(output, trek_batch_get(batch, "target"));
@@ -126,14 +144,14 @@ static trek_status train_epoch(member *own, trek_graph *graph)
     for (trek_batch *batch; (batch = trek_graph_next(graph));) {
         if (!trek_graph_train_batch(graph, batch))
             break;
-        comes_to(own, PASS_ENDS);
+        comes_to(PASS_ENDS);
         is_at_work(own, "a pass");
         if (++pass < passes)
             continue;
         pass = 0;
         if (trek_graph_step(graph) != TREK_OK)
             break;
-        comes_to(own, STEP_ENDS);
+        comes_to(STEP_ENDS);
         is_at_work(own, "a step");
         own->steps = trek_graph_steps(graph);
     }
@@ -245,6 +263,14 @@ static void draw_moment(sim_random *random)
                                               .at_step = (uint64_t)sim_span(random, 1, 300) };
 }
 
+/* A death around a state that is divided, instead of the moment that was drawn. To divide it again takes a death before that. */
+static void draw_moment_of_state(sim_random *random)
+{
+    job.moment = sim_chance(random, 500) ? PARAMS_ARE_GATHERED : STATE_IS_DIVIDED;
+    job.moments = job.moment == STATE_IS_DIVIDED ? (int)sim_below(random, job.n) : job.moments / 2;
+    job.at_moment->at_step = (uint64_t)sim_span(random, 1, 400);
+}
+
 /* Processes that were not in the job before, on its last machine or on another one, some of which die. */
 static void draw_newcomers(sim_random *random, int64_t within_ns, int64_t works)
 {
@@ -294,6 +320,8 @@ static void begin(sim_random *random)
     if (job.restarts)
         sim_at(sim.now_ns + 100 * SIM_MS, look_for_dead, NULL, 0);
     job.sharded = sim_chance(random, 500);
+    if (job.sharded && job.at_moment && sim_chance(&apart, 500)) /* so that the other schedules are what they were */
+        draw_moment_of_state(&apart);
 }
 
 /* --- what must be true -------------------------------------------------------------------------------------------- */

@@ -52,6 +52,7 @@ static struct {
     mode mode;
     int n, least, n_members, restarts, newcomers, samples, batch, grain;
     int64_t epochs;
+    bool sharded;            /* in grains: the optimizer's state is divided, and each part of it kept by two processes */
     double deadline_s;
     bool fails; /* the training function of process `failing`, in its step `failing_step` */
     int failing, failing_step;
@@ -297,6 +298,7 @@ static trek_run_opts opts_of(trek_dataset *data, member *own)
     o.trainer.deadline_s = job.deadline_s;
     o.trainer.balance = TREK_OFF;
     o.trainer.grain = job.grain;
+    o.trainer.shard = job.sharded && own->number != job.n ? TREK_SHARD_STATE : TREK_SHARD_NONE;
     if (job.mode == WINDOWS) {
         o.policy = TREK_POLICY_CADENCE;
         o.trainer.anchor = o.trainer.max_anchor = 2;
@@ -421,6 +423,7 @@ static void begin(sim_random *random)
     if (job.mode == EXACT && job.n <= 8 && sim_chance(&own, 500)) {
         job.mode = GRAINS;
         job.grain = 1 + (int)sim_below(&own, 4);
+        job.sharded = job.least > 0 && sim_chance(&own, 500);
     }
     job.samples = 12 + (int)sim_below(random, MOST_SAMPLES - 11);
     job.batch = batches[sim_below(random, 4)];
@@ -588,10 +591,23 @@ static bool died_built(void)
     return built;
 }
 
+/* Whether a part of a divided state may be lost with both processes that kept it. One may have ended with an error. */
+static bool may_be_lost(void)
+{
+    int n = 0;
+    for (int k = 0; k < job.n_members; k++)
+        n += job.members[k].number != job.n && (sim.processes[k]->end == SIM_KILLED || sim.processes[k]->tainted ||
+                                                job.members[k].failed.status != TREK_OK);
+    return job.sharded && n > 1;
+}
+
 /* Whether this process was allowed not to get to the end. */
 static bool may_fail(const member *m)
 {
     const char *said = m->failed.message;
+    if (may_be_lost() && (strstr(said, "no other copy; load a checkpoint") ||
+                          (m->again && strstr(said, "cannot give its state"))))
+        return true;
     if (job.has_failed)
         return m->number == job.failing || m->again || names_one(said);
     if (came_too_late(m))

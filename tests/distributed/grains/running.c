@@ -89,6 +89,7 @@ static trek_run_opts opts_of(const char *text, trek_comm *comm, trek_dataset *da
                         .trainer = { .grain = dying_number(text, "grain=", 3), .comm = comm, .balance = TREK_OFF,
                                      .accumulate = dying_number(text, "accumulate=", 0),
                                      .max_grad_norm = strstr(text, "clipped") ? 0.5 : 0,
+                                     .shard = mine && strstr(text, "sharded") ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                      .ranks = mine ? dying_number(text, "ranks=", 1) : 1 } };
     if (schedule)
         o.schedule = trek_cosine_lr(rate, 6, 0);

@@ -46,6 +46,26 @@ static void they_die_around_newcomers(void **state)
                                                                     LIVES("as=new,after=2,turn=1"), { 0 } }, 3);
 }
 
+/* A state that is divided is divided again among more, and its newcomers keep it for the next death. */
+static void newcomers_get_their_part_of_the_state(void **state)
+{
+    (void)state;
+    static const char *const details[] = { "model=0", "model=6,batch=21", "model=1,optimizer=2", "model=6,optimizer=4",
+                                           "model=2,optimizer=5,overflow=2", "model=6,optimizer=6" };
+    for (int k = 0; k < (test_short() ? 3 : 6); k++) {
+        char detail[96];
+        snprintf(detail, sizeof detail, "%s,sharded,steps=9,of=2,waits=2,again=5", details[k]);
+        arriving_expect(detail, (const role[]){ LIVES("ranks=2"), LIVES("-"), LIVES("as=new"), LIVES("as=new,turn=1,ranks=2"),
+                                               { 0 } }, 6);
+    }
+    arriving_expect("model=0,of=2,steps=10,waits=3,sharded",
+                    (const role[]){ DIES("at=sync:6"), DIES("at=sync:8"), LIVES("as=new"), { 0 } }, 1);
+    arriving_expect("model=1,of=2,waits=3,sharded", (const role[]){ LIVES("-"), LIVES("-"), DIES("as=new,at=divide_state:1"),
+                                                                   { 0 } }, 2);
+    arriving_expect("model=6,of=3,waits=3,sharded", (const role[]){ LIVES("-"), LIVES("-"), DIES("at=divide_state:1"),
+                                                                   LIVES("as=new"), { 0 } }, 3);
+}
+
 /* Processes of one machine share memory; with one of another machine they go on over Gloo. */
 static void a_newcomer_from_another_machine(void **state)
 {
@@ -132,6 +152,7 @@ int main(void)
         cmocka_unit_test_setup(newcomers_make_the_job_larger, clear_error),
         cmocka_unit_test_setup(several_newcomers, clear_error),
         cmocka_unit_test_setup(they_die_around_newcomers, clear_error),
+        cmocka_unit_test_setup(newcomers_get_their_part_of_the_state, clear_error),
         cmocka_unit_test_setup(a_newcomer_from_another_machine, clear_error),
         cmocka_unit_test_setup(newcomers_that_do_not_fit_disturb_nobody, clear_error),
         cmocka_unit_test_setup(drawn_newcomers_do_not_show, clear_error),

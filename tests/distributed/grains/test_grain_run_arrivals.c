@@ -99,6 +99,18 @@ static void it_has_the_rate_of_the_others(void **state)
                 (const role[]){ LIVES("-"), LIVES("-"), DIES("at=sync:0"), LIVES("as=2"), { 0 } });
 }
 
+static void it_gets_its_part_of_a_divided_state(void **state)
+{
+    (void)state;
+    expect_kept("model=0,of=2,waits=1,sharded", (const role[]){ LIVES("-"), LIVES("-"), LIVES("as=new"), { 0 } });
+    expect_kept("model=1,waits=1,again=3,sharded", (const role[]){ LIVES("-"), DIES("at=sync:0"), LIVES("-"), LIVES("as=1"),
+                                                                  LIVES("as=new,turn=1"), { 0 } });
+    expect_kept("model=3,of=2,waits=0,sharded", (const role[]){ LIVES("-"), DIES("at=sync:3"), LIVES("as=new"), { 0 } });
+    expect("model=1,of=2,waits=3,sharded", (const role[]){ LIVES("-"), DIES("at=evaluation:0"), LIVES("as=1"), { 0 } });
+    expect("model=0,of=3,waits=1,sharded", (const role[]){ LIVES("-"), LIVES("-"), DIES("at=evaluation:0"), LIVES("as=new"),
+                                                          { 0 } });
+}
+
 /* The newcomer is the one that is left, and writes what is due. */
 static void it_writes_checkpoints(void **state)
 {
@@ -199,6 +211,7 @@ int main(void)
         cmocka_unit_test_setup(they_die_while_one_comes, clear_error),
         cmocka_unit_test_setup(one_comes_to_a_run_that_was_built_again, clear_error),
         cmocka_unit_test_setup(it_has_the_rate_of_the_others, clear_error),
+        cmocka_unit_test_setup(it_gets_its_part_of_a_divided_state, clear_error),
         cmocka_unit_test_setup(it_writes_checkpoints, clear_error),
         cmocka_unit_test_setup(over_gloo_too, clear_error),
         cmocka_unit_test_setup(one_that_does_not_fit_disturbs_nobody, clear_error),

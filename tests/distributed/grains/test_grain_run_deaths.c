@@ -103,6 +103,55 @@ static void another_process_writes_checkpoints(void **state)
     assert_int_equal(system(path), 0);
 }
 
+/* Each part of the optimizer's state is kept by two processes. In a step it is divided again among those that are left. Outside a
+ * step it is put together before the model is built again, and for checkpoints. */
+static void a_state_in_parts_outlives_deaths(void **state)
+{
+    (void)state;
+    static const char *const moments[] = { "at=grain:2", "at=reduce:1", "at=optimizer:1", "at=sync:2", "at=divide_state:0",
+                                           "at=evaluation:0", "at=evaluation:1", "before=20", "after=24" };
+    for (int k = 0; k < (int)(sizeof moments / sizeof *moments); k += test_short() ? 2 : 1) {
+        char detail[128];
+        const char *deaths[4] = { 0 };
+        snprintf(detail, sizeof detail, "model=%d,ranks=%d,sharded", k % 3 == 2 ? LSTM : k % 3, 1 + k % 2);
+        deaths[k % 3] = moments[k];
+        if (strstr(moments[k], "divide_state")) /* process 1 dies while the parts of process 0 are given to others */
+            deaths[0] = "at=sync:1";
+        outcome expected = running_alone(detail);
+        expect(detail, 4, deaths, &expected, NULL);
+    }
+    outcome expected = running_alone("model=1");
+    expect("model=1,sharded", 2, (const char *[]){ NULL, "at=evaluation:0" }, &expected, NULL); /* one is left */
+    expect("model=1,sharded", 4, (const char *[]){ "at=grain:2", NULL, "at=evaluation:0", NULL }, &expected, NULL);
+    expect("model=1,sharded", 4, (const char *[]){ "at=evaluation:0", "at=divide_state:0", NULL, NULL }, &expected, NULL);
+}
+
+static void with_checkpoints_too(void **state)
+{
+    (void)state;
+    char detail[200], folder[] = "/tmp/trek-run-deaths-XXXXXX", removal[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(detail, sizeof detail, "model=0,sharded,checkpoints=%s", folder);
+    outcome expected = running_alone("model=0");
+    expect(detail, 3, (const char *[]){ "at=grain:4", NULL, NULL }, &expected, NULL);
+    expect(detail, 3, (const char *[]){ NULL, "at=evaluation:0", NULL }, &expected, NULL);
+    snprintf(removal, sizeof removal, "rm -r %s", folder);
+    assert_int_equal(system(removal), 0);
+}
+
+/* Both keepers of a part die at once. */
+static void a_part_that_is_lost_ends_the_run(void **state)
+{
+    (void)state;
+    static const char *const moments[] = { "at=sync:2", "at=evaluation:0", "at=reduce:1" };
+    static const char says[] = "*TREK_ERR_PEER: *: .shard: processes 1 and 3 are lost*no other copy; load a checkpoint*";
+    outcome expected = running_alone("model=1");
+    for (int k = 0; k < 3; k++)
+        running_expect("model=1,sharded,of=4", (const role[]){ { .text = "-", .fails = says }, DIES(moments[k]),
+                                                               { .text = "-", .fails = says }, DIES(moments[k]), { 0 } },
+                       &expected, NULL);
+}
+
 static void over_gloo_too(void **state)
 {
     char why[256];
@@ -129,6 +178,9 @@ int main(void)
         cmocka_unit_test_setup(an_evaluation_is_made_again, clear_error),
         cmocka_unit_test_setup(several_die, clear_error),
         cmocka_unit_test_setup(another_process_writes_checkpoints, clear_error),
+        cmocka_unit_test_setup(a_state_in_parts_outlives_deaths, clear_error),
+        cmocka_unit_test_setup(with_checkpoints_too, clear_error),
+        cmocka_unit_test_setup(a_part_that_is_lost_ends_the_run, clear_error),
         cmocka_unit_test_setup(over_gloo_too, clear_error),
         cmocka_unit_test_setup(too_few_are_left, clear_error),
     };

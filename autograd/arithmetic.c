@@ -110,6 +110,8 @@ trek_var *trek_clamp_var(trek_var *x, trek_var *low, trek_var *high)
     TREK_NEEDED("clamp_var", x);
     if (!low && !high)
         return trek_fail_null(TREK_ERR_ARGUMENT, "clamp_var: low and high: both NULL; one must be given");
+    if (low && high && (!integers(x) || !integers(low) || !integers(high)))
+        return trek_apply_clamp_var(x, low, high);
     x = low ? trek_maximum(x, low) : x;
     return high ? trek_minimum(x, high) : x;
 }

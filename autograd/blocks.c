@@ -33,24 +33,34 @@ static int outermost(const trek_tensor *t)
     return dim;
 }
 
-/* Returns whether the function can be computed by blocks, and how. */
-static bool plan(blocks *b, trek_var *const *in, int n, bool rows)
+/* Returns the elements of a block, for all threads. */
+static int64_t most_of_block(void) { return (int64_t)BLOCK * trek_pool_threads(trek_pool_here()); }
+
+/* Returns an input of the largest shape, or NULL if the function is computed as it is. */
+static const trek_tensor *largest(trek_var *const *in, int n, bool rows)
 {
     const trek_tensor *whole = in[0]->data;
     for (int k = 1; k < n; k++)
         whole = in[k]->data->numel > whole->numel ? in[k]->data : whole;
-    const int64_t most = (int64_t)BLOCK * trek_pool_threads(trek_pool_here());
-    if ((rows && whole->ndim == 0) || whole->numel < LEAST * most ||
+    if ((rows && whole->ndim == 0) || whole->numel < LEAST * most_of_block() ||
         atomic_load_explicit(&trek_trace_now, memory_order_relaxed) || trek_debug)
-        return false;
-    bool flat = true;
+        return NULL;
     for (int k = 0; k < n; k++) {
         const trek_tensor *t = in[k]->data;
-        bool one = !rows && t->numel == 1 && t->ndim == 0;
+        bool one = !rows && t->ndim == 0;
         if (t->device.type != TREK_CPU || !(one || trek_same_sizes(t, whole)) || (in[k]->requires_grad && trek_recording()))
-            return false;
-        flat = flat && t->contiguous;
+            return NULL;
     }
+    return whole;
+}
+
+/* Returns whether the function can be computed by blocks, and how. */
+static bool plan(blocks *b, trek_var *const *in, int n, const trek_tensor *whole, bool rows)
+{
+    const int64_t most = most_of_block();
+    bool flat = true;
+    for (int k = 0; k < n; k++)
+        flat = flat && in[k]->data->contiguous;
     const int64_t row = rows ? whole->sizes[whole->ndim - 1] : 1;
     *b = (blocks){ .in = in, .n = n, .whole = whole, .rows = rows, .flat = flat, .row = row, .length = whole->numel / row };
     if (!flat) {
@@ -124,13 +134,61 @@ static bool run_block(const blocks *b, trek_blocks_fn f, const double *numbers, 
     return place && trek_tensor_copy_from(place->data, result->data) == TREK_OK;
 }
 
+/* Returns the dimensions along which all inputs of the largest shape repeat, as bits. */
+static uint64_t repeated_dims(trek_var *const *in, int n, const trek_tensor *whole, bool rows)
+{
+    uint64_t repeated = 0;
+    for (int d = 0; d < whole->ndim - rows; d++) {
+        bool repeats = whole->sizes[d] > 1;
+        for (int k = 0; k < n; k++)
+            repeats = repeats && (in[k]->data->ndim == 0 || in[k]->data->strides[d] == 0);
+        repeated |= (uint64_t)repeats << d;
+    }
+    return repeated;
+}
+
+static trek_var *by_blocks(trek_blocks_fn f, trek_var *const *in, int n, const double *numbers, bool rows);
+
+/* Computes what repeats along these dimensions once, and copies it. */
+static trek_var *once(trek_blocks_fn f, trek_var *const *in, int n, const double *numbers, const trek_tensor *whole,
+                      uint64_t repeated, bool rows)
+{
+    trek_var *first[TREK_BLOCKS_INPUTS] = { NULL };
+    int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];
+    trek_scope scope = trek_scope_begin();
+    for (int k = 0; k < n && scope.depth > 0; k++) {
+        trek_tensor *t = in[k]->data;
+        for (int d = 0; d < t->ndim; d++)
+            sizes[d] = repeated >> d & 1 ? 1 : t->sizes[d];
+        trek_tensor *part = trek_tensor_make_view(t, t->data, t->ndim, sizes, t->strides);
+        first[k] = part ? trek_var_from(part) : NULL;
+    }
+    trek_var *result = by_blocks(f, first, n, numbers, rows);
+    trek_tensor *view = NULL, *out = NULL;
+    for (int d = 0; result && d < result->data->ndim; d++) {
+        sizes[d] = whole->sizes[d];
+        strides[d] = repeated >> d & 1 ? 0 : result->data->strides[d];
+    }
+    if (result)
+        view = trek_tensor_make_view(result->data, result->data->data, result->data->ndim, sizes, strides);
+    if (view)
+        out = trek_tensor_contiguous(view);
+    trek_tensor_release(view);
+    trek_scope_end(scope);
+    return out ? trek_var_from(out) : NULL;
+}
+
 static trek_var *by_blocks(trek_blocks_fn f, trek_var *const *in, int n, const double *numbers, bool rows)
 {
     blocks b;
     for (int k = 0; k < n; k++)
         if (!in[k])
             return NULL;
-    if (!plan(&b, in, n, rows))
+    const trek_tensor *whole = largest(in, n, rows);
+    const uint64_t repeated = whole ? repeated_dims(in, n, whole, rows) : 0;
+    if (repeated)
+        return once(f, in, n, numbers, whole, repeated, rows);
+    if (!whole || !plan(&b, in, n, whole, rows))
         return f(in, numbers);
     trek_tensor *out = NULL;
     bool done = true;

@@ -107,6 +107,17 @@ void trek_rule_sunk(trek_backward_call *b, int k)
     (var ? var : leaf_of_cast(b, k))->leaf->has_grad = true;
 }
 
+bool trek_rule_takes_product(trek_backward_call *b, int k, trek_tensor *grad, trek_tensor *x)
+{
+    const trek_walk *w = trek_walking;
+    const trek_var *var = b->node->edges[k].leaf;
+    const trek_leaf *leaf = var ? var->leaf : NULL;
+    return leaf && w->watch && w->watch->product && leaf->watch == w->id && leaf->grad_in_arena && !leaf->hooks &&
+        !b->create_graph &&
+           !w->inputs && !w->zeros && var->data->dtype == TREK_F32 && grad->dtype == TREK_F32 && x->dtype == TREK_F32 &&
+           w->watch->product(leaf->watch_index, grad, x, w->watch->arg);
+}
+
 /* --- what the walk is for --------------------------------------------------------------------- */
 
 bool trek_backward_retains(void) { return trek_walking && trek_walking->retain; }

@@ -409,9 +409,10 @@ trek_var *trek_matrix_power(trek_var *a, int64_t n)
     if (!trek_dtype_is_float(trek_var_dtype(a)))
         return trek_fail_null(TREK_ERR_DTYPE, "matrix_power: input: dtype %s; must be floating",
                               trek_dtype_name(trek_var_dtype(a)));
-    if (n == 0)
-        return trek_add(trek_masked_fill(a, trek_cast(trek_ones_like(a), TREK_BOOL), 0),
-                        trek_factor_eye(a, trek_var_size(a, -1)));
+    if (n == 0) { /* a takes part, so that it has a gradient, which is 0 */
+        trek_tensor *yes = trek_tensor_ones(trek_dims_none(), TREK_BOOL, trek_var_device(a));
+        return yes ? trek_where(trek_var_from(yes), trek_factor_eye(a, trek_var_size(a, -1)), a) : NULL;
+    }
     trek_var *power = n < 0 ? trek_inv(a) : a, *made = NULL;
     for (uint64_t rest = n < 0 ? -(uint64_t)n : (uint64_t)n; power && rest; rest >>= 1) {
         if (rest & 1)

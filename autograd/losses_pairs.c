@@ -48,19 +48,22 @@ static trek_var *length_of(trek_var *x, int dim, double eps)
     return trek_add(length, trek_sub(trek_clamp(fixed, eps, INFINITY), fixed));
 }
 
-/* Returns whether both have one shape and dim is its last dimension, so that a function of their lines can be computed by
- * blocks. */
-static bool of_lines(trek_var *const *in, int dim)
-{
-    return trek_same_sizes(in[0]->data, in[1]->data) && (dim == -1 || dim == trek_var_ndim(in[0]) - 1) &&
-        trek_var_ndim(in[0]) > 0;
-}
-
 static trek_var *cosine(trek_var *x, trek_var *y, int dim, double eps)
 {
     trek_var *a = trek_div(x, length_of(x, dim, eps)), *b = trek_div(y, length_of(y, dim, eps));
     return trek_sum(trek_mul(a, b), trek_dims(dim), false);
 }
+/* Returns whether both have one shape, and lines along dim that can be processed one after the other: it is the last dimension,
+ * or its elements are adjacent. */
+static bool of_lines(trek_var *const *in, int dim)
+{
+    const trek_tensor *x = in[0]->data, *y = in[1]->data;
+    if (!trek_same_sizes(x, y) || dim < -x->ndim || dim >= x->ndim)
+        return false;
+    const int at = dim < 0 ? dim + x->ndim : dim;
+    return at == x->ndim - 1 || (x->strides[at] == 1 && y->strides[at] == 1);
+}
+
 /* numbers: the dtype to compute in, eps */
 static trek_var *cosine_of_lines(trek_var *const *in, const double *numbers)
 {
@@ -74,8 +77,11 @@ trek_var *trek_cosine_similarity(trek_var *x, trek_var *y, int dim, double eps)
     trek_var *inputs[2] = { x, y };
     if (!trek_loss_dtypes(name, inputs, 2, TREK_LOSS_TAKEN_FLOATS, &work, &dtype))
         return NULL;
-    if (of_lines(inputs, dim))
+    if (of_lines(inputs, dim)) {
+        for (int k = 0; k < 2 && dim != -1; k++)
+            inputs[k] = trek_movedim(inputs[k], trek_dims(dim), trek_dims(-1));
         return trek_loss_rounded(trek_by_rows(cosine_of_lines, inputs, 2, (double[]){ (double)work, eps }), dtype);
+    }
     return pair_of(name, inputs, &dtype) ? trek_loss_rounded(cosine(inputs[0], inputs[1], dim, eps), dtype) : NULL;
 }
 
@@ -98,7 +104,7 @@ trek_var *trek_pairwise_distance(trek_var *x, trek_var *y, double p, double eps,
     trek_var *inputs[2] = { x, y };
     if (!trek_loss_dtypes(name, inputs, 2, TREK_LOSS_TAKEN_FLOATS, &work, &dtype))
         return NULL;
-    if (!keepdim && of_lines(inputs, -1))
+    if (!keepdim && trek_same_sizes(x->data, y->data) && trek_var_ndim(x) > 0)
         return trek_loss_rounded(distance(x, y, (double[]){ (double)work, p, eps }), dtype);
     if (!pair_of(name, inputs, &dtype))
         return NULL;

@@ -332,17 +332,36 @@ trek_status trek_rule_pow(trek_backward_call *b)
     return status;
 }
 
-/* maximum and minimum: to the one that was taken, half to each where they are equal, and to both at NaN */
+/* The part of a gradient that the first of two numbers gets, or the second, if the larger or the smaller one was taken: all to
+ * the one that was taken, half to each where they are equal, and to both at NaN. */
+static trek_var *share_of(trek_var *grad, trek_var *x, trek_var *y, bool larger, bool second)
+{
+    trek_var *share = trek_where(trek_eq(x, y), trek_mul_scalar(grad, 0.5), grad);
+    return trek_masked_fill(share, larger != second ? trek_lt(x, y) : trek_gt(x, y), 0);
+}
+
 trek_status trek_rule_maximum(trek_backward_call *b)
 {
     bool larger = b->op->id == TREK_OP_maximum;
     trek_var *x = trek_rule_input(b, 0), *y = trek_rule_input(b, 1);
-    trek_var *share = trek_where(trek_eq(x, y), trek_mul_scalar(b->grad, 0.5), b->grad);
     trek_status status = TREK_OK;
-    if (trek_rule_needs(b, 0))
-        status = trek_rule_give_to(b, 0, trek_masked_fill(share, larger ? trek_lt(x, y) : trek_gt(x, y), 0));
-    if (status == TREK_OK && trek_rule_needs(b, 1))
-        status = trek_rule_give_to(b, 1, trek_masked_fill(share, larger ? trek_gt(x, y) : trek_lt(x, y), 0));
+    for (int k = 0; k < 2 && status == TREK_OK; k++)
+        if (trek_rule_needs(b, k))
+            status = trek_rule_give_to(b, k, share_of(b->grad, x, y, larger, k == 1));
+    return status;
+}
+
+/* As minimum after maximum. */
+trek_status trek_rule_clamp_var(trek_backward_call *b)
+{
+    trek_var *x = trek_rule_input(b, 0), *low = trek_rule_input(b, 1), *high = trek_rule_input(b, 2);
+    trek_var *raised = trek_maximum(x, low), *inner = share_of(b->grad, raised, high, false, false);
+    trek_status status = TREK_OK;
+    for (int k = 0; k < 2 && status == TREK_OK; k++)
+        if (trek_rule_needs(b, k))
+            status = trek_rule_give_to(b, k, share_of(inner, x, low, true, k == 1));
+    if (status == TREK_OK && trek_rule_needs(b, 2))
+        status = trek_rule_give_to(b, 2, share_of(b->grad, raised, high, false, true));
     return status;
 }
 

@@ -68,6 +68,8 @@ static trek_status linear_weight(trek_backward_call *b, trek_var *g, trek_var *x
     bool overwrite;
     if (!g || !x)
         return trek_error_status();
+    if (trek_rule_takes_product(b, 1, g->data, x->data))
+        return trek_error_status();
     bool alike = g->data->dtype == x->data->dtype;
     trek_tensor *place = alike ? sink_of_product(b, 1, &overwrite) : NULL;
     if (!place)

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "autograd/blocks.h"
 #include "autograd/calls_internal.h"
 #include "autograd/ops.h"
 #include "autograd/rows.h"
@@ -35,6 +36,16 @@ trek_var *trek_lerp_var(trek_var *x, trek_var *y, trek_var *weight)
     return trek_apply_lerp_var(x, y, weight);
 }
 
+/* numbers: decimals, and the power of ten */
+static trek_var *round_decimals_of(trek_var *const *in, const double *numbers)
+{
+    const double decimals = numbers[0], ten = numbers[1];
+    trek_dtype dtype = trek_var_dtype(in[0]);
+    trek_var *x = trek_cast(in[0], wide(dtype));
+    trek_var *y = trek_round(decimals > 0 ? trek_mul_scalar(x, ten) : trek_div_scalar(x, ten));
+    return trek_cast(decimals > 0 ? trek_div_scalar(y, ten) : trek_mul_scalar(y, ten), dtype);
+}
+
 trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
 {
     TREK_NEEDED("round_decimals", x);
@@ -46,10 +57,9 @@ trek_var *trek_round_decimals(trek_var *x, int64_t decimals)
         return trek_fail_null(TREK_ERR_ARGUMENT, "round_decimals: decimals: %lld, for %s; must be within +-%lld",
                               (long long)decimals,
                               trek_dtype_name(dtype), (long long)most);
-    double ten = pow(10, fabs((double)decimals));
-    x = trek_cast(x, work);
-    trek_var *y = trek_round(decimals > 0 ? trek_mul_scalar(x, ten) : decimals < 0 ? trek_div_scalar(x, ten) : x);
-    return trek_cast(decimals > 0 ? trek_div_scalar(y, ten) : decimals < 0 ? trek_mul_scalar(y, ten) : y, dtype);
+    if (decimals == 0)
+        return trek_round(x); /* which is exact in each dtype */
+    return trek_by_blocks(round_decimals_of, &x, 1, (double[]){ (double)decimals, pow(10, fabs((double)decimals)) });
 }
 
 trek_var *trek_logaddexp2(trek_var *x, trek_var *y)

@@ -127,6 +127,8 @@ trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite);
  * cast of an f32 leaf. The gradient is then not rounded to 16 bits on its way. */
 trek_tensor *trek_rule_sink_wide(trek_backward_call *b, int k, bool *overwrite);
 void trek_rule_sunk(trek_backward_call *b, int k);
+/* Returns whether the walk's watcher takes over the gradient grad^T x of input k, which the rule then leaves NULL. */
+bool trek_rule_takes_product(trek_backward_call *b, int k, trek_tensor *grad, trek_tensor *x);
 
 /* --- applying ops to variables ------------------------------------------- */
 
@@ -169,6 +171,9 @@ typedef struct trek_backward_watch {
     bool zeros;               /* the walk's root weighs nothing: leaves that it uses have a gradient, to which nothing is
                                * added, not even NaN */
     void (*complete)(int k, void *arg);
+    /* May take over the gradient grad^T x of a leaf in an arena, F32 with two dimensions: it returns true, and adds the product
+     * to the leaf's gradient when the walk has ended. Until then the leaf seems to have none. NULL: nobody does. */
+    bool (*product)(int k, trek_tensor *grad, trek_tensor *x, void *arg);
     void *arg;
 } trek_backward_watch;
 trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts,

@@ -20,6 +20,7 @@
 #include "distributed/rounds/site.h"
 #include "distributed/team/constants.h"
 #include "distributed/team/divided.h"
+#include "distributed/team/low_sums.h"
 #include "tensor/cores.h"
 #include "tensor/try_internal.h"
 
@@ -88,6 +89,26 @@ static trek_status check_divided_grads(const trek_step *s, bool params)
                            params ? "PARAMETERS" : "GRADIENTS", why) : TREK_OK;
 }
 
+/* Makes room for gradients that travel as bf16, which counts in the plan of memory. Rank 0 sends for its process. */
+static trek_status make_low_sums(const trek_step *s)
+{
+    const trek_arena *arena = s->team->replicas[0].arena;
+    if (trek_job_is_alone(&s->job))
+        return TREK_OK;
+    const char *why = !s->team->on_host || s->job.mixed ? "ranks on GPUs, whose libraries add bf16 in bf16"
+        : !s->job.comm->engine->adds_bf16 ? "an engine that sends sums of 16 bits as f32" : NULL;
+    if (why)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .reduce_dtype: bf16, with %s (%s); it is for shared memory and Gloo", why,
+                         s->job.comm->engine->name);
+    int64_t most = s->team->bucket_bytes / 4;
+    for (int k = 0; k < arena->n_segments; k++)
+        most = arena->segments[k].count > most ? arena->segments[k].count : most;
+    most += 2 * arena->unit * arena->sharers; /* where buckets are cut */
+    s->team->replicas[0].reducer->low = trek_low_sums_new(s->job.comm, most);
+    return s->team->replicas[0].reducer->low ? TREK_OK : trek_error_status();
+}
+
 /* Makes the workload, for which it must be known whether ranks are unequal: now that all have met, it is. */
 static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
 {
@@ -125,6 +146,8 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     TRY(trek_ranks_list_devices(&s->job, s->team->ranks));
     TRY(check_sharers(s));
     TRY(trek_ranks_constants(s->team, &s->job));
+    if (opts->reduces_bf16)
+        TRY(make_low_sums(s));
     TRY(s->policy->make(s, opts));
     if (opts->shards_grads && s->job.world_size > 1)
         TRY(check_divided_grads(s, opts->shards_params));
@@ -149,7 +172,8 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     int local_ranks = trek_ranks_world_size(ranks);
     bool sites = opts->averages && opts->sites && opts->comm;
     trek_team_opts of = { .shared = opts->shared && (!opts->averages || (sites && local_ranks > 1)), .sharers = 1,
-                          .bucket_bytes = opts->bucket_bytes, .budgets = opts->budgets, .comm = opts->comm };
+                          .bucket_bytes = opts->bucket_bytes, .budgets = opts->budgets, .recomputes = opts->recomputes,
+                          .comm = opts->comm };
     of.shared &= !opts->shards_grads || local_ranks > 1; /* a rank that is alone shares with nobody */
     if (opts->shards && (opts->comm || !of.shared))
         of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;

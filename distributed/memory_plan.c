@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "distributed/memory_plan.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/dry_pass.h"
+#include "distributed/recompute_plan.h"
 #include "distributed/reduce/sharded.h"
 #include "distributed/stepper.h"
 #include "distributed/team/divided.h"
@@ -25,7 +27,15 @@ static bool has_budgets(const trek_step *s)
 {
     bool any = s->team->memory->budgets != NULL;
     for (int p = 0; p < s->job.processes && s->job.members; p++)
-        any |= s->job.members[p].budgets != 0;
+        any |= s->job.members[p].budgets & 1;
+    return any;
+}
+
+static bool recomputes(const trek_step *s)
+{
+    bool any = s->team->memory->recomputes;
+    for (int p = 0; p < s->job.processes && s->job.members; p++)
+        any |= s->job.members[p].budgets & 2;
     return any;
 }
 
@@ -40,7 +50,7 @@ static bool gpus_differ(const trek_step *s)
     return s->team->sharers > 1 && s->team->kinds == 1u << TREK_CUDA && !s->job.mixed && (double)least < ALIKE * (double)most;
 }
 
-bool trek_memory_is_planned(const trek_step *s) { return has_budgets(s) || gpus_differ(s); }
+bool trek_memory_is_planned(const trek_step *s) { return has_budgets(s) || recomputes(s) || gpus_differ(s); }
 
 /* --- rows of this process ------------------------------------------------------------------ */
 
@@ -55,7 +65,7 @@ static int64_t digits_bytes(const trek_tensor *digits)
 /* Returns what the sums of a rank's grains take. */
 static int64_t sums_bytes(const trek_grain_sums *sums)
 {
-    int64_t bytes = bytes_of(sums->all_bins);
+    int64_t bytes = bytes_of(sums->all_bins) + bytes_of(sums->slots.more);
     for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
         bytes += bytes_of(sums->bins[p]);
         for (int k = 0; k < TREK_BINNED_DIGITS; k++)
@@ -177,29 +187,64 @@ static trek_status gather_rows(trek_step *s, trek_status own)
 
 /* --- dividing ------------------------------------------------------------------------------ */
 
-/* What a sharer can give to the optimizer's state. Where the program has set no budget, this does not depend on what else uses a
- * GPU now, so that a run can be repeated. */
-static double room_of(const trek_step *s, const trek_memory_row *row)
+/* What a sharer can give to the optimizer's state, if `recomputed` (0 to 1) of what can be recomputed is. Where the program has
+ * set no budget, this does not depend on what else uses a GPU now, so that a run can be repeated. */
+static double room_of(const trek_step *s, const trek_memory_row *row, double recomputed)
 {
-    int64_t size = has_budgets(s) ? row->budget : trek_ranks_device_memory(&s->job, row->first_rank);
+    int64_t size = has_budgets(s) || recomputes(s) ? row->budget : trek_ranks_device_memory(&s->job, row->first_rank);
     int64_t whole = (s->team->divides_params ? 0 : row->params) + (s->team->divides_grads ? 0 : row->grads);
-    int64_t left = size - whole - row->other - (row->activations > 0 ? row->activations : 0);
+    int64_t activations = row->activations > 0 ? row->activations : 0;
+    if (row->least > 0 && row->least < activations)
+        activations -= (int64_t)(recomputed * (double)(activations - row->least));
+    int64_t left = size - whole - row->other - activations;
     return left > 0 ? (double)left : 0;
 }
 
-/* Divides the state anew if the sharers, each of which has a row, have different rooms. */
-static trek_status divide(trek_step *s)
+/* Writes the rooms of all rows if so much of what can be recomputed is. Returns their sum. */
+static double find_rooms(const trek_step *s, double recomputed, double *rooms)
+{
+    double all = 0;
+    for (int k = 0; k < s->team->memory->n_rows; k++)
+        all += rooms[k] = room_of(s, &s->team->memory->rows[k], recomputed);
+    return all;
+}
+
+/* Returns about how many bytes of state an optimizer will have for all parameters, with the f32 copies of 16-bit ones; infinity
+ * if that is not known. */
+static double state_of(const trek_step *s, const trek_optimizer_spec *spec)
+{
+    const trek_arena *arena = s->team->replicas[0].arena;
+    double states = 0, bytes = 0;
+    if (!spec->klass)
+        return INFINITY;
+    for (int k = 0; k < TREK_UPDATE_STATES; k++) {
+        const trek_optimizer_state *state = &spec->klass->states[k];
+        double option = spec->options[state->kept_with];
+        option = option == 0 ? spec->klass->options[state->kept_with].otherwise : option == TREK_ZERO ? 0 : option;
+        states += state->name && state->extent == TREK_STATE_EXTENT_ELEMENTS && (state->kept_with == 0 || option > 0);
+    }
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_part *part = &arena->parts[arena->segments[k].part];
+        size_t wide = trek_dtype_size(part->wide), each = part->wide == TREK_F32 ? trek_dtype_size(spec->state_dtype) : wide;
+        bytes += (double)arena->segments[k].count * (states * (double)each + (trek_arena_part_is_low(part) ? (double)wide : 0));
+    }
+    return bytes;
+}
+
+/* Divides the state anew if the sharers, each of which has a row, have different rooms. Recomputation makes room where it is
+ * needed: `state` bytes. */
+static trek_status divide(trek_step *s, double state)
 {
     const trek_team_memory *memory = s->team->memory;
-    double rooms[TREK_MAX_RANKS], all = 0;
+    enum { STEPS = 16 };
+    double rooms[TREK_MAX_RANKS], all = find_rooms(s, 0, rooms);
     bool differ = false;
     if (s->team->sharers == 1 || (s->team->twice && trek_job_is_alone(&s->job))) /* it gets a part when it has joined */
         return TREK_OK;
-    for (int k = 0; k < memory->n_rows; k++) {
-        rooms[k] = room_of(s, &memory->rows[k]);
-        all += rooms[k];
+    for (int step = 1; step <= STEPS && recomputes(s) && all < state; step++)
+        all = find_rooms(s, (double)step / STEPS, rooms);
+    for (int k = 0; k < memory->n_rows; k++)
         differ |= rooms[k] != rooms[0];
-    }
     return differ && all > 0 ? trek_ranks_weigh_shards(s, rooms) : TREK_OK;
 }
 
@@ -207,7 +252,7 @@ static trek_status measure_activations(trek_step *s)
 {
     trek_memory_row *rows = s->team->memory->rows + s->team->memory->first_own;
     int64_t activations[TREK_MAX_RANKS], samples[TREK_MAX_RANKS];
-    trek_status status = trek_dry_pass(s, activations, samples);
+    trek_status status = trek_dry_pass(s, &(trek_dry_pass_result){ .activations = activations, .samples = samples });
     for (int k = 0; k < s->team->memory->n_own && status == TREK_OK; k++) {
         rows[k].activations = activations[k];
         rows[k].samples = samples[k];
@@ -222,6 +267,8 @@ static trek_status measure(trek_step *s, int64_t grain)
     s->grain = grain > 0 ? grain : before;
     if (status == TREK_OK)
         status = measure_activations(s);
+    if (status == TREK_OK && s->team->memory->recomputes && s->team->sharers > 1)
+        status = trek_recompute_estimate(s);
     s->grain = before;
     if (status != TREK_OK)
         return status;
@@ -230,12 +277,12 @@ static trek_status measure(trek_step *s, int64_t grain)
     return TREK_OK;
 }
 
-trek_status trek_memory_divide(trek_step *s, trek_status own, int64_t grain)
+trek_status trek_memory_divide(trek_step *s, trek_status own, int64_t grain, const trek_optimizer_spec *spec)
 {
     if (own == TREK_OK)
         own = measure(s, grain);
     own = gather_rows(s, own);
-    return own == TREK_OK ? divide(s) : own;
+    return own == TREK_OK ? divide(s, state_of(s, spec)) : own;
 }
 
 /* --- comparing ----------------------------------------------------------------------------- */
@@ -277,6 +324,10 @@ trek_status trek_memory_settle(trek_step *s, trek_status own)
         own = measure_activations(s);
     if (own == TREK_OK)
         measure_rows(s);
+    if (own == TREK_OK && memory->recomputes) {
+        own = trek_recompute_choose(s);
+        measure_rows(s);
+    }
     own = gather_rows(s, own);
     if (own == TREK_OK && s->job.process == 0)
         log_table(s);

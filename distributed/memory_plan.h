@@ -12,8 +12,9 @@ typedef struct trek_step trek_step;
  * different sizes. All processes get the same answer. */
 bool trek_memory_is_planned(const trek_step *s);
 /* Measures what the ranks need besides the optimizer's state, and divides that in proportion to what is left of their budgets.
- * grain: the largest that may be chosen later; 0: that of the step. A collective; own is the caller's status. */
-trek_status trek_memory_divide(trek_step *s, trek_status own, int64_t grain);
+ * grain: the largest that may be chosen later; 0: that of the step. spec: of the optimizer that is made afterwards; without a
+ * class it is not known. A collective; own is the caller's status. */
+trek_status trek_memory_divide(trek_step *s, trek_status own, int64_t grain, const trek_optimizer_spec *spec);
 /* Compares what is kept now, and what a pass needs, with the budgets, and logs the table. CPU ranks cannot exceed their budgets
  * from here on. A collective; own is the caller's status. Fails with MEMORY, on all processes, if a budget is too small. */
 trek_status trek_memory_settle(trek_step *s, trek_status own);

@@ -11,6 +11,7 @@
 #include "graph/timeline.h"
 #include "nn/fp8.h"
 #include "nn/module_tree.h"
+#include "nn/recompute_internal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/arrivals.h"
+#include "distributed/pass/dry_pass.h"
 #include "distributed/pass/shares.h"
 #include "distributed/policy/grain_size.h"
 #include "distributed/reduce/sharded.h"
@@ -358,6 +360,28 @@ static trek_status check_budgets(const trek_trainer_opts *o)
     return TREK_OK;
 }
 
+static trek_status check_reduce_dtype(const trek_trainer_opts *o)
+{
+    if (o->reduce_dtype != TREK_F32 && o->reduce_dtype != TREK_BF16)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .reduce_dtype: %s; must be f32 or bf16",
+                         trek_dtype_name(o->reduce_dtype));
+    const char *other = o->grain != 0 ? "grain, whose sums are exact" : o->average == TREK_AVERAGE_PARAMETERS
+        ? "average of parameters, which sends no gradients" : NULL;
+    if (o->reduce_dtype != TREK_F32 && other)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .reduce_dtype: bf16, together with .%s", other);
+    return TREK_OK;
+}
+
+static trek_status check_activations(const trek_trainer_opts *o)
+{
+    if (o->activations != 0 && o->activations != TREK_AUTO)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .activations: %d; must be 0 or TREK_AUTO", o->activations);
+    if (o->activations != 0 && o->average == TREK_AVERAGE_PARAMETERS)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .activations: set together with .average of parameters, whose "
+                                               "rounds keep copies that the plan does not know");
+    return TREK_OK;
+}
+
 trek_status trek_trainer_check(const trek_trainer_opts *o)
 {
     if (o->accumulate < 0)
@@ -376,6 +400,10 @@ trek_status trek_trainer_check(const trek_trainer_opts *o)
     if ((int)o->shard < TREK_SHARD_NONE || o->shard > TREK_SHARD_PARAMETERS)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shard: %d; must be a value of trek_shard", (int)o->shard);
     trek_status status = check_budgets(o);
+    if (status == TREK_OK)
+        status = check_activations(o);
+    if (status == TREK_OK)
+        status = check_reduce_dtype(o);
     if (status == TREK_OK)
         status = check_unequal(o);
     if (status == TREK_OK)
@@ -462,6 +490,7 @@ static void put_back(setup *s)
     if (plain)
         trek_graph_set_stepper(s->graph, plain);
     take_optimizer(s);
+    trek_recompute_forget(trek_graph_module(s->graph));
     trek_error_clear();
     trek_error_put_back(&first);
 }
@@ -528,7 +557,9 @@ static trek_status make_ranks(setup *s)
     trek_workload_opts workload = workload_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
-                             .budgets = s->opts.memory_budget, .comm = s->comm,
+                             .budgets = s->opts.memory_budget, .reduces_bf16 = s->opts.reduce_dtype == TREK_BF16,
+                             .recomputes = s->opts.activations == TREK_AUTO,
+                             .comm = s->comm,
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard >= TREK_SHARD_STATE,
                              .shards_grads = s->opts.shard >= TREK_SHARD_GRADIENTS,
@@ -590,6 +621,23 @@ static trek_status agree_on_options(setup *s, trek_status own)
     own = trek_agree(stepper->job.comm, own, "trainer_setup: the options of the processes differ", &text);
     trek_text_clear(&text);
     return own == TREK_OK ? trek_job_products_choose(stepper->job.comm) : own;
+}
+
+/* What is recomputed is chosen by measuring a pass. In evaluation there is nothing to choose. */
+static trek_status check_measurable(const setup *s)
+{
+    const trek_graph_loader *graph_loader = s->graph->graph_loader;
+    const trek_step *step = trek_graph_ranks(s->graph);
+    if (s->opts.activations != TREK_AUTO || !step || trek_dry_pass_can_run(step) || !trek_graph_learns(s->graph))
+        return TREK_OK;
+    if (!graph_loader || !graph_loader->loader || !graph_loader->loss)
+        return trek_fail(TREK_ERR_STATE, "trainer_setup: .activations: TREK_AUTO, which measures training on a batch; call "
+                                         "trek_graph_set_loader and trek_graph_set_loss first");
+    return trek_fail(TREK_ERR_UNSUPPORTED,
+                     "trainer_setup: .activations: TREK_AUTO, with %s, with which a pass cannot be measured",
+                     has_stream(s)                 ? "a loader over a stream"
+                     : trek_team_meets(step->team) ? "layers that use other ranks"
+                                                   : "a graph that carries states");
 }
 
 /* Returns the size of the largest grain that may be chosen, or 0 if none is chosen. */
@@ -750,7 +798,8 @@ static trek_status find_ranks(setup *s)
 /* Makes the stepper that the options ask for; without options for ranks the one that there is stays. */
 static trek_status make_stepper(setup *s)
 {
-    if (s->local_ranks > 1 || s->comm || s->opts.grain > 0 || s->opts.memory_budget)
+    trek_recompute_forget(trek_graph_module(s->graph)); /* what an earlier plan has chosen */
+    if (s->local_ranks > 1 || s->comm || s->opts.grain > 0 || s->opts.memory_budget || s->opts.activations == TREK_AUTO)
         return make_ranks(s);
     return trek_graph_ranks(s->graph) ? make_plain(s) : TREK_OK;
 }
@@ -763,8 +812,10 @@ static trek_status apply_all(setup *s)
     trek_status status = check_number_of_shares(s);
     if (status == TREK_OK)
         status = apply_amp(s);
+    if (status == TREK_OK)
+        status = check_measurable(s);
     if (planned)
-        status = trek_memory_divide(step, status, largest_grain(s));
+        status = trek_memory_divide(step, status, largest_grain(s), &s->opts.optimizer);
     if (status == TREK_OK)
         status = apply_options(s);
     if (s->comm)

@@ -32,6 +32,9 @@ typedef enum trek_average {
 /* A size of grains that trek chooses (trek_trainer_opts). */
 #define TREK_GRAIN (-2)
 
+/* A choice that trek makes so that a plan fits (.activations). */
+#define TREK_AUTO (-3)
+
 /* Options of trek_trainer_setup. Fields that are 0 have their defaults.
  *
  * devices: by default a graph on a CPU uses cpu:0, ..., cpu:(ranks-1) if `ranks` is given, otherwise the devices of the
@@ -96,6 +99,26 @@ typedef enum trek_average {
  * - If only some processes of a job set it, the others have the memory that is free.
  * - Errors: MEMORY, with the numbers, if a rank's budget is too small.
  *
+ * reduce_dtype: with TREK_BF16 each process rounds its sum of f32 gradients (also those of 16-bit parameters) to bf16, the sums
+ * over processes are made in f32, and each sum is rounded to bf16 once more, by the process that makes it. That sends half the
+ * bytes. All processes get the same numbers. (PyTorch: MixedPrecisionPolicy.reduce_dtype, or bf16_compress_hook of DDP, which
+ * adds in bf16.)
+ * - Each gradient differs from its exact sum by at most 2^-8 of the sum of magnitudes. Gradients in f64 stay as they are.
+ * - Gradients are not sent while backward goes on, unless shard divides them.
+ * - Ranks of one process add in f32, so with one process it has no effect.
+ * - Errors: UNSUPPORTED with grain, average, ranks on GPUs, and over MPI. All processes must give the same value.
+ *
+ * activations: with TREK_AUTO set-up chooses, for each rank that would exceed its memory (memory_budget, otherwise what is free),
+ * which parts of its forward backward runs again (trek_forward_recomputed), so that the plan fits in the least time. It measures
+ * what each module of a forward keeps and how long it takes, chooses, and measures again. Parts are modules, and neighbouring
+ * children of a trek_nn_sequential. trek_trainer_plan_text names them.
+ * - Results have the same bits, whatever each rank recomputes. If fewer bytes are needed than a rank has, nothing is recomputed.
+ * - Modules with several results, that run more than once in a forward, or with a graph inside are not recomputed as a whole.
+ *   Values are not moved to host memory (trek_nn_offload); a program can do that itself.
+ * - It needs trek_graph_set_loader and trek_graph_set_loss before set-up; otherwise it fails with STATE.
+ * - Errors: MEMORY, with the numbers, if it does not fit even so. UNSUPPORTED together with average, for streams, for layers that
+ *   use other ranks, and for graphs that carry states.
+ *
  * grain: each batch is cut into grains of this many samples, and each grain is a pass of its own. Parameters, buffers and the
  * optimizer's state then have the same bits for any ranks, processes, shares and threads, on CPUs with the same instruction set,
  * or on GPUs of one model; one rank may use it, too. docs/same-bits.md says what is promised.
@@ -129,14 +152,14 @@ typedef enum trek_average {
  *   copied it, trek_graph_train_batch or trek_graph_step fails with PEER, and names them.
  * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, with shard TREK_SHARD_GRADIENTS, together with
  *   shares, plan or speed_hint, with a loader over a stream, for ranks on GPUs, and over MPI, which ends with the first process
- * that dies.
+ *   that dies.
  *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
  * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give
  * the same value.
  * - With TREK_SHARD_PARAMETERS a thread of each rank gathers the next bucket of parameters while one is used: always (1), if the
- *   ranks of a single process leave it a core (0), or never (TREK_OFF, and with grain). A rank then needs memory for one bucket more
- *   than an op reads. Results are the same.
+ *   ranks of a single process leave it a core (0), or never (TREK_OFF, and with grain). A rank then needs memory for one bucket
+ *   more than an op reads. Results are the same.
  *
  * Ranks of different speeds: balancing (balance) changes each rank's share of a batch. Windows (max_anchor, El Che) let each
  * rank run whole batches at its own pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss.
@@ -175,6 +198,10 @@ typedef struct trek_trainer_opts {
     trek_shard shard;              /* what the ranks divide among themselves (see above); default: nothing */
     const int64_t *memory_budget;  /* bytes of memory that each rank of this process may use (see above); copied; default NULL */
     int n_memory_budget;           /* number of `memory_budget`: the number of this process's ranks */
+    /* TREK_AUTO: what does not fit into a rank's memory is recomputed in backward (see above). Default 0: everything is kept. */
+    int activations;
+    /* TREK_BF16: f32 gradients are sent between processes as bf16 (see above). Default TREK_F32. */
+    trek_dtype reduce_dtype;
     int64_t bucket_bytes;          /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */
     /* Whether gradients are sent in buckets while backward goes on (see above). 1: always, also over shared memory. TREK_OFF:
      * never. Default: only if the communicator makes progress by itself (MPI, Gloo, NCCL). */

@@ -170,7 +170,7 @@ trek_status trek_graph_batch_backward(trek_var *loss, double weight, int64_t row
     int64_t start = trek_trace_enter("backward");
     trek_backward_watch watch = { .leaves = run->leaves, .n_leaves = run->n_leaves, .only_these = true, .zeros = weight == 0 &&
                                   !run->meets,
-                                  .complete = run->complete, .arg = run->arg };
+                                  .complete = run->complete, .product = run->product, .arg = run->arg };
     trek_var *seed;
     double factor = run->denominator > 0 ? weight / run->denominator : weight != 0 ? 1 : 0;
     trek_status status = trek_graph_seed(run->scaler, factor, &loss, &seed);

@@ -22,7 +22,8 @@ typedef struct trek_batch_run {
     double denominator;      /* backward is seeded with weight / denominator; <= 0: with 1 */
     bool backward;
     bool meets; /* its layers meet those of other ranks: their losses reach its leaves, even if its own loss has weight 0 */
-    void (*complete)(int k, void *arg); /* callback of trek_backward_watch; NULL: none */
+    void (*complete)(int k, void *arg); /* callbacks of trek_backward_watch; NULL: none */
+    bool (*product)(int k, trek_tensor *grad, trek_tensor *x, void *arg);
     void *arg;
 } trek_batch_run;
 

@@ -52,7 +52,7 @@ static void end_run(trek_module *module, trek_var *result, void *arg)
 
 static trek_status find_shapes(sources *s, trek_graph *graph)
 {
-    trek_module_watch watch = { begin_run, end_run, s };
+    trek_module_watch watch = { .begin = begin_run, .end = end_run, .arg = s };
     trek_module_totals totals = { 0 };
     const trek_module_watch *before = trek_module_watch_set(&watch);
     trek_status status = trek_summary_run(&graph->base, s->opts.run, &totals);

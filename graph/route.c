@@ -215,7 +215,7 @@ static trek_var *run_many(const trek_graph *graph, trek_route_frame *f, const tr
 static trek_var *run_fused(const trek_graph *graph, trek_route_frame *f, const trek_route_step *step)
 {
     trek_var *x = f->slots[graph->route.places[step->first_input]];
-    if (trek_module_watched()) { /* the watcher must see both */
+    if (trek_module_unfuses()) { /* the watcher must see both */
         trek_var *y = trek_module_run(step->module, &x, 1);
         return y ? trek_module_run(graph->layout.nodes[step->node + 1].module, &y, 1) : NULL;
     }

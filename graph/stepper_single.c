@@ -37,7 +37,10 @@ static trek_var *forward(trek_stepper *stepper, trek_var *const *inputs, int n)
     if (trek_accumulation_weighs(&stepper->graph->accumulation) && n == stepper->graph->layout.n_inputs && inputs)
         stepper->graph->accumulation.rows = trek_graph_input_rows(stepper->graph, inputs, n);
     trek_graph_forget_nested_tags(stepper->graph);
+    uint64_t rng_draw = trek_rank_here.rng_draw;
     trek_var *y = trek_graph_run_route(stepper->graph, inputs, n);
+    if (!y)
+        trek_rank_here.rng_draw = rng_draw; /* when it is made again, it draws the same numbers */
     bool counts = y && trek_trace_counts();
     int64_t rows = counts || start ? trek_graph_input_rows(stepper->graph, inputs, n) : 0;
     if (start)
@@ -92,7 +95,10 @@ static trek_var *train_batch(trek_stepper *stepper, const struct trek_batch *bat
                            .n_leaves = s->n_leaves,
                            .denominator = weighs ? trek_accumulation_denominator(passes, (double)batch->n) : 0,
                            .backward = learns };
+    uint64_t rng_draw = trek_rank_here.rng_draw;
     trek_status status = trek_graph_run_batch(stepper->graph, batch, &run, &sum);
+    if (status != TREK_OK)
+        trek_rank_here.rng_draw = rng_draw; /* when it is made again, it draws the same numbers */
     if (weighs && status == TREK_OK)
         passes->weight += sum.weight;
     if (status == TREK_OK)

@@ -268,7 +268,7 @@ trek_status trek_summary_run(trek_module *module, const trek_summary_opts *opts,
 
 static trek_status run_watched(summary *s, trek_module *module, const trek_summary_opts *opts)
 {
-    trek_module_watch watch = { begin_run, end_run, s };
+    trek_module_watch watch = { .begin = begin_run, .end = end_run, .arg = s };
     const trek_module_watch *before = trek_module_watch_set(&watch);
     trek_status status = trek_summary_run(module, opts, &s->totals);
     trek_module_watch_set(before);

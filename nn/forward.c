@@ -10,6 +10,8 @@
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 
+_Thread_local int trek_runs_again; /* recompute.c counts in it; layers look at it */
+
 /* Checks whether the walk has reached `wanted`, and records its path in the error message if so. */
 static trek_status place_if_found(const char *path, trek_module *module, void *wanted)
 {
@@ -134,7 +136,7 @@ static trek_var *run(trek_module *module, trek_var *const *inputs, int n)
     return y;
 }
 
-trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n)
+trek_var *trek_module_run_itself(trek_module *module, trek_var *const *inputs, int n)
 {
     if (!trek_module_watched())
         return run(module, inputs, n);
@@ -143,6 +145,13 @@ trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n)
     trek_var *y = run(module, inputs, n);
     watch->end(module, y, watch->arg);
     return y;
+}
+
+trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n)
+{
+    if (__builtin_expect(module->own->instead != NULL, 0))
+        return module->own->instead(module, inputs, n);
+    return trek_module_run_itself(module, inputs, n);
 }
 
 /* Returns whether the module can be run with these inputs; if not, the error is set. */

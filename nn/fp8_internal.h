@@ -14,6 +14,7 @@ typedef struct trek_fp8_layer {
     int margin;
     bool began;               /* the record belongs to a step: */
     uint64_t step;            /* the RNG's step number, */
+    uint64_t grain_run;       /* a run of a grain: each begins with the record of the steps before */
     uint32_t version;         /* with a weight of this version */
     bool calibrates;          /* in this step products use bf16, since not all magnitudes are known */
     bool known;               /* all magnitudes have been known once */

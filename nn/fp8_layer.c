@@ -26,15 +26,18 @@ static bool takes(const trek_var *x, const trek_var *weight, const trek_var *bia
 }
 
 /* Returns whether this is the first forward of a training step: a graph's step has a new number, and an optimizer's
- * step has written the weight. A recomputation in backward (recompute.h) belongs to the step of the first run. The
- * very first forward begins a step as well: the record it finds was loaded, or is what other ranks saw. */
+ * step has written the weight. So does each grain, for which buffers are what they were before the step. A recomputation in
+ * backward (recompute.h) belongs to the step of the first run. The very first forward begins a step as well: the record it finds
+ * was loaded, or is what other ranks saw. */
 static bool begins_step(trek_fp8_layer *fp8, const trek_var *weight)
 {
     uint64_t step = trek_rank_here.rng_step;
     uint32_t version = weight->data->storage->version;
-    bool begins = !fp8->began || fp8->step != step || fp8->version != version;
+    uint64_t grain_run = trek_rank_here.grain_run;
+    bool begins = !fp8->began || fp8->step != step || fp8->version != version || fp8->grain_run != grain_run;
     fp8->began = true;
     fp8->step = step;
+    fp8->grain_run = grain_run;
     fp8->version = version;
     return begins;
 }

@@ -241,8 +241,18 @@ trek_status trek_module_insert_param(trek_module *module, int k, const char *nam
     return TREK_OK;
 }
 
+void trek_module_drop_stretches(trek_module *module)
+{
+    for (int k = 0; k < module->own->n_stretches; k++)
+        trek_module_free(&module->own->stretches[k].module);
+    trek_free(module->own->stretches);
+    module->own->stretches = NULL;
+    module->own->n_stretches = 0;
+}
+
 void trek_module_drop_child(trek_module *parent, trek_module *child)
 {
+    trek_module_drop_stretches(parent);
     int k = 0;
     while (parent->own->children[k].module != child)
         k++;
@@ -312,6 +322,7 @@ void trek_module_free(trek_module **module)
         next = self->own->next;
         if (self->own->klass->free)
             self->own->klass->free(self);
+        trek_module_drop_stretches(self);
         for (int k = 0; k < self->own->n_children; k++) {
             trek_module *child = self->own->children[k].module;
             trek_free(self->own->children[k].name);

@@ -25,6 +25,15 @@ typedef struct trek_module_link {
     trek_module *module; /* the child */
 } trek_module_link;
 
+/* Children of a sequential that backward runs again together (recompute_internal.h). */
+typedef struct trek_module_stretch {
+    int first, n;
+    trek_module *module; /* a sequential of these children, which is not in the tree; owned */
+} trek_module_stretch;
+
+/* Runs a module in its own way. */
+typedef trek_var *(*trek_module_runner)(trek_module *module, trek_var *const *inputs, int n);
+
 /* Lies behind the module's struct in the same allocation. */
 struct trek_module_own {
     const trek_module_class *klass; /* the kind of module */
@@ -41,6 +50,9 @@ struct trek_module_own {
     bool merged;             /* the adapter's product is already part of the weight */
     trek_names stored;       /* of parameters with several names: those that had their own tensor in the last file loaded */
     struct trek_fp8_layer *fp8; /* 8-bit products (fp8_internal.h); owned, NULL if there are none */
+    trek_module_runner instead; /* runs the module, and may call trek_module_run_itself; NULL: that runs it */
+    trek_module_stretch *stretches; /* of a sequential, in order; owned, NULL if there are none */
+    int n_stretches;
 };
 
 /* Remove a parameter, and insert one as the k-th (or the last) and into its field. */
@@ -49,6 +61,8 @@ trek_status trek_module_insert_param(trek_module *module, int k, const char *nam
 /* Like trek_module_buffer, but a failure leaves the module usable and returns NULL. */
 trek_var *trek_module_try_buffer(trek_module *module, const char *name, trek_tensor *tensor);
 void trek_module_drop_buffer(trek_module *module, int k);
+/* Frees what a sequential has of its children's stretches. */
+void trek_module_drop_stretches(trek_module *module);
 /* Removes a child, and frees it if it has no other owner. */
 void trek_module_drop_child(trek_module *parent, trek_module *child);
 /* Like trek_module_add, but a failure leaves the parent unchanged. */
@@ -88,6 +102,8 @@ static inline bool trek_module_runs(const trek_module *module)
 /* Runs the class's own forward for this number of inputs. Several inputs require trek_module_takes_many. Results
  * belong to the current scope. */
 trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n);
+/* The same, whatever the module's `instead`. */
+trek_var *trek_module_run_itself(trek_module *module, trek_var *const *inputs, int n);
 /* The same for `count` results, which are NULL on failure. */
 trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs, int n, trek_var **results, int count);
 

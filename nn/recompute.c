@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A module as a single node of the tape, whose backward runs the module again. */
-#include "nn/recompute.h"
+#include "nn/recompute_internal.h"
 
 #include <string.h>
 
@@ -14,7 +14,10 @@
 #include "nn/walk.h"
 #include "tensor/memory_internal.h"
 #include "tensor/row_map.h"
+#include "tensor/scope_internal.h"
 #include "tensor/status_internal.h"
+
+enum { MOST_INPUTS = 16 };
 
 /* --- buffers, which a second run would update again --------------------------------------------- */
 
@@ -93,8 +96,6 @@ static void free_rerun(void *data)
     trek_free(data);
 }
 
-_Thread_local int trek_runs_again;
-
 /* --- the function --------------------------------------------------------------------------------- */
 
 static trek_status first_run(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)
@@ -102,7 +103,7 @@ static trek_status first_run(trek_function_context *context, trek_var *const *in
     (void)n, (void)n_outputs;
     rerun *r = trek_function_data(context);
     trek_runs_again++;
-    outputs[0] = trek_module_run(r->module, inputs, r->n_inputs);
+    outputs[0] = trek_module_run_itself(r->module, inputs, r->n_inputs);
     trek_runs_again--;
     if (!outputs[0])
         return trek_fail_after(TREK_ERR_CALLBACK, "%s: forward: no result; it must return one", r->module->own->klass->name);
@@ -133,7 +134,7 @@ static trek_var *run_again(rerun *r, trek_var *const *leaves)
     bool off = false;
     if (r->vectors.n > 0)
         trek_module_each(r->module, set_iterating, &off);
-    trek_var *y = status == TREK_OK ? trek_module_run(r->module, leaves, r->n_inputs) : NULL;
+    trek_var *y = status == TREK_OK ? trek_module_run_itself(r->module, leaves, r->n_inputs) : NULL;
     if (r->vectors.n > 0)
         trek_module_each(r->module, set_iterating, &training);
     trek_autocast_end();
@@ -143,18 +144,39 @@ static trek_var *run_again(rerun *r, trek_var *const *leaves)
     return status == TREK_OK ? y : NULL;
 }
 
-static trek_status differentiate(trek_var *y, trek_var *cotangent, trek_var *const *leaves, const bool *wanted,
+/* Gives gradients to the leaves themselves, as the first run would have. So those of parameters are added in the same order, and
+ * without being rounded to 16 bits in between. grads[] are those of the inputs. */
+static trek_status add_to_leaves(trek_var *y, trek_var *cotangent, trek_var *const *list, int count, trek_var *const *leaves,
+                                 trek_var **grads, int n_inputs)
+{
+    const trek_backward_watch watch = { .leaves = list, .n_leaves = count, .only_these = true };
+    trek_status status = trek_backward_watched(&y, &cotangent, 1, NULL, &watch);
+    for (int k = 0; k < n_inputs && status == TREK_OK; k++) {
+        grads[k] = trek_var_grad(leaves[k]);
+        if (grads[k] && trek_scope_push(trek_var_retain(grads[k]), "forward_recomputed") != TREK_OK) {
+            trek_var_release(grads[k]);
+            status = trek_error_status();
+        }
+    }
+    return status;
+}
+
+static trek_status differentiate(const rerun *r, trek_var *y, trek_var *cotangent, trek_var *const *leaves, const bool *wanted,
                                  trek_var **grads, int n)
 {
     trek_var **list = trek_calloc((size_t)(2 * n), sizeof *list), **found = list + n;
     if (!list)
         return TREK_ERR_MEMORY;
     int count = 0;
+    trek_status status = TREK_OK;
     for (int k = 0; k < n; k++)
         if (wanted[k])
             list[count++] = leaves[k];
-    trek_status status = count && trek_var_requires_grad(y) ? trek_grad(&y, 1, list, count, &cotangent, NULL, found) : TREK_OK;
-    for (int k = 0, j = 0; k < n && status == TREK_OK; k++)
+    if (count > 0 && trek_var_requires_grad(y) && !trek_backward_captures())
+        status = add_to_leaves(y, cotangent, list, count, leaves, grads, r->n_inputs);
+    else if (count > 0 && trek_var_requires_grad(y))
+        status = trek_grad(&y, 1, list, count, &cotangent, NULL, found);
+    for (int k = 0, j = 0; k < n && status == TREK_OK && trek_backward_captures(); k++)
         grads[k] = wanted[k] ? found[j++] : NULL;
     trek_free(list);
     return status;
@@ -168,7 +190,7 @@ static trek_status make_leaves(trek_function_context *context, const rerun *r, c
         wanted[k] = trek_needs_grad(context, k);
         if (k >= r->n_inputs) {
             leaves[k] = trek_params_var(params, k - r->n_inputs);
-            wanted[k] = trek_var_requires_grad(leaves[k]);
+            wanted[k] = trek_var_requires_grad(leaves[k]) && trek_backward_reaches(leaves[k]);
             continue;
         }
         trek_var *saved = trek_saved(context, k);
@@ -196,7 +218,7 @@ static trek_status second_run(trek_function_context *context, trek_var *const *c
         trek_grad_mode_here = (trek_grad_mode){ .autocast = TREK_F32 }; /* recorded, although inside a backward */
         trek_var *y = run_again(r, leaves);
         trek_grad_mode_here = mode;
-        status = y ? differentiate(y, cotangents[0], leaves, wanted, grads, n) : trek_error_status();
+        status = y ? differentiate(r, y, cotangents[0], leaves, wanted, grads, n) : trek_error_status();
     }
     for (int k = 0; leaves && k < r->n_inputs; k++)
         trek_var_release(leaves[k]);
@@ -247,8 +269,8 @@ trek_var *trek_forward_recomputed(trek_module *module, trek_var *const *inputs, 
     for (int k = 0; k < n; k++)
         if (!inputs[k])
             return trek_fail_missing("forward_recomputed", "input"), NULL;
-    if (n > 16)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "forward_recomputed: inputs: %d; must be at most 16", n);
+    if (n > MOST_INPUTS)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "forward_recomputed: inputs: %d; must be at most %d", n, MOST_INPUTS);
     if (n > 1 && !trek_module_takes_many(module))
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: inputs: %d; it takes one", module->own->klass->name, n);
     if (trek_module_each(module, refuse_meeting, NULL) != TREK_OK)
@@ -287,4 +309,76 @@ trek_module *trek_nn_recompute(trek_module *module)
     }
     trek_module_add(layer, "module", offsetof(recompute_layer, module), module);
     return trek_module_check(layer);
+}
+
+/* --- modules of a tree that stays as it is ------------------------------------------------------------------ */
+
+static trek_var *run_recomputed(trek_module *module, trek_var *const *inputs, int n)
+{
+    bool whole = module->own->training && trek_grad_enabled() && n <= MOST_INPUTS;
+    for (int k = 0; k < n; k++)
+        whole &= inputs[k] != NULL;
+    if (!whole)
+        return trek_module_run_itself(module, inputs, n);
+    trek_params *params = trek_module_params(module);
+    trek_var *y = params ? apply(module, inputs, n, params) : NULL;
+    trek_params_free(&params);
+    return y;
+}
+
+void trek_module_recompute(trek_module *module, bool on) { module->own->instead = on ? run_recomputed : NULL; }
+
+bool trek_module_recomputes(const trek_module *module) { return module->own->instead == run_recomputed; }
+
+/* Children keep their names, which errors and traces tell. */
+static trek_module *make_stretch(const trek_module *sequential, int first, int n)
+{
+    trek_module *module = trek_module_new(&trek_sequential_class);
+    for (int k = first; module && k < first + n; k++)
+        trek_module_add(module, sequential->own->children[k].name, TREK_NO_FIELD, sequential->own->children[k].module);
+    return trek_module_check(module);
+}
+
+trek_status trek_sequential_recompute(trek_module *sequential, int first, int n)
+{
+    int capacity = sequential->own->n_stretches, count = capacity;
+    trek_module *module = make_stretch(sequential, first, n);
+    if (!module)
+        return trek_error_status();
+    if (trek_array_grow(&sequential->own->stretches, &capacity, count + 1, sizeof *sequential->own->stretches) != TREK_OK) {
+        trek_module_free(&module);
+        return trek_error_status();
+    }
+    trek_module_recompute(module, true);
+    sequential->own->stretches[sequential->own->n_stretches++] = (trek_module_stretch){ first, n, module };
+    return TREK_OK;
+}
+
+static trek_status forget(const char *name, trek_module *module, void *arg)
+{
+    (void)name, (void)arg;
+    if (trek_module_recomputes(module))
+        trek_module_recompute(module, false);
+    trek_module_drop_stretches(module);
+    return TREK_OK;
+}
+
+trek_status trek_recompute_forget(trek_module *module) { return trek_module_each(module, forget, NULL); }
+
+static trek_status note_meeting(const char *name, trek_module *module, void *meets)
+{
+    (void)name;
+    *(bool *)meets |= module->own->klass->meets_ranks;
+    return TREK_OK;
+}
+
+bool trek_module_may_recompute(trek_module *module, trek_var *const *inputs, int n)
+{
+    bool meets = false;
+    if (n > MOST_INPUTS || module->own->klass == &recompute_class || module->own->klass->forward_results)
+        return false;
+    for (int k = 0; k < n; k++)
+        if (!inputs[k])
+            return false;
+    return trek_module_each(module, note_meeting, &meets) == TREK_OK && !meets;
 }

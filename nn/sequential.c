@@ -11,12 +11,34 @@
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 
-/* Runs children[k], together with the next child if the two fuse. *k moves past what ran. */
-static trek_var *run_next(const trek_module_link *children, int n, int *k, trek_var *x)
+/* Returns the stretch that begins with child k, unless children have been replaced since it was made; NULL: none. */
+static const trek_module_stretch *stretch_at(const trek_module *self, int k)
 {
+    for (int s = 0; s < self->own->n_stretches; s++) {
+        const trek_module_stretch *stretch = &self->own->stretches[s];
+        bool same = stretch->first == k && k + stretch->n <= self->own->n_children;
+        for (int j = 0; same && j < stretch->n; j++)
+            same = stretch->module->own->children[j].module == self->own->children[k + j].module;
+        if (same)
+            return stretch;
+    }
+    return NULL;
+}
+
+/* Runs children[k], together with the next child if the two fuse, or with its stretch. *k moves past what ran. */
+static trek_var *run_next(const trek_module *self, int *k, trek_var *x)
+{
+    const trek_module_link *children = self->own->children;
+    bool stretches = self->own->n_stretches > 0 && self->own->training && !trek_module_unfuses();
+    const trek_module_stretch *stretch = stretches ? stretch_at(self, *k) : NULL;
+    int n = self->own->n_children;
+    if (stretch) {
+        *k += stretch->n;
+        return trek_forward(stretch->module, x);
+    }
     trek_module *first = children[(*k)++].module;
     trek_activation activation = TREK_ACTIVATION_NONE;
-    if (*k < n && !trek_module_watched())
+    if (*k < n && !trek_module_unfuses())
         activation = trek_layer_fuses(first, children[*k].module);
     if (activation == TREK_ACTIVATION_NONE)
         return trek_forward(first, x);
@@ -50,7 +72,7 @@ static trek_var *sequential_forward(trek_module *self, trek_var *x)
         if (opened == 0)
             return NULL;
         for (; closed < opened && k < n && x; closed++)
-            x = trek_scope_end_keep(scopes[opened - 1 - closed], run_next(self->own->children, n, &k, x));
+            x = trek_scope_end_keep(scopes[opened - 1 - closed], run_next(self, &k, x));
         if (closed < opened) /* fusing or failing took fewer steps than there are children: end the rest */
             x = trek_scope_end_keep(scopes[0], x);
     }

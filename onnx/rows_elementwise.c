@@ -252,6 +252,10 @@ static void lerp_var_row(trek_onnx *x, const char **outs)
     const char *a = trek_onnx_in(x, 0), *way = trek_onnx_2(x, "Sub", trek_onnx_in(x, 1), a);
     outs[0] = trek_onnx_2(x, "Add", a, trek_onnx_2(x, "Mul", trek_onnx_in(x, 2), way));
 }
+static void clamp_var_row(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_2(x, "Min", trek_onnx_2(x, "Max", trek_onnx_in(x, 0), trek_onnx_in(x, 1)), trek_onnx_in(x, 2));
+}
 static void addc_row(trek_onnx *x, const char **outs)
 {
     const char *product = trek_onnx_2(x, x->type, times_number(x, trek_onnx_in(x, 1), trek_onnx_f(x, 0)),
@@ -441,7 +445,8 @@ const trek_onnx_row trek_onnx_rows_elementwise[] = {
     { TREK_OP_minimum, both, "Min" }, { TREK_OP_remainder, remainder_row, NULL }, { TREK_OP_fmod, fmod_row, NULL },
     { TREK_OP_div_rounded, divided, NULL }, { TREK_OP_hypot, hypot_row, NULL }, { TREK_OP_atan2, atan2_row, NULL },
     { TREK_OP_copysign, copysign_row, NULL }, { TREK_OP_lerp, lerp_row, NULL }, { TREK_OP_lerp_var, lerp_var_row, NULL },
-    { TREK_OP_addcmul, addc_row, "Mul" }, { TREK_OP_addcdiv, addc_row, "Div" }, { TREK_OP_logaddexp, logaddexp_row, NULL },
+    { TREK_OP_clamp_var, clamp_var_row, NULL }, { TREK_OP_addcmul, addc_row, "Mul" }, { TREK_OP_addcdiv, addc_row, "Div" },
+    { TREK_OP_logaddexp, logaddexp_row, NULL },
     { TREK_OP_frac, frac_row, NULL }, { TREK_OP_div_scalar, div_scalar_row, NULL }, { TREK_OP_ndtr, ndtr_row, NULL },
     { TREK_OP_nan_to_num, nan_to_num_row, NULL },
     { TREK_OP_relu, relu, NULL }, { TREK_OP_gelu, gelu, NULL },

@@ -15,7 +15,7 @@
 TREK_BEGIN
 
 /* The version and the size of the table below and of that in device_comm.h. The size depends on the number of ops. */
-#define TREK_BACKEND_ABI (18 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (19 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work that is done in order. Every thread has its own compute stream on each device that it uses; NULL stands for it
  * wherever a stream is an argument. */
@@ -116,8 +116,14 @@ typedef struct trek_backend {
     /* Sums that do not depend on the order of their terms (tensor/binned.h), in the backend's memory. `first` and `blocks`
      * say which blocks are meant; `data` is the address of element 0. None of them fails on the CPU. On a device they put
      * work on the calling thread's stream on the device of its rank; a failure is the thread's error. */
-    /* Adds numbers, and replaces them by 0 if `zero` is set. */
-    void (*binned_add)(const trek_binned *to, void *data, int64_t first, int64_t blocks, bool zero);
+    /* Adds the numbers of n terms, at most TREK_BINNED_TERMS, and replaces them by 0 if `zero` is set. terms[k] is the address of
+     * element 0. */
+    void (*binned_add)(const trek_binned *to, void *const *terms, int n, int64_t first, int64_t blocks, bool zero);
+    /* Only the CPU has these two. Add n terms that are gradients of one weight, which begins with element 0, and compute one of
+     * them, with the same bits. Both fail only with MEMORY. */
+    trek_status (*binned_add_products)(const trek_binned *to, int64_t rows, int64_t columns, const trek_binned_product *terms,
+                                       int n);
+    trek_status (*binned_write_product)(float *place, int64_t rows, int64_t columns, const trek_binned_product *term);
     /* Adds n other sums of the same size. Only the CPU has it: sums of devices are added by collectives. */
     void (*binned_merge)(const trek_binned *to, const trek_binned *const *from, int n, int64_t first, int64_t blocks);
     /* Raises the bins of all blocks to at least these, so that digits of sums with equal bins can be added. The digits of

@@ -25,6 +25,7 @@ TREK_BEGIN
 #define TREK_BINNED_WIDTH 36     /* bits of a digit */
 #define TREK_BINNED_DIGITS 3     /* the most digits of an element */
 #define TREK_BINNED_MOST 32768   /* terms */
+#define TREK_BINNED_TERMS 16     /* the most that are added in one call */
 #define TREK_BINNED_EMPTY INT32_MIN /* the bin of a block to which only zeros were added, whose digits are undefined */
 
 /* The sums of `count` elements, whose memory belongs to the caller. */
@@ -37,6 +38,28 @@ typedef struct trek_binned {
 
 static inline int64_t trek_binned_blocks(int64_t count) { return (count + TREK_BINNED_BLOCK - 1) / TREK_BINNED_BLOCK; }
 static inline int trek_binned_digits(trek_dtype dtype) { return dtype == TREK_F64 ? 3 : 2; }
+
+/* The gradient of a weight [rows, columns] of F32, before it is computed: grad^T x, both contiguous. */
+typedef struct trek_binned_product {
+    const float *grad, *x;   /* [samples, rows], [samples, columns] */
+    int64_t samples;
+} trek_binned_product;
+
+/* Returns the fewest rows of a weight that are whole blocks. */
+static inline int64_t trek_binned_band(int64_t columns)
+{
+    int64_t rows = TREK_BINNED_BLOCK;
+    for (; rows > 1 && columns % 2 == 0; columns /= 2)
+        rows /= 2;
+    return rows;
+}
+
+/* Returns whether it is worth while to add a product as it is computed: few samples, and rows that fit into a cache. */
+static inline bool trek_binned_takes_product(int64_t rows, int64_t columns, int64_t samples)
+{
+    return samples <= 64 && 8 * samples * (rows + columns) <= rows * columns &&
+        trek_binned_band(columns) * columns <= 65536;
+}
 
 /* Where the bits of sums are that several ranks will add, for each block: the maxima over these ranks. All sums of the block are
  * less than 2^top, and multiples of 2^-low. INT32_MIN: the block is empty. */

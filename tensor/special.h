@@ -49,6 +49,15 @@ TREK_SPECIAL double trek_digamma(double x)
     return sum + log(x) - 0.5 / x - series;
 }
 
+/* x^-s for an integer s >= 0: the pow of libm takes several times as long. */
+TREK_SPECIAL double trek_power_minus(double x, double s)
+{
+    double power = 1;
+    for (int left = (int)s; left > 0; left >>= 1, x *= x)
+        power *= left & 1 ? x : 1;
+    return 1 / power;
+}
+
 /* The sum of (x + k)^-s over k >= 0, for an integer s >= 2: terms up to 10, then the formula of Euler and Maclaurin. */
 TREK_SPECIAL double trek_zeta(double s, double x)
 {
@@ -60,12 +69,12 @@ TREK_SPECIAL double trek_zeta(double s, double x)
         return INFINITY;
     int k = 0;
     for (; k < 10 || x < 10; k++, x++) {
-        term = pow(x, -s);
+        term = trek_power_minus(x, s);
         sum += term;
         if (fabs(term) < 1e-17 * fabs(sum) && x > 0)
             return sum;
     }
-    term = pow(x, -s);
+    term = trek_power_minus(x, s);
     sum += term * x / (s - 1) + 0.5 * term;
     double factor = s, power = term / x;
     for (int j = 0; j < 12; j++) {

@@ -26,6 +26,7 @@ typedef struct trek_comm_call {
 typedef struct trek_comm_engine {
     const char *name;
     bool ends_together; /* the library ends all processes when one has ended, so that none can continue (MPI) */
+    bool adds_bf16; /* a reduce-scatter of bf16 sends bf16, and adds in f32 and in rank order */
     trek_status (*run)(trek_comm *comm, const trek_comm_call *call);
     /* Ends the group for all ranks, from any thread. The first reason counts. */
     void (*end)(trek_comm *comm, trek_status status, const char *message);

@@ -102,7 +102,8 @@ static void local_free(trek_comm *comm)
     trek_free(self);
 }
 
-static const trek_comm_engine local_engine = { .name = TREK_COMM_LOCAL_ENGINE, .run = trek_meeting_run, .end = trek_meeting_end,
+static const trek_comm_engine local_engine = { .name = TREK_COMM_LOCAL_ENGINE, .adds_bf16 = true, .run = trek_meeting_run,
+                                               .end = trek_meeting_end,
                                                .ended = trek_meeting_ended, .leave = local_leave, .free = local_free };
 
 void trek_comm_local_set_spin(trek_comm *comm, bool spin)

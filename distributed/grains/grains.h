@@ -30,6 +30,33 @@ typedef struct trek_step trek_step;
 /* Sums of processes are added in pieces of at most this many elements, a multiple of TREK_BINNED_BLOCK. */
 #define TREK_GRAIN_PIECE ((int64_t)1 << 20)
 
+/* A weight's gradient in a grain, grad^T x, while nobody has computed it. */
+typedef struct trek_grain_product {
+    trek_tensor *grad, *x;   /* owned copies */
+} trek_grain_product;
+
+/* A parameter's gradients, while the rank runs grains (slots.c). */
+typedef struct trek_grain_place {
+    int64_t at;              /* in a slot, in bytes; < 0: they are added at the end of their grain */
+    char *own;               /* in the arena */
+    uint32_t has;            /* which slots have one, a bit for each */
+    bool had;                /* in the step */
+    trek_grain_product products[TREK_BINNED_TERMS]; /* in which slots there is one instead */
+    uint32_t waiting;
+    bool dirty;              /* what the arena has is of no use any more */
+} trek_grain_place;
+
+/* Where gradients of grains wait until they are added to the sums together. */
+typedef struct trek_grain_slots {
+    int n, used;             /* slots [0, used) have gradients; those of the next grain go to slot `used` */
+    int64_t bytes;           /* of a slot */
+    int64_t least_product;   /* elements of a weight whose gradient may wait as a product; tests make it smaller */
+    trek_tensor *more;       /* slots 1 to n - 1, owned */
+    trek_grain_place *places; /* [segments] */
+    int *segment_of;         /* [numbers] of a parameter by its number, -1: none */
+    int numbers;
+} trek_grain_slots;
+
 /* The sums of a rank's gradients, for each part of its arena. */
 typedef struct trek_grain_sums {
     trek_binned parts[TREK_DTYPE_COUNT];
@@ -37,7 +64,7 @@ typedef struct trek_grain_sums {
     trek_tensor *bins[TREK_DTYPE_COUNT];
     trek_lock lock;          /* if gradients are divided, all ranks of the process add to the blocks that this one keeps */
     bool has_lock;
-    bool *has;               /* [segments] while the rank runs grains: which parameters have had gradients in the step */
+    trek_grain_slots slots;
     /* On a GPU, if there are other ranks: room for the bins of all ranks, and for a piece of the sums of all (device_sums.c). */
     trek_tensor *all_bins, *piece[TREK_BINNED_DIGITS];
 } trek_grain_sums;
@@ -93,6 +120,7 @@ typedef struct trek_grains {
     int64_t passes, pass_room;
     char *records;           /* of this process's grains since gradients were read from the sums last */
     _Atomic int64_t n_records; /* ranks take places for theirs */
+    _Atomic uint64_t begun;  /* runs of grains that ranks of this process have begun */
     int64_t n_room;
     double factor;           /* D / W */
     bool pending;            /* the sums of some process have gradients that are not in the arenas */
@@ -153,10 +181,6 @@ trek_status trek_grain_sums_make(trek_step *s);
 void trek_grain_sums_free(trek_step *s);
 /* Empties a rank's sums. On a GPU it may set an error. */
 void trek_grain_sums_clear(trek_grain_sums *sums);
-/* Called before and after a rank runs grains. In between no parameter has a gradient when a backward begins: products that add to
- * gradients may have other bits than products that replace them, and which grains a rank has run before must not show. */
-void trek_grain_sums_open(trek_grain_sums *sums, const trek_arena *arena);
-void trek_grain_sums_close(trek_grain_sums *sums, const trek_arena *arena);
 /* If gradients are divided: adds a bucket of a rank's gradients to the sums of those who keep it, as soon as a backward of its
  * grain has completed it. `on` is a trek_grain_bucket. At the end of the grain trek_grain_sums_add has nothing left to add. */
 typedef struct trek_grain_bucket {
@@ -169,13 +193,34 @@ void trek_grain_sums_hold(trek_step *s, int rank);
 /* Computes the sum of squares of the gradients that the ranks of the process keep, with the bits that it has if they are not
  * divided. Every rank calls it after trek_grain_sums_read. */
 trek_status trek_grain_sums_squares(trek_step *s, int rank, double *sum);
-/* Sets the gradients of a rank's arena to zero, without adding them. */
-void trek_grain_sums_drop(trek_arena *arena);
-/* Adds the gradients of a rank's arena to its sums, and sets them to zero. On a GPU it may set an error, as the one before. */
-void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
 /* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and
  * processes. The sums are of no use afterwards; trek_grains_reset empties them. */
 trek_status trek_grain_sums_read(trek_step *s, int rank);
+/* slots.c: a rank's gradients, on their way to its sums. */
+trek_status trek_grain_slots_make(trek_grain_slots *slots, const trek_arena *arena);
+void trek_grain_slots_free(trek_grain_slots *slots);
+/* Called before and after a rank runs grains. In between no parameter has a gradient when a backward begins: products that add to
+ * gradients may have other bits than products that replace them, and which grains a rank has run before must not show. Before the
+ * end not all gradients are in the sums. */
+void trek_grain_sums_open(trek_grain_sums *sums, const trek_arena *arena);
+void trek_grain_sums_close(trek_grain_sums *sums, trek_arena *arena);
+/* Called before a grain. shown: somebody will look at its gradients, which therefore come to the arena. */
+void trek_grain_sums_begin(trek_grain_sums *sums, const trek_arena *arena, bool shown);
+/* The callback of backward (trek_backward_watch.product); `on` is a trek_grain_taker. It takes gradients of weights that would
+ * take longer to write to memory than to compute. */
+typedef struct trek_grain_taker {
+    trek_grain_sums *sums;
+    const trek_arena *arena;
+} trek_grain_taker;
+bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on);
+/* Completes the arena's gradients, if somebody looks at them: computes what the grain has left to be computed, and sets what it
+ * has not given to zero. */
+trek_status trek_grain_sums_show(trek_grain_sums *sums, trek_arena *arena);
+/* Called after a grain: adds its gradients to the sums, now or later. On a GPU it may set an error, as the one before. */
+void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
+/* Or drops them, which are in the arena. */
+void trek_grain_sums_drop(trek_arena *arena);
+
 /* exchange.c, called where there are other processes. Called by every rank when rank 0 has the sums of the process: turns the
  * sums of all processes into gradients. The sums of the process remain what they are. */
 trek_status trek_grain_exchange_make(trek_step *s);

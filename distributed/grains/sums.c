@@ -48,9 +48,8 @@ static trek_status make_rank(int rank, void *arg)
     trek_step *s = arg;
     trek_grain_sums *sums = &s->grains->sums[rank];
     const trek_arena *arena = s->team->replicas[rank].arena;
-    sums->has = trek_calloc((size_t)arena->n_segments + 1, sizeof *sums->has);
     sums->has_lock = trek_lock_init(&sums->lock);
-    trek_status status = sums->has ? TREK_OK : TREK_ERR_MEMORY;
+    trek_status status = trek_grain_slots_make(&sums->slots, arena);
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
         status = make_part(sums, arena, p, rank == 0 ? s->job.comm : NULL);
     if (status == TREK_OK)
@@ -81,7 +80,7 @@ void trek_grain_sums_free(trek_step *s)
                 trek_tensor_release(g->sums[r].digits[p][k]);
         }
     for (int r = 0; g->sums && r < s->team->local_ranks; r++) {
-        trek_free(g->sums[r].has);
+        trek_grain_slots_free(&g->sums[r].slots);
         if (g->sums[r].has_lock)
             trek_lock_destroy(&g->sums[r].lock);
         trek_tensor_release(g->sums[r].all_bins);
@@ -103,43 +102,7 @@ void trek_grain_sums_clear(trek_grain_sums *sums)
     }
 }
 
-/* --- a grain --- */
-
-void trek_grain_sums_open(trek_grain_sums *sums, const trek_arena *arena)
-{
-    for (int k = 0; k < arena->n_segments; k++) {
-        trek_leaf *leaf = arena->segments[k].param->leaf;
-        sums->has[k] = leaf->has_grad;
-        leaf->has_grad = false;
-    }
-}
-
-void trek_grain_sums_close(trek_grain_sums *sums, const trek_arena *arena)
-{
-    for (int k = 0; k < arena->n_segments; k++)
-        arena->segments[k].param->leaf->has_grad |= sums->has[k];
-}
-
-void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
-{
-    int64_t start = trek_trace_enter("sum grain");
-    for (int k = 0, end; k < arena->n_segments; k = end) {
-        const trek_arena_segment *first = &arena->segments[k], *last = first;
-        bool has = first->param->leaf->has_grad;
-        for (end = k + 1; end < arena->n_segments && arena->segments[end].part == first->part &&
-             arena->segments[end].param->leaf->has_grad == has; end++)
-            last = &arena->segments[end];
-        int64_t begin = first->offset / TREK_BINNED_BLOCK, blocks = trek_binned_blocks(last->offset + last->count) - begin;
-        if (has && blocks > 0 && !arena->parts[first->part].pages) /* otherwise its buckets were added */
-            arena->backend->binned_add(&sums->parts[first->part], arena->parts[first->part].grads->data, begin, blocks, true);
-    }
-    for (int k = 0; k < arena->n_segments; k++) {
-        trek_leaf *leaf = arena->segments[k].param->leaf;
-        sums->has[k] |= leaf->has_grad;
-        leaf->has_grad = false;
-    }
-    trek_trace_end("sum grain", start, 0);
-}
+/* --- a bucket of a grain --- */
 
 /* Adds elements [begin, end) of a part, whole blocks, to the sums of those who keep them. */
 static void add_to_owners(const trek_grain_bucket *on, int part, int64_t begin, int64_t end)
@@ -152,8 +115,8 @@ static void add_to_owners(const trek_grain_bucket *on, int part, int64_t begin, 
         trek_arena_cut piece;
         for (int64_t at = begin; trek_arena_next_own(team->replicas[owner].arena, part, &at, end, &piece);) {
             trek_lock_acquire(&sums->lock);
-            arena->backend->binned_add(&sums->parts[part], arena->parts[part].grads->data, piece.begin / TREK_BINNED_BLOCK,
-                                       trek_binned_blocks(piece.end - piece.begin), true);
+            arena->backend->binned_add(&sums->parts[part], (void *[]){ arena->parts[part].grads->data }, 1,
+                                       piece.begin / TREK_BINNED_BLOCK, trek_binned_blocks(piece.end - piece.begin), true);
             trek_lock_release(&sums->lock);
         }
     }
@@ -191,16 +154,6 @@ void trek_grain_sums_hold(trek_step *s, int rank)
                     trek_pages_hold(pages, (int64_t *)(void *)digits->data + arena->cuts[c].begin,
                                     (size_t)(arena->cuts[c].end - arena->cuts[c].begin) * sizeof(int64_t));
         }
-}
-
-void trek_grain_sums_drop(trek_arena *arena)
-{
-    for (int k = 0; k < arena->n_segments; k++) {
-        trek_leaf *leaf = arena->segments[k].param->leaf;
-        if (leaf->has_grad)
-            trek_arena_zero_segment(arena, k);
-        leaf->has_grad = false;
-    }
 }
 
 /* --- the end of a step --- */

@@ -27,7 +27,7 @@ typedef struct trek_job_member {
     uint32_t kinds;          /* of the devices of its ranks: bits 1 << type */
     int32_t device;          /* a trek_device_type, of its first rank */
     int32_t sharers;         /* of the optimizer's state */
-    int32_t budgets;         /* 1: its program has set budgets of memory */
+    int32_t budgets;         /* 1: its program has set budgets of memory; + 2: it wants a plan (trek_team_memory.recomputes) */
 } trek_job_member;
 
 /* Begins a job with what this process knows by itself. comm NULL: a job of one; otherwise the job takes a handle, and

@@ -5,6 +5,8 @@
 #include "data/loader_internal.h"
 #include "data/loader_position.h"
 #include "data/prefetch_internal.h"
+#include "distributed/grains/digests.h"
+#include "distributed/pass/kept.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
 #include "distributed/reduce/gradients.h"
@@ -14,7 +16,9 @@
 #include "distributed/team/observations.h"
 #include "distributed/team/step.h"
 #include "distributed/team/step_policy.h"
+#include "distributed/system/system.h"
 #include "graph/batch_run.h"
+#include "tensor/devices.h"
 #include "tensor/rank_context.h"
 
 typedef struct dry_pass {
@@ -23,7 +27,7 @@ typedef struct dry_pass {
     int64_t batch;           /* samples of all ranks */
     int64_t first[TREK_MAX_RANKS], rows[TREK_MAX_RANKS]; /* [local_ranks] of the batch */
     uint64_t rng_step;
-    int64_t *activations, *samples; /* [rows] */
+    trek_dry_pass_result to;
     int one;                 /* the only rank that runs; -1: all run */
 } dry_pass;
 
@@ -38,7 +42,7 @@ static bool is_alone_on_gpu(const trek_team *team, int rank)
     return own.type != TREK_CPU;
 }
 
-static bool can_run(const trek_step *s)
+bool trek_dry_pass_can_run(const trek_step *s)
 {
     const trek_graph *graph = s->team->graph;
     const trek_graph_loader *graph_loader = graph->graph_loader;
@@ -63,6 +67,24 @@ static trek_status copy_buffers(const trek_replica *model, trek_tensor **copies,
     return status;
 }
 
+/* Who is told that a gradient is complete. */
+typedef struct completion {
+    const rank_replica *own;
+    bool sends;
+    trek_digest *digest;     /* NULL: not wanted */
+} completion;
+
+static void complete(int k, void *arg)
+{
+    const completion *to = arg;
+    const trek_leaf *leaf = to->own->model->params[k]->leaf;
+    if (to->digest && leaf->has_grad && leaf->grad->data->contiguous)
+        trek_digest_add(to->digest, (uint64_t)k << 32, leaf->grad->data->data,
+                        (size_t)leaf->grad->data->numel * trek_dtype_size((trek_dtype)leaf->grad->data->dtype));
+    if (to->sends)
+        trek_reducer_complete(k, to->own->reducer);
+}
+
 static trek_status run_rows(const dry_pass *c, int rank)
 {
     const rank_replica *own = &c->s->team->replicas[rank];
@@ -73,11 +95,15 @@ static trek_status run_rows(const dry_pass *c, int rank)
     trek_batch_run run = { .graph_loader = c->s->team->graph->graph_loader, .scaler = trek_ranks_scaler(c->s, rank),
                            .leaves = own->model->params, .n_leaves = own->model->n_params, .denominator = (double)c->batch,
                            .backward = true };
-    if (c->s->team->divides_grads) {
+    bool on_host = own->arena->backend->host_accessible;
+    completion to = { .own = own, .sends = c->s->team->divides_grads,
+                      .digest = c->to.gradients && on_host ? &c->to.gradients[rank] : NULL };
+    if (to.sends)
         trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true,
                                                             .lags = trek_comm_overlaps(trek_step_carrier(c->s, rank)) });
-        run.complete = trek_reducer_complete;
-        run.arg = own->reducer;
+    if (to.sends || to.digest) {
+        run.complete = complete;
+        run.arg = &to;
     }
     trek_pass_sum sum = { 0 };
     trek_rank_context before = trek_rank_here;
@@ -85,8 +111,18 @@ static trek_status run_rows(const dry_pass *c, int rank)
     trek_rank_here.rows = batch->n;
     trek_rank_here.global_rows = c->batch;
     trek_rank_here.rng_step = c->rng_step;
+    const trek_module_watch *watch = c->to.kept ? trek_module_watch_set(&c->to.kept[rank].watch) : NULL;
+    int64_t start = trek_now_ns();
     trek_status status = trek_graph_run_batch(own->graph, batch, &run, &sum);
+    if (status == TREK_OK && c->to.ns && !on_host)
+        status = trek_device_sync(own->arena->device);
+    if (c->to.ns)
+        c->to.ns[rank] = trek_now_ns() - start;
+    if (c->to.kept)
+        trek_module_watch_set(watch);
     trek_rank_here = before;
+    if (status == TREK_OK && c->to.gradients && !on_host)
+        c->to.gradients[rank] = trek_digests_gradients(own->arena);
     if (c->s->team->divides_grads)
         trek_reducer_rest(own->reducer);
     trek_pass_sum_clear(&sum);
@@ -176,8 +212,11 @@ static void end_measuring(const dry_pass *c, int rank)
     }
     if (needed < 0)
         return;
-    c->activations[row] = (c->activations[row] > 0 ? c->activations[row] : 0) + needed;
-    c->samples[row] = c->rows[rank] > c->samples[row] ? c->rows[rank] : c->samples[row];
+    const trek_dry_pass_result *to = &c->to;
+    to->activations[row] = (to->activations[row] > 0 ? to->activations[row] : 0) + needed;
+    to->samples[row] = c->rows[rank] > to->samples[row] ? c->rows[rank] : to->samples[row];
+    if (to->needed)
+        to->needed[rank] = needed;
 }
 
 /* Ranks that have an account together run one after another: how much of their peaks coincides depends on chance. */
@@ -199,6 +238,16 @@ static trek_status run_all(dry_pass *c)
     return status;
 }
 
+/* Runs a pass so that it is known which bucket of parameters follows which; the pass that is measured then gathers ahead. */
+static trek_status learn_order(const dry_pass *measured)
+{
+    int64_t activations[TREK_MAX_RANKS] = { 0 }, samples[TREK_MAX_RANKS] = { 0 };
+    dry_pass c = *measured;
+    c.to = (trek_dry_pass_result){ .activations = activations, .samples = samples };
+    trek_status status = run_all(&c), dropped = trek_ranks_zero(c.s);
+    return status == TREK_OK ? dropped : status;
+}
+
 /* The last grain of a batch may be shorter, and kernels for few rows may need more memory than those for many. */
 static trek_status run_rest(const dry_pass *whole)
 {
@@ -207,35 +256,40 @@ static trek_status run_rest(const dry_pass *whole)
     dry_pass c = *whole;
     if (rest == 0)
         return TREK_OK;
-    c.activations = activations;
-    c.samples = samples;
+    c.to = (trek_dry_pass_result){ .activations = activations, .samples = samples };
     for (int r = 0; r < s->team->local_ranks; r++)
         c.rows[r] = rest;
     for (int k = 0; k < s->team->memory->n_own; k++)
         activations[k] = -1, samples[k] = 0;
     trek_status status = run_all(&c);
     for (int k = 0; k < s->team->memory->n_own && status == TREK_OK; k++)
-        if (activations[k] > whole->activations[k])
-            whole->activations[k] = activations[k];
+        if (activations[k] > whole->to.activations[k])
+            whole->to.activations[k] = activations[k];
     return status;
 }
 
-trek_status trek_dry_pass(trek_step *s, int64_t *activations, int64_t *samples)
+trek_status trek_dry_pass(trek_step *s, const trek_dry_pass_result *result)
 {
-    dry_pass c = { .s = s, .rng_step = trek_rank_here.rng_step, .activations = activations, .samples = samples };
+    dry_pass c = { .s = s, .rng_step = trek_rank_here.rng_step, .to = *result };
     for (int k = 0; k < s->team->memory->n_own; k++)
-        activations[k] = -1, samples[k] = 0;
-    if (!can_run(s))
+        result->activations[k] = -1, result->samples[k] = 0;
+    for (int r = 0; r < s->team->local_ranks; r++) {
+        if (result->needed)
+            result->needed[r] = -1;
+        if (result->gradients)
+            result->gradients[r] = (trek_digest){ { 0, 0 } };
+        if (result->kept)
+            trek_kept_begin(&result->kept[r], trek_ranks_device(s->team->ranks, r), account_of(&c, r));
+    }
+    if (!trek_dry_pass_can_run(s))
         return TREK_OK;
     c.loader = s->team->graph->graph_loader->loader;
     trek_status status = plan(&c);
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
     trek_team_follow_flags(s->team);
-    if (status == TREK_OK && s->team->gathers_ahead) /* so that it is known what follows what */
-        status = run_all(&c);
-    for (int k = 0; k < s->team->memory->n_own; k++)
-        activations[k] = -1, samples[k] = 0;
+    if (status == TREK_OK && s->team->gathers_ahead)
+        status = learn_order(&c);
     if (status == TREK_OK)
         status = run_all(&c);
     if (status == TREK_OK)

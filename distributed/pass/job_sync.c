@@ -526,7 +526,7 @@ trek_job_member trek_job_sync_member(const trek_step *s)
 {
     return (trek_job_member){ .ranks = s->team->local_ranks, .device = (int32_t)s->team->replicas[0].arena->device.type,
                               .kinds = s->team->kinds, .sharers = s->team->twice ? 2 : s->team->sharers,
-                              .budgets = s->team->memory->budgets != NULL };
+                              .budgets = (s->team->memory->budgets != NULL) + 2 * s->team->memory->recomputes };
 }
 
 trek_status trek_job_sync_begin(trek_step *s)

@@ -490,6 +490,8 @@ trek_var *trek_ranks_train_window(trek_step *s, const trek_batch *batch, const t
         status = run_per_rank_step(&c);
     trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, s->team->local_ranks, trek_ranks_device(s->team->ranks, 0))
         : NULL;
+    if (status != TREK_OK)
+        trek_rank_here.rng_draw = c.rng_draw; /* when it is made again, it draws the same numbers */
     for (int r = 0; c.sums && r < s->team->local_ranks; r++)
         trek_pass_sum_clear(&c.sums[r]);
     for (int r = 0; c.of && r < s->team->local_ranks; r++)

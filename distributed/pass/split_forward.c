@@ -377,6 +377,7 @@ trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs)
         status = join(call, p);
     if (status == TREK_OK)
         return give_outputs(call, p, outputs);
+    trek_rank_here.rng_draw = c.rng_draw; /* when it is made again, it draws the same numbers */
     trek_split_pass_release(p);
     return status;
 }

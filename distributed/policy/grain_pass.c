@@ -21,6 +21,7 @@ static void set_place(const trek_grain_call *c, const trek_batch *grain, int64_t
     trek_rank_here.rows = grain ? grain->n : -1;
     trek_rank_here.global_rows = grain ? grain->global : -1;
     trek_rank_here.grain = grain ? number + 1 : 0;
+    trek_rank_here.grain_run = grain ? 1 + atomic_fetch_add_explicit(&c->s->grains->begun, 1, memory_order_relaxed) : 0;
     if (grain)
         trek_rank_here.rng_draw = c->pass->rng_draw;
 }
@@ -35,6 +36,13 @@ static void keep_buffers(const trek_grain_call *c, const rank_replica *own, int6
         c->kept[number] = trek_grains_copy_buffers(c->s->grains, own->model);
 }
 
+/* Returns whether somebody looks at the gradients of a grain: a digest, or a test. */
+static bool shows_gradients(const trek_grain_call *c, int64_t number)
+{
+    const trek_grains *g = c->s->grains;
+    return g->digests->of_grains || g->fault || c->audited || trek_grains_is_audited(c->s, c->pass_number, number);
+}
+
 /* Puts what backward has given where grains are merged. */
 static trek_status add_grain(const trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
 {
@@ -45,7 +53,7 @@ static trek_status add_grain(const trek_grain_call *c, int rank, int64_t number,
     trek_digest gradients = { { 0, 0 } };
     if (g->fault)
         g->fault(s->job.first_rank + rank, step, number, own->arena);
-    if (g->digests->of_grains || c->audited || trek_grains_is_audited(s, c->pass_number, number))
+    if (shows_gradients(c, number))
         gradients = trek_digests_gradients(own->arena);
     if (c->audited) {
         *c->audited[rank] = gradients;
@@ -75,18 +83,26 @@ static trek_status train_grain(trek_grain_call *c, int rank, int64_t number, con
                            .leaves = own->model->params, .n_leaves = own->model->n_params, .denominator = pass->denominator,
                            .backward = pass->backward };
     trek_grain_bucket on = { s, rank };
+    trek_grain_taker taker = { &g->sums[rank], own->arena };
     if (s->team->divides_grads && pass->backward) {
         trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true, .deliver = trek_grain_sums_add_bucket, .arg = &on });
         run.complete = trek_reducer_complete;
         run.arg = own->reducer;
+    } else if (pass->backward && s->team->on_host) {
+        run.product = trek_grain_sums_take;
+        run.arg = &taker;
     }
     if (pass->training)
         trek_grains_put_buffers(g, own->model, g->first_buffers);
+    if (pass->backward)
+        trek_grain_sums_begin(&g->sums[rank], own->arena, shows_gradients(c, number));
     if (g->digests->replay && pass->backward)
         trek_replay_enter(g->digests->replay, s->team->graph->settings.steps + 1, grain);
     trek_status status = trek_graph_run_batch(own->graph, grain, &run, &c->sums[number]);
     if (run.complete)
         trek_reducer_rest(own->reducer);
+    if (status == TREK_OK && pass->backward && shows_gradients(c, number))
+        status = trek_grain_sums_show(&g->sums[rank], own->arena);
     if (g->digests->replay)
         trek_replay_leave(g->digests->replay);
     if (status == TREK_OK)
@@ -198,7 +214,7 @@ static trek_status run_grains(trek_grain_call *c, int rank)
 {
     int64_t number;
     trek_grain_sums *sums = &c->s->grains->sums[rank];
-    const trek_arena *arena = c->s->team->replicas[rank].arena;
+    trek_arena *arena = c->s->team->replicas[rank].arena;
     trek_status status = TREK_OK;
     trek_grain_sums_open(sums, arena);
     while (status == TREK_OK && !atomic_load_explicit(&c->failed, memory_order_relaxed) && (number = c->next(c, rank)) >= 0) {
@@ -206,6 +222,7 @@ static trek_status run_grains(trek_grain_call *c, int rank)
         trek_job_say(&c->s->job, c->pass->backward ? "forward and backward" : "forward", false);
     }
     trek_grain_sums_close(sums, arena);
+    status = status == TREK_OK ? trek_error_status() : status;
     if (status != TREK_OK)
         atomic_store_explicit(&c->failed, true, memory_order_relaxed);
     return status;

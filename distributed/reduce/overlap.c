@@ -16,7 +16,7 @@ static bool can_overlap(const trek_step *s)
     const trek_comm *comm = trek_step_carrier(s, 0);
     if (s->team->divides_grads) /* every pass has to send, whether or not it takes longer */
         return !s->grain;
-    if (s->overlap.asked == TREK_OFF || s->job.mixed ||
+    if (s->overlap.asked == TREK_OFF || s->job.mixed || s->team->replicas[0].reducer->low || /* rounded before it is sent */
         (trek_job_has_others(&s->job) ? s->job.ranks_most > 1 : s->team->local_ranks == 1))
         return false;
     bool by_itself = s->team->on_host ? trek_comm_overlaps(comm) : comm->nccl != NULL;

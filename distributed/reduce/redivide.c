@@ -51,7 +51,7 @@ static double room_of(const trek_step *s)
     const trek_memory_row *row = &memory->rows[memory->first_own];
     bool any = false;
     for (int p = 0; p < s->job.processes; p++)
-        any |= s->job.members[p].budgets != 0;
+        any |= s->job.members[p].budgets & 1;
     int64_t left = row->budget - row->params - row->grads - row->other - (row->activations > 0 ? row->activations : 0);
     return !any ? 1 : left > 0 ? (double)left : 0;
 }

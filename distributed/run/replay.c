@@ -34,6 +34,7 @@ static trek_status be_alone(trek_trainer_opts *t)
     t->shares = NULL;
     t->ranks = 1;
     t->memory_budget = NULL;
+    t->activations = 0;
     t->n_shares = t->n_memory_budget = 0;
     t->shard = TREK_SHARD_NONE;
     t->comm = NULL;

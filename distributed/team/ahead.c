@@ -117,8 +117,6 @@ void trek_ahead_begin(trek_ahead *ahead, bool forget)
     ahead->at = 0;
 }
 
-bool trek_ahead_is_idle(const trek_ahead *ahead) { return ahead->bucket < 0; }
-
 void trek_ahead_wait(trek_ahead *ahead)
 {
     while (ahead->bucket >= 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread that gathers a bucket of divided parameters while its rank computes with another one (divided.h), and a guess which one
- * that is: what followed in the step before. A wrong guess costs a copy, and changes nothing else. */
+/* A thread that gathers a bucket of divided parameters while its rank computes with another one (divided.h), and a guess which
+ * one that is: what followed in the step before. A wrong guess costs a copy, and changes nothing else. */
 #ifndef TREK_DISTRIBUTED_TEAM_AHEAD_H
 #define TREK_DISTRIBUTED_TEAM_AHEAD_H
 
@@ -27,8 +27,7 @@ void trek_ahead_note(trek_ahead *ahead, int bucket);
 int trek_ahead_next(const trek_ahead *ahead);
 /* Begins a step: what follows in it was noted in the one before. forget: buckets have other numbers. */
 void trek_ahead_begin(trek_ahead *ahead, bool forget);
-/* Returns whether the thread is idle, and waits until it is. */
-bool trek_ahead_is_idle(const trek_ahead *ahead);
+/* Waits until the thread is idle. */
 void trek_ahead_wait(trek_ahead *ahead);
 /* Lets the idle thread copy a bucket. */
 void trek_ahead_start(trek_ahead *ahead, int bucket);

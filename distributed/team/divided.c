@@ -249,7 +249,7 @@ static bool drop_one(trek_divided *d, uint64_t use)
     if (found < 0)
         return false;
     const trek_bucket *bucket = &own_of(d)->reducer->buckets.list[found];
-    d->buckets[found].gathered = false;
+    d->buckets[found].gathered = d->buckets[found].ahead = false;
     d->n_gathered--;
     give_back(own_of(d)->arena, bucket->part, bucket->begin, bucket->begin + bucket->count);
     return true;
@@ -270,6 +270,7 @@ static void settle_bucket(trek_divided *d, int k, trek_status status)
     state->order = ++d->gatherings;
     if (status == TREK_OK)
         return;
+    state->ahead = false;
     d->n_gathered--;
     give_back(own_of(d)->arena, bucket->part, bucket->begin, bucket->begin + bucket->count);
 }
@@ -289,7 +290,7 @@ static trek_status gather(trek_divided *d, int k, uint64_t use)
     trek_arena_cut all = whole_of(&own_of(d)->reducer->buckets.list[k]);
     bucket_state *state = &d->buckets[k];
     state->use = use;
-    if (state->coming)
+    if (d->ahead && !state->gathered) /* by which what is given back does not depend on the thread's pace */
         trek_ahead_wait(d->ahead);
     if (d->ahead && (!state->gathered || state->ahead))
         trek_ahead_note(d->ahead, k);
@@ -308,12 +309,15 @@ static trek_status gather(trek_divided *d, int k, uint64_t use)
     return status;
 }
 
-/* Begins to gather what will be read next, in memory for one bucket more than those that an op reads. Where that exceeds a budget,
- * nothing is gathered ahead. */
+/* Begins to gather what will be read next, in memory for one bucket more than those that an op reads. Where that exceeds a
+ * budget, nothing is gathered ahead. */
 static void gather_next(trek_divided *d, uint64_t use)
 {
-    int next = trek_ahead_is_idle(d->ahead) ? trek_ahead_next(d->ahead) : -1, most = 1;
-    if (next < 0 || next >= own_of(d)->reducer->buckets.n || d->buckets[next].gathered)
+    int next = trek_ahead_next(d->ahead), most = 1;
+    if (next < 0 || d->buckets[next].coming)
+        return;
+    trek_ahead_wait(d->ahead);
+    if (d->buckets[next].gathered)
         return;
     for (int k = 0; k < own_of(d)->reducer->buckets.n; k++)
         most += d->buckets[k].gathered && d->buckets[k].use == use;

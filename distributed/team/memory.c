@@ -15,12 +15,13 @@ trek_status trek_team_memory_new(trek_team *team, const int64_t *budgets)
         return TREK_ERR_MEMORY;
     memory->n_own = memory->n_rows = trek_memory_n_own(team);
     memory->rows = trek_calloc((size_t)memory->n_own, sizeof *memory->rows);
+    memory->recomputed = trek_calloc((size_t)memory->n_own, sizeof *memory->recomputed);
     memory->budgets = budgets ? trek_calloc((size_t)team->local_ranks, sizeof *budgets) : NULL;
     for (int r = 0; memory->budgets && r < team->local_ranks; r++)
         memory->budgets[r] = budgets[r];
     for (int k = 0; memory->rows && k < memory->n_own; k++)
         memory->rows[k].activations = -1;
-    return memory->rows && (memory->budgets || !budgets) ? TREK_OK : TREK_ERR_MEMORY;
+    return memory->rows && memory->recomputed && (memory->budgets || !budgets) ? TREK_OK : TREK_ERR_MEMORY;
 }
 
 void trek_team_memory_free(trek_team *team)
@@ -32,6 +33,9 @@ void trek_team_memory_free(trek_team *team)
     for (int k = 0; memory->accounts && k < memory->n_own; k++)
         trek_memory_account_free(&memory->accounts[k]);
     trek_free(memory->accounts);
+    for (int k = 0; memory->recomputed && k < memory->n_own; k++)
+        trek_text_clear(&memory->recomputed[k]);
+    trek_free(memory->recomputed);
     trek_free(memory->budgets);
     trek_free(memory->rows);
     trek_free(memory);
@@ -185,6 +189,34 @@ static void add_parts(const trek_team *team, trek_text *text)
                                            : "; parameters and gradients are whole on each rank");
 }
 
+/* Says what a row's ranks recompute; the names are those of this process's own rows. */
+static void add_recomputed(const trek_team_memory *memory, int k, int64_t unit, trek_text *text)
+{
+    const trek_memory_row *row = &memory->rows[k];
+    int own = k - memory->first_own;
+    int64_t tenths = (row->saved * 10 + unit / 2) / unit;
+    trek_text_format(text, "recomputed in backward: rank%s ", row->ranks > 1 ? "s" : "");
+    add_ranks(text, row);
+    trek_text_format(text, ": %" PRId64 " segment%s", row->recomputed, row->recomputed > 1 ? "s" : "");
+    if (own >= 0 && own < memory->n_own && memory->recomputed[own].length > 0)
+        trek_text_format(text, " (%s%s)", memory->recomputed[own].data, row->ranks > 1 ? " of the first" : "");
+    trek_text_format(text, ", %" PRId64 ".%d %s less; about %" PRId64 " %% more time for forward and backward\n", tenths / 10,
+                     (int)(tenths % 10), unit == 1 << 10 ? "KiB" : "MiB",
+                     row->pass_ns > 0 ? (100 * row->recompute_ns + row->pass_ns / 2) / row->pass_ns : 0);
+}
+
+static void add_recomputations(const trek_team_memory *memory, int64_t unit, trek_text *text)
+{
+    bool any = false;
+    for (int k = 0; k < memory->n_rows; k++)
+        if (memory->rows[k].recomputed > 0) {
+            add_recomputed(memory, k, unit, text);
+            any = true;
+        }
+    if (memory->recomputes && !any)
+        trek_text_add(text, "recomputed in backward: nothing\n");
+}
+
 static void add_notes(const trek_team_memory *memory, const trek_team *team, trek_text *text)
 {
     int64_t samples = -1;
@@ -217,6 +249,7 @@ void trek_memory_describe(const trek_team_memory *memory, const trek_team *team,
     for (int k = 0; k < memory->n_rows; k++)
         add_row(memory, k, unit, text);
     add_notes(memory, team, text);
+    add_recomputations(memory, unit, text);
 }
 
 trek_status trek_memory_check(const trek_team_memory *memory)
@@ -229,9 +262,10 @@ trek_status trek_memory_check(const trek_team_memory *memory)
         trek_text_format(&text, "%s%" PRId64 " for rank%s ", text.length ? ", and " : "", row->budget, row->ranks > 1 ? "s" : "");
         add_ranks(&text, row);
         trek_text_format(&text, ", which need%s %" PRId64 " (parameters %" PRId64 ", gradients %" PRId64 ", state %" PRId64
-                         ", other %" PRId64 ", activations %" PRId64 ")", row->ranks > 1 ? "" : "s", trek_memory_total(row),
+                         ", other %" PRId64 ", activations %" PRId64 "%s)", row->ranks > 1 ? "" : "s", trek_memory_total(row),
                          row->params, row->grads,
-                         row->state, row->other, row->activations > 0 ? row->activations : 0);
+                         row->state, row->other, row->activations > 0 ? row->activations : 0,
+                         row->recomputed > 0 ? " with everything recomputed that can be" : "");
     }
     if (text.length == 0 && !text.failed)
         return TREK_OK;

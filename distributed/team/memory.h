@@ -20,6 +20,10 @@ typedef struct trek_memory_row {
     int64_t other;               /* what a CPU rank's threads have in use besides: workspaces, packed weights */
     int64_t activations;         /* the most that a forward and backward needs; -1: not measured */
     int64_t samples;             /* of that pass */
+    int64_t least;               /* the least that recomputation may make of the activations, estimated; 0: not known */
+    int64_t recomputed;          /* how many segments of the forwards backward runs again, */
+    int64_t saved;               /* by which activations are smaller, */
+    int64_t recompute_ns, pass_ns; /* what that takes, and a forward and backward without it; of the rank with the most */
     double part;                 /* of the state, 0 to 1 */
 } trek_memory_row;
 
@@ -29,6 +33,8 @@ typedef struct trek_team_memory {
     trek_memory_row *rows;
     int n_own, first_own;        /* the rows of this process */
     trek_memory_account **accounts; /* [n_own] of ranks on CPUs; NULL: they are not counted */
+    bool recomputes;             /* what to recompute is chosen (.activations); */
+    trek_text *recomputed;       /* [n_own] the names of what has been chosen, of the row's first rank that recomputes */
 } trek_team_memory;
 
 /* Makes the record. budgets: [local_ranks] or NULL. Fails with MEMORY. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "distributed/job/agreement.h"
+#include "distributed/team/low_sums.h"
 #include "nn/params.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pages.h"
@@ -104,6 +105,7 @@ void trek_reducer_free(trek_reducer **address)
     trek_free(r->any);
     trek_free(r->messages);
     trek_buckets_clear(&r->buckets);
+    trek_low_sums_free(&r->low);
     trek_free(r);
 }
 
@@ -254,6 +256,22 @@ static char *contribute(trek_reducer *r, const stretch *x)
     return data;
 }
 
+/* Returns whether a part's gradients travel as bf16. */
+static bool sends_low(const trek_reducer *r, const trek_arena_part *part)
+{
+    return r->low && r->now.comm == r->low->comm && part->wide == TREK_F32;
+}
+
+/* A bucket with an owner gives all the sum, which sends less than a reduction in f32. The others drop it. */
+static trek_status send_low(const trek_reducer *r, const stretch *x, char *data)
+{
+    float *numbers = (float *)(void *)data;
+    int64_t part = r->arena ? x->count / r->arena->sharers : 0;
+    if (r->now.scatters && x->owner < 0)
+        return trek_low_sums_reduce_scatter(r->low, numbers, numbers + part * r->arena->sharer, part);
+    return trek_low_sums_all_reduce(r->low, numbers, x->count);
+}
+
 static void send_stretch(trek_reducer *r, const stretch *x)
 {
     int64_t start = trek_trace_enter("bucket");
@@ -272,7 +290,9 @@ static void send_stretch(trek_reducer *r, const stretch *x)
         call.count = x->count / r->arena->sharers;
         call.out = data + (size_t)(call.count * r->arena->sharer) * trek_dtype_size(part->wide);
     }
-    if (x->count > 0 && r->now.comm)
+    if (x->count > 0 && sends_low(r, part))
+        note(r, send_low(r, x, data));
+    else if (x->count > 0 && r->now.comm)
         note(r, r->now.starts ? trek_comm_start(r->now.comm, call) : trek_comm_run(r->now.comm, call));
     trek_trace_end("bucket", start, x->count * (int64_t)trek_dtype_size(part->wide));
 }

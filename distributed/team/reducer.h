@@ -62,6 +62,8 @@ typedef struct trek_reducer {
     size_t message_bytes;
     char *messages;           /* of the ranks that meet, after this rank's own; NULL: none */
     trek_sending now;
+    struct trek_low_sums
+        *low; /* f32 gradients travel as bf16 where they are sent by its communicator; owned. NULL: they do not */
     const trek_bucket *under_way; /* the last one, whose memory has not been given back; NULL: none */
     trek_status status;       /* of the current reduction: the first failure; sending continues, so that no rank waits */
 } trek_reducer;

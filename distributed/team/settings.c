@@ -166,6 +166,7 @@ void trek_settings_describe(const trek_team *team, trek_text *text) { settings(&
 static void setup_options(walk *w, const trek_trainer_opts *o)
 {
     count(w, ".bucket_bytes", (uint64_t)o->bucket_bytes);
+    word(w, ".reduce_dtype", (int)o->reduce_dtype, trek_dtype_name(o->reduce_dtype));
     number(w, ".overlap", o->overlap);
     number(w, ".balance", o->balance);
     count(w, ".grain", (uint64_t)o->grain);

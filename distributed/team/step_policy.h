@@ -26,7 +26,9 @@ typedef struct trek_ranks_opts {
     double audit;                 /* and the share of grains that are computed twice */
     bool audit_removes;           /* a process with a rank that was wrong leaves the job */
     int64_t bucket_bytes;
+    bool reduces_bf16;            /* f32 gradients travel between processes as bf16 */
     const int64_t *budgets;       /* [ranks] bytes of memory that each may use; NULL: none */
+    bool recomputes;              /* chooses what to recompute, so that it is enough */
     int overlap;                  /* 0: if the engine progresses by itself; 1: always between processes; TREK_OFF: never */
     trek_comm *comm;              /* among processes; the stepper takes a handle. NULL: one process */
     const trek_workload_opts *workload;

@@ -253,6 +253,8 @@ trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **gra
         status = plan_reduce(team);
     if (status == TREK_OK)
         status = trek_team_memory_new(team, opts->budgets);
+    if (status == TREK_OK)
+        team->memory->recomputes = opts->recomputes;
     return status == TREK_OK ? make_watches(team) : status;
 }
 

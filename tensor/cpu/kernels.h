@@ -39,6 +39,7 @@
     X(random)                                                                  \
     X(arena)                                                                   \
     X(binned)                                                                  \
+    X(binned_products)                                                         \
     X(digest)                                                                  \
     X(state)                                                                   \
     X(matmul)                                                                  \

@@ -104,6 +104,99 @@ static void of_two(void **state)
     ASSERT_VALUES(trek_isneginf(LIST(TREK_I64, 1)), 0);
 }
 
+/* Numbers with some that are special. */
+static trek_var *drawn(uint32_t stream, trek_shape shape, trek_dtype dtype)
+{
+    trek_var *x = trek_mul_scalar(random_values(stream, shape), 3), *places = random_values(stream + 1, shape);
+    x = trek_masked_fill(x, trek_lt_scalar(places, -0.9), NAN);
+    x = trek_masked_fill(x, trek_gt_scalar(places, 0.9), INFINITY);
+    return trek_cast(trek_masked_fill(x, trek_lt_scalar(trek_abs(places), 0.05), 0), dtype);
+}
+
+static void equal_bits(trek_var *a, trek_var *b)
+{
+    assert_true(a && b && test_same_bits(trek_var_data(trek_contiguous(a)), trek_var_data(trek_contiguous(b))));
+}
+
+static trek_var *between(trek_var *x, trek_var *y) { return trek_lerp(x, y, 0.3); }
+
+/* A column beside a matrix gives the bits of a whole matrix with that column repeated, in place, too. */
+static void columns(void **state)
+{
+    static trek_var *(*const ops[])(trek_var *, trek_var *) = { trek_add, trek_sub, trek_mul, trek_div, trek_maximum,
+                                                                trek_minimum, trek_copysign, between };
+    static trek_var *(*const in_place[])(trek_var *, trek_var *) = { trek_add_, trek_sub_, trek_mul_, trek_div_ };
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16, TREK_I32 };
+    static const int64_t sizes[][2] = { { 7, 31 }, { 7, 33 }, { 5, 64 }, { 3, 1001 }, { 70, 1000 } };
+    trek_no_grad_begin();
+    for (int d = 0; d < 5; d++)
+        for (int s = 0; s < 5; s++)
+            for (int k = 0; k < 8; k++) {
+                if (dtypes[d] == TREK_I32 && (k == 3 || k > 5))
+                    continue;
+                trek_scope inner = trek_scope_begin();
+                const trek_shape whole = trek_dims(sizes[s][0], sizes[s][1]);
+                trek_var *x = drawn(1, whole, dtypes[d]), *column = drawn(3, trek_dims(sizes[s][0], 1), dtypes[d]);
+                trek_var *repeated = trek_contiguous(trek_expand(column, whole)), *wanted = ops[k](x, repeated);
+                equal_bits(ops[k](x, column), wanted);
+                equal_bits(trek_transpose(ops[k](trek_transpose(x, 0, 1), trek_transpose(column, 0, 1)), 0, 1), wanted);
+                equal_bits(ops[k](column, x), ops[k](repeated, x));
+                if (k < 4) {
+                    trek_var *own = trek_clone(x), *every_second = trek_clone(trek_stack((trek_var *[]){ x, repeated }, 2, 2));
+                    equal_bits(in_place[k](own, column), wanted);
+                    trek_var *part = trek_select(every_second, 2, 0);
+                    assert_non_null(in_place[k](part, trek_select(trek_clone(every_second), 2, 1)));
+                    equal_bits(trek_select(every_second, 2, 0), wanted); /* what is between has not changed */
+                    equal_bits(trek_select(every_second, 2, 1), repeated);
+                }
+                trek_scope_end(inner);
+            }
+    trek_no_grad_end();
+}
+
+/* Copies between tensors that both have gaps. */
+static void gaps(void **state)
+{
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_U8 };
+    trek_no_grad_begin();
+    for (int d = 0; d < 4; d++)
+        for (int64_t columns = 31; columns < 1200; columns += 390)
+            for (int step = 2; step < 4; step++) {
+                trek_scope inner = trek_scope_begin();
+                const trek_shape shape = trek_dims(5, columns, step);
+                trek_var *from = trek_cast(trek_mul_scalar(trek_abs(random_values(1, shape)), 100), dtypes[d]);
+                trek_var *to = trek_cast(trek_mul_scalar(trek_abs(random_values(2, shape)), 100), dtypes[d]);
+                trek_var *rest = trek_clone(trek_narrow(to, 2, 1, step - 1));
+                assert_non_null(trek_copy_(trek_select(to, 2, 0), trek_select(from, 2, step - 1)));
+                equal_bits(trek_select(to, 2, 0), trek_select(from, 2, step - 1));
+                equal_bits(trek_narrow(to, 2, 1, step - 1), rest);
+                trek_scope_end(inner);
+            }
+    trek_no_grad_end();
+}
+
+/* Bounds that are tensors: the bits of the larger one, then the smaller one, and their gradients. */
+static void bounds(void **state)
+{
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16 };
+    for (int d = 0; d < 4; d++) {
+        const trek_shape shapes[] = { trek_dims(9, 70), trek_dims(70), trek_dims(9, 1) };
+        trek_var *in[2][3], *grads[2][3] = { { NULL } }, *out[2], *seed = trek_cast(random_values(9, shapes[0]), dtypes[d]);
+        for (int way = 0; way < 2; way++) {
+            for (int k = 0; k < 3; k++) { /* a few numbers, so that some are equal */
+                in[way][k] = trek_round(drawn((uint32_t)(2 * k), shapes[k], dtypes[d]));
+                trek_var_set_requires_grad(in[way][k], true);
+            }
+            out[way] = way ? trek_minimum(trek_maximum(in[1][0], in[1][1]), in[1][2])
+                : trek_clamp_var(in[0][0], in[0][1], in[0][2]);
+            assert_int_equal(trek_grad(&out[way], 1, in[way], 3, &seed, NULL, grads[way]), TREK_OK);
+        }
+        equal_bits(out[0], out[1]);
+        for (int k = 0; k < 3; k++)
+            equal_bits(grads[0][k], grads[1][k]);
+    }
+}
+
 static void lines(void **state)
 {
     trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 4, 9, 2, 0, 5);
@@ -159,7 +252,8 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(quotients), TEST(quotients_are_flat), TEST(bits), TEST(of_two), TEST(lines), TEST(refused),
+        TEST(quotients), TEST(quotients_are_flat), TEST(bits), TEST(of_two), TEST(columns), TEST(gaps), TEST(bounds), TEST(lines),
+        TEST(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

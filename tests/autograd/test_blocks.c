@@ -39,6 +39,7 @@ static trek_var *smaller(trek_var *x, trek_var *y, trek_var *z) { return (void)z
 static trek_var *xlogy(trek_var *x, trek_var *y, trek_var *z) { return (void)z, trek_xlogy(x, y); }
 static trek_var *sinc(trek_var *x, trek_var *y, trek_var *z) { return (void)y, (void)z, trek_sinc(x); }
 static trek_var *logit(trek_var *x, trek_var *y, trek_var *z) { return (void)y, (void)z, trek_logit(x, 0.125); }
+static trek_var *rounded(trek_var *x, trek_var *y, trek_var *z) { return (void)y, (void)z, trek_round_decimals(x, 2); }
 static trek_var *lines(trek_var *x) { return trek_var_ndim(x) == 1 ? trek_reshape(x, trek_dims(LINES, NUMBERS / LINES)) : x; }
 static trek_var *cosine(trek_var *x, trek_var *y, trek_var *z)
 {
@@ -63,7 +64,7 @@ static trek_var *triplet(trek_var *x, trek_var *y, trek_var *z)
 static const struct { const char *name; function f; } functions[] = {
     { "fmax", larger }, { "fmin", smaller }, { "xlogy", xlogy }, { "sinc", sinc }, { "logit", logit },
     { "cosine_similarity", cosine }, { "pairwise_distance", apart }, { "margin_ranking_loss", ranking },
-    { "poisson_nll_loss", poisson }, { "triplet_margin_loss", triplet },
+    { "round_decimals", rounded }, { "poisson_nll_loss", poisson }, { "triplet_margin_loss", triplet },
 };
 
 static void same_bits(const char *name, trek_var *a, trek_var *b)
@@ -74,9 +75,10 @@ static void same_bits(const char *name, trek_var *a, trek_var *b)
         fail_msg("%s: by blocks it has other bits", name);
 }
 
-enum { PLAIN, TRANSPOSED, GAPS, REPEATED, MIXED, LAYOUTS };
+enum { PLAIN, TRANSPOSED, GAPS, REPEATED, MIXED, ONE_COLUMN, ONE_LINE, LAYOUTS };
 
-/* Returns x, or its numbers as lines that lie otherwise in memory. REPEATED and MIXED are those of the nth input of several. */
+/* Returns x, or its numbers as lines that lie otherwise in memory. REPEATED and MIXED are those of the nth input of several;
+ * with the last two, all inputs repeat. */
 static trek_var *laid_out(trek_var *x, int layout, int n)
 {
     if (layout == PLAIN)
@@ -86,7 +88,9 @@ static trek_var *laid_out(trek_var *x, int layout, int n)
     x = lines(x);
     if (layout == GAPS)
         return trek_narrow(x, 1, 1, NUMBERS / LINES - 3);
-    return layout == REPEATED && n == 1 ? trek_expand(trek_narrow(x, 1, 5, 1), trek_var_shape(x)) : x;
+    if (layout == ONE_LINE)
+        return trek_expand(trek_narrow(x, 0, 5, 1), trek_var_shape(x));
+    return layout == ONE_COLUMN || (layout == REPEATED && n == 1) ? trek_expand(trek_narrow(x, 1, 5, 1), trek_var_shape(x)) : x;
 }
 
 static void compare(trek_dtype dtype, int layout)
@@ -151,6 +155,9 @@ static void test_what_is_divided(void **state)
         { trek_expand(trek_narrow(plain, 0, 0, 1), trek_dims(NUMBERS)), plain, true },
         { trek_reshape(plain, trek_dims(1, 1, NUMBERS)), trek_expand(trek_narrow(plain, 0, 0, 1), trek_dims(1, 1, NUMBERS)),
           true },
+        /* what all inputs repeat is computed once, and not divided if little is left */
+        { trek_expand(trek_narrow(lines(plain), 1, 0, 1), trek_dims(LINES, NUMBERS / LINES)),
+          trek_expand(trek_narrow(lines(plain), 1, 1, 1), trek_dims(LINES, NUMBERS / LINES)), false },
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         calls = 0;

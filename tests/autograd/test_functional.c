@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public ops made of others, and what rows alone do not show: vectors in matmul, parts, casts, dropout over ranks,
  * promotion. */
+#include <math.h>
+#include <stdlib.h>
+
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -115,6 +118,75 @@ static void identities(void **state)
     same(trek_mse_loss(x, y), trek_mean(trek_square(trek_sub(x, y)), trek_dims_all(), false));
 }
 
+static trek_var *sum_of(trek_var *x, trek_dims_list dims) { return trek_sum(x, dims, false); }
+static trek_var *nansum_of(trek_var *x, trek_dims_list dims) { return trek_nansum(x, dims, false); }
+static trek_var *mean_of(trek_var *x, trek_dims_list dims) { return trek_mean(x, dims, false); }
+static trek_var *prod_of(trek_var *x, trek_dims_list dims) { return trek_prod(x, dims, false); }
+static trek_var *max_of(trek_var *x, trek_dims_list dims) { return trek_max(x, dims, false); }
+static trek_var *variance_of(trek_var *x, trek_dims_list dims) { return trek_variance(x, dims, false); }
+
+/* Checks that both are alike, to rounding. */
+static void alike(trek_var *got, trek_var *wanted, double tolerance)
+{
+    assert_true(got && wanted && trek_shape_equal(trek_var_shape(got), trek_var_shape(wanted)));
+    double *a = test_read(trek_var_data(trek_contiguous(got))), *b = test_read(trek_var_data(trek_contiguous(wanted)));
+    for (int64_t i = 0; i < trek_var_numel(got); i++)
+        if (!(a[i] == b[i] || (isnan(a[i]) && isnan(b[i])) || fabs(a[i] - b[i]) <= tolerance * fabs(b[i])))
+            fail_msg("element %d is %.9g, not %.9g", (int)i, a[i], b[i]);
+    free(a), free(b);
+}
+
+/* Reductions of any dimensions, in whatever order these lie in memory, beside those of f64. */
+static void reductions_as_they_lie(void **state)
+{
+    static trek_var *(*const ops[])(trek_var *, trek_dims_list) = { sum_of, nansum_of, mean_of, prod_of, max_of, variance_of };
+    static const int orders[][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 }, { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
+    for (int dtype = 0; dtype < 2; dtype++)
+        for (int o = 0; o < 6; o++)
+            for (unsigned mask = 1; mask < 8; mask++) {
+                trek_scope inner = trek_scope_begin();
+                trek_var *wide = trek_add_scalar(trek_mul_scalar(numbers(1, trek_dims(5, 131, 40), false), 0.02), 1);
+                trek_var *x = trek_cast(wide, dtype ? TREK_BF16 : TREK_F32);
+                x = trek_permute(x, trek_dims(orders[o][0], orders[o][1], orders[o][2]));
+                trek_var *narrow = trek_narrow(x, 2, 0, trek_var_size(x, 2) - (o & 1)), *exact = trek_cast(narrow, TREK_F64);
+                trek_dims_list dims = { 0 };
+                for (int d = 0; d < 3; d++)
+                    if (mask >> d & 1)
+                        dims.sizes[dims.ndim++] = d;
+                for (size_t k = 0; k < sizeof ops / sizeof *ops; k++)
+                    alike(ops[k](narrow, dims), trek_cast(ops[k](trek_contiguous(exact), dims), TREK_F64), dtype ? 0x1p-7 : 2e-5);
+                trek_scope_end(inner);
+            }
+}
+
+/* Products of f32 whose parts are too small or too large for f32, which have a zero, an infinity, or NaN. */
+static void products_of_all_magnitudes(void **state)
+{
+    for (int kind = 0; kind < 5; kind++)
+        for (int64_t n = 3; n < 2500; n = n * 3 + 1)
+            for (int over_rows = 0; over_rows < 2; over_rows++) {
+                trek_scope inner = trek_scope_begin();
+                const int64_t lines = 19, total = n * lines;
+                double *values = malloc((size_t)total * sizeof *values);
+                assert_non_null(values);
+                for (int64_t i = 0; i < total; i++) {
+                    const int64_t line = over_rows ? i % lines : i / n, at = over_rows ? i / lines : i % n;
+                    const bool small = over_rows ? at / 2 % 2 : at / 16 % 2;
+                    const double u = 1 + 0.01 * (double)((at * 7 + line * 13) % 17 - 8);
+                    const bool plain = kind == 0 || at >= n / 32 * 32; /* as many small ones as large ones */
+                    values[i] = plain ? u : ldexp(u, small ? -70 : 70);
+                    if (kind > 1 && line % 3 == 1 && at == n / 2)
+                        values[i] = kind == 2 ? 0 : kind == 3 ? INFINITY : NAN;
+                }
+                trek_var *x = trek_var_from(test_values(values, over_rows ? trek_dims(n, lines) : trek_dims(lines, n), TREK_F32));
+                trek_var *product = trek_prod(x, trek_dims(over_rows ? 0 : 1), false);
+                trek_var *exact = trek_prod(trek_cast(x, TREK_F64), trek_dims(over_rows ? 0 : 1), false);
+                alike(trek_cast(product, TREK_F64), trek_cast(trek_cast(exact, TREK_F32), TREK_F64), 1e-5);
+                free(values);
+                trek_scope_end(inner);
+            }
+}
+
 static void accuracy(void **state)
 {
     float logits[8] = { 1, 0, 0, 1, 0.5f, 0.1f, 3, 4 };
@@ -219,7 +291,8 @@ static void large_pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(slopes), TEST(parts), TEST(identities), TEST(accuracy), TEST(bad_public_calls),
+        TEST(slopes), TEST(parts), TEST(identities), TEST(reductions_as_they_lie), TEST(products_of_all_magnitudes),
+            TEST(accuracy), TEST(bad_public_calls),
         TEST(dropout_masks_do_not_know_the_split), TEST(promotion), TEST(large_pairs),
     };
     return cmocka_run_group_tests_name("functional", tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include "autograd/ops.h"
 #include "tensor/copies.h"
 #include "tensor/creation.h"
+#include "tensor/dtypes.h"
 #include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
@@ -223,6 +224,65 @@ static void long_lines(void **state)
         }
 }
 
+/* Checks that lines of small numbers and NaN are sorted, that equal ones keep their order, and topk. */
+static void check_sorted(trek_var *x, int dim, bool descending)
+{
+    const int64_t n = trek_var_size(x, dim);
+    trek_var *at = NULL, *few = NULL, *sorted = trek_sort(x, dim, descending, &at);
+    assert_true(test_same_bits(trek_var_data(trek_gather(x, dim, at)), trek_var_data(trek_contiguous(sorted))));
+    trek_var *rank = trek_nan_to_num(trek_cast(sorted, TREK_F64), 1e9, 1e9, 1e9);
+    trek_var *before = trek_narrow(rank, dim, 0, n - 1), *after = trek_narrow(rank, dim, 1, n - 1);
+    trek_var *kept = trek_lt(trek_narrow(at, dim, 0, n - 1), trek_narrow(at, dim, 1, n - 1));
+    trek_var *fine = trek_logical_or(descending ? trek_gt(before, after) : trek_lt(before, after),
+                                     trek_logical_and(trek_eq(before, after), kept));
+    assert_true(trek_var_item(trek_all(fine, trek_dims_all(), false)) == 1);
+    const int64_t k = n < 30 ? n : 30;
+    trek_var *first = trek_topk(x, k, dim, descending, &few);
+    assert_true(test_same_bits(trek_var_data(trek_contiguous(first)),
+                               trek_var_data(trek_contiguous(trek_narrow(sorted, dim, 0, k)))));
+    assert_true(trek_var_item(trek_all(trek_eq(few, trek_narrow(at, dim, 0, k)), trek_dims_all(), false)) == 1);
+}
+
+/* Returns three lines: of equal numbers, rising ones, falling ones, or rising ones but for one; all with NaN at their end, if
+ * floats. */
+static trek_var *lines_in_order(int kind, int64_t n, trek_dtype dtype)
+{
+    double values[3 * 1000];
+    for (int64_t i = 0; i < 3 * n; i++) {
+        const double step = (double)(i % n / 3 * 3) / 1000; /* three of each */
+        values[i] = kind == 0 ? (double)(i / n % 2) : kind == 2 ? -step : step;
+        if (kind == 3 && i % n == n - 2)
+            values[i] = -1;
+        if (!trek_dtype_is_float(dtype) || kind == 0)
+            values[i] = dtype == TREK_U8 ? fabs(round(values[i] * 100)) : round(values[i] * 100);
+        else if (i % n == n - 1)
+            values[i] = NAN;
+        else if (values[i] == 0 && i % 2)
+            values[i] = -0.0;
+    }
+    return trek_var_from(test_values(values, trek_dims(3, n), dtype));
+}
+
+/* Lines that are in order already, or nearly, where their elements are adjacent, repeat, or lie apart. */
+static void lines_that_are_in_order(void **state)
+{
+    static const int64_t lengths[] = { 1, 2, 40, 41, 64, 65, 66, 129, 1000 };
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16, TREK_I64, TREK_I32, TREK_U8 };
+    for (int d = 0; d < 7; d++)
+        for (int k = 0; k < (test_on_cpu() ? 9 : 4); k++)
+            for (int kind = 0; kind < 4; kind++)
+                for (int descending = 0; descending < 2; descending++) {
+                    trek_scope inner = trek_scope_begin();
+                    trek_var *x = lines_in_order(kind, lengths[k], dtypes[d]);
+                    check_sorted(x, 1, descending);
+                    check_sorted(trek_transpose(x, 0, 1), 0, descending);
+                    check_sorted(trek_transpose(trek_contiguous(trek_transpose(x, 0, 1)), 0, 1), 1, descending);
+                    check_sorted(trek_expand(trek_narrow(x, 1, 0, 1), trek_dims(3, lengths[k])), 1, descending);
+                    check_sorted(trek_flip(x, trek_dims(1)), 1, descending);
+                    trek_scope_end(inner);
+                }
+}
+
 /* Of one number, cumprod's gradient needs no input: one that has been overwritten is no error. */
 static void products_of_one_number(void **state)
 {
@@ -239,6 +299,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(sorting), TEST(quantiles), TEST(places), TEST(scattering), TEST(arranging), TEST(random_choices), TEST(long_lines),
+        TEST(lines_that_are_in_order),
         TEST(products_of_one_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

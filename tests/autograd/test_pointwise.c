@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the op suite and the comparison with PyTorch do not see of autograd/pointwise.h: known values, what is refused, what is
  * drawn, results on the host. */
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "autograd/gradcheck.h"
 #include "autograd/leaf.h"
 #include "autograd/ops.h"
@@ -24,6 +29,36 @@ static void check(trek_var *y, const double *wanted, int64_t n)
               (isnan(got[i]) && isnan(wanted[i]))))
             fail_msg("element %d is %.17g, not %.17g", (int)i, got[i], wanted[i]);
     free(got);
+}
+
+/* f32, which is computed in another way, beside f64: near poles and zeros, small, large. */
+static void test_polygamma_of_f32(void **state)
+{
+    enum { MANY = 20000 };
+    double *xs = malloc(MANY * sizeof *xs);
+    uint64_t seed = 3;
+    assert_non_null(xs);
+    for (int64_t i = 0; i < MANY; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const double u = (double)(seed >> 11) * 0x1p-52 - 1, scales[] = { 2, 20, 1e-30, 1e4, 1e30, 1e-40 };
+        xs[i] = (double)(float)(i % 7 == 6 ? round(u * 12) + u * 1e-4 : u * scales[i % 7]);
+    }
+    const double special[] = { 0, -0.0, -1, -8388609, INFINITY, -INFINITY, NAN, FLT_MAX, -FLT_MAX, 1.4616321325302124,
+                               -0.5040829777717590 };
+    memcpy(xs, special, sizeof special);
+    trek_var *x = numbers(xs, MANY, TREK_F32), *exact = trek_cast(x, TREK_F64);
+    for (int order = 0; order < 2; order++) {
+        double *narrow = test_read(trek_var_data(trek_polygamma(order, x))),
+            *wide = test_read(trek_var_data(trek_polygamma(order, exact)));
+        for (int64_t i = 0; i < MANY; i++) {
+            const double wanted = (double)(float)wide[i];
+            if (!(narrow[i] == wanted || (isnan(narrow[i]) && isnan(wanted)) ||
+                  fabs(narrow[i] - wide[i]) <= 0x1.2p-24 * fabs(wide[i]) + 1e-14))
+                fail_msg("polygamma of order %d of %a is %a, not %a", order, xs[i], narrow[i], wide[i]);
+        }
+        free(narrow), free(wide);
+    }
+    free(xs);
 }
 
 static void test_known(void **state)
@@ -248,7 +283,8 @@ static void test_rounded_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_known), TEST(test_lgamma_of_f32), TEST(test_exp2_digits), TEST(test_rounded_once), cmocka_unit_test(test_chain),
+        TEST(test_known), TEST(test_lgamma_of_f32), TEST(test_polygamma_of_f32), TEST(test_exp2_digits), TEST(test_rounded_once),
+            cmocka_unit_test(test_chain),
             TEST(test_drawn),
             TEST(test_close), TEST(test_refused),
     };

@@ -37,6 +37,10 @@ LEFT_OUT = {"reshape", "flatten", "expand", "permute", "transpose", "squeeze", "
             "accuracy", "one_hot", "contiguous",
             "pad", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "conv1d", "conv_transpose1d", "max_pool1d", "avg_pool1d",
             "adaptive_avg_pool1d", "conv3d", "conv_transpose3d", "max_pool3d", "avg_pool3d", "adaptive_avg_pool3d"}
+# Integers of which 0, the default here, would leave nothing to do.
+INTEGERS = {("diff", "n"): 1, ("matrix_power", "n"): 3, ("polygamma", "n"): 1, ("round_decimals", "decimals"): 2}
+# PyTorch's clone keeps the order in memory; trek's is contiguous.
+ALIKE = {"clone": lambda x: x.clone(memory_format=torch.contiguous_format)}
 HALVED = {"matmul": "a product of squares of 1000 is no op of 1 M elements", "linear": ""}
 
 
@@ -102,7 +106,7 @@ class Case:
         for kind, param in self.function.params:
             self.argument(name, kind, param, DTYPES[dtype], layout, sizes, tensors, ours, theirs)
         self.ours, self.theirs = ours, theirs
-        self.trek, self.torch = getattr(lib, name), counterpart(name)
+        self.trek, self.torch = getattr(lib, name), ALIKE.get(name) or counterpart(name)
         self.overhead = 0.0
 
     def argument(self, name, kind, param, dtype, layout, sizes, tensors, ours, theirs):
@@ -132,7 +136,7 @@ class Case:
             ours.append(DTYPE_NUMBER[to])
             theirs.append(DTYPE_NUMBER[to])
         else:
-            value = {"double": DOUBLES.get(param, 0.5), "bool": False, "int": 1, "int64_t": -1 if param == "padding_idx" else 0}.get(kind)
+            value = {"double": DOUBLES.get(param, 0.5), "bool": False, "int": 1, "int64_t": -1 if param == "padding_idx" else INTEGERS.get((name, param), 0)}.get(kind)
             if value is None:
                 raise NoValue(kind)
             if param == "dim":

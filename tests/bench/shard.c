@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What dividing costs and saves: the time of a step and the memory of each rank, by what is divided.
  *   trek-bench-shard LEVEL RANKS [STEPS]             threads; LEVEL: 0 nothing, 1 the state, 2 gradients, 3 parameters, too
- *   trek-run -n 2 trek-bench-shard LEVEL 1 [STEPS [ENGINE]]      processes, over "shared" or "gloo" */
+ *   trek-run -n 2 trek-bench-shard LEVEL 1 [STEPS [ENGINE [OVERLAP [DTYPE]]]]
+ *                                                    processes, over "shared" or "gloo"; OVERLAP: 0 as trek chooses, 1 always, -1
+ *                                                    never; DTYPE: f32, or bf16 for gradients that travel as bf16
+ * A link is made slow by a bucket of tokens on the loopback of a network of one's own:
+ *   unshare -n sh -c "ip link set lo up; tc qdisc add dev lo root tbf rate 1gbit burst 256kbit latency 400ms; trek-run ..." */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <trek/trek.h>
 
@@ -77,7 +82,7 @@ static double train(trek_graph *graph, int steps)
 int main(int argc, char **argv)
 {
     if (argc < 3)
-        return fprintf(stderr, "usage: trek-bench-shard LEVEL RANKS [STEPS [ENGINE]]\n"), 2;
+        return fprintf(stderr, "usage: trek-bench-shard LEVEL RANKS [STEPS [ENGINE [OVERLAP [DTYPE]]]]\n"), 2;
     int level = atoi(argv[1]), ranks = atoi(argv[2]), steps = argc > 3 ? atoi(argv[3]) : 20;
     int64_t budgets[RANKS];
     steps = steps < 3 ? 3 : steps > MOST ? MOST : steps;
@@ -91,7 +96,9 @@ int main(int argc, char **argv)
     trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = ranks, .share_params = TREK_OFF,
                                                     .shard = (trek_shard)level, .comm = comm, .max_anchor = TREK_OFF,
                                                     .balance = TREK_OFF, .bucket_bytes = 1 << 20, .memory_budget = budgets,
-                                                    .n_memory_budget = ranks,
+                                                    .n_memory_budget = ranks, .overlap = argc > 5 ? atoi(argv[5]) : 0,
+                                                    .reduce_dtype = argc > 6 && strcmp(argv[6], "bf16") == 0 ? TREK_BF16
+                                                                                                             : TREK_F32,
                                                     .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 1e-4 }) });
     double ms = trek_error_status() == TREK_OK ? train(graph, steps) : 0;
     char *plan = trek_error_status() == TREK_OK ? trek_trainer_plan_text(graph) : NULL;

@@ -329,6 +329,7 @@ static trek_var *in_place(trek_var *x)
     X( arange_added, "f", trek_add( x, trek_reshape( arange(trek_var_size( x, 0)), trek_dims( -1, 1, 1)))) \
     X(divided_by_size, "f", scaled_by_length(x)) X(in_place, "f", in_place(x)) X( logaddexp, "ff", trek_logaddexp( x, y)) \
     X(lerp, "f" "f", trek_lerp(x, y, 0.3)) X(addcmul, "fff", trek_addcmul( x, y, in[2], 0.5)) \
+    X(clamp_var, "fff", trek_clamp_var(x, y, in[2])) \
     X(gelu_tanh, "f", trek_gelu_tanh(x)) X( zeros, "f", trek_add( trek_zeros_like( x), trek_ones_like( x))) \
     X(rot90, "f", trek_rot90( x, 1, trek_dims( 1, 2))) \
     X(attention_masked, "ffb", trek_squeeze( trek_attention( trek_unsqueeze( x, 1), trek_unsqueeze( y, 1), \

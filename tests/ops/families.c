@@ -335,8 +335,10 @@ static void fused_case(const op_row *row, op_sink sink, void *arg, double number
 static void fused_special(const op_row *row, op_sink sink, void *arg)
 {
     op_case c = case_begin(row, "special values");
-    for (int k = 0; k < 2; k++) {
-        case_input(&c, row, k ? trek_dims(1, 31) : trek_dims(29, 1));
+    for (int k = 0; k < 3; k++) {
+        if (!(trek_ops[row->id].needed >> k & 1))
+            continue;
+        case_input(&c, row, k == 0 ? trek_dims(29, 1) : k == 1 ? trek_dims(1, 31) : trek_dims(31));
         c.in[k].special = true;
         c.in[k].limit = row->special;
     }

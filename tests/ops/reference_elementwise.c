@@ -383,6 +383,9 @@ static int each_fused(const op_array *const *in, int n, const trek_attrs *a, op_
     REFERENCE(name) { return each_fused(in, n, a, out, name##_of, name##_size); }
 FUSED(lerp, fabs(s) < 0.5 ? v[0] + s * (v[1] - v[0]) : v[1] - (1 - s) * (v[1] - v[0]), fabs(v[0]) + fabs(v[1]))
 FUSED(lerp_var, v[0] + v[2] * (v[1] - v[0]), (1 + fabs(v[2])) * (fabs(v[0]) + fabs(v[1])))
+static double larger_of(double x, double y) { return isnan(x) || x > y ? x : y; }
+static double smaller_of(double x, double y) { return isnan(x) || x < y ? x : y; }
+FUSED(clamp_var, smaller_of(larger_of(v[0], v[1]), v[2]), fabs(v[0]))
 FUSED(addcmul, v[0] + s * v[1] * v[2], fabs(v[0]) + fabs(s * v[1] * v[2]))
 FUSED(addcdiv, v[0] + s * v[1] / v[2], fabs(v[0]) + fabs(s * v[1] / v[2]))
 FUSED(logaddexp, isnan(v[0]) || isnan(v[1]) ? NAN : v[0] == v[1] ? v[0] + log(2) / s

@@ -44,16 +44,20 @@ static void sum_free(trek_binned *sum)
     free(sum->bins);
 }
 
-static void add(const trek_binned *sum, const void *term)
+/* Adds n terms in one call. terms: one after the other. */
+static void add(const trek_binned *sum, const char *terms, int n)
 {
-    size_t bytes = (size_t)sum->count * trek_dtype_size(sum->dtype);
-    char *copy = malloc(bytes);
-    memcpy(copy, term, bytes);
+    size_t bytes = (size_t)sum->count * trek_dtype_size(sum->dtype), all = bytes * (size_t)n;
+    char *copy = malloc(all);
+    void *at[TREK_BINNED_TERMS];
+    memcpy(copy, terms, all);
+    for (int k = 0; k < n; k++)
+        at[k] = copy + (size_t)k * bytes;
     bool zero = below(2);
-    trek_cpu_backend()->binned_add(sum, copy, 0, trek_binned_blocks(sum->count), zero);
-    for (size_t k = 0; k < bytes && zero; k++)
+    trek_cpu_backend()->binned_add(sum, at, n, 0, trek_binned_blocks(sum->count), zero);
+    for (size_t k = 0; k < all && zero; k++)
         assert_int_equal(copy[k], 0);
-    assert_true(zero || memcmp(copy, term, bytes) == 0);
+    assert_true(zero || memcmp(copy, terms, all) == 0);
     free(copy);
 }
 
@@ -166,21 +170,21 @@ static void draw_terms(terms *t)
         t->values[below(t->n)][below((int)t->count)] = oddities[below(3)];
 }
 
-static const void *term(const terms *t, int k, void *room)
+/* Writes a term to the place of number `at` in `room`. */
+static void put_term(const terms *t, int k, void *room, int at)
 {
     for (int64_t i = 0; i < t->count; i++)
         if (t->dtype == TREK_F32)
-            ((float *)room)[i] = (float)t->values[k][i];
+            ((float *)room)[at * t->count + i] = (float)t->values[k][i];
         else
-            ((double *)room)[i] = t->values[k][i];
-    return room;
+            ((double *)room)[at * t->count + i] = t->values[k][i];
 }
 
 /* Sums the terms in some order, by some ranks of some processes, and writes the result. */
 static void sum_somehow(const terms *t, double factor, void *result)
 {
     int processes = 1 + below(4), order[MOST_TERMS];
-    double room[MOST_COUNT];
+    static double room[TREK_BINNED_TERMS * MOST_COUNT];
     trek_binned of[4], ranks[4][3];
     int n_ranks[4];
     for (int k = 0; k < t->n; k++)
@@ -195,9 +199,12 @@ static void sum_somehow(const terms *t, double factor, void *result)
         for (int r = 0; r < n_ranks[p]; r++)
             ranks[p][r] = sum_new(t->dtype, t->count);
     }
-    for (int k = 0; k < t->n; k++) {
-        int p = below(processes);
-        add(&ranks[p][below(n_ranks[p])], term(t, order[k], room));
+    for (int k = 0, n; k < t->n; k += n) {
+        int p = below(processes), most = t->n - k < TREK_BINNED_TERMS ? t->n - k : TREK_BINNED_TERMS;
+        n = below(2) ? 1 : 1 + below(most);
+        for (int j = 0; j < n; j++)
+            put_term(t, order[k + j], room, j);
+        add(&ranks[p][below(n_ranks[p])], (const char *)room, n);
     }
     for (int p = 0; p < processes; p++) {
         const trek_binned *others[2] = { &ranks[p][1], &ranks[p][2] };
@@ -272,12 +279,12 @@ static void the_most_terms_fit(void **state)
     trek_binned many = sum_new(TREK_F32, 1), odd = sum_new(TREK_F32, 1);
     float nan = NAN;
     for (int k = 0; k < TREK_BINNED_MOST; k++)
-        trek_cpu_backend()->binned_add(&many, &value, 0, 1, false);
+        trek_cpu_backend()->binned_add(&many, (void *[]){ &value }, 1, 0, 1, false);
     read_sum(&many, 1, &sum);
     assert_true(sum == (float)((double)value * TREK_BINNED_MOST));
     for (int k = 0; k < TREK_BINNED_MOST; k++) {
         float low = -value;
-        trek_cpu_backend()->binned_add(&odd, k % 2 ? &nan : &low, 0, 1, false);
+        trek_cpu_backend()->binned_add(&odd, (void *[]){ k % 2 ? &nan : &low }, 1, 0, 1, false);
     }
     read_sum(&odd, 1, &sum);
     assert_true(isnan(sum));
@@ -296,7 +303,7 @@ static void the_smallest_numbers_count(void **state)
     float value = 0x1p-149f, sum;
     trek_binned many = sum_new(TREK_F32, 1);
     for (int k = 0; k < 3; k++)
-        trek_cpu_backend()->binned_add(&many, &value, 0, 1, false);
+        trek_cpu_backend()->binned_add(&many, (void *[]){ &value }, 1, 0, 1, false);
     read_sum(&many, 1, &sum);
     assert_true(sum == 3 * value);
     sum_free(&many);
@@ -311,15 +318,119 @@ static void slices_are_independent(void **state)
     for (int i = 0; i < COUNT; i++)
         values[i] = test_number(3, (uint32_t)i);
     trek_binned a = sum_new(TREK_F32, COUNT), b = sum_new(TREK_F32, COUNT);
-    add(&a, values);
+    add(&a, (const char *)values, 1);
     read_sum(&a, 0.3, whole);
     for (int slice = 0; slice < 5; slice += 2)
-        trek_cpu_backend()->binned_add(&b, values, slice, slice < 4 ? 2 : 1, false);
+        trek_cpu_backend()->binned_add(&b, (void *[]){ values }, 1, slice, slice < 4 ? 2 : 1, false);
     for (int block = 0; block < 5; block++)
         trek_cpu_backend()->binned_read(&b, 0.3, parts, block, 1);
     assert_memory_equal(whole, parts, sizeof whole);
     sum_free(&a);
     sum_free(&b);
+}
+
+/* --- gradients of weights that are not computed before --- */
+
+enum { MOST_PRODUCTS = TREK_BINNED_TERMS, MOST_SAMPLES = 20 };
+
+typedef struct weight {
+    int64_t rows, columns, count; /* count: with padding */
+    int n;
+    trek_binned_product terms[MOST_PRODUCTS];
+} weight;
+
+static float *draw_floats(int64_t n, int spread)
+{
+    float *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = ldexpf((float)(draw() >> 40) * 0x1p-24f - 0.5f, below(spread));
+    return x;
+}
+
+static weight draw_weight(void)
+{
+    static const int64_t columns[] = { 1, 7, 64, 120, 256, 300, 784, 1024 };
+    weight w = { .rows = 1 + below(90), .columns = columns[below(8)], .n = 1 + below(MOST_PRODUCTS) };
+    w.count = trek_binned_blocks(w.rows * w.columns) * TREK_BINNED_BLOCK;
+    for (int k = 0; k < w.n; k++) {
+        int64_t samples = 1 + below(MOST_SAMPLES);
+        w.terms[k] = (trek_binned_product){ draw_floats(samples * w.rows, 1 + below(40)), draw_floats(samples * w.columns, 3),
+                                            samples };
+    }
+    if (below(4) == 0)
+        ((float *)w.terms[0].x)[0] = below(2) ? INFINITY : NAN;
+    return w;
+}
+
+static void weight_free(weight *w)
+{
+    for (int k = 0; k < w->n; k++) {
+        free((void *)w->terms[k].grad);
+        free((void *)w->terms[k].x);
+    }
+}
+
+static void expect_product(const weight *w, const trek_binned_product *term, const float *result)
+{
+    int64_t i = below((int)w->rows), j = below((int)w->columns);
+    double want = 0, size = 0;
+    for (int64_t s = 0; s < term->samples; s++) {
+        double part = (double)term->grad[s * w->rows + i] * (double)term->x[s * w->columns + j];
+        want += part;
+        size += fabs(part);
+    }
+    if (isfinite(want))
+        assert_true(fabs((double)result[i * w->columns + j] - want) <= 1e-5 * size);
+}
+
+/* Terms that are computed as they are added give what they give when they are computed before, alone or together with others, and
+ * touch nothing behind the weight. */
+static void products_have_the_bits_of_their_terms(void **state)
+{
+    (void)state;
+    drawn = test_seed() + 5;
+    for (int round = 0; round < (test_short() ? 40 : 300); round++) {
+        weight w = draw_weight();
+        trek_binned together = sum_new(TREK_F32, w.count), apart = sum_new(TREK_F32, w.count);
+        float *one = malloc((size_t)w.count * sizeof *one), *first = malloc((size_t)w.count * sizeof *first);
+        int cut = below(w.n + 1);
+        assert_int_equal(trek_cpu_backend()->binned_add_products(&together, w.rows, w.columns, w.terms, cut), TREK_OK);
+        assert_int_equal(trek_cpu_backend()->binned_add_products(&together, w.rows, w.columns, w.terms + cut, w.n - cut),
+                         TREK_OK);
+        for (int k = w.n - 1; k >= 0; k--) {
+            for (int64_t i = 0; i < w.count; i++)
+                one[i] = 0;
+            assert_int_equal(trek_cpu_backend()->binned_write_product(one, w.rows, w.columns, &w.terms[k]), TREK_OK);
+            expect_product(&w, &w.terms[k], one);
+            for (int64_t i = w.rows * w.columns; i < w.count; i++)
+                assert_true(one[i] == 0);
+            add(&apart, (const char *)one, 1);
+        }
+        read_sum(&together, 0.7, first);
+        read_sum(&apart, 0.7, one);
+        for (int64_t i = 0; i < w.count; i++)
+            assert_true(memcmp(&first[i], &one[i], sizeof *one) == 0 || (isnan(first[i]) && isnan(one[i])));
+        free(one);
+        free(first);
+        sum_free(&together);
+        sum_free(&apart);
+        weight_free(&w);
+    }
+}
+
+/* A weight's rows are cut where blocks are, and only products of few samples are left. */
+static void few_samples_of_large_weights_wait(void **state)
+{
+    (void)state;
+    for (int64_t columns = 1; columns < 3000; columns++) {
+        int64_t band = trek_binned_band(columns);
+        assert_true(band >= 1 && band * columns % TREK_BINNED_BLOCK == 0);
+        assert_true(band == 1 || band / 2 * columns % TREK_BINNED_BLOCK != 0);
+    }
+    assert_true(trek_binned_takes_product(2048, 2048, 64) && !trek_binned_takes_product(2048, 2048, 65));
+    assert_true(trek_binned_takes_product(120, 256, 4) && !trek_binned_takes_product(120, 256, 16));
+    assert_false(trek_binned_takes_product(10, 84, 2));
+    assert_false(trek_binned_takes_product(2048, 2047, 4)); /* 256 of its rows fit into no cache */
 }
 
 int main(void)
@@ -329,6 +440,8 @@ int main(void)
         cmocka_unit_test(the_most_terms_fit),
         cmocka_unit_test(the_smallest_numbers_count),
         cmocka_unit_test(slices_are_independent),
+        cmocka_unit_test(products_have_the_bits_of_their_terms),
+        cmocka_unit_test(few_samples_of_large_weights_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -344,6 +344,7 @@ static bool copy_ranks(trek_async_comm *comm, const int *ranks)
 static trek_comm_engine engine_of(const trek_async_service *service)
 {
     return (trek_comm_engine){ .name = service->engine_name, .ends_together = service->ends_together,
+                               .adds_bf16 = service->table.adds_bf16,
                                .run = async_run,
                                .end = async_end,
                                .ended = async_ended,

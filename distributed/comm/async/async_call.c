@@ -197,11 +197,19 @@ static bool reduces(const trek_comm_call *call)
     return call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER || call->kind == TREK_COMM_REDUCE;
 }
 
-/* Reductions of 16-bit floats are sent as f32. Data that are only moved are sent as elements of their own size. */
+/* The engine adds what is sent as bf16. */
+static bool adds_bf16(const trek_async_comm *comm, const trek_comm_call *call)
+{
+    return call->kind == TREK_COMM_REDUCE_SCATTER && call->dtype == TREK_BF16 && call->op == TREK_REDUCTION_SUM &&
+        comm->table->adds_bf16;
+}
+
+/* Other reductions of 16-bit floats are sent as f32. Data that are only moved are sent as elements of their own size. */
 static void begin_moving(trek_async_comm *comm)
 {
     const trek_comm_call *call = &comm->call;
-    comm->wire = !reduces(call) ? call->dtype : trek_dtype_is_16bit(call->dtype) ? TREK_F32 : call->dtype;
+    comm->wire = !reduces(call) || adds_bf16(comm, call) ? call->dtype : trek_dtype_is_16bit(call->dtype) ? TREK_F32
+        : call->dtype;
     size_t item = trek_dtype_size(comm->wire);
     if (call->kind == TREK_COMM_ALL_GATHER || call->kind == TREK_COMM_REDUCE_SCATTER)
         item *= (size_t)comm->base.world;

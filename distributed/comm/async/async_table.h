@@ -10,7 +10,7 @@
 
 TREK_BEGIN
 
-#define TREK_ASYNC_ABI 4
+#define TREK_ASYNC_ABI 5
 
 /* A communicator of trek, and an operation that is under way on it. */
 typedef struct trek_async_group trek_async_group;
@@ -44,6 +44,7 @@ typedef struct trek_async_table {
     /* Finalises what begin has initialised. */
     void (*end)(void);
     bool any_thread;             /* any thread may call the library, one at a time; otherwise only the thread of begin */
+    bool adds_bf16;              /* reduce_scatter takes SUM of bf16, too, and adds in f32 and in rank order */
     bool tells;                  /* host.moved is called when something is done, so that nobody needs to ask before */
     int rank, world, local_world; /* MPI: numbers in MPI_COMM_WORLD; processes of this machine if the launcher tells, otherwise
                                    * the same as world */
@@ -79,7 +80,7 @@ typedef struct trek_async_table {
                           trek_async_request *request);
     trek_status (*broadcast)(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request);
     trek_status (*all_gather)(trek_async_group *group, const void *part, int64_t bytes, void *all, trek_async_request *request);
-    /* Leaves `all` undefined. */
+    /* Leaves `all` undefined. With adds_bf16, SUM of bf16 is possible, too. */
     trek_status (*reduce_scatter)(trek_async_group *group, void *all, void *part, int64_t count, trek_dtype dtype,
                                   trek_reduction op,
                                   trek_async_request *request);

@@ -257,6 +257,8 @@ size_t size_of(trek_dtype dtype) {
   case TREK_F32:
   case TREK_I32:
     return 4;
+  case TREK_BF16:
+    return 2;
   default:
     return 1;
   }
@@ -393,6 +395,26 @@ void trek_async_group::all_reduce(void *data, int64_t count, trek_dtype dtype, t
   gloo::allreduce(options);
 }
 
+/* Adds what ranks have sent in bf16, in f32, and rounds the sum once (to nearest, ties to even; NaN stays NaN). */
+static void add_bf16(const char *theirs, int world, void *part, int64_t count) {
+  for (int64_t i = 0; i < count; i++) {
+    float sum = 0;
+    for (int r = 0; r < world; r++) {
+      uint16_t number;
+      memcpy(&number, theirs + static_cast<size_t>(r * count + i) * sizeof number, sizeof number);
+      const uint32_t bits = static_cast<uint32_t>(number) << 16;
+      float wide;
+      memcpy(&wide, &bits, sizeof wide);
+      sum = r == 0 ? wide : sum + wide;
+    }
+    uint32_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    const bool nan = sum != sum;
+    const uint16_t rounded = static_cast<uint16_t>(nan ? (bits >> 16) | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    memcpy(static_cast<char *>(part) + static_cast<size_t>(i) * sizeof rounded, &rounded, sizeof rounded);
+  }
+}
+
 /* Gloo has none that serves all worlds and dtypes. Each rank sends the others their parts, and combines what it gets in rank
  * order: half the bytes of an all-reduce. */
 void trek_async_group::reduce_scatter(const void *all, void *part, int64_t count, trek_dtype dtype, trek_reduction op) {
@@ -417,6 +439,10 @@ void trek_async_group::reduce_scatter(const void *all, void *part, int64_t count
     out->waitSend(kForever);
   memcpy(theirs.data() + static_cast<size_t>(rank) * bytes, static_cast<const char *>(all) + static_cast<size_t>(rank) * bytes,
          bytes);
+  if (dtype == TREK_BF16) {
+    add_bf16(theirs.data(), world, part, count);
+    return;
+  }
   memcpy(part, theirs.data(), bytes);
   for (int r = 1; r < world; r++)
     host->fold(dtype, op, theirs.data() + static_cast<size_t>(r) * bytes, part, count);
@@ -672,6 +698,7 @@ extern "C" __attribute__((visibility("default"))) trek_status trek_gloo_open(int
     return TREK_ERR_UNSUPPORTED;
   }
   host = given;
+  table->adds_bf16 = true;
   table->abi = TREK_ASYNC_ABI;
   snprintf(table->library, sizeof table->library, "Gloo");
   table->begin = begin;

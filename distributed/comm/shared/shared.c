@@ -37,7 +37,8 @@ static void shared_release(void *memory, void *arg)
     trek_shared_window_free(memory);
 }
 
-static const trek_comm_engine shared_engine = { .name = "shared", .run = trek_meeting_run, .end = trek_meeting_end,
+static const trek_comm_engine shared_engine = { .name = "shared", .adds_bf16 = true, .run = trek_meeting_run,
+                                                .end = trek_meeting_end,
                                                 .ended = trek_meeting_ended, .leave = shared_leave, .free = shared_free,
                                                 .alloc = shared_alloc, .release = shared_release };
 

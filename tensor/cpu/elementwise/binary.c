@@ -9,10 +9,10 @@
 #define FUNCTION TREK_GRAIN_FUNCTION
 #define CALL TREK_GRAIN_CALL
 
-TREK_BINARY_FLOATS(add, CHEAP, x + y, x + y)
-TREK_BINARY_FLOATS(sub, CHEAP, x - y, x - y)
-TREK_BINARY_FLOATS(mul, CHEAP, x *y, x *y)
-TREK_BINARY_FLOATS(div, CHEAP, x / y, x / y)
+TREK_BINARY_FLOATS_ONE(add, CHEAP, x + y, x + y)
+TREK_BINARY_FLOATS_ONE(sub, CHEAP, x - y, x - y)
+TREK_BINARY_FLOATS_ONE(mul, CHEAP, x *y, x *y)
+TREK_BINARY_FLOATS_ONE(div, CHEAP, x / y, x / y)
 TREK_BINARY_INTEGERS(add, CHEAP, x + y)
 TREK_BINARY_INTEGERS(sub, CHEAP, x - y)
 TREK_BINARY_INTEGERS(mul, CHEAP, x *y)
@@ -20,8 +20,8 @@ TREK_BINARY_BOOL(add, x | y)
 TREK_BINARY_BOOL(mul, x &y)
 
 /* NaN in either input gives NaN. */
-TREK_BINARY_FLOATS(maximum, CHEAP, x > y || x != x ? x : y, x > y || x != x ? x : y)
-TREK_BINARY_FLOATS(minimum, CHEAP, x < y || x != x ? x : y, x < y || x != x ? x : y)
+TREK_BINARY_FLOATS_ONE(maximum, CHEAP, x > y || x != x ? x : y, x > y || x != x ? x : y)
+TREK_BINARY_FLOATS_ONE(minimum, CHEAP, x < y || x != x ? x : y, x < y || x != x ? x : y)
 TREK_BINARY_INTEGERS(maximum, CHEAP, x > y ? x : y)
 TREK_BINARY_INTEGERS(minimum, CHEAP, x < y ? x : y)
 TREK_BINARY_BOOL(maximum, x | y)
@@ -86,8 +86,17 @@ static void copysign_bits_row(void *to, const void *const *from, int64_t n, cons
     for (int64_t i = 0; i < n; i++)
         result[i] = (uint16_t)((xs[i] & 0x7fffu) | (ys[i] & 0x8000u));
 }
-TREK_MAP_KERNEL(copysign_bf16, copysign_bits_row, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
-TREK_MAP_KERNEL(copysign_f16, copysign_bits_row, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
+static void copysign_bits_one(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
+{
+    uint16_t *result = to;
+    const uint16_t *xs = from[0], sign = *(const uint16_t *)from[1] & 0x8000u;
+    (void)attrs;
+    TREK_INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        result[i] = (uint16_t)((xs[i] & 0x7fffu) | sign);
+}
+TREK_MAP_KERNEL_ONE(copysign_bf16, copysign_bits_row, copysign_bits_one, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
+TREK_MAP_KERNEL_ONE(copysign_f16, copysign_bits_row, copysign_bits_one, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
 
 /* Gradients: x is the gradient, y what was saved. A NaN that passed relu passes its gradient. */
 TREK_BINARY_FLOATS(relu_backward, CHEAP, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
@@ -118,16 +127,16 @@ TREK_WIDE_ROW_16(gelu_erf_backward, bf16, 2, trek_load_wide_bf16, x *trek_gelu_d
 TREK_WIDE_ROW_16(gelu_erf_backward, f16, 2, trek_load_wide_f16, x *trek_gelu_derivative_wide(y))
 #define GELU_SHORT(format, lane)                                                                                                 \
     {                                                                                                                            \
-        gelu_erf_backward_##format##_row, FUNCTION, 2, TREK_LANE_2, { TREK_LANE_2, TREK_LANE_2 }, false                          \
+        gelu_erf_backward_##format##_row, FUNCTION, 2, TREK_LANE_2, { TREK_LANE_2, TREK_LANE_2 }, false, NULL                    \
     }
 #else
-#define GELU_SHORT(format, lane) { gelu_erf_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false }
+#define GELU_SHORT(format, lane) { gelu_erf_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false, NULL }
 #endif
 #define GELU(format, lane)                                                                             \
     static trek_status gelu_backward_##format(const trek_op_call *call)                                \
     {                                                                                                  \
         static const trek_map maps[] = { GELU_SHORT(format, lane),                                     \
-                                         { gelu_tanh_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false } }; \
+                                         { gelu_tanh_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false, NULL } }; \
         return trek_map_run(call, &maps[call->attrs.i[0] != 0]);                                       \
     }
 GELU(bf16, TREK_LANE_BF16)

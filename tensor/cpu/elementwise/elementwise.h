@@ -108,6 +108,21 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
         }                                                                                              \
     }
 
+/* op_suffix_one: the same where y is one element for the whole row. */
+#define TREK_BINARY_ONE(op, suffix, expression)                                                        \
+    TREK_ROW_ATTRIBUTE static void op##_##suffix##_one(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        TREK_TYPE_##suffix *result = to;                                                               \
+        const TREK_TYPE_##suffix *xs = from[0];                                                        \
+        const TREK_WORK_##suffix y = *(const TREK_TYPE_##suffix *)from[1];                             \
+        TREK_ROW_NUMBERS(suffix);                                                                      \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const TREK_WORK_##suffix x = xs[i];                                                        \
+            result[i] = (TREK_TYPE_##suffix)(expression);                                              \
+        }                                                                                              \
+    }
+
 #define TREK_TERNARY_ROW(op, suffix, expression)                                                       \
     TREK_ROW_ATTRIBUTE static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
     {                                                                                                  \
@@ -162,6 +177,9 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
 #define TREK_BINARY_KERNEL(op, dtype, suffix, out_width, grain)                                        \
     TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 2, TREK_LANE(out_width), TREK_LANE(TREK_WIDTH_##dtype), \
                     TREK_LANE(TREK_WIDTH_##dtype))
+#define TREK_BINARY_KERNEL_ONE(op, dtype, grain)                                                       \
+    TREK_MAP_KERNEL_ONE(op##_##dtype, op##_##dtype##_row, op##_##dtype##_one, grain, 2, TREK_LANE(TREK_WIDTH_##dtype), \
+                        TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype))
 #define TREK_TERNARY_KERNEL(op, dtype, suffix, grain)                                                  \
     TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 3, TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype), \
                     TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype))
@@ -206,6 +224,28 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
             trek_store_wide_##format(result + i, trek_load_wide(many));                                \
         }                                                                                              \
         TREK_ISA_NAME(trek_row_rest_16)(op##_##format##_row, result + i, (const void *[]){ xs + i, ys + i }, 2, n - i, attrs); \
+    }
+#define TREK_BINARY_ONE_16(op, format, expression)                                                     \
+    static void op##_##format##_one(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        uint16_t *result = to, repeated[TREK_ROW_VECTOR];                                              \
+        const uint16_t *xs = from[0];                                                                  \
+        const float y = trek_f32_from_##format(*(const uint16_t *)from[1]);                            \
+        TREK_ROW_NUMBERS(f32);                                                                         \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
+            float many[TREK_WIDE];                                                                     \
+            trek_store_wide(many, trek_load_wide_##format(xs + i));                                    \
+            for (int l = 0; l < TREK_WIDE; l++) {                                                      \
+                const float x = many[l];                                                               \
+                many[l] = (float)(expression);                                                         \
+            }                                                                                          \
+            trek_store_wide_##format(result + i, trek_load_wide(many));                                \
+        }                                                                                              \
+        for (int l = 0; l < TREK_ROW_VECTOR; l++)                                                      \
+            repeated[l] = *(const uint16_t *)from[1];                                                  \
+        TREK_ISA_NAME(trek_row_rest_16)                                                                \
+        (op##_##format##_row, result + i, (const void *[]){ xs + i, repeated }, 2, n - i, attrs);      \
     }
 /* Rows of 16-bit floats written with vectors. */
 #define TREK_WIDE_ROW_16(op, format, n_in, load, expression)                                                                     \
@@ -252,6 +292,13 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
     TREK_BINARY_ROW_16(op, f16, expression)                                                            \
     TREK_MAP_KERNEL(op##_bf16, op##_bf16_row, grain, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)         \
     TREK_MAP_KERNEL(op##_f16, op##_f16_row, grain, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
+#define TREK_BINARY_KERNELS_ONE_16(op, grain, expression)                                              \
+    TREK_BINARY_ROW_16(op, bf16, expression)                                                           \
+    TREK_BINARY_ROW_16(op, f16, expression)                                                            \
+    TREK_BINARY_ONE_16(op, bf16, expression)                                                           \
+    TREK_BINARY_ONE_16(op, f16, expression)                                                            \
+    TREK_MAP_KERNEL_ONE(op##_bf16, op##_bf16_row, op##_bf16_one, grain, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2) \
+    TREK_MAP_KERNEL_ONE(op##_f16, op##_f16_row, op##_f16_one, grain, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
 #define TREK_TERNARY_KERNELS_16(op, grain, expression)                                                 \
     TREK_TERNARY_ROW_16(op, bf16, expression)                                                          \
     TREK_TERNARY_ROW_16(op, f16, expression)                                                           \
@@ -264,6 +311,7 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
 #define TREK_BINARY_KERNELS_16(op, grain, expression)                                                  \
     TREK_BINARY_KERNEL(op, bf16, f32, BF16, grain)                                                     \
     TREK_BINARY_KERNEL(op, f16, f32, F16, grain)
+#define TREK_BINARY_KERNELS_ONE_16 TREK_BINARY_KERNELS_16
 #define TREK_TERNARY_KERNELS_16(op, grain, expression)                                                 \
     TREK_TERNARY_KERNEL(op, bf16, f32, grain)                                                          \
     TREK_TERNARY_KERNEL(op, f16, f32, grain)
@@ -294,6 +342,15 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
     TREK_BINARY_KERNEL(op, f32, f32, 4, grain)                                                         \
     TREK_BINARY_KERNEL(op, f64, f64, 8, grain)                                                         \
     TREK_BINARY_KERNELS_16(op, grain, f32_expression)
+/* The same, with rows for a y that is one element: for ops of which x and a column are common inputs. */
+#define TREK_BINARY_FLOATS_ONE(op, grain, f32_expression, f64_expression)                              \
+    TREK_BINARY_ROW(op, f32, f32, f32_expression)                                                      \
+    TREK_BINARY_ROW(op, f64, f64, f64_expression)                                                      \
+    TREK_BINARY_ONE(op, f32, f32_expression)                                                           \
+    TREK_BINARY_ONE(op, f64, f64_expression)                                                           \
+    TREK_BINARY_KERNEL_ONE(op, f32, grain)                                                             \
+    TREK_BINARY_KERNEL_ONE(op, f64, grain)                                                             \
+    TREK_BINARY_KERNELS_ONE_16(op, grain, f32_expression)
 #define TREK_BINARY_FLOAT_KERNELS(op, grain)                                                           \
     TREK_BINARY_KERNEL(op, f32, f32, 4, grain)                                                         \
     TREK_BINARY_KERNEL(op, f64, f64, 8, grain)                                                         \

@@ -13,8 +13,18 @@
 #define NEAR(weight) ((weight) > -0.5f && (weight) < 0.5f)
 #define LERP(weight) (NEAR(weight) ? x + (weight) * (y - x) : y + ((weight) - 1) * (y - x))
 #define LERP_EACH(weight) ((NEAR(weight) ? x : y) + ((weight) - (NEAR(weight) ? 0 : 1)) * (y - x))
-TREK_BINARY_FLOATS(lerp, CHEAP, LERP(s), LERP(s))
+TREK_BINARY_FLOATS_ONE(lerp, CHEAP, LERP(s), LERP(s))
 TREK_TERNARY_FLOATS(lerp_var, CHEAP, LERP_EACH(z))
+/* As maximum and minimum, one after the other; each choice by itself, so that loops become vector code. */
+#define CLAMPED(T, name)                                                                               \
+    static inline T name(T x, T y, T z)                                                                \
+    {                                                                                                  \
+        const T larger = x > y ? x : y, raised = x != x ? x : larger, smaller = raised < z ? raised : z; \
+        return raised != raised ? raised : smaller;                                                    \
+    }
+CLAMPED(float, clamped_f32)
+CLAMPED(double, clamped_f64)
+TREK_TERNARY_FLOATS(clamp_var, CHEAP, _Generic(x, float: clamped_f32, default: clamped_f64)(x, y, z))
 TREK_TERNARY_FLOATS(addcmul, CHEAP, x + s * y * z)
 TREK_TERNARY_FLOATS(addcdiv, CHEAP, x + s * y / z)
 
@@ -44,6 +54,7 @@ void TREK_ISA_NAME(trek_cpu_register_fused)(trek_backend *b)
 {
     TREK_ENTER_FLOATS(b, lerp);
     TREK_ENTER_FLOATS(b, lerp_var);
+    TREK_ENTER_FLOATS(b, clamp_var);
     TREK_ENTER_FLOATS(b, addcmul);
     TREK_ENTER_FLOATS(b, addcdiv);
     TREK_ENTER_FLOATS(b, logaddexp);

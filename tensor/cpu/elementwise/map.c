@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element-wise kernels over tensors of any strides: see map.h. */
 #include "tensor/cpu/elementwise/map.h"
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #define OPERANDS (TREK_MAP_INPUTS + 1) /* the output first */
 #define BLOCK 512                      /* elements that go through a buffer at once */
@@ -97,6 +100,37 @@ static void store_strided_f16(char *to, int64_t stride, const float *from, int64
     }
 }
 
+#if defined(__AVX512F__)
+/* Store four bytes, leave four, and so on, a vector at a time; the same with two bytes. */
+static void store_every_second_4(char *to, const float *from, int64_t n)
+{
+    const __m512i low = _mm512_setr_epi32(0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    float *out = (float *)(void *)to;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512 x = _mm512_loadu_ps(from + i);
+        _mm512_mask_storeu_ps(out + 2 * i, 0x5555, _mm512_permutexvar_ps(low, x));
+        _mm512_mask_storeu_ps(out + 2 * i + 16, 0x5555, _mm512_permutexvar_ps(high, x));
+    }
+    for (; i < n; i++)
+        out[2 * i] = from[i];
+}
+static void store_every_second_2(char *to, const uint16_t *from, int64_t n)
+{
+    uint16_t *out = (uint16_t *)(void *)to;
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from + i)));
+        const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from + i + 16)));
+        _mm512_mask_storeu_epi16(out + 2 * i, 0x55555555, low);
+        _mm512_mask_storeu_epi16(out + 2 * i + 32, 0x55555555, high);
+    }
+    for (; i < n; i++)
+        out[2 * i] = from[i];
+}
+#endif
+
 void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, const void *row, int64_t n)
 {
     if (stride == (int)lane) {
@@ -104,6 +138,16 @@ void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, co
         return;
     }
     const float *floats = row;
+#if defined(__AVX512F__)
+    if (lane == TREK_LANE_4 && stride == 8) {
+        store_every_second_4(to, row, n);
+        return;
+    }
+    if (lane == TREK_LANE_2 && stride == 4) {
+        store_every_second_2(to, row, n);
+        return;
+    }
+#endif
     switch (lane) {
     case TREK_LANE_1: STRIDED_STORE(uint8_t, ((const uint8_t *)row)[i]); break;
     case TREK_LANE_2: STRIDED_STORE(uint16_t, ((const uint16_t *)row)[i]); break;
@@ -298,18 +342,36 @@ static void copy_part(const walk *w, int64_t begin, int64_t end)
     }
 }
 
-/* Moves rows from where they are to where they are needed. */
+/* Moves rows from where they are to where they are needed; through a buffer if there are gaps on both sides. */
 static void move_part(const walk *w, int64_t begin, int64_t end)
 {
+    _Alignas(64) char buffer[BLOCK * 8];
     int64_t at[TREK_MAX_DIMS] = { 0 }, last = w->ndim - 1, inner = w->sizes[last];
+    const bool through = !w->direct[0] && !w->direct[1];
     advance(w, at, begin);
     for (int64_t n; begin < end; begin += n, advance(w, at, n)) {
         n = end - begin < inner - at[last] ? end - begin : inner - at[last];
+        n = through && n > BLOCK ? BLOCK : n;
         char *to = locate(w, 0, at), *from = locate(w, 1, at);
         if (w->direct[0] && to != from)
             TREK_ISA_NAME(trek_lane_load)(w->lanes[1], to, from, w->strides[1][last], n);
-        else if (!w->direct[0])
+        if (through) {
+            TREK_ISA_NAME(trek_lane_load)(w->lanes[1], buffer, from, w->strides[1][last], n);
+            from = buffer;
+        }
+        if (!w->direct[0])
             TREK_ISA_NAME(trek_lane_store)(w->lanes[0], to, w->strides[0][last], from, n);
+    }
+}
+
+/* Computes rows of which the last input is one element. */
+static void one_part(const walk *w, int64_t begin, int64_t end)
+{
+    int64_t at[TREK_MAX_DIMS] = { 0 }, last = w->ndim - 1;
+    advance(w, at, begin);
+    for (int64_t n; begin < end; begin += n, advance(w, at, n)) {
+        n = end - begin < w->sizes[last] - at[last] ? end - begin : w->sizes[last] - at[last];
+        w->map->one(locate(w, 0, at), (const void *[]){ locate(w, 1, at), locate(w, 2, at) }, n, w->attrs);
     }
 }
 
@@ -334,8 +396,12 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
         copy_part(w, begin, end);
         return;
     }
-    if (w->map->moves && w->by_rows && (w->direct[0] || w->direct[1])) {
+    if (w->map->moves && w->by_rows) {
         move_part(w, begin, end);
+        return;
+    }
+    if (w->map->one && w->by_rows && w->direct[0] && w->direct[1] && w->strides[2][w->ndim - 1] == 0) {
+        one_part(w, begin, end);
         return;
     }
     _Alignas(64) char buffers[OPERANDS][BLOCK * 8];
@@ -449,7 +515,7 @@ static trek_status map_expanded(const walk *w, walk *once, int64_t numel, int64_
 {
     static const trek_row_fn rows[] = { [1] = bits_1, [2] = bits_2, [4] = bits_4, [8] = bits_8 };
     int bytes = trek_lane_bytes(w->map->out);
-    const trek_map copy = { rows[bytes], TREK_GRAIN_CHEAP, 1, (trek_lane)bytes, { (trek_lane)bytes }, true };
+    const trek_map copy = { rows[bytes], TREK_GRAIN_CHEAP, 1, (trek_lane)bytes, { (trek_lane)bytes }, true, NULL };
     walk copies = *w;
     _Alignas(64) char few[BLOCK];
     char *results = left * bytes <= BLOCK ? few : trek_block_alloc((size_t)left * (size_t)bytes);

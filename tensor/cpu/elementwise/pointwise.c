@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of one number, with numbers s and t, and their derivatives. */
 #include "tensor/pointwise.h"
+#include "tensor/cpu/elementwise/digamma.h"
 #include "tensor/cpu/elementwise/elementwise.h"
 #include "tensor/cpu/elementwise/log_gamma.h"
 #include "tensor/cpu/elementwise/vector_activations.h"
@@ -35,18 +36,37 @@ PIECES(threshold, x <= s ? t : x, y <= s ? 0 : x)
 
 TREK_UNARY_FLOATS(frac, TREK_GRAIN_CHEAP, x - truncf(x), x - trunc(x))
 TREK_UNARY_FLOATS(div_scalar, TREK_GRAIN_CHEAP, x / s, x / s)
-/* Without a branch: all numbers are read for each element. */
-static inline float number_for_f32(float x, float nan, float high, double low)
+/* On bits, which need no conversions, and without a branch. */
+#define NAN_TO_NUM(dtype, width, infinity, bits_of)                                                    \
+    static void nan_to_num_##dtype##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        uint##width##_t *result = to;                                                                  \
+        const uint##width##_t *xs = from[0], sign = (uint##width##_t)((uint##width##_t)1 << (width - 1)); \
+        const uint##width##_t nan = bits_of(attrs->f[0]), high = bits_of(attrs->f[1]), low = bits_of(attrs->f[2]); \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const uint##width##_t x = xs[i], size = (uint##width##_t)(x & (sign - 1)), beyond = x & sign ? low : high; \
+            const uint##width##_t other = size > (infinity) ? nan : beyond;                            \
+            result[i] = size < (infinity) ? x : other;                                                 \
+        }                                                                                              \
+    }
+#define BITS_F32(x) trek_bits_f32((float)(x))
+#define BITS_BF16(x) trek_bf16_from_f32((float)(x))
+#define BITS_F16(x) trek_f16_from_f32((float)(x))
+static inline uint64_t bits_of_f64(double x)
 {
-    const float beyond = x > 0 ? high : (float)low, other = x != x ? nan : beyond;
-    return x - x == 0 ? x : other;
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
 }
-static inline double number_for_f64(double x, double nan, double high, double low)
-{
-    const double beyond = x > 0 ? high : low, other = x != x ? nan : beyond;
-    return x - x == 0 ? x : other;
-}
-TREK_UNARY_FLOATS(nan_to_num, TREK_GRAIN_CHEAP, number_for_f32(x, s, t, attrs->f[2]), number_for_f64(x, s, t, attrs->f[2]))
+NAN_TO_NUM(f32, 32, 0x7f800000u, BITS_F32)
+NAN_TO_NUM(f64, 64, UINT64_C(0x7ff) << 52, bits_of_f64)
+NAN_TO_NUM(bf16, 16, 0x7f80u, BITS_BF16)
+NAN_TO_NUM(f16, 16, 0x7c00u, BITS_F16)
+TREK_MAP_KERNEL(nan_to_num_f32, nan_to_num_f32_row, TREK_GRAIN_CHEAP, 1, TREK_LANE_4, TREK_LANE_4)
+TREK_MAP_KERNEL(nan_to_num_f64, nan_to_num_f64_row, TREK_GRAIN_CHEAP, 1, TREK_LANE_8, TREK_LANE_8)
+TREK_MAP_KERNEL(nan_to_num_bf16, nan_to_num_bf16_row, TREK_GRAIN_CHEAP, 1, TREK_LANE_2, TREK_LANE_2)
+TREK_MAP_KERNEL(nan_to_num_f16, nan_to_num_f16_row, TREK_GRAIN_CHEAP, 1, TREK_LANE_2, TREK_LANE_2)
 
 /* --- inverses and powers ------------------------------------------------------------------------------------------ */
 
@@ -106,6 +126,13 @@ TREK_WIDE_INLINE trek_wide acosh_wide(trek_wide x)
     SHORT_KERNELS(op)
 TREK_UNARY_ROW(lgamma, f32, f32, trek_log_gamma_f32(x))
 SHORT_KERNELS(lgamma)
+TREK_UNARY_ROW(digamma, f32, f32, trek_digamma_f32(x))
+TREK_UNARY_ROW(trigamma, f32, f32, trek_trigamma_f32(x))
+static void polygamma_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
+{
+    (attrs->f[0] < 1 ? digamma_f32_row : attrs->f[0] < 2 ? trigamma_f32_row : trek_cpu_polygamma_row)(to, from, n, attrs);
+}
+SHORT_KERNELS(polygamma)
 BESSEL(i0, 0, false)
 BESSEL(i0e, 0, true)
 BESSEL(i1, 1, false)
@@ -344,7 +371,7 @@ void TREK_ISA_NAME(trek_cpu_register_pointwise)(trek_backend *b)
 #define ENTER_SHORT(op) (TREK_ENTER(b, op, F32, f32), TREK_ENTER(b, op, BF16, bf16), TREK_ENTER(b, op, F16, f16));
     SLOPED(ENTER) ENTER(hardshrink) ENTER(hardtanh) ENTER(leaky_relu)
     ENTER_VALUES(frac) ENTER_VALUES(div_scalar) ENTER_VALUES(nan_to_num) ENTER_VALUES(ndtr)
-    ENTER_SHORT(lgamma) ENTER_SHORT(i0) ENTER_SHORT(i0e) ENTER_SHORT(i1) ENTER_SHORT(i1e)
+    ENTER_SHORT(lgamma) ENTER_SHORT(polygamma) ENTER_SHORT(i0) ENTER_SHORT(i0e) ENTER_SHORT(i1) ENTER_SHORT(i1e)
 #undef ENTER
 #undef ENTER_VALUES
 #undef ENTER_SHORT

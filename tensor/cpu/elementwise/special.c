@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Special functions, which are rare, and their derivatives: in f64, and compiled once. log Gamma and Bessel functions of f32 and
- * 16 bits are in pointwise.c. */
+/* Special functions, which are rare, and their derivatives: in f64, and compiled once. log Gamma, its derivative and Bessel
+ * functions of f32 and 16 bits are in pointwise.c. */
 #include "tensor/special.h"
+#include "tensor/cpu/elementwise/digamma.h"
 #include "tensor/cpu/elementwise/elementwise.h"
 
 #define SLOPED(op, value, slope)                                                                       \
@@ -20,7 +21,13 @@
     TREK_UNARY_KERNEL(op, f16, f32, F16, TREK_GRAIN_FUNCTION)
 
 SLOPED(lgamma, lgamma(x), trek_digamma(x))
-SPECIAL(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
+SLOPED(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
+void trek_cpu_polygamma_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
+{
+    const float *x = from[0];
+    for (int64_t i = 0; i < n; i++)
+        ((float *)to)[i] = (float)polygamma_at(x[i], attrs->f[0]);
+}
 SLOPED(i0, trek_bessel(0, x), trek_bessel(1, x))
 SLOPED(i0e, trek_bessel_scaled(0, x), trek_i0e_slope(x))
 SLOPED(i1, trek_bessel(1, x), trek_i1_slope(x))
@@ -37,8 +44,9 @@ void trek_cpu_register_special(trek_backend *b)
 {
 #define ENTER(op) (TREK_ENTER_FLOATS(b, op), TREK_ENTER_FLOATS(b, op##_backward));
 #define ENTER_SLOPED(op) (TREK_ENTER(b, op, F64, f64), TREK_ENTER_FLOATS(b, op##_backward));
-    ENTER(polygamma) ENTER(log_ndtr) ENTER_SLOPED(lgamma) ENTER_SLOPED(i0) ENTER_SLOPED(i0e) ENTER_SLOPED(i1) ENTER_SLOPED(i1e)
+    ENTER(log_ndtr)
+    ENTER_SLOPED(polygamma) ENTER_SLOPED(lgamma) ENTER_SLOPED(i0) ENTER_SLOPED(i0e) ENTER_SLOPED(i1) ENTER_SLOPED(i1e)
 #undef ENTER_SLOPED
 #undef ENTER
-    TREK_ENTER_FLOATS(b, igamma);
+        TREK_ENTER_FLOATS(b, igamma);
 }

@@ -93,7 +93,19 @@ TREK_UNARY_LIBRARY_FLOATS(tanh, trek_tanh_wide(x))
 TREK_UNARY_WIDE_ROW(sigmoid, trek_sigmoid_wide(x))
 TREK_UNARY_LIBRARY_ROW(sigmoid, f64, trek_sigmoid_wide64(x))
 TREK_UNARY_FLOAT_KERNELS(sigmoid, FUNCTION)
-TREK_UNARY_LIBRARY_FLOATS(erf, trek_erf_wide(x))
+TREK_UNARY_WIDE_ROW(erf, trek_erf_wide(x))
+TREK_UNARY_LIBRARY_ROW(erf, f64, trek_erf_f64_library(x))
+TREK_UNARY_KERNEL(erf, f32, f32, 4, FUNCTION)
+TREK_UNARY_KERNEL(erf, f64, f64, 8, FUNCTION)
+#if defined(TREK_WIDE_ROW_16)
+TREK_WIDE_ROW_16(erf, bf16, 1, trek_load_wide_bf16, trek_erf_wide(x))
+TREK_WIDE_ROW_16(erf, f16, 1, trek_load_wide_f16, trek_erf_wide(x))
+TREK_MAP_KERNEL(erf_bf16, erf_bf16_row, FUNCTION, 1, TREK_LANE_2, TREK_LANE_2)
+TREK_MAP_KERNEL(erf_f16, erf_f16_row, FUNCTION, 1, TREK_LANE_2, TREK_LANE_2)
+#else
+TREK_UNARY_KERNEL(erf, bf16, f32, BF16, FUNCTION)
+TREK_UNARY_KERNEL(erf, f16, f32, F16, FUNCTION)
+#endif
 TREK_UNARY_WIDE_ROW(silu, trek_silu_wide(x))
 TREK_UNARY_LIBRARY_ROW(silu, f64, x *trek_sigmoid_wide64(x))
 TREK_UNARY_FLOAT_KERNELS(silu, FUNCTION)
@@ -147,15 +159,16 @@ TREK_UNARY_KERNEL(gelu, f64, f64, 8, FUNCTION)
 #if defined(TREK_WIDE_ROW_16)
 TREK_WIDE_ROW_16(gelu_erf, bf16, 1, trek_load_wide_bf16, trek_gelu_short_wide(x))
 TREK_WIDE_ROW_16(gelu_erf, f16, 1, trek_load_wide_f16, trek_gelu_short_wide(x))
-#define GELU_SHORT(format, lane) { gelu_erf_##format##_row, FUNCTION, 1, TREK_LANE_2, { TREK_LANE_2 }, false }
+#define GELU_SHORT(format, lane) { gelu_erf_##format##_row, FUNCTION, 1, TREK_LANE_2, { TREK_LANE_2 }, false, NULL }
 #else
-#define GELU_SHORT(format, lane) { gelu_erf_f32_row, FUNCTION, 1, lane, { lane }, false }
+#define GELU_SHORT(format, lane) { gelu_erf_f32_row, FUNCTION, 1, lane, { lane }, false, NULL }
 #endif
-#define GELU(format, lane)                                                                             \
-    static trek_status gelu_##format(const trek_op_call *call)                                         \
-    {                                                                                                  \
-        static const trek_map maps[] = { GELU_SHORT(format, lane), { gelu_tanh_f32_row, FUNCTION, 1, lane, { lane }, false } }; \
-        return trek_map_run(call, &maps[call->attrs.i[0] != 0]);                                       \
+#define GELU(format, lane)                                                                                                       \
+    static trek_status gelu_##format(const trek_op_call *call)                                                                   \
+    {                                                                                                                            \
+        static const trek_map maps[] = { GELU_SHORT(format, lane),                                                               \
+                                         { gelu_tanh_f32_row, FUNCTION, 1, lane, { lane }, false, NULL } };                      \
+        return trek_map_run(call, &maps[call->attrs.i[0] != 0]);                                                                 \
     }
 GELU(bf16, TREK_LANE_BF16)
 GELU(f16, TREK_LANE_F16)

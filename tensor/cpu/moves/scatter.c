@@ -18,13 +18,18 @@
             }                                                                                                    \
             return;                                                                                              \
         }                                                                                                        \
-        if (at_step == 0 && a_step == 1 && b_step == 1) { /* one index for a whole row */                        \
+        if (at_step == 0) { /* one index for a whole row */                                                      \
             for (int64_t i = 0; i < n; i++) {                                                                    \
                 T *restrict to = (T *)indexed + trek_index_at(index, i * at_dim, dtype) * a_dim;                 \
                 const T *restrict from = (const T *)other + i * b_dim;                                           \
-                for (int64_t j = 0; j < columns; j++) {                                                          \
+                for (int64_t j = 0; a_step == 1 && b_step == 1 && j < columns; j++) {                            \
                     T *a = to + j;                                                                               \
                     const T b = from[j];                                                                         \
+                    *a = (T)(body);                                                                              \
+                }                                                                                                \
+                for (int64_t j = 0; (a_step != 1 || b_step != 1) && j < columns; j++) {                          \
+                    T *a = to + j * a_step;                                                                      \
+                    const T b = from[j * b_step];                                                                \
                     *a = (T)(body);                                                                              \
                 }                                                                                                \
             }                                                                                                    \

@@ -94,55 +94,75 @@ static void raise_block(const trek_binned *x, int64_t block, int bin)
 
 /* --- adding numbers --- */
 
-/* Cuts numbers into digits, which are written or added. `fresh` and the number of digits are constants where this is
- * called. */
-#define ADD_ROW(T, suffix)                                                                             \
-    static inline __attribute__((always_inline)) void add_row_##suffix(                                \
-        int64_t *restrict d0, int64_t *restrict d1, int64_t *restrict d2, const T *restrict x,         \
-        int64_t n, int bin, bool fresh)                                                                \
+/* Terms that are cut together: their digits are added up before they reach memory. */
+#define TOGETHER 4
+
+/* Cuts the numbers of 1, 2 or TOGETHER terms into digits, which are written or added. `terms`, `fresh` and the number of digits
+ * are constants where this is called. */
+#define ADD_ROWS(T, suffix)                                                                            \
+    static inline __attribute__((always_inline)) void add_rows_##suffix(                               \
+        int64_t *restrict d0, int64_t *restrict d1, int64_t *restrict d2, const T *const *x,           \
+        int terms, int64_t n, int bin, bool fresh)                                                     \
     {                                                                                                  \
         const double one = power(TREK_BINNED_WIDTH * bin);                                             \
         const double per0 = power(-TREK_BINNED_WIDTH * bin);                                           \
         const double per1 = power(-TREK_BINNED_WIDTH * (bin - 1));                                     \
         const double two = power(TREK_BINNED_WIDTH * (bin - 1));                                       \
         const double per2 = d2 ? power(-TREK_BINNED_WIDTH * (bin - 2)) : 0;                            \
+        const int64_t magic = (int64_t)((uint64_t)MAGIC_BITS * (uint64_t)terms);                       \
+        const T *x0 = x[0], *x1 = x[terms > 1 ? 1 : 0], *x2 = x[terms > 2 ? 2 : 0],                    \
+                *x3 = x[terms > 2 ? 3 : 0];                                                            \
         for (int64_t i = 0; i < n; i++) {                                                              \
-            double value = (double)x[i], high = value * per0 + MAGIC;                                  \
-            double rest = value - (high - MAGIC) * one, low = rest * per1 + MAGIC;                     \
-            int64_t a = bits_of(high) - MAGIC_BITS, b = bits_of(low) - MAGIC_BITS;                     \
-            d0[i] = fresh ? a : d0[i] + a;                                                             \
-            d1[i] = fresh ? b : d1[i] + b;                                                             \
-            if (d2) {                                                                                  \
-                double last = (rest - (low - MAGIC) * two) * per2 + MAGIC;                             \
-                int64_t c = bits_of(last) - MAGIC_BITS;                                                \
-                d2[i] = fresh ? c : d2[i] + c;                                                         \
+            uint64_t a = 0, b = 0, c = 0;                                                              \
+            CUT(x0)                                                                                    \
+            if (terms > 1)                                                                             \
+                CUT(x1)                                                                                \
+            if (terms > 2) {                                                                           \
+                CUT(x2)                                                                                \
+                CUT(x3)                                                                                \
             }                                                                                          \
+            d0[i] = (int64_t)(a - (uint64_t)magic) + (fresh ? 0 : d0[i]);                              \
+            d1[i] = (int64_t)(b - (uint64_t)magic) + (fresh ? 0 : d1[i]);                              \
+            if (d2)                                                                                    \
+                d2[i] = (int64_t)(c - (uint64_t)magic) + (fresh ? 0 : d2[i]);                          \
         }                                                                                              \
     }
-ADD_ROW(float, f32)
-ADD_ROW(double, f64)
+#define CUT(x)                                                                                         \
+    {                                                                                                  \
+        double value = (double)x[i], high = value * per0 + MAGIC;                                      \
+        double rest = value - (high - MAGIC) * one, low = rest * per1 + MAGIC;                         \
+        a += (uint64_t)bits_of(high);                                                                  \
+        b += (uint64_t)bits_of(low);                                                                   \
+        if (d2)                                                                                        \
+            c += (uint64_t)bits_of((rest - (low - MAGIC) * two) * per2 + MAGIC);                       \
+    }
+ADD_ROWS(float, f32)
+ADD_ROWS(double, f64)
 
-static void add_numbers_f32(const trek_binned *x, int64_t block, const float *from, int64_t n, int bin)
-{
-    int64_t *d0 = x->digits[0] + block * BLOCK, *d1 = x->digits[1] + block * BLOCK;
-    bool fresh = lift(x, block, bin);
-    if (fresh)
-        add_row_f32(d0, d1, NULL, from, n, x->bins[block], true);
-    else
-        add_row_f32(d0, d1, NULL, from, n, x->bins[block], false);
-}
+/* Adds numbers of at least one term, of which none is above the bin. */
+#define ADD_NUMBERS(T, suffix, third)                                                                  \
+    static void add_numbers_##suffix(const trek_binned *to, int64_t block, const T *const *x,          \
+                                     int terms, int64_t n, int bin)                                    \
+    {                                                                                                  \
+        int64_t at = block * BLOCK, *d0 = to->digits[0] + at, *d1 = to->digits[1] + at;                \
+        int64_t *d2 = third ? to->digits[2] + at : NULL;                                               \
+        bool fresh = lift(to, block, bin);                                                             \
+        bin = to->bins[block];                                                                         \
+        if (fresh) {                                                                                   \
+            add_rows_##suffix(d0, d1, d2, x++, 1, n, bin, true);                                       \
+            terms--;                                                                                   \
+        }                                                                                              \
+        for (; terms >= TOGETHER; terms -= TOGETHER, x += TOGETHER)                                    \
+            add_rows_##suffix(d0, d1, d2, x, TOGETHER, n, bin, false);                                 \
+        for (; terms >= 2; terms -= 2, x += 2)                                                         \
+            add_rows_##suffix(d0, d1, d2, x, 2, n, bin, false);                                        \
+        if (terms > 0)                                                                                 \
+            add_rows_##suffix(d0, d1, d2, x, 1, n, bin, false);                                        \
+    }
+ADD_NUMBERS(float, f32, false)
+ADD_NUMBERS(double, f64, true)
 
-static void add_numbers_f64(const trek_binned *x, int64_t block, const double *from, int64_t n, int bin)
-{
-    int64_t *d0 = x->digits[0] + block * BLOCK, *d1 = x->digits[1] + block * BLOCK, *d2 = x->digits[2] + block * BLOCK;
-    bool fresh = lift(x, block, bin);
-    if (fresh)
-        add_row_f64(d0, d1, d2, from, n, x->bins[block], true);
-    else
-        add_row_f64(d0, d1, d2, from, n, x->bins[block], false);
-}
-
-/* Adds one block. One with inf or NaN is added as if these were 0, and then they are marked. */
+/* Adds one block of several terms. Terms with inf or NaN are added as if these were 0, and then they are marked. */
 #define ADD_BLOCK(T, U, suffix, mantissa, bias, infinite, lowest)                                      \
     static U most_##suffix(const T *x, int64_t n)                                                      \
     {                                                                                                  \
@@ -155,25 +175,36 @@ static void add_numbers_f64(const trek_binned *x, int64_t block, const double *f
         }                                                                                              \
         return most;                                                                                   \
     }                                                                                                  \
-    static void add_block_##suffix(const trek_binned *to, int64_t block, const T *x)                   \
+    static int bin_of_##suffix(U most) { return bin_of((int)(most >> mantissa) - bias, lowest); }      \
+    static void add_odd_##suffix(const trek_binned *to, int64_t block, const T *x, int64_t n)          \
     {                                                                                                  \
-        int64_t n = end_of(to, block) - block * BLOCK;                                                 \
-        U most = most_##suffix(x, n);                                                                  \
-        if (most == 0)                                                                                 \
-            return;                                                                                    \
-        if (most < infinite) {                                                                         \
-            add_numbers_##suffix(to, block, x, n, bin_of((int)(most >> mantissa) - bias, lowest));     \
-            return;                                                                                    \
-        }                                                                                              \
         T finite[BLOCK];                                                                               \
+        const T *terms[1] = { finite };                                                                \
         for (int64_t i = 0; i < n; i++)                                                                \
             finite[i] = isfinite(x[i]) ? x[i] : 0;                                                     \
-        most = most_##suffix(finite, n);                                                               \
-        add_numbers_##suffix(to, block, finite, n,                                                     \
-                             most ? bin_of((int)(most >> mantissa) - bias, lowest) : lowest);          \
+        U most = most_##suffix(finite, n);                                                             \
+        add_numbers_##suffix(to, block, terms, 1, n, most ? bin_of_##suffix(most) : lowest);           \
         for (int64_t i = 0; i < n; i++)                                                                \
             if (!isfinite(x[i]) && to->digits[0][block * BLOCK + i] < LEAST_NAN)                       \
                 to->digits[0][block * BLOCK + i] += NOT_A_NUMBER;                                      \
+    }                                                                                                  \
+    static void add_block_##suffix(const trek_binned *to, int64_t block, void *const *terms, int n)    \
+    {                                                                                                  \
+        const T *x[TREK_BINNED_TERMS];                                                                 \
+        int64_t count = end_of(to, block) - block * BLOCK;                                             \
+        U most = 0;                                                                                    \
+        int numbers = 0;                                                                               \
+        for (int k = 0; k < n; k++) {                                                                  \
+            const T *term = (const T *)terms[k] + block * BLOCK;                                       \
+            U own = most_##suffix(term, count);                                                        \
+            if (own >= infinite)                                                                       \
+                add_odd_##suffix(to, block, term, count);                                              \
+            else if (own > 0)                                                                          \
+                x[numbers++] = term;                                                                   \
+            most = own < infinite && own > most ? own : most;                                          \
+        }                                                                                              \
+        if (numbers > 0)                                                                               \
+            add_numbers_##suffix(to, block, x, numbers, count, bin_of_##suffix(most));                 \
     }
 ADD_BLOCK(float, uint32_t, f32, 23, 127, 0x7f800000u, LOWEST_F32)
 ADD_BLOCK(double, uint64_t, f64, 52, 1023, UINT64_C(0x7ff0000000000000), LOWEST_F64)
@@ -181,6 +212,7 @@ ADD_BLOCK(double, uint64_t, f64, 52, 1023, UINT64_C(0x7ff0000000000000), LOWEST_
 typedef struct binned_work {
     const trek_binned *sum;
     char *data;                  /* of element 0 */
+    void *const *terms;          /* [n] the same of each term */
     const trek_binned *const *from;
     int n;
     const int32_t *bins;
@@ -195,19 +227,18 @@ static void add_part(void *arg, int64_t begin, int64_t end)
     const trek_binned *to = w->sum;
     size_t size = trek_dtype_size(to->dtype);
     for (int64_t block = w->first + begin; block < w->first + end; block++) {
-        char *x = w->data + (size_t)(block * BLOCK) * size;
         if (to->dtype == TREK_F64)
-            add_block_f64(to, block, (const double *)(const void *)x);
+            add_block_f64(to, block, w->terms, w->n);
         else
-            add_block_f32(to, block, (const float *)(const void *)x);
-        if (w->zero)
-            memset(x, 0, (size_t)(end_of(to, block) - block * BLOCK) * size);
+            add_block_f32(to, block, w->terms, w->n);
+        for (int k = 0; k < w->n && w->zero; k++)
+            memset((char *)w->terms[k] + (size_t)(block * BLOCK) * size, 0, (size_t)(end_of(to, block) - block * BLOCK) * size);
     }
 }
 
-static void add(const trek_binned *to, void *data, int64_t first, int64_t blocks, bool zero)
+static void add(const trek_binned *to, void *const *terms, int n, int64_t first, int64_t blocks, bool zero)
 {
-    binned_work w = { .sum = to, .data = data, .first = first, .zero = zero };
+    binned_work w = { .sum = to, .terms = terms, .n = n, .first = first, .zero = zero };
     trek_parallel(blocks, GRAIN, add_part, &w);
 }
 

@@ -94,7 +94,63 @@ STORE(2, uint64_t, uint16_t, PLACE_NARROW)
 STORE(4, uint64_t, uint32_t, PLACE_NARROW)
 STORE(8, pair, uint64_t, PLACE_WIDE)
 
+/* Returns whether n elements that are `step` apart are in order already. */
+#define ORDERED(name, T, U, KEY)                                                                       \
+    static bool ordered_##name(const void *from, int64_t step, int64_t n, uint64_t flip)               \
+    {                                                                                                  \
+        const T *x = from;                                                                             \
+        const U mask = (U)flip;                                                                        \
+        for (int64_t i = 1; i < n && step != 0;) {                                                     \
+            const int64_t end = n - i < TILE ? n : i + TILE;                                           \
+            U wrong = 0;                                                                               \
+            for (; i < end; i++)                                                                       \
+                wrong |= (U)((U)((U)KEY(x[i * step]) ^ mask) < (U)((U)KEY(x[(i - 1) * step]) ^ mask)); \
+            if (wrong)                                                                                 \
+                return false;                                                                          \
+        }                                                                                              \
+        return true;                                                                                   \
+    }
+ORDERED(f32, uint32_t, uint32_t, KEY_F32)
+ORDERED(f64, uint64_t, uint64_t, KEY_F64)
+ORDERED(bf16, uint16_t, uint32_t, KEY_BF16)
+ORDERED(f16, uint16_t, uint32_t, KEY_F16)
+ORDERED(i64, uint64_t, uint64_t, KEY_I64)
+ORDERED(i32, uint32_t, uint32_t, KEY_I32)
+ORDERED(u8, uint8_t, uint32_t, KEY_U8)
+
+/* Stores the first n elements of such a line and their places. */
+#define STORE_ORDERED(name, T)                                                                         \
+    static void store_ordered_##name(void *values, int64_t values_step, const void *from, int64_t step, int64_t n) \
+    {                                                                                                  \
+        T *to = values;                                                                                \
+        const T *x = from, first = *x;                                                                 \
+        if (values_step == 1 && step == 1)                                                             \
+            memcpy(to, x, (size_t)n * sizeof *to);                                                     \
+        else if (values_step == 1 && step == 0)                                                        \
+            for (int64_t i = 0; i < n; i++)                                                            \
+                to[i] = first;                                                                         \
+        else                                                                                           \
+            for (int64_t i = 0; i < n; i++)                                                            \
+                to[i * values_step] = x[i * step];                                                     \
+    }
+STORE_ORDERED(1, uint8_t)
+STORE_ORDERED(2, uint16_t)
+STORE_ORDERED(4, uint32_t)
+STORE_ORDERED(8, uint64_t)
+
+static void store_places(int64_t *places, int64_t step, int64_t n)
+{
+    if (step == 1)
+        for (int64_t i = 0; i < n; i++)
+            places[i] = i;
+    else
+        for (int64_t i = 0; i < n; i++)
+            places[i * step] = i;
+}
+
 typedef struct kind {
+    bool (*ordered)(const void *from, int64_t step, int64_t n, uint64_t flip);
+    void (*store_ordered)(void *values, int64_t values_step, const void *from, int64_t step, int64_t n);
     void (*load)(void *to, const void *from, int64_t step, int64_t first, int64_t n, uint64_t flip);
     void (*store)(void *values, int64_t values_step, int64_t *places, int64_t places_step, const void *keys, const void *from,
                   int64_t step, int64_t first, int64_t n);
@@ -102,21 +158,31 @@ typedef struct kind {
     bool floats;
 } kind;
 
+#define KIND(name, width, bytes, floats)                                                               \
+    {                                                                                                  \
+        ordered_##name, store_ordered_##width, load_##name, store_##width, bytes, floats               \
+    }
 static const kind kinds[TREK_DTYPE_COUNT] = {
-    [TREK_F32] = { load_f32, store_4, 4, true },   [TREK_F64] = { load_f64, store_8, 8, true },
-    [TREK_BF16] = { load_bf16, store_2, 2, true }, [TREK_F16] = { load_f16, store_2, 2, true },
-    [TREK_I64] = { load_i64, store_8, 8, false },  [TREK_I32] = { load_i32, store_4, 4, false },
-    [TREK_U8] = { load_u8, store_1, 1, false },    [TREK_BOOL] = { load_u8, store_1, 1, false },
+    [TREK_F32] = KIND(f32, 4, 4, true),   [TREK_F64] = KIND(f64, 8, 8, true),
+    [TREK_BF16] = KIND(bf16, 2, 2, true), [TREK_F16] = KIND(f16, 2, 2, true),
+    [TREK_I64] = KIND(i64, 8, 8, false),  [TREK_I32] = KIND(i32, 4, 4, false),
+    [TREK_U8] = KIND(u8, 1, 1, false),    [TREK_BOOL] = KIND(u8, 1, 1, false),
 };
 
 static const kind *kind_of(const trek_order *o) { return &kinds[o->call->inputs[0]->dtype]; }
 static size_t key_size(const trek_order *o) { return kind_of(o)->bytes == 8 ? sizeof(pair) : sizeof(uint64_t); }
 
+/* Returns the bits of a key that are inverted. */
+static uint64_t flip_of(const trek_order *o, bool descending)
+{
+    return descending ? ~(uint64_t)0 >> (64 - 8 * kind_of(o)->bytes) : 0;
+}
+
 /* Loads keys of neighbouring lines, one after the other. */
 static void load_keys(const trek_order *o, char *const *data, int64_t columns, char *keys, bool descending)
 {
     const kind *k = kind_of(o);
-    uint64_t flip = descending ? ~(uint64_t)0 >> (64 - 8 * k->bytes) : 0;
+    const uint64_t flip = flip_of(o, descending);
     for (int64_t first = 0; first < o->n; first += TILE)
         for (int64_t c = 0; c < columns; c++)
             k->load(keys + (size_t)(c * o->n) * key_size(o), data[0] + c * o->across[0] * o->width, o->along[0], first,
@@ -139,6 +205,23 @@ static bool is_descending(const trek_order *o)
     return o->call->op->id == TREK_OP_sort ? o->call->attrs.i[1] != 0 : o->call->attrs.i[2] != 0;
 }
 
+/* Stores the first n elements of lines that are in order already. Returns false if one is not, or if its elements have gaps
+ * between them, so that looking at one line fetches others. */
+static bool keep_order(const trek_order *o, char *const *data, int64_t columns, int64_t n)
+{
+    const kind *k = kind_of(o);
+    const uint64_t flip = flip_of(o, is_descending(o));
+    bool ordered = o->along[0] == 0 || o->along[0] == 1;
+    for (int64_t c = 0; c < columns && ordered; c++)
+        ordered = k->ordered(data[0] + c * o->across[0] * o->width, o->along[0], o->n, flip);
+    for (int64_t c = 0; c < columns && ordered; c++) {
+        k->store_ordered(data[1] + c * o->across[1] * o->width, o->along[1], data[0] + c * o->across[0] * o->width, o->along[0],
+                         n);
+        store_places((int64_t *)(void *)data[2] + c * o->across[2], o->along[2], n);
+    }
+    return ordered;
+}
+
 static void sort_lines(const trek_order *o, char *const *data, int64_t columns, void *scratch)
 {
     const void *sorted[NEIGHBOURS];
@@ -146,6 +229,8 @@ static void sort_lines(const trek_order *o, char *const *data, int64_t columns, 
     int bytes = kind_of(o)->bytes;
     char *keys = scratch, *room = keys + (size_t)o->block * line;
     int64_t count = o->call->op->id == TREK_OP_topk ? o->call->attrs.i[1] : o->n;
+    if (keep_order(o, data, columns, count))
+        return;
     load_keys(o, data, columns, keys, is_descending(o));
     for (int64_t c = 0; c < columns; c++) {
         void *a = keys + (size_t)c * line, *own = room + (size_t)c * line;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arithmetic reductions: sum, nansum, mean, prod, max, min, any, all, variance, std, logsumexp. Floating ones are
- * computed in f64, so that errors do not grow with the length (sums of f32 add four elements first, in
+ * computed in f64, so that errors do not grow with the length (sums and products of f32 join four elements first, in
  * pairs, which are rounded); integers in i64. */
 #include <math.h>
 
+#include "tensor/cpu/reduce/prod.h"
 #include "tensor/cpu/reduce/reduce.h"
 #include "tensor/cpu/row_math.h"
 
@@ -281,7 +282,47 @@ static void nansum_f32_columns(trek_partial *partials, const void *row, int64_t 
 FOLD_COMBINE(sum, f32, double, f, 0, a + b)
 #define SQUARE(d) ((d) * (d))
 FOLD_FLOAT_(sum, f64, double, 0, x, +)
-FOLD_FLOAT(prod, 1, x, *)
+FOLD_FLOAT_(prod, f64, double, 1, x, *)
+FOLD_EIGHTS(prod_exact, f32, float, 1, x, *)
+FOLD_COLUMNS(prod_exact, f32, float, double, double, double, f, x, a *b)
+static void prod_f32_row(trek_partial *partial, const void *row, int64_t n, double parameter)
+{
+    enum { PART = 4096 };
+    const float *x = row;
+    for (int64_t i = 0; i < n; i += PART) {
+        const int64_t count = n - i < PART ? n - i : PART;
+        bool fit;
+        const double product = trek_row_prod_of_fours(x + i, count, &fit);
+        if (fit)
+            partial->f *= product;
+        else
+            prod_exact_f32_row(partial, x + i, count, parameter);
+    }
+}
+/* As a row, with 64 elements of each column at a time. */
+static void prod_f32_columns(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n,
+                             const double *parameters)
+{
+    enum { PART = 64 };
+    const char *from = row;
+    const int64_t whole = n / 8 * 8;
+    for (int64_t count; rows >= 4; rows -= count, from += count * stride) {
+        double products[TREK_FOLD_COLUMNS];
+        trek_pair_range range = TREK_PAIR_RANGE;
+        count = rows < PART ? rows / 4 * 4 : PART;
+        for (int64_t i = 0; i < whole; i++)
+            products[i] = 1;
+        for (int64_t r = 0; r < count; r += 4)
+            trek_prod_fours_of_rows(products, from + r * stride, stride, whole, &range);
+        const bool fit = whole > 0 && trek_pairs_fit(&range);
+        for (int64_t i = 0; i < whole && fit; i++)
+            partials[i].f *= products[i];
+        const int64_t done = fit ? whole : 0;
+        prod_exact_f32_columns(partials + done, from + done * (int64_t)sizeof(float), stride, count, n - done, parameters + done);
+    }
+    prod_exact_f32_columns(partials, from, stride, rows, n, parameters);
+}
+FOLD_COMBINE(prod, f32, double, f, 1, a *b)
 FOLD_FLOAT(sum_squares, 0, SQUARE(x), +)
 FOLD_INTEGER(sum, 0, x, a + b)
 

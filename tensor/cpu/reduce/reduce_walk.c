@@ -31,9 +31,12 @@ typedef struct walk {
     int64_t width;                                  /* outputs of a group */
 } walk;
 
+static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
+
+/* Collects the dimensions in the order in which they lie in memory, and merges those that are one. */
 static int collect_dims(walk *w, dimension *dims, uint64_t mask, bool keepdim)
 {
-    int n = 0, out_dim = 0;
+    int n = 0, merged = 0, out_dim = 0;
     int64_t in_bytes = trek_lane_bytes(w->lane), out_bytes = (int64_t)trek_dtype_size((trek_dtype)w->out->dtype);
     for (int d = 0; d < w->in->ndim; d++) {
         bool reduced = mask >> d & 1;
@@ -47,24 +50,30 @@ static int collect_dims(walk *w, dimension *dims, uint64_t mask, bool keepdim)
             w->times *= dim.size;
             continue;
         }
-        dimension *last = n > 0 ? &dims[n - 1] : NULL;
-        if (last && last->reduced == reduced && last->in == dim.in * dim.size && last->out == dim.out * dim.size) {
+        int at = n++;
+        for (; at > 0 && magnitude(dims[at - 1].in) < magnitude(dim.in); at--)
+            dims[at] = dims[at - 1];
+        dims[at] = dim;
+    }
+    for (int d = 0; d < n; d++) {
+        const dimension dim = dims[d];
+        dimension *last = merged > 0 ? &dims[merged - 1] : NULL;
+        if (last && last->reduced == dim.reduced && last->in == dim.in * dim.size && last->out == dim.out * dim.size) {
             last->size *= dim.size;
             last->in = dim.in;
             last->out = dim.out;
         } else {
-            dims[n++] = dim;
+            dims[merged++] = dim;
         }
     }
-    if (n == 0)
-        dims[n++] = (dimension){ 1, in_bytes, 0, true };
-    return n;
+    if (merged == 0)
+        dims[merged++] = (dimension){ 1, in_bytes, 0, true };
+    return merged;
 }
 
 static int64_t span_of(const dimension *d)
 {
-    int64_t stride = d->in < 0 ? -d->in : d->in;
-    return stride == 0 ? INT64_MAX : stride; /* nothing moves along a broadcast dimension */
+    return d->in == 0 ? INT64_MAX : magnitude(d->in); /* nothing moves along a broadcast dimension */
 }
 
 /* Chooses the dimension with the smallest stride; one of the other kind if that one is too short for a loop. */
@@ -319,12 +328,12 @@ static trek_status reduce_by_chunks(walk *w, int64_t grain)
     return ready ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-/* --- contiguous rows: the same folds as above, without the walk --- */
+/* --- rows of which each makes one result: the same folds as above, without the walk --- */
 
 typedef struct rows {
     const trek_reduce_plan *plan;
     const trek_op_call *call;
-    int64_t n;
+    int64_t n, in_step, out_step; /* elements of a row; bytes from one row, and from one result, to the next */
 } rows;
 
 static void whole_rows(void *arg, int64_t begin, int64_t end)
@@ -332,10 +341,8 @@ static void whole_rows(void *arg, int64_t begin, int64_t end)
     const rows *w = arg;
     const trek_reduce_plan *r = w->plan;
     const trek_tensor *in = w->call->inputs[0], *out = w->call->outputs[0];
-    int64_t in_bytes = (int64_t)trek_dtype_size((trek_dtype)in->dtype),
-        out_bytes = (int64_t)trek_dtype_size((trek_dtype)out->dtype);
     for (int64_t k = begin; k < end; k++) {
-        const char *row = in->data + k * w->n * in_bytes;
+        const char *row = in->data + k * w->in_step;
         trek_partial partial = r->first->start;
         double parameter = 0;
         r->first->row(&partial, row, w->n, 0);
@@ -346,7 +353,7 @@ static void whole_rows(void *arg, int64_t begin, int64_t end)
         }
         if (r->finish)
             partial = r->finish(partial, parameter, w->n, &w->call->attrs);
-        store((trek_dtype)out->dtype, out->data + k * out_bytes, partial, r->floating);
+        store((trek_dtype)out->dtype, out->data + k * w->out_step, partial, r->floating);
     }
 }
 
@@ -358,10 +365,22 @@ static bool reduce_rows(const trek_op_call *call, const trek_reduce_plan *plan, 
     uint64_t mask = (uint64_t)call->attrs.i[0], all = ((uint64_t)1 << in->ndim) - 1, kept = all & ~mask;
     if (!in->contiguous || !out->contiguous || lane >= TREK_LANE_BF16 || (kept & (kept + 1)) != 0)
         return false;
-    rows w = { plan, call, in->numel / out->numel };
+    rows w = { plan, call, in->numel / out->numel, 0, (int64_t)trek_dtype_size((trek_dtype)out->dtype) };
     if (w.n > CHUNK || (w.n < 8 && out->numel > 1))
         return false;
+    w.in_step = w.n * trek_lane_bytes(lane);
     trek_parallel(out->numel, plan->grain / (w.n + 1) + 1, whole_rows, &w);
+    return true;
+}
+
+/* Does so if the walk found such rows in another order of dimensions, or with gaps between them. */
+static bool reduce_found_rows(const walk *w, const trek_op_call *call)
+{
+    if (!w->direct || !w->inner.reduced || w->n_reduced > 0 || w->n_kept > 1 || w->times > 1 || w->inner.size > CHUNK)
+        return false;
+    const dimension across = w->n_kept > 0 ? w->kept[0] : (dimension){ .size = 1 };
+    rows found = { w->plan, call, w->inner.size, across.in, across.out };
+    trek_parallel(across.size, w->plan->grain / (found.n + 1) + 1, whole_rows, &found);
     return true;
 }
 
@@ -425,6 +444,8 @@ trek_status TREK_ISA_NAME(trek_reduce)(const trek_op_call *call, const trek_redu
         w.plan = plan;
         w.lane = (trek_lane)lanes[in->dtype];
     }
+    if (reduce_found_rows(&w, call))
+        return TREK_OK;
     int64_t rows = w.rows < w.rows_per_chunk ? w.rows : w.rows_per_chunk;
     int64_t length = w.inner.reduced && w.inner.size > CHUNK ? CHUNK : w.inner.size;
     int64_t unit = rows * (w.inner.reduced ? length : w.width) + 1, grain = (plan->grain - 1) / unit + 1;

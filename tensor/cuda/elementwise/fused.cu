@@ -11,6 +11,13 @@ template <typename W> TREK_INLINED W lerp_of(W x, W y, W weight)
     return weight > (W)-0.5 && weight < (W)0.5 ? x + weight * (y - x) : y + (weight - 1) * (y - x);
 }
 
+/* Between y and z, which wins if they cross. NaN in any of them gives NaN. */
+template <typename W> TREK_INLINED W clamp_of(W x, W y, W z)
+{
+    W raised = x > y || x != x ? x : y;
+    return raised < z || raised != raised ? raised : z;
+}
+
 /* The larger one plus log(1 + e^(-s |x - y|)) / s. Two equal infinities have no distance. */
 template <typename W> TREK_INLINED W logaddexp_of(W x, W y, W s)
 {
@@ -38,6 +45,7 @@ template <typename W> TREK_INLINED W logaddexp_of(W x, W y, W s)
     }
 PAIR(lerp, TREK_LIGHT, lerp_of(x, y, s))
 TRIPLE(lerp_var, TREK_RARE, lerp_of(x, y, z))
+TRIPLE(clamp_var, TREK_RARE, clamp_of(x, y, z))
 TRIPLE(addcmul, TREK_LIGHT, x + s * y * z)
 TRIPLE(addcdiv, TREK_LIGHT, x + s * y / z)
 PAIR(logaddexp, TREK_RARE, logaddexp_of(x, y, s))
@@ -66,6 +74,7 @@ extern "C" void trek_cuda_register_fused(trek_backend *b)
 {
     TREK_ENTER_FLOATS(b, TREK_OP_lerp, run_lerp)
     TREK_ENTER_FLOATS(b, TREK_OP_lerp_var, run_lerp_var)
+    TREK_ENTER_FLOATS(b, TREK_OP_clamp_var, run_clamp_var)
     TREK_ENTER_FLOATS(b, TREK_OP_addcmul, run_addcmul)
     TREK_ENTER_FLOATS(b, TREK_OP_addcdiv, run_addcdiv)
     TREK_ENTER_FLOATS(b, TREK_OP_logaddexp, run_logaddexp)

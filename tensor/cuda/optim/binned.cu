@@ -295,15 +295,16 @@ static trek_grid warps_for(int64_t blocks)
     return trek_blocks(dim3((unsigned)(grid < 0x7fffffff ? grid : 0x7fffffff)), dim3(32 * WARPS));
 }
 
-static void add(const trek_binned *to, void *data, int64_t first, int64_t blocks, bool zero)
+static void add(const trek_binned *to, void *const *terms, int n, int64_t first, int64_t blocks, bool zero)
 {
     trek_cuda_queue *queue = queue_of_place(blocks);
-    if (queue && to->dtype == TREK_F64)
-        trek_launch_plain("binned_add", queue, warps_for(blocks), add_kernel<double>, place_of(to), (double *)data, first,
-                          first + blocks, zero);
-    else if (queue)
-        trek_launch_plain("binned_add", queue, warps_for(blocks), add_kernel<float>, place_of(to), (float *)data, first,
-                          first + blocks, zero);
+    for (int k = 0; k < n && queue; k++)
+        if (to->dtype == TREK_F64)
+            trek_launch_plain("binned_add", queue, warps_for(blocks), add_kernel<double>, place_of(to), (double *)terms[k], first,
+                              first + blocks, zero);
+        else
+            trek_launch_plain("binned_add", queue, warps_for(blocks), add_kernel<float>, place_of(to), (float *)terms[k], first,
+                              first + blocks, zero);
 }
 
 static void raise_bins(const trek_binned *sum, const int32_t *bins)

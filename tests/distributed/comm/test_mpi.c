@@ -187,7 +187,7 @@ static void run_pieces(void)
     trek_comm_mpi_set_sizes(1, 0); /* the smallest */
     check_values((const int64_t[]){ 1, 1023, 9001 }, 3, true);
     trek_comm_mpi_set_sizes(300, 1);
-    check_values((const int64_t[]){ 0, 1, 37, 5003 }, 4, false);
+    check_values((const int64_t[]){ 0, 1, 37, 1201 }, 4, false); /* up to 33 pieces, of which each is a round of all ranks */
     trek_comm_mpi_set_sizes(0, 1);
     check_values((const int64_t[]){ 3, 100003 }, 2, false);
     check_nan(5);
@@ -649,7 +649,7 @@ static const struct {
     unsigned worlds;
 } scenarios[] = {
     { "values", run_values, 1 << 2 | 1 << 3 | 1 << 4 },
-    { "pieces", run_pieces, 1 << 2 | 1 << 3 | 1 << 4 },
+    { "pieces", run_pieces, 1 << 2 | 1 << 3 },
     { "groups", run_groups, 1 << 2 | 1 << 3 | 1 << 4 },
     { "mismatch", run_mismatch, 1 << 2 | 1 << 3 },
     { "timeout", run_timeout, 1 << 2 | 1 << 4 },
@@ -672,7 +672,7 @@ enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 static int run_scenario(const char *name)
 {
     int k = 0;
-    alarm(300);
+    alarm(600);
     while (k < SCENARIOS && strcmp(name, scenarios[k].name) != 0)
         k++;
     if (k == SCENARIOS)
@@ -695,7 +695,7 @@ static void run_under_mpirun(const char *scenario, int world)
         snprintf(port, sizeof port, "%d", processes_free_port());
         setenv(round ? "TREK_TEST_PORT_2" : "TREK_TEST_PORT", port, 1);
     }
-    snprintf(command, sizeof command, "timeout -k 5 600 mpirun -n %d '%s' %s 2>&1", world, program, scenario);
+    snprintf(command, sizeof command, "timeout -k 5 620 mpirun -n %d '%s' %s 2>&1", world, program, scenario);
     FILE *output = popen(command, "r");
     assert_non_null(output);
     int good = 0;

@@ -61,7 +61,8 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
     trek_var *h;
     switch (m->kind) {
     case MLP:
-        return trek_forward(m->c, trek_gelu(trek_forward(m->b, trek_tanh(trek_forward(m->a, x)))));
+        h = trek_add(trek_forward(m->a, x), trek_forward(m->a, trek_relu(x))); /* a weight that is used twice */
+        return trek_forward(m->c, trek_gelu(trek_forward(m->b, trek_tanh(h))));
     case CONV_AND_BATCH_NORM:
         h = trek_forward(m->a, trek_reshape(x, trek_dims(n, 1, 8, 8)));
         h = trek_relu(trek_forward(m->b, h));
@@ -106,8 +107,8 @@ static void fill(trek_module *m, int kind, trek_device device)
     size_t a = offsetof(net, a), b = offsetof(net, b), c = offsetof(net, c), d = offsetof(net, d);
     switch (kind) {
     case MLP:
-        add(m, "a", a, trek_nn_linear(FEATURES, 24, device));
-        add(m, "b", b, trek_nn_linear(24, 20, device));
+        add(m, "a", a, trek_nn_linear(FEATURES, 48, device)); /* its gradients wait as products, in grains of up to 3 samples */
+        add(m, "b", b, trek_nn_linear(48, 20, device));
         add(m, "c", c, trek_nn_linear(20, CLASSES, device));
         trek_module_param(m, "unused", offsetof(net, unused), numbers(3, trek_dims(7), device));
         break;
@@ -351,11 +352,15 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
                                         .scaler = { .growth_interval = 2 } } };
     if (run->autocast == TREK_F32 && !run->scaled)
         opts.amp = (trek_amp_opts){ 0 };
+    if (run->fp8)
+        opts.amp = (trek_amp_opts){ .products = TREK_AMP_PRODUCTS_FP8, .fp8 = { .history = 3 } };
     if (trek_graph_set_loader(graph, loader, reads_tokens(run->model) ? "tokens" : "x") == TREK_OK &&
         trek_graph_set_loss(graph, loss, (void *)(uintptr_t)run) == TREK_OK && trek_trainer_setup(graph, &opts) == TREK_OK) {
         trek_step *s = trek_graph_ranks(graph);
         if (s && s->grains && run->piece)
             s->grains->piece = run->piece * TREK_BINNED_BLOCK;
+        for (int r = 0; s && s->grains && r < s->team->local_ranks; r++)
+            s->grains->sums[r].slots.least_product = 0;
         return graph;
     }
     trek_graph_free(&graph);

@@ -19,6 +19,7 @@ typedef struct grain_run {
     const double *shares;    /* [all ranks of the job] NULL: equal */
     int n_shares;
     trek_dtype autocast;     /* F32: none */
+    bool fp8;                /* products of 8 bits: GPT and TIED_EMBEDDING have some */
     bool scaled, clipped, freezes, evaluates;
     int overflow;            /* if scaled: the step from 1 on in which one sample gives inf; 0: none */
     int accumulate;          /* 0 and 1: one pass a step */

@@ -90,6 +90,17 @@ static void options_do_not_change_that(void **state)
     expect_same(&(grain_run){ .model = MLP, .ranks = 3, .grain = 3, .batch = 20, .steps = 6, .freezes = true });
 }
 
+/* Scales of products of 8 bits follow from earlier steps, whatever grains a rank has had before in this one. */
+static void scales_do_not_change_that(void **state)
+{
+    for (int k = 0; k < 8; k++)
+        if (grain_takes(k))
+            expect_same(&(grain_run){ .model = k % 2 ? TIED_EMBEDDING : GPT, .grain = 3, .ranks = k < 2 ? 6 : 2 + k / 2,
+                                      .batch = 17,
+                                      .steps = 9, .fp8 = true, .optimizer = k < 2 ? 4 : k % 3, .separate = k & 4,
+                                      .accumulate = k % 3 == 2 ? 2 : 0, .slow = k % 2 == 0 });
+}
+
 /* What a grain gives depends on its pass and its number, not on what the process had read. */
 static void grains_can_be_run_again(void **state)
 {
@@ -739,6 +750,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(each_model_has_the_bits_of_one_rank, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(scales_do_not_change_that, clear_error),
         cmocka_unit_test_setup(grains_can_be_run_again, clear_error),
         cmocka_unit_test_setup(a_divided_state_does_not_change_that, clear_error),
         cmocka_unit_test_setup(divided_gradients_do_not_change_that, clear_error),

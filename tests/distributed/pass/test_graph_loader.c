@@ -146,6 +146,55 @@ static void gradients_put_aside(void **state)
         }
 }
 
+/* --- a pass that fails, and is made again */
+
+static atomic_bool fails_once; /* the loss of the rank that has sample 11 */
+
+static trek_var *loss_that_fails_once(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    for (int64_t k = 0; k < trek_batch_size(batch); k++)
+        if (trek_batch_indices(batch)[k] == 11 && atomic_exchange(&fails_once, false))
+            return trek_fail_null(TREK_ERR_CALLBACK, "sample 11");
+    return training_loss(graph, output, batch, arg);
+}
+
+/* The second batch has sample 11. */
+static void train_failing(int world, bool fails, result *to)
+{
+    loss_kind kind = BY_LABELS;
+    run c = { .world = world, .passes = 1, .batch = 8, .loss = BY_LABELS, .separate = world == 3,
+              .optimizer = training_momentum() };
+    trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 8 });
+    trek_graph *graph = training_set_up(&c, loader);
+    SUCCEEDS(trek_graph_set_loss(graph, loss_that_fails_once, &kind));
+    SUCCEEDS(trek_graph_start(graph, 0));
+    for (int step = 0; step < 4; step++) {
+        trek_batch *batch = trek_graph_next(graph);
+        if (step == 1 && fails) {
+            atomic_store(&fails_once, true);
+            REFUSED(trek_graph_train_batch(graph, batch), TREK_ERR_CALLBACK, "sample 11");
+            SUCCEEDS(trek_graph_zero_grad(graph));
+        }
+        assert_non_null(trek_graph_train_batch(graph, batch));
+        SUCCEEDS(trek_graph_step(graph));
+    }
+    to->n = 0;
+    training_params(graph, to);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+}
+
+/* Dropout has the masks that it would have had. */
+static void failed_passes_draw_nothing(void **state)
+{
+    for (int world = 1; world <= (brief() ? 2 : 3); world++) {
+        train_failing(world, false, &one);
+        train_failing(world, true, &many);
+        assert_int_equal(many.n, one.n);
+        assert_memory_equal(many.params, one.params, (size_t)one.n * sizeof *one.params);
+    }
+}
+
 /* The passes of a step are one large batch, on every number of ranks: fewer and more of them, too, than were announced. */
 static void test_accumulate(void **state)
 {
@@ -556,6 +605,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_loader_taken_away), cmocka_unit_test(gradients_put_aside), cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(failed_passes_draw_nothing),
         cmocka_unit_test(test_teacher), cmocka_unit_test(test_foreign_values), cmocka_unit_test(test_constants),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
         cmocka_unit_test(test_scaled_losses), cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_timeline),

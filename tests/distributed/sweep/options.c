@@ -166,7 +166,7 @@ static const option options[] = {
     NOT_DRAWN("run.on_checkpoint", "each run has one: it says where the checkpoint is"),
     /* of a trainer */
     CALLS("trainer.devices", 3, draw_devices),
-    PICK("trainer.ranks", INT, TRAINER(ranks), 1, 2, 3, 4, 5),
+    PICK("trainer.ranks", INT, TRAINER(ranks), 1, 2, 3, 4, 5, 7),
     PICK("trainer.accumulate", INT, TRAINER(accumulate), 3, 2, 3),
     PICK("trainer.grain", INT64, TRAINER(grain), 4, 1, 2, 3, 40),
     PICK("trainer.max_grad_norm", REAL, TRAINER(max_grad_norm), 3, 0.5, 0.05),
@@ -180,6 +180,7 @@ static const option options[] = {
     PICK("trainer.balance", INT, TRAINER(balance), 3, 1, TREK_OFF),
     CALLS("trainer.shares", 4, draw_shares),
     CALLS("trainer.memory_budget", 3, draw_budgets),
+    PICK("trainer.activations", INT, TRAINER(activations), 4, TREK_AUTO),
     PICK("trainer.min_share", REAL, TRAINER(min_share), 6, TREK_ZERO, 0.1),
     PICK("trainer.allow_idle", BOOL, TRAINER(allow_idle), 5, 1),
     PICK("trainer.anchor", INT64, TRAINER(anchor), 4, 2),
@@ -199,6 +200,7 @@ static const option options[] = {
     NOT_DRAWN("trainer.global_batch", "\"windows\" draws it"),
     NOT_DRAWN("trainer.average", "averages of parameters are no single rank's numbers"),
     NOT_DRAWN("trainer.divergence_threshold", "of averaged parameters"),
+    NOT_DRAWN("trainer.reduce_dtype", "rounds; test_reduce_dtype compares with its bounds"),
     NOT_DRAWN("trainer.audit", "refused without grains and a second rank; test_audit draws it"),
     NOT_DRAWN("trainer.audit_removes", "needs a rank that computes wrongly; test_audit has some"),
     NOT_DRAWN("trainer.digests", "names a file; test_digests compares what is in it"),
@@ -359,6 +361,13 @@ static void settle_divided_gradients(sweep *s)
         t->shard = TREK_SHARD_STATE;
 }
 
+/* What is recomputed is chosen by a pass that must be possible. Budgets are enough: test_recompute_plan has others. */
+static void settle_activations(sweep *s)
+{
+    if (s->way == SWEEP_GATHERED || s->norm == SWEEP_SYNC_BATCH_NORM || s->run.site == TREK_SITE_PROCESS)
+        s->run.trainer.activations = 0;
+}
+
 static void settle_shares(sweep *s)
 {
     trek_trainer_opts *t = &s->run.trainer;
@@ -461,6 +470,7 @@ void sweep_draw(sweep *s)
     settle_windows(s);
     settle_grain(s);
     settle_divided_gradients(s);
+    settle_activations(s);
     s->tells = s->processes == 1;
 }
 

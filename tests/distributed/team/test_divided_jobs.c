@@ -155,7 +155,8 @@ static trek_status set_up(training *t)
         .comm = t->comm, .shard = c->shard, .bucket_bytes = c->bucket_bytes, .accumulate = c->accumulate,
         .max_anchor = TREK_OFF, .balance = c->unequal ? 0 : TREK_OFF, .shares = c->unequal ? uneven : NULL,
         .n_shares = c->unequal ? trek_comm_world_size(t->comm) : 0, .memory_budget = c->budgets ? ample + process : NULL,
-        .n_memory_budget = c->budgets, .overlap = c->ahead ? 1 : 0, .max_grad_norm = c->norm ? 0.2 : 0, .max_grad_value = c->value ? 0.01 : 0,
+        .n_memory_budget = c->budgets, .overlap = c->ahead ? 1 : 0, .max_grad_norm = c->norm ? 0.2 : 0,
+        .max_grad_value = c->value ? 0.01 : 0,
         .amp = { .scaling = c->scaled, .scaler = { .init_scale = !c->scaled ? 0 : adafactor ? 0x1p40 : 0x1p127,
                                                    .backoff_factor = c->scaled ? 0x1p-60 : 0 } },
         .optimizer = optimizer_of(c->optimizer) });

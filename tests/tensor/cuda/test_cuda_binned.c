@@ -146,8 +146,8 @@ static void add_to_both(both *b, int centre)
     bool zero = below(2);
     draw_term(term, b->host.dtype, b->host.count, centre);
     to_device(b->data, term, bytes);
-    device()->binned_add(&b->on_device, b->data->data, first, n, zero);
-    trek_cpu_backend()->binned_add(&b->host, term, first, n, zero);
+    device()->binned_add(&b->on_device, (void *[]){ b->data->data }, 1, first, n, zero);
+    trek_cpu_backend()->binned_add(&b->host, (void *[]){ term }, 1, first, n, zero);
     from_device(left, b->data->data, bytes);
     assert_memory_equal(term, left, bytes);
 }
@@ -215,7 +215,7 @@ static void sums_have_the_digits_of_the_cpu(void **state)
 static void no_blocks_are_no_work(void **state)
 {
     both b = both_new(TREK_F32, 300);
-    device()->binned_add(&b.on_device, b.data->data, 1, 0, true);
+    device()->binned_add(&b.on_device, (void *[]){ b.data->data }, 1, 1, 0, true);
     device()->binned_read(&b.on_device, 1, b.data->data, 0, 0);
     expect_equal(&b, "nothing");
     assert_int_equal(device()->digest(gpu, NULL, 0, (trek_digest *)(void *)b.digits[0]->data), TREK_OK);

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the gradients of a CPU rank's grains wait, until those of several grains are added to the sums together: the sums have
+ * four times their size, and are then read and written once for all of them. A slot has room for the gradients of one grain,
+ * those of large parameters excepted; slot 0 is the arena's own memory. While a rank runs grains, the gradients of its leaves are
+ * those of one slot. */
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/grains/grains.h"
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
+
+/* Of a slot, and of a parameter in it. Together, slots must not fill the cache in which gradients are made and added: with slots
+ * for everything an MLP of 0.2 million parameters took one and a half times as long. */
+#define MOST_BYTES ((int64_t)64 << 10)
+#define LARGE_BYTES ((int64_t)16 << 10)
+/* Gradients of smaller weights are written to a cache and read from it, which takes no longer than computing them in tiles. */
+#define LEAST_PRODUCT ((int64_t)1 << 17)
+/* In trek_grain_place.has, instead of a slot: the gradient lies in the arena, and is added at the end of its grain. */
+#define AT_ONCE (1u << 31)
+
+static int64_t wide_size(const trek_arena *arena, int part) { return (int64_t)trek_dtype_size(arena->parts[part].wide); }
+
+/* Returns the elements of a segment with its padding. */
+static int64_t padded(const trek_arena_segment *segment)
+{
+    return trek_arena_slot_end(segment->offset + segment->count) - segment->offset;
+}
+
+/* --- beginning and end --- */
+
+/* Numbers the segments by the numbers of their parameters. */
+static trek_status number_segments(trek_grain_slots *slots, const trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++)
+        slots->numbers = arena->segments[k].index >= slots->numbers ? arena->segments[k].index + 1 : slots->numbers;
+    slots->segment_of = trek_calloc((size_t)slots->numbers + 1, sizeof *slots->segment_of);
+    if (!slots->segment_of)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < slots->numbers; k++)
+        slots->segment_of[k] = -1;
+    for (int k = 0; k < arena->n_segments; k++)
+        slots->segment_of[arena->segments[k].index] = k;
+    return TREK_OK;
+}
+
+/* Gradients on GPUs, and those that go as soon as they are complete (pages), wait nowhere. */
+trek_status trek_grain_slots_make(trek_grain_slots *slots, const trek_arena *arena)
+{
+    slots->places = trek_calloc((size_t)arena->n_segments + 1, sizeof *slots->places);
+    if (!slots->places || number_segments(slots, arena) != TREK_OK)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        int64_t bytes = padded(segment) * wide_size(arena, segment->part);
+        bool waits = arena->backend->host_accessible && !arena->parts[segment->part].pages && bytes <= LARGE_BYTES &&
+            slots->bytes + bytes <= MOST_BYTES;
+        slots->places[k].at = waits ? slots->bytes : -1;
+        slots->bytes += waits ? bytes : 0;
+    }
+    slots->n = TREK_BINNED_TERMS;
+    slots->least_product = LEAST_PRODUCT;
+    slots->more = trek_tensor_zeros(trek_dims((slots->n - 1) * slots->bytes), TREK_U8, trek_cpu(0));
+    return slots->more ? TREK_OK : trek_error_status();
+}
+
+void trek_grain_slots_free(trek_grain_slots *slots)
+{
+    trek_free(slots->places);
+    trek_free(slots->segment_of);
+    trek_tensor_release(slots->more);
+    *slots = (trek_grain_slots){ 0 };
+}
+
+/* --- gradients become sums --- */
+
+static char *data_in_slot(const trek_grain_slots *slots, int k, int slot)
+{
+    const trek_grain_place *place = &slots->places[k];
+    return slot == 0 || place->at < 0 ? place->own : slots->more->data + (slot - 1) * slots->bytes + place->at;
+}
+
+static void select_slot(const trek_grain_slots *slots, const trek_arena *arena, int slot)
+{
+    for (int k = 0; k < arena->n_segments; k++)
+        arena->segments[k].param->leaf->grad->data->data = data_in_slot(slots, k, slot);
+}
+
+/* Returns the sums of segments [first, end), which follow each other. */
+static trek_binned sums_of(const trek_grain_sums *sums, const trek_arena *arena, int first, int end)
+{
+    const trek_binned *all = &sums->parts[arena->segments[first].part];
+    int64_t at = arena->segments[first].offset, count = arena->segments[end - 1].offset + padded(&arena->segments[end - 1]) - at;
+    trek_binned some = { .dtype = all->dtype, .count = count < all->count - at ? count : all->count - at,
+                         .bins = all->bins + at / TREK_BINNED_BLOCK };
+    for (int k = 0; k < trek_binned_digits(all->dtype); k++)
+        some.digits[k] = all->digits[k] + at;
+    return some;
+}
+
+/* Adds the gradients of segments [first, end), which follow each other in the arena and in slots. */
+static void add_run(trek_grain_sums *sums, const trek_arena *arena, int first, int end, uint32_t has)
+{
+    trek_binned to = sums_of(sums, arena, first, end);
+    void *terms[TREK_BINNED_TERMS];
+    int n = 0;
+    for (int slot = 0; slot < sums->slots.n && !(has & AT_ONCE); slot++)
+        if (has >> slot & 1)
+            terms[n++] = data_in_slot(&sums->slots, first, slot);
+    if (has & AT_ONCE)
+        terms[n++] = sums->slots.places[first].own;
+    arena->backend->binned_add(&to, terms, n, 0, trek_binned_blocks(to.count), !arena->backend->host_accessible);
+}
+
+/* Adds what some places hold. Parameters that follow each other, with gradients in the same places, go together. */
+static void add_places(trek_grain_sums *sums, const trek_arena *arena, uint32_t which)
+{
+    trek_grain_place *places = sums->slots.places;
+    for (int k = 0, end; k < arena->n_segments; k = end) {
+        uint32_t has = places[k].has & which;
+        int part = arena->segments[k].part;
+        for (end = k + 1; end < arena->n_segments && arena->segments[end].part == part && (places[end].has & which) == has &&
+             (places[end].at < 0) == (places[k].at < 0); end++)
+            ;
+        if (has && !arena->parts[part].pages) /* otherwise its buckets were added */
+            add_run(sums, arena, k, end, has);
+        for (int i = k; i < end; i++)
+            places[i].has &= ~which;
+    }
+}
+
+/* --- products that nobody has computed --- */
+
+static void release_product(trek_grain_place *place, int slot)
+{
+    trek_tensor_release(place->products[slot].grad);
+    trek_tensor_release(place->products[slot].x);
+    place->products[slot] = (trek_grain_product){ 0 };
+    place->waiting &= ~(1u << slot);
+}
+
+static trek_binned_product product_in(const trek_grain_place *place, int slot)
+{
+    const trek_grain_product *product = &place->products[slot];
+    return (trek_binned_product){ (const float *)(const void *)product->grad->data, (const float *)(const void *)product->x->data,
+                                  product->grad->sizes[0] };
+}
+
+bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on)
+{
+    const trek_grain_taker *taker = on;
+    trek_grain_slots *slots = &taker->sums->slots;
+    int segment = k < slots->numbers ? slots->segment_of[k] : -1;
+    trek_grain_place *place = segment >= 0 ? &slots->places[segment] : NULL;
+    uint32_t bit = 1u << slots->used;
+    if (!place || place->waiting & bit || grad->ndim != 2 || x->ndim != 2 ||
+        taker->arena->segments[segment].count < slots->least_product ||
+        !trek_binned_takes_product(grad->sizes[1], x->sizes[1], grad->sizes[0]) ||
+        grad->sizes[1] * x->sizes[1] != taker->arena->segments[segment].count)
+        return false;
+    place->products[slots->used] = (trek_grain_product){ trek_tensor_clone(grad), trek_tensor_clone(x) };
+    place->waiting |= bit;
+    if (place->products[slots->used].grad && place->products[slots->used].x)
+        return true;
+    release_product(place, slots->used);
+    return false;
+}
+
+/* Computes a product, and adds it to the other gradients that the leaf has. */
+static trek_status compute_product(trek_grain_slots *slots, const trek_arena *arena, int k, int slot)
+{
+    trek_grain_place *place = &slots->places[k];
+    trek_leaf *leaf = arena->segments[k].param->leaf;
+    trek_tensor *grad = leaf->grad->data;
+    trek_tensor *to = leaf->has_grad ? trek_tensor_make(grad->ndim, grad->sizes, TREK_F32, grad->device)
+        : trek_tensor_retain(grad);
+    trek_binned_product product = product_in(place, slot);
+    trek_status status = to ? arena->backend->binned_write_product((float *)(void *)to->data,
+                                                                   place->products[slot].grad->sizes[1],
+                                                                   place->products[slot].x->sizes[1], &product) : TREK_ERR_MEMORY;
+    if (status == TREK_OK && leaf->has_grad) {
+        trek_op_call call = { .op = &trek_ops[TREK_OP_add], .n_inputs = 2, .inputs = (trek_tensor *[]){ grad, to },
+                              .n_outputs = 1, .outputs = { grad } };
+        status = trek_op_run(&call);
+    }
+    trek_tensor_release(to);
+    release_product(place, slot);
+    leaf->has_grad = true;
+    return status;
+}
+
+trek_status trek_grain_sums_show(trek_grain_sums *sums, trek_arena *arena)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < arena->n_segments; k++) {
+        if (sums->slots.places[k].waiting >> sums->slots.used & 1 && status == TREK_OK)
+            status = compute_product(&sums->slots, arena, k, sums->slots.used);
+        if (sums->slots.places[k].dirty && !arena->segments[k].param->leaf->has_grad)
+            trek_arena_zero_segment(arena, k);
+    }
+    return status;
+}
+
+/* Adds the products of all slots. A failure is the thread's error. */
+static void add_products(trek_grain_sums *sums, const trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_grain_place *place = &sums->slots.places[k];
+        trek_binned_product terms[TREK_BINNED_TERMS];
+        int n = 0;
+        for (int slot = 0; slot < sums->slots.used; slot++)
+            if (place->waiting >> slot & 1)
+                terms[n++] = product_in(place, slot);
+        trek_binned to = n > 0 ? sums_of(sums, arena, k, k + 1) : (trek_binned){ 0 };
+        const trek_tensor *weight = arena->segments[k].param->data;
+        if (n > 0 && arena->backend->binned_add_products(&to, weight->sizes[0], weight->sizes[1], terms, n) != TREK_OK)
+            trek_status_or(TREK_ERR_MEMORY);
+        for (int slot = 0; slot < TREK_BINNED_TERMS && place->waiting; slot++)
+            release_product(place, slot);
+    }
+}
+
+/* --- a rank runs grains --- */
+
+static void add_slots(trek_grain_sums *sums, const trek_arena *arena)
+{
+    if (sums->slots.used > 0)
+        add_places(sums, arena, ~AT_ONCE);
+    add_products(sums, arena);
+    sums->slots.used = 0;
+}
+
+void trek_grain_sums_open(trek_grain_sums *sums, const trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_leaf *leaf = arena->segments[k].param->leaf;
+        sums->slots.places[k].had = leaf->has_grad;
+        sums->slots.places[k].own = leaf->grad->data->data;
+        leaf->has_grad = false;
+    }
+}
+
+/* The program sees zeros until the sums are read. */
+void trek_grain_sums_close(trek_grain_sums *sums, trek_arena *arena)
+{
+    int64_t start = trek_trace_enter("sum grain");
+    add_slots(sums, arena);
+    select_slot(&sums->slots, arena, 0);
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_grain_place *place = &sums->slots.places[k];
+        if (place->dirty)
+            trek_arena_zero_segment(arena, k);
+        place->dirty = false;
+        arena->segments[k].param->leaf->has_grad |= place->had;
+    }
+    trek_trace_end("sum grain", start, 0);
+}
+
+void trek_grain_sums_begin(trek_grain_sums *sums, const trek_arena *arena, bool shown)
+{
+    if (!shown)
+        return;
+    add_slots(sums, arena);
+    select_slot(&sums->slots, arena, 0);
+}
+
+void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
+{
+    trek_grain_slots *slots = &sums->slots;
+    int64_t start = trek_trace_enter("sum grain");
+    bool at_once = false;
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_leaf *leaf = arena->segments[k].param->leaf;
+        trek_grain_place *place = &slots->places[k];
+        bool waits = place->waiting >> slots->used & 1;
+        place->had |= waits;
+        if (waits && leaf->has_grad)
+            compute_product(slots, arena, k, slots->used);
+        if (!leaf->has_grad)
+            continue;
+        place->has |= place->at < 0 ? AT_ONCE : 1u << slots->used;
+        place->dirty |= arena->backend->host_accessible && !arena->parts[arena->segments[k].part].pages &&
+            (place->at < 0 || slots->used == 0);
+        place->had = true;
+        at_once |= place->at < 0;
+        leaf->has_grad = false;
+    }
+    if (at_once)
+        add_places(sums, arena, AT_ONCE);
+    if (++slots->used == slots->n)
+        add_slots(sums, arena);
+    select_slot(slots, arena, slots->used);
+    trek_trace_end("sum grain", start, 0);
+}
+
+void trek_grain_sums_drop(trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_leaf *leaf = arena->segments[k].param->leaf;
+        if (leaf->has_grad)
+            trek_arena_zero_segment(arena, k);
+        leaf->has_grad = false;
+    }
+}

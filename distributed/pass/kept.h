@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the modules of a rank's forward keep for backward, and how long they take: an observer of the thread's modules, while a
+ * pass runs that measures (dry_pass.h). */
+#ifndef TREK_DISTRIBUTED_PASS_KEPT_H
+#define TREK_DISTRIBUTED_PASS_KEPT_H
+
+#include "distributed/balance/recomputing.h"
+#include "nn/module.h"
+#include "nn/text.h"
+#include "nn/watch.h"
+#include "tensor/memory_account.h"
+
+/* A run of a module. */
+typedef struct trek_kept_run {
+    trek_module *module;
+    int parent;              /* the run around it; -1: none */
+    int begin, end;          /* points */
+    int64_t begin_ns, ns;
+    int64_t result;          /* bytes of its result */
+    bool may;                /* it can be recomputed */
+} trek_kept_run;
+
+/* A segment: a module, or n children of a sequential from number `first` on. */
+typedef struct trek_kept_segment {
+    trek_module *module;
+    int first, n;            /* n 0: the module itself */
+} trek_kept_segment;
+
+typedef struct trek_kept {
+    trek_module_watch watch;
+    trek_device device;
+    const trek_memory_account *account; /* NULL: of a GPU */
+    int n_runs, cap_runs, n_points, cap_points, n_segments, cap_segments, cap_line;
+    trek_kept_run *runs;
+    int64_t *held;           /* [n_points] */
+    trek_kept_segment *segments;
+    trek_segment *line;      /* [n_segments] */
+    int here;                /* the innermost run that has not ended; -1: none */
+    trek_status status;
+} trek_kept;
+
+/* Makes an empty record. It must not move while it observes, and is cleared with trek_kept_clear. */
+void trek_kept_begin(trek_kept *kept, trek_device device, const trek_memory_account *account);
+void trek_kept_clear(trek_kept *kept);
+/* Finds the segments among the runs: modules that ran once and have one result, and neighbouring children of a sequential. Fails
+ * with MEMORY. */
+trek_status trek_kept_find_segments(trek_kept *kept);
+static inline trek_forward_line trek_kept_line(const trek_kept *kept)
+{
+    return (trek_forward_line){ .n_points = kept->n_points, .held = kept->held, .n = kept->n_segments, .segments = kept->line };
+}
+/* Has the segments that are marked recomputed from now on, in the tree of `root`, and no others. Fails with MEMORY. */
+trek_status trek_kept_recompute(const trek_kept *kept, trek_module *root, const bool *recomputed);
+/* Adds the names of the segments that are marked: "blocks.0, body.3-5". */
+void trek_kept_describe(const trek_kept *kept, trek_module *root, const bool *recomputed, trek_text *text);
+
+#endif

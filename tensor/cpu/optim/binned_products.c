@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients of weights that are added to sums (tensor/binned.h) as they are computed, a tile at a time, which stays in the
+ * cache. Elements have the same bits however many terms are added together, and if they are only computed. */
+#include "tensor/cpu/kernels.h"
+
+#include <stdatomic.h>
+
+#include "tensor/binned.h"
+#include "tensor/cpu/products/gemm.h"
+#include "tensor/memory_internal.h"
+
+#define TOGETHER 4   /* terms whose tiles are in the cache at the same time */
+#define TILE_ROWS 42 /* of a tile, if possible: whole tiles of registers */
+#define TILE 16384   /* elements of a tile whose rows are those of the weight */
+#define PITCH 16     /* rows of operands are this much longer, so that they do not fall on the same places of the cache */
+
+/* The weight is computed in tiles of whole blocks: some columns of a block's width, or some of its rows. */
+typedef struct products_work {
+    const trek_binned *to;       /* NULL: the product is written to `place` */
+    float *place;
+    const trek_binned_product *terms;
+    int n;
+    int64_t rows, columns;       /* of the weight */
+    int64_t tile_rows, tile_columns;
+    int64_t across, down;        /* tiles side by side, and below each other */
+    _Atomic int status;
+} products_work;
+
+/* A tile, and room for it. */
+typedef struct products_tile {
+    int64_t row, column, rows, columns;
+    int64_t size;                /* of a result, whole blocks */
+    float *results;              /* [TOGETHER][size] */
+    float *grad, *x;             /* of one term: [samples][rows + PITCH], [samples][columns + PITCH] */
+} products_tile;
+
+static void copy_columns(float *to, const float *from, int64_t samples, int64_t columns, int64_t stride)
+{
+    for (int64_t s = 0; s < samples; s++)
+        memcpy(to + s * (columns + PITCH), from + s * stride, (size_t)columns * sizeof *to);
+}
+
+/* Computes a tile of a term. */
+static trek_status compute(const products_work *w, const trek_binned_product *term, const products_tile *t, float *to,
+                           int64_t to_row)
+{
+    bool copies = w->across > 1; /* otherwise rows of x are no multiples of blocks, and are read as they are */
+    copy_columns(t->grad, term->grad + t->row, term->samples, t->rows, w->rows);
+    if (copies)
+        copy_columns(t->x, term->x + t->column, term->samples, t->columns, w->columns);
+    trek_gemm g = { .m = t->rows, .n = t->columns, .k = term->samples, .a = t->grad, .b = copies ? t->x : term->x,
+                    .a_dtype = TREK_F32, .b_dtype = TREK_F32, .a_row = 1, .a_col = t->rows + PITCH,
+                    .b_row = t->columns + (copies ? PITCH : 0), .b_col = 1, .c = to, .c_dtype = TREK_F32, .c_row = to_row,
+                    .c_col = 1, .alone = true };
+    return TREK_ISA_NAME(trek_gemm_f32)(&g);
+}
+
+/* Adds n results to elements [at, at + count) of the sums, from element `from` of each result on. */
+static void add_results(const products_work *w, const products_tile *t, int n, int64_t at, int64_t from, int64_t count)
+{
+    void *terms[TOGETHER];
+    trek_binned to = { .dtype = TREK_F32, .count = count < w->to->count - at ? count : w->to->count - at,
+                       .bins = w->to->bins + at / TREK_BINNED_BLOCK };
+    for (int k = 0; k < trek_binned_digits(TREK_F32); k++)
+        to.digits[k] = w->to->digits[k] + at;
+    for (int k = 0; k < n; k++)
+        terms[k] = t->results + k * t->size + from;
+    trek_cpu_backend()->binned_add(&to, terms, n, 0, trek_binned_blocks(to.count), false);
+}
+
+/* Adds a tile of all terms. */
+static trek_status add_tile(const products_work *w, const products_tile *t)
+{
+    int64_t count = t->rows * t->columns;
+    for (int k = 0, n; k < w->n; k += n) {
+        for (n = 0; n < TOGETHER && k + n < w->n; n++) {
+            float *result = t->results + n * t->size;
+            trek_status status = compute(w, &w->terms[k + n], t, result, t->columns);
+            if (status != TREK_OK)
+                return status;
+            memset(result + count, 0, (size_t)(t->size - count) * sizeof *result);
+        }
+        if (w->across == 1)
+            add_results(w, t, n, t->row * w->columns, 0, trek_binned_blocks(count) * TREK_BINNED_BLOCK);
+        for (int64_t i = 0; i < t->rows && w->across > 1; i++)
+            add_results(w, t, n, (t->row + i) * w->columns + t->column, i * t->columns, t->columns);
+    }
+    return TREK_OK;
+}
+
+static void tiles(void *arg, int64_t begin, int64_t end)
+{
+    products_work *w = arg;
+    int64_t samples = 0;
+    for (int k = 0; k < w->n; k++)
+        samples = w->terms[k].samples > samples ? w->terms[k].samples : samples;
+    products_tile t = { .size = trek_binned_blocks(w->tile_rows * w->tile_columns) * TREK_BINNED_BLOCK };
+    int64_t results = w->to ? TOGETHER * t.size : 0, grad = samples * (w->tile_rows + PITCH);
+    float *room = trek_block_alloc((size_t)(results + grad + samples * (w->tile_columns + PITCH)) * sizeof *room);
+    trek_status status = room ? TREK_OK : TREK_ERR_MEMORY;
+    for (int64_t tile = begin; tile < end && status == TREK_OK; tile++) {
+        t.row = tile % w->down * w->tile_rows; /* tiles below each other read the same columns of x */
+        t.column = tile / w->down * w->tile_columns;
+        t.rows = w->rows - t.row < w->tile_rows ? w->rows - t.row : w->tile_rows;
+        t.columns = w->columns - t.column < w->tile_columns ? w->columns - t.column : w->tile_columns;
+        t.results = room;
+        t.grad = room + results;
+        t.x = t.grad + grad;
+        status = w->to ? add_tile(w, &t)
+                       : compute(w, w->terms, &t, w->place + t.row * w->columns + t.column, w->columns);
+    }
+    trek_block_free(room);
+    if (status != TREK_OK)
+        atomic_store_explicit(&w->status, (int)status, memory_order_relaxed);
+}
+
+/* The tiles depend on the size of the weight alone. */
+static trek_status run(products_work *w)
+{
+    int64_t least = trek_binned_band(w->columns), some = TILE / (least * w->columns);
+    bool across = w->columns % TREK_BINNED_BLOCK == 0;
+    w->tile_columns = across ? TREK_BINNED_BLOCK : w->columns;
+    w->tile_rows = across ? TILE_ROWS : least * (some > 1 ? some : 1);
+    w->across = w->columns / w->tile_columns;
+    w->down = (w->rows + w->tile_rows - 1) / w->tile_rows;
+    atomic_init(&w->status, TREK_OK);
+    trek_parallel(w->across * w->down, 1, tiles, w);
+    return (trek_status)atomic_load_explicit(&w->status, memory_order_relaxed);
+}
+
+static trek_status add_products(const trek_binned *to, int64_t rows, int64_t columns, const trek_binned_product *terms, int n)
+{
+    products_work w = { .to = to, .terms = terms, .n = n, .rows = rows, .columns = columns };
+    return run(&w);
+}
+
+static trek_status write_product(float *place, int64_t rows, int64_t columns, const trek_binned_product *term)
+{
+    products_work w = { .place = place, .terms = term, .n = 1, .rows = rows, .columns = columns };
+    return run(&w);
+}
+
+void TREK_ISA_NAME(trek_cpu_register_binned_products)(trek_backend *b)
+{
+    b->binned_add_products = add_products;
+    b->binned_write_product = write_product;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is chosen to be recomputed is what an exhaustive search finds: the fastest choice that fits at every point of forward and
+ * backward. */
+#include "distributed/balance/recomputing.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/refused.h"
+#include "tests/support/support.h"
+
+enum { MOST_POINTS = 9, MOST_SEGMENTS = 12 };
+
+static int64_t drawn(uint64_t *state, int64_t below)
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (int64_t)((x ^ x >> 31) % (uint64_t)below);
+}
+
+typedef struct drawn_line {
+    trek_forward_line line;
+    int64_t held[MOST_POINTS];
+    trek_segment segments[MOST_SEGMENTS];
+} drawn_line;
+
+/* What is in use may become less from point to point, as values are no longer used. */
+static void draw(uint64_t *state, drawn_line *d)
+{
+    int points = 1 + (int)drawn(state, MOST_POINTS), n = points > 1 ? (int)drawn(state, MOST_SEGMENTS + 1) : 0;
+    d->held[0] = 0;
+    for (int p = 1; p < points; p++) {
+        d->held[p] = d->held[p - 1] + drawn(state, 40) - 5;
+        d->held[p] = d->held[p] < 0 ? 0 : d->held[p];
+    }
+    for (int k = 0; k < n; k++) {
+        int begin = (int)drawn(state, points - 1), end = begin + 1 + (int)drawn(state, points - 1 - begin);
+        d->segments[k] = (trek_segment){ begin, end, drawn(state, 15), 1 + drawn(state, 30) };
+    }
+    d->line = (trek_forward_line){ points, d->held, n, d->segments };
+}
+
+/* Follows a choice through forward and backward. Returns its time; -1 if it does not fit, or if segments overlap. */
+static int64_t follow(const trek_forward_line *line, int64_t room, const bool *recomputed)
+{
+    int64_t bytes = 0, ns = 0;
+    for (int p = 0; p < line->n_points;) {
+        int taken = -1;
+        for (int k = 0; k < line->n; k++)
+            if (recomputed[k] && line->segments[k].begin == p) {
+                if (taken >= 0)
+                    return -1;
+                taken = k;
+            } else if (recomputed[k] && line->segments[k].begin < p && line->segments[k].end > p) {
+                return -1;
+            }
+        if (bytes > room)
+            return -1;
+        if (taken < 0) {
+            bytes += p + 1 < line->n_points ? line->held[p + 1] - line->held[p] : 0;
+            p++;
+            continue;
+        }
+        const trek_segment *segment = &line->segments[taken];
+        for (int q = p; q <= segment->end; q++) /* in forward, and once more in backward */
+            if (bytes + line->held[q] - line->held[p] > room)
+                return -1;
+        for (int k = 0; k < line->n; k++)
+            if (recomputed[k] && k != taken && line->segments[k].begin > p && line->segments[k].begin < segment->end)
+                return -1;
+        if (bytes + segment->result > room)
+            return -1;
+        bytes += segment->result;
+        ns += segment->ns;
+        p = segment->end;
+    }
+    return bytes <= room ? ns : -1;
+}
+
+static int64_t fastest(const trek_forward_line *line, int64_t room)
+{
+    int64_t best = -1;
+    for (unsigned choice = 0; choice < 1u << line->n; choice++) {
+        bool recomputed[MOST_SEGMENTS];
+        for (int k = 0; k < line->n; k++)
+            recomputed[k] = choice >> k & 1;
+        int64_t ns = follow(line, room, recomputed);
+        if (ns >= 0 && (best < 0 || ns < best))
+            best = ns;
+    }
+    return best;
+}
+
+static void as_by_exhaustive_search(void **state)
+{
+    uint64_t seed = 1;
+    int possible = 0, impossible = 0;
+    for (int round = 0; round < 400; round++) {
+        drawn_line d;
+        draw(&seed, &d);
+        int64_t most = 0, least;
+        for (int p = 0; p < d.line.n_points; p++)
+            most = d.held[p] > most ? d.held[p] : most;
+        SUCCEEDS(trek_recomputing_least(&d.line, &least));
+        for (int64_t room = 0; room <= most + 1; room += 1 + most / 12) {
+            bool recomputed[MOST_SEGMENTS], found;
+            int64_t ns, wanted = fastest(&d.line, room);
+            SUCCEEDS(trek_recomputing_choose(&d.line, room, recomputed, &ns, &found));
+            if (found != (wanted >= 0) || (found && (ns != wanted || follow(&d.line, room, recomputed) != ns)))
+                fail_msg("line %d, room %" PRId64 ": %d, %" PRId64 " instead of %" PRId64, round, room, found, ns, wanted);
+            assert_true(!found || room >= least);
+            assert_true(found || room < least);
+            possible += found;
+            impossible += !found;
+        }
+    }
+    if (possible < 900 || impossible < 900)
+        fail_msg("%d rooms were enough, %d were not", possible, impossible);
+}
+
+/* Bytes are rounded in long forwards, but what is chosen fits. */
+static void many_segments(void **state)
+{
+    enum { BLOCKS = 200 };
+    static int64_t held[BLOCKS + 1];
+    static trek_segment segments[BLOCKS];
+    static bool recomputed[BLOCKS];
+    for (int k = 0; k < BLOCKS; k++) {
+        held[k + 1] = held[k] + (INT64_C(10) << 20) + k;
+        segments[k] = (trek_segment){ k, k + 1, 1 << 20, 1000 };
+    }
+    const trek_forward_line line = { BLOCKS + 1, held, BLOCKS, segments };
+    int64_t least, ns, all = held[BLOCKS];
+    bool found;
+    SUCCEEDS(trek_recomputing_least(&line, &least));
+    assert_true(least >= (BLOCKS + 8) << 20 && least <= (BLOCKS + 12) << 20);
+    for (int part = 1; part <= 4; part++) {
+        int64_t room = all * part / 4;
+        SUCCEEDS(trek_recomputing_choose(&line, room, recomputed, &ns, &found));
+        assert_true(found);
+        /* nine tenths of each are saved: as many as that needs, and a few more */
+        int64_t wanted = 1000 * (int64_t)((double)(all - room) / (9 << 20) + 0.999);
+        if (ns < wanted || ns > wanted + wanted / 20 + 1000)
+            fail_msg("room %d / 4: %" PRId64 " ns instead of %" PRId64, part, ns, wanted);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(as_by_exhaustive_search), cmocka_unit_test(many_segments) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

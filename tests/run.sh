@@ -408,7 +408,8 @@ stage_processes() {
 stage_grains() {
     built plain "jobs in grains" || return
     TREK_TEST_DRAWS=${TREK_TEST_DRAWS:-2000} tests plain grains grain_jobs --timeout-multiplier 20
-    TREK_TEST_DRAWS=${TREK_TEST_DEATHS:-500} tests plain deaths grain_arrivals grain_deaths --timeout-multiplier 20
+    TREK_TEST_DRAWS=${TREK_TEST_DEATHS:-500} tests plain deaths grain_arrivals grain_deaths grain_newcomers grain_run_arrivals \
+        --timeout-multiplier 20
     TREK_TEST_DRAWS=${TREK_TEST_FAULTS:-200} TREK_TEST_AUDITED=${TREK_TEST_AUDITED:-1000000} tests plain faults replay audit --timeout-multiplier 60
 }
 

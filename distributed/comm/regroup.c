@@ -23,6 +23,8 @@
 #define MOST_IGNORED 5
 /* How many groups in a row may end before a joiner is in them. */
 #define MOST_LOST 10
+/* How long a process waits before it tries once more to listen at the job's address, while nobody does. */
+#define ADMIT_AGAIN_NS 100000000
 
 struct trek_regroup {
     trek_rendezvous *rendezvous;
@@ -33,6 +35,7 @@ struct trek_regroup {
     uint64_t program;
     char engine[16];
     bool nobody_admits;      /* as the group last knew */
+    int64_t admit_ns;        /* before then this process does not try once more to admit */
     int n;                   /* of the group that the rendezvous has entered */
     trek_member members[TREK_MAX_RANKS];
 };
@@ -446,7 +449,16 @@ static trek_status find_joiners(trek_regroup *regroup, trek_comm *comm, const tr
     return *n > 0 ? meet_informed(comm, status, all) : status;
 }
 
-int trek_regroup_joiners(const trek_regroup *regroup) { return trek_rendezvous_joiners(regroup->rendezvous); }
+/* Where nobody admits, nobody can wait either, so it is tried here: the system may release the port of a process that has died
+ * later than admit_soon waits for it. */
+int trek_regroup_joiners(trek_regroup *regroup)
+{
+    if (regroup->nobody_admits && trek_now_ns() >= regroup->admit_ns) {
+        admit(regroup, 0);
+        regroup->admit_ns = trek_now_ns() + ADMIT_AGAIN_NS;
+    }
+    return trek_rendezvous_joiners(regroup->rendezvous);
+}
 
 trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, const trek_regroup_door *door, int *n)
 {
@@ -490,6 +502,8 @@ static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until
                             .arg = launch };
     bool again = false;
     regroup->rendezvous = trek_rendezvous_join(&call, &place, came);
+    if (regroup->rendezvous) /* before the group is formed, in which this process may begin to admit others */
+        regroup->world = trek_rendezvous_world(regroup->rendezvous);
     trek_comm *comm = regroup->rendezvous ? form(regroup, NULL, &place, &again) : NULL;
     if (!comm)
         trek_rendezvous_free(&regroup->rendezvous);
@@ -539,7 +553,5 @@ trek_regroup *trek_regroup_join(uint64_t program, int ranks, trek_comm **comm)
     regroup->program = program;
     if (keep_coming(regroup, &launch, comm) != TREK_OK)
         trek_regroup_free(&regroup);
-    else
-        regroup->world = trek_rendezvous_world(regroup->rendezvous);
     return regroup;
 }

@@ -41,8 +41,8 @@ const char *trek_regroup_come(const trek_regroup *regroup);
 /* Returns the number, in the job, of a process of the group, which never changes. */
 int trek_regroup_number(const trek_regroup *regroup, int process);
 
-/* Returns how many joiners wait in this process. */
-int trek_regroup_joiners(const trek_regroup *regroup);
+/* Returns how many joiners wait in this process. If no process of the group admits any, it tries to, from time to time. */
+int trek_regroup_joiners(trek_regroup *regroup);
 typedef struct trek_regroup_door {
     bool closed;             /* joiners go on waiting, if one process says so */
     int ranks;               /* of the job, in all processes the same */

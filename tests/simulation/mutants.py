@@ -68,7 +68,7 @@ MUTANTS = [
     ("guest_keeps_its_visitors", "distributed/control/join_queue.c",
      "    tell(rendezvous, visitor, TREK_RENDEZVOUS_GO, &rendezvous->host);\n    visitor->number = -1; /* it does not wait here */\n", ""),
     ("host_does_not_hear_its_elder", "distributed/control/rendezvous.c", "    note_elder(rendezvous, number);\n", ""),
-    ("nobody_begins_anew", "distributed/run/elastic.c", "        *from_start = places[source].epoch < 0 && !late;\n", "        *from_start = false;\n"),
+    ("nobody_begins_anew", "distributed/run/elastic.c", "    *from_start = newest.at.epoch < 0 && !late;\n", "    *from_start = false;\n"),
     ("errors_of_the_old_group", "distributed/run/elastic.c", "    trek_error_clear(); /* errors of the old group's calls */\n", ""),
     ("new_process_0_writes_nothing", "distributed/run/keep.c", "    trek_status status = trek_run_save_begin(run); /*",
      "    trek_status status = run->elastic ? TREK_OK : trek_run_save_begin(run); /*"),

@@ -478,7 +478,7 @@ static void reading_memory_ends_the_program(void **state)
         volatile float sum = 0;
         for (int64_t k = 0; k < arena->parts[0].count; k++)
             sum += ((const float *)(const void *)arena->parts[0].params->data)[k];
-        _exit(0);
+        _exit(sum > 0); /* it does not come here */
     }
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);

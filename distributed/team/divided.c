@@ -164,7 +164,7 @@ static void give_back(const trek_arena *arena, int part, int64_t begin, int64_t 
                              (size_t)(piece.end - piece.begin) * item_of(arena, part));
 }
 
-/* An op of another thread that reads meanwhile keeps what it has. readers: those that do not count. */
+/* Called with the lock held. An op of another thread that reads meanwhile keeps what it has. readers: those that do not count. */
 static void forget(trek_divided *d, int readers)
 {
     const trek_arena *arena = own_of(d)->arena;
@@ -187,8 +187,10 @@ static void hold_own(trek_divided *d)
         trek_pages_hold(arena->parts[arena->cuts[k].part].param_pages,
                         place_of(arena, arena->cuts[k].part, arena->cuts[k].begin),
                         (size_t)(arena->cuts[k].end - arena->cuts[k].begin) * item_of(arena, arena->cuts[k].part));
+    trek_lock_acquire(&d->lock);
     if (!d->written)
         forget(d, 0);
+    trek_lock_release(&d->lock);
 }
 
 static void forget_now(trek_divided *d)
@@ -215,7 +217,7 @@ static trek_status make_room_for(trek_divided *d, int n)
     return TREK_OK;
 }
 
-/* Takes everything, and copies it. Other processes do not see it. readers: see forget. */
+/* Takes everything, and copies it. Other processes do not see it. Called with the lock held; readers: see forget. */
 static trek_status take_all(trek_divided *d, int readers)
 {
     const trek_arena *arena = own_of(d)->arena;
@@ -567,8 +569,10 @@ static trek_status leave_rank(int rank, void *arg)
     trek_divided *d = team->replicas[rank].divided;
     const trek_arena *arena = own_of(d)->arena;
     bool works = trek_memory_account_work(false), has_all = d->written || !team->lent;
+    trek_lock_acquire(&d->lock);
     if (rank == 0 && !d->written && !(team->lent && team->graph_ends))
         has_all = take_all(d, 0) == TREK_OK;
+    trek_lock_release(&d->lock);
     for (int p = 0; p < arena->n_parts; p++)
         trek_pages_set_keeper(arena->parts[p].param_pages, has_all ? NULL : &gone);
     for (int k = 0; k < arena->n_segments && rank > 0; k++)
@@ -583,6 +587,7 @@ void trek_divided_end(trek_team *team)
         return;
     trek_kept_error first;
     trek_error_keep(&first);
+    trek_divided_rest(team); /* of a pass that has failed, something may still be on its way */
     trek_ranks_call(team->ranks, leave_rank, team);
     trek_ranks_call(team->ranks, end_rank, team);
     trek_lent_free(&team->lent);

@@ -49,9 +49,11 @@ TREK_SPECIAL double trek_digamma(double x)
     return sum + log(x) - 0.5 / x - series;
 }
 
-/* x^-s for an integer s >= 0: the pow of libm takes several times as long. */
+/* x^-s. For the usual integers s the pow of libm would take several times as long. */
 TREK_SPECIAL double trek_power_minus(double x, double s)
 {
+    if (!(s >= 0 && s < 1000))
+        return pow(x, -s);
     double power = 1;
     for (int left = (int)s; left > 0; left >>= 1, x *= x)
         power *= left & 1 ? x : 1;
@@ -59,7 +61,7 @@ TREK_SPECIAL double trek_power_minus(double x, double s)
 }
 
 /* The sum of (x + k)^-s over k >= 0, for an integer s >= 2: terms up to 10, then the formula of Euler and Maclaurin. */
-TREK_SPECIAL double trek_zeta(double s, double x)
+TREK_SPECIAL double trek_zeta_by_terms(double s, double x)
 {
     const double over[] = { 12, -720, 30240, -1209600, 47900160, -1892437580.3183791606, 74724249600, -2950130727918.1642244,
                             116467828143500.67248, -4597978722407472.6104, 181521054019435467.73, -7166165256175667011.3 };
@@ -86,6 +88,19 @@ TREK_SPECIAL double trek_zeta(double s, double x)
         power /= x * x;
     }
     return sum;
+}
+
+/* The same. Far below 0 there are too many terms up to 10; those of negative numbers are, but for their sign, the difference of
+ * two sums of positive ones. */
+TREK_SPECIAL double trek_zeta(double s, double x)
+{
+    if (!(x < -20))
+        return trek_zeta_by_terms(s, x);
+    if (x == floor(x))
+        return INFINITY;
+    double first = x - floor(x); /* the first positive number */
+    double below = trek_zeta_by_terms(s, 1 - first) - trek_zeta_by_terms(s, 1 - x);
+    return trek_zeta_by_terms(s, first) + (fmod(s, 2.0) == 0 ? below : -below);
 }
 
 /* The n-th derivative of digamma, for an integer n >= 0. */

@@ -31,6 +31,8 @@ static void check(trek_var *y, const double *wanted, int64_t n)
     free(got);
 }
 
+#define PI_SQUARED 9.8696044010893586
+
 /* f32, which is computed in another way, beside f64: near poles and zeros, small, large. */
 static void test_polygamma_of_f32(void **state)
 {
@@ -59,6 +61,23 @@ static void test_polygamma_of_f32(void **state)
         free(narrow), free(wide);
     }
     free(xs);
+}
+
+/* psi_n(x + 1) = psi_n(x) - (-1)^(n+1) n! x^-(n+1), from where terms are added one by one to where there would be too many. */
+static void test_polygamma_far_below(void **state)
+{
+    const double factorials[] = { 1, 1, 2, 6, 24, 120 }, xs[] = { -20.3, -19.3, -20.55, -19.55, -20.001, -19.001 };
+    for (int n = 1; n < 6; n++) {
+        double *got = test_read(trek_var_data(trek_polygamma(n, numbers(xs, 6, TREK_F64))));
+        for (int k = 0; k < 6; k += 2) {
+            const double step = (n % 2 ? 1 : -1) * factorials[n] * pow(xs[k], -n - 1), wanted = got[k] - step;
+            if (!(fabs(got[k + 1] - wanted) <= 1e-12 * (fabs(got[k]) + 1)))
+                fail_msg("polygamma of order %d of %g is %.17g, not %.17g", n, xs[k + 1], got[k + 1], wanted);
+        }
+        free(got);
+    }
+    check(trek_polygamma(1, numbers((double[]){ -1e15 - 0.5, -0x1p51 - 0.5, -1e300 }, 3, TREK_F64)),
+          (double[]){ PI_SQUARED, PI_SQUARED, INFINITY }, 3);
 }
 
 static void test_known(void **state)
@@ -283,7 +302,8 @@ static void test_rounded_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_known), TEST(test_lgamma_of_f32), TEST(test_polygamma_of_f32), TEST(test_exp2_digits), TEST(test_rounded_once),
+        TEST(test_known), TEST(test_lgamma_of_f32), TEST(test_polygamma_of_f32), TEST(test_polygamma_far_below),
+            TEST(test_exp2_digits), TEST(test_rounded_once),
             cmocka_unit_test(test_chain),
             TEST(test_drawn),
             TEST(test_close), TEST(test_refused),

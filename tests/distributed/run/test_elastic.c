@@ -14,6 +14,7 @@
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/comm/init_internal.h"
 #include "distributed/run.h"
+#include "distributed/run/run_internal.h"
 #include "distributed/run_progress.h"
 #include "graph/flow.h"
 #include "graph/observe.h"
@@ -118,6 +119,20 @@ static void await_sign(const char *what, int number)
         continue;
 }
 
+static _Atomic(trek_run *) running;
+
+/* Waits until the job knows of a process that has come: it has joined, or somebody has counted it. */
+static void await_counted(trek_graph *graph, int world)
+{
+    char path[128];
+    name_sign(path, sizeof path, "counted", 0);
+    for (double since = 0; access(path, F_OK) != 0 && trek_graph_world_size(graph) < world && test_wait(&since);) {
+        trek_regroup *regroup = atomic_load(&running) ? trek_run_elastic_regroup(atomic_load(&running)) : NULL;
+        if (regroup && trek_regroup_joiners(regroup) > 0)
+            give_sign("counted", 0);
+    }
+}
+
 static void die(void)
 {
     give_sign("dead", mine->process);
@@ -170,6 +185,8 @@ static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
     if (mine && epoch == 2) /* "hold=34": until these are there; "until=3": or have ended */
         for (const char *at = strstr(mine->detail, "hold="); at && at[5] >= '0' && at[5] <= '9'; at++)
             await_sign("here", at[5] - '0');
+    if (mine && epoch == 2 && strstr(mine->detail, "launched") && strstr(mine->detail, "hold="))
+        await_counted(graph, mine->processes);
     if (mine && epoch == 2 && strstr(mine->detail, "until="))
         await_sign("over", atoi(strstr(mine->detail, "until=") + 6));
     return TREK_OK;
@@ -322,6 +339,7 @@ static int play(const part *me)
     if (strstr(me->detail, "us=") && !spared && pthread_create(&killer, NULL, die_later, NULL) == 0)
         pthread_detach(killer);
     trek_run *run = comm || (by_environment && trek_error_status() == TREK_OK) ? trek_trainer_run(&o) : NULL;
+    atomic_store(&running, run);
     if (joins && run)
         say_here(me, run);
     trek_epoch_metrics m;

@@ -75,8 +75,8 @@ typedef enum trek_average {
  *   ranks. trek_graph_reduce then fails with UNSUPPORTED.
  * With TREK_SHARD_PARAMETERS the CPU ranks of one process, or the processes of one machine that have one rank each, keep only
  * their part of the parameters, too. A bucket of parameters is gathered when an op is about to read one of them, in forward and
- * backward, and its memory is given back when two others have been gathered since. So a rank needs its own part and two buckets
- * more, or those that one op reads.
+ * backward, and its memory is given back when two others have been gathered since. So a rank needs memory for its own part and
+ * for two buckets, or for as many as one op reads.
  * - The bits are those of TREK_SHARD_GRADIENTS.
  * - Everything that reads parameters through trek gets their values: states, checkpoints, averages, evaluations, printing.
  *   Pointers to their memory are refused (STATE): trek_tensor_data returns NULL, and so does trek_tensor_to_dlpack.
@@ -109,10 +109,10 @@ typedef enum trek_average {
  * - Errors: UNSUPPORTED with grain, average, ranks on GPUs, and over MPI. All processes must give the same value.
  *
  * activations: with TREK_AUTO set-up chooses, for each rank that would exceed its memory (memory_budget, otherwise what is free),
- * which parts of its forward backward runs again (trek_forward_recomputed), so that the plan fits in the least time. It measures
- * what each module of a forward keeps and how long it takes, chooses, and measures again. Parts are modules, and neighbouring
- * children of a trek_nn_sequential. trek_trainer_plan_text names them.
- * - Results have the same bits, whatever each rank recomputes. If fewer bytes are needed than a rank has, nothing is recomputed.
+ * which parts of its forward pass run again in backward (trek_forward_recomputed), so that the plan fits in the least time. It
+ * measures what each module of a forward keeps and how long it takes, chooses, and measures again. Parts are modules, and
+ * neighbouring children of a trek_nn_sequential. trek_trainer_plan_text names them.
+ * - Results have the same bits, whatever each rank recomputes. If everything fits, nothing is recomputed.
  * - Modules with several results, that run more than once in a forward, or with a graph inside are not recomputed as a whole.
  *   Values are not moved to host memory (trek_nn_offload); a program can do that itself.
  * - It needs trek_graph_set_loader and trek_graph_set_loss before set-up; otherwise it fails with STATE.

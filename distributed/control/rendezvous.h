@@ -90,8 +90,8 @@ bool trek_rendezvous_admits(trek_rendezvous *rendezvous);
 void trek_rendezvous_set_program(trek_rendezvous *rendezvous, uint64_t program);
 /* Returns the number of processes with which the job began, as trek_rendezvous_admit or the others have said. */
 int trek_rendezvous_world(const trek_rendezvous *rendezvous);
-/* Returns how many processes wait here that the group should look at: those that are not in it, and those that have waited for 5
- * s under the number of a member. */
+/* Returns how many waiting processes the group should look at: those that do not belong to it, and those that have waited for
+ * 5 s under the number of a member. */
 int trek_rendezvous_joiners(trek_rendezvous *rendezvous);
 /* Gets the processes that wait and are not in the group, at most `most`, ordered by number. */
 int trek_rendezvous_waiting(trek_rendezvous *rendezvous, trek_joiner *joiners, int most);

@@ -8,16 +8,16 @@
  *
  * Programs may write parameters of rank 0 between two passes, for example by loading a state. Rank 0 then has all parameters, and
  * the others refuse to read, until trek_graph_parameters_changed has let each take its own cuts of them. Over processes each
- * program writes its own; until all have called trek_graph_parameters_changed, those that have not written read what was there
- * before. */
+ * program writes its own copy. A process that has not written reads the old values until all have called
+ * trek_graph_parameters_changed. */
 #ifndef TREK_DISTRIBUTED_TEAM_DIVIDED_H
 #define TREK_DISTRIBUTED_TEAM_DIVIDED_H
 
 #include "distributed/team/sharer.h"
 #include "distributed/team/team.h"
 
-/* How many buckets a rank keeps besides its own cuts, unless one op reads more. If the next one is gathered ahead of its use
- * (team->gathers_ahead), it is one of them, or one more than those that an op reads. */
+/* The number of buckets that a rank keeps besides its own cuts, unless one op reads more. A bucket that is gathered ahead
+ * (team->gathers_ahead) is one of them. If an op reads that many, it is one more. */
 enum { TREK_DIVIDED_BUCKETS = 2 };
 
 /* What a rank has of its parameters (rank_replica.divided). */

@@ -253,15 +253,15 @@ static void drawn_jobs_have_the_bits_of_one_process(void **state)
     bool gloo = trek_comm_gloo_there(why, sizeof why), apart = gloo && may_go_apart();
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 500;
-        job j = { .run = grain_draw(&seed, 3), .processes = 2 + (int)grain_drawn(&seed, 3), .uneven = (int)grain_drawn(&seed, 2),
-                  .engine = gloo && grain_drawn(&seed, 3) == 0 ? GLOO : SHARED, .shares = (int)grain_drawn(&seed, 2) };
-        j.apart = apart && j.engine == GLOO && grain_drawn(&seed, 2);
+        job j = { .run = grain_draw(&seed, 3), .processes = 2 + (int)test_draw(&seed, 3), .uneven = (int)test_draw(&seed, 2),
+                  .engine = gloo && test_draw(&seed, 3) == 0 ? GLOO : SHARED, .shares = (int)test_draw(&seed, 2) };
+        j.apart = apart && j.engine == GLOO && test_draw(&seed, 2);
         j.run.evaluates = j.run.freezes = false;
         if (j.run.sharded && j.run.ranks + j.uneven > 1) { /* such ranks must share their parameters */
             j.run.separate = false;
             j.run.sharded = test_on_cpu();
         }
-        expect_same(&j, 1 + (int)grain_drawn(&seed, 3));
+        expect_same(&j, 1 + (int)test_draw(&seed, 3));
     }
 }
 

@@ -174,25 +174,25 @@ static void drawn_arrivals_do_not_show(void **state)
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 4700;
         char detail[160], texts[3][64];
         role roles[7] = { { 0 } };
-        int processes = 2 + (int)grain_drawn(&seed, 2), victim = (int)grain_drawn(&seed, (uint64_t)processes), at = processes;
-        bool dies = grain_drawn(&seed, 3) > 0, two = grain_drawn(&seed, 2), accumulates = grain_drawn(&seed, 3) == 0;
-        int waits = accumulates ? 1 : 1 + (int)grain_drawn(&seed, 3); /* two epochs have four steps at least */
+        int processes = 2 + (int)test_draw(&seed, 2), victim = (int)test_draw(&seed, (uint64_t)processes), at = processes;
+        bool dies = test_draw(&seed, 3) > 0, two = test_draw(&seed, 2), accumulates = test_draw(&seed, 3) == 0;
+        int waits = accumulates ? 1 : 1 + (int)test_draw(&seed, 3); /* two epochs have four steps at least */
         snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,waits=%d,again=%d,accumulate=%d,of=%d,ranks=%d%s",
-                 models[grain_drawn(&seed, 4)], 1 + (int)grain_drawn(&seed, 4), 10 + (int)grain_drawn(&seed, 11), waits,
-                 two ? waits + (int)grain_drawn(&seed, 2) : -1, accumulates ? 2 : 0, processes,
-                 1 + (int)grain_drawn(&seed, 2), grain_drawn(&seed, 2) ? ",clipped" : "");
+                 models[test_draw(&seed, 4)], 1 + (int)test_draw(&seed, 4), 10 + (int)test_draw(&seed, 11), waits,
+                 two ? waits + (int)test_draw(&seed, 2) : -1, accumulates ? 2 : 0, processes,
+                 1 + (int)test_draw(&seed, 2), test_draw(&seed, 2) ? ",clipped" : "");
         for (int p = 0; p < processes; p++)
             roles[p] = (role)LIVES("-");
-        int span = (int)grain_drawn(&seed, 5);
-        snprintf(texts[2], sizeof texts[2], "at=%s:%d", spans[span], (int)grain_drawn(&seed, waits > 1 ? 2 : 1));
+        int span = (int)test_draw(&seed, 5);
+        snprintf(texts[2], sizeof texts[2], "at=%s:%d", spans[span], (int)test_draw(&seed, waits > 1 ? 2 : 1));
         if (dies)
             roles[victim] = (role)DIES(texts[2]);
         for (int c = 0; c <= two; c++) {
-            bool again = grain_drawn(&seed, 4) == 0, in_its_place = dies && c == 0 && span < 4 && grain_drawn(&seed, 2);
+            bool again = test_draw(&seed, 4) == 0, in_its_place = dies && c == 0 && span < 4 && test_draw(&seed, 2);
             char who[8];
             snprintf(who, sizeof who, in_its_place ? "%d" : "new", victim);
-            snprintf(texts[c], sizeof texts[c], "as=%s,turn=%d,ranks=%d%s", who, c, 1 + (int)grain_drawn(&seed, 3),
-                     !again ? "" : grain_drawn(&seed, 2) ? ",at=arrival:0" : ",at=sync:0");
+            snprintf(texts[c], sizeof texts[c], "as=%s,turn=%d,ranks=%d%s", who, c, 1 + (int)test_draw(&seed, 3),
+                     !again ? "" : test_draw(&seed, 2) ? ",at=arrival:0" : ",at=sync:0");
             roles[at++] = (role){ .text = texts[c], .dies = again };
         }
         expect(detail, roles);

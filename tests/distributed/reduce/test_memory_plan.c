@@ -488,29 +488,21 @@ static void measuring_leaves_nothing(void **state)
 
 /* --- from one layout to another ------------------------------------------------------------------------------ */
 
-static uint64_t drawn(uint64_t *state, uint64_t below)
-{
-    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (x ^ x >> 31) % below;
-}
-
 /* Ranks, who has how much, and what is divided. Where budgets are tight, no rank could keep all of the state. */
 static plan_case draw_layout(uint64_t *state, int optimizer, int64_t *budgets)
 {
-    plan_case c = { .ranks = 1 + (int)drawn(state, RANKS), .separate = drawn(state, 4) > 0, .whole = drawn(state, 5) == 0,
-                    .grain = 6, .optimizer = optimizer, .grads = drawn(state, 2) };
+    plan_case c = { .ranks = 1 + (int)test_draw(state, RANKS), .separate = test_draw(state, 4) > 0,
+                    .whole = test_draw(state, 5) == 0, .grain = 6, .optimizer = optimizer, .grads = test_draw(state, 2) };
     c.grads &= c.separate;
-    c.params = c.grads && drawn(state, 2);
+    c.params = c.grads && test_draw(state, 2);
     int64_t besides[RANKS], parts[RANKS], all = needs(&c, besides), sum = 0, most = 0;
     for (int r = 0; r < c.ranks; r++) {
-        sum += parts[r] = 1 + (int64_t)drawn(state, 4);
+        sum += parts[r] = 1 + (int64_t)test_draw(state, 4);
         most = r == 0 || (c.separate && besides[r] > most) ? besides[r] : most; /* whoever owns the largest parameter */
     }
     for (int r = 0; r < c.ranks; r++)
         budgets[r] = most + (c.whole || !c.separate ? all : all * parts[r] / sum + all / 2) + (c.grads ? 1 << 16 : 0);
-    c.budgets = drawn(state, 4) ? budgets : NULL;
+    c.budgets = test_draw(state, 4) ? budgets : NULL;
     return c;
 }
 

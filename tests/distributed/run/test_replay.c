@@ -303,25 +303,16 @@ enum { NAN_IN_DATA, NAN_OF_OPERATOR, FLIPPED_BIT, OTHER_SAMPLE, FAULTS };
 static const char *const said[FAULTS] = { "the field \"x\" of the dataset has a NaN", "log (forward) gives a NaN",
                                           "its loss is the same, but its gradients differ", "its loss differs: recorded " };
 
-/* SplitMix64. */
-static uint64_t next(uint64_t *seed)
-{
-    uint64_t x = *seed += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
 static plan drawn_plan(uint64_t *seed, int kind)
 {
     plan drawn = { .bad = -1, .ranks = 1 };
     if (kind == FLIPPED_BIT) {
-        drawn.step = 1 + (int64_t)(next(seed) % (STEPS - 1)); /* the last batch of an epoch has another size */
-        drawn.grain = (int64_t)(next(seed) % 2);
-        drawn.bit = (int)(next(seed) % 10) * 64 + (int)(next(seed) % 63); /* -0 counts as 0 */
+        drawn.step = 1 + (int64_t)test_draw(seed, STEPS - 1); /* the last batch of an epoch has another size */
+        drawn.grain = (int64_t)test_draw(seed, 2);
+        drawn.bit = (int)test_draw(seed, 10) * 64 + (int)test_draw(seed, 63); /* -0 counts as 0 */
         return drawn;
     }
-    drawn.bad = (int)(next(seed) % SAMPLES);
+    drawn.bad = (int)test_draw(seed, SAMPLES);
     drawn.value = kind == NAN_IN_DATA ? (double)NAN : kind == OTHER_SAMPLE ? 0.25 : 1;
     drawn.target = kind == NAN_OF_OPERATOR ? -1 : kind == OTHER_SAMPLE ? 3 : 1;
     return drawn;

@@ -234,8 +234,7 @@ static void same_bits(void **state)
 {
     static result got, expected;
     for (int k = 0; k < (test_short() ? 12 : 48); k++) {
-        uint32_t h = (uint32_t)(k + 77) * 0x9e3779b9u;
-        h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+        uint32_t h = test_hash((uint32_t)(k + 77));
         config c = { .ranks = 2 + k % 6, .shard = TREK_SHARD_GRADIENTS, .bucket_bytes = 4096 << (h & 7),
                      .grain = (h >> 3 & 3) == 0 ? 3 : 0, .accumulate = (int)(h >> 5 & 1) * 2, .optimizer = k % OPTIMIZERS,
                      .low = h >> 6 & 1, .recompute = h >> 7 & 1, .budgets = h >> 8 & 1, .unequal = h >> 9 & 1,

@@ -251,8 +251,7 @@ static void draw(trek_comm *comm, int first, int count)
     static result got, expected;
     static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64 };
     for (int k = first; k < first + count; k++) {
-        uint32_t h = (uint32_t)(k + 77) * 0x9e3779b9u;
-        h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+        uint32_t h = test_hash((uint32_t)(k + 77));
         config c = { .shard = TREK_SHARD_GRADIENTS, .dtype = dtypes[k % 3], .bucket_bytes = 512 << (h & 7),
                      .accumulate = (int)(h >> 3 & 1) * 2, .optimizer = k % OPTIMIZERS,
                      .second = h >> 4 & 1 ? (int)(h >> 5 & 15) % OPTIMIZERS : -1, .norm = h >> 9 & 1, .value = h >> 10 & 1,

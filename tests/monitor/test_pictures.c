@@ -32,9 +32,7 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return close_scope(state) != 0 || system(command) != 0;
+    return close_scope(state) != 0 || test_remove(folder) != 0;
 }
 
 static trek_monitor *watch(const char *name, int every)

@@ -34,9 +34,7 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command) != 0 || trek_error_status() != TREK_OK;
+    return test_remove(folder) != 0 || trek_error_status() != TREK_OK;
 }
 
 static trek_monitor *watch(const char *name)
@@ -454,8 +452,8 @@ static void test_what_cannot_be_written_is_one_warning(void **state)
     let_files_grow_to(0);
     assert_int_equal(warnings, 2);
     trek_monitor *m = watch("gone");
-    snprintf(path, sizeof path, "rm -r %s/gone", folder);
-    assert_int_equal(system(path), 0);
+    snprintf(path, sizeof path, "%s/gone", folder);
+    assert_int_equal(test_remove(path), 0);
     train_beside(m);
     assert_int_equal(warnings, 3);
     trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);

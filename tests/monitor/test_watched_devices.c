@@ -28,9 +28,7 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command) != 0 || trek_error_status() != TREK_OK;
+    return test_remove(folder) != 0 || trek_error_status() != TREK_OK;
 }
 
 static bool on_gpus(void) { return test_device().type == TREK_CUDA; }

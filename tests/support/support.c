@@ -2,6 +2,7 @@
 #include "tests/support/support.h"
 
 #include <dlfcn.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,6 +201,14 @@ void test_allocator_restart(int64_t fail_at)
     test_memory.calls = 0;
     test_memory.fail_at = fail_at;
 }
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+    (void)info, (void)kind, (void)where;
+    return remove(path);
+}
+
+int test_remove(const char *path) { return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 
 const char *test_data_path(const char *name)
 {

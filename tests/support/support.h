@@ -65,6 +65,8 @@ extern test_allocator test_memory;
 trek_status test_allocator_use(void);
 void test_allocator_restart(int64_t fail_at);
 
+/* Removes a file, or a folder with all that is in it. Returns 0, or -1 if something stays. */
+int test_remove(const char *path);
 /* Path of a file in the folder of data sets (TREK_DATA, else beside the tree): NULL if it is not there. Static memory. */
 const char *test_data_path(const char *name);
 

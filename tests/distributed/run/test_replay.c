@@ -92,9 +92,7 @@ static void make_files(files *f)
 
 static void remove_files(const files *f)
 {
-    char command[200];
-    snprintf(command, sizeof command, "rm -rf '%s'", f->folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(f->folder), 0);
 }
 
 static trek_run_opts opts_of(const files *f, trek_dataset *data)

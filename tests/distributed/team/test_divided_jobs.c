@@ -499,8 +499,7 @@ static void sets_of_checkpoints(void **state)
         expect(text, 2);
         expect(text, 4);
     }
-    snprintf(text, sizeof text, "rm -r %s", path);
-    assert_int_equal(system(text), 0);
+    assert_int_equal(test_remove(path), 0);
 }
 
 static void processes_die(void **state)

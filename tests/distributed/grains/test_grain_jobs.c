@@ -14,11 +14,11 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/distributed/grains/grain_runs.h"
+#include "tests/support/processes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
-static const char *self, *launcher;
 static grain_result result;
 
 enum { SHARED, GLOO, MPI }; /* engines */
@@ -132,27 +132,13 @@ static int child(const char *text, const char *expected)
 
 static int launch(const job *j, uint64_t digest, int threads)
 {
-    char text[256], expected[32], processes[16], number[16];
+    char text[256], expected[32], number[16];
     write_job(j, text, sizeof text);
     snprintf(expected, sizeof expected, "%016" PRIx64, digest);
-    snprintf(processes, sizeof processes, "%d", j->processes);
     snprintf(number, sizeof number, "%d", threads);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("TREK_TEST_CHILD", text, 1);
-        setenv("TREK_TEST_EXPECTED", expected, 1);
-        setenv("TREK_THREADS", number, 1);
-        if (j->engine != MPI)
-            execl(launcher, launcher, "-n", processes, self, (char *)NULL);
-        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-        execlp("mpirun", "mpirun", "--oversubscribe", "-n", processes, self, (char *)NULL);
-        _exit(127);
-    }
-    int status;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return processes_launch(j->processes, j->engine == MPI,
+                            (const char *[]){ "TREK_TEST_CHILD", text, "TREK_TEST_EXPECTED", expected, "TREK_THREADS", number,
+                                              NULL });
 }
 
 static void expect_same(const job *j, int threads)
@@ -286,19 +272,13 @@ static void mpi_sums_alike(void **state)
                         .run = { .model = LSTM, .ranks = 1, .grain = 2, .batch = 20, .steps = 4, .holds = 2 } }, 1);
 }
 
-int main(int count, char **words)
+int main(void)
 {
-    static char path[4096];
-    const char *build = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD");
-    self = words[0];
+    const char *text = getenv("TREK_TEST_CHILD");
     if (text)
         return child(text, getenv("TREK_TEST_EXPECTED"));
-    snprintf(path, sizeof path, "%s/tools/trek-run", build ? build : ".");
-    launcher = path;
-    if (access(path, X_OK) != 0) {
-        printf("%s is not there: TREK_TEST_BUILD tells the build's folder\n", path);
+    if (!processes_launcher_there())
         return 77;
-    }
     const struct CMUnitTest with_mpi[] = { cmocka_unit_test_setup(mpi_sums_alike, clear_error) };
     if (getenv("TREK_TEST_MPI"))
         return cmocka_run_group_tests(with_mpi, NULL, NULL);

@@ -881,14 +881,14 @@ typedef struct launched {
 static void run_launched(const launched *row)
 {
     char folder[] = "/tmp/trek-elastic-XXXXXX", command[1024], own[256], text[OUTPUT] = "", numbers[3][64];
-    const char *built = getenv("TREK_TEST_BUILD"), *at = text;
+    const char *at = text;
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
     assert_true(length > 0 && mkdtemp(folder));
     own[length] = '\0';
     snprintf(command, sizeof command,
-             "TREK_TEST_ROLE=elastic TREK_TEST_PART='0 3 0 127.0.0.1 launched,%s,in=%s' %s/tools/trek-run -n 3 -m 1 "
+             "TREK_TEST_ROLE=elastic TREK_TEST_PART='0 3 0 127.0.0.1 launched,%s,in=%s' %s -n 3 -m 1 "
              "--restarts %d %s 2>&1",
-             row->detail, folder, built ? built : "build", row->restarts, own);
+             row->detail, folder, processes_built("tools/trek-run"), row->restarts, own);
     FILE *output = popen(command, "r");
     assert_non_null(output);
     text[fread(text, 1, sizeof text - 1, output)] = '\0';

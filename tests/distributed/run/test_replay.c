@@ -389,7 +389,6 @@ static int run_command(const char *command, char *text, size_t size)
 
 static void test_tool(void **state)
 {
-    const char *build = getenv("TREK_TEST_BUILD");
     files f;
     static world w;
     char command[600], text[4000];
@@ -417,7 +416,7 @@ static void test_tool(void **state)
     setenv("TREK_TEST_ROLE", "train", 1);
     setenv("TREK_TEST_PART", text, 1);
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        snprintf(command, sizeof command, "%s/tools/trek-replay %s %s 2>&1", build ? build : ".", f.digests, cases[k].wish);
+        snprintf(command, sizeof command, "%s %s %s 2>&1", processes_built("tools/trek-replay"), f.digests, cases[k].wish);
         int code = run_command(command, text, sizeof text);
         if (code != cases[k].code || !strstr(text, cases[k].words))
             fail_msg("%s: %d: %s", cases[k].wish, code, text);

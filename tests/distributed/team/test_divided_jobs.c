@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "autograd/losses.h"
@@ -32,12 +31,12 @@
 #include "tensor/pages.h"
 #include "tests/distributed/team/divided_optimizers.h"
 #include "tests/support/labelled.h"
+#include "tests/support/processes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
 enum { VOCABULARY = 40, LENGTH = 4, WIDTH = 24, LAYERS = 3, SAMPLES = 48, BATCH = 12, WIDE = 160, SECONDS = 120 };
 
-static const char *self, *launcher;
 static int process;
 
 /* --- a model: a table that is also the last weight, a frozen parameter, one that is never used ----------------------- */
@@ -440,23 +439,6 @@ static void run_child(void **state) { child_code = child(words); }
 
 /* --- the tests -------------------------------------------------------------------------------------------------------- */
 
-static int launch(const char *text, int processes, const char *engine)
-{
-    char n[16];
-    snprintf(n, sizeof n, "%d", processes);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("TREK_TEST_CHILD", text, 1);
-        setenv("TREK_TEST_ENGINE", engine, 1);
-        execl(launcher, launcher, "-n", n, self, (char *)NULL);
-        _exit(127);
-    }
-    int status;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 static const char *const engines[] = { "shared", "gloo" };
 
 /* Runs it with every engine that is available. */
@@ -466,7 +448,8 @@ static void expect(const char *text, int processes)
     for (int engine = 0; engine < 2; engine++) {
         if (engine == 1 && !trek_comm_gloo_there(why, sizeof why))
             continue;
-        int code = launch(text, processes, engines[engine]);
+        int code = processes_launch(processes, false, (const char *[]){ "TREK_TEST_CHILD", text, "TREK_TEST_ENGINE",
+                                                                        engines[engine], NULL });
         if (code != 0)
             fail_msg("%s, %d processes, %s: status %d", text, processes, engines[engine], code);
     }
@@ -510,11 +493,8 @@ static void processes_die(void **state)
 
 static void graphs_end(void **state) { expect("outlive", 2); }
 
-int main(int count, char **arguments)
+int main(void)
 {
-    static char path[4096];
-    const char *where = getenv("TREK_TEST_BUILD");
-    self = arguments[0];
     words = getenv("TREK_TEST_CHILD");
     trek_pages_guard = true;
     if (words) {
@@ -522,10 +502,8 @@ int main(int count, char **arguments)
         unsetenv("TREK_TEST_CASE");
         return cmocka_run_group_tests(own, NULL, NULL) ? 1 : child_code;
     }
-    snprintf(path, sizeof path, "%s/tools/trek-run", where ? where : ".");
-    launcher = path;
-    if (access(path, X_OK) != 0)
-        return print_message("skipped: %s is missing\n", path), 77;
+    if (!processes_launcher_there())
+        return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits), cmocka_unit_test(peak_is_as_planned), cmocka_unit_test(processes_read_alone),
         cmocka_unit_test(what_is_written_reaches_all), cmocka_unit_test(sets_of_checkpoints), cmocka_unit_test(processes_die),

@@ -14,6 +14,7 @@
 #include "tensor/layout.h"
 #include "tensor/shapes.h"
 #include "tests/support/scoped.h"
+#include "tests/support/support.h"
 
 static char folder[] = "/tmp/trek-data-XXXXXX";
 
@@ -559,9 +560,7 @@ static int make_folder(void **state)
 
 static int remove_folder(void **state)
 {
-    char command[64];
-    snprintf(command, sizeof(command), "rm -r %s", folder);
-    return system(command);
+    return test_remove(folder);
 }
 
 int main(void)

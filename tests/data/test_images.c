@@ -9,6 +9,7 @@
 #include "tensor/creation.h"
 #include "tensor/shapes.h"
 #include "tests/support/scoped.h"
+#include "tests/support/support.h"
 
 static char folder[] = "/tmp/trek-images-XXXXXX";
 
@@ -73,9 +74,7 @@ static int make_folder(void **state)
 
 static int remove_folder(void **state)
 {
-    char command[300];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    return test_remove(folder);
 }
 
 static void test_folder(void **state)

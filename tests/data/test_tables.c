@@ -14,6 +14,7 @@
 #include "tensor/layout.h"
 #include "tensor/shapes.h"
 #include "tests/support/scoped.h"
+#include "tests/support/support.h"
 
 static char folder[] = "/tmp/trek-tables-XXXXXX";
 
@@ -46,9 +47,7 @@ static int make_folder(void **state)
 
 static int remove_folder(void **state)
 {
-    char command[300];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    return test_remove(folder);
 }
 
 /* --- NumPy's files ------------------------------------------------------------------- */

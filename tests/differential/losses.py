@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from counterparts import NO_REDUCTION, REDUCTIONS, TABLE, cross_entropy, index_of, need
-from draw import labels_for, loss_opts, shaped
+from draw import shaped
+from draw_layers import labels_for, loss_opts
 from headers import ZERO
 
 PLAIN = ("normal", "grid")

@@ -4,6 +4,9 @@ import math
 import re
 
 import differences
+import draw_layers  # noqa: F401 (draws)
+import draw_moves  # noqa: F401
+import draw_windows  # noqa: F401
 import arithmetic  # noqa: F401 (draws, and PyTorch's, of its functions)
 import embedding  # noqa: F401
 import take  # noqa: F401

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from counterparts import TABLE, need, three
-from draw import only_padding, shaped
+from draw import shaped
+from draw_windows import only_padding
 from headers import ZERO
 
 NAMES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}

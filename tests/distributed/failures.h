@@ -20,11 +20,11 @@ enum {
     STEPS = 12,
     LONGEST = 5000,
     DEADLINE_S = 3, /* longer than anybody is kept from the machine by others */
-    PROCESSES = 3,
+    MOST_PROCESSES = 3,
     AT_ONCE = 8,
     SCENARIOS = 64,
     FAILED = 10,
-    OUTPUT = 1 << 15
+    TEXT = 1 << 15
 };
 
 /* FORK: a child makes all calls of its parent, and is refused. */
@@ -62,7 +62,7 @@ typedef struct job_file {
     atomic_int training; /* processes that do */
     atomic_int waits;    /* the victim does, for those that hear of its phase */
     atomic_int heard;    /* that have heard of the phase in which the victim dies */
-    record of[PROCESSES];
+    record of[MOST_PROCESSES];
 } job_file;
 
 /* --- a process of a job -------------------------------------------------------------------------------------- */
@@ -93,7 +93,7 @@ typedef struct running {
     pid_t pid;
     bool signalled;
     double start, signal_at;
-    char folder[64], text[OUTPUT];
+    char folder[64], text[TEXT];
     job_file *job;
     int code;
 } running;
@@ -102,9 +102,9 @@ extern const char *self, *launcher; /* this program, trek-run */
 extern char word[64]; /* in every process's command line */
 
 /* Gloo adds in an order of its own. */
-extern uint64_t references[2][PROCESSES + 1][3][MODES][STEPS + 1]; /* [engine][processes][ranks][mode] */
+extern uint64_t references[2][MOST_PROCESSES + 1][3][MODES][STEPS + 1]; /* [engine][processes][ranks][mode] */
 
-extern uint64_t long_reference[2][PROCESSES + 1][LONGEST + 1];
+extern uint64_t long_reference[2][MOST_PROCESSES + 1][LONGEST + 1];
 
 /* Runs them, a few at a time, and looks at each; returns how many went wrong. */
 int run_all(const scenario *list, int n, int at_once, bool (*look)(running *r));

@@ -35,6 +35,7 @@
 #include "nn/layers.h"
 #include "tensor/status.h"
 #include "tensor/trace.h"
+#include "tests/support/labelled.h"
 #include "tests/support/support.h"
 
 double now(void)
@@ -208,21 +209,8 @@ trek_graph *build(trek_device device, void *arg)
 
 trek_loader *loader_new(void)
 {
-    static float values[SAMPLES * IN];
-    static int64_t labels[SAMPLES];
-    for (int k = 0; k < SAMPLES * IN; k++)
-        values[k] = test_number(9, (uint32_t)k);
-    for (int k = 0; k < SAMPLES; k++)
-        labels[k] = (k * 5 + 1) % CLASSES;
-    const char *names[] = { "x", "label" };
-    trek_tensor *tensors[] = { trek_tensor_from_data(values, trek_dims(SAMPLES, IN), TREK_F32, trek_cpu(0)),
-                               trek_tensor_from_data(labels, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
-    trek_loader *loader =
-        trek_loader_new(trek_dataset_tensors(names, tensors, 2),
-                        &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3, .device = test_device() });
-    trek_tensor_release(tensors[0]);
-    trek_tensor_release(tensors[1]);
-    return loader;
+    return trek_loader_new(labelled_rows(9, SAMPLES, IN, CLASSES),
+                           &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3, .device = test_device() });
 }
 
 static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)

@@ -24,8 +24,8 @@ static const char *const mode_names[] = { "per rank", "gathered", "windows",  "s
                                           "large",    "in parts", "by owners" };
 const char *self, *launcher;
 char word[64];
-uint64_t references[2][PROCESSES + 1][3][MODES][STEPS + 1];
-uint64_t long_reference[2][PROCESSES + 1][LONGEST + 1];
+uint64_t references[2][MOST_PROCESSES + 1][3][MODES][STEPS + 1];
+uint64_t long_reference[2][MOST_PROCESSES + 1][LONGEST + 1];
 
 /* For sanitizers. */
 static void add_option(const char *name, const char *option)

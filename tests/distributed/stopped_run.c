@@ -23,6 +23,7 @@
 #include "nn/state.h"
 #include "tests/support/noted.h"
 #include "tests/support/refused.h"
+#include "tests/support/labelled.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
 
@@ -88,22 +89,9 @@ trek_graph *begin(const run_opts *o)
 
 trek_loader *loader_new(uint64_t seed)
 {
-    static float values[SAMPLES * IN];
-    static int64_t labels[SAMPLES];
-    for (int k = 0; k < SAMPLES * IN; k++)
-        values[k] = test_number(9, (uint32_t)k);
-    for (int k = 0; k < SAMPLES; k++)
-        labels[k] = (k * 5 + 1) % CLASSES;
-    trek_tensor *tensors[2] = { trek_tensor_from_data(values, trek_dims(SAMPLES, IN), TREK_F32, trek_cpu(0)),
-                                trek_tensor_from_data(labels, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
-    const char *names[2] = { "x", "label" };
-    trek_loader *loader = trek_loader_new(trek_dataset_tensors(names, tensors, 2),
-                                          &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = seed,
-                                                               .device = test_device(), .prefetch = prefetch });
-    trek_tensor_release(tensors[0]);
-    trek_tensor_release(tensors[1]);
-    assert_non_null(loader);
-    return loader;
+    return trek_loader_new(labelled_rows(9, SAMPLES, IN, CLASSES),
+                           &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = seed, .device = test_device(),
+                                                .prefetch = prefetch });
 }
 
 static void train_batch(trek_graph *graph, const run_opts *o, trek_batch *batch)

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -25,6 +24,7 @@
 #include "tensor/copies.h"
 #include "tensor/products_way.h"
 #include "tests/distributed/stopped_run.h"
+#include "tests/support/processes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
@@ -326,7 +326,6 @@ static void products_stay_as_they_were(void **state)
 
 /* --- many processes, started by trek-run ----------------------------------------------------------------- */
 
-static const char *self;
 
 /* One of them. stop: it saves after that step and goes on in a fresh graph; 0: never; -1: it goes on from what one
  * process has saved after step 7. */
@@ -391,23 +390,13 @@ static int child(const char *text)
 
 static void launch(int processes, int ranks, int stop, int sharded, record *to)
 {
-    char text[1200], count[16], launcher[4096], result[512];
-    const char *build_folder = getenv("TREK_TEST_BUILD");
-    snprintf(launcher, sizeof launcher, "%s/tools/trek-run", build_folder ? build_folder : ".");
+    char text[1200], result[512];
     snprintf(result, sizeof result, "%s/result", folder);
     snprintf(text, sizeof text, "%d,%d,%d,%s/%s,%s", ranks, stop, sharded, folder, stop < 0 ? "step-7" : "job", result);
-    snprintf(count, sizeof count, "%d", processes);
     unlink(result);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("TREK_TEST_CHILD", text, 1);
-        execl(launcher, launcher, "-n", count, self, (char *)NULL);
-        _exit(127);
-    }
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        fail_msg("%d processes of %d ranks, stopped at %d: status %d", processes, ranks, stop, status);
+    int code = processes_launch(processes, false, (const char *[]){ "TREK_TEST_CHILD", text, NULL });
+    if (code != 0)
+        fail_msg("%d processes of %d ranks, stopped at %d: status %d", processes, ranks, stop, code);
     size_t size;
     char *data = read_file(result, &size);
     assert_int_equal(size, sizeof *to);
@@ -432,12 +421,11 @@ static void many_processes(void **state)
         }
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
     setenv("TREK_CACHE", "off", 1); /* so that each allocation can fail */
     if (test_allocator_use() != TREK_OK)
         return 1;
-    self = argv[0];
     if (getenv("TREK_TEST_CHILD"))
         return child(getenv("TREK_TEST_CHILD"));
     const struct CMUnitTest tests[] = {

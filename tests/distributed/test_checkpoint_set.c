@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -26,6 +25,7 @@
 #include "tensor/layout.h"
 #include "tensor/memory.h"
 #include "tensor/shapes.h"
+#include "tests/support/processes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -40,7 +40,6 @@ typedef struct layout {
 } layout;
 
 static char folder[256];
-static const char *self;
 
 static const char *path_of(const char *name)
 {
@@ -257,23 +256,13 @@ static int child(const char *text)
  * whose files cannot be written once; -1: none. */
 static void launch(kind what, const layout *own, int first, int n, int as, int fails)
 {
-    char text[600], count[16], launcher[4096];
-    const char *build_folder = getenv("TREK_TEST_BUILD");
-    snprintf(launcher, sizeof launcher, "%s/tools/trek-run", build_folder ? build_folder : ".");
+    char text[600];
     snprintf(text, sizeof text, "%d,%d,%d,%d,%d,%d,%d,%d,%d,%s", what, own->processes, own->ranks, own->sharded, own->weights,
              first, n, as, fails, folder);
-    snprintf(count, sizeof count, "%d", own->processes);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("TREK_TEST_CHILD", text, 1);
-        execl(launcher, launcher, "-n", count, self, (char *)NULL);
-        _exit(127);
-    }
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    int code = processes_launch(own->processes, false, (const char *[]){ "TREK_TEST_CHILD", text, NULL });
+    if (code != 0)
         fail_msg("kind %d, %d processes of %d ranks, sharded %d, budgets %d, sets %d to %d: status %d", what, own->processes,
-                 own->ranks, own->sharded, own->weights, first, first + n - 1, status);
+                 own->ranks, own->sharded, own->weights, first, first + n - 1, code);
 }
 
 static layout draw(uint32_t *seed)
@@ -456,9 +445,8 @@ static int remove_folder(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
-int main(int argc, char **argv)
+int main(void)
 {
-    self = argv[0];
     if (getenv("TREK_TEST_CHILD"))
         return child(getenv("TREK_TEST_CHILD"));
     const struct CMUnitTest tests[] = { TEST(shares), TEST(refused), TEST(damaged), TEST(leftovers), TEST(failed_saves),

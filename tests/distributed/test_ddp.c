@@ -399,10 +399,9 @@ static void processes_are_ranks(void **state)
 /* MPI progresses by itself: buckets go under backward without being asked for. Where it is built. */
 static void processes_of_mpirun(void **state)
 {
-    const char *build = getenv("TREK_TEST_BUILD");
     char plugin[512], self[512], command[2048], line[512];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    snprintf(plugin, sizeof plugin, "%s/distributed/comm/mpi/libtrek-mpi.so", build ? build : ".");
+    snprintf(plugin, sizeof plugin, "%s", processes_built("distributed/comm/mpi/libtrek-mpi.so"));
     if (length < 0 || access(plugin, R_OK) != 0 || system("mpirun --version > /dev/null 2>&1") != 0)
         skip();
     self[length] = 0;

@@ -224,8 +224,7 @@ static run draw(int k)
 {
     static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64, TREK_F16 };
     static const trek_dtype states[] = { TREK_F32, TREK_BF16, TREK_U8 };
-    uint32_t h = (uint32_t)k * 0x9e3779b9u;
-    h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+    uint32_t h = test_hash((uint32_t)k);
     return (run){ .ranks = 2 + k % 3, .dtype = dtypes[h & 3], .state = states[(h >> 2) % 3], .optimizer = k, .groups = h >> 5 & 1,
                   .clip = h >> 6 & 1, .scaled = h >> 7 & 1, .overlaps = (h >> 8 & 3) == 0, .bucket_bytes = 1024 << (h >> 10 & 3),
                   .broken = h >> 13 & 1 };

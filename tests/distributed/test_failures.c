@@ -11,6 +11,7 @@
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/distributed/failures.h"
 #include "tests/support/left.h"
+#include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
@@ -232,19 +233,15 @@ static void test_nothing_left(void **state)
 
 int main(int count, char **words)
 {
-    static char path[4096];
-    const char *build_folder = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD");
+    const char *text = getenv("TREK_TEST_CHILD");
     self = words[0];
     if (text)
         return child(text, getenv("TREK_TEST_FILE"));
     seed = (uint32_t)test_seed();
     snprintf(word, sizeof word, "failures-of-%d", (int)getpid());
-    snprintf(path, sizeof path, "%s/tools/trek-run", build_folder ? build_folder : ".");
-    launcher = path;
-    if (access(path, X_OK) != 0) {
-        printf("%s is not there: TREK_TEST_BUILD tells the build's folder\n", path);
+    if (!processes_launcher_there())
         return 77;
-    }
+    launcher = processes_built("tools/trek-run");
     alarm(1100);
     left_own_shm();
     const struct CMUnitTest tests[] = {

@@ -13,11 +13,11 @@
 #include "nn/module_tree.h"
 #include "optim/optimizers.h"
 #include "tensor/backend.h"
+#include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
 #include "tests/support/unit.h"
 
-static const char *self, *launcher;
 static result many, one;
 
 #define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
@@ -248,23 +248,7 @@ static int child(const char *text, const char *path)
 
 static int launch_text(const char *text, int n, int engine, const char *path)
 {
-    char processes[16];
-    snprintf(processes, sizeof processes, "%d", n);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("TREK_TEST_CHILD", text, 1);
-        setenv("TREK_TEST_FILE", path, 1);
-        if (engine != MPI)
-            execl(launcher, launcher, "-n", processes, self, (char *)NULL);
-        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-        execlp("mpirun", "mpirun", "--oversubscribe", "-n", processes, self, (char *)NULL);
-        _exit(127);
-    }
-    int status;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return processes_launch(n, engine == MPI, (const char *[]){ "TREK_TEST_CHILD", text, "TREK_TEST_FILE", path, NULL });
 }
 
 static int launch(const job *j, const char *path)
@@ -563,20 +547,14 @@ static void test_mpi(void **state)
     compare_sharded_overlap(MPI);
 }
 
-int main(int count, char **words)
+int main(void)
 {
-    static char path[4096];
-    const char *build = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD");
-    self = words[0];
+    const char *text = getenv("TREK_TEST_CHILD");
     setenv("TREK_FAKE_GPUS", "4", 0);
     if (text)
         return child(text, getenv("TREK_TEST_FILE"));
-    snprintf(path, sizeof path, "%s/tools/trek-run", build ? build : ".");
-    launcher = path;
-    if (access(path, X_OK) != 0) {
-        printf("%s is not there: TREK_TEST_BUILD tells the build's folder\n", path);
+    if (!processes_launcher_there())
         return 77;
-    }
     const struct CMUnitTest with_mpi[] = { cmocka_unit_test(test_mpi) };
     if (getenv("TREK_TEST_MPI"))
         return cmocka_run_group_tests(with_mpi, NULL, NULL);

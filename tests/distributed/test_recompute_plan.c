@@ -19,10 +19,11 @@
 #include "optim/optimizers.h"
 #include "tensor/pages.h"
 #include "tensor/print.h"
+#include "tests/support/labelled.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
-enum { IN = 12, WIDTH = 32, BLOCKS = 4, CLASSES = 5, SAMPLES = 384, BATCH = 128, MOST = 1 << 16, RANKS = 4, MODELS = 3 };
+enum { IN = 12, WIDTH = 32, BLOCKS = 4, CLASSES = 5, SAMPLES = 384, BATCH = 128, RANKS = 4, MODELS = 3 };
 
 static const int64_t ample[RANKS] = { 1 << 30, 1 << 30, 1 << 30, 1 << 30 };
 
@@ -63,26 +64,10 @@ static trek_graph *build(trek_device device, void *arg)
     return trek_flow_build(trek_flow_from(trek_nn_sequential(layers, n)));
 }
 
-static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
-{
-    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
-}
-
 static trek_loader *make_loader(void)
 {
-    static float x[SAMPLES * IN];
-    int64_t label[SAMPLES];
-    for (int i = 0; i < SAMPLES * IN; i++)
-        x[i] = test_number(1, (uint32_t)i);
-    for (int i = 0; i < SAMPLES; i++)
-        label[i] = i % CLASSES;
-    const char *names[] = { "x", "label" };
-    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(SAMPLES, IN), TREK_F32, trek_cpu(0)),
-                               trek_tensor_from_data(label, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
-    trek_dataset *dataset = trek_dataset_tensors(names, tensors, 2);
-    for (int k = 0; k < 2; k++)
-        trek_tensor_release(tensors[k]);
-    return trek_loader_new(dataset, &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3 });
+    return trek_loader_new(labelled_rows(1, SAMPLES, IN, CLASSES),
+                           &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3 });
 }
 
 typedef struct plan_case {
@@ -105,7 +90,7 @@ static trek_status begin(plan_case *c, training *t)
     t->graph = build(trek_cpu(0), &c->model);
     t->loader = make_loader();
     assert_int_equal(trek_graph_set_loader(t->graph, t->loader, "x"), TREK_OK);
-    assert_int_equal(trek_graph_set_loss(t->graph, loss, NULL), TREK_OK);
+    assert_int_equal(trek_graph_set_loss(t->graph, labelled_loss, NULL), TREK_OK);
     return trek_trainer_setup(t->graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &c->model, .ranks = c->ranks, .share_params = c->separate ? TREK_OFF : 0,
             .shard = c->shard,
@@ -120,43 +105,10 @@ static void end(training *t)
     trek_loader_free(&t->loader);
 }
 
-static trek_status epoch(const training *t, int64_t number)
-{
-    trek_graph_start(t->graph, number);
-    for (trek_batch *batch; (batch = trek_graph_next(t->graph));) {
-        trek_graph_train_batch(t->graph, batch);
-        trek_graph_step(t->graph);
-    }
-    return trek_error_status();
-}
-
-typedef struct result {
-    int n;
-    double values[MOST];
-} result;
-
-static trek_status note(const char *name, trek_var *var, void *arg)
-{
-    result *to = arg;
-    double *list = test_read(trek_var_data(var));
-    assert_true(to->n + trek_var_numel(var) <= MOST);
-    memcpy(to->values + to->n, list, (size_t)trek_var_numel(var) * sizeof *list);
-    to->n += (int)trek_var_numel(var);
-    free(list);
-    return TREK_OK;
-}
-
-static void look(const training *t, result *to)
-{
-    to->n = 0;
-    assert_int_equal(trek_module_each_param(trek_graph_module(t->graph), note, to), TREK_OK);
-    assert_int_equal(trek_module_each_buffer(trek_graph_module(t->graph), note, to), TREK_OK);
-}
-
 static const trek_team_memory *memory_of(const training *t) { return trek_graph_ranks(t->graph)->team->memory; }
 
 /* Rows of a plan in which everything is kept, and the numbers that it trains to. */
-static void keep_all(const plan_case *c, trek_memory_row *rows, result *to)
+static void keep_all(const plan_case *c, trek_memory_row *rows, elements *to)
 {
     training t;
     plan_case wide = *c;
@@ -165,18 +117,10 @@ static void keep_all(const plan_case *c, trek_memory_row *rows, result *to)
     if (begin(&wide, &t) != TREK_OK)
         fail_msg("%s", trek_error());
     memcpy(rows, memory_of(&t)->rows, (size_t)memory_of(&t)->n_rows * sizeof *rows);
-    if (epoch(&t, 0) != TREK_OK || epoch(&t, 1) != TREK_OK)
+    if (labelled_epoch(t.graph, 0, 1) != TREK_OK || labelled_epoch(t.graph, 1, 1) != TREK_OK)
         fail_msg("%s", trek_error());
-    look(&t, to);
+    elements_of_state(t.graph, to);
     end(&t);
-}
-
-static void expect_equal(const result *got, const result *expected, const char *what, int k)
-{
-    assert_int_equal(got->n, expected->n);
-    for (int i = 0; i < got->n; i++)
-        if (got->values[i] != expected->values[i])
-            fail_msg("%s %d: number %d is %.17g instead of %.17g", what, k, i, got->values[i], expected->values[i]);
 }
 
 static void expect_text(trek_graph *graph, const char *part, bool says)
@@ -194,7 +138,7 @@ static void expect_text(trek_graph *graph, const char *part, bool says)
  * allocator counts. The budget of each rank is another one, so that ranks choose differently. */
 static void budgets_decide(void **state)
 {
-    static result got, expected;
+    static elements got, expected;
     static const trek_shard shards[] = { TREK_SHARD_NONE, TREK_SHARD_STATE, TREK_SHARD_GRADIENTS, TREK_SHARD_PARAMETERS };
     if (!trek_memory_account_counts())
         skip();
@@ -212,7 +156,7 @@ static void budgets_decide(void **state)
             budgets[r] = c.separate ? budgets[r] : budgets[r] / c.ranks + 1;
         }
         training t;
-        if (begin(&c, &t) != TREK_OK || epoch(&t, 0) != TREK_OK || epoch(&t, 1) != TREK_OK)
+        if (begin(&c, &t) != TREK_OK || labelled_epoch(t.graph, 0, 1) != TREK_OK || labelled_epoch(t.graph, 1, 1) != TREK_OK)
             fail_msg("case %d: %s", k, trek_error());
         int64_t recomputed = 0;
         for (int r = 0; r < n_rows; r++) {
@@ -225,9 +169,9 @@ static void budgets_decide(void **state)
                 fail_msg("case %d, row %d: %" PRId64 " segments", k, r, row->recomputed);
         }
         expect_text(t.graph, "recomputed in backward: rank", recomputed > 0);
-        look(&t, &got);
+        elements_of_state(t.graph, &got);
         end(&t);
-        expect_equal(&got, &expected, "case", k);
+        elements_expect(&got, &expected, "case %d", k);
     }
 }
 
@@ -235,7 +179,7 @@ static void budgets_decide(void **state)
 static void what_does_not_fit_is_refused(void **state)
 {
     trek_memory_row rows[RANKS];
-    static result expected;
+    static elements expected;
     int64_t budgets[RANKS];
     if (!trek_memory_account_counts())
         skip();
@@ -256,14 +200,14 @@ static void what_does_not_fit_is_refused(void **state)
         budgets[0] = trek_memory_total(&rows[0]) - rows[0].activations * 95 / 100;
         FAILS(begin(&c, &t), TREK_ERR_MEMORY, "with everything recomputed that can be");
         assert_int_equal(trek_graph_set_optimizer(t.graph, trek_adamw(NULL)), TREK_OK);
-        assert_int_equal(epoch(&t, 0), TREK_OK); /* on its own device */
+        assert_int_equal(labelled_epoch(t.graph, 0, 1), TREK_OK); /* on its own device */
         end(&t);
     }
 }
 
 static void nothing_where_all_fits(void **state)
 {
-    static result got, expected;
+    static elements got, expected;
     trek_memory_row rows[RANKS];
     for (int k = 0; k < 3; k++) {
         plan_case c = { .model = k, .ranks = 1 + k, .separate = k > 0, .budgets = k == 1 ? NULL : ample };
@@ -271,11 +215,11 @@ static void nothing_where_all_fits(void **state)
         keep_all(&c, rows, &expected);
         assert_int_equal(begin(&c, &t), TREK_OK);
         expect_text(t.graph, "recomputed in backward: nothing", true);
-        assert_int_equal(epoch(&t, 0), TREK_OK);
-        assert_int_equal(epoch(&t, 1), TREK_OK);
-        look(&t, &got);
+        assert_int_equal(labelled_epoch(t.graph, 0, 1), TREK_OK);
+        assert_int_equal(labelled_epoch(t.graph, 1, 1), TREK_OK);
+        elements_of_state(t.graph, &got);
         end(&t);
-        expect_equal(&got, &expected, "model", k);
+        elements_expect(&got, &expected, "model %d", k);
     }
 }
 
@@ -284,7 +228,7 @@ static void names(void **state)
 {
     static const char *const parts[MODELS] = { "segment", " (0.", "-" };
     trek_memory_row rows[RANKS];
-    static result expected;
+    static elements expected;
     int64_t budgets[1];
     if (!trek_memory_account_counts())
         skip();
@@ -337,7 +281,7 @@ static trek_status set_up_outsider(training *t, int64_t budget, bool recomputes)
     t->graph = build_outsider(trek_cpu(0), NULL);
     t->loader = make_loader();
     trek_graph_set_loader(t->graph, t->loader, "x");
-    trek_graph_set_loss(t->graph, loss, NULL);
+    trek_graph_set_loss(t->graph, labelled_loss, NULL);
     return trek_trainer_setup(t->graph, &(trek_trainer_opts){ .ranks = 1, .memory_budget = &budget, .n_memory_budget = 1,
                                                               .activations = recomputes ? TREK_AUTO : 0,
                                                               .optimizer = trek_sgd(NULL) });
@@ -365,7 +309,7 @@ static void expect_refused(trek_trainer_opts opts, bool loader, trek_status stat
     t.graph = build(trek_cpu(0), &model);
     if (loader) {
         trek_graph_set_loader(t.graph, t.loader, "x");
-        trek_graph_set_loss(t.graph, loss, NULL);
+        trek_graph_set_loss(t.graph, labelled_loss, NULL);
     }
     opts.build_replica = build;
     opts.arg = &model;

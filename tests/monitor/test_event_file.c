@@ -9,8 +9,8 @@
 #include "monitor/export.h"
 #include "monitor/monitor.h"
 #include "nn/layers.h"
+#include "tests/monitor/watching.h"
 #include "tests/support/scoped.h"
-#include "tests/support/support.h"
 
 /* RFC 3720, B.4. */
 static void test_checksum(void **state)
@@ -43,21 +43,6 @@ static void test_base64(void **state)
 }
 
 /* --- live files ----------------------------------------------------------------------------------- */
-
-static char folder[64];
-
-static int begin(void **state)
-{
-    snprintf(folder, sizeof folder, "/tmp/trek-events-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int end(void **state)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command) != 0 || trek_error_status() != TREK_OK;
-}
 
 static char *load(const char *path, size_t *size)
 {

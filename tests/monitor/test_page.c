@@ -51,10 +51,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    char command[100];
     trek_error_clear();
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
+    return test_remove(folder);
 }
 
 /* --- a client --------------------------------------------------------------------------------------- */

@@ -15,44 +15,20 @@
 #include "graph/timeline.h"
 #include "monitor/base64.h"
 #include "monitor/monitor.h"
-#include "monitor/viewer/run_reader.h"
 #include "nn/layers.h"
 #include "nn/module_tree.h"
 #include "tensor/layout.h"
+#include "tests/monitor/watching.h"
 #include "tests/support/scoped.h"
-#include "tests/support/support.h"
 
-static char folder[64];
-
-static int begin(void **state)
-{
-    snprintf(folder, sizeof folder, "/tmp/trek-pictures-XXXXXX");
-    return mkdtemp(folder) ? open_scope(state) : -1;
-}
-
-static int end(void **state)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return close_scope(state) != 0 || system(command) != 0;
-}
+static int open_folder(void **state) { return begin(state) || open_scope(state); }
+static int close_folder(void **state) { return close_scope(state) != 0 || end(state) != 0; }
 
 static trek_monitor *watch(const char *name, int every)
 {
     trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = name, .profile_every = every });
     assert_non_null(m);
     return m;
-}
-
-static trek_run_reader *read_run(const char *name)
-{
-    char path[200];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    trek_run_reader *r = trek_run_reader_new(path, NULL);
-    assert_non_null(r);
-    assert_int_equal(trek_run_reader_catch_up(r), TREK_OK);
-    assert_int_equal(trek_run_reader_state(r)->bad_lines, 0);
-    return r;
 }
 
 /* --- graphs -------------------------------------------------------------------------------------- */
@@ -452,7 +428,7 @@ static void test_what_is_no_image(void **state)
     trek_run_reader_free(&r);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, open_folder, close_folder)
 
 int main(void)
 {

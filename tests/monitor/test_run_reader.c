@@ -12,6 +12,7 @@
 #include "tensor/print.h"
 #include "tensor/tensor.h"
 #include "tests/support/refused.h"
+#include "tests/support/support.h"
 
 static char folder[64], run[96];
 
@@ -27,9 +28,7 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command) != 0 || trek_error_status() != TREK_OK;
+    return test_remove(folder) != 0 || trek_error_status() != TREK_OK;
 }
 
 static void append(int process, const char *text)

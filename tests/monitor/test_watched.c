@@ -14,30 +14,13 @@
 #include "graph/graph_loader.h"
 #include "graph/observe.h"
 #include "monitor/monitor_internal.h"
-#include "monitor/registry.h"
-#include "monitor/viewer/run_reader.h"
 #include "nn/layers.h"
 #include "tensor/trace.h"
 #include "tests/distributed/run/line.h"
+#include "tests/monitor/watching.h"
 #include "tests/support/refused.h"
-#include "tests/support/support.h"
 
-static char folder[64];
 static const char *program;
-
-static int begin(void **state)
-{
-    trek_error_clear();
-    snprintf(folder, sizeof folder, "/tmp/trek-watched-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int end(void **state)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command) != 0 || trek_error_status() != TREK_OK;
-}
 
 static trek_monitor *watch(const char *name)
 {
@@ -45,17 +28,6 @@ static trek_monitor *watch(const char *name)
                                                              .interval_s = TREK_ZERO });
     assert_non_null(m);
     return m;
-}
-
-static trek_run_reader *read_run(const char *name)
-{
-    char path[200];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    trek_run_reader *r = trek_run_reader_new(path, NULL);
-    assert_non_null(r);
-    assert_int_equal(trek_run_reader_catch_up(r), TREK_OK);
-    assert_int_equal(trek_run_reader_state(r)->bad_lines, 0);
-    return r;
 }
 
 /* --- what a program writes ---------------------------------------------------------------------- */
@@ -454,8 +426,8 @@ static void test_what_cannot_be_written_is_one_warning(void **state)
     let_files_grow_to(0);
     assert_int_equal(warnings, 2);
     trek_monitor *m = watch("gone");
-    snprintf(path, sizeof path, "rm -r %s/gone", folder);
-    assert_int_equal(system(path), 0);
+    snprintf(path, sizeof path, "%s/gone", folder);
+    assert_int_equal(test_remove(path), 0);
     train_beside(m);
     assert_int_equal(warnings, 3);
     trek_log_set(TREK_LOG_LEVEL_WARNING, NULL, NULL);
@@ -567,150 +539,6 @@ static void test_processes_of_a_job_have_one_folder(void **state)
             unsetenv(one);
         }
     }
-}
-
-/* --- where trek-top finds it ------------------------------------------------------------------------ */
-
-static char registry[100];
-
-static void count_found(void *n, const char *path)
-{
-    assert_non_null(strstr(path, folder));
-    ++*(int *)n;
-}
-
-static int count_told(char why[400])
-{
-    int n = 0;
-    trek_registry_list(count_found, &n, why, 400);
-    return n;
-}
-
-static void write_entry(const char *name, const char *text)
-{
-    char path[160];
-    snprintf(path, sizeof path, "%s/%s", registry, name);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
-static int entries(void)
-{
-    char command[200];
-    int n = 0;
-    snprintf(command, sizeof command, "ls %s | wc -l", registry);
-    FILE *list = popen(command, "r");
-    assert_true(list && fscanf(list, "%d", &n) == 1);
-    pclose(list);
-    return n;
-}
-
-static void use_registry(void)
-{
-    setenv("XDG_RUNTIME_DIR", folder, 1);
-    snprintf(registry, sizeof registry, "%s/trek", folder);
-}
-
-/* Who lists removes what processes have left that have gone, and so does who writes; what may be of other containers stays. */
-static void test_entries_of_gone_processes_are_removed(void **state)
-{
-    char name[32], text[300], why[400], before[32];
-    use_registry();
-    trek_monitor *m = watch("here");
-    assert_int_equal(entries(), 1);
-    assert_int_equal(count_told(why), 1);
-    pid_t gone = fork();
-    if (gone == 0)
-        _exit(0);
-    waitpid(gone, NULL, 0);
-    snprintf(name, sizeof name, "%ld.run", (long)gone);
-    snprintf(text, sizeof text, "%s/gone\n", folder);
-    write_entry(name, text);
-    write_entry("notes.txt", "not ours\n");
-    assert_int_equal(entries(), 3);
-    assert_int_equal(count_told(why), 1); /* lists */
-    assert_int_equal(entries(), 2);
-    write_entry(name, text);
-    snprintf(text, sizeof text, "%s/gone\npid:[1] 77\n", folder); /* another container's, which cannot be asked */
-    write_entry("1.run", text);
-    trek_monitor *second = watch("too"); /* writes */
-    assert_int_equal(entries(), 3);
-    assert_int_equal(count_told(why), 1);
-    assert_int_equal(entries(), 3);
-    trek_monitor_free(&second);
-    trek_monitor_free(&m);
-    assert_int_equal(entries(), 2);
-    char space[64] = "";
-    assert_true(readlink("/proc/self/ns/pid", space, sizeof space - 1) > 0);
-    snprintf(before, sizeof before, "%ld.run", (long)getpid()); /* a number that another process had before */
-    snprintf(text, sizeof text, "%s/before\n%s 1\n", folder, space);
-    write_entry(before, text);
-    assert_int_equal(count_told(why), 0);
-    assert_int_equal(entries(), 2);
-    assert_string_equal(why, "");
-    unsetenv("XDG_RUNTIME_DIR");
-}
-
-static char last_warning[500];
-
-static void keep_warning(trek_log_level level, const char *message, void *arg)
-{
-    warnings++;
-    snprintf(last_warning, sizeof last_warning, "%s", message);
-}
-
-/* A process of its own: two monitors, and one warning that says so. */
-static int make_two(const char *says)
-{
-    use_registry();
-    trek_log_set(TREK_LOG_LEVEL_WARNING, keep_warning, NULL);
-    for (int k = 0; k < 2; k++) {
-        trek_monitor *m = trek_monitor_new(&(trek_monitor_opts){ .folder = folder, .name = "unused" });
-        trek_monitor_free(&m);
-    }
-    bool well = warnings == 1 && strstr(last_warning, says) && strstr(last_warning, registry);
-    if (!well)
-        fprintf(stderr, "%d warnings: %s\n", warnings, last_warning);
-    return !well;
-}
-
-static void expect_unused(const char *says)
-{
-    char why[400];
-    pid_t child = fork();
-    if (child == 0) {
-        execl("/proc/self/exe", program, "--registry", folder, says, (char *)NULL);
-        _exit(99);
-    }
-    assert_int_equal(finish(child), 0);
-    assert_int_equal(count_told(why), 0);
-    assert_non_null(strstr(why, says));
-}
-
-static void test_a_registry_of_others_is_not_used(void **state)
-{
-    char text[300], name[32], command[500];
-    use_registry();
-    assert_int_equal(mkdir(registry, 0700), 0);
-    snprintf(name, sizeof name, "%ld.run", (long)getpid()); /* somebody else's word */
-    snprintf(text, sizeof text, "%s/lie\n", folder);
-    write_entry(name, text);
-    assert_int_equal(chmod(registry, 0722), 0);
-    expect_unused("others may write to it");
-    assert_int_equal(entries(), 1);
-    assert_int_equal(chmod(registry, 0700), 0);
-    if (getuid() == 0) {
-        assert_int_equal(chown(registry, 12345, 12345), 0);
-        expect_unused("it belongs to another user");
-        assert_int_equal(entries(), 1);
-        assert_int_equal(chown(registry, 0, 0), 0);
-    }
-    snprintf(command, sizeof command, "mv %s %s-real && ln -s %s-real %s", registry, registry, registry, registry);
-    assert_int_equal(system(command), 0);
-    expect_unused("it is not a folder");
-    unsetenv("XDG_RUNTIME_DIR");
 }
 
 static void test_a_torn_line_is_left_behind(void **state)
@@ -894,10 +722,6 @@ int main(int argc, char **argv)
     program = argv[0];
     if (argc == 3 && strcmp(argv[1], "--play") == 0)
         return play(argv[2]);
-    if (argc == 4 && strcmp(argv[1], "--registry") == 0) {
-        snprintf(folder, sizeof folder, "%s", argv[2]);
-        return make_two(argv[3]);
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_values_come_back_to_the_bit, begin, end),
         cmocka_unit_test_setup_teardown(test_histograms_count_every_value, begin, end),
@@ -916,8 +740,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_what_cannot_be_written_is_one_warning, begin, end),
         cmocka_unit_test_setup_teardown(test_threads_warn_once, begin, end),
         cmocka_unit_test_setup_teardown(test_links_are_not_written_through, begin, end),
-        cmocka_unit_test_setup_teardown(test_entries_of_gone_processes_are_removed, begin, end),
-        cmocka_unit_test_setup_teardown(test_a_registry_of_others_is_not_used, begin, end),
         cmocka_unit_test_setup_teardown(test_processes_of_a_job_have_one_folder, begin, end),
         cmocka_unit_test_setup_teardown(test_a_torn_line_is_left_behind, begin, end),
         cmocka_unit_test_setup_teardown(test_histograms_come_when_they_are_wanted, begin, end),

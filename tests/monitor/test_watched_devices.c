@@ -8,29 +8,19 @@
 #include "graph/settings.h"
 #include "monitor/export.h"
 #include "monitor/monitor.h"
-#include "monitor/viewer/run_reader.h"
 #include "tensor/copies.h"
 #include "tensor/devices.h"
 #include "tensor/print.h"
 #include "tests/distributed/run/line.h"
-#include "tests/support/support.h"
-#include "tests/support/unit.h"
+#include "tests/monitor/watching.h"
 
-static char folder[64], run[128];
+static char run[128];
 
-static int begin(void **state)
+static int begin_run(void **state)
 {
-    trek_error_clear();
-    snprintf(folder, sizeof folder, "/tmp/trek-devices-XXXXXX");
-    snprintf(run, sizeof run, "%s/first", mkdtemp(folder) ? folder : "");
-    return 0;
-}
-
-static int end(void **state)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command) != 0 || trek_error_status() != TREK_OK;
+    int status = begin(state);
+    snprintf(run, sizeof run, "%s/first", folder);
+    return status;
 }
 
 static bool on_gpus(void) { return test_device().type == TREK_CUDA; }
@@ -50,10 +40,7 @@ static trek_run_reader *train_on(trek_device device)
     trek_monitor_free(&m); /* which looks once more */
     trek_graph_free(&graph);
     trek_scope_end(scope);
-    trek_run_reader *r = trek_run_reader_new(run, NULL);
-    assert_int_equal(trek_run_reader_catch_up(r), TREK_OK);
-    assert_int_equal(trek_run_reader_state(r)->bad_lines, 0);
-    return r;
+    return read_run("first");
 }
 
 static void test_a_cpu_has_its_name(void **state)
@@ -197,9 +184,9 @@ static void test_what_a_gpu_may_not_say_is_left_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_cpu_has_its_name, begin, end),
-        cmocka_unit_test_setup_teardown(test_a_gpu_says_how_it_is, begin, end),
-        cmocka_unit_test_setup_teardown(test_what_a_gpu_may_not_say_is_left_out, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_cpu_has_its_name, begin_run, end),
+        cmocka_unit_test_setup_teardown(test_a_gpu_says_how_it_is, begin_run, end),
+        cmocka_unit_test_setup_teardown(test_what_a_gpu_may_not_say_is_left_out, begin_run, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -241,8 +241,7 @@ static void sam_goes_on_to_the_same_bits(void **state)
     };
     static const trek_dtype dtypes[] = { TREK_BF16, TREK_F32, TREK_F16 };
     for (uint32_t draw = 0; draw < 60; draw++) {
-        uint32_t h = draw * 0x9e3779b9u;
-        h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+        uint32_t h = test_hash(draw);
         trek_optimizer_spec spec = specs[draw % 5];
         trek_dtype other = dtypes[h % 3];
         int at = (int)(h >> 3 & 7), other_at = (int)(h >> 6 & 3);

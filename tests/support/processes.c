@@ -3,6 +3,7 @@
 #include "tests/support/processes.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -278,6 +279,47 @@ const char *processes_engine(void)
 {
     const char *name = getenv("TREK_TEST_ENGINE");
     return name && *name ? name : "shared";
+}
+
+const char *processes_built(const char *file)
+{
+    static _Thread_local char path[4096];
+    const char *build = getenv("TREK_TEST_BUILD");
+    snprintf(path, sizeof path, "%s/%s", build ? build : ".", file);
+    return path;
+}
+
+bool processes_launcher_there(void)
+{
+    if (access(processes_built("tools/trek-run"), X_OK) == 0)
+        return true;
+    printf("%s is not there: TREK_TEST_BUILD tells the build's folder\n", processes_built("tools/trek-run"));
+    return false;
+}
+
+int processes_launch(int n, bool by_mpirun, const char *const *variables)
+{
+    char count[16], self[4096];
+    const char *launcher = processes_built("tools/trek-run");
+    snprintf(count, sizeof count, "%d", n);
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(length > 0);
+    self[length] = '\0';
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (; *variables; variables += 2)
+            setenv(variables[0], variables[1], 1);
+        if (!by_mpirun)
+            execl(launcher, launcher, "-n", count, self, (char *)NULL);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+        execlp("mpirun", "mpirun", "--oversubscribe", "-n", count, self, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 void processes_pause(int ms)

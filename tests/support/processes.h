@@ -74,6 +74,13 @@ typedef struct processes_role {
 int processes_play(const part *me, const processes_role *roles, size_t count);
 /* The engine under test: TREK_TEST_ENGINE in the environment of the whole program, by default "shared". */
 const char *processes_engine(void);
+/* The path of a file of the build's folder. */
+const char *processes_built(const char *file);
+/* Whether trek-run is there; otherwise says so. */
+bool processes_launcher_there(void);
+/* Has trek-run, or mpirun, start this program n times, and waits for it. variables: names and values of the environment, then
+ * NULL. Returns the status with which it exits, or 128 and the signal. */
+int processes_launch(int n, bool by_mpirun, const char *const *variables);
 /* Sleeps. */
 void processes_pause(int ms);
 

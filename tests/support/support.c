@@ -2,6 +2,7 @@
 #include "tests/support/support.h"
 
 #include <dlfcn.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,23 @@ uint64_t test_seed(void)
     const char *one = getenv("TREK_TEST_SEED"), *first = getenv("TREK_RANDOM_SEED");
     return one ? strtoull(one, NULL, 0) : first ? strtoull(first, NULL, 0) : 1;
 }
+
+uint64_t test_draw(uint64_t *state, uint64_t below)
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    x ^= x >> 31;
+    return below ? x % below : x;
+}
+
+uint32_t test_hash(uint32_t number)
+{
+    uint32_t x = number * UINT32_C(0x9e3779b9);
+    x = (x ^ x >> 15) * UINT32_C(0x85ebca6b);
+    return x ^ x >> 13;
+}
+
 bool test_wait(double *since)
 {
     struct timespec now;
@@ -183,6 +201,14 @@ void test_allocator_restart(int64_t fail_at)
     test_memory.calls = 0;
     test_memory.fail_at = fail_at;
 }
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+    (void)info, (void)kind, (void)where;
+    return remove(path);
+}
+
+int test_remove(const char *path) { return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 
 const char *test_data_path(const char *name)
 {

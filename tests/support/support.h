@@ -20,11 +20,15 @@ const trek_device *test_devices(void);
 bool test_on_cpu(void); /* the host may read the device's memory, and errors in the data are reported at once */
 /* TREK_TEST_SHORT is set: cases that differ in numbers alone are drawn more thinly (sanitizers, emulated CPUs). */
 bool test_short(void);
+/* The same, on a device: a fake one takes minutes for what a CPU does in seconds. */
+bool test_short_on_device(void);
 /* Where a test that draws at random begins: TREK_TEST_SEED, which runs one draw again, or TREK_RANDOM_SEED, by which a night's
  * draws differ from those of all others. Without both it is 1. */
 uint64_t test_seed(void);
-/* The same, on a device: a fake one takes minutes for what a CPU does in seconds. */
-bool test_short_on_device(void);
+/* Draws the next number below `below` (SplitMix64; 0: any of 64 bits). The same states give the same numbers. */
+uint64_t test_draw(uint64_t *state, uint64_t below);
+/* 32 bits that follow from a number. */
+uint32_t test_hash(uint32_t number);
 /* Another device than test_device, to which calls on it do not fit. */
 trek_device test_device_other(void);
 /* A function of the fake device (tests/fake_cuda/fake_control.h); NULL where tests run on another. */
@@ -61,6 +65,8 @@ extern test_allocator test_memory;
 trek_status test_allocator_use(void);
 void test_allocator_restart(int64_t fail_at);
 
+/* Removes a file, or a folder with all that is in it. Returns 0, or -1 if something stays. */
+int test_remove(const char *path);
 /* Path of a file in the folder of data sets (TREK_DATA, else beside the tree): NULL if it is not there. Static memory. */
 const char *test_data_path(const char *name);
 

@@ -12,15 +12,8 @@
 enum { MOST_TERMS = 24, MOST_COUNT = 3 * TREK_BINNED_BLOCK + 57 };
 
 static uint64_t drawn;
-static uint64_t draw(void)
-{
-    drawn += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t x = drawn;
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-static int below(int n) { return (int)(draw() % (uint64_t)n); }
+static uint64_t draw(void) { return test_draw(&drawn, 0); }
+static int below(int n) { return (int)test_draw(&drawn, (uint64_t)n); }
 
 /* --- sums of tests --- */
 

@@ -81,7 +81,7 @@ static void test_image(void **state)
     trek_monitor *monitor = trek_monitor_new(&(trek_monitor_opts){ .folder = "late", .name = "run" });
     FAILS(trek_monitor_image(monitor, "none", 0, image), TREK_ERR_UNSUPPORTED, "monitor_image: it needs libpng");
     trek_monitor_free(&monitor);
-    assert_int_equal(system("rm -r late"), 0);
+    assert_int_equal(test_remove("late"), 0);
     trek_tensor_release(image);
 }
 
@@ -135,7 +135,7 @@ static int opens(void)
 /* What lies in the folder where a program is started is not loaded, whatever it is called, nor what relative names mean there. */
 static void test_current_folder(void **state)
 {
-    char folder[] = "/tmp/trek-late-XXXXXX", gloo[4096], path[4096], other[128], command[64];
+    char folder[] = "/tmp/trek-late-XXXXXX", gloo[4096], path[4096], other[128];
     snprintf(gloo, sizeof gloo, "%s/libtrek-gloo.so", plugins ? plugins : "");
     if (!plugins || access(gloo, R_OK) != 0)
         skip();
@@ -157,8 +157,7 @@ static void test_current_folder(void **state)
         int said = say_what_opens(other, "prog", "/", plugins, "libm.so.6"); /* it has other rights than who starts it */
         assert_true(!(said & SECURE) || !(said & BY_LATE));
     }
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 int main(int argc, char **argv)

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
@@ -128,6 +129,5 @@ size_t read_log(const char *folder, const char *name, char *to, size_t size)
 
 void launched_find(void)
 {
-    const char *build = getenv("TREK_TEST_BUILD");
-    snprintf(launched_program, sizeof launched_program, "%s/tools/trek-run", build ? build : ".");
+    snprintf(launched_program, sizeof launched_program, "%s", processes_built("tools/trek-run"));
 }

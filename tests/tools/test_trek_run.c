@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/support.h"
 #include "tests/support/unit.h"
 #include "tests/tools/launched.h"
 
@@ -193,16 +194,14 @@ static void test_log_files(void **state)
     RUN(&r, NULL, "-n", "1", "-l", "/dev/null/x", "true");
     check_exit(&r, 2);
     assert_non_null(strstr(r.text, "--log-dir /dev/null/x: "));
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 /* The processes are told where to write, a page is served meanwhile, and its server ends with them. */
 static void test_monitor(void **state)
 {
     run r;
-    char folder[] = "/tmp/trek_run_XXXXXX", want[96], command[128];
+    char folder[] = "/tmp/trek_run_XXXXXX", want[96];
     assert_non_null(mkdtemp(folder));
     unsetenv("TREK_LOG_DIR");
     RUN(&r, NULL, "-n", "2", "--monitor=0", "-l", folder, "sh", "-c", "sleep 1; echo \"at $TREK_LOG_DIR of $TREK_RUN_NAME.\"");
@@ -218,8 +217,7 @@ static void test_monitor(void **state)
     }
     snprintf(want, sizeof want, "%s/runs", folder);
     check_gone(want);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
     setenv("TREK_LOG_DIR", "/tmp", 1); /* what is set holds */
     setenv("TREK_RUN_NAME", "mine", 1);
     RUN(&r, NULL, "-n", "1", "--monitor=0", "sh", "-c", "echo \"at $TREK_LOG_DIR of $TREK_RUN_NAME.\"");
@@ -275,7 +273,7 @@ static void test_exit_status(void **state)
 static void test_cause(void **state)
 {
     run r;
-    char folder[] = "/tmp/trek_run_XXXXXX", command[128];
+    char folder[] = "/tmp/trek_run_XXXXXX";
     static const char script[] = "until_ended() { until grep -q State:.Z /proc/$1/status; do sleep 0.01; done; }\n"
                                  "[ $TREK_RANK = 1 ] && { touch $0/begun; until [ -e $0/stopped ]; do sleep 0.01; done; echo $$ "
                                  "> $0/pid.new; mv $0/pid.new $0/pid; exit 3; }\n"
@@ -287,8 +285,7 @@ static void test_cause(void **state)
     RUN(&r, NULL, "-n", "2", "sh", "-c", (char *)(uintptr_t)script, folder);
     check_exit(&r, 128 + SIGKILL);
     assert_non_null(strstr(r.text, "rank 0 was ended by signal 9"));
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 /* Words of a script whose argument is a folder: rank 1 fails when the others say that they are ready to be ended. */

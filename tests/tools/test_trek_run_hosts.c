@@ -11,6 +11,7 @@
 #include "monitor/viewer/run_reader.h"
 #include "nn/state_tensors.h"
 #include "tests/distributed/run/line.h"
+#include "tests/support/support.h"
 #include "tests/support/unit.h"
 #include "tests/tools/launched.h"
 
@@ -48,9 +49,7 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
+    return test_remove(folder);
 }
 
 static void expect(const run *r, const char *part, int count)

@@ -188,22 +188,25 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
  * at a time, in the loop that computes. Expressions are those of f32. Without vector conversions this would gain
  * nothing. */
 #if defined(__AVX2__) && defined(__F16C__)
+/* For all whole vectors of xs: the expression of each number x to result. i is then where the rest begins. */
+#define TREK_LOOP_16(format, expression)                                                               \
+    int64_t i = 0;                                                                                     \
+    for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                       \
+        float many[TREK_WIDE];                                                                         \
+        trek_store_wide(many, trek_load_wide_##format(xs + i));                                        \
+        for (int l = 0; l < TREK_WIDE; l++) {                                                          \
+            const float x = many[l];                                                                   \
+            many[l] = (float)(expression);                                                             \
+        }                                                                                              \
+        trek_store_wide_##format(result + i, trek_load_wide(many));                                    \
+    }
 #define TREK_UNARY_ROW_16(op, format, expression)                                                      \
     static void op##_##format##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)\
     {                                                                                                  \
         uint16_t *result = to;                                                                         \
         const uint16_t *xs = from[0];                                                                  \
         TREK_ROW_NUMBERS(f32);                                                                         \
-        int64_t i = 0;                                                                                 \
-        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
-            float many[TREK_WIDE];                                                                     \
-            trek_store_wide(many, trek_load_wide_##format(xs + i));                                    \
-            for (int l = 0; l < TREK_WIDE; l++) {                                                      \
-                const float x = many[l];                                                               \
-                many[l] = (float)(expression);                                                         \
-            }                                                                                          \
-            trek_store_wide_##format(result + i, trek_load_wide(many));                                \
-        }                                                                                              \
+        TREK_LOOP_16(format, expression)                                                               \
         TREK_ISA_NAME(trek_row_rest_16)(op##_##format##_row, result + i, (const void *[]){ xs + i }, 1, n - i, attrs); \
     }
 #define TREK_BINARY_ROW_16(op, format, expression)                                                     \
@@ -232,16 +235,7 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
         const uint16_t *xs = from[0];                                                                  \
         const float y = trek_f32_from_##format(*(const uint16_t *)from[1]);                            \
         TREK_ROW_NUMBERS(f32);                                                                         \
-        int64_t i = 0;                                                                                 \
-        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
-            float many[TREK_WIDE];                                                                     \
-            trek_store_wide(many, trek_load_wide_##format(xs + i));                                    \
-            for (int l = 0; l < TREK_WIDE; l++) {                                                      \
-                const float x = many[l];                                                               \
-                many[l] = (float)(expression);                                                         \
-            }                                                                                          \
-            trek_store_wide_##format(result + i, trek_load_wide(many));                                \
-        }                                                                                              \
+        TREK_LOOP_16(format, expression)                                                               \
         for (int l = 0; l < TREK_ROW_VECTOR; l++)                                                      \
             repeated[l] = *(const uint16_t *)from[1];                                                  \
         TREK_ISA_NAME(trek_row_rest_16)                                                                \

@@ -12,13 +12,7 @@
 
 enum { MOST_POINTS = 9, MOST_SEGMENTS = 12 };
 
-static int64_t drawn(uint64_t *state, int64_t below)
-{
-    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (int64_t)((x ^ x >> 31) % (uint64_t)below);
-}
+static int64_t drawn(uint64_t *state, int64_t below) { return (int64_t)test_draw(state, (uint64_t)below); }
 
 typedef struct drawn_line {
     trek_forward_line line;

@@ -209,7 +209,7 @@ const role *dying_roles(int n, const char *const *deaths)
 
 void dying_play(world *w, const char *detail, const role *roles)
 {
-    char text[256], folder[] = "/tmp/trek-dying-XXXXXX", removal[64];
+    char text[256], folder[] = "/tmp/trek-dying-XXXXXX";
     int n = 0;
     assert_non_null(mkdtemp(folder));
     while (roles[n].text)
@@ -220,8 +220,7 @@ void dying_play(world *w, const char *detail, const role *roles)
         processes_start(w, p, "train", text);
     }
     processes_finish(w, -1);
-    snprintf(removal, sizeof removal, "rm -r %s", folder);
-    assert_int_equal(system(removal), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 static bool ends_as(int code, const char *text, const role *role, const char *wanted)

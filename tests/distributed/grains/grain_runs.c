@@ -219,7 +219,7 @@ static void dawdle(const grain_run *run, trek_graph *graph)
             sched_yield();
     uint64_t seed = atomic_fetch_add(&state, 1) * 977 + (uint64_t)getpid();
     if (run->slow)
-        usleep((useconds_t)grain_drawn(&seed, 600));
+        usleep((useconds_t)test_draw(&seed, 600));
 }
 
 /* Numbers whose sums depend on their order. */
@@ -473,31 +473,23 @@ bool grain_train(const grain_run *run, grain_result *result)
 
 /* --- drawn at random --- */
 
-uint64_t grain_drawn(uint64_t *state, uint64_t below)
-{
-    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (x ^ x >> 31) % below;
-}
-
 grain_run grain_draw(uint64_t *state, int ranks)
 {
-    grain_run run = { .model = (int)grain_drawn(state, MODELS), .ranks = 1 + (int)grain_drawn(state, (uint64_t)ranks),
-                      .batch = 2 + (int)grain_drawn(state, 30), .steps = 3 + (int)grain_drawn(state, 4),
-                      .optimizer = (int)grain_drawn(state, 4) };
-    run.grain = 1 + (int)grain_drawn(state, (uint64_t)run.batch);
-    run.separate = grain_drawn(state, 2);
-    run.sharded = grain_drawn(state, 4) == 0;
-    run.clipped = grain_drawn(state, 2);
-    run.evaluates = grain_drawn(state, 4) == 0;
-    run.freezes = run.model == MLP && grain_drawn(state, 2);
-    run.accumulate = grain_drawn(state, 3) ? 0 : 2 + (int)grain_drawn(state, 2);
-    run.autocast = grain_drawn(state, 3) ? TREK_F32 : TREK_BF16;
-    run.scaled = grain_drawn(state, 4) == 0;
-    run.overflow = run.scaled ? 1 + (int)grain_drawn(state, (uint64_t)run.steps) : 0;
-    run.slow = grain_drawn(state, 2);
-    run.piece = grain_drawn(state, 2) ? 0 : 1 + (int)grain_drawn(state, 9);
-    run.divided = grain_drawn(state, 2);
+    grain_run run = { .model = (int)test_draw(state, MODELS), .ranks = 1 + (int)test_draw(state, (uint64_t)ranks),
+                      .batch = 2 + (int)test_draw(state, 30), .steps = 3 + (int)test_draw(state, 4),
+                      .optimizer = (int)test_draw(state, 4) };
+    run.grain = 1 + (int)test_draw(state, (uint64_t)run.batch);
+    run.separate = test_draw(state, 2);
+    run.sharded = test_draw(state, 4) == 0;
+    run.clipped = test_draw(state, 2);
+    run.evaluates = test_draw(state, 4) == 0;
+    run.freezes = run.model == MLP && test_draw(state, 2);
+    run.accumulate = test_draw(state, 3) ? 0 : 2 + (int)test_draw(state, 2);
+    run.autocast = test_draw(state, 3) ? TREK_F32 : TREK_BF16;
+    run.scaled = test_draw(state, 4) == 0;
+    run.overflow = run.scaled ? 1 + (int)test_draw(state, (uint64_t)run.steps) : 0;
+    run.slow = test_draw(state, 2);
+    run.piece = test_draw(state, 2) ? 0 : 1 + (int)test_draw(state, 9);
+    run.divided = test_draw(state, 2);
     return run;
 }

@@ -57,7 +57,6 @@ extern bool grain_noise;
 bool grain_train(const grain_run *run, grain_result *result);
 /* Draws a run of up to `ranks` ranks, the same for the same state of the generator. */
 grain_run grain_draw(uint64_t *state, int ranks);
-uint64_t grain_drawn(uint64_t *state, uint64_t below);
 /* Whether case k of a list is run: on the fake device, where it takes a second under the thread sanitizer, every other one is,
  * unless TREK_TEST_LONG is set. */
 bool grain_takes(int k);

@@ -15,12 +15,14 @@
 #include "graph/passes.h"
 #include "graph/settings.h"
 #include "nn/module_tree.h"
+#include "nn/safetensors.h"
 #include "nn/state_modules.h"
 #include "nn/state_tensors.h"
 #include "optim/optimizers.h"
 #include "optim/schedule.h"
 #include "tensor/dtypes.h"
 #include "tensor/layout.h"
+#include "tests/support/support.h"
 #include "tests/support/unit.h"
 
 static outcome now;
@@ -195,4 +197,15 @@ int running_expect(const char *detail, const role *roles, const outcome *expecte
     if (made && calls)
         *made = atoi(calls + 6);
     return builds;
+}
+
+void running_expect_checkpoint(const char *folder)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/step-%012d.safetensors", folder, 3 * RUNNING_EPOCHS);
+    trek_state *file = trek_state_read(path);
+    if (!file)
+        fail_msg("%s", trek_error());
+    trek_state_free(&file);
+    assert_int_equal(test_remove(folder), 0);
 }

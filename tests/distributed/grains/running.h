@@ -27,5 +27,7 @@ outcome running_alone(const char *detail);
 /* Runs these processes. All that live must come to what is expected, if they do not report an error. Returns how often the first
  * of them has built its model; *made gets the number of calls of process 0 in the first group (NULL: nobody asks). */
 int running_expect(const char *detail, const role *roles, const outcome *expected, int *made);
+/* There is a checkpoint of the end of the run in that folder, which is then removed. */
+void running_expect_checkpoint(const char *folder);
 
 #endif

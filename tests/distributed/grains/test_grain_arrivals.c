@@ -115,26 +115,26 @@ static void draw_arrivals(int n, uint64_t first_seed, bool sharded)
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + first_seed;
         char detail[160], texts[6][48];
         role roles[7] = { { 0 } };
-        int processes = 2 + (int)grain_drawn(&seed, 3), victims = 1 + (int)grain_drawn(&seed, (uint64_t)processes - 1);
-        int first = (int)grain_drawn(&seed, (uint64_t)processes), at = processes, left = processes;
+        int processes = 2 + (int)test_draw(&seed, 3), victims = 1 + (int)test_draw(&seed, (uint64_t)processes - 1);
+        int first = (int)test_draw(&seed, (uint64_t)processes), at = processes, left = processes;
         victims = victims > 1 ? 2 - sharded : victims;
         snprintf(detail, sizeof detail,
                  "model=%d,grain=%d,batch=%d,steps=9,waits=5,again=6,optimizer=%d,accumulate=%d,of=%d%s%s%s",
-                 (int)grain_drawn(&seed, sharded ? MIXED + 1 : MODELS), 1 + (int)grain_drawn(&seed, 4),
-                 8 + (int)grain_drawn(&seed, 20),
-                 (int)grain_drawn(&seed, sharded ? 6 : 4), (int)grain_drawn(&seed, 3), processes,
-                 grain_drawn(&seed, 2) ? ",clipped" : "", grain_drawn(&seed, 2) ? ",separate" : "", sharded ? ",sharded" : "");
+                 (int)test_draw(&seed, sharded ? MIXED + 1 : MODELS), 1 + (int)test_draw(&seed, 4),
+                 8 + (int)test_draw(&seed, 20),
+                 (int)test_draw(&seed, sharded ? 6 : 4), (int)test_draw(&seed, 3), processes,
+                 test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "", sharded ? ",sharded" : "");
         for (int p = 0; p < processes; p++)
             roles[p] = (role)LIVES("-");
         for (int v = 0; v < 2; v++) { /* one that does not die has nobody who comes in its place */
             int victim = (first + v) % processes;
-            bool again = v < victims && grain_drawn(&seed, 4) == 0;
+            bool again = v < victims && test_draw(&seed, 4) == 0;
             if (v >= victims)
                 continue;
-            snprintf(texts[2 * v], sizeof texts[0], "at=%s:%d", spans[grain_drawn(&seed, 4 - (uint64_t)sharded)],
-                     (int)grain_drawn(&seed, 3));
+            snprintf(texts[2 * v], sizeof texts[0], "at=%s:%d", spans[test_draw(&seed, 4 - (uint64_t)sharded)],
+                     (int)test_draw(&seed, 3));
             snprintf(texts[2 * v + 1], sizeof texts[0], "as=%d,turn=%d%s", victim, v,
-                     !again ? "" : grain_drawn(&seed, 2) ? ",at=arrival:0" : ",at=sync:0");
+                     !again ? "" : test_draw(&seed, 2) ? ",at=arrival:0" : ",at=sync:0");
             roles[victim] = (role)DIES(texts[2 * v]);
             roles[at++] = (role){ .text = texts[2 * v + 1], .dies = again };
             left -= again;

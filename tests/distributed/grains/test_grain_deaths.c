@@ -203,20 +203,20 @@ static void draw_deaths(int n, uint64_t first, bool sharded)
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + first;
         char detail[160], when[4][48];
         role roles[5] = { { 0 } };
-        int processes = 2 + (int)grain_drawn(&seed, 3), victims = 1 + (int)grain_drawn(&seed, (uint64_t)processes - 1);
+        int processes = 2 + (int)test_draw(&seed, 3), victims = 1 + (int)test_draw(&seed, (uint64_t)processes - 1);
         snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,steps=%d,optimizer=%d,accumulate=%d%s%s%s",
-                 (int)grain_drawn(&seed, sharded ? MIXED + 1 : MODELS), 1 + (int)grain_drawn(&seed, 6),
-                 6 + (int)grain_drawn(&seed, 20), 4 + (int)grain_drawn(&seed, 3), (int)grain_drawn(&seed, sharded ? 6 : 4),
-                 (int)grain_drawn(&seed, 3), grain_drawn(&seed, 2) ? ",clipped" : "", grain_drawn(&seed, 2) ? ",separate" : "",
+                 (int)test_draw(&seed, sharded ? MIXED + 1 : MODELS), 1 + (int)test_draw(&seed, 6),
+                 6 + (int)test_draw(&seed, 20), 4 + (int)test_draw(&seed, 3), (int)test_draw(&seed, sharded ? 6 : 4),
+                 (int)test_draw(&seed, 3), test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "",
                  sharded ? ",sharded" : "");
         for (int p = 0; p < processes; p++)
             roles[p] = (role){ .text = "-", .may_lose = sharded && victims > 1 };
         for (int v = 0; v < victims; v++) {
-            if (grain_drawn(&seed, 2))
-                snprintf(when[v], sizeof when[v], "%s=%d", grain_drawn(&seed, 2) ? "before" : "after",
-                         (int)grain_drawn(&seed, 30));
+            if (test_draw(&seed, 2))
+                snprintf(when[v], sizeof when[v], "%s=%d", test_draw(&seed, 2) ? "before" : "after",
+                         (int)test_draw(&seed, 30));
             else
-                snprintf(when[v], sizeof when[v], "at=%s:%d", spans[grain_drawn(&seed, 6)], (int)grain_drawn(&seed, 3));
+                snprintf(when[v], sizeof when[v], "at=%s:%d", spans[test_draw(&seed, 6)], (int)test_draw(&seed, 3));
             roles[v].text = when[v];
             roles[v].dies = roles[v].may_live = true; /* not every moment comes */
         }

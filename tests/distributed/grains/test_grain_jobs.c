@@ -14,11 +14,11 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "tests/distributed/grains/grain_runs.h"
+#include "tests/support/processes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
-static const char *self, *launcher;
 static grain_result result;
 
 enum { SHARED, GLOO, MPI }; /* engines */
@@ -132,27 +132,13 @@ static int child(const char *text, const char *expected)
 
 static int launch(const job *j, uint64_t digest, int threads)
 {
-    char text[256], expected[32], processes[16], number[16];
+    char text[256], expected[32], number[16];
     write_job(j, text, sizeof text);
     snprintf(expected, sizeof expected, "%016" PRIx64, digest);
-    snprintf(processes, sizeof processes, "%d", j->processes);
     snprintf(number, sizeof number, "%d", threads);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("TREK_TEST_CHILD", text, 1);
-        setenv("TREK_TEST_EXPECTED", expected, 1);
-        setenv("TREK_THREADS", number, 1);
-        if (j->engine != MPI)
-            execl(launcher, launcher, "-n", processes, self, (char *)NULL);
-        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-        execlp("mpirun", "mpirun", "--oversubscribe", "-n", processes, self, (char *)NULL);
-        _exit(127);
-    }
-    int status;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return processes_launch(j->processes, j->engine == MPI,
+                            (const char *[]){ "TREK_TEST_CHILD", text, "TREK_TEST_EXPECTED", expected, "TREK_THREADS", number,
+                                              NULL });
 }
 
 static void expect_same(const job *j, int threads)
@@ -253,15 +239,15 @@ static void drawn_jobs_have_the_bits_of_one_process(void **state)
     bool gloo = trek_comm_gloo_there(why, sizeof why), apart = gloo && may_go_apart();
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 500;
-        job j = { .run = grain_draw(&seed, 3), .processes = 2 + (int)grain_drawn(&seed, 3), .uneven = (int)grain_drawn(&seed, 2),
-                  .engine = gloo && grain_drawn(&seed, 3) == 0 ? GLOO : SHARED, .shares = (int)grain_drawn(&seed, 2) };
-        j.apart = apart && j.engine == GLOO && grain_drawn(&seed, 2);
+        job j = { .run = grain_draw(&seed, 3), .processes = 2 + (int)test_draw(&seed, 3), .uneven = (int)test_draw(&seed, 2),
+                  .engine = gloo && test_draw(&seed, 3) == 0 ? GLOO : SHARED, .shares = (int)test_draw(&seed, 2) };
+        j.apart = apart && j.engine == GLOO && test_draw(&seed, 2);
         j.run.evaluates = j.run.freezes = false;
         if (j.run.sharded && j.run.ranks + j.uneven > 1) { /* such ranks must share their parameters */
             j.run.separate = false;
             j.run.sharded = test_on_cpu();
         }
-        expect_same(&j, 1 + (int)grain_drawn(&seed, 3));
+        expect_same(&j, 1 + (int)test_draw(&seed, 3));
     }
 }
 
@@ -286,19 +272,13 @@ static void mpi_sums_alike(void **state)
                         .run = { .model = LSTM, .ranks = 1, .grain = 2, .batch = 20, .steps = 4, .holds = 2 } }, 1);
 }
 
-int main(int count, char **words)
+int main(void)
 {
-    static char path[4096];
-    const char *build = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD");
-    self = words[0];
+    const char *text = getenv("TREK_TEST_CHILD");
     if (text)
         return child(text, getenv("TREK_TEST_EXPECTED"));
-    snprintf(path, sizeof path, "%s/tools/trek-run", build ? build : ".");
-    launcher = path;
-    if (access(path, X_OK) != 0) {
-        printf("%s is not there: TREK_TEST_BUILD tells the build's folder\n", path);
+    if (!processes_launcher_there())
         return 77;
-    }
     const struct CMUnitTest with_mpi[] = { cmocka_unit_test_setup(mpi_sums_alike, clear_error) };
     if (getenv("TREK_TEST_MPI"))
         return cmocka_run_group_tests(with_mpi, NULL, NULL);

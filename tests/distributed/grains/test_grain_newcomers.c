@@ -117,25 +117,25 @@ static void drawn_newcomers_do_not_show(void **state)
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 2900;
         char detail[160], texts[4][64];
         role roles[7] = { { 0 } };
-        int processes = 2 + (int)grain_drawn(&seed, 2), first = (int)grain_drawn(&seed, (uint64_t)processes), at = processes;
-        bool dies = grain_drawn(&seed, 2), two = grain_drawn(&seed, 2);
+        int processes = 2 + (int)test_draw(&seed, 2), first = (int)test_draw(&seed, (uint64_t)processes), at = processes;
+        bool dies = test_draw(&seed, 2), two = test_draw(&seed, 2);
         int left = processes - dies;
         snprintf(detail, sizeof detail,
                  "model=%d,grain=%d,batch=%d,steps=9,waits=4,again=%d,optimizer=%d,accumulate=%d,of=%d%s%s",
-                 (int)grain_drawn(&seed, MODELS), 1 + (int)grain_drawn(&seed, 4), 8 + (int)grain_drawn(&seed, 20),
-                 two ? 6 + (int)grain_drawn(&seed, 2) : 0, (int)grain_drawn(&seed, 4), (int)grain_drawn(&seed, 3), processes,
-                 grain_drawn(&seed, 2) ? ",clipped" : "", grain_drawn(&seed, 2) ? ",separate" : "");
+                 (int)test_draw(&seed, MODELS), 1 + (int)test_draw(&seed, 4), 8 + (int)test_draw(&seed, 20),
+                 two ? 6 + (int)test_draw(&seed, 2) : 0, (int)test_draw(&seed, 4), (int)test_draw(&seed, 3), processes,
+                 test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "");
         for (int p = 0; p < processes; p++)
             roles[p] = (role)LIVES("-");
-        snprintf(texts[3], sizeof texts[3], "at=%s:%d", spans[grain_drawn(&seed, 4)], (int)grain_drawn(&seed, 8));
+        snprintf(texts[3], sizeof texts[3], "at=%s:%d", spans[test_draw(&seed, 4)], (int)test_draw(&seed, 8));
         if (dies)
             roles[first] = (role)DIES(texts[3]);
         for (int c = 0; c <= two; c++) {
-            bool again = grain_drawn(&seed, 4) == 0;
-            int ranks = 1 + (int)grain_drawn(&seed, 3);
+            bool again = test_draw(&seed, 4) == 0;
+            int ranks = 1 + (int)test_draw(&seed, 3);
             snprintf(texts[c], sizeof texts[c], "as=new,turn=%d,ranks=%d%s%s", c, ranks,
-                     apart && grain_drawn(&seed, 3) == 0 ? ",apart" : "",
-                     !again ? "" : grain_drawn(&seed, 2) ? ",at=arrival:0" : ",at=sync:0");
+                     apart && test_draw(&seed, 3) == 0 ? ",apart" : "",
+                     !again ? "" : test_draw(&seed, 2) ? ",at=arrival:0" : ",at=sync:0");
             roles[at++] = (role){ .text = texts[c], .dies = again };
             left += again ? 0 : ranks;
         }

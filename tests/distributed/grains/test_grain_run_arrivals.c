@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "distributed/comm/gloo/gloo.h"
-#include "nn/safetensors.h"
 #include "tests/distributed/grains/running.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -32,7 +31,6 @@ static void expect_kept(const char *detail, const role *roles)
 /* It comes before the second and the third step of an epoch, and before the first one. */
 static void one_comes_at_any_step(void **state)
 {
-    (void)state;
     for (int k = 0; k < 4; k++)
         for (int waits = k % 2; waits < 4; waits += test_short() ? 2 : 1) {
             char detail[128];
@@ -43,7 +41,6 @@ static void one_comes_at_any_step(void **state)
 
 static void one_dies_and_comes_again(void **state)
 {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         char detail[128];
         snprintf(detail, sizeof detail, "model=%d,waits=%d,accumulate=%d,ranks=%d%s", models[k], k % 2 ? 3 : 1, k % 3, 1 + k % 2,
@@ -56,7 +53,6 @@ static void one_dies_and_comes_again(void **state)
 /* Several at once, one after the other, and until none is left of those with which it began. */
 static void several_come(void **state)
 {
-    (void)state;
     expect_kept("model=1,of=2,waits=1,again=1", (const role[]){ LIVES("-"), LIVES("-"), LIVES("as=new"),
                                                                LIVES("as=new,turn=1,ranks=3"), { 0 } });
     expect_kept("model=0,of=2,waits=0,again=3", (const role[]){ LIVES("-"), DIES("at=sync:1"), LIVES("as=new"),
@@ -69,7 +65,6 @@ static void several_come(void **state)
 /* Those that let one in, and one that is let in. */
 static void they_die_while_one_comes(void **state)
 {
-    (void)state;
     expect_kept("model=0,of=3,waits=1", (const role[]){ LIVES("-"), LIVES("-"), DIES("at=arrival:0"), LIVES("as=new"), { 0 } });
     expect_kept("model=1,of=3,waits=1", (const role[]){ DIES("at=arrival:0"), LIVES("-"), LIVES("-"), LIVES("as=new"), { 0 } });
     expect_kept("model=3,of=3,waits=3", (const role[]){ LIVES("-"), LIVES("-"), DIES("at=take_over:0"), LIVES("as=new"), { 0 } });
@@ -80,7 +75,6 @@ static void they_die_while_one_comes(void **state)
 /* After a death outside a step the run is built again by those that are left, also if this is one. It can be joined then. */
 static void one_comes_to_a_run_that_was_built_again(void **state)
 {
-    (void)state;
     assert_int_equal(expect("model=1,of=2,waits=3", (const role[]){ LIVES("-"), DIES("at=evaluation:0"), LIVES("as=1"), { 0 } }),
                      2);
     assert_int_equal(expect("model=3,of=3,waits=4",
@@ -93,7 +87,6 @@ static void one_comes_to_a_run_that_was_built_again(void **state)
 /* It has the rate of the others, which .lr_scale has multiplied by their number. */
 static void it_has_the_rate_of_the_others(void **state)
 {
-    (void)state;
     expect_kept("model=0,waits=1,scaled", (const role[]){ LIVES("-"), LIVES("-"), LIVES("-"), LIVES("as=new"), { 0 } });
     expect_kept("model=1,waits=1,scaled,schedule",
                 (const role[]){ LIVES("-"), LIVES("-"), DIES("at=sync:0"), LIVES("as=2"), { 0 } });
@@ -101,7 +94,6 @@ static void it_has_the_rate_of_the_others(void **state)
 
 static void it_gets_its_part_of_a_divided_state(void **state)
 {
-    (void)state;
     expect_kept("model=0,of=2,waits=1,sharded", (const role[]){ LIVES("-"), LIVES("-"), LIVES("as=new"), { 0 } });
     expect_kept("model=1,waits=1,again=3,sharded", (const role[]){ LIVES("-"), DIES("at=sync:0"), LIVES("-"), LIVES("as=1"),
                                                                   LIVES("as=new,turn=1"), { 0 } });
@@ -114,25 +106,17 @@ static void it_gets_its_part_of_a_divided_state(void **state)
 /* The newcomer is the one that is left, and writes what is due. */
 static void it_writes_checkpoints(void **state)
 {
-    (void)state;
-    char detail[200], path[256];
+    char detail[200];
     char folder[] = "/tmp/trek-run-arrivals-XXXXXX";
     assert_non_null(mkdtemp(folder));
     snprintf(detail, sizeof detail, "model=1,of=2,waits=1,checkpoints=%s", folder);
     expect_kept(detail, (const role[]){ DIES("at=sync:4"), DIES("at=sync:4"), LIVES("as=new"), { 0 } });
-    snprintf(path, sizeof path, "%s/step-%012d.safetensors", folder, 3 * RUNNING_EPOCHS);
-    trek_state *file = trek_state_read(path);
-    if (!file)
-        fail_msg("%s", trek_error());
-    trek_state_free(&file);
-    snprintf(path, sizeof path, "rm -r %s", folder);
-    assert_int_equal(system(path), 0);
+    running_expect_checkpoint(folder);
 }
 
 /* Over a network, and from a machine that does not share memory with the others. */
 static void over_gloo_too(void **state)
 {
-    (void)state;
     char why[256];
     if (!trek_comm_gloo_there(why, sizeof why))
         skip();
@@ -144,7 +128,6 @@ static void over_gloo_too(void **state)
 /* It is not let in, or leaves before it has trained, and the others go on as if it had not come. */
 static void one_that_does_not_fit_disturbs_nobody(void **state)
 {
-    (void)state;
     static const struct {
         const char *how, *says;
     } cases[] = {
@@ -166,7 +149,6 @@ static void one_that_does_not_fit_disturbs_nobody(void **state)
 /* Who dies, who comes, as whom and with how many ranks, as it is drawn. TREK_TEST_DRAWS says how often. */
 static void drawn_arrivals_do_not_show(void **state)
 {
-    (void)state;
     static const char *const spans[] = { "sync", "reduce", "optimizer", "loader_wait", "evaluation" };
     const char *draws = getenv("TREK_TEST_DRAWS");
     int n = draws ? atoi(draws) : test_short() ? 3 : 8;
@@ -174,25 +156,25 @@ static void drawn_arrivals_do_not_show(void **state)
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 4700;
         char detail[160], texts[3][64];
         role roles[7] = { { 0 } };
-        int processes = 2 + (int)grain_drawn(&seed, 2), victim = (int)grain_drawn(&seed, (uint64_t)processes), at = processes;
-        bool dies = grain_drawn(&seed, 3) > 0, two = grain_drawn(&seed, 2), accumulates = grain_drawn(&seed, 3) == 0;
-        int waits = accumulates ? 1 : 1 + (int)grain_drawn(&seed, 3); /* two epochs have four steps at least */
+        int processes = 2 + (int)test_draw(&seed, 2), victim = (int)test_draw(&seed, (uint64_t)processes), at = processes;
+        bool dies = test_draw(&seed, 3) > 0, two = test_draw(&seed, 2), accumulates = test_draw(&seed, 3) == 0;
+        int waits = accumulates ? 1 : 1 + (int)test_draw(&seed, 3); /* two epochs have four steps at least */
         snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,waits=%d,again=%d,accumulate=%d,of=%d,ranks=%d%s",
-                 models[grain_drawn(&seed, 4)], 1 + (int)grain_drawn(&seed, 4), 10 + (int)grain_drawn(&seed, 11), waits,
-                 two ? waits + (int)grain_drawn(&seed, 2) : -1, accumulates ? 2 : 0, processes,
-                 1 + (int)grain_drawn(&seed, 2), grain_drawn(&seed, 2) ? ",clipped" : "");
+                 models[test_draw(&seed, 4)], 1 + (int)test_draw(&seed, 4), 10 + (int)test_draw(&seed, 11), waits,
+                 two ? waits + (int)test_draw(&seed, 2) : -1, accumulates ? 2 : 0, processes,
+                 1 + (int)test_draw(&seed, 2), test_draw(&seed, 2) ? ",clipped" : "");
         for (int p = 0; p < processes; p++)
             roles[p] = (role)LIVES("-");
-        int span = (int)grain_drawn(&seed, 5);
-        snprintf(texts[2], sizeof texts[2], "at=%s:%d", spans[span], (int)grain_drawn(&seed, waits > 1 ? 2 : 1));
+        int span = (int)test_draw(&seed, 5);
+        snprintf(texts[2], sizeof texts[2], "at=%s:%d", spans[span], (int)test_draw(&seed, waits > 1 ? 2 : 1));
         if (dies)
             roles[victim] = (role)DIES(texts[2]);
         for (int c = 0; c <= two; c++) {
-            bool again = grain_drawn(&seed, 4) == 0, in_its_place = dies && c == 0 && span < 4 && grain_drawn(&seed, 2);
+            bool again = test_draw(&seed, 4) == 0, in_its_place = dies && c == 0 && span < 4 && test_draw(&seed, 2);
             char who[8];
             snprintf(who, sizeof who, in_its_place ? "%d" : "new", victim);
-            snprintf(texts[c], sizeof texts[c], "as=%s,turn=%d,ranks=%d%s", who, c, 1 + (int)grain_drawn(&seed, 3),
-                     !again ? "" : grain_drawn(&seed, 2) ? ",at=arrival:0" : ",at=sync:0");
+            snprintf(texts[c], sizeof texts[c], "as=%s,turn=%d,ranks=%d%s", who, c, 1 + (int)test_draw(&seed, 3),
+                     !again ? "" : test_draw(&seed, 2) ? ",at=arrival:0" : ",at=sync:0");
             roles[at++] = (role){ .text = texts[c], .dies = again };
         }
         expect(detail, roles);

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "distributed/comm/gloo/gloo.h"
-#include "nn/safetensors.h"
 #include "tests/distributed/grains/running.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -88,26 +87,19 @@ static void several_die(void **state)
 /* The process that writes checkpoints dies; another one writes those that follow, and the last is the run's end. */
 static void another_process_writes_checkpoints(void **state)
 {
-    char detail[200], path[256];
+    char detail[200];
     char folder[] = "/tmp/trek-run-deaths-XXXXXX";
     assert_non_null(mkdtemp(folder));
     snprintf(detail, sizeof detail, "model=1,checkpoints=%s", folder);
     outcome expected = running_alone(detail);
     assert_int_equal(expect(detail, 3, (const char *[]){ "at=grain:4", NULL, NULL }, &expected, NULL), 1);
-    snprintf(path, sizeof path, "%s/step-%012d.safetensors", folder, 3 * RUNNING_EPOCHS);
-    trek_state *file = trek_state_read(path);
-    if (!file)
-        fail_msg("%s", trek_error());
-    trek_state_free(&file);
-    snprintf(path, sizeof path, "rm -r %s", folder);
-    assert_int_equal(system(path), 0);
+    running_expect_checkpoint(folder);
 }
 
 /* Each part of the optimizer's state is kept by two processes. In a step it is divided again among those that are left. Outside a
  * step it is put together before the model is built again, and for checkpoints. */
 static void a_state_in_parts_outlives_deaths(void **state)
 {
-    (void)state;
     static const char *const moments[] = { "at=grain:2", "at=reduce:1", "at=optimizer:1", "at=sync:2", "at=divide_state:0",
                                            "at=evaluation:0", "at=evaluation:1", "before=20", "after=24" };
     for (int k = 0; k < (int)(sizeof moments / sizeof *moments); k += test_short() ? 2 : 1) {
@@ -128,21 +120,18 @@ static void a_state_in_parts_outlives_deaths(void **state)
 
 static void with_checkpoints_too(void **state)
 {
-    (void)state;
-    char detail[200], folder[] = "/tmp/trek-run-deaths-XXXXXX", removal[64];
+    char detail[200], folder[] = "/tmp/trek-run-deaths-XXXXXX";
     assert_non_null(mkdtemp(folder));
     snprintf(detail, sizeof detail, "model=0,sharded,checkpoints=%s", folder);
     outcome expected = running_alone("model=0");
     expect(detail, 3, (const char *[]){ "at=grain:4", NULL, NULL }, &expected, NULL);
     expect(detail, 3, (const char *[]){ NULL, "at=evaluation:0", NULL }, &expected, NULL);
-    snprintf(removal, sizeof removal, "rm -r %s", folder);
-    assert_int_equal(system(removal), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 /* Both keepers of a part die at once. */
 static void a_part_that_is_lost_ends_the_run(void **state)
 {
-    (void)state;
     static const char *const moments[] = { "at=sync:2", "at=evaluation:0", "at=reduce:1" };
     static const char says[] = "*TREK_ERR_PEER: *: .shard: processes 1 and 3 are lost*no other copy; load a checkpoint*";
     outcome expected = running_alone("model=1");

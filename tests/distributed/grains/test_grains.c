@@ -162,8 +162,8 @@ static void drawn_runs_have_the_bits_of_one_rank(void **state)
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k;
         grain_run run = grain_draw(&seed, 8);
         for (int r = 0; r < run.ranks; r++)
-            shares[r] = 1 + (double)grain_drawn(&seed, 40) / 10;
-        run.shares = grain_drawn(&seed, 2) ? shares : NULL;
+            shares[r] = 1 + (double)test_draw(&seed, 40) / 10;
+        run.shares = test_draw(&seed, 2) ? shares : NULL;
         run.n_shares = run.shares ? run.ranks : 0;
         expect_same(&run);
     }
@@ -596,14 +596,14 @@ static void process_0_gives_each_grain_once(void **state)
     int64_t first[MOST], end[MOST], has[MOST];
     double speed[MOST], pace[MOST];
     for (uint64_t pass = 1; pass <= 400; pass++) {
-        int processes = 2 + (int)grain_drawn(&seed, MOST - 1), given[64 * MOST] = { 0 }, over = 0;
+        int processes = 2 + (int)test_draw(&seed, MOST - 1), given[64 * MOST] = { 0 }, over = 0;
         int64_t question[3 + 2 * MOST] = { 0, 1 }, asked[MOST] = { 0 }, messages = 0, grains = 0;
         bool done[MOST] = { false };
         trek_grain_ledger ledger = { .processes = processes, .serial = pass - 1, .first = first, .end = end, .speed = speed,
                                      .given = has, .pace = pace };
         for (int p = 0; p < processes; p++) {
-            double fast = grain_drawn(&seed, 7) ? 1 + (double)grain_drawn(&seed, 10) : 0;
-            question[3 + p] = question[2 + p] + (int64_t)grain_drawn(&seed, 64);
+            double fast = test_draw(&seed, 7) ? 1 + (double)test_draw(&seed, 10) : 0;
+            question[3 + p] = question[2 + p] + (int64_t)test_draw(&seed, 64);
             memcpy(&question[3 + processes + p], &fast, sizeof fast);
         }
         for (int p = 0; p < processes; p++) { /* what each has from the beginning */
@@ -613,7 +613,7 @@ static void process_0_gives_each_grain_once(void **state)
         }
         grains = question[2 + processes];
         while (over < processes) {
-            int p = (int)grain_drawn(&seed, (uint64_t)processes);
+            int p = (int)test_draw(&seed, (uint64_t)processes);
             int64_t answer[TREK_CONTROL_ANSWERS] = { 0 };
             if (done[p])
                 continue;

@@ -31,14 +31,7 @@ static void begin(bench *b, int ranks)
 }
 
 static uint64_t drawn;
-static int64_t draw(int64_t least, int64_t most)
-{
-    drawn += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t x = drawn;
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return least + (int64_t)((x ^ x >> 31) % (uint64_t)(most - least + 1));
-}
+static int64_t draw(int64_t least, int64_t most) { return least + (int64_t)test_draw(&drawn, (uint64_t)(most - least + 1)); }
 
 /* Runs a pass of n grains, and returns how long it takes. `change` is called before each grain. */
 static int64_t run(bench *b, int64_t n, void (*change)(bench *b, int rank))

@@ -408,9 +408,7 @@ static const char *self_path;
 static void launch(const char *act, char *text, size_t size, int *code)
 {
     int out[2];
-    char program[4096];
-    const char *root = getenv("TREK_TEST_BUILD");
-    snprintf(program, sizeof program, "%s/tools/trek-run", root ? root : ".");
+    const char *program = processes_built("tools/trek-run");
     assert_int_equal(pipe(out), 0);
     pid_t pid = fork();
     if (pid == 0) {

@@ -21,11 +21,11 @@
 #include "tensor/pages.h"
 #include "tensor/print.h"
 #include "tensor/rank_context.h"
-#include "tests/support/noted.h"
+#include "tests/support/labelled.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
-enum { IN = 24, HIDDEN = 96, CLASSES = 5, SAMPLES = 96, BATCH = 32, WIDE = 256, MOST = 1 << 18, RANKS = 4 };
+enum { IN = 24, HIDDEN = 96, CLASSES = 5, SAMPLES = 96, BATCH = 32, WIDE = 256, RANKS = 4 };
 
 static const int64_t ample[RANKS] = { 1 << 30, 1 << 30, 1 << 30, 1 << 30 };
 
@@ -63,24 +63,13 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
             return NULL;
         trek_tensor_release(more);
     }
-    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
+    return labelled_loss(graph, output, batch, NULL);
 }
 
 static trek_loader *make_loader(void)
 {
-    static float x[SAMPLES * IN];
-    int64_t label[SAMPLES];
-    for (int i = 0; i < SAMPLES * IN; i++)
-        x[i] = test_number(1, (uint32_t)i);
-    for (int i = 0; i < SAMPLES; i++)
-        label[i] = i % CLASSES;
-    const char *names[] = { "x", "label" };
-    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(SAMPLES, IN), TREK_F32, trek_cpu(0)),
-                               trek_tensor_from_data(label, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
-    trek_dataset *dataset = trek_dataset_tensors(names, tensors, 2);
-    for (int k = 0; k < 2; k++)
-        trek_tensor_release(tensors[k]);
-    return trek_loader_new(dataset, &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3 });
+    return trek_loader_new(labelled_rows(1, SAMPLES, IN, CLASSES),
+                           &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3 });
 }
 
 typedef struct plan_case {
@@ -142,32 +131,12 @@ static void end(training *t)
     trek_loader_free(&t->loader);
 }
 
-static trek_status epoch(const training *t, int64_t number)
-{
-    trek_graph_start(t->graph, number);
-    for (trek_batch *batch; (batch = trek_graph_next(t->graph));) {
-        trek_graph_train_batch(t->graph, batch);
-        trek_graph_step(t->graph);
-    }
-    return trek_error_status();
-}
-
-typedef struct result {
-    int n;
-    double values[MOST];
-} result;
-
-static void look(const training *t, result *to)
-{
-    to->n = note_state(trek_graph_module(t->graph), to->values, MOST);
-}
-
-static void train(const plan_case *c, result *to)
+static void train(const plan_case *c, elements *to)
 {
     training t;
-    if (begin(c, &t) != TREK_OK || epoch(&t, 0) != TREK_OK || epoch(&t, 1) != TREK_OK)
+    if (begin(c, &t) != TREK_OK || labelled_epoch(t.graph, 0, 1) != TREK_OK || labelled_epoch(t.graph, 1, 1) != TREK_OK)
         fail_msg("%d ranks: %s", c->ranks, trek_error());
-    look(&t, to);
+    elements_of_state(t.graph, to);
     end(&t);
 }
 
@@ -201,7 +170,7 @@ static void a_plan_says_what_is_used(void **state)
         plan_case c = { .ranks = 1 + k % 3, .separate = k & 1, .whole = k & 2, .grain = k > 8 ? 7 : 0, .budgets = ample };
         training t;
         assert_int_equal(begin(&c, &t), TREK_OK);
-        assert_int_equal(epoch(&t, 0), TREK_OK);
+        assert_int_equal(labelled_epoch(t.graph, 0, 1), TREK_OK);
         const trek_team_memory *memory = memory_of(&t);
         assert_int_equal(memory->n_rows, c.separate ? c.ranks : 1);
         for (int r = 0; r < memory->n_rows; r++) {
@@ -226,7 +195,7 @@ static void divided_gradients_are_given_back(void **state)
         plan_case c = { .ranks = 2 + k % 3, .separate = true, .grads = true, .wide = true, .budgets = ample,
                         .accumulate = k > 2 ? 2 : 0, .bucket_bytes = 1 << 16 };
         training t;
-        if (begin(&c, &t) != TREK_OK || epoch(&t, 0) != TREK_OK)
+        if (begin(&c, &t) != TREK_OK || labelled_epoch(t.graph, 0, 1) != TREK_OK)
             fail_msg("case %d: %s", k, trek_error());
         const trek_team_memory *memory = memory_of(&t);
         for (int r = 0; r < c.ranks; r++) {
@@ -253,7 +222,7 @@ static void divided_parameters_are_given_back(void **state)
         plan_case c = { .ranks = 2 + k % 3, .separate = true, .grads = true, .params = true, .wide = true, .budgets = ample,
                         .accumulate = k > 2 ? 2 : 0, .bucket_bytes = 1 << 16 };
         training t;
-        if (begin(&c, &t) != TREK_OK || epoch(&t, 0) != TREK_OK)
+        if (begin(&c, &t) != TREK_OK || labelled_epoch(t.graph, 0, 1) != TREK_OK)
             fail_msg("case %d: %s", k, trek_error());
         const trek_team *team = trek_graph_ranks(t.graph)->team;
         int64_t whole = 4 * team->replicas[0].arena->parts[0].count;
@@ -286,7 +255,7 @@ static void sums_of_grains_are_divided(void **state)
                         .accumulate = k % 2 ? 2 : 0, .bucket_bytes = 1 << 16 };
         training t;
         c.ranks = c.ranks > RANKS ? RANKS : c.ranks;
-        if (begin(&c, &t) != TREK_OK || epoch(&t, 0) != TREK_OK)
+        if (begin(&c, &t) != TREK_OK || labelled_epoch(t.graph, 0, 1) != TREK_OK)
             fail_msg("case %d: %s", k, trek_error());
         const trek_team_memory *memory = memory_of(&t);
         for (int r = 0; r < c.ranks && c.budgets; r++) {
@@ -305,7 +274,7 @@ static void sums_of_grains_are_divided(void **state)
  * keeps how much. The bits are those of ranks that keep everything, and in grains those of one rank. */
 static void parts_follow_what_is_left(void **state)
 {
-    static result got, expected;
+    static elements got, expected;
     int64_t besides[RANKS], budgets[RANKS];
     for (int k = 0; k < 12; k++) {
         plan_case c = { .ranks = 2 + k % 3, .separate = true, .grain = k > 2 ? 5 : 0, .slower = k & 1, .grads = k > 5,
@@ -331,24 +300,23 @@ static void parts_follow_what_is_left(void **state)
                 fail_msg("rank %d of %d keeps %" PRId64 " of %" PRId64 " bytes, not about %" PRId64, r, c.ranks, part, all, fair);
         }
         assert_true(kept == all || c.grads);
-        if (epoch(&t, 0) != TREK_OK || epoch(&t, 1) != TREK_OK)
+        if (labelled_epoch(t.graph, 0, 1) != TREK_OK || labelled_epoch(t.graph, 1, 1) != TREK_OK)
             fail_msg("%d ranks: %s", c.ranks, trek_error());
         for (int r = 0; r < c.ranks && memory->accounts; r++)
             assert_true(trek_memory_account_peak(memory->accounts[r]) <= budgets[r]);
-        look(&t, &got);
+        elements_of_state(t.graph, &got);
         end(&t);
         bool one = c.grain > 0;
         train(&(plan_case){ .ranks = one ? 1 : c.ranks, .separate = !one, .whole = true, .grain = c.grain,
                             .slower = c.slower && !one }, &expected);
-        assert_int_equal(got.n, expected.n);
-        assert_memory_equal(got.values, expected.values, (size_t)got.n * sizeof *got.values);
+        elements_expect(&got, &expected, "case %d", k);
     }
 }
 
 /* Rank 0 has no room for any state, and computes; the last rank has a share of 0, and keeps all of it. */
 static void some_keep_and_some_compute(void **state)
 {
-    static result got, expected;
+    static elements got, expected;
     int64_t besides[RANKS], budgets[RANKS];
     for (int ranks = 2; ranks <= RANKS; ranks++) {
         plan_case c = { .ranks = ranks, .separate = true, .idle = true };
@@ -394,7 +362,7 @@ static void what_does_not_fit_is_refused(void **state)
         trek_error_clear();
         assert_int_equal(trek_graph_world_size(t.graph), 1);
         assert_int_equal(trek_graph_set_optimizer(t.graph, trek_adamw(NULL)), TREK_OK);
-        assert_int_equal(epoch(&t, 0), TREK_OK);
+        assert_int_equal(labelled_epoch(t.graph, 0, 1), TREK_OK);
         end(&t);
     }
 }
@@ -408,16 +376,16 @@ static void budgets_are_enforced(void **state)
     plan_case c = { .ranks = 2, .separate = true, .budgets = budgets };
     training t;
     assert_int_equal(begin(&c, &t), TREK_OK);
-    assert_int_equal(epoch(&t, 0), TREK_OK);
+    assert_int_equal(labelled_epoch(t.graph, 0, 1), TREK_OK);
     greed = 4 << 20;
-    assert_int_equal(epoch(&t, 1), TREK_OK);
+    assert_int_equal(labelled_epoch(t.graph, 1, 1), TREK_OK);
     greed = 8 << 20;
-    assert_int_equal(epoch(&t, 2), TREK_ERR_MEMORY);
+    assert_int_equal(labelled_epoch(t.graph, 2, 1), TREK_ERR_MEMORY);
     assert_non_null(strstr(trek_error(), "the budget is 8388608"));
     greed = 0;
     trek_error_clear();
     assert_int_equal(trek_graph_zero_grad(t.graph), TREK_OK);
-    assert_int_equal(epoch(&t, 3), TREK_OK);
+    assert_int_equal(labelled_epoch(t.graph, 3, 1), TREK_OK);
     for (int r = 0; r < 2; r++)
         assert_true(trek_memory_account_peak(memory_of(&t)->accounts[r]) <= budgets[r]);
     end(&t);
@@ -442,7 +410,7 @@ static trek_status hook(const char *name, trek_var *var, void *arg)
  * them is left, and training goes on as if the pass had not been. */
 static void backward_that_fails_while_it_sends(void **state)
 {
-    static result got, expected;
+    static elements got, expected;
     int64_t budgets[RANKS] = { 16 << 20, 16 << 20, 16 << 20 };
     if (!trek_memory_account_counts())
         skip();
@@ -455,62 +423,52 @@ static void backward_that_fails_while_it_sends(void **state)
             for (int r = k < 2 ? 1 : 0; r < (k < 2 ? 2 : 3); r++) /* any rank may get the first grain */
                 assert_int_equal(trek_module_each_param(trek_graph_module(trek_graph_replica(t.graph, r)), hook,
                                                         (void *)(uintptr_t)names[k % 2]), TREK_OK);
-            assert_int_equal(epoch(&t, 0), TREK_OK);
+            assert_int_equal(labelled_epoch(t.graph, 0, 1), TREK_OK);
             greed_in_backward = fails;
             if (fails) {
-                assert_int_equal(epoch(&t, 1), TREK_ERR_MEMORY);
+                assert_int_equal(labelled_epoch(t.graph, 1, 1), TREK_ERR_MEMORY);
                 trek_error_clear();
                 assert_int_equal(trek_graph_zero_grad(t.graph), TREK_OK);
             }
             greed_in_backward = false;
-            assert_int_equal(epoch(&t, 2), TREK_OK);
-            look(&t, fails ? &got : &expected);
+            assert_int_equal(labelled_epoch(t.graph, 2, 1), TREK_OK);
+            elements_of_state(t.graph, fails ? &got : &expected);
             end(&t);
         }
-        assert_int_equal(got.n, expected.n);
-        assert_memory_equal(got.values, expected.values, (size_t)got.n * sizeof *got.values);
+        elements_expect(&got, &expected, "case %d", k);
     }
 }
 
 /* Running statistics, masks of dropout and parameters are those of a run whose set-up has measured nothing. */
 static void measuring_leaves_nothing(void **state)
 {
-    static result got, expected;
+    static elements got, expected;
     for (int k = 0; k < 8; k++) {
         plan_case c = { .ranks = 1 + k % 3, .separate = k & 1, .grain = k & 2 ? 6 : 0, .whole = k & 4 };
         train(&c, &expected);
         c.budgets = ample;
         train(&c, &got);
-        assert_int_equal(got.n, expected.n);
-        assert_memory_equal(got.values, expected.values, (size_t)got.n * sizeof *got.values);
+        elements_expect(&got, &expected, "case %d", k);
     }
 }
 
 /* --- from one layout to another ------------------------------------------------------------------------------ */
 
-static uint64_t drawn(uint64_t *state, uint64_t below)
-{
-    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (x ^ x >> 31) % below;
-}
-
 /* Ranks, who has how much, and what is divided. Where budgets are tight, no rank could keep all of the state. */
 static plan_case draw_layout(uint64_t *state, int optimizer, int64_t *budgets)
 {
-    plan_case c = { .ranks = 1 + (int)drawn(state, RANKS), .separate = drawn(state, 4) > 0, .whole = drawn(state, 5) == 0,
-                    .grain = 6, .optimizer = optimizer, .grads = drawn(state, 2) };
+    plan_case c = { .ranks = 1 + (int)test_draw(state, RANKS), .separate = test_draw(state, 4) > 0,
+                    .whole = test_draw(state, 5) == 0, .grain = 6, .optimizer = optimizer, .grads = test_draw(state, 2) };
     c.grads &= c.separate;
-    c.params = c.grads && drawn(state, 2);
+    c.params = c.grads && test_draw(state, 2);
     int64_t besides[RANKS], parts[RANKS], all = needs(&c, besides), sum = 0, most = 0;
     for (int r = 0; r < c.ranks; r++) {
-        sum += parts[r] = 1 + (int64_t)drawn(state, 4);
+        sum += parts[r] = 1 + (int64_t)test_draw(state, 4);
         most = r == 0 || (c.separate && besides[r] > most) ? besides[r] : most; /* whoever owns the largest parameter */
     }
     for (int r = 0; r < c.ranks; r++)
         budgets[r] = most + (c.whole || !c.separate ? all : all * parts[r] / sum + all / 2) + (c.grads ? 1 << 16 : 0);
-    c.budgets = drawn(state, 4) ? budgets : NULL;
+    c.budgets = test_draw(state, 4) ? budgets : NULL;
     return c;
 }
 
@@ -525,7 +483,7 @@ static void open_layout(uint64_t *state, int optimizer, training *t)
 /* A checkpoint of any layout goes on on any other, with the bits of one rank that has never stopped. */
 static void layouts_change(void **state)
 {
-    static result got, expected;
+    static elements got, expected;
     char path[] = "/tmp/trek-memory-plan-XXXXXX";
     close(mkstemp(path));
     uint64_t seed = 1;
@@ -534,19 +492,15 @@ static void layouts_change(void **state)
         training t;
         train(&(plan_case){ .ranks = 1, .grain = 6, .optimizer = optimizer }, &expected);
         open_layout(&seed, optimizer, &t);
-        if (epoch(&t, 0) != TREK_OK || trek_checkpoint_save(t.graph, NULL, path) != TREK_OK)
+        if (labelled_epoch(t.graph, 0, 1) != TREK_OK || trek_checkpoint_save(t.graph, NULL, path) != TREK_OK)
             fail_msg("draw %d: %s", k, trek_error());
         end(&t);
         open_layout(&seed, optimizer, &t);
-        if (trek_checkpoint_load(t.graph, NULL, path) != TREK_OK || epoch(&t, 1) != TREK_OK)
+        if (trek_checkpoint_load(t.graph, NULL, path) != TREK_OK || labelled_epoch(t.graph, 1, 1) != TREK_OK)
             fail_msg("draw %d: %s", k, trek_error());
-        look(&t, &got);
+        elements_of_state(t.graph, &got);
         end(&t);
-        assert_int_equal(got.n, expected.n);
-        for (int i = 0; i < got.n; i++)
-            if (got.values[i] != expected.values[i])
-                fail_msg("draw %d, optimizer %d: number %d is %.17g instead of %.17g", k, optimizer, i, got.values[i],
-                         expected.values[i]);
+        elements_expect(&got, &expected, "draw %d, optimizer %d", k, optimizer);
     }
     unlink(path);
 }
@@ -606,7 +560,7 @@ static void set_up_without_memory(void **state)
         trek_error_clear();
         if (status != TREK_OK)
             assert_int_equal(trek_graph_set_optimizer(t.graph, optimizer_of(0)), TREK_OK);
-        assert_int_equal(epoch(&t, 0), TREK_OK);
+        assert_int_equal(labelled_epoch(t.graph, 0, 1), TREK_OK);
         end(&t);
         trek_memory_release_cached(trek_cpu(0));
     }

@@ -18,6 +18,7 @@
 #include "nn/module_tree.h"
 #include "optim/optimizers.h"
 #include "tensor/half_internal.h"
+#include "tests/support/labelled.h"
 #include "tests/support/processes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
@@ -113,84 +114,39 @@ static trek_graph *build(trek_device device, void *arg)
     return trek_flow_build(trek_flow_from(trek_nn_sequential(layers, 5)));
 }
 
-static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
-{
-    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
-}
-
-static trek_loader *make_loader(void)
-{
-    static float x[SAMPLES * IN];
-    int64_t label[SAMPLES];
-    for (int i = 0; i < SAMPLES * IN; i++)
-        x[i] = test_number(1, (uint32_t)i);
-    for (int i = 0; i < SAMPLES; i++)
-        label[i] = i % CLASSES;
-    const char *names[] = { "x", "label" };
-    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(SAMPLES, IN), TREK_F32, trek_cpu(0)),
-                               trek_tensor_from_data(label, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
-    trek_dataset *dataset = trek_dataset_tensors(names, tensors, 2);
-    for (int k = 0; k < 2; k++)
-        trek_tensor_release(tensors[k]);
-    return trek_loader_new(dataset, &(trek_loader_opts){ .batch_size = BATCH });
-}
-
-typedef struct values {
-    int n;
-    double list[MOST];
-} values;
-
-static trek_status note(const char *name, trek_var *var, void *arg)
-{
-    values *to = arg;
-    double *list = test_read(trek_var_data(var));
-    memcpy(to->list + to->n, list, (size_t)trek_var_numel(var) * sizeof *list);
-    to->n += (int)trek_var_numel(var);
-    free(list);
-    return TREK_OK;
-}
-
 /* What a process is told: dtype, shard, ranks of each process, passes of a step. */
 typedef struct way {
     int low, shard, ranks, accumulate, weights;
 } way;
 
-/* Trains for some steps of plain SGD, whose changes are the gradients. */
-static trek_status train(trek_comm *comm, const way *w, int steps, values *to)
+/* Trains for an epoch of plain SGD, whose changes are the gradients. */
+static trek_status train(trek_comm *comm, const way *w, elements *to)
 {
     trek_graph *graph = build(trek_cpu(0), NULL);
-    trek_loader *loader = make_loader();
+    trek_loader *loader = trek_loader_new(labelled_rows(1, SAMPLES, IN, CLASSES), &(trek_loader_opts){ .batch_size = BATCH });
     trek_graph_set_loader(graph, loader, "x");
-    trek_graph_set_loss(graph, loss, NULL);
+    trek_graph_set_loss(graph, labelled_loss, NULL);
     const int64_t budget = (int64_t)(1 << 26) * (1 + 3 * trek_comm_rank(comm));
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = build, .ranks = w->ranks, .comm = comm, .shard = (trek_shard)w->shard, .bucket_bytes = 4096,
         .memory_budget = w->weights ? &budget : NULL, .n_memory_budget = w->weights ? 1 : 0,
         .reduce_dtype = w->low ? TREK_BF16 : TREK_F32, .max_anchor = TREK_OFF, .balance = TREK_OFF, .accumulate = w->accumulate,
         .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 1 }) });
-    for (int k = 0, pass = 0; k < steps && status == TREK_OK; k++) {
-        trek_graph_start(graph, k);
-        for (trek_batch *batch; (batch = trek_graph_next(graph));) {
-            trek_graph_train_batch(graph, batch);
-            if (++pass % (w->accumulate > 1 ? w->accumulate : 1) == 0)
-                trek_graph_step(graph);
-        }
-        status = trek_error_status();
-    }
-    to->n = 0;
     if (status == TREK_OK)
-        status = trek_module_each_param(trek_graph_module(graph), note, to);
+        status = labelled_epoch(graph, 0, w->accumulate);
+    if (status == TREK_OK)
+        elements_of_params(graph, to);
     trek_graph_free(&graph);
     trek_loader_free(&loader);
     return status;
 }
 
 /* All processes have the same bits. */
-static bool agree(trek_comm *comm, const values *own)
+static bool agree(trek_comm *comm, const elements *own)
 {
     bool same = true;
     for (int i = 0; i < own->n; i += 7) {
-        double least = own->list[i], most = least;
+        double least = own->values[i], most = least;
         same &= trek_comm_all_reduce_scalar(comm, &least, TREK_REDUCTION_MIN) == TREK_OK &&
             trek_comm_all_reduce_scalar(comm, &most, TREK_REDUCTION_MAX) == TREK_OK && least == most;
     }
@@ -199,17 +155,16 @@ static bool agree(trek_comm *comm, const values *own)
 
 /* One epoch of two steps: what it has changed is the sum of two gradients, each rounded as the header says, and the second has
  * seen other parameters. */
-static bool is_near(const values *low, const values *full)
+static bool is_near(const elements *low, const elements *full)
 {
     double most = 0, off = 0;
     bool differ = false;
-    static values first;
+    static elements first;
     trek_graph *graph = build(trek_cpu(0), NULL);
-    first.n = 0;
-    trek_module_each_param(trek_graph_module(graph), note, &first);
+    elements_of_params(graph, &first);
     trek_graph_free(&graph);
     for (int i = 0; i < full->n; i++) {
-        double change = fabs(full->list[i] - first.list[i]), by = fabs(full->list[i] - low->list[i]);
+        double change = fabs(full->values[i] - first.values[i]), by = fabs(full->values[i] - low->values[i]);
         most = change > most ? change : most;
         off = by > off ? by : off;
         differ |= by > 0;
@@ -219,15 +174,15 @@ static bool is_near(const values *low, const values *full)
 
 static int child_trains(const part *me, trek_comm *comm)
 {
-    static values low, again, full;
+    static elements low, again, full;
     way w;
     if (sscanf(me->detail, "%*[a-z],%d,%d,%d,%d", &w.shard, &w.ranks, &w.accumulate, &w.weights) != 4)
         return 2;
     w.low = 0;
-    if (train(comm, &w, 1, &full) != TREK_OK)
+    if (train(comm, &w, &full) != TREK_OK)
         return fprintf(stderr, "%s\n", trek_error()), 3;
     w.low = 1;
-    if (train(comm, &w, 1, &low) != TREK_OK)
+    if (train(comm, &w, &low) != TREK_OK)
         return fprintf(stderr, "%s\n", trek_error()), 4;
     if (!agree(comm, &low))
         return 5;
@@ -235,16 +190,16 @@ static int child_trains(const part *me, trek_comm *comm)
         return 6;
     w.shard = TREK_SHARD_NONE; /* whoever makes a sum, it is the same */
     w.weights = 0;
-    if (train(comm, &w, 1, &again) != TREK_OK)
+    if (train(comm, &w, &again) != TREK_OK)
         return fprintf(stderr, "%s\n", trek_error()), 7;
-    return w.accumulate > 1 || memcmp(low.list, again.list, sizeof(double) * (size_t)low.n) == 0 ? 0 : 8;
+    return w.accumulate > 1 || memcmp(low.values, again.values, sizeof(double) * (size_t)low.n) == 0 ? 0 : 8;
 }
 
 static int child_refused(trek_comm *comm)
 {
-    static values none;
+    static elements none;
     way w = { .low = 1, .ranks = 1 };
-    return train(comm, &w, 1, &none) == TREK_ERR_UNSUPPORTED && strstr(trek_error(), ".reduce_dtype: bf16") ? 0 : 9;
+    return train(comm, &w, &none) == TREK_ERR_UNSUPPORTED && strstr(trek_error(), ".reduce_dtype: bf16") ? 0 : 9;
 }
 
 static int child(const part *me)

@@ -274,8 +274,7 @@ static void same_as_unsharded(void **state)
     static const trek_dtype states[] = { TREK_BF16, TREK_U8, TREK_F32, TREK_U8 };
     int draws = test_short_on_device() ? 8 : test_short() ? 22 : 66;
     for (int k = 0; k < draws; k++) {
-        uint32_t h = (uint32_t)k * 0x9e3779b9u;
-        h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+        uint32_t h = test_hash((uint32_t)k);
         run c = { .ranks = 2 + k % 3, .dtype = dtypes[k % 5],
                   .optimizer = (kind)(k & 1 ? (k / 2) % ELEMENTS : ELEMENTS + (k / 2) % (KINDS - ELEMENTS)), .norm = h & 1,
                   .value = h >> 1 & 1,
@@ -315,8 +314,7 @@ static void divided_gradients(void **state)
     if (!test_on_cpu())
         skip();
     for (int k = 0; k < (test_short() ? 24 : 96); k++) {
-        uint32_t h = (uint32_t)(k + 1000) * 0x9e3779b9u;
-        h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+        uint32_t h = test_hash((uint32_t)(k + 1000));
         run c = { .ranks = 2 + (int)(h >> 22) % 6, .dtype = dtypes[k % 5],
                   .optimizer = (kind)(k & 1 ? (k / 2) % ELEMENTS : ELEMENTS + (k / 2) % (KINDS - ELEMENTS)), .norm = h & 1,
                   .value = h >> 1 & 1, .scaled = (h >> 2 & 3) == 0, .groups = h >> 6 & 1, .accumulate = (int)(h >> 8 & 3),

@@ -611,9 +611,7 @@ static void test_saving(void **state)
         processes_run_each(&w, 3, "elastic", details);
         assert_good(&w, 2);
     }
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 static void test_several(void **state)
@@ -742,7 +740,7 @@ static void test_ends(void **state)
 /* Of n processes and joiners behind them, in a folder of their own; details[p] NULL: an ordinary one. */
 static void run_again(world *w, int n, int joiners, const char *common, const char *const *details)
 {
-    char folder[] = "/tmp/trek-elastic-XXXXXX", text[PROCESSES][200], command[64];
+    char folder[] = "/tmp/trek-elastic-XXXXXX", text[PROCESSES][200];
     assert_non_null(mkdtemp(folder));
     processes_init(w, n + joiners);
     for (int p = 0; p < n + joiners; p++) {
@@ -757,8 +755,7 @@ static void run_again(world *w, int n, int joiners, const char *common, const ch
         w->n = all;
     }
     processes_finish(w, -1);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 static void assert_again(world *w, int n, int joiners, const char *common, const char *const *details, int left, bool averages)
@@ -884,14 +881,14 @@ typedef struct launched {
 static void run_launched(const launched *row)
 {
     char folder[] = "/tmp/trek-elastic-XXXXXX", command[1024], own[256], text[OUTPUT] = "", numbers[3][64];
-    const char *built = getenv("TREK_TEST_BUILD"), *at = text;
+    const char *at = text;
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
     assert_true(length > 0 && mkdtemp(folder));
     own[length] = '\0';
     snprintf(command, sizeof command,
-             "TREK_TEST_ROLE=elastic TREK_TEST_PART='0 3 0 127.0.0.1 launched,%s,in=%s' %s/tools/trek-run -n 3 -m 1 "
+             "TREK_TEST_ROLE=elastic TREK_TEST_PART='0 3 0 127.0.0.1 launched,%s,in=%s' %s -n 3 -m 1 "
              "--restarts %d %s 2>&1",
-             row->detail, folder, built ? built : "build", row->restarts, own);
+             row->detail, folder, processes_built("tools/trek-run"), row->restarts, own);
     FILE *output = popen(command, "r");
     assert_non_null(output);
     text[fread(text, 1, sizeof text - 1, output)] = '\0';
@@ -904,8 +901,7 @@ static void run_launched(const launched *row)
     if (!good)
         fprintf(stderr, "%s: %d\n%s\n", row->detail, n, text);
     assert_true(good);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 /* trek-run starts it again, or does not: in each phase of starting, and when there is nobody left to join. */

@@ -217,7 +217,7 @@ static void test_failure(void **state)
 
 static void test_checkpoints(void **state)
 {
-    char folder[] = "/tmp/trek_fit_XXXXXX", command[64];
+    char folder[] = "/tmp/trek_fit_XXXXXX";
     assert_non_null(mkdtemp(folder));
     trek_dataset *data = points();
     story whole = { 0 }, part = { 0 };
@@ -256,8 +256,7 @@ static void test_checkpoints(void **state)
     trek_module_free(&a);
     trek_module_free(&b);
     trek_dataset_free(&data);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 static void test_refused(void **state)

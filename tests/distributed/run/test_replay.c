@@ -92,9 +92,7 @@ static void make_files(files *f)
 
 static void remove_files(const files *f)
 {
-    char command[200];
-    snprintf(command, sizeof command, "rm -rf '%s'", f->folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(f->folder), 0);
 }
 
 static trek_run_opts opts_of(const files *f, trek_dataset *data)
@@ -303,25 +301,16 @@ enum { NAN_IN_DATA, NAN_OF_OPERATOR, FLIPPED_BIT, OTHER_SAMPLE, FAULTS };
 static const char *const said[FAULTS] = { "the field \"x\" of the dataset has a NaN", "log (forward) gives a NaN",
                                           "its loss is the same, but its gradients differ", "its loss differs: recorded " };
 
-/* SplitMix64. */
-static uint64_t next(uint64_t *seed)
-{
-    uint64_t x = *seed += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
 static plan drawn_plan(uint64_t *seed, int kind)
 {
     plan drawn = { .bad = -1, .ranks = 1 };
     if (kind == FLIPPED_BIT) {
-        drawn.step = 1 + (int64_t)(next(seed) % (STEPS - 1)); /* the last batch of an epoch has another size */
-        drawn.grain = (int64_t)(next(seed) % 2);
-        drawn.bit = (int)(next(seed) % 10) * 64 + (int)(next(seed) % 63); /* -0 counts as 0 */
+        drawn.step = 1 + (int64_t)test_draw(seed, STEPS - 1); /* the last batch of an epoch has another size */
+        drawn.grain = (int64_t)test_draw(seed, 2);
+        drawn.bit = (int)test_draw(seed, 10) * 64 + (int)test_draw(seed, 63); /* -0 counts as 0 */
         return drawn;
     }
-    drawn.bad = (int)(next(seed) % SAMPLES);
+    drawn.bad = (int)test_draw(seed, SAMPLES);
     drawn.value = kind == NAN_IN_DATA ? (double)NAN : kind == OTHER_SAMPLE ? 0.25 : 1;
     drawn.target = kind == NAN_OF_OPERATOR ? -1 : kind == OTHER_SAMPLE ? 3 : 1;
     return drawn;
@@ -400,7 +389,6 @@ static int run_command(const char *command, char *text, size_t size)
 
 static void test_tool(void **state)
 {
-    const char *build = getenv("TREK_TEST_BUILD");
     files f;
     static world w;
     char command[600], text[4000];
@@ -428,7 +416,7 @@ static void test_tool(void **state)
     setenv("TREK_TEST_ROLE", "train", 1);
     setenv("TREK_TEST_PART", text, 1);
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        snprintf(command, sizeof command, "%s/tools/trek-replay %s %s 2>&1", build ? build : ".", f.digests, cases[k].wish);
+        snprintf(command, sizeof command, "%s %s %s 2>&1", processes_built("tools/trek-replay"), f.digests, cases[k].wish);
         int code = run_command(command, text, sizeof text);
         if (code != cases[k].code || !strstr(text, cases[k].words))
             fail_msg("%s: %d: %s", cases[k].wish, code, text);

@@ -132,9 +132,7 @@ static const char *folder(void)
 
 static void remove_folder(const char *path)
 {
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(path), 0);
 }
 
 static int count_files(const char *path, const char *pattern)

@@ -350,8 +350,7 @@ static void test_outer_resumed(void **state)
     for (int k = 0; k < FEATURES; k++)
         assert_true(halves[k] == whole[k]);
     assert_true(without[0] != whole[0]);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
     trek_dataset_free(&data);
     line_dtype = TREK_F64;
 }
@@ -527,7 +526,7 @@ static void test_stop_and_resume(void **state)
     trek_plan *plan = trek_plan_new(2);
     assert_int_equal(trek_plan_add_counts(plan, 0, (int64_t[]){ 2, 3 }, 2), TREK_OK);
     for (int policy = 0; policy < 3; policy++) {
-        char folder[] = "/tmp/trek-run-XXXXXX", command[64];
+        char folder[] = "/tmp/trek-run-XXXXXX";
         double w[FEATURES];
         failing f = { .call = ROWS + 9 };
         assert_non_null(mkdtemp(folder));
@@ -554,8 +553,7 @@ static void test_stop_and_resume(void **state)
         assert_int_equal(count_openings(watched), 1);
         for (int i = 0; i < ROWS; i++)
             assert_int_equal(atomic_load(&seen[i]), 3);
-        snprintf(command, sizeof command, "rm -r %s", folder);
-        assert_int_equal(system(command), 0);
+        assert_int_equal(test_remove(folder), 0);
     }
     trek_plan_free(&plan);
     trek_dataset_free(&data);

@@ -403,9 +403,7 @@ static bool are_of_ends(const char *path, int64_t steps)
 
 static void remove_folder(const char *path)
 {
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(path), 0);
 }
 
 /* Every policy is stopped in the midst of epochs, again and again, and goes on with other numbers of ranks. */

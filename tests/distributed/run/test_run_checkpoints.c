@@ -77,9 +77,7 @@ static char *folder(char *text)
 
 static void remove_folder(const char *path)
 {
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(path), 0);
 }
 
 /* Checkpoints of the folder, all whole; *others: files beside them. */
@@ -146,7 +144,7 @@ int fsync(int file)
 /* A folder that the run has made is there after a power failure only if the one around it was synced. */
 static void test_new_folder(void **state)
 {
-    char folder[] = "/tmp/trek-run-XXXXXX", inside[64], command[128];
+    char folder[] = "/tmp/trek-run-XXXXXX", inside[64];
     trek_dataset *data = wide_dataset();
     trek_run_opts o = wide_opts(data);
     assert_non_null(mkdtemp(folder));
@@ -162,8 +160,7 @@ static void test_new_folder(void **state)
     }
     watched[0] = '\0';
     trek_dataset_free(&data);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 /* --- what is in them ---------------------------------------------------------------------------- */

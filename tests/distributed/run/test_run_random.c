@@ -56,15 +56,8 @@ static struct {
 
 static uint64_t draws;
 
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static int64_t draw(int64_t n) { return (int64_t)(mix(c.seed * 1000003 + ++draws) % (uint64_t)n); }
+static uint64_t number_below(uint64_t below, uint64_t seed) { return test_draw(&seed, below); }
+static int64_t draw(int64_t n) { return (int64_t)number_below((uint64_t)n, c.seed * 1000003 + ++draws); }
 static bool one_in(int64_t n) { return draw(n) == 0; }
 static int64_t draw_log(int64_t most) /* 1 .. most, small ones often */
 {
@@ -138,8 +131,8 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
         injected();
         return NULL;
     }
-    if (c.delay_us && mix(c.seed + (uint64_t)call) % 16 == 0)
-        usleep((useconds_t)(mix(c.seed - (uint64_t)call) % (uint64_t)c.delay_us));
+    if (c.delay_us && number_below(16, c.seed + (uint64_t)call) == 0)
+        usleep((useconds_t)number_below((uint64_t)c.delay_us, c.seed - (uint64_t)call));
     for (int64_t k = 0; k < trek_batch_size(batch) && trek_module_is_training(trek_graph_module(graph)); k++)
         atomic_fetch_add(&c.seen[trek_batch_indices(batch)[k]], 1);
     trek_record_sum("rows", (double)trek_batch_size(batch));

@@ -430,27 +430,25 @@ static void test_killed(void **state)
 static void test_resumed(void **state)
 {
     for (int outer = 0; outer < 2; outer++) {
-        char folder[] = "/tmp/trek-run-XXXXXX", detail[96], command[64];
+        char folder[] = "/tmp/trek-run-XXXXXX", detail[96];
         told lines[MOST_WAYS];
         assert_non_null(mkdtemp(folder));
         snprintf(detail, sizeof detail, "%s-%d-%s", outer ? "21" : "22", outer, folder);
         assert_int_equal(run_world("halves", detail, 2, 0, lines), 3);
         assert_memory_equal(&lines[2], &lines[0], sizeof *lines);
         assert_true(memcmp(lines[1].values, lines[0].values, sizeof lines->values) != 0);
-        snprintf(command, sizeof command, "rm -r %s", folder);
-        assert_int_equal(system(command), 0);
+        assert_int_equal(test_remove(folder), 0);
     }
 }
 
 static void test_stopped(void **state)
 {
-    char folder[] = "/tmp/trek-run-XXXXXX", detail[96], command[64];
+    char folder[] = "/tmp/trek-run-XXXXXX", detail[96];
     told lines[MOST_WAYS];
     assert_non_null(mkdtemp(folder));
     snprintf(detail, sizeof detail, "22-0-%s", folder);
     assert_int_equal(run_world("stopped", detail, 2, 0, lines), 1);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(folder), 0);
 }
 
 /* --- one process -------------------------------------------------------------------------------------------------- */

@@ -136,9 +136,7 @@ static void make_folder(char *path)
 
 static void remove_folder(const char *path)
 {
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(path), 0);
 }
 
 /* --- from every step ---------------------------------------------------------------------------------- */

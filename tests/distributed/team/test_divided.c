@@ -37,11 +37,12 @@
 #include "optim/optimizers.h"
 #include "tensor/dlpack.h"
 #include "tensor/pages.h"
-#include "tests/support/noted.h"
+#include "tests/distributed/team/divided_optimizers.h"
+#include "tests/support/labelled.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
-enum { VOCABULARY = 60, LENGTH = 6, WIDTH = 32, HEADS = 4, LAYERS = 3, SAMPLES = 48, BATCH = 16, MOST = 1 << 18, LARGE = 128 };
+enum { VOCABULARY = 60, LENGTH = 6, WIDTH = 32, HEADS = 4, LAYERS = 3, SAMPLES = 48, BATCH = 16, LARGE = 128 };
 
 /* --- a small GPT ---------------------------------------------------------------------------------- */
 
@@ -111,38 +112,10 @@ static trek_graph *build(trek_device device, void *arg)
     return trek_flow_build(trek_flow_from(trek_module_check(m)));
 }
 
-static trek_var *loss(trek_graph *graph, trek_var *y, const trek_batch *batch, void *arg)
-{
-    return trek_cross_entropy(trek_cast(y, TREK_F32), trek_batch_get(batch, "next"));
-}
-
 static trek_loader *make_loader(void)
 {
-    float x[SAMPLES * LENGTH];
-    int64_t next[SAMPLES];
-    for (int k = 0; k < SAMPLES * LENGTH; k++)
-        x[k] = (float)((k * 7 + k / 5) % VOCABULARY);
-    for (int k = 0; k < SAMPLES; k++)
-        next[k] = (int64_t)(x[k * LENGTH] * 3) % VOCABULARY;
-    const char *names[] = { "x", "next" };
-    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(SAMPLES, LENGTH), TREK_F32, trek_cpu(0)),
-                               trek_tensor_from_data(next, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
-    trek_dataset *dataset = trek_dataset_tensors(names, tensors, 2);
-    for (int k = 0; k < 2; k++)
-        trek_tensor_release(tensors[k]);
-    return trek_loader_new(dataset, &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3 });
-}
-
-enum { OPTIMIZERS = 6 };
-
-static trek_optimizer_spec optimizer_of(int k)
-{
-    const trek_optimizer_spec specs[OPTIMIZERS] = {
-        trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
-        trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }), trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), TREK_U8),
-        trek_adafactor(&(trek_adafactor_opts){ .lr = 0.01 }), trek_lion(&(trek_lion_opts){ .lr = 0.002 }),
-    };
-    return specs[k];
+    return trek_loader_new(labelled_tokens(SAMPLES, LENGTH, VOCABULARY),
+                           &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3 });
 }
 
 typedef struct training {
@@ -162,7 +135,7 @@ static trek_status try_begin(const config *c, training *t)
     t->graph = build(trek_cpu(0), &t->c);
     t->loader = make_loader();
     assert_int_equal(trek_graph_set_loader(t->graph, t->loader, "x"), TREK_OK);
-    assert_int_equal(trek_graph_set_loss(t->graph, loss, NULL), TREK_OK);
+    assert_int_equal(trek_graph_set_loss(t->graph, labelled_loss, NULL), TREK_OK);
     return trek_trainer_setup(t->graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &t->c, .ranks = c->ranks, .share_params = TREK_OFF, .shard = c->shard,
         .bucket_bytes = c->bucket_bytes, .grain = c->grain, .accumulate = c->accumulate, .max_anchor = TREK_OFF,
@@ -170,7 +143,7 @@ static trek_status try_begin(const config *c, training *t)
         .overlap = c->ahead ? 1 : TREK_OFF, .memory_budget = c->budgets ? ample : NULL,
         .n_memory_budget = c->budgets ? c->ranks : 0,
         .amp = { .dtype = c->low ? TREK_BF16 : TREK_F32, .products = c->products },
-        .optimizer = optimizer_of(c->optimizer) });
+        .optimizer = divided_optimizer(c->optimizer) });
 }
 
 static void begin(const config *c, training *t)
@@ -185,59 +158,28 @@ static void end(training *t)
     trek_loader_free(&t->loader);
 }
 
-static trek_status epoch(const training *t, int64_t number)
-{
-    int k = 0;
-    trek_graph_start(t->graph, number);
-    for (trek_batch *batch; (batch = trek_graph_next(t->graph));) {
-        trek_graph_train_batch(t->graph, batch);
-        if (++k % (t->c.accumulate > 1 ? t->c.accumulate : 1) == 0)
-            trek_graph_step(t->graph);
-    }
-    if (t->c.accumulate > 1 && SAMPLES / BATCH % t->c.accumulate != 0)
-        trek_graph_step(t->graph);
-    return trek_error_status();
-}
+static trek_status epoch(const training *t, int64_t number) { return labelled_epoch(t->graph, number, t->c.accumulate); }
 
-typedef struct result {
-    int n;
-    double values[MOST];
-} result;
-
-static void look(trek_graph *graph, result *to)
-{
-    to->n = note_params(trek_graph_module(graph), to->values, MOST);
-}
-
-static void train(const config *c, result *to)
+static void train(const config *c, elements *to)
 {
     training t;
     begin(c, &t);
     for (int k = 0; k < 2; k++)
         if (epoch(&t, k) != TREK_OK)
             fail_msg("%d ranks, optimizer %d, buckets of %" PRId64 ": %s", c->ranks, c->optimizer, c->bucket_bytes, trek_error());
-    look(t.graph, to);
+    elements_of_params(t.graph, to);
     end(&t);
-}
-
-static void expect_same(const result *got, const result *expected, const char *what)
-{
-    assert_int_equal(got->n, expected->n);
-    for (int k = 0; k < got->n; k++)
-        if (got->values[k] != expected->values[k])
-            fail_msg("%s: number %d is %.17g instead of %.17g", what, k, got->values[k], expected->values[k]);
 }
 
 /* --- training ----------------------------------------------------------------------------------------- */
 
 static void same_bits(void **state)
 {
-    static result got, expected;
+    static elements got, expected;
     for (int k = 0; k < (test_short() ? 12 : 48); k++) {
-        uint32_t h = (uint32_t)(k + 77) * 0x9e3779b9u;
-        h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+        uint32_t h = test_hash((uint32_t)(k + 77));
         config c = { .ranks = 2 + k % 6, .shard = TREK_SHARD_GRADIENTS, .bucket_bytes = 4096 << (h & 7),
-                     .grain = (h >> 3 & 3) == 0 ? 3 : 0, .accumulate = (int)(h >> 5 & 1) * 2, .optimizer = k % OPTIMIZERS,
+                     .grain = (h >> 3 & 3) == 0 ? 3 : 0, .accumulate = (int)(h >> 5 & 1) * 2, .optimizer = k % DIVIDED_OPTIMIZERS,
                      .low = h >> 6 & 1, .recompute = h >> 7 & 1, .budgets = h >> 8 & 1, .unequal = h >> 9 & 1,
                      .products = (h >> 10 & 7) == 0 ? TREK_AMP_PRODUCTS_FP8 : TREK_AMP_PRODUCTS_DEFAULT };
         c.low |= c.products != TREK_AMP_PRODUCTS_DEFAULT;
@@ -252,7 +194,7 @@ static void same_bits(void **state)
         snprintf(text, sizeof text, "draw %d: %d ranks, optimizer %d, buckets of %d%s%s%s%s%s", k, c.ranks, c.optimizer,
                  (int)c.bucket_bytes, c.grain ? ", grains" : "", c.low ? ", bf16" : "", c.recompute ? ", recomputed" : "",
                  c.unequal ? ", unequal" : "", c.ahead ? ", ahead" : "");
-        expect_same(&got, &expected, text);
+        elements_expect(&got, &expected, "%s", text);
     }
 }
 
@@ -454,8 +396,8 @@ static void pointers_are_refused(void **state)
     trek_module *module = trek_graph_module(t.graph);
     assert_int_equal(trek_trainer_setup(t.graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &c, .ranks = 3, .share_params = TREK_OFF, .shard = c.shard, .max_anchor = TREK_OFF,
-        .bucket_bytes = 4096, .optimizer = optimizer_of(0) }), TREK_OK);
-    assert_int_equal(trek_trainer_setup(t.graph, &(trek_trainer_opts){ .ranks = 1, .optimizer = optimizer_of(0) }), TREK_OK);
+        .bucket_bytes = 4096, .optimizer = divided_optimizer(0) }), TREK_OK);
+    assert_int_equal(trek_trainer_setup(t.graph, &(trek_trainer_opts){ .ranks = 1, .optimizer = divided_optimizer(0) }), TREK_OK);
     const float *values = trek_tensor_data(trek_var_data(model_of(t.graph)->table));
     for (int k = 0; k < VOCABULARY * WIDTH; k++)
         assert_true(values[k] == 0.3f * test_number(1, (uint32_t)k));
@@ -556,7 +498,7 @@ static trek_status write_params(training *t, int way, const char *path)
 
 static void what_is_written_reaches_all(void **state)
 {
-    static result got, expected, seen;
+    static elements got, expected, seen;
     char path[] = "/tmp/trek-divided-XXXXXX";
     close(mkstemp(path));
     for (int way = 0; way < 4; way++) {
@@ -571,25 +513,25 @@ static void what_is_written_reaches_all(void **state)
             assert_int_equal(epoch(&t, 1), TREK_OK);
             if (write_params(&t, way, path) != TREK_OK)
                 fail_msg("way %d: %s", way, trek_error());
-            look(t.graph, &seen); /* on rank 0 */
+            elements_of_params(t.graph, &seen); /* on rank 0 */
             if (divided) {
                 FAILS(epoch(&t, 2), TREK_ERR_STATE, "call trek_graph_parameters_changed");
                 FAILS(trek_graph_step(t.graph), TREK_ERR_STATE, "graph_step: the graph's parameters were written");
-                look(t.graph, &got);
-                expect_same(&got, &seen, "after a pass that was refused");
+                elements_of_params(t.graph, &got);
+                elements_expect(&got, &seen, "after a pass that was refused");
                 trek_graph_zero_grad(t.graph);
             }
             SUCCEEDS(trek_graph_parameters_changed(t.graph));
             for (int r = 0; r < c.ranks; r++) {
-                look(trek_graph_replica(t.graph, r), &got);
-                expect_same(&got, &seen, "on a rank");
+                elements_of_params(trek_graph_replica(t.graph, r), &got);
+                elements_expect(&got, &seen, "on a rank");
             }
             if (epoch(&t, 3) != TREK_OK)
                 fail_msg("way %d: %s", way, trek_error());
-            look(t.graph, divided ? &got : &expected);
+            elements_of_params(t.graph, divided ? &got : &expected);
             end(&t);
         }
-        expect_same(&got, &expected, "what was trained after it");
+        elements_expect(&got, &expected, "what was trained after it");
     }
     unlink(path);
 }

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "autograd/losses.h"
@@ -30,12 +29,14 @@
 #include "optim/optimizers.h"
 #include "tensor/memory_account.h"
 #include "tensor/pages.h"
+#include "tests/distributed/team/divided_optimizers.h"
+#include "tests/support/labelled.h"
+#include "tests/support/processes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
-enum { VOCABULARY = 40, LENGTH = 4, WIDTH = 24, LAYERS = 3, SAMPLES = 48, BATCH = 12, MOST = 1 << 17, WIDE = 160, SECONDS = 120 };
+enum { VOCABULARY = 40, LENGTH = 4, WIDTH = 24, LAYERS = 3, SAMPLES = 48, BATCH = 12, WIDE = 160, SECONDS = 120 };
 
-static const char *self, *launcher;
 static int process;
 
 /* --- a model: a table that is also the last weight, a frozen parameter, one that is never used ----------------------- */
@@ -102,36 +103,13 @@ static trek_var *loss(trek_graph *graph, trek_var *y, const trek_batch *batch, v
 {
     if (dies)
         _exit(0);
-    return trek_cross_entropy(trek_cast(y, TREK_F32), trek_batch_get(batch, "next"));
+    return labelled_loss(graph, y, batch, NULL);
 }
 
 static trek_loader *make_loader(void)
 {
-    float x[SAMPLES * LENGTH];
-    int64_t next[SAMPLES];
-    for (int k = 0; k < SAMPLES * LENGTH; k++)
-        x[k] = (float)((k * 7 + k / 5) % VOCABULARY);
-    for (int k = 0; k < SAMPLES; k++)
-        next[k] = (int64_t)(x[k * LENGTH] * 3) % VOCABULARY;
-    const char *names[] = { "x", "next" };
-    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(SAMPLES, LENGTH), TREK_F32, trek_cpu(0)),
-                               trek_tensor_from_data(next, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
-    trek_dataset *dataset = trek_dataset_tensors(names, tensors, 2);
-    for (int k = 0; k < 2; k++)
-        trek_tensor_release(tensors[k]);
-    return trek_loader_new(dataset, &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3 });
-}
-
-enum { OPTIMIZERS = 6 };
-
-static trek_optimizer_spec optimizer_of(int k)
-{
-    const trek_optimizer_spec specs[OPTIMIZERS] = {
-        trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), trek_sgd(&(trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
-        trek_lamb(&(trek_lamb_opts){ .lr = 0.01 }), trek_with_state(trek_adamw(&(trek_adam_opts){ .lr = 0.01 }), TREK_U8),
-        trek_adafactor(&(trek_adafactor_opts){ .lr = 0.01 }), trek_lion(&(trek_lion_opts){ .lr = 0.002 }),
-    };
-    return specs[k];
+    return trek_loader_new(labelled_tokens(SAMPLES, LENGTH, VOCABULARY),
+                           &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3 });
 }
 
 /* --- training, in a process of the job -------------------------------------------------------------------------- */
@@ -159,7 +137,7 @@ static trek_status set_up(training *t)
         .max_grad_value = c->value ? 0.01 : 0,
         .amp = { .scaling = c->scaled, .scaler = { .init_scale = !c->scaled ? 0 : adafactor ? 0x1p40 : 0x1p127,
                                                    .backoff_factor = c->scaled ? 0x1p-60 : 0 } },
-        .optimizer = optimizer_of(c->optimizer) });
+        .optimizer = divided_optimizer(c->optimizer) });
 }
 
 static void begin(const config *c, trek_comm *comm, training *t)
@@ -173,7 +151,7 @@ static void begin(const config *c, trek_comm *comm, training *t)
     trek_var_set_requires_grad(net_of(t)->frozen, false);
     if (set_up(t) != TREK_OK)
         fail_msg("%s", trek_error());
-    if (c->groups && trek_optimizer_vectors(trek_graph_optimizer(t->graph), optimizer_of(c->optimizer)) < 0)
+    if (c->groups && trek_optimizer_vectors(trek_graph_optimizer(t->graph), divided_optimizer(c->optimizer)) < 0)
         fail_msg("%s", trek_error());
 }
 
@@ -183,64 +161,22 @@ static void end(training *t)
     trek_loader_free(&t->loader);
 }
 
-static trek_status epoch(const training *t, int64_t number)
-{
-    int k = 0, passes = t->c.accumulate > 1 ? t->c.accumulate : 1;
-    trek_graph_start(t->graph, number);
-    for (trek_batch *batch; (batch = trek_graph_next(t->graph));) {
-        trek_graph_train_batch(t->graph, batch);
-        if (++k % passes == 0)
-            trek_graph_step(t->graph);
-    }
-    if (k % passes != 0)
-        trek_graph_step(t->graph);
-    return trek_error_status();
-}
+static trek_status epoch(const training *t, int64_t number) { return labelled_epoch(t->graph, number, t->c.accumulate); }
 
-typedef struct result {
-    int n;
-    double values[MOST];
-} result;
-
-static trek_status note(const char *name, trek_var *var, void *arg)
-{
-    result *to = arg;
-    double *list = test_read(trek_var_data(var));
-    assert_true(to->n + trek_var_numel(var) <= MOST);
-    memcpy(to->values + to->n, list, (size_t)trek_var_numel(var) * sizeof *list);
-    to->n += (int)trek_var_numel(var);
-    free(list);
-    return TREK_OK;
-}
-
-static void look(const training *t, result *to)
-{
-    to->n = 0;
-    assert_int_equal(trek_module_each_param(trek_graph_module(t->graph), note, to), TREK_OK);
-}
-
-static void expect_same(const result *got, const result *expected, const char *what)
-{
-    assert_int_equal(got->n, expected->n);
-    for (int k = 0; k < got->n; k++)
-        if (got->values[k] != expected->values[k])
-            fail_msg("%s: number %d is %.17g instead of %.17g", what, k, got->values[k], expected->values[k]);
-}
-
-static void train(const config *c, trek_comm *comm, result *to)
+static void train(const config *c, trek_comm *comm, elements *to)
 {
     training t;
     begin(c, comm, &t);
     bool good = epoch(&t, 0) == TREK_OK;
     if (good && c->second >= 0)
-        good = trek_graph_set_optimizer(t.graph, optimizer_of(c->second)) == TREK_OK;
+        good = trek_graph_set_optimizer(t.graph, divided_optimizer(c->second)) == TREK_OK;
     if (good && c->recut) { /* from whole parameters to parts, with what there is of an optimizer */
         t.c.bucket_bytes *= 2;
         good = set_up(&t) == TREK_OK;
     }
     if (!good || epoch(&t, 1) != TREK_OK)
         fail_msg("%s", trek_error());
-    look(&t, to);
+    elements_of_params(t.graph, to);
     end(&t);
 }
 
@@ -248,17 +184,16 @@ static void train(const config *c, trek_comm *comm, result *to)
 
 static void draw(trek_comm *comm, int first, int count)
 {
-    static result got, expected;
+    static elements got, expected;
     static const trek_dtype dtypes[] = { TREK_F32, TREK_BF16, TREK_F64 };
     for (int k = first; k < first + count; k++) {
         alarm(SECONDS); /* each of them */
-        uint32_t h = (uint32_t)(k + 77) * 0x9e3779b9u;
-        h ^= h >> 15, h *= 0x85ebca6bu, h ^= h >> 13;
+        uint32_t h = test_hash((uint32_t)(k + 77));
         config c = { .shard = TREK_SHARD_GRADIENTS, .dtype = dtypes[k % 3], .bucket_bytes = 512 << (h & 7),
-                     .accumulate = (int)(h >> 3 & 1) * 2, .optimizer = k % OPTIMIZERS,
-                     .second = h >> 4 & 1 ? (int)(h >> 5 & 15) % OPTIMIZERS : -1, .norm = h >> 9 & 1, .value = h >> 10 & 1,
-                     .scaled = (h >> 11 & 3) == 0, .groups = h >> 13 & 1, .budgets = h >> 14 & 1, .unequal = h >> 15 & 1,
-                     .recut = (h >> 16 & 3) == 0, .width = h >> 18 & 1 ? 4 * WIDTH : 0 };
+                     .accumulate = (int)(h >> 3 & 1) * 2, .optimizer = k % DIVIDED_OPTIMIZERS,
+                     .second = h >> 4 & 1 ? (int)(h >> 5 & 15) % DIVIDED_OPTIMIZERS : -1, .norm = h >> 9 & 1,
+                     .value = h >> 10 & 1, .scaled = (h >> 11 & 3) == 0, .groups = h >> 13 & 1, .budgets = h >> 14 & 1,
+                     .unequal = h >> 15 & 1, .recut = (h >> 16 & 3) == 0, .width = h >> 18 & 1 ? 4 * WIDTH : 0 };
         train(&c, comm, &expected);
         c.shard = TREK_SHARD_PARAMETERS;
         c.ahead = h >> 19 & 1;
@@ -268,7 +203,7 @@ static void draw(trek_comm *comm, int first, int count)
                  trek_dtype_name(c.dtype), c.optimizer, c.second, (int)c.bucket_bytes, c.norm ? ", norm" : "",
                  c.scaled ? ", scaled" : "", c.groups ? ", groups" : "", c.budgets ? ", budgets" : "",
                  c.unequal ? ", unequal" : "", c.recut ? ", set up again" : "", c.ahead ? ", ahead" : "");
-        expect_same(&got, &expected, text);
+        elements_expect(&got, &expected, "%s", text);
     }
 }
 
@@ -310,7 +245,7 @@ static double answer(const training *t)
 /* The last process reads, as often as it likes, while the others wait for it in a step, or have left. */
 static void read_alone(trek_comm *comm)
 {
-    static result waiting[2], left[2];
+    static elements waiting[2], left[2];
     int last = trek_comm_world_size(comm) - 1;
     double sums[2];
     for (int divided = 0; divided < 2; divided++) {
@@ -321,21 +256,21 @@ static void read_alone(trek_comm *comm)
         assert_int_equal(epoch(&t, 0), TREK_OK);
         for (int k = 0; k < 5 && process == last; k++) {
             sums[divided] = answer(&t);
-            look(&t, &waiting[divided]);
+            elements_of_params(t.graph, &waiting[divided]);
         }
         assert_int_equal(epoch(&t, 1), TREK_OK);
         if (process == last) {
             while (divided && !trek_control_some_left(comm->control))
                 usleep(1000);
-            look(&t, &left[divided]);
+            elements_of_params(t.graph, &left[divided]);
         }
         end(&t);
     }
     if (process < last)
         return;
     assert_true(sums[0] == sums[1]);
-    expect_same(&waiting[1], &waiting[0], "while others wait");
-    expect_same(&left[1], &left[0], "when others have left");
+    elements_expect(&waiting[1], &waiting[0], "while others wait");
+    elements_expect(&left[1], &left[0], "when others have left");
 }
 
 /* What is written is half of what was there, so that nobody may get it twice. */
@@ -355,7 +290,7 @@ static trek_status write_half(const training *t)
 
 static void write_together(trek_comm *comm)
 {
-    static result got, written[2], trained[2], before;
+    static elements got, written[2], trained[2], before;
     for (int divided = 0; divided < 2; divided++) {
         config c = { .shard = divided ? TREK_SHARD_PARAMETERS : TREK_SHARD_GRADIENTS, .bucket_bytes = 2048, .second = -1,
                      .width = WIDE };
@@ -363,13 +298,13 @@ static void write_together(trek_comm *comm)
         begin(&c, comm, &t);
         assert_int_equal(epoch(&t, 0), TREK_OK);
         if (divided) { /* one process alone must not */
-            look(&t, &before);
+            elements_of_params(t.graph, &before);
             if (process == 1)
                 assert_int_equal(write_half(&t), TREK_OK);
             FAILS(trek_graph_parameters_changed(t.graph), TREK_ERR_STATE, "were written in process");
             if (process != 1) {
-                look(&t, &got);
-                expect_same(&got, &before, "what another process has written");
+                elements_of_params(t.graph, &got);
+                elements_expect(&got, &before, "what another process has written");
                 assert_int_equal(write_half(&t), TREK_OK);
             }
             FAILS(epoch(&t, 1), TREK_ERR_STATE, "call trek_graph_parameters_changed");
@@ -378,19 +313,19 @@ static void write_together(trek_comm *comm)
             assert_int_equal(write_half(&t), TREK_OK);
         }
         SUCCEEDS(trek_graph_parameters_changed(t.graph));
-        look(&t, &written[divided]);
+        elements_of_params(t.graph, &written[divided]);
         if (epoch(&t, 1) != TREK_OK)
             fail_msg("%s", trek_error());
-        look(&t, &trained[divided]);
+        elements_of_params(t.graph, &trained[divided]);
         end(&t);
     }
-    expect_same(&written[1], &written[0], "what was written");
-    expect_same(&trained[1], &trained[0], "what was trained after it");
+    elements_expect(&written[1], &written[0], "what was written");
+    elements_expect(&trained[1], &trained[0], "what was trained after it");
 }
 
 static void checkpoint(trek_comm *comm, const char *path, bool loads)
 {
-    static result got, saved;
+    static elements got, saved;
     char values[512];
     config c = { .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = loads ? 4096 : 1024, .second = -1, .width = WIDE,
                  .dtype = TREK_BF16,
@@ -401,7 +336,7 @@ static void checkpoint(trek_comm *comm, const char *path, bool loads)
     if (!loads)
         assert_int_equal(epoch(&t, 0), TREK_OK);
     SUCCEEDS((loads ? trek_checkpoint_load : trek_checkpoint_save)(t.graph, t.loader, path));
-    look(&t, &got);
+    elements_of_params(t.graph, &got);
     if (!loads && process == 0) {
         FILE *file = fopen(values, "wb");
         assert_true(file && fwrite(&got, sizeof got, 1, file) == 1 && fclose(file) == 0);
@@ -410,7 +345,7 @@ static void checkpoint(trek_comm *comm, const char *path, bool loads)
         FILE *file = fopen(values, "rb");
         assert_true(file && fread(&saved, sizeof saved, 1, file) == 1);
         fclose(file);
-        expect_same(&got, &saved, "loaded");
+        elements_expect(&got, &saved, "loaded");
     }
     assert_int_equal(epoch(&t, 1), TREK_OK);
     end(&t);
@@ -419,12 +354,12 @@ static void checkpoint(trek_comm *comm, const char *path, bool loads)
 /* Process 1 dies in its loss, or in an update. The others learn of it, and read its part, or are told that it is not whole. */
 static void die(trek_comm *comm, bool in_update)
 {
-    static result got, before;
+    static elements got, before;
     config c = { .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1024, .second = -1, .width = WIDE };
     training t;
     begin(&c, comm, &t);
     assert_int_equal(epoch(&t, 0), TREK_OK);
-    look(&t, &before);
+    elements_of_params(t.graph, &before);
     trek_status status = trek_comm_barrier(comm); /* of one that is late it ends by the death itself */
     if (process == 1 && in_update) {
         trek_lent_begin_update(trek_graph_ranks(t.graph)->team->lent);
@@ -437,8 +372,8 @@ static void die(trek_comm *comm, bool in_update)
         fail_msg("%s: %s", trek_status_name(status), trek_error());
     trek_error_clear();
     if (!in_update) {
-        look(&t, &got);
-        expect_same(&got, &before, "what a process had that has died");
+        elements_of_params(t.graph, &got);
+        elements_expect(&got, &before, "what a process had that has died");
     } else {
         trek_tensor *copy = trek_tensor_clone(trek_var_data(net_of(&t)->weights[1])); /* in the middle, as process 1's part */
         assert_null(copy);
@@ -505,23 +440,6 @@ static void run_child(void **state) { child_code = child(words); }
 
 /* --- the tests -------------------------------------------------------------------------------------------------------- */
 
-static int launch(const char *text, int processes, const char *engine)
-{
-    char n[16];
-    snprintf(n, sizeof n, "%d", processes);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("TREK_TEST_CHILD", text, 1);
-        setenv("TREK_TEST_ENGINE", engine, 1);
-        execl(launcher, launcher, "-n", n, self, (char *)NULL);
-        _exit(127);
-    }
-    int status;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 static const char *const engines[] = { "shared", "gloo" };
 
 /* Runs it with every engine that is available. */
@@ -531,7 +449,8 @@ static void expect(const char *text, int processes)
     for (int engine = 0; engine < 2; engine++) {
         if (engine == 1 && !trek_comm_gloo_there(why, sizeof why))
             continue;
-        int code = launch(text, processes, engines[engine]);
+        int code = processes_launch(processes, false, (const char *[]){ "TREK_TEST_CHILD", text, "TREK_TEST_ENGINE",
+                                                                        engines[engine], NULL });
         if (code != 0)
             fail_msg("%s, %d processes, %s: status %d", text, processes, engines[engine], code);
     }
@@ -564,8 +483,7 @@ static void sets_of_checkpoints(void **state)
         expect(text, 2);
         expect(text, 4);
     }
-    snprintf(text, sizeof text, "rm -r %s", path);
-    assert_int_equal(system(text), 0);
+    assert_int_equal(test_remove(path), 0);
 }
 
 static void processes_die(void **state)
@@ -576,11 +494,8 @@ static void processes_die(void **state)
 
 static void graphs_end(void **state) { expect("outlive", 2); }
 
-int main(int count, char **arguments)
+int main(void)
 {
-    static char path[4096];
-    const char *where = getenv("TREK_TEST_BUILD");
-    self = arguments[0];
     words = getenv("TREK_TEST_CHILD");
     trek_pages_guard = true;
     if (words) {
@@ -588,10 +503,8 @@ int main(int count, char **arguments)
         unsetenv("TREK_TEST_CASE");
         return cmocka_run_group_tests(own, NULL, NULL) ? 1 : child_code;
     }
-    snprintf(path, sizeof path, "%s/tools/trek-run", where ? where : ".");
-    launcher = path;
-    if (access(path, X_OK) != 0)
-        return print_message("skipped: %s is missing\n", path), 77;
+    if (!processes_launcher_there())
+        return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits), cmocka_unit_test(peak_is_as_planned), cmocka_unit_test(processes_read_alone),
         cmocka_unit_test(what_is_written_reaches_all), cmocka_unit_test(sets_of_checkpoints), cmocka_unit_test(processes_die),

@@ -2,7 +2,6 @@
 /* Synchronised batch norm in every way to train: with a loader, in windows, in loops of one's own, in processes. */
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "autograd/backward.h"
@@ -17,6 +16,7 @@
 #include "nn/module_tree.h"
 #include "tensor/rank_context.h"
 #include "tests/distributed/team/sync_net.h"
+#include "tests/support/processes.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
@@ -374,7 +374,6 @@ static void after_the_wrapper(void **state)
 
 /* --- processes, started by trek-run ---------------------------------------------------------------------- */
 
-static const char *self;
 
 /* One of them: process 0 leaves its record in the file. */
 static int child(const char *text, const char *path)
@@ -393,20 +392,9 @@ static int child(const char *text, const char *path)
 
 static int launch(int processes, int world, int batch, bool gathered, const char *path)
 {
-    char text[64], count[16], launcher[4096];
-    const char *build_folder = getenv("TREK_TEST_BUILD");
-    snprintf(launcher, sizeof launcher, "%s/tools/trek-run", build_folder ? build_folder : ".");
+    char text[64];
     snprintf(text, sizeof text, "%d,%d,%d", world, batch, gathered);
-    snprintf(count, sizeof count, "%d", processes);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("TREK_TEST_CHILD", text, 1);
-        setenv("TREK_TEST_FILE", path, 1);
-        execl(launcher, launcher, "-n", count, self, (char *)NULL);
-        _exit(127);
-    }
-    int status;
-    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return processes_launch(processes, false, (const char *[]){ "TREK_TEST_CHILD", text, "TREK_TEST_FILE", path, NULL });
 }
 
 /* Batches of 4 and 6, and of 2 for three processes: one of them has nothing, and still meets the others. */
@@ -433,9 +421,8 @@ static void on_processes(void **state)
     }
 }
 
-int main(int count, char **words)
+int main(void)
 {
-    self = words[0];
     setenv("TREK_CACHE", "off", 1); /* so that each allocation can fail */
     if (test_allocator_use() != TREK_OK)
         return 1;

@@ -16,15 +16,8 @@ enum { MOST_COUNT = 5 * TREK_BINNED_BLOCK + 91, MOST_BLOCKS = 6 };
 static trek_device gpu;
 
 static uint64_t drawn;
-static uint64_t draw(void)
-{
-    drawn += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t x = drawn;
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-static int below(int n) { return (int)(draw() % (uint64_t)n); }
+static uint64_t draw(void) { return test_draw(&drawn, 0); }
+static int below(int n) { return (int)test_draw(&drawn, (uint64_t)n); }
 
 static const trek_backend *device(void) { return trek_backend_get(gpu.type); }
 

@@ -124,21 +124,33 @@ bool scenario_survived(int number)
     return process && process->end != SIM_KILLED && !process->tainted;
 }
 
+static bool is_tainted(long number)
+{
+    for (int p = 0; p < sim.n_processes; p++)
+        if (sim.processes[p]->number == number && sim.processes[p]->tainted)
+            return true;
+    return false;
+}
+
+/* Whether one of the numbers here is that of a process that a fault has touched: "3", "1, 3 and 7". */
+static bool lists_culprit(const char *at)
+{
+    while (isdigit((unsigned char)*at)) {
+        char *end;
+        if (is_tainted(strtol(at, &end, 10)))
+            return true;
+        at = strncmp(end, ", ", 2) == 0 ? end + 2 : strncmp(end, " and ", 5) == 0 ? end + 5 : "";
+    }
+    return false;
+}
+
 bool scenario_names_culprit(const char *message)
 {
-    const char *at = strstr(message, "process");
-    if (!at)
-        at = strstr(message, "rank");
-    for (; at && *at; at++) {
-        if (!isdigit((unsigned char)*at) || (at > message && (isalnum((unsigned char)at[-1]) || at[-1] == '.')))
-            continue;
-        char *end;
-        long number = strtol(at, &end, 10);
-        for (int p = 0; p < sim.n_processes; p++)
-            if (sim.processes[p]->number == number && sim.processes[p]->tainted)
+    static const char *const words[] = { "process ", "processes ", "rank ", "ranks " };
+    for (int k = 0; k < 4; k++)
+        for (const char *at = message; (at = strstr(at, words[k]));)
+            if (lists_culprit(at += strlen(words[k])))
                 return true;
-        at = end - 1;
-    }
     return false;
 }
 

@@ -13,7 +13,7 @@ typedef struct scenario {
     void (*check)(void);
 } scenario;
 
-extern const scenario scenario_control, scenario_regroup, scenario_run, scenario_grains;
+extern const scenario scenario_control, scenario_regroup, scenario_run, scenario_grains, scenario_counter;
 
 /* What goes wrong next to these is worth more: faults can wait for them. */
 enum {

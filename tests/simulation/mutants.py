@@ -112,8 +112,8 @@ MUTANTS = [
      "            status = begin_pace(s);\n",
      "        status = trek_job_sync_make_rooms(s);\n        if (status == TREK_OK)\n            status = begin_pace(s);\n"
      "        trek_division_publish(s);\n"),
-    ("gradients_of_a_step_made_again", "distributed/policy/exact.c",
-     "        *status = trek_grains_clear_arenas(s);\n", "        *status = TREK_OK;\n"),
+    ("grain_shows_what_another_one_gave", "distributed/grains/slots.c",
+     "        if (stays && !arena->segments[k].param->leaf->has_grad)\n            trek_arena_zero_segment(arena, k);\n", ""),
     ("run_returns_to_the_group_it_left", "distributed/run/elastic.c", "    if (last && survival->groups != run->elastic->followed)", "    if (last)"),
     ("who_is_away_does_not_count", "distributed/job/survival.c", "            survival->away |= all[p].away != 0;\n", ""),
     ("one_that_comes_takes_its_part_at_once", "distributed/pass/arrivals.c",

@@ -240,7 +240,5 @@ static inline int64_t trek_grain_sums_slice(const trek_team *team, int rank, int
     *first = blocks * rank / team->local_ranks;
     return blocks * (rank + 1) / team->local_ranks - *first;
 }
-/* Sets the numbers in the arenas to zero when they are read from the sums again. Which parameters have gradients stays known. */
-trek_status trek_grains_clear_arenas(trek_step *s);
 
 #endif

@@ -189,13 +189,16 @@ static trek_status compute_product(trek_grain_slots *slots, const trek_arena *ar
     return status;
 }
 
+/* A parameter that has no gradient in the grain may have that of another grain in its place, or that of the step, if the step is
+ * made again. */
 trek_status trek_grain_sums_show(trek_grain_sums *sums, trek_arena *arena)
 {
     trek_status status = TREK_OK;
     for (int k = 0; k < arena->n_segments; k++) {
+        bool stays = arena->backend->host_accessible && !arena->parts[arena->segments[k].part].pages;
         if (sums->slots.places[k].waiting >> sums->slots.used & 1 && status == TREK_OK)
             status = compute_product(&sums->slots, arena, k, sums->slots.used);
-        if (sums->slots.places[k].dirty && !arena->segments[k].param->leaf->has_grad)
+        if (stays && !arena->segments[k].param->leaf->has_grad)
             trek_arena_zero_segment(arena, k);
     }
     return status;

@@ -268,13 +268,3 @@ trek_status trek_grain_sums_read(trek_step *s, int rank)
     }
     return TREK_OK;
 }
-
-static trek_status clear_rank(int rank, void *arg)
-{
-    const trek_arena *arena = ((trek_step *)arg)->team->replicas[rank].arena;
-    for (int p = 0; p < arena->n_parts; p++)
-        memset(arena->parts[p].grads->data, 0, (size_t)arena->parts[p].count * trek_dtype_size(arena->parts[p].wide));
-    return TREK_OK;
-}
-
-trek_status trek_grains_clear_arenas(trek_step *s) { return trek_ranks_call(s->team->ranks, clear_rank, s); }

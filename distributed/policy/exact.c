@@ -168,16 +168,6 @@ void trek_ranks_count_step(trek_step *s)
     trek_rank_here.rng_draw = 0;
 }
 
-/* If the step has failed because a process has died, and those that are left make it again, prepares for that. */
-static bool begin_again(trek_step *s, trek_status *status)
-{
-    if (!trek_survivors_go_on(s, status))
-        return false;
-    if (s->grains) /* their gradients are in the sums */
-        *status = trek_grains_clear_arenas(s);
-    return *status == TREK_OK;
-}
-
 trek_status trek_ranks_step(trek_step *s)
 {
     trek_status status = trek_error_status();
@@ -197,7 +187,7 @@ trek_status trek_ranks_step(trek_step *s)
         status = meet(s, status, true);
         if (status == TREK_OK)
             status = trek_ranks_run_step(&call);
-    } while (status != TREK_OK && begin_again(s, &status));
+    } while (status != TREK_OK && trek_survivors_go_on(s, &status)); /* a process has died: the others make it again */
     trek_trace_end("sync", start, s->team->graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s, &call.decided);

@@ -106,16 +106,37 @@ static sim_process *latest_of(int number)
     return NULL;
 }
 
-void sim_faults_let(sim_fault *fault)
+static void comes(void *arg, uint64_t number);
+
+/* One that follows comes by what its process does from here on, or by the time. */
+static void let(sim_fault *fault)
 {
-    const sim_process *process = fault->follows ? latest_of(fault->process) : NULL;
-    if (!process)
+    bool timed = fault->at_send == 0 && fault->at_step == 0;
+    const sim_process *process = timed ? NULL : latest_of(fault->process);
+    if (!fault->follows || fault->moment || !(timed || process))
         return;
     fault->follows = false;
     if (fault->at_send)
         fault->at_send += process->sends;
-    else
+    else if (fault->at_step)
         fault->at_step += process->steps;
+    else if (!(sim.left_out >> (fault - sim.faults) & 1))
+        sim_at(sim.now_ns + fault->at_ns, comes, fault, 0);
+}
+
+void sim_faults_come_to(int moment, const sim_process *who)
+{
+    for (int k = 0; k < sim.n_faults && who->number < sim.began_with; k++) {
+        sim_fault *fault = &sim.faults[k];
+        if (fault->moment != moment || (fault->own && fault->process != who->number) || fault->turns-- > 0)
+            continue;
+        fault->moment = 0;
+        if (fault->process == SIM_WHO_COMES) {
+            fault->process = is_of_machine(fault->kind) ? who->machine : who->number;
+            fault->other = (fault->process + fault->other) % sim.machines;
+        }
+        let(fault);
+    }
 }
 
 static void taint_machine(int machine)
@@ -164,7 +185,7 @@ static void happen(sim_fault *fault, sim_process *process)
     bool machine = is_of_machine(fault->kind);
     fault->done = true;
     if (fault + 1 < sim.faults + sim.n_faults)
-        sim_faults_let(fault + 1);
+        let(fault + 1);
     if (!machine && fault->kind != SIM_FULL && (!process || process->end != SIM_ALIVE))
         return;
     sim.disturbed = true;
@@ -226,7 +247,7 @@ static void comes(void *arg, uint64_t number)
 void sim_faults_arm(void)
 {
     for (int k = 0; k < sim.n_faults; k++)
-        if (!(sim.left_out >> k & 1) && sim.faults[k].at_step == 0 && sim.faults[k].at_send == 0)
+        if (!(sim.left_out >> k & 1) && !sim.faults[k].follows && sim.faults[k].at_step == 0 && sim.faults[k].at_send == 0)
             sim_at(sim.now_ns + sim.faults[k].at_ns, comes, &sim.faults[k], 0);
 }
 

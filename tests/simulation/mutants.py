@@ -26,7 +26,7 @@ PROGRAM = "tests/simulation/test_simulation"
 FOUND = root / "tests/simulation/found.txt"
 RUNS = "20000"
 RARE = "100000" # to record a mutant that the first do not find
-SCENARIOS = ["control", "regroup", "run", "grains"]
+SCENARIOS = ["control", "regroup", "run", "grains", "counter"]
 SEEDS = 2 # kept for each mutant
 
 # name, file, what stands there, what stood there before
@@ -112,8 +112,8 @@ MUTANTS = [
      "            status = begin_pace(s);\n",
      "        status = trek_job_sync_make_rooms(s);\n        if (status == TREK_OK)\n            status = begin_pace(s);\n"
      "        trek_division_publish(s);\n"),
-    ("gradients_of_a_step_made_again", "distributed/policy/exact.c",
-     "        *status = trek_grains_clear_arenas(s);\n", "        *status = TREK_OK;\n"),
+    ("grain_shows_what_another_one_gave", "distributed/grains/slots.c",
+     "        if (stays && !arena->segments[k].param->leaf->has_grad)\n            trek_arena_zero_segment(arena, k);\n", ""),
     ("run_returns_to_the_group_it_left", "distributed/run/elastic.c", "    if (last && survival->groups != run->elastic->followed)", "    if (last)"),
     ("who_is_away_does_not_count", "distributed/job/survival.c", "            survival->away |= all[p].away != 0;\n", ""),
     ("one_that_comes_takes_its_part_at_once", "distributed/pass/arrivals.c",
@@ -127,6 +127,13 @@ MUTANTS = [
     ("waits_for_joiners_like_for_members", "distributed/control/find_members.c", "missing += k < rendezvous->n_entered && !visitor", "missing += !visitor"),
     ("lets_in_more_than_fit", "distributed/comm/regroup.c", "if (!joins || joiner.ranks > room) {", "if (!joins) {"),
     ("leaves_without_a_farewell", "distributed/job/survival.c", "    if (survival->regroup && !survival->lent && survival->least > 1)", "    if (false)"),
+    ("who_gets_no_more_still_counts", "distributed/grains/counter.c",
+     "    if (n == 0) /* it does not come again, so the others must take what is left */\n        l->pace[process] = -1;\n", ""),
+    ("subjects_are_not_compared", "distributed/grains/counter.c", "c && least >= 0 && least == -most", "c"),
+    ("asks_before_the_answer", "distributed/grains/counter.c",
+     "            if (!c->waits)\n                ask(c, true);\n", "            ask(c, true);\n"),
+    ("pass_begins_at_the_last_ones_end", "distributed/grains/counter.c", "c->waits = c->over = false;", "c->waits = false;"),
+    ("answer_of_who_has_left", "distributed/control/ask.c", "    trek_control_ask_left(control);\n", ""),
 ]
 
 

@@ -7,8 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "distributed/comm/regroup.h"
 #include "distributed/control/control.h"
 #include "distributed/control/rendezvous_internal.h"
+#include "distributed/job/survival.h"
+#include "distributed/reduce/twice.h"
 #include "tensor/status_internal.h"
 
 /* A job outlasts that its processes, or the network, stand still for so long. */
@@ -34,7 +37,7 @@ trek_status __real_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t ge
 trek_status __wrap_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t generation, const trek_member *members, int n);
 trek_status __wrap_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t generation, const trek_member *members, int n)
 {
-    for (int k = 0; k < n && sim.began_with; k++)
+    for (int k = 0; k < n; k++)
         check_owner(&members[k]);
     if (trek_rendezvous_members(rendezvous) > 0 && generation <= rendezvous->generation)
         sim_fail("process %d comes from group %lld into group %lld", trek_rendezvous_member(rendezvous).number,
@@ -42,14 +45,45 @@ trek_status __wrap_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t ge
     return __real_trek_rendezvous_enter(rendezvous, generation, members, n);
 }
 
-/* A fault may wait until its process begins a gather over the control channel. */
+/* Moments of the library's. */
 trek_status __real_trek_control_gather(trek_control *control, const void *mine, size_t bytes, void *all, int64_t deadline_ns);
 trek_status __wrap_trek_control_gather(trek_control *control, const void *mine, size_t bytes, void *all, int64_t deadline_ns);
 trek_status __wrap_trek_control_gather(trek_control *control, const void *mine, size_t bytes, void *all, int64_t deadline_ns)
 {
-    if (sim.at_gather && sim.at_gather->process == sim_here()->number)
-        sim_faults_let(sim.at_gather);
+    sim_faults_come_to(GATHERS, sim_here());
     return __real_trek_control_gather(control, mine, bytes, all, deadline_ns);
+}
+
+trek_comm *__real_trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int least);
+trek_comm *__wrap_trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int least);
+trek_comm *__wrap_trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int least)
+{
+    sim_faults_come_to(OTHERS_ARE_SOUGHT, sim_here());
+    return __real_trek_regroup_meet(regroup, comm, least);
+}
+
+trek_status __real_trek_survival_commit(const trek_job *job, int64_t steps);
+trek_status __wrap_trek_survival_commit(const trek_job *job, int64_t steps);
+trek_status __wrap_trek_survival_commit(const trek_job *job, int64_t steps)
+{
+    sim_faults_come_to(COMMITS, sim_here());
+    return __real_trek_survival_commit(job, steps);
+}
+
+trek_status __real_trek_twice_gather(trek_step *s);
+trek_status __wrap_trek_twice_gather(trek_step *s);
+trek_status __wrap_trek_twice_gather(trek_step *s)
+{
+    sim_faults_come_to(PARAMS_ARE_GATHERED, sim_here());
+    return __real_trek_twice_gather(s);
+}
+
+trek_status __real_trek_twice_redivide(trek_step *s);
+trek_status __wrap_trek_twice_redivide(trek_step *s);
+trek_status __wrap_trek_twice_redivide(trek_step *s)
+{
+    sim_faults_come_to(STATE_IS_DIVIDED, sim_here());
+    return __real_trek_twice_redivide(s);
 }
 
 void outcome_take(outcome *to)
@@ -110,6 +144,14 @@ bool scenario_mild(void)
     return away < MILD_NS;
 }
 
+bool scenario_outlasts(int64_t deadline_ns)
+{
+    for (int k = 0; k < sim.n_faults; k++)
+        if (sim.faults[k].done && sim.faults[k].kind == SIM_SUSPEND && 2 * sim.faults[k].for_ns > deadline_ns)
+            return false;
+    return true;
+}
+
 sim_process *scenario_process(int number)
 {
     for (int p = sim.n_processes - 1; p >= 0; p--)
@@ -124,22 +166,47 @@ bool scenario_survived(int number)
     return process && process->end != SIM_KILLED && !process->tainted;
 }
 
-bool scenario_names_culprit(const char *message)
+static bool is_tainted(long number)
 {
-    const char *at = strstr(message, "process");
-    if (!at)
-        at = strstr(message, "rank");
-    for (; at && *at; at++) {
-        if (!isdigit((unsigned char)*at) || (at > message && (isalnum((unsigned char)at[-1]) || at[-1] == '.')))
-            continue;
+    for (int p = 0; p < sim.n_processes; p++)
+        if (sim.processes[p]->number == number && sim.processes[p]->tainted)
+            return true;
+    return false;
+}
+
+/* Whether one of the numbers here is that of a process that a fault has touched: "3", "1, 3 and 7". */
+static bool lists_culprit(const char *at)
+{
+    while (isdigit((unsigned char)*at)) {
         char *end;
-        long number = strtol(at, &end, 10);
-        for (int p = 0; p < sim.n_processes; p++)
-            if (sim.processes[p]->number == number && sim.processes[p]->tainted)
-                return true;
-        at = end - 1;
+        if (is_tainted(strtol(at, &end, 10)))
+            return true;
+        at = strncmp(end, ", ", 2) == 0 ? end + 2 : strncmp(end, " and ", 5) == 0 ? end + 5 : "";
     }
     return false;
+}
+
+bool scenario_zero_was_cut(void)
+{
+    bool cut = false;
+    for (int k = 0; k < sim.n_faults; k++) {
+        const sim_fault *fault = &sim.faults[k];
+        bool between = fault->kind == SIM_CUT || fault->kind == SIM_CUT_ONE_WAY;
+        cut |= fault->done && ((fault->kind == SIM_ISOLATE && fault->process == 0) ||
+                               (between && (fault->process == 0 || fault->other == 0)));
+    }
+    return cut;
+}
+
+bool scenario_names_culprit(const char *message)
+{
+    static const char *const words[] = { "process ", "processes ", "rank ", "ranks " };
+    for (int k = 0; k < 4; k++)
+        for (const char *at = message; (at = strstr(at, words[k]));)
+            if (lists_culprit(at += strlen(words[k])))
+                return true;
+    /* process 0 says who is silent, and hears nobody as long as its machine is cut off */
+    return scenario_zero_was_cut() && strstr(message, " has not been heard of for ");
 }
 
 sim_process *scenario_start(int number, int of, int machine, bool again, int (*run)(void *arg), void *arg)
@@ -161,6 +228,52 @@ sim_process *scenario_start(int number, int of, int machine, bool again, int (*r
     if (again)
         sim_process_set(process, "TREK_JOIN", newcomer ? "new" : "1");
     return process;
+}
+
+static struct {
+    int n, left;
+    int64_t after_ns;
+    void (*start)(int number);
+} launcher;
+
+static void look_for_dead(void *arg, uint64_t number)
+{
+    (void)arg;
+    (void)number;
+    for (int p = 0; p < launcher.n && launcher.left > 0; p++) {
+        const sim_process *process = scenario_process(p);
+        if (process->end != SIM_KILLED || sim.now_ns - process->ended_ns < launcher.after_ns)
+            continue;
+        launcher.left--;
+        launcher.start(p);
+        sim_faults_come_to(STARTED_AGAIN, scenario_process(p));
+    }
+    if (launcher.left > 0)
+        sim_at(sim.now_ns + launcher.after_ns, look_for_dead, NULL, 0);
+}
+
+void scenario_launch(int n, int most, int64_t after_ns, void (*start)(int number))
+{
+    launcher.n = n;
+    launcher.left = most;
+    launcher.after_ns = after_ns;
+    launcher.start = start;
+    if (most > 0)
+        sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
+}
+
+sim_fault *scenario_draw_moment(sim_random *random, int moment, int64_t turns, int n)
+{
+    sim_fault *fault = &sim.faults[sim.n_faults++];
+    *fault = (sim_fault){ .kind = sim_chance(random, 750) ? SIM_KILL : SIM_STOP,
+                          .process = (int)sim_below(random, n),
+                          .follows = true, .moment = moment, .turns = (int)sim_below(random, turns),
+                          .for_ns = sim_span(random, SIM_MS, 20 * SIM_S),
+                          .at_step = (uint64_t)sim_span(random, 1, 300) };
+    if (sim_chance(random, 400))
+        sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_KILL, .process = (int)sim_below(random, n), .follows = true,
+                                                  .at_step = (uint64_t)sim_span(random, 1, 300) };
+    return fault;
 }
 
 void scenario_leave(int number, int files, int threads)

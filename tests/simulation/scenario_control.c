@@ -8,6 +8,8 @@
 #include "tensor/memory_internal.h"
 #include "tests/simulation/scenario.h"
 
+enum { IS_ABOUT_TO_LEAVE = OWN_MOMENTS }; /* process 0, after the last round */
+
 typedef struct part {
     bool came, joined; /* joined: trek_control_join has succeeded */
     int stays;         /* for so many rounds */
@@ -25,9 +27,6 @@ static struct {
     double join_s;
     int64_t deadline_ns;
     int words;            /* of a process's part */
-    sim_fault *at_end;    /* comes when process 0 is about to leave; NULL: none */
-    sim_fault *at_gather; /* when it is about to gather in the first round, or in a later one */
-    int at_round;
     bool quits;   /* one leaves before the others */
     bool patient; /* who is killed is started again, and waited for as long as all are joining */
     bool begun;   /* somebody has joined, who may have been killed since */
@@ -42,8 +41,6 @@ static void gather_round(trek_control *control, part *own, int self, int round, 
     for (int k = 0; k < job.words; k++)
         mine[k] = word_of(self, round, k);
     bool calm = !sim.disturbed;
-    if (self == 0 && job.at_gather && round == job.at_round)
-        sim_faults_let(job.at_gather);
     int64_t since = sim.now_ns, most = job.deadline_ns ? 3 * job.deadline_ns + 20 * SIM_S : SIM_NEVER / 2;
     trek_status status = trek_control_gather(control, mine, (size_t)job.words * sizeof *mine, all, job.deadline_ns);
     if (calm && !sim.disturbed && job.n <= 16) /* nobody is late for longer than it works */
@@ -58,8 +55,8 @@ static void gather_round(trek_control *control, part *own, int self, int round, 
             if (all[p * job.words + k] != word_of(p, round, k))
                 sim_fail("process %d: a gather has brought a wrong part of process %d", self, p);
     own->rounds++;
-    if (self == 0 && own->rounds == job.groups * job.rounds && job.at_end)
-        sim_faults_let(job.at_end);
+    if (self == 0 && own->rounds == job.groups * job.rounds)
+        sim_faults_come_to(IS_ABOUT_TO_LEAVE, sim_here());
 }
 
 static void work(trek_control *control, part *own, int self)
@@ -163,18 +160,17 @@ static void draw_deaths(sim_random *random, int64_t late)
 /* Process 0 stands still until others' parts, and the end of its deadline, wait for it together. */
 static void draw_at_gather(sim_random *random)
 {
-    job.at_round = (int)sim_below(random, job.rounds);
-    job.at_gather = &sim.faults[sim.n_faults++];
-    *job.at_gather = (sim_fault){ .kind = SIM_STOP, .process = 0, .follows = true };
-    job.at_gather->at_step = (uint64_t)sim_span(random, 1, 60);
-    job.at_gather->for_ns = job.deadline_ns + sim_below(random, 900 * SIM_MS);
+    sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_STOP, .process = 0, .follows = true, .moment = GATHERS, .own = true,
+                                              .turns = (int)sim_below(random, job.rounds),
+                                              .at_step = (uint64_t)sim_span(random, 1, 60),
+                                              .for_ns = job.deadline_ns + sim_below(random, 900 * SIM_MS) };
 }
 
 static void begin(sim_random *random)
 {
     memset(&job, 0, sizeof job);
     scenario_settings(random);
-    job.n = scenario_processes(random, 64);
+    job.n = sim.began_with = scenario_processes(random, 64);
     job.groups = sim_chance(random, 300) ? 2 + (int)sim_below(random, 3) : 1;
     job.rounds = 1 + (int)sim_below(random, 8);
     job.join_s = (double)sim_span(random, 5, 60);
@@ -214,9 +210,8 @@ static void begin(sim_random *random)
     if (job.deadline_ns && job.deadline_ns <= 4 * SIM_S && sim_chance(random, 500))
         draw_at_gather(random);
     if (job.flat == 2 && job.n >= 4 && sim.machines > 1 && sim_chance(random, 300)) { /* one in the midst of the tree */
-        job.at_end = &sim.faults[sim.n_faults++];
-        *job.at_end = (sim_fault){ .kind = SIM_POWER, .process = 1, .follows = true, .for_ns = SIM_NEVER };
-        job.at_end->at_step = (uint64_t)sim_span(random, 1, 200);
+        sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_POWER, .process = 1, .follows = true, .moment = IS_ABOUT_TO_LEAVE,
+                                                  .at_step = (uint64_t)sim_span(random, 1, 200), .for_ns = SIM_NEVER };
     }
     sim.bound_ns = sim.now_ns + 3600 * SIM_S;
 }
@@ -248,14 +243,7 @@ static void check_patience(void)
  * takes a link for dead it cannot tell that from a process that does not come. */
 static bool late_by_a_cut(const char *message)
 {
-    bool cut = false;
-    for (int k = 0; k < sim.n_faults; k++) {
-        const sim_fault *fault = &sim.faults[k];
-        bool between = fault->kind == SIM_CUT || fault->kind == SIM_CUT_ONE_WAY;
-        cut |= fault->done && ((fault->kind == SIM_ISOLATE && fault->process == 0) ||
-                               (between && (fault->process == 0 || fault->other == 0)));
-    }
-    return cut && job.deadline_ns <= TREK_CONTROL_SILENCE_NS && strstr(message, " did not come within ");
+    return scenario_zero_was_cut() && job.deadline_ns <= TREK_CONTROL_SILENCE_NS && strstr(message, " did not come within ");
 }
 
 /* In a tree process 0 says why a connection has ended, within TREK_CONTROL_TORN_NS. If it stands still, a process below one that
@@ -280,15 +268,6 @@ static void check_errors(const part *own, int p)
         sim_fail("process %d names nobody who failed: %s: %s", p, trek_status_name(failed->status), failed->message);
 }
 
-/* Deadlines do not stand still with the processes. */
-static bool outlasts(int64_t deadline_ns)
-{
-    for (int k = 0; k < sim.n_faults; k++)
-        if (sim.faults[k].done && sim.faults[k].kind == SIM_SUSPEND && 2 * sim.faults[k].for_ns > deadline_ns)
-            return false;
-    return true;
-}
-
 static void check(void)
 {
     int all = job.groups * job.rounds, least = all, most = 0;
@@ -297,8 +276,8 @@ static void check(void)
         check_patience();
         return;
     }
-    bool must = !job.quits && scenario_mild() && outlasts((int64_t)(job.join_s * 1e9)) &&
-                (job.deadline_ns == 0 || (job.deadline_ns >= 10 * SIM_S && outlasts(job.deadline_ns)));
+    bool must = !job.quits && scenario_mild() && scenario_outlasts((int64_t)(job.join_s * 1e9)) &&
+                (job.deadline_ns == 0 || (job.deadline_ns >= 10 * SIM_S && scenario_outlasts(job.deadline_ns)));
     for (int p = 0; p < job.n; p++) {
         const part *own = &job.parts[p];
         bool done = own->rounds == all;
@@ -316,4 +295,4 @@ static void check(void)
         sim_fail("one survivor has seen %d rounds, another one %d", most, least);
 }
 
-const scenario scenario_control = { "control", 500, begin, check };
+const scenario scenario_control = { "control", 470, begin, check };

@@ -35,40 +35,14 @@ typedef struct member {
 } member;
 
 static struct {
-    int n, machines, least, n_members, restarts, most_restarts, newcomers, samples, batch, grain, accumulate;
+    int n, machines, least, n_members, restarts, newcomers, samples, batch, grain, accumulate;
     int64_t epochs;
     bool sharded;            /* the optimizer's state is divided, and each part of it kept by two processes */
     double deadline_s;
-    sim_fault *at_moment;    /* comes soon after it is the turn of a moment for the so many-th time; NULL: none */
-    int moment, moments;
     member members[SIM_PROCESSES + 1]; /* number n trains alone; higher ones are newcomers; the further ones were started again */
 } job;
 
-/* What goes wrong next to these moments is worth more. */
-enum { GRAIN_RUNS, PASS_ENDS, STEP_ENDS, MOMENTS, PARAMS_ARE_GATHERED = MOMENTS, STATE_IS_DIVIDED };
-
-static void comes_to(int moment)
-{
-    if (job.at_moment && sim_here()->number < job.n && moment == job.moment && job.moments-- == 0)
-        sim_faults_let(job.at_moment);
-}
-
-/* Of a state that is divided: an update's parameters go to those that have not made it, and who keeps what changes. */
-trek_status __real_trek_twice_gather(trek_step *s);
-trek_status __wrap_trek_twice_gather(trek_step *s);
-trek_status __wrap_trek_twice_gather(trek_step *s)
-{
-    comes_to(PARAMS_ARE_GATHERED);
-    return __real_trek_twice_gather(s);
-}
-
-trek_status __real_trek_twice_redivide(trek_step *s);
-trek_status __wrap_trek_twice_redivide(trek_step *s);
-trek_status __wrap_trek_twice_redivide(trek_step *s)
-{
-    comes_to(STATE_IS_DIVIDED);
-    return __real_trek_twice_redivide(s);
-}
+enum { GRAIN_RUNS = OWN_MOMENTS, PASS_ENDS, STEP_ENDS };
 
 /* --- what is trained ------------------------------------------------------------------------------------------ */
 
@@ -119,7 +93,7 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
 {
     member *own = arg;
     (void)graph;
-    comes_to(GRAIN_RUNS);
+    sim_faults_come_to(GRAIN_RUNS, sim_here());
     if (sim_chance(&sim.chance, 300))
         trek_sleep_ns(sim_below(&sim.chance, own->works_ns));
     trek_var *error = trek_sub(output, trek_batch_get(batch, "target"));
@@ -133,7 +107,7 @@ static void is_at_work(member *own, const char *what)
 {
     int64_t grains = (job.samples + job.grain - 1) / job.grain;
     outcome_time(what, own->since_ns,
-                 (sim.n_faults + job.most_restarts + job.newcomers + 1) * ((int64_t)(job.deadline_s * 1e9) * 2 + 60 * SIM_S) +
+                 (sim.n_faults + job.restarts + job.newcomers + 1) * ((int64_t)(job.deadline_s * 1e9) * 2 + 60 * SIM_S) +
                      3 * grains * own->works_ns);
     own->since_ns = sim.now_ns;
 }
@@ -144,14 +118,14 @@ static trek_status train_epoch(member *own, trek_graph *graph)
     for (trek_batch *batch; (batch = trek_graph_next(graph));) {
         if (!trek_graph_train_batch(graph, batch))
             break;
-        comes_to(PASS_ENDS);
+        sim_faults_come_to(PASS_ENDS, sim_here());
         is_at_work(own, "a pass");
         if (++pass < passes)
             continue;
         pass = 0;
         if (trek_graph_step(graph) != TREK_OK)
             break;
-        comes_to(STEP_ENDS);
+        sim_faults_come_to(STEP_ENDS, sim_here());
         is_at_work(own, "a step");
         own->steps = trek_graph_steps(graph);
     }
@@ -230,51 +204,20 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
     scenario_start(number, job.n, machine, again, process_main, own);
 }
 
-/* The launcher: now and then it starts one again that has been killed. */
-static void look_for_dead(void *arg, uint64_t number)
-{
-    (void)arg;
-    (void)number;
-    for (int p = 0; p < job.n && job.restarts > 0; p++) {
-        const sim_process *process = scenario_process(p);
-        if (process->end != SIM_KILLED || job.n_members > SIM_PROCESSES)
-            continue;
-        job.restarts--;
-        start(p, true, 0, job.members[p].works_ns);
-    }
-    if (job.restarts > 0)
-        sim_at(sim.now_ns + 100 * SIM_MS, look_for_dead, NULL, 0);
-}
+static void start_again(int number) { start(number, true, 0, job.members[number].works_ns); }
 
+/* Around a state that is divided: to divide it again takes a death before that. */
 static void draw_moment(sim_random *random)
 {
-    int64_t batches = (job.samples + job.batch - 1) / job.batch;
-    job.moment = (int)sim_below(random, MOMENTS);
-    job.moments = (int)sim_below(random, job.n * batches * job.epochs);
-    job.at_moment = &sim.faults[sim.n_faults++];
-    *job.at_moment = (sim_fault){ .kind = sim_chance(random, 800) ? SIM_KILL : SIM_STOP,
-                                  .process = (int)sim_below(random, job.n),
-                                  .follows = true,
-                                  .for_ns = sim_span(random, SIM_MS, 20 * SIM_S),
-                                  .at_step = (uint64_t)sim_span(random, 1, 150) };
-    if (!sim_chance(random, 400)) /* another one dies while the others find each other */
-        return;
-    sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_KILL, .process = (int)sim_below(random, job.n), .follows = true,
-                                              .at_step = (uint64_t)sim_span(random, 1, 300) };
-}
-
-/* A death around a state that is divided, instead of the moment that was drawn. To divide it again takes a death before that. */
-static void draw_moment_of_state(sim_random *random)
-{
-    job.moment = sim_chance(random, 500) ? PARAMS_ARE_GATHERED : STATE_IS_DIVIDED;
-    job.moments = job.moment == STATE_IS_DIVIDED ? (int)sim_below(random, job.n) : job.moments / 2;
-    job.at_moment->at_step = (uint64_t)sim_span(random, 1, 400);
+    static const int moments[] = { GRAIN_RUNS, PASS_ENDS, STEP_ENDS, PARAMS_ARE_GATHERED, STATE_IS_DIVIDED };
+    int moment = moments[sim_below(random, job.sharded ? 5 : 3)];
+    int64_t batches = (job.samples + job.batch - 1) / job.batch, turns = job.n * batches * job.epochs;
+    scenario_draw_moment(random, moment, moment == STATE_IS_DIVIDED ? job.n : turns, job.n);
 }
 
 /* Processes that were not in the job before, on its last machine or on another one, some of which die. */
 static void draw_newcomers(sim_random *random, int64_t within_ns, int64_t works)
 {
-    sim.began_with = job.n;
     sim.machines += sim.machines == 1 && sim_chance(random, 500);
     job.newcomers = 1 + (int)sim_below(random, 3);
     for (int k = 0; k < job.newcomers; k++)
@@ -290,7 +233,7 @@ static void begin(sim_random *random)
     static const int batches[] = { 4, 6, 8, 16 };
     memset(&job, 0, sizeof job);
     scenario_settings(random);
-    job.n = scenario_processes(random, 10);
+    job.n = sim.began_with = scenario_processes(random, 10);
     job.least = sim_chance(random, 800) ? 1 : 1 + (int)sim_below(random, job.n);
     job.samples = 12 + (int)sim_below(random, MOST_SAMPLES - 11);
     job.batch = batches[sim_below(random, 4)];
@@ -311,17 +254,14 @@ static void begin(sim_random *random)
                           .steps = 300 + 80 * (uint64_t)passes,
                           .longest_ns = 20 * SIM_S };
     sim_faults_draw(random, &mix);
+    job.sharded = sim_chance(random, 500);
     if (sim_chance(random, 600))
         draw_moment(random);
     if (sim_chance(&apart, 250))
         draw_newcomers(&apart, late + passes * works + SIM_S, works);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;
-    job.restarts = job.most_restarts = sim_chance(random, 500) ? 1 + (int)sim_below(random, 3) : 0;
-    if (job.restarts)
-        sim_at(sim.now_ns + 100 * SIM_MS, look_for_dead, NULL, 0);
-    job.sharded = sim_chance(random, 500);
-    if (job.sharded && job.at_moment && sim_chance(&apart, 500)) /* so that the other schedules are what they were */
-        draw_moment_of_state(&apart);
+    job.restarts = sim_chance(random, 500) ? 1 + (int)sim_below(random, 3) : 0;
+    scenario_launch(job.n, job.restarts, 100 * SIM_MS, start_again);
 }
 
 /* --- what must be true -------------------------------------------------------------------------------------------- */

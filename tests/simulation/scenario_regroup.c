@@ -32,11 +32,9 @@ typedef struct member {
 } member;
 
 static struct {
-    int n, least, n_members, restarts, runs; /* runs: one after the other, in groups of their own */
+    int n, least, n_members, runs; /* runs: one after the other, in groups of their own */
     int64_t steps;
     double deadline_s;
-    sim_fault *at_rendezvous; /* comes when its process is about to open its rendezvous; NULL: none */
-    sim_fault *at_meet; /* when it looks for the others */
     int newcomers; /* that come some time */
     bool full; /* nobody may come, since the job has as many ranks as it can have */
     bool tree; /* its gathers go through a tree, though it is small */
@@ -119,10 +117,8 @@ static trek_status meet(trek_regroup *regroup, trek_comm **comm, member *own)
     do {
         int64_t since = sim.now_ns;
         trek_error_clear();
-        if (job.at_meet && own->number == job.at_meet->process)
-            sim_faults_let(job.at_meet);
-        if (job.tree && own->number == sim.faults[0].process)
-            sim.at_gather = &sim.faults[0];
+        if (job.tree && own->number == sim.faults[0].process && sim.faults[0].follows)
+            sim.faults[0].moment = GATHERS;
         trek_comm *next = trek_regroup_meet(regroup, *comm, job.least);
         outcome_time("meeting the others", since, only_deaths() ? 12 * SIM_S : (int64_t)(job.deadline_s * 1e9) * 2 + 20 * SIM_S);
         own->alone = next == NULL;
@@ -203,8 +199,7 @@ static void run(member *own)
             trek_comm_set_deadline(comm, job.deadline_s);
     } else {
         comm = trek_comm_init(&(trek_comm_opts){ .engine = "shared", .deadline_s = job.deadline_s });
-        if (job.at_rendezvous && own->number == job.at_rendezvous->process)
-            sim_faults_let(job.at_rendezvous);
+        sim_faults_come_to(RENDEZVOUS_OPENS, sim_here());
         regroup = comm ? trek_regroup_new(comm, PROGRAM) : NULL;
     }
     own->groups += regroup != NULL;
@@ -239,58 +234,45 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
         sim_process_set(process, "TREK_CONTROL_TREE_ABOVE", "2");
 }
 
-/* The launcher: now and then it starts one again that has been killed. */
-static void look_for_dead(void *arg, uint64_t number)
-{
-    (void)arg;
-    (void)number;
-    for (int p = 0; p < job.n && job.restarts > 0; p++) {
-        const sim_process *process = scenario_process(p);
-        if (process->end != SIM_KILLED || sim.now_ns - process->ended_ns < 300 * SIM_MS)
-            continue;
-        job.restarts--;
-        start(p, true, 0, job.members[p].works_ns);
-    }
-    if (job.restarts > 0)
-        sim_at(sim.now_ns + 300 * SIM_MS, look_for_dead, NULL, 0);
-}
+static void start_again(int number) { start(number, true, 0, job.members[number].works_ns); }
 
 /* One stands still where the others know of its rendezvous already, and another one dies: they come to it. */
 static void draw_at_rendezvous(sim_random *random)
 {
-    job.at_rendezvous = &sim.faults[sim.n_faults];
+    sim_fault *fault = &sim.faults[sim.n_faults];
     sim.n_faults += 2;
     int process = (int)sim_below(random, job.n);
-    job.at_rendezvous[0] = (sim_fault){ .kind = SIM_STOP,
-                                  .process = process,
-                                  .follows = true,
-                                  .at_step = (uint64_t)sim_span(random, 10, 120),
-                                  .for_ns = sim_span(random, 300, 4000) * SIM_MS };
-    job.at_rendezvous[1] = (sim_fault){ .kind = SIM_KILL,
-                                  .process = (process + 1 + (int)sim_below(random, job.n - 1)) % job.n,
-                                  .follows = true,
-                                  .at_step = (uint64_t)sim_span(random, 1, 60) };
+    fault[0] = (sim_fault){ .kind = SIM_STOP,
+                            .process = process,
+                            .follows = true, .moment = RENDEZVOUS_OPENS, .own = true,
+                            .at_step = (uint64_t)sim_span(random, 10, 120),
+                            .for_ns = sim_span(random, 300, 4000) * SIM_MS };
+    fault[1] = (sim_fault){ .kind = SIM_KILL,
+                            .process = (process + 1 + (int)sim_below(random, job.n - 1)) % job.n,
+                            .follows = true,
+                            .at_step = (uint64_t)sim_span(random, 1, 60) };
 }
 
 /* One dies, or stands still, while it looks for the others: at any moment, or between two of the messages by which the one to
  * which all come tells one after the other. */
 static void draw_at_meet(sim_random *random)
 {
-    job.at_meet = &sim.faults[sim.n_faults++];
-    *job.at_meet = (sim_fault){ .kind = SIM_KILL, .follows = true, .process = (int)sim_below(random, job.n) };
+    sim_fault *fault = &sim.faults[sim.n_faults++];
+    *fault = (sim_fault){ .kind = SIM_KILL, .process = (int)sim_below(random, job.n), .follows = true,
+                          .moment = OTHERS_ARE_SOUGHT, .own = true };
     int64_t how = sim_below(random, 4);
     if (how > 1) {
-        job.at_meet->at_step = (uint64_t)sim_span(random, 20, 250);
+        fault->at_step = (uint64_t)sim_span(random, 20, 250);
         return;
     }
-    job.at_meet->process = (int)sim_below(random, 2);
+    fault->process = (int)sim_below(random, 2);
     if (how == 1) {
-        job.at_meet->at_send = 1 + (uint64_t)sim_below(random, 60);
+        fault->at_send = 1 + (uint64_t)sim_below(random, 60);
         return;
     }
-    job.at_meet->kind = SIM_STOP; /* about as long as the others wait before they take it for dead */
-    job.at_meet->at_step = (uint64_t)sim_span(random, 20, 250);
-    job.at_meet->for_ns = 4800 * SIM_MS + sim_below(random, 1500 * SIM_MS);
+    fault->kind = SIM_STOP; /* about as long as the others wait before they take it for dead */
+    fault->at_step = (uint64_t)sim_span(random, 20, 250);
+    fault->for_ns = 4800 * SIM_MS + sim_below(random, 1500 * SIM_MS);
 }
 
 /* One dies, and in the next group the head of the tree's first branch before it has told its branch what all have gathered, and
@@ -324,7 +306,6 @@ static void draw_faults(sim_random *random, int64_t within_ns)
 /* Processes that were not in the job before, some of which die. */
 static void draw_newcomers(sim_random *random, int64_t within_ns, int64_t works)
 {
-    sim.began_with = job.n;
     job.full = sim_chance(random, 100);
     job.newcomers = 1 + (int)sim_below(random, 3);
     for (int k = 0; k < job.newcomers; k++)
@@ -342,11 +323,11 @@ static void begin(sim_random *random)
     job.tree = sim_chance(&apart, 50);
     scenario_settings(random);
     job.n = scenario_processes(random, 12);
-    job.n = job.tree ? TREE + (int)sim_below(random, 13 - TREE) : job.n;
+    job.n = sim.began_with = job.tree ? TREE + (int)sim_below(random, 13 - TREE) : job.n;
     job.least = sim_chance(random, 700) ? 1 : 1 + (int)sim_below(random, job.n);
     job.steps = EPOCH * (1 + sim_below(random, 5));
     job.deadline_s = (double)sim_span(random, 6, 60);
-    job.restarts = sim_chance(random, 400) ? 1 + (int)sim_below(random, 3) : 0;
+    int restarts = sim_chance(random, 400) ? 1 + (int)sim_below(random, 3) : 0;
     sim.machines = 1;
     int64_t late = sim_span(random, 1, 2000) * SIM_MS, works = sim_span(random, 1, 1000) * SIM_MS;
     for (int p = 0; p < job.n; p++)
@@ -357,9 +338,8 @@ static void begin(sim_random *random)
         draw_faults(random, late + job.steps * works);
     if (!job.tree && sim.n_faults + 1 < SIM_FAULTS && sim_chance(&apart, 250))
         draw_newcomers(&apart, late + job.steps * works + SIM_S, works);
-    job.runs = job.newcomers > 0 ? 1 : sim.n_faults == 0 && job.restarts == 0 ? 1 + (int)sim_below(random, 3) : 1;
-    if (job.restarts)
-        sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
+    job.runs = job.newcomers > 0 ? 1 : sim.n_faults == 0 && restarts == 0 ? 1 + (int)sim_below(random, 3) : 1;
+    scenario_launch(job.n, restarts, 300 * SIM_MS, start_again);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;
 }
 

@@ -50,32 +50,21 @@ typedef struct member {
 
 static struct {
     mode mode;
-    int n, least, n_members, restarts, newcomers, samples, batch, grain;
+    int n, least, n_members, newcomers, samples, batch, grain;
     int64_t epochs;
     bool sharded;            /* in grains: the optimizer's state is divided, and each part of it kept by two processes */
     double deadline_s;
     bool fails; /* the training function of process `failing`, in its step `failing_step` */
     int failing, failing_step;
     bool has_failed;
-    sim_fault *at_moment; /* comes soon after one of `moments` is the turn of somebody; NULL: none */
-    int moment, moments;
     bool saves, full; /* checkpoints; a full disk comes */
     int keep_last;
     uint8_t seen[MOST_EPOCHS][MOST_SAMPLES]; /* how often a sample was trained on, by anybody */
     member members[SIM_PROCESSES]; /* number n trains alone, in grains; higher ones are newcomers */
 } job;
 
-/* --- moments --------------------------------------------------------------------------------------------------------------- */
-
-/* A model is built, an epoch begins, a batch is trained on, an epoch's metrics are there: what goes wrong next to such a moment
- * is worth more. */
-enum { BUILDS, EPOCH_BEGINS, BATCH_COMES, METRICS_COME, MOMENTS };
-
-static void comes_to(int moment)
-{
-    if (job.at_moment && sim_here()->number < job.n && moment == job.moment && job.moments-- == 0)
-        sim_faults_let(job.at_moment);
-}
+/* A model is built, an epoch begins, a batch is trained on, an epoch's metrics are there. */
+enum { BUILDS = OWN_MOMENTS, EPOCH_BEGINS, BATCH_COMES, METRICS_COME };
 
 /* --- what is trained ----------------------------------------------------------------------------------------------------- */
 
@@ -101,7 +90,7 @@ static trek_graph *build(trek_device device, void *arg)
 {
     double values[PARAMS];
     ((member *)arg)->built = true;
-    comes_to(BUILDS);
+    sim_faults_come_to(BUILDS, sim_here());
     for (int k = 0; k < PARAMS; k++)
         values[k] = first_of(k);
     trek_module *m = trek_module_new(&net_class);
@@ -237,7 +226,7 @@ static trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batc
     member *own = arg;
     (void)graph;
     is_at_work(own, "waiting before a batch");
-    comes_to(BATCH_COMES);
+    sim_faults_come_to(BATCH_COMES, sim_here());
     if (sim_chance(&sim.chance, 500))
         trek_sleep_ns(sim_below(&sim.chance, own->works_ns));
     own->since_ns = sim.now_ns;
@@ -261,7 +250,7 @@ static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
     own->begun = true;
     own->epoch = epoch;
     is_at_work(own, "waiting before an epoch");
-    comes_to(EPOCH_BEGINS);
+    sim_faults_come_to(EPOCH_BEGINS, sim_here());
     return TREK_OK;
 }
 
@@ -269,7 +258,7 @@ static trek_status on_metrics(const trek_epoch_metrics *metrics, void *arg)
 {
     (void)metrics;
     is_at_work(arg, "waiting for metrics");
-    comes_to(METRICS_COME);
+    sim_faults_come_to(METRICS_COME, sim_here());
     return TREK_OK;
 }
 
@@ -366,39 +355,18 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
     scenario_start(number, job.n, number > job.n ? sim.machines - 1 : number % sim.machines, again, process_main, own);
 }
 
-/* The launcher: now and then it starts one again that has been killed. */
-static void look_for_dead(void *arg, uint64_t number)
-{
-    (void)arg;
-    (void)number;
-    for (int p = 0; p < job.n && job.restarts > 0; p++) {
-        const sim_process *process = scenario_process(p);
-        if (process->end != SIM_KILLED || sim.now_ns - process->ended_ns < 300 * SIM_MS)
-            continue;
-        job.restarts--;
-        start(p, true, 0, job.members[p].works_ns);
-    }
-    if (job.restarts > 0)
-        sim_at(sim.now_ns + 300 * SIM_MS, look_for_dead, NULL, 0);
-}
+static void start_again(int number) { start(number, true, 0, job.members[number].works_ns); }
 
 static void draw_moment(sim_random *random)
 {
-    job.moment = (int)sim_below(random, MOMENTS);
-    int64_t batches = job.moment == BATCH_COMES ? job.samples / job.batch : 1, epochs = job.moment == BUILDS ? 1 : job.epochs;
-    job.moments = (int)sim_below(random, job.n * batches * epochs);
-    job.at_moment = &sim.faults[sim.n_faults++];
-    *job.at_moment = (sim_fault){ .kind = sim_chance(random, 700) ? SIM_KILL : SIM_STOP,
-                                  .process = (int)sim_below(random, job.n),
-                                  .follows = true,
-                                  .for_ns = sim_span(random, SIM_MS, 20 * SIM_S),
-                                  .at_step = (uint64_t)sim_span(random, 1, 300) };
+    int moment = BUILDS + (int)sim_below(random, METRICS_COME - BUILDS + 1);
+    int64_t batches = moment == BATCH_COMES ? job.samples / job.batch : 1, epochs = moment == BUILDS ? 1 : job.epochs;
+    scenario_draw_moment(random, moment, job.n * batches * epochs, job.n);
 }
 
 /* Processes that were not in the job before come to it while it trains, and some of them die. */
 static void draw_newcomers(sim_random *random, int64_t within_ns, int64_t works)
 {
-    sim.began_with = job.n;
     job.newcomers = 1 + (int)sim_below(random, 3);
     for (int k = 0; k < job.newcomers; k++)
         start(job.n + 1 + k, true, sim_below(random, within_ns), works);
@@ -417,7 +385,7 @@ static void begin(sim_random *random)
     job.full = sim_chance(random, 100);
     job.keep_last = sim_chance(random, 200) ? TREK_OFF : (int)sim_below(random, 3);
     job.mode = sim_chance(random, 500) ? EXACT : (mode)sim_below(random, MODES);
-    job.n = scenario_processes(random, 16);
+    job.n = sim.began_with = scenario_processes(random, 16);
     job.least = sim_chance(random, 700) ? 1 : (int)sim_below(random, job.n + 1);
     sim_random own = { random->state ^ 0x677261696e }; /* so that the other draws are those of a run without grains */
     if (job.mode == EXACT && job.n <= 8 && sim_chance(&own, 500)) {
@@ -429,7 +397,7 @@ static void begin(sim_random *random)
     job.batch = batches[sim_below(random, 4)];
     job.epochs = 1 + sim_below(random, MOST_EPOCHS);
     job.deadline_s = (double)sim_span(random, 6, 60);
-    job.restarts = job.least && sim_chance(random, 400) ? 1 + (int)sim_below(random, 3) : 0;
+    int restarts = job.least && sim_chance(random, 400) ? 1 + (int)sim_below(random, 3) : 0;
     job.fails = sim_chance(random, 40);
     job.failing = (int)sim_below(random, job.n);
     job.failing_step = (int)sim_below(random, 12);
@@ -450,8 +418,7 @@ static void begin(sim_random *random)
     sim_faults_draw(random, &mix);
     if (sim_chance(random, 500))
         draw_moment(random);
-    if (job.restarts)
-        sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
+    scenario_launch(job.n, restarts, 300 * SIM_MS, start_again);
     if (job.mode == GRAINS && job.least > 0 && sim_chance(&own, 300))
         draw_newcomers(&own, mix.within_ns, works);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;

@@ -140,6 +140,9 @@ typedef enum sim_fault_kind {
     SIM_FAULT_KINDS
 } sim_fault_kind;
 
+/* The one that comes to the moment, or its machine. */
+enum { SIM_WHO_COMES = -1 };
+
 typedef struct sim_fault {
     sim_fault_kind kind;
     int process, other; /* or machines */
@@ -147,7 +150,9 @@ typedef struct sim_fault {
     uint64_t at_step;   /* or at the process's so many-th scheduling point, if it is not 0; */
     uint64_t at_send;   /* or when it sends for the so many-th time */
     int64_t for_ns;     /* SIM_NEVER: for ever */
-    bool follows, done; /* follows: so many of the process's points, or sends, after the fault before it */
+    bool follows, done; /* follows: so many of the process's points, or sends, or so long after the fault before it, or */
+    int moment, turns;  /* after somebody, or its own process, has come to this moment for the so many-th time, from 0; 0: none */
+    bool own;
 } sim_fault;
 
 /* --- one schedule --------------------------------------------------------------------------------------------------------- */
@@ -176,12 +181,11 @@ typedef struct sim_world {
     sim_event *events;
     int n_events, cap_events;
     int machines, n_processes;
-    int began_with; /* so many processes; 0: numbers are not checked. Each further number belongs to one process for good: */
+    int began_with; /* so many processes. Each further number belongs to one process for good: */
     int owners[SIM_NUMBERS]; /* which has its rendezvous at this port of its machine, as one number; 0: nobody has had it */
     sim_process *processes[SIM_PROCESSES];
     int n_faults;
     sim_fault faults[SIM_FAULTS];
-    sim_fault *at_gather; /* it waits until its process gathers over the control channel; NULL: none */
     uint32_t left_out;                             /* bits: faults that do not happen, while they are shrunk */
     int64_t cut_until[SIM_MACHINES][SIM_MACHINES]; /* from, to */
     bool powerless[SIM_MACHINES], disturbed;       /* a fault has happened */
@@ -249,8 +253,8 @@ typedef struct sim_fault_mix {
 } sim_fault_mix;
 
 void sim_faults_draw(sim_random *random, const sim_fault_mix *mix);
-/* One that follows comes by the steps that its process takes from here on. */
-void sim_faults_let(sim_fault *fault);
+/* One of the processes with which the job began has come to a moment: faults that wait for it come from here on. */
+void sim_faults_come_to(int moment, const sim_process *who);
 /* Events of those that come by time. */
 void sim_faults_arm(void);
 /* Those that come by the steps of a process. Whether the running one is dead. */

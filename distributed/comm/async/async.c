@@ -13,6 +13,7 @@
 
 enum { LARGEST_PIECE = 256 << 20, DIRECT_WORLD = 32 };
 #define CLOSE_NS 5000000000
+#define CLOSE_WAIT_NS 100000000
 /* How often a library is looked at even if it reports progress by itself. */
 #define RECHECK_NS 100000000
 
@@ -252,13 +253,16 @@ void trek_async_comm_release(trek_async_comm *comm)
     trek_block_free(comm);
 }
 
-/* Waits until the thread has given the group back and closed the handle. */
+/* Waits until the thread has given the group back and closed the handle, because the program may finalise MPI next. Time in which
+ * the whole process stood still gives the thread no chance, so waits are counted. */
 static void wait_until_closed(trek_async_comm *comm)
 {
-    int64_t until = trek_now_ns() + CLOSE_NS; /* the program may finalise MPI next */
-    while (!atomic_load(&comm->closed)) {
+    for (int64_t waited = 0; !atomic_load(&comm->closed);) {
         unsigned word = atomic_load(&comm->done.word);
-        if (!atomic_load(&comm->closed) && !trek_gate_wait(&comm->done, word, false, until))
+        if (atomic_load(&comm->closed) || trek_gate_wait(&comm->done, word, false, trek_now_ns() + CLOSE_WAIT_NS))
+            continue;
+        waited += CLOSE_WAIT_NS;
+        if (waited >= CLOSE_NS)
             return;
     }
     while (atomic_load(&comm->references) > 1) /* wait for the thread's next step, after which it no longer uses the handle */

@@ -22,6 +22,7 @@ typedef struct options {
     double overhead, global;
     int grain;                              /* samples of a grain */
     double ahead, counter_us, detect_ms;    /* of grains, and of deaths */
+    double regroup_ms, state_mib, mean_hours; /* finding each other; what one that comes gets; between two deaths of a rank */
     bool plot, grains;
 } options;
 

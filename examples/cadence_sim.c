@@ -20,6 +20,8 @@ typedef struct score {
     double before;                          /* fraction of compute that was of use, last before the slow-down */
     int back;                               /* windows or steps until nine tenths of it were reached again; -1: not */
     double samples_a_step;                  /* at the end */
+    double idle;                            /* part of the ranks' time in which they wait for the last one of the step */
+    int counted;                            /* steps */
     int64_t anchor;
 } score;
 
@@ -27,9 +29,10 @@ static const char *const scheme_names[SCHEMES] = { "equal", "balancer", "El Che"
 
 /* --- schemes --------------------------------------------------------------------------- */
 
-static void count_step(const simulation *s, score *score, int step, int steps, double longest, double samples)
+/* ms: how long each rank has computed. */
+static void count_step(const simulation *s, score *score, int step, int steps, double longest, double samples, const double *ms)
 {
-    double rate = ideal_rate(s), useful = samples / longest / rate;
+    double rate = ideal_rate(s), useful = samples / longest / rate, computed = 0;
     if (step < steps / 2)
         score->before = useful;
     else if (score->back < 0 && useful >= 0.9 * score->before)
@@ -37,6 +40,10 @@ static void count_step(const simulation *s, score *score, int step, int steps, d
     score->samples_a_step = samples;
     if (step < steps / 6) /* calibration */
         return;
+    for (int r = 0; r < s->ranks; r++)
+        computed += ms[r];
+    score->idle += 1 - computed / (longest * s->ranks);
+    score->counted++;
     score->samples += samples;
     score->ms += longest + s->communication_ms;
     score->ideal_samples += rate * (longest + s->communication_ms);
@@ -59,7 +66,7 @@ static score run_split(simulation *s, const char *speeds, bool balanced)
             s->ms[r] = work_ms(s, r, s->counts[r] > 0, (double)s->counts[r]);
             longest = fmax(longest, s->ms[r]);
         }
-        count_step(s, &score, step, steps, longest, (double)batch);
+        count_step(s, &score, step, steps, longest, (double)batch, s->ms);
         if (balanced)
             trek_balancer_report(balancer, s->ms, s->counts, s->communication_ms);
         if (trek_balancer_changed(balancer) && trek_balancer_shares(balancer, s->shares) == TREK_OK)
@@ -88,7 +95,7 @@ static score run_windows(simulation *s, const char *speeds, bool constant)
             longest = fmax(longest, s->ms[r]);
             batches += (double)s->counts[r];
         }
-        count_step(s, &score, window, windows, longest, batches * s->o->batch);
+        count_step(s, &score, window, windows, longest, batches * s->o->batch, s->ms);
         trek_elche_report(elche, s->ms, s->counts, s->communication_ms);
     }
     score.anchor = elche ? trek_elche_anchor(elche) : 0;
@@ -135,7 +142,7 @@ static bag run_grains(simulation *s, const char *speeds, int by_machine)
 {
     bag bag = { .score.back = -1 };
     grain_step g;
-    int steps = s->o->windows, counted = 0;
+    int steps = s->o->windows;
     trek_balancer *balancer = trek_balancer_new(s->ranks, NULL);
     set_speeds(s, speeds);
     for (int r = 0; r < s->ranks; r++)
@@ -145,25 +152,21 @@ static bag run_grains(simulation *s, const char *speeds, int by_machine)
     for (int step = 0; step < steps && trek_error_status() == TREK_OK; step++) {
         if (step == steps / 2)
             slow_down(s);
-        double longest = grains_run(&g, grains_of(s)), computed = 0;
-        for (int r = 0; r < s->ranks; r++)
-            computed += g.compute_ms[r];
-        count_step(s, &bag.score, step, steps, longest, (double)grains_of(s) * s->o->grain);
+        double longest = grains_run(&g, grains_of(s));
+        count_step(s, &bag.score, step, steps, longest, (double)grains_of(s) * s->o->grain, g.compute_ms);
         trek_balancer_report(balancer, g.compute_ms, g.taken, s->communication_ms);
         for (int r = 0; r < s->ranks; r++)
             s->shares[r] = fmax(trek_balancer_throughput(balancer, r), 1e-9);
         if (step < steps / 6)
             continue;
-        counted++;
         bag.waiting += g.waited_ms / (longest * s->ranks);
-        bag.idle += 1 - (computed + g.waited_ms) / (longest * s->ranks);
         bag.questions += 1e3 * (double)g.questions / (longest + s->communication_ms);
         bag.step_ms += longest;
     }
-    bag.waiting /= counted;
-    bag.idle /= counted;
-    bag.questions /= counted;
-    bag.step_ms /= counted;
+    bag.waiting /= bag.score.counted;
+    bag.idle = bag.score.idle / bag.score.counted - bag.waiting;
+    bag.questions /= bag.score.counted;
+    bag.step_ms /= bag.score.counted;
     trek_balancer_free(&balancer);
     grains_clear(&g);
     return bag;
@@ -191,30 +194,83 @@ static double pause_of_death(simulation *s, const char *speeds)
     return (dead - alive) / DEATHS;
 }
 
+/* What deaths and arrivals cost a scheme: ms for each of them. */
+typedef struct changes {
+    double death, arrival;
+} changes;
+
+/* One that comes gets the state while the others run a step of that length, and they wait for what is left then. Without grains
+ * all wait until it has been sent. Its own link is what limits it. */
+static double pause_of_arrival(const options *o, double overlapped_ms)
+{
+    double state_ms = (o->state_mib > 0 ? o->state_mib : 3 * o->gradient_mib) * 1048576 / (o->bandwidth_gb * 1e6);
+    return o->regroup_ms + fmax(0, state_ms - overlapped_ms);
+}
+
+/* Returns the ms an hour that all ranks lose, if for each rank that dies another one comes. */
+static double lost_in_an_hour(const simulation *s, changes c) { return (c.death + c.arrival) * s->ranks / s->o->mean_hours; }
+
+/* What a number of ranks comes to, with grains, shares and windows. */
+typedef struct comparison {
+    bag one, local;
+    double idle[3];
+    changes changes[3];
+} comparison;
+
+static comparison compare(simulation *s, const char *speeds)
+{
+    const options *o = s->o;
+    comparison c = { .idle = { 0 } };
+    s->communication_ms = network_ms(o, s->ranks, SUMS);
+    c.one = run_grains(s, speeds, 0);
+    c.local = run_grains(s, speeds, o->machine);
+    double death = pause_of_death(s, speeds);
+    s->communication_ms = network_ms(o, s->ranks, 1);
+    score shares = run_split(s, speeds, true), windows = run_windows(s, speeds, false);
+    double step = shares.ms / (shares.samples / shares.samples_a_step),
+           window = windows.ms / (windows.samples / windows.samples_a_step), alone = pause_of_arrival(o, 0);
+    c.idle[0] = c.local.idle + c.local.waiting;
+    c.idle[1] = shares.idle / shares.counted;
+    c.idle[2] = windows.idle / windows.counted;
+    c.changes[0] = (changes){ death, pause_of_arrival(o, c.local.step_ms) };
+    c.changes[1] = (changes){ o->detect_ms + step / 2, alone };
+    c.changes[2] = (changes){ o->detect_ms + window / 2, alone };
+    return c;
+}
+
 static void print_bags(const options *o, const char *speeds)
 {
+    static comparison rows[MOST_ROWS];
+    double lost[MOST_ROWS][3];
+    int n = 0;
     printf("\nspeeds: %s; network: %s, %g MiB; jitter %g; grains of %d samples, %g of them ahead; a question: %g us\n", speeds,
            o->network, o->gradient_mib, o->jitter, o->grain, o->ahead, o->counter_us);
-    printf("%24s | %-36s | %-36s | %-26s\n", "", "one counter", "one for each machine, and a common one",
-           "pause after a death, ms");
-    printf("%6s %8s %8s | %12s %11s %11s | %12s %11s %11s | %8s %8s %8s\n", "ranks", "grains", "step ms", "questions/s",
-           "waiting %",
-           "idle %", "questions/s", "waiting %", "idle %", "grains", "shares", "windows");
-    for (int ranks = o->from; ranks <= o->to && trek_error_status() == TREK_OK; ranks *= 2) {
+    printf("%24s | %-36s | %-36s\n", "", "one counter", "one for each machine, and a common one");
+    printf("%6s %8s %8s | %12s %11s %11s | %12s %11s %11s\n", "ranks", "grains", "step ms", "questions/s", "waiting %", "idle %",
+           "questions/s", "waiting %", "idle %");
+    for (int ranks = o->from; ranks <= o->to && n < MOST_ROWS && trek_error_status() == TREK_OK; ranks *= 2, n++) {
         simulation s;
         if (simulation_make(&s, o, ranks)) {
-            s.communication_ms = network_ms(o, ranks, SUMS);
-            bag one = run_grains(&s, speeds, 0), local = run_grains(&s, speeds, o->machine);
-            s.communication_ms = network_ms(o, ranks, 1);
-            score shares = run_split(&s, speeds, true), windows = run_windows(&s, speeds, false);
-            double step = shares.ms / (shares.samples / shares.samples_a_step),
-                   window = windows.ms / (windows.samples / windows.samples_a_step);
-            printf("%6d %8lld %8.2f | %12.0f %11.3f %11.2f | %12.0f %11.3f %11.2f | %8.1f %8.1f %8.1f\n", ranks,
-                   (long long)grains_of(&s), one.step_ms, one.questions, 100 * one.waiting, 100 * one.idle, local.questions,
-                   100 * local.waiting, 100 * local.idle, pause_of_death(&s, speeds), o->detect_ms + step / 2,
-                   o->detect_ms + window / 2);
+            rows[n] = compare(&s, speeds);
+            const bag *one = &rows[n].one, *local = &rows[n].local;
+            printf("%6d %8lld %8.2f | %12.0f %11.3f %11.2f | %12.0f %11.3f %11.2f\n", ranks, (long long)grains_of(&s),
+                   one->step_ms, one->questions, 100 * one->waiting, 100 * one->idle, local->questions, 100 * local->waiting,
+                   100 * local->idle);
+            for (int k = 0; k < 3; k++)
+                lost[n][k] = lost_in_an_hour(&s, rows[n].changes[k]);
         }
         simulation_clear(&s);
+    }
+    printf("\n%6s | %-23s | %-23s | %-23s | %-26s\n", "", "lost to waiting, %", "pause after a death, ms", "after an arrival, ms",
+           "both, s lost in an hour");
+    printf("%6s | %7s %7s %7s | %7s %7s %7s | %7s %7s %7s | %8s %8s %8s\n", "ranks", "grains", "shares", "windows", "grains",
+           "shares", "windows", "grains", "shares", "windows", "grains", "shares", "windows");
+    for (int k = 0; k < n && trek_error_status() == TREK_OK; k++) {
+        const comparison *c = &rows[k];
+        const changes *all = c->changes;
+        printf("%6d | %7.2f %7.2f %7.2f | %7.1f %7.1f %7.1f | %7.1f %7.1f %7.1f | %8.3f %8.3f %8.3f\n", o->from << k,
+               100 * c->idle[0], 100 * c->idle[1], 100 * c->idle[2], all[0].death, all[1].death, all[2].death, all[0].arrival,
+               all[1].arrival, all[2].arrival, 1e-3 * lost[k][0], 1e-3 * lost[k][1], 1e-3 * lost[k][2]);
     }
 }
 
@@ -352,6 +408,12 @@ static void parse(int argc, char **argv, options *o)
         { "--counter", "US", "time in which the counter of grains answers one question", .number = &o->counter_us, .least = 0,
           .most = 1e6 },
         { "--detect", "MS", "time until a death is known", .number = &o->detect_ms, .least = 0, .most = 1e6 },
+        { "--regroup", "MS", "time in which processes find each other when one has come", .number = &o->regroup_ms, .least = 0,
+          .most = 1e6 },
+        { "--state", "MIB", "that one which comes gets; 0: three times the gradient", .number = &o->state_mib, .least = 0,
+          .most = 1e6 },
+        { "--hours", "X", "mean time after which a rank dies, and another one comes", .number = &o->mean_hours, .least = 1e-3,
+          .most = 1e9 },
         { "--grains", "", "shows the questions, the waiting and the deaths with grains", .flag = &o->grains },
         { "--seed", "N", "of speeds and jitter", .seed = &o->seed },
         { "--plot", "", "also draws the table", .flag = &o->plot },
@@ -373,7 +435,7 @@ int main(int argc, char **argv)
                   .jitter = 0.05, .slow_ranks = 0.1, .slow_factor = 1, .batch = 64, .batch_ms = 50, .fixed_ms = 0.5,
                   .gradient_mib = 100, .latency_us = 10, .bandwidth_gb = 12.5, .machine = 8, .local_latency_us = 3,
                   .local_bandwidth_gb = 100, .windows = 60, .anchor = 10, .overhead = 0.1, .global = 10, .grain = 4, .ahead = 0.5,
-                  .counter_us = 5, .detect_ms = 50,
+                  .counter_us = 5, .detect_ms = 50, .regroup_ms = 30, .mean_hours = 1000,
                   .seed = 1 };
     parse(argc, argv, &o);
     for (int k = 0; k < 4; k++)

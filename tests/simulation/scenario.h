@@ -59,10 +59,10 @@ bool scenario_names_culprit(const char *message);
  * the place of one that has been killed, or, if `number` is `of` or more, as one that was not in the job before. Not again, the
  * one whose number is `of` trains alone. */
 sim_process *scenario_start(int number, int of, int machine, bool again, int (*run)(void *arg), void *arg);
-/* The launcher: looks now and then for those of the first n that have been dead for so long, and starts them again, most of them. */
+/* The launcher: looks now and then for those of the first n that have been dead for so long, and starts most of them again. */
 void scenario_launch(int n, int most, int64_t after_ns, void (*start)(int number));
-/* A fault that waits until somebody has come to the moment for one of the first `turns` times: one of n dies, or stands still, and
- * perhaps another one while the others find each other. */
+/* A fault that waits until somebody has come to the moment for one of the first `turns` times: one of n dies, or stands still,
+ * and perhaps another one while the others find each other. */
 sim_fault *scenario_draw_moment(sim_random *random, int moment, int64_t turns, int n);
 /* At the end of a process: it must leave no more open than these, which are its own as long as it lives. */
 void scenario_leave(int number, int files, int threads);

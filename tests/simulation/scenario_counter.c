@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes of several machines that take the grains of a pass from process 0 (distributed/grains/counter.h), several ranks in each
- * of them, at unequal speeds. At the end of a pass they meet: each grain was taken once. Nobody outlives a death here, so those who
- * are left have an error, soon, which names the process that has failed. */
+/* Processes of several machines that take the grains of a pass from process 0 (distributed/grains/counter.h), several ranks in
+ * each of them, at unequal speeds. At the end of a pass they meet: each grain was taken once. Nobody outlives a death here, so
+ * those who are left have an error, soon, which names the process that has failed. */
 #include <stdio.h>
 #include <string.h>
 

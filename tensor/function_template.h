@@ -15,20 +15,20 @@ TREK_WIDE_INLINE F M(exp_reduce)(F x, F *whole, F *shifted)
     F r = FMA(*whole, K(-0x1.62e4p-1f), x);
     return FMA(*whole, K(-0x1.7f7d1cp-20f), r);
 }
-/* (e^r - 1 - r) / r^2 */
-TREK_WIDE_INLINE F M(exp_series)(F r)
+/* (e^(s r) - 1 - s r) / r^2; s is a constant, as are the factors with its powers. */
+TREK_WIDE_INLINE F M(exp_series)(F r, const float s)
 {
-    F p = K(0x1.6d1606p-10f);
-    STEP(p, r, 0x1.12106cp-7f);
-    STEP(p, r, 0x1.555516p-5f);
-    STEP(p, r, 0x1.5554d8p-3f);
-    STEP(p, r, 0.5f);
+    F p = K(0x1.6d1606p-10f * (s * s * s * s * s * s));
+    STEP(p, r, 0x1.12106cp-7f * (s * s * s * s * s));
+    STEP(p, r, 0x1.555516p-5f * (s * s * s * s));
+    STEP(p, r, 0x1.5554d8p-3f * (s * s * s));
+    STEP(p, r, 0.5f * (s * s));
     return p;
 }
-TREK_WIDE_INLINE F M(exp_of_remainder)(F r)
+TREK_WIDE_INLINE F M(exp_of_remainder)(F r, const float s)
 {
-    F p = M(exp_series)(r);
-    STEP(p, r, 1.0f);
+    F p = M(exp_series)(r, s);
+    STEP(p, r, s);
     STEP(p, r, 1.0f);
     return p;
 }
@@ -39,7 +39,7 @@ TREK_WIDE_INLINE F M(exp)(F x)
     const F lowest = K(-104.0f);
     F whole, shifted;
     F r = M(exp_reduce)(M(choose)(x, lowest, K(0.0f), M(at_most)(x, 90.0f)), &whole, &shifted);
-    return M(choose)(x, lowest, K(0.0f), M(scale)(M(exp_of_remainder)(r), whole, shifted));
+    return M(choose)(x, lowest, K(0.0f), M(scale)(M(exp_of_remainder)(r, 1.0f), whole, shifted));
 }
 /* Computes e^x for x <= 0 (or NaN). It is cheaper because it cannot overflow. It is 0 below 2^-126, because subnormal
  * numbers take the machine as long as a hundred others, and next to 1 they do not matter. */
@@ -47,7 +47,7 @@ TREK_WIDE_INLINE F M(exp_negative)(F x)
 {
     F whole, shifted;
     F r = M(exp_reduce)(M(at_least)(x, -87.33f), &whole, &shifted);
-    return M(choose)(x, K(-87.33f), K(0.0f), M(scale_down)(M(exp_of_remainder)(r), whole, shifted));
+    return M(choose)(x, K(-87.33f), K(0.0f), M(scale_down)(M(exp_of_remainder)(r, 1.0f), whole, shifted));
 }
 
 /* Computes e^x - 1 except for the sign of 0 and the last bit of denormals. */
@@ -56,7 +56,7 @@ TREK_WIDE_INLINE F M(expm1_rough)(F x)
     F whole, shifted;
     x = M(at_least)(M(at_most)(x, 88.8f), -25.0f);
     F r = M(exp_reduce)(x, &whole, &shifted);
-    F p = FMA(r * r, M(exp_series)(r), r);
+    F p = FMA(r * r, M(exp_series)(r, 1.0f), r);
     F half = M(scale)(K(0.5f), whole, shifted); /* halved, because 2^128 is infinite */
     return 2.0f * FMA(half, p, half - 0.5f);
 }
@@ -164,41 +164,49 @@ TREK_WIDE_INLINE F M(erf_small)(F x)
     STEP(p, square, 0x1.06eba8p-3f); /* 2/sqrt(pi) = 1 + 0.128... */
     return FMA(p, x, x);
 }
-/* e^(a^2) erfc(a) for 0 <= a <= 10.3: t P(t), t = 2.5 / (2.5 + a). With c = 2.5 u, a is given times u. */
-TREK_WIDE_INLINE F M(erfcx)(F a, float c)
+/* Top and bottom of a fraction that is the normal distribution's area beyond a divided by e^(-a^2/2), for 0 <= a <= 12.75: a
+ * minimax fit, 5e-9, whose factors are all positive. a is given divided by u; the top is multiplied by `by`. */
+TREK_WIDE_INLINE F M(area_top)(F a, const float u, const float by)
 {
-    F t = c / (c + a);
-    F p = K(-0x1.0e81cap-5f);
-    STEP(p, t, 0x1.ba8802p-3f);
-    STEP(p, t, -0x1.146ca2p-1f);
-    STEP(p, t, 0x1.3348eap-1f);
-    STEP(p, t, -0x1.4e309ap-2f);
-    STEP(p, t, 0x1.2c901ap-2f);
-    STEP(p, t, 0x1.f67244p-4f);
-    STEP(p, t, 0x1.bb0b20p-3f);
-    STEP(p, t, 0x1.cc60b0p-3f);
-    STEP(p, t, 0x1.ce4360p-3f);
-    return t * p;
+    F p = K(0x1.9885f8p-2f * (by * u * u * u * u));
+    STEP(p, a, 0x1.fdd53ap+1f * (by * u * u * u));
+    STEP(p, a, 0x1.21ca7ap+4f * (by * u * u));
+    STEP(p, a, 0x1.5d0120p+5f * (by * u));
+    STEP(p, a, 0x1.91bdf2p+5f * by);
+    return p;
+}
+TREK_WIDE_INLINE F M(area_bottom)(F a, const float u)
+{
+    F p = a * (u * u * u * u * u) + 0x1.3f840ap+3f * (u * u * u * u);
+    STEP(p, a, 0x1.730f3ep+5f * (u * u * u));
+    STEP(p, a, 0x1.de3ec0p+6f * (u * u));
+    STEP(p, a, 0x1.4ec62cp+7f * u);
+    STEP(p, a, 0x1.91bdf2p+6f);
+    return p;
 }
 /* Computes e^(-a^2 s) for s = 1 or 1/2, if that is a normal number; the square is in two parts, so that large ones
  * keep their last bits. */
-TREK_WIDE_INLINE F M(exp_of_square)(F a, float s)
+TREK_WIDE_INLINE F M(exp_of_square)(F a, const float s)
 {
     F whole, shifted;
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-    F square = a * a, r = M(exp_reduce)(-s * square, &whole, &shifted);
-    r = FMA(K(-s), FMA(a, a, -square), r);
+    F square = a * a; /* the remainder is left divided by s, which its series has */
+    shifted = FMA(square, K(-s * 0x1.715476p+0f), K(0x1.8p23f));
+    whole = shifted - 0x1.8p23f;
+    F r = FMA(whole, K(-0x1.7f7d1cp-20f / s), FMA(whole, K(-0x1.62e4p-1f / s), -square)) - FMA(a, a, -square);
+    return M(scale_down)(M(exp_of_remainder)(r, s), whole, shifted);
 #else
     F high = M(from_bits)(M(as_bits)(a) & 0xfffff000u); /* its square is exact */
     F r = M(exp_reduce)(-s * high * high, &whole, &shifted);
     r = FMA(s * (high - a), high + a, r); /* the rest is at most 2^-11 times a^2 */
+    return M(scale_down)(M(exp_of_remainder)(r, 1.0f), whole, shifted);
 #endif
-    return M(scale_down)(M(exp_of_remainder)(r), whole, shifted);
 }
 TREK_WIDE_INLINE F M(erf)(F x)
 {
+    const float u = 0x1.6a09e6p+0f; /* the square root of 2 */
     F a = M(at_most)(M(magnitude)(x), 9.0f); /* from 4 on it is 1; for larger x the factors would become subnormal */
-    F large = 1.0f - M(erfcx)(a, 2.5f) * M(exp_of_square)(a, 1.0f);
+    F large = 1.0f - M(area_top)(a, u, 2.0f) * M(exp_of_square)(a, 1.0f) / M(area_bottom)(a, u);
     return M(choose)(a, K(0.9f), M(erf_small)(x), M(with_sign)(large, x));
 }
 
@@ -207,7 +215,7 @@ TREK_WIDE_INLINE F M(exp_minus_square)(F x)
 {
     F a = M(at_most)(M(magnitude)(x), 10.3f), high = M(from_bits)(M(as_bits)(a) & 0xfffff000u), whole, shifted;
     F r = FMA(high - a, high + a, M(exp_reduce)(-high * high, &whole, &shifted));
-    return M(scale)(M(exp_of_remainder)(r), whole, shifted);
+    return M(scale)(M(exp_of_remainder)(r, 1.0f), whole, shifted);
 }
 
 /* Returns the normal distribution's area beyond |x|, |x| and e^(-x^2/2). From 12.75 on, where the area would become
@@ -216,22 +224,25 @@ TREK_WIDE_INLINE F M(normal_tail)(F x, F *size, F *density)
 {
     *size = M(at_most)(M(magnitude)(x), 12.75f);
     *density = M(choose)(*size, K(12.75f), M(exp_of_square)(*size, 0.5f), K(0.0f));
-    return 0.5f * M(erfcx)(*size, 3.53553391f) * *density;
+    return M(area_top)(*size, 1.0f, 1.0f) * *density / M(area_bottom)(*size, 1.0f);
 }
-/* The same for results of 16 bits: errors are below 2e-5. */
+/* The same for results of 16 bits: errors are below 3e-5. */
 TREK_WIDE_INLINE F M(normal_tail_short)(F x, F *size, F *density)
 {
-    F a = M(at_most)(M(magnitude)(x), 12.75f), whole, shifted;
-    F r = M(exp_reduce)(a * a * -0.5f, &whole, &shifted), t = 3.53553391f / (3.53553391f + a);
-    F e = M(scale_down)(M(exp_of_remainder)(r), whole, shifted), p = K(-0x1.2fc798p-4f);
-    STEP(p, t, 0x1.1332d4p-2f);
-    STEP(p, t, -0x1.35e44ap-4f);
-    STEP(p, t, 0x1.54fbb2p-3f);
-    STEP(p, t, 0x1.9d1ca4p-4f);
-    STEP(p, t, 0x1.d1d5e0p-4f);
+    F a = M(at_most)(M(magnitude)(x), 12.75f), power = a * a * -0x1.715476p-1f;
+    F shifted = power + 0x1.8p23f, whole = shifted - 0x1.8p23f, r = power - whole;
+    F e = K(0x1.3997d4p-7f), top = K(0x1.990a80p-2f), bottom = a + 0x1.215d36p+2f;
+    STEP(e, r, 0x1.ca1440p-5f);
+    STEP(e, r, 0x1.ec06dap-3f);
+    STEP(e, r, 0x1.62e0dcp-1f);
+    STEP(e, r, 0x1.ffffe8p-1f);
+    STEP(top, a, 0x1.ca28b6p+0f);
+    STEP(top, a, 0x1.9ec2bcp+1f);
+    STEP(bottom, a, 0x1.182506p+3f);
+    STEP(bottom, a, 0x1.9ec068p+2f);
     *size = a;
-    *density = M(choose)(a, K(12.75f), e, K(0.0f));
-    return t * p * *density;
+    *density = M(choose)(a, K(12.75f), M(scale_down)(e, whole, shifted), K(0.0f));
+    return top * *density / bottom;
 }
 /* The normal distribution's cumulative function, without cancellation for negative x. */
 TREK_WIDE_INLINE F M(normal_cdf)(F x)

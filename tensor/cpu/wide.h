@@ -213,6 +213,49 @@ TREK_WIDE_INLINE void trek_store_wide_f16(uint16_t *to, trek_wide x)
 #endif
 }
 
+/* Load and store two vectors of 16-bit numbers. The first of bf16 has every second number, which takes no conversion: the upper
+ * half of f32 is bf16. They are rounded as above, except that NaN is not looked at: one with lower bits set could be rounded up
+ * to 0, so that it must come from a 16-bit number or from the machine. */
+TREK_WIDE_INLINE void trek_load_two_wide_bf16(const uint16_t *from, trek_wide *two)
+{
+#if defined(__AVX2__) || defined(__AVX512F__)
+    trek_wide_bits pairs;
+    memcpy(&pairs, from, sizeof pairs);
+    two[0] = (trek_wide)(pairs << 16);
+    two[1] = (trek_wide)(pairs & 0xffff0000u);
+#else
+    two[0] = trek_load_wide_bf16(from);
+    two[1] = trek_load_wide_bf16(from + TREK_WIDE);
+#endif
+}
+TREK_WIDE_INLINE void trek_store_two_wide_bf16(uint16_t *to, const trek_wide *two)
+{
+#if defined(__AVX2__) || defined(__AVX512F__)
+    trek_wide_bits first = (trek_wide_bits)two[0], second = (trek_wide_bits)two[1];
+    first = (first + 0x7fffu + (first >> 16 & 1)) >> 16;
+    second += 0x7fffu + (second >> 16 & 1);
+#if defined(__AVX512BW__)
+    first = (trek_wide_bits)_mm512_mask_blend_epi16(0xaaaaaaaau, (__m512i)first, (__m512i)second);
+#else
+    first |= second & 0xffff0000u;
+#endif
+    memcpy(to, &first, sizeof first);
+#else
+    trek_store_wide_bf16(to, two[0]);
+    trek_store_wide_bf16(to + TREK_WIDE, two[1]);
+#endif
+}
+TREK_WIDE_INLINE void trek_load_two_wide_f16(const uint16_t *from, trek_wide *two)
+{
+    two[0] = trek_load_wide_f16(from);
+    two[1] = trek_load_wide_f16(from + TREK_WIDE);
+}
+TREK_WIDE_INLINE void trek_store_two_wide_f16(uint16_t *to, const trek_wide *two)
+{
+    trek_store_wide_f16(to, two[0]);
+    trek_store_wide_f16(to + TREK_WIDE, two[1]);
+}
+
 /* Loads the first n < TREK_WIDE of them; the others are 0. */
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 #define TREK_LOAD_PART_16(rest, from, n) \

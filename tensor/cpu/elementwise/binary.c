@@ -123,20 +123,20 @@ static void gelu_backward_f64_row(void *to, const void *const *from, int64_t n, 
 TREK_BINARY_KERNEL(gelu_backward, f32, f32, 4, FUNCTION)
 TREK_BINARY_KERNEL(gelu_backward, f64, f64, 8, FUNCTION)
 #if defined(TREK_WIDE_ROW_16)
-TREK_WIDE_ROW_16(gelu_erf_backward, bf16, 2, trek_load_wide_bf16, x *trek_gelu_derivative_wide(y))
-TREK_WIDE_ROW_16(gelu_erf_backward, f16, 2, trek_load_wide_f16, x *trek_gelu_derivative_wide(y))
+TREK_WIDE_ROW_16(gelu_erf_backward, bf16, 2, x *trek_gelu_derivative_wide(y))
+TREK_WIDE_ROW_16(gelu_erf_backward, f16, 2, x *trek_gelu_derivative_wide(y))
 #define GELU_SHORT(format, lane)                                                                                                 \
     {                                                                                                                            \
-        gelu_erf_backward_##format##_row, FUNCTION, 2, TREK_LANE_2, { TREK_LANE_2, TREK_LANE_2 }, false, NULL                    \
+        gelu_erf_backward_##format##_row, FUNCTION, 2, TREK_LANE_2, .in = { TREK_LANE_2, TREK_LANE_2 }                           \
     }
 #else
-#define GELU_SHORT(format, lane) { gelu_erf_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false, NULL }
+#define GELU_SHORT(format, lane) { gelu_erf_backward_f32_row, FUNCTION, 2, lane, .in = { lane, lane } }
 #endif
 #define GELU(format, lane)                                                                             \
     static trek_status gelu_backward_##format(const trek_op_call *call)                                \
     {                                                                                                  \
         static const trek_map maps[] = { GELU_SHORT(format, lane),                                     \
-                                         { gelu_tanh_backward_f32_row, FUNCTION, 2, lane, { lane, lane }, false, NULL } }; \
+                                         { gelu_tanh_backward_f32_row, FUNCTION, 2, lane, .in = { lane, lane } } }; \
         return trek_map_run(call, &maps[call->attrs.i[0] != 0]);                                       \
     }
 GELU(bf16, TREK_LANE_BF16)

@@ -241,17 +241,24 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
         TREK_ISA_NAME(trek_row_rest_16)                                                                \
         (op##_##format##_row, result + i, (const void *[]){ xs + i, repeated }, 2, n - i, attrs);      \
     }
-/* Rows of 16-bit floats written with vectors. */
-#define TREK_WIDE_ROW_16(op, format, n_in, load, expression)                                                                     \
+/* Rows of 16-bit floats written with vectors, two at a time, for expressions without numbers of the call. */
+#define TREK_WIDE_ROW_16(op, format, n_in, expression)                                                                           \
     static void op##_##format##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)                       \
     {                                                                                                                            \
         uint16_t *result = to;                                                                                                   \
         const uint16_t *xs = from[0], *ys = from[n_in - 1];                                                                      \
         int64_t i = 0;                                                                                                           \
-        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                                             \
-            const trek_wide x = load(xs + i), y = load(ys + i);                                                                  \
-            (void)y;                                                                                                             \
-            trek_store_wide_##format(result + i, expression);                                                                    \
+        for (; i + 2 * TREK_WIDE <= n; i += 2 * TREK_WIDE) {                                                                     \
+            trek_wide two[2], others[2];                                                                                         \
+            trek_load_two_wide_##format(xs + i, two);                                                                            \
+            trek_load_two_wide_##format(ys + i, others);                                                                         \
+            _Pragma("GCC unroll 2") for (int k = 0; k < 2; k++)                                                                  \
+            {                                                                                                                    \
+                const trek_wide x = two[k], y = others[k];                                                                       \
+                (void)y;                                                                                                         \
+                two[k] = expression;                                                                                             \
+            }                                                                                                                    \
+            trek_store_two_wide_##format(result + i, two);                                                                       \
         }                                                                                                                        \
         TREK_ISA_NAME(trek_row_rest_16)                                                                                          \
         (op##_##format##_row, result + i, (const void *[]){ xs + i, ys + i }, n_in, n - i, attrs);                               \

@@ -47,9 +47,9 @@ trek_status TREK_ISA_NAME(trek_map_any)(const trek_op_call *call, const trek_map
 void TREK_ISA_NAME(trek_lane_load)(trek_lane lane, void *row, const char *from, int64_t stride, int64_t n);
 void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, const void *row, int64_t n);
 
-/* Handles the rest of a row of 16-bit elements for a row function of whole vectors: n elements, fewer than a vector
- * has, padded with zeros to TREK_ROW_VECTOR. */
-#define TREK_ROW_VECTOR 16
+/* Handles the rest of a row of 16-bit elements for a row function of whole vectors: n elements, fewer than it processes at
+ * once, padded with zeros to TREK_ROW_VECTOR. */
+#define TREK_ROW_VECTOR 32
 void TREK_ISA_NAME(trek_row_rest_16)(trek_row_fn row, uint16_t *to, const void *const *from, int n_in, int64_t n,
                                      const trek_attrs *attrs);
 

@@ -98,8 +98,8 @@ TREK_UNARY_LIBRARY_ROW(erf, f64, trek_erf_f64_library(x))
 TREK_UNARY_KERNEL(erf, f32, f32, 4, FUNCTION)
 TREK_UNARY_KERNEL(erf, f64, f64, 8, FUNCTION)
 #if defined(TREK_WIDE_ROW_16)
-TREK_WIDE_ROW_16(erf, bf16, 1, trek_load_wide_bf16, trek_erf_wide(x))
-TREK_WIDE_ROW_16(erf, f16, 1, trek_load_wide_f16, trek_erf_wide(x))
+TREK_WIDE_ROW_16(erf, bf16, 1, trek_erf_wide(x))
+TREK_WIDE_ROW_16(erf, f16, 1, trek_erf_wide(x))
 TREK_MAP_KERNEL(erf_bf16, erf_bf16_row, FUNCTION, 1, TREK_LANE_2, TREK_LANE_2)
 TREK_MAP_KERNEL(erf_f16, erf_f16_row, FUNCTION, 1, TREK_LANE_2, TREK_LANE_2)
 #else
@@ -157,17 +157,17 @@ static void gelu_f64_row(void *to, const void *const *from, int64_t n, const tre
 TREK_UNARY_KERNEL(gelu, f32, f32, 4, FUNCTION)
 TREK_UNARY_KERNEL(gelu, f64, f64, 8, FUNCTION)
 #if defined(TREK_WIDE_ROW_16)
-TREK_WIDE_ROW_16(gelu_erf, bf16, 1, trek_load_wide_bf16, trek_gelu_short_wide(x))
-TREK_WIDE_ROW_16(gelu_erf, f16, 1, trek_load_wide_f16, trek_gelu_short_wide(x))
-#define GELU_SHORT(format, lane) { gelu_erf_##format##_row, FUNCTION, 1, TREK_LANE_2, { TREK_LANE_2 }, false, NULL }
+TREK_WIDE_ROW_16(gelu_erf, bf16, 1, trek_gelu_short_wide(x))
+TREK_WIDE_ROW_16(gelu_erf, f16, 1, trek_gelu_short_wide(x))
+#define GELU_SHORT(format, lane) { gelu_erf_##format##_row, FUNCTION, 1, TREK_LANE_2, .in = { TREK_LANE_2 } }
 #else
-#define GELU_SHORT(format, lane) { gelu_erf_f32_row, FUNCTION, 1, lane, { lane }, false, NULL }
+#define GELU_SHORT(format, lane) { gelu_erf_f32_row, FUNCTION, 1, lane, .in = { lane } }
 #endif
 #define GELU(format, lane)                                                                                                       \
     static trek_status gelu_##format(const trek_op_call *call)                                                                   \
     {                                                                                                                            \
         static const trek_map maps[] = { GELU_SHORT(format, lane),                                                               \
-                                         { gelu_tanh_f32_row, FUNCTION, 1, lane, { lane }, false, NULL } };                      \
+                                         { gelu_tanh_f32_row, FUNCTION, 1, lane, .in = { lane } } };                \
         return trek_map_run(call, &maps[call->attrs.i[0] != 0]);                                                                 \
     }
 GELU(bf16, TREK_LANE_BF16)

@@ -11,6 +11,7 @@
 #include "autograd/ops.h"
 #include "tensor/creation.h"
 #include "tensor/dtypes.h"
+#include "tensor/layout.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
@@ -299,6 +300,66 @@ static void test_rounded_once(void **state)
         check(slopes[k], (double[]){ 0.5, 0.5, 0.5 }, 3);
 }
 
+/* --- rows of inputs as they lie in memory: every second element, one element for a whole row --- */
+
+enum { ROWS = 5, COLUMNS = 77, RESULTS = 15 };
+
+/* Computes x and y, or x, y and z, in all ways that have such rows; the last ones replace x. */
+static void compute_rows(trek_var *x, trek_var *y, trek_var *z, trek_var **results)
+{
+    trek_var *computed[RESULTS] = {
+        trek_add(x, y), trek_sub(x, y), trek_mul(x, y), trek_div(x, y), trek_maximum(x, y), trek_minimum(x, y),
+        trek_lerp(x, y, 0.3), trek_lerp_var(x, y, z), trek_clamp_var(x, y, z), trek_addcmul(x, y, z, 0.7),
+        trek_addcdiv(x, y, z, 0.7), trek_mse_loss_with(x, y, &(trek_loss_opts){ .reduction = TREK_REDUCTION_NONE }),
+        trek_clone(trek_add_(x, y)), trek_clone(trek_mul_(x, y)), trek_clone(trek_div_(x, z)),
+    };
+    memcpy(results, computed, sizeof computed);
+}
+
+/* A matrix of which the columns of one kind are taken: 0 and 1 every second one, 2 the first one for all. */
+static trek_var *columns_of(trek_var *x, int kind)
+{
+    return kind < 2 ? trek_select(trek_reshape(x, trek_dims(ROWS, COLUMNS, 2)), 2, kind)
+                    : trek_expand(trek_narrow(x, 1, 0, 1), trek_dims(ROWS, COLUMNS));
+}
+
+static void test_rows_in_memory(void **state)
+{
+    double values[3][ROWS * 2 * COLUMNS];
+    uint64_t seed = 5;
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < ROWS * 2 * COLUMNS; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            values[k][i] = (seed >> 58) == 0 ? NAN : (double)(seed >> 11) * 0x1p-52 - 1;
+        }
+    for (int of = 0; of < 4 * 9; of++) {
+        const int dtype = (int[]){ TREK_F32, TREK_F64, TREK_BF16, TREK_F16 }[of / 9], kinds[] = { of % 2, of / 3 % 3, of % 3 };
+        trek_var *whole[3], *in[3], *apart[3], *got[RESULTS], *wanted[RESULTS];
+        for (int k = 0; k < 3; k++) {
+            whole[k] = trek_var_from(test_values(values[k], trek_dims(ROWS, 2 * COLUMNS), (trek_dtype)dtype));
+            in[k] = columns_of(whole[k], kinds[k]);
+            apart[k] = trek_clone(in[k]);
+            assert_false(trek_tensor_is_contiguous(trek_var_data(in[k])));
+            assert_true(trek_tensor_is_contiguous(trek_var_data(apart[k])));
+        }
+        trek_var *rest = trek_clone(columns_of(whole[0], 1 - kinds[0]));
+        trek_no_grad_begin();
+        compute_rows(in[0], in[1], in[2], got);
+        compute_rows(apart[0], apart[1], apart[2], wanted);
+        trek_no_grad_end();
+        for (int r = 0; r < RESULTS; r++) {
+            if (!wanted[r])
+                fail_msg("result %d: %s", r, trek_error());
+            double *numbers_wanted = test_read(trek_var_data(wanted[r]));
+            check(got[r], numbers_wanted, ROWS * COLUMNS);
+            free(numbers_wanted);
+        }
+        double *untouched = test_read(trek_var_data(rest)); /* by what replaced the elements between them */
+        check(columns_of(whole[0], 1 - kinds[0]), untouched, ROWS * COLUMNS);
+        free(untouched);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,7 +367,7 @@ int main(void)
             TEST(test_exp2_digits), TEST(test_rounded_once),
             cmocka_unit_test(test_chain),
             TEST(test_drawn),
-            TEST(test_close), TEST(test_refused),
+            TEST(test_close), TEST(test_refused), TEST(test_rows_in_memory),
     };
     return cmocka_run_group_tests_name("pointwise", tests, NULL, NULL);
 }

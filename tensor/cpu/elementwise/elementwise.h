@@ -136,6 +136,48 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
         }                                                                                              \
     }
 
+/* The same where z is one element for the whole row. */
+#define TREK_TERNARY_ONE(op, suffix, expression)                                                       \
+    TREK_ROW_ATTRIBUTE static void op##_##suffix##_one(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        TREK_TYPE_##suffix *result = to;                                                               \
+        const TREK_TYPE_##suffix *xs = from[0], *ys = from[1];                                         \
+        const TREK_WORK_##suffix z = *(const TREK_TYPE_##suffix *)from[2];                             \
+        TREK_ROW_NUMBERS(suffix);                                                                      \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const TREK_WORK_##suffix x = xs[i], y = ys[i];                                             \
+            result[i] = (TREK_TYPE_##suffix)(expression);                                              \
+        }                                                                                              \
+    }
+
+/* op_suffix_pairs: the same for every second element of each input. Without buffers the CPU fetches from all of them at the same
+ * time. */
+#define TREK_BINARY_PAIRS(op, suffix, expression)                                                      \
+    TREK_ROW_ATTRIBUTE static void op##_##suffix##_pairs(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        TREK_TYPE_##suffix *result = to;                                                               \
+        const TREK_TYPE_##suffix *xs = from[0], *ys = from[1];                                         \
+        TREK_ROW_NUMBERS(suffix);                                                                      \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const TREK_WORK_##suffix x = xs[2 * i], y = ys[2 * i];                                     \
+            result[i] = (TREK_TYPE_##suffix)(expression);                                              \
+        }                                                                                              \
+    }
+#define TREK_TERNARY_PAIRS(op, suffix, expression)                                                     \
+    TREK_ROW_ATTRIBUTE static void op##_##suffix##_pairs(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        TREK_TYPE_##suffix *result = to;                                                               \
+        const TREK_TYPE_##suffix *xs = from[0], *ys = from[1], *zs = from[2];                          \
+        TREK_ROW_NUMBERS(suffix);                                                                      \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const TREK_WORK_##suffix x = xs[2 * i], y = ys[2 * i], z = zs[2 * i];                      \
+            result[i] = (TREK_TYPE_##suffix)(expression);                                              \
+        }                                                                                              \
+    }
+
 /* Rows of f32 written with vectors: x, y, s and t have the type trek_wide. */
 #define TREK_UNARY_WIDE_ROW(op, expression)                                                            \
     static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
@@ -180,6 +222,13 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
 #define TREK_BINARY_KERNEL_ONE(op, dtype, grain)                                                       \
     TREK_MAP_KERNEL_ONE(op##_##dtype, op##_##dtype##_row, op##_##dtype##_one, grain, 2, TREK_LANE(TREK_WIDTH_##dtype), \
                         TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype))
+#define TREK_BINARY_KERNEL_FORMS(op, dtype, grain)                                                     \
+    TREK_MAP_KERNEL_FORMS(op##_##dtype, op##_##dtype##_row, op##_##dtype##_one, op##_##dtype##_pairs, grain, 2, \
+                          TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype))
+#define TREK_TERNARY_KERNEL_FORMS(op, dtype, grain)                                                    \
+    TREK_MAP_KERNEL_FORMS(op##_##dtype, op##_##dtype##_row, op##_##dtype##_one, op##_##dtype##_pairs, grain, 3, \
+                          TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype), \
+                          TREK_LANE(TREK_WIDTH_##dtype))
 #define TREK_TERNARY_KERNEL(op, dtype, suffix, grain)                                                  \
     TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 3, TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype), \
                     TREK_LANE(TREK_WIDTH_##dtype), TREK_LANE(TREK_WIDTH_##dtype))
@@ -343,13 +392,15 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
     TREK_BINARY_KERNEL(op, f32, f32, 4, grain)                                                         \
     TREK_BINARY_KERNEL(op, f64, f64, 8, grain)                                                         \
     TREK_BINARY_KERNELS_16(op, grain, f32_expression)
-/* The same, with rows for a y that is one element: for ops of which x and a column are common inputs. */
+/* The same, with rows for a y that is one element, and for every second element: for ops of which x and a column, or columns of
+ * matrices, are common inputs. */
 #define TREK_BINARY_FLOATS_ONE(op, grain, f32_expression, f64_expression)                              \
     TREK_BINARY_ROW(op, f32, f32, f32_expression)                                                      \
     TREK_BINARY_ROW(op, f64, f64, f64_expression)                                                      \
     TREK_BINARY_ONE(op, f32, f32_expression)                                                           \
     TREK_BINARY_ONE(op, f64, f64_expression)                                                           \
-    TREK_BINARY_KERNEL_ONE(op, f32, grain)                                                             \
+    TREK_BINARY_PAIRS(op, f32, f32_expression)                                                         \
+    TREK_BINARY_KERNEL_FORMS(op, f32, grain)                                                           \
     TREK_BINARY_KERNEL_ONE(op, f64, grain)                                                             \
     TREK_BINARY_KERNELS_ONE_16(op, grain, f32_expression)
 #define TREK_BINARY_FLOAT_KERNELS(op, grain)                                                           \
@@ -368,7 +419,9 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
 #define TREK_TERNARY_FLOATS(op, grain, expression)                                                     \
     TREK_TERNARY_ROW(op, f32, expression)                                                              \
     TREK_TERNARY_ROW(op, f64, expression)                                                              \
-    TREK_TERNARY_KERNEL(op, f32, f32, grain)                                                           \
+    TREK_TERNARY_ONE(op, f32, expression)                                                              \
+    TREK_TERNARY_PAIRS(op, f32, expression)                                                            \
+    TREK_TERNARY_KERNEL_FORMS(op, f32, grain)                                                          \
     TREK_TERNARY_KERNEL(op, f64, f64, grain)                                                           \
     TREK_TERNARY_KERNELS_16(op, grain, expression)
 #define TREK_BINARY_BOOL(op, expression)                                                               \

@@ -15,12 +15,12 @@
 #define LERP_EACH(weight) ((NEAR(weight) ? x : y) + ((weight) - (NEAR(weight) ? 0 : 1)) * (y - x))
 TREK_BINARY_FLOATS_ONE(lerp, CHEAP, LERP(s), LERP(s))
 TREK_TERNARY_FLOATS(lerp_var, CHEAP, LERP_EACH(z))
-/* As maximum and minimum, one after the other; each choice by itself, so that loops become vector code. */
+/* As maximum and minimum, one after the other: a NaN in z passes the second choice, those in x and y are put back. */
 #define CLAMPED(T, name)                                                                               \
     static inline T name(T x, T y, T z)                                                                \
     {                                                                                                  \
-        const T larger = x > y ? x : y, raised = x != x ? x : larger, smaller = raised < z ? raised : z; \
-        return raised != raised ? raised : smaller;                                                    \
+        const T raised = x > y ? x : y, inside = raised < z ? raised : z;                              \
+        return __builtin_isunordered(x, y) ? x + y : inside;                                           \
     }
 CLAMPED(float, clamped_f32)
 CLAMPED(double, clamped_f64)

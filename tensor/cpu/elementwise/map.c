@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element-wise kernels over tensors of any strides: see map.h. */
 #include "tensor/cpu/elementwise/map.h"
+
+#include <stdlib.h>
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
@@ -8,6 +10,8 @@
 #define OPERANDS (TREK_MAP_INPUTS + 1) /* the output first */
 #define BLOCK 512                      /* elements that go through a buffer at once */
 #define BLOCK_OF_SEVERAL 128           /* the same if several inputs have gaps between their elements */
+#define AHEAD 4096                     /* bytes between a block of theirs and what is fetched meanwhile */
+#define LINE 64                        /* bytes of the cache */
 #define SHORT_ROW 32                   /* shorter innermost dimensions are gathered into blocks */
 #define REPEATED 4096                  /* number of results from which on repeated values are computed once */
 
@@ -25,13 +29,34 @@ typedef struct walk {
     bool repeats[OPERANDS];                   /* all rows are the same */
 } walk;
 
+/* Fills n elements by whole lines of the cache, because a vector that crosses their border is stored in two steps. What stands
+ * before the first border and after the last one is filled by lines that overlap others. */
+#define FILL(T)                                                                                        \
+    static void fill_##T(T *to, T value, int64_t n)                                                    \
+    {                                                                                                  \
+        enum { IN_LINE = LINE / sizeof(T) };                                                           \
+        T line[IN_LINE];                                                                               \
+        for (int i = 0; i < IN_LINE; i++)                                                              \
+            line[i] = value;                                                                           \
+        if (n < IN_LINE) {                                                                             \
+            memcpy(to, line, (size_t)n * sizeof(T));                                                   \
+            return;                                                                                    \
+        }                                                                                              \
+        memcpy(to, line, LINE);                                                                        \
+        for (int64_t i = IN_LINE - (int64_t)((uintptr_t)to % LINE / sizeof(T)); i + IN_LINE <= n; i += IN_LINE) \
+            memcpy(to + i, line, LINE);                                                                \
+        memcpy(to + n - IN_LINE, line, LINE);                                                          \
+    }
+FILL(uint8_t)
+FILL(uint16_t)
+FILL(uint32_t)
+FILL(uint64_t)
+
 #define STRIDED(T)                                                                                     \
     do {                                                                                               \
         T *t_ = row;                                                                                   \
         if (stride == 0) {                                                                             \
-            const T value = *(const T *)from;                                                          \
-            for (int64_t i = 0; i < n; i++)                                                            \
-                t_[i] = value;                                                                         \
+            fill_##T(t_, *(const T *)from, n);                                                         \
         } else if (stride == 2 * (int64_t)sizeof(T)) { /* every second element: vectors, because the stride is known */ \
             for (int64_t i = 0; i < n; i++)                                                            \
                 t_[i] = ((const T *)from)[2 * i];                                                      \
@@ -364,15 +389,24 @@ static void move_part(const walk *w, int64_t begin, int64_t end)
     }
 }
 
-/* Computes rows of which the last input is one element. */
-static void one_part(const walk *w, int64_t begin, int64_t end)
+/* Returns the function for inputs as they are in memory, if there is one: of which the last one is one element for the whole row,
+ * or of which each is every second element. */
+static trek_row_fn row_without_buffers(const walk *w)
 {
-    int64_t at[TREK_MAX_DIMS] = { 0 }, last = w->ndim - 1;
-    advance(w, at, begin);
-    for (int64_t n; begin < end; begin += n, advance(w, at, n)) {
-        n = end - begin < w->sizes[last] - at[last] ? end - begin : w->sizes[last] - at[last];
-        w->map->one(locate(w, 0, at), (const void *[]){ locate(w, 1, at), locate(w, 2, at) }, n, w->attrs);
+    const int last = w->operands - 1, inner = w->ndim - 1;
+    bool one = w->map->one != NULL && w->strides[last][inner] == 0, pairs = w->map->pairs != NULL;
+    for (int k = 1; k <= last; k++) {
+        one = one && (k == last || w->direct[k]);
+        pairs = pairs && w->strides[k][inner] == 2 * (int64_t)w->lanes[k];
     }
+    return !w->by_rows ? NULL : one ? w->map->one : pairs ? w->map->pairs : NULL;
+}
+
+/* Asks for the memory of a later block, of which all lines will be needed. */
+static void fetch_ahead(const char *from, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += LINE)
+        __builtin_prefetch(from + AHEAD + at);
 }
 
 /* Returns how many elements of a row go through the buffers at once. Where several inputs have gaps, blocks are short: the CPU
@@ -400,16 +434,13 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
         move_part(w, begin, end);
         return;
     }
-    if (w->map->one && w->by_rows && w->direct[0] && w->direct[1] && w->strides[2][w->ndim - 1] == 0) {
-        one_part(w, begin, end);
-        return;
-    }
+    const trek_row_fn as_they_are = row_without_buffers(w), row = as_they_are ? as_they_are : w->map->row;
     _Alignas(64) char buffers[OPERANDS][BLOCK * 8];
     const char *filled[OPERANDS] = { NULL }; /* the element with which a whole buffer is filled */
     int64_t at[TREK_MAX_DIMS] = { 0 }, inner = w->sizes[w->ndim - 1];
     int64_t block = w->by_rows ? row_block(w) : BLOCK / inner * inner;
-    bool buffered = false;
-    for (int k = 0; k < w->operands; k++)
+    bool buffered = !w->direct[0];
+    for (int k = 1; k < w->operands && !as_they_are; k++)
         buffered = buffered || !w->direct[k];
     advance(w, at, begin);
     for (int64_t n; begin < end; begin += n, advance(w, at, n)) {
@@ -420,7 +451,7 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
             n = w->by_rows || at[w->ndim - 1] == 0 ? block : inner - at[w->ndim - 1]; /* short rows: whole rows */
         const void *in[TREK_MAP_INPUTS];
         for (int k = 1; k < w->operands; k++) {
-            if (w->direct[k]) {
+            if (w->direct[k] || as_they_are) {
                 in[k - 1] = locate(w, k, at);
                 continue;
             }
@@ -436,10 +467,12 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
                 filled[k] = buffers[k];
             } else {
                 filled[k] = NULL;
+                if (block == BLOCK_OF_SEVERAL && llabs(w->strides[k][w->ndim - 1]) < LINE)
+                    fetch_ahead(locate(w, k, at), n * w->strides[k][w->ndim - 1]);
                 transfer(w, k, at, buffers[k], n, false);
             }
         }
-        w->map->row(w->direct[0] ? locate(w, 0, at) : buffers[0], in, n, w->attrs);
+        row(w->direct[0] ? locate(w, 0, at) : buffers[0], in, n, w->attrs);
         if (!w->direct[0])
             transfer(w, 0, at, buffers[0], n, true);
     }
@@ -515,7 +548,7 @@ static trek_status map_expanded(const walk *w, walk *once, int64_t numel, int64_
 {
     static const trek_row_fn rows[] = { [1] = bits_1, [2] = bits_2, [4] = bits_4, [8] = bits_8 };
     int bytes = trek_lane_bytes(w->map->out);
-    const trek_map copy = { rows[bytes], TREK_GRAIN_CHEAP, 1, (trek_lane)bytes, { (trek_lane)bytes }, true, NULL };
+    const trek_map copy = { rows[bytes], TREK_GRAIN_CHEAP, 1, (trek_lane)bytes, { (trek_lane)bytes }, .moves = true };
     walk copies = *w;
     _Alignas(64) char few[BLOCK];
     char *results = left * bytes <= BLOCK ? few : trek_block_alloc((size_t)left * (size_t)bytes);

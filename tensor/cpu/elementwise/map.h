@@ -37,7 +37,8 @@ typedef struct trek_map {
     int n_in;
     trek_lane out, in[TREK_MAP_INPUTS];
     bool moves;  /* the row function only moves bits: a row needs no buffer if one side is stored as rows are */
-    trek_row_fn one; /* the same if the last input is one element for the whole row; NULL: none */
+    trek_row_fn one;   /* the same if the last input is one element for the whole row; NULL: none */
+    trek_row_fn pairs; /* the same if each input is every second element of its memory, the first one of a pair; NULL: none */
 } trek_map;
 
 /* For any strides and any size, on the threads of the pool. */
@@ -78,15 +79,18 @@ trek_status TREK_ISA_NAME(trek_map_call)(const trek_op_call *call, trek_row_fn r
 #define TREK_MAP_LANES_(out, first, second, third, ...)                                                    \
     ((uint32_t)(out) | (uint32_t)(first) << 8 | (uint32_t)(second) << 16 | (uint32_t)(third) << 24)
 
-/* Defines a kernel, name(call), for a row function, for one with a single last element, and the lanes of output and inputs. */
+/* Defines a kernel, name(call), for a row function, for one with a single last element, for one of every second element, and the
+ * lanes of output and inputs. */
 #define TREK_LANE_(width) TREK_LANE_##width
 #define TREK_LANE(width) TREK_LANE_(width)
 #define TREK_MAP_KERNEL(name, row_fn, grain_, n_in_, out_, ...)                                        \
-    TREK_MAP_KERNEL_ONE(name, row_fn, NULL, grain_, n_in_, out_, __VA_ARGS__)
+    TREK_MAP_KERNEL_FORMS(name, row_fn, NULL, NULL, grain_, n_in_, out_, __VA_ARGS__)
 #define TREK_MAP_KERNEL_ONE(name, row_fn, one_fn, grain_, n_in_, out_, ...)                            \
+    TREK_MAP_KERNEL_FORMS(name, row_fn, one_fn, NULL, grain_, n_in_, out_, __VA_ARGS__)
+#define TREK_MAP_KERNEL_FORMS(name, row_fn, one_fn, pairs_fn, grain_, n_in_, out_, ...)                \
     static trek_status name(const trek_op_call *call)                                                  \
     {                                                                                                  \
-        static const trek_map map = { row_fn, grain_, n_in_, out_, { __VA_ARGS__ }, false, one_fn };   \
+        static const trek_map map = { row_fn, grain_, n_in_, out_, { __VA_ARGS__ }, false, one_fn, pairs_fn }; \
         if ((grain_) < TREK_GRAIN_CHEAP)                                                               \
             return TREK_ISA_NAME(trek_map_call)(call, row_fn, grain_, n_in_,                           \
                                                 TREK_MAP_LANES(out_, __VA_ARGS__));                    \

@@ -17,7 +17,7 @@
     }                                                                                                  \
     static trek_status copy_##width##_any(const trek_op_call *call)                                    \
     {                                                                                                  \
-        static const trek_map map = { copy_##width##_row, CHEAP, 1, TREK_LANE_##width, { TREK_LANE_##width }, true, NULL }; \
+        static const trek_map map = { copy_##width##_row, CHEAP, 1, TREK_LANE_##width, { TREK_LANE_##width }, .moves = true }; \
         return trek_map_run(call, &map);                                                               \
     }
 COPY_ROW(1)
@@ -390,7 +390,7 @@ static trek_status convert(const trek_op_call *call)
     trek_row_fn row = convert_rows[forms[from]][forms[to]];
     if (forms[to] == FORM_16 && (from == TREK_F32 || forms[from] == FORM_16))
         row = copy_4_row; /* f32 to f32: storing does the only rounding */
-    trek_map map = { row, CHEAP, 1, (trek_lane)lanes[to], { (trek_lane)lanes[from] }, false, NULL };
+    trek_map map = { row, CHEAP, 1, (trek_lane)lanes[to], .in = { (trek_lane)lanes[from] } };
     return trek_map_run(call, &map);
 }
 

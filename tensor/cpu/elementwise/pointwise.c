@@ -159,13 +159,6 @@ TREK_UNARY_WIDE_ROW(acosh, acosh_wide(x))
 INVERSE_REST(acosh, 1 / sqrt(x * x - 1))
 INVERSE(atanh, 1 / (1 - x * x))
 
-TREK_LIBRARY(exp2, f32, exp2f)
-TREK_LIBRARY(exp2, f64, exp2)
-TREK_UNARY_LIBRARY_ROW(exp2, f32, trek_exp2_f32_library(x))
-TREK_UNARY_LIBRARY_ROW(exp2, f64, trek_exp2_f64_library(x))
-TREK_BINARY_LIBRARY_ROW(exp2_backward, f32, x *trek_exp2_f32_library(y) * 0x1.62e43p-1f)
-TREK_BINARY_LIBRARY_ROW(exp2_backward, f64, x *trek_exp2_f64_library(y) * 0.69314718055994530942)
-
 /* --- by functions, in vectors ------------------------------------------------------------------------------------------------
  */
 
@@ -187,6 +180,8 @@ TREK_BINARY_LIBRARY_ROW(exp2_backward, f64, x *trek_exp2_f64_library(y) * 0.6931
     TREK_UNARY_WIDE_ROW(kind, kind##_of_wide(x, (float)attrs->f[0]))                                   \
     TREK_UNARY_LIBRARY_ROW(kind, f64, kind##_of_wide64(x, attrs->f[0]))                                \
     FUNCTIONS_BACKWARD(kind)
+
+TREK_LIBRARY(exp2, f64, exp2)
 
 #define WIDE TREK_WIDE_INLINE trek_wide
 #define WIDE64 TREK_WIDE_INLINE trek_wide64
@@ -345,6 +340,20 @@ WIDE64 erfinv_slope_wide64(trek_wide64 x, double s)
     return (void)s, trek_choose_wide64((trek_wide64_int)(y * y <= 700.0), e, y * y); /* infinite at 1, NaN beyond */
 }
 
+/* 2^x, by the series of e^x with another factor: |x - n| <= 1/2 needs no reduction. */
+WIDE exp2_of_wide(trek_wide x, float s)
+{
+    const trek_wide lowest = trek_spread_wide(-150.0f);
+    trek_wide near = trek_choose_wide(x, lowest, trek_spread_wide(0.0f), trek_at_most_wide(x, 129.0f));
+    trek_wide shifted = near + 0x1.8p23f, whole = shifted - 0x1.8p23f;
+    trek_wide e = trek_scale_wide(trek_exp_of_remainder_wide(near - whole, 0x1.62e430p-1f), whole, shifted);
+    return (void)s, trek_choose_wide(x, lowest, trek_spread_wide(0.0f), e);
+}
+WIDE64 exp2_of_wide64(trek_wide64 x, double s) { return (void)s, trek_exp2_f64_library(x); }
+WIDE exp2_slope_wide(trek_wide x, float s) { return 0x1.62e430p-1f * exp2_of_wide(x, s); }
+WIDE64 exp2_slope_wide64(trek_wide64 x, double s) { return 0.69314718055994530942 * exp2_of_wide64(x, s); }
+
+FUNCTIONS(exp2)
 FUNCTIONS(erfc)
 FUNCTIONS(erfinv)
 FUNCTIONS(logsigmoid)

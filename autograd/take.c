@@ -70,19 +70,22 @@ static bool fills_memory(const trek_var *x, trek_dims_list *order)
     return true;
 }
 
-/* Returns the positions in memory of the elements with these row-major indices. An index out of range is returned as it is, so
- * that trek_index_select refuses it and names it. */
+/* Returns the positions in memory of the elements with these row-major indices. The quotient of an index by the elements behind a
+ * dimension counts that dimension's steps, also those that would belong to the ones before it, which the factors make up for: one
+ * division for each dimension but the last. An index out of range is returned as it is, so that trek_index_select refuses it and
+ * names it. */
 static trek_var *place_in_memory(const trek_var *x, trek_var *index)
 {
     const trek_shape shape = trek_var_shape(x), strides = trek_tensor_strides(trek_var_data(x));
-    trek_var *rest = index, *place = NULL;
-    for (int d = shape.ndim - 1; d >= 0; d--) {
-        trek_var *size = made(trek_tensor_full(trek_dims_none(), (double)shape.sizes[d], TREK_I64, trek_var_device(index)));
-        trek_var *part = trek_mul_scalar(trek_remainder(rest, size), (double)strides.sizes[d]);
-        place = place ? trek_add(place, part) : part;
-        rest = trek_floor_divide(rest, size);
+    const int last = shape.ndim - 1;
+    trek_var *steps = index, *place = strides.sizes[last] == 1 ? index : trek_mul_scalar(index, (double)strides.sizes[last]);
+    for (int d = last - 1; d >= 0; d--) {
+        const int64_t size = shape.sizes[d + 1];
+        trek_var *divisor = made(trek_tensor_full(trek_dims_none(), (double)size, TREK_I64, trek_var_device(index)));
+        steps = trek_floor_divide(steps, divisor);
+        place = trek_add(place, trek_mul_scalar(steps, (double)(strides.sizes[d] - size * strides.sizes[d + 1])));
     }
-    return trek_where(trek_eq_scalar(rest, 0), place, index);
+    return trek_where(trek_eq(trek_clamp(index, 0, (double)(trek_var_numel(x) - 1)), index), place, index);
 }
 
 trek_var *trek_take(trek_var *x, trek_var *index)

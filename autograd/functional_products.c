@@ -60,7 +60,8 @@ trek_var *trek_kron(trek_var *x, trek_var *y)
         wide_a.sizes[2 * d + 1] = wide_b.sizes[2 * d] = 1;
         shape.sizes[d] = in_a * in_b;
     }
-    return trek_reshape(trek_mul(trek_reshape(x, wide_a), trek_reshape(y, wide_b)), shape);
+    /* x last: along a row of the result it is one element */
+    return trek_reshape(trek_mul(trek_reshape(trek_contiguous(y), wide_b), trek_reshape(x, wide_a)), shape);
 }
 
 trek_var *trek_trace(trek_var *x)

@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "tensor/binned.h"
+#include "tensor/cpu/optim/binned_here.h"
 #include "tensor/cpu/products/gemm.h"
 #include "tensor/memory_internal.h"
 
@@ -65,7 +65,7 @@ static void add_results(const products_work *w, const products_tile *t, int n, i
         to.digits[k] = w->to->digits[k] + at;
     for (int k = 0; k < n; k++)
         terms[k] = t->results + k * t->size + from;
-    trek_cpu_backend()->binned_add(&to, terms, n, 0, trek_binned_blocks(to.count), false);
+    TREK_ISA_NAME(trek_binned_add_here)(&to, terms, n);
 }
 
 /* Adds a tile of all terms. */

@@ -5,6 +5,7 @@
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/products/gemm_half.h"
 #include "tensor/cpu/products/onednn.h"
+#include "tensor/rank_context.h"
 
 /* Makes the geometry from the attributes and the shapes of x, weight and y (4 sizes each). */
 static trek_conv geometry(const trek_op_call *call, const int64_t *x, const int64_t *weight, const int64_t *y)
@@ -130,7 +131,35 @@ static trek_status channels_last(const trek_op_call *call, const trek_conv *c, t
     return status;
 }
 
-static trek_status conv2d(const trek_op_call *call) 
+/* Runs the kernel for each of the grains that the thread runs at once: which method is best depends on the number of images.
+ * Input 0 and the result have images, the other inputs have none. */
+static trek_status by_grains(const trek_op_call *call, trek_kernel kernel)
+{
+    int64_t grains = trek_rank_here.grains, x_sizes[TREK_MAX_DIMS], y_sizes[TREK_MAX_DIMS];
+    trek_tensor *inputs[TREK_MAX_FIXED_INPUTS], *x = call->inputs[0], *y = call->outputs[0];
+    if (grains <= 1 || y->sizes[0] % grains != 0)
+        return kernel(call);
+    trek_op_call one = *call;
+    trek_status status = TREK_OK;
+    memcpy(inputs, call->inputs, (size_t)call->n_inputs * sizeof *inputs);
+    memcpy(x_sizes, x->sizes, (size_t)x->ndim * sizeof *x_sizes);
+    memcpy(y_sizes, y->sizes, (size_t)y->ndim * sizeof *y_sizes);
+    x_sizes[0] = y_sizes[0] = y->sizes[0] / grains;
+    one.inputs = inputs;
+    for (int64_t k = 0; k < grains && status == TREK_OK; k++) {
+        int64_t x_at = k * x_sizes[0] * x->strides[0], y_at = k * y_sizes[0] * y->strides[0];
+        inputs[0] = trek_tensor_make_view(x, x->data + x_at * (int64_t)trek_dtype_size((trek_dtype)x->dtype), x->ndim, x_sizes,
+                                          x->strides);
+        one.outputs[0] = trek_tensor_make_view(y, y->data + y_at * (int64_t)trek_dtype_size((trek_dtype)y->dtype), y->ndim,
+                                               y_sizes, y->strides);
+        status = inputs[0] && one.outputs[0] ? kernel(&one) : TREK_ERR_MEMORY;
+        trek_tensor_release(inputs[0]);
+        trek_tensor_release(one.outputs[0]);
+    }
+    return status;
+}
+
+static trek_status conv2d_images(const trek_op_call *call)
 {
     trek_conv c = geometry(call, call->inputs[0]->sizes, call->inputs[1]->sizes, call->outputs[0]->sizes);
     const trek_tensor *bias = call->n_inputs > 2 ? call->inputs[2] : NULL;
@@ -141,6 +170,8 @@ static trek_status conv2d(const trek_op_call *call)
         return status == TREK_OK ? activate(call) : status;
     return trek_cpu_dense_halves(call, 7, halves(call, &c, TREK_ONEDNN_FORWARD, true), conv2d_dense);
 }
+
+static trek_status conv2d(const trek_op_call *call) { return by_grains(call, conv2d_images); }
 
 static trek_status zeros(trek_tensor *t)
 {
@@ -212,7 +243,7 @@ static trek_status input_grad_dense(const trek_op_call *call)
 }
 
 /* Also computes the transposed convolution, whose bias is added to its sums. */
-static trek_status input_grad(const trek_op_call *call)
+static trek_status input_grad_images(const trek_op_call *call)
 {
     trek_conv c = geometry(call, call->outputs[0]->sizes, call->inputs[1]->sizes, call->inputs[0]->sizes);
     bool bias = call->n_inputs > 2 && call->inputs[2];
@@ -221,6 +252,8 @@ static trek_status input_grad(const trek_op_call *call)
         return status;
     return trek_cpu_dense_halves(call, 7, halves(call, &c, TREK_ONEDNN_INPUT_GRAD, !bias), input_grad_dense);
 }
+
+static trek_status input_grad(const trek_op_call *call) { return by_grains(call, input_grad_images); }
 
 static trek_status weight_grad_dense(const trek_op_call *call)
 {

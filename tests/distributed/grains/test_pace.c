@@ -58,7 +58,7 @@ static int64_t run(bench *b, int64_t n, void (*change)(bench *b, int rank))
         if (left > 0 && trek_grain_pace_takes(&b->pace, first, left, b->now)) {
             if (change)
                 change(b, first);
-            trek_grain_pace_start(&b->pace, first, b->now);
+            trek_grain_pace_start(&b->pace, first, 1, b->now);
             running[first] = true;
             left--;
             b->ran[first]++;

@@ -21,6 +21,15 @@ enum { FEW_COMPOSITE = 8 };
 _Thread_local trek_walk *trek_walking;
 static _Atomic(uint32_t) last_walk; /* across all threads, since threads may share leaves */
 
+uint32_t trek_walk_new_id(void)
+{
+    uint32_t id;
+    do {
+        id = 1 + atomic_fetch_add_explicit(&last_walk, 1, memory_order_relaxed);
+    } while (id == 0);
+    return id;
+}
+
 /* Settles the gradients that a node gave to leaves, after its scope has ended and its own gradient is gone. */
 static trek_status settle_leaves(const trek_node *node)
 {
@@ -116,7 +125,7 @@ static trek_status give_to_node(trek_walk *w, trek_node *node, int output, trek_
     return trek_walk_add(&node->more_grads[output], grad, w->create_graph);
 }
 
-static trek_status give(trek_walk *w, trek_edge *edge, trek_var *grad)
+trek_status trek_walk_give_edge(trek_walk *w, trek_edge *edge, trek_var *grad)
 {
     if (!edge->node && !edge->leaf)
         return TREK_OK;
@@ -237,19 +246,25 @@ trek_status trek_rule_composite(trek_backward_call *b)
 }
 
 /* Variables for saved tensors, which the node holds, are in saved[]. */
-static inline trek_status run_rule(trek_walk *w, trek_node *node, uint32_t needs, trek_var **grads)
+trek_status trek_walk_call_rule(trek_backward_call *b)
 {
-    trek_var saved[TREK_SAVED_VARS];
-    trek_backward_call b = { .node = node, .op = node->op, .attrs = node->attrs, .grad = node->grad, .n_inputs = node->n_inputs,
-                             .more_grads = node->more_grads, .create_graph = w->create_graph, .needs = needs,
-                             .grads = grads, .saved = saved };
-    if (needs == 0)
-        return TREK_OK;
-    trek_status status = trek_backward_rules[node->op->id](&b);
-    for (int k = 0, n = node->n_inputs; status == TREK_OK && k < n; k++) /* gradients passed on may outlive the frame */
+    trek_var saved[TREK_SAVED_VARS], **grads = b->grads;
+    b->saved = saved;
+    b->n_saved = 0;
+    trek_status status = trek_backward_rules[b->op->id](b);
+    for (int k = 0, n = b->n_inputs; status == TREK_OK && k < n; k++) /* gradients passed on may outlive the frame */
         if ((uintptr_t)grads[k] - (uintptr_t)saved < sizeof saved && !(grads[k] = trek_var_constant(grads[k]->data)))
             status = trek_error_status();
     return status;
+}
+
+static inline trek_status run_rule(trek_walk *w, trek_node *node, uint32_t needs, trek_var **grads)
+{
+    trek_backward_call b = { .node = node, .op = node->op, .attrs = node->attrs, .grad = node->grad, .n_inputs = node->n_inputs,
+                             .more_grads = node->more_grads, .create_graph = w->create_graph, .needs = needs, .grads = grads };
+    if (needs == 0)
+        return TREK_OK;
+    return w->watch && w->watch->groups ? trek_group_call_rule(w, &b) : trek_walk_call_rule(&b);
 }
 
 static const char *name_of(const trek_node *node) { return node->op ? node->op->name : node->context->function->name; }
@@ -299,7 +314,7 @@ static inline trek_status hand_on(trek_walk *w, trek_node *node, trek_var *const
         if (!grads[k])
             continue;
         w->made = given_again(grads, k, n) ? INT_MAX : made;
-        status = give(w, edge, grads[k]);
+        status = trek_walk_give_edge(w, edge, grads[k]);
     }
     w->made = INT_MAX;
     return status;
@@ -485,9 +500,7 @@ static trek_status backward(trek_walk *w, trek_var *const *roots, trek_var *cons
 {
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
-    do {
-        w->id = 1 + atomic_fetch_add_explicit(&last_walk, 1, memory_order_relaxed);
-    } while (w->id == 0);
+    w->id = trek_walk_new_id();
     w->outer = trek_walking;
     w->zeros = (w->watch && w->watch->zeros) || (trek_walking && trek_walking->zeros);
     w->made = INT_MAX;

@@ -26,6 +26,9 @@ typedef struct trek_walk {
                                  * else uses them; INT_MAX if others may */
 } trek_walk;
 
+/* Returns a number for a walk. */
+uint32_t trek_walk_new_id(void);
+
 extern _Thread_local trek_walk *trek_walking; /* the innermost walk of this thread, or NULL */
 
 /* Returns whether the walk gives gradients to this leaf. */
@@ -54,6 +57,19 @@ static inline trek_status trek_walk_add(trek_var **slot, trek_var *grad, bool cr
     *slot = trek_walk_take(grad);
     return TREK_OK;
 }
+
+/* --- groups of rows (groups.c) --- */
+
+/* Returns whether what the node has saved has rows, in a node that gives gradients to leaves. */
+bool trek_group_divides(const trek_node *node, const trek_saved_tensor *saved);
+/* Returns the rows of one of n groups, a constant of the scope, or NULL on failure. */
+trek_var *trek_group_of(trek_tensor *x, int group, int n);
+/* Calls the rule in a walk that has groups, and gives leaves their gradients. */
+trek_status trek_group_call_rule(trek_walk *w, trek_backward_call *b);
+/* Calls the rule. */
+trek_status trek_walk_call_rule(trek_backward_call *b);
+/* Passes a gradient to an input. */
+trek_status trek_walk_give_edge(trek_walk *w, trek_edge *edge, trek_var *grad);
 
 /* --- leaves (engine_leaves.c) --- */
 

@@ -17,6 +17,8 @@ static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
     }
     if (s->offloads && trek_offload_bring(node->tape, s->tensor) != TREK_OK)
         return NULL;
+    if (b->groups > 0 && trek_group_divides(node, s))
+        return trek_group_of(s->tensor, b->group, b->groups);
     if (!b->create_graph && b->n_saved < TREK_SAVED_VARS) {
         trek_var *var = &b->saved[b->n_saved++];
         *var = (trek_var){ .data = s->tensor };

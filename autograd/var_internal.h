@@ -93,6 +93,7 @@ typedef struct trek_backward_call {
     int n_inputs;
     bool create_graph;        /* recording is on: use only differentiable ops */
     uint32_t needs;           /* bit k: input k needs a gradient */
+    int group, groups;        /* the rule sees this one of the groups of rows; groups 0: all rows */
     trek_var **grads;         /* [n_inputs] to be filled in; borrowed results of ops in the rule's scope; NULL means zero */
     trek_var *saved;          /* [TREK_SAVED_VARS] the engine's: the variables for saved tensors */
     int n_saved;              /* their number so far; they end with the rule's scope */
@@ -162,6 +163,23 @@ trek_leaf *trek_var_leaf(trek_var *var);
 /* Permanently puts the gradient of a leaf into `grad` (a tensor of its shape, which is retained). */
 trek_status trek_var_place_grad(trek_var *var, trek_tensor *grad);
 
+/* Several groups of rows, such as grains, whose backward is one walk: the first dimension of everything that the tape has
+ * computed is divided into equal groups. Gradients of all rows are computed at once, those of leaves from each group by itself,
+ * with the bits of a walk over that group alone (groups.c). */
+typedef struct trek_backward_groups {
+    int n;
+    /* Called before and after leaf number k of the watch gets the gradient of a group. Between the calls its gradient is what
+     * the walk over that group alone would write to. */
+    void (*begin)(int k, int group, void *arg);
+    void (*end)(int k, int group, void *arg);
+    void *arg;
+} trek_backward_groups;
+/* Returns whether such a walk from `root` is possible, with what rules of all its nodes do: its leaves are used once each, by ops
+ * that are known to treat rows separately. *bytes becomes what the tape has saved for it. */
+bool trek_backward_divides(const trek_var *root, int groups, int64_t *bytes);
+/* Returns whether a walk from `root` would give a gradient to this leaf, and to no other. */
+bool trek_backward_ends_at(const trek_var *root, const trek_var *leaf);
+
 /* Backward over one graph's parameters: `complete(k, arg)` is called once for each of the leaves, as soon as nothing
  * further can reach it in this walk (at once for unused ones). */
 typedef struct trek_backward_watch {
@@ -175,6 +193,7 @@ typedef struct trek_backward_watch {
      * to the leaf's gradient when the walk has ended. Until then the leaf seems to have none. NULL: nobody does. */
     bool (*product)(int k, trek_tensor *grad, trek_tensor *x, void *arg);
     void *arg;
+    const trek_backward_groups *groups; /* NULL: gradients of leaves are those of all rows */
 } trek_backward_watch;
 trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts,
                                   const trek_backward_watch *watch);

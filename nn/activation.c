@@ -22,17 +22,22 @@ static void gelu_tanh_describe(const trek_module *self, char *text, size_t size)
     snprintf(text, size, "tanh");
 }
 
-const trek_module_class trek_relu_class = { .name = "relu", .size = sizeof(trek_module), .forward = relu_forward };
-const trek_module_class trek_gelu_class = { .name = "gelu", .size = sizeof(trek_module), .forward = gelu_forward };
+const trek_module_class trek_relu_class = { .name = "relu", .size = sizeof(trek_module), .forward = relu_forward,
+                                            .rowwise = true };
+const trek_module_class trek_gelu_class = { .name = "gelu", .size = sizeof(trek_module), .forward = gelu_forward,
+                                            .rowwise = true };
 static const trek_module_class gelu_tanh_class = {
     .name = "gelu",
     .size = sizeof(trek_module),
     .forward = gelu_tanh_forward,
     .describe = gelu_tanh_describe,
 };
-static const trek_module_class silu_class = { .name = "silu", .size = sizeof(trek_module), .forward = silu_forward };
-static const trek_module_class tanh_class = { .name = "tanh", .size = sizeof(trek_module), .forward = tanh_forward };
-static const trek_module_class sigmoid_class = { .name = "sigmoid", .size = sizeof(trek_module), .forward = sigmoid_forward };
+static const trek_module_class silu_class = { .name = "silu", .size = sizeof(trek_module), .forward = silu_forward,
+                                              .rowwise = true };
+static const trek_module_class tanh_class = { .name = "tanh", .size = sizeof(trek_module), .forward = tanh_forward,
+                                              .rowwise = true };
+static const trek_module_class sigmoid_class = { .name = "sigmoid", .size = sizeof(trek_module), .forward = sigmoid_forward,
+                                                 .rowwise = true };
 
 trek_module *trek_nn_relu(void) { return trek_module_new(&trek_relu_class); }
 trek_module *trek_nn_gelu(void) { return trek_module_new(&trek_gelu_class); }
@@ -69,6 +74,7 @@ static const trek_module_class leaky_relu_class = {
     .name = "leaky_relu",
     .size = sizeof(number_layer),
     .forward = leaky_relu_forward,
+    .rowwise = true,
     .describe = number_describe,
 };
 
@@ -76,6 +82,7 @@ const trek_module_class trek_dropout_class = {
     .name = "dropout",
     .size = sizeof(number_layer),
     .forward = dropout_forward,
+    .rowwise = true,
     .describe = number_describe,
 };
 

@@ -12,9 +12,11 @@
 
 /* --- without numbers ----------------------------------------------------------------------------- */
 
-#define PLAIN(kind)                                                                                    \
-    static trek_var *kind##_forward(trek_module *self, trek_var *x) { return (void)self, trek_##kind(x); } \
-    static const trek_module_class kind##_class = { .name = #kind, .size = sizeof(trek_module), .forward = kind##_forward }; \
+#define PLAIN(kind)                                                                                                              \
+    static trek_var *kind##_forward(trek_module *self, trek_var *x) { return (void)self, trek_##kind(x); }                       \
+    static const trek_module_class kind##_class = {                                                                              \
+        .name = #kind, .size = sizeof(trek_module), .forward = kind##_forward, .rowwise = true                                   \
+    };                                                                                                                           \
     trek_module *trek_nn_##kind(void) { return trek_module_new(&kind##_class); }
 PLAIN(relu6)
 PLAIN(selu)

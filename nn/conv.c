@@ -150,7 +150,8 @@ static const char *const transposed_inputs[] = { "like", NULL };
 
 #define CONV(name_)                                                                                                              \
     {                                                                                                                            \
-        .name = name_, .size = sizeof(conv_layer), .forward = conv_forward, .reset = conv_reset, .describe = conv_describe       \
+        .name = name_, .size = sizeof(conv_layer), .forward = conv_forward, .reset = conv_reset, .describe = conv_describe, \
+        .rowwise = true \
     }
 #define TRANSPOSED_CONV(name_)                                                                                                   \
     {                                                                                                                            \

@@ -51,6 +51,7 @@ static const trek_module_class layer_norm_class = {
     .forward = layer_norm_forward,
     .reset = layer_norm_reset,
     .describe = layer_norm_describe,
+    .rowwise = true,
 };
 
 trek_module *trek_nn_layer_norm_with(const trek_layer_norm_opts *opts)

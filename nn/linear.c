@@ -81,6 +81,7 @@ const trek_module_class trek_linear_class = {
     .free = linear_free,
     .reset = linear_reset,
     .describe = linear_describe,
+    .rowwise = true,
 };
 
 trek_module *trek_nn_linear_with(const trek_linear_opts *opts)

@@ -59,6 +59,10 @@ typedef struct trek_module_class {
     /* True if the inputs after the first are passed on to the first child, for example a loop's body or a switch's router. The
      * class of that child then gives their names and says whether they may be left out. */
     bool hands_inputs_on;
+    /* True if trek may give forward several grains at once (.grain): each row of the result follows from the same row of the
+     * input, by ops that treat rows alike. Only trek_linear, trek_conv2d and trek_layer_norm use its parameters; it has no
+     * children, and forward records nothing. */
+    bool rowwise;
 } trek_module_class;
 
 /* The first member of every module's struct. What it holds belongs to trek: read and change it with functions only. */

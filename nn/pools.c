@@ -103,11 +103,11 @@ static const char *const max_results[] = { "output", "indices", NULL };
 #define MAX(name_)                                                                                                               \
     {                                                                                                                            \
         .name = name_, .size = sizeof(window_layer), .forward = max_forward, .forward_results = max_forward_results,             \
-        .result_names = max_results, .describe = pool_describe                                                                   \
+        .result_names = max_results, .describe = pool_describe, .rowwise = true \
     }
 #define AVG(name_)                                                                                                               \
     {                                                                                                                            \
-        .name = name_, .size = sizeof(window_layer), .forward = avg_forward, .describe = pool_describe                           \
+        .name = name_, .size = sizeof(window_layer), .forward = avg_forward, .describe = pool_describe, .rowwise = true \
     }
 static const trek_module_class max_classes[3] = { MAX("max_pool1d"), MAX("max_pool2d"), MAX("max_pool3d") };
 static const trek_module_class avg_classes[3] = { AVG("avg_pool1d"), AVG("avg_pool2d"), AVG("avg_pool3d") };

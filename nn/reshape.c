@@ -29,6 +29,7 @@ static const trek_module_class flatten_class = {
     .name = "flatten",
     .size = sizeof(flatten_layer),
     .forward = flatten_forward,
+    .rowwise = true,
     .describe = flatten_describe,
 };
 
@@ -69,6 +70,7 @@ static const trek_module_class unflatten_class = {
     .name = "unflatten",
     .size = sizeof(unflatten_layer),
     .forward = unflatten_forward,
+    .rowwise = true,
     .describe = unflatten_describe,
 };
 
@@ -96,7 +98,8 @@ trek_module *trek_nn_unflatten(int dim, trek_shape sizes)
 
 static trek_var *identity_forward(trek_module *self, trek_var *x) { return (void)self, x; }
 
-static const trek_module_class identity_class = { .name = "identity", .size = sizeof(trek_module), .forward = identity_forward };
+static const trek_module_class identity_class = { .name = "identity", .size = sizeof(trek_module), .forward = identity_forward,
+                                                 .rowwise = true };
 
 trek_module *trek_nn_identity(void) { return trek_module_new(&identity_class); }
 

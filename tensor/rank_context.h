@@ -45,6 +45,7 @@ typedef struct trek_rank_context {
     bool joins_grads;          /* trek_graph_grad runs, which adds up the gradients of parameters over the processes */
     int64_t waited_ns;         /* how long this thread has waited for other ranks inside layers, in total */
     int64_t grain;             /* the grain of the global batch that runs, counted from 1; 0: the batch is not cut into grains */
+    int64_t grains;            /* how many equal grains run at once, the first of which it is; 0 stands for 1 */
     uint64_t grain_run;        /* then, the number of this run of a grain among all that the process has begun; 0: none */
 } trek_rank_context;
 

@@ -49,6 +49,7 @@ typedef struct trek_grain_place {
 /* Where gradients of grains wait until they are added to the sums together. */
 typedef struct trek_grain_slots {
     int n, used;             /* slots [0, used) have gradients; those of the next grain go to slot `used` */
+    int at_once;             /* grains that run at once; 0: one, by itself */
     int64_t bytes;           /* of a slot */
     int64_t least_product;   /* elements of a weight whose gradient may wait as a product; tests make it smaller */
     trek_tensor *more;       /* slots 1 to n - 1, owned */
@@ -56,6 +57,12 @@ typedef struct trek_grain_slots {
     int *segment_of;         /* [numbers] of a parameter by its number, -1: none */
     int numbers;
 } trek_grain_slots;
+
+/* What a rank knows of running several grains in one forward and backward (policy/grain_together.c). */
+typedef struct trek_grain_together {
+    bool known, alone;       /* the model was looked at; each grain is a pass of its own */
+    int64_t bytes;           /* of memory that backward needs for one; 0: not known yet */
+} trek_grain_together;
 
 /* The sums of a rank's gradients, for each part of its arena. */
 typedef struct trek_grain_sums {
@@ -65,6 +72,7 @@ typedef struct trek_grain_sums {
     trek_lock lock;          /* if gradients are divided, all ranks of the process add to the blocks that this one keeps */
     bool has_lock;
     trek_grain_slots slots;
+    trek_grain_together together;
     /* On a GPU, if there are other ranks: room for the bins of all ranks, and for a piece of the sums of all (device_sums.c). */
     trek_tensor *all_bins, *piece[TREK_BINNED_DIGITS];
 } trek_grain_sums;
@@ -211,6 +219,7 @@ void trek_grain_sums_begin(trek_grain_sums *sums, const trek_arena *arena, bool 
 typedef struct trek_grain_taker {
     trek_grain_sums *sums;
     const trek_arena *arena;
+    int group;               /* of the grains that run at once; otherwise 0 */
 } trek_grain_taker;
 bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on);
 /* Completes the arena's gradients, if somebody looks at them: computes what the grain has left to be computed, and sets what it
@@ -218,6 +227,13 @@ bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on);
 trek_status trek_grain_sums_show(trek_grain_sums *sums, trek_arena *arena);
 /* Called after a grain: adds its gradients to the sums, now or later. On a GPU it may set an error, as the one before. */
 void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
+/* Several grains at once: the first is called before them, and makes room for the gradients of n; the next two are those of
+ * trek_backward_groups, where `on` is a trek_grain_taker; the last is called after them, with
+ * their number, or with 0 if they have given nothing. */
+void trek_grain_sums_begin_grains(trek_grain_sums *sums, const trek_arena *arena, int n);
+void trek_grain_sums_begin_group(int k, int group, void *on);
+void trek_grain_sums_end_group(int k, int group, void *on);
+void trek_grain_sums_end_grains(trek_grain_sums *sums, const trek_arena *arena, int n);
 /* Or drops them, which are in the arena. */
 void trek_grain_sums_drop(trek_arena *arena);
 

@@ -3,10 +3,10 @@
 
 #include "distributed/balance/handout.h"
 
-/* The words of a rank: how many nanoseconds a whole grain takes it (0: not known), when it began the present grain, and the
- * serial number of the pass in which it did something last, with what it does. They are read one by one; a mixture misleads
- * nobody for longer than a look. */
-enum { EACH, BEGAN, STATE };
+/* The words of a rank: how many nanoseconds a whole grain takes it (0: not known), when it began the present
+ * grains, how many these are, and the serial number of the pass in which it did something last, with what it does. They are read
+ * one by one; a mixture misleads nobody for longer than a look. */
+enum { EACH, BEGAN, COUNT, STATE };
 enum { IDLE = 1, RUNNING = 2 };
 
 #define LONGEST_PAUSE 2000000
@@ -49,7 +49,7 @@ static double ready_at(const trek_grain_pace *pace, int rank, double each, doubl
         return now;
     if (state != state_of(pace->serial, RUNNING))
         return now + (now - (double)pace->start_ns);
-    double end = (double)(int64_t)get(pace, rank, BEGAN) + each;
+    double end = (double)(int64_t)get(pace, rank, BEGAN) + each * (double)get(pace, rank, COUNT);
     return end > now ? end : now + (now - end);
 }
 
@@ -64,9 +64,25 @@ bool trek_grain_pace_takes(const trek_grain_pace *pace, int rank, int64_t left, 
     return others < (double)left;
 }
 
-void trek_grain_pace_start(const trek_grain_pace *pace, int rank, int64_t now_ns)
+int64_t trek_grain_pace_most(const trek_grain_pace *pace, int rank, int64_t left)
+{
+    double own = (double)get(pace, rank, EACH), speeds = 0;
+    if (pace->ranks == 1)
+        return left > 1 ? left : 1;
+    for (int r = 0; r < pace->ranks; r++) {
+        double each = (double)get(pace, r, EACH);
+        if (each == 0)
+            return 1;
+        speeds += own / each;
+    }
+    int64_t most = (int64_t)((double)left / (2 * speeds));
+    return most > 1 ? most : 1;
+}
+
+void trek_grain_pace_start(const trek_grain_pace *pace, int rank, int64_t n, int64_t now_ns)
 {
     set(pace, rank, BEGAN, (uint64_t)now_ns);
+    set(pace, rank, COUNT, (uint64_t)n);
     set(pace, rank, STATE, state_of(pace->serial, RUNNING));
 }
 

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 /* Words that a rank writes, and all read. */
-enum { TREK_GRAIN_PACE_WORDS = 3 };
+enum { TREK_GRAIN_PACE_WORDS = 4 };
 
 /* What a process knows. The words are zero at first, and outlive the passes. */
 typedef struct trek_grain_pace {
@@ -32,9 +32,12 @@ void trek_grain_pace_begin(trek_grain_pace *pace, uint32_t serial, int first, in
 /* Returns whether the rank, which is free, should take one of the `left` grains. At any time that is so for one of the ranks
  * at least, unless others are running grains. */
 bool trek_grain_pace_takes(const trek_grain_pace *pace, int rank, int64_t left, int64_t now_ns);
-/* The rank begins a grain. */
-void trek_grain_pace_start(const trek_grain_pace *pace, int rank, int64_t now_ns);
-/* It has run the grain. `part`: its samples, divided by those of a whole grain; 0: it tells nothing of the rank's speed. */
+/* Returns how many of the `left` grains a rank should take at once, at least 1: half of its part, by the speeds of all, and all
+ * if it is the only one. */
+int64_t trek_grain_pace_most(const trek_grain_pace *pace, int rank, int64_t left);
+/* The rank begins n grains. */
+void trek_grain_pace_start(const trek_grain_pace *pace, int rank, int64_t n, int64_t now_ns);
+/* It has run them. `part`: their samples, divided by those of a whole grain; 0: it tells nothing of the rank's speed. */
 void trek_grain_pace_stop(const trek_grain_pace *pace, int rank, double part, int64_t now_ns);
 /* Returns how long a rank should wait before it looks again: half of the shortest grain, so that it has seen that none is left
  * before the last one has been run. */

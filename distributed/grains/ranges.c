@@ -60,16 +60,18 @@ static int richest(const trek_grain_ranges *g, int except)
     return found;
 }
 
-int64_t trek_grain_ranges_take(const trek_grain_ranges *g)
+int64_t trek_grain_ranges_take(const trek_grain_ranges *g, int64_t most, int64_t *n)
 {
     uint64_t word;
     for (;;) {
         grain_range own = read(g, g->process, &word);
         if (own.first < own.end) {
-            if (change(g, g->process, word, (grain_range){ own.serial, own.first + 1, own.end }))
+            *n = own.end - own.first < most ? own.end - own.first : most;
+            if (change(g, g->process, word, (grain_range){ own.serial, own.first + *n, own.end }))
                 return own.first;
             continue;
         }
+        *n = 1;
         int other = richest(g, g->process);
         if (other < 0)
             return -1;

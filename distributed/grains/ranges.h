@@ -25,8 +25,9 @@ typedef struct trek_grain_ranges {
 
 /* Returns how many grains nobody has. */
 int64_t trek_grain_ranges_left(const trek_grain_ranges *ranges);
-/* Takes a grain. Returns its number, or -1 if none is left. Ranks may call it at the same time. */
-int64_t trek_grain_ranges_take(const trek_grain_ranges *ranges);
+/* Takes up to `most` grains that follow each other in the process's own range, or one of another range. Returns the number of the
+ * first, or -1 if none is left; *n becomes how many. Ranks may call it at the same time. */
+int64_t trek_grain_ranges_take(const trek_grain_ranges *ranges, int64_t most, int64_t *n);
 /* Returns the number of the grain of another process that a rank will probably take next, if it begins to run one now and
  * its process has `ranks` ranks; -1: it will take one of its own process's range, or that process will be faster. Nothing is
  * taken. */

@@ -152,17 +152,18 @@ bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on)
     trek_grain_slots *slots = &taker->sums->slots;
     int segment = k < slots->numbers ? slots->segment_of[k] : -1;
     trek_grain_place *place = segment >= 0 ? &slots->places[segment] : NULL;
-    uint32_t bit = 1u << slots->used;
-    if (!place || place->waiting & bit || grad->ndim != 2 || x->ndim != 2 ||
-        taker->arena->segments[segment].count < slots->least_product ||
+    int slot = slots->used + taker->group;
+    int64_t least = slots->at_once > 0 && place && place->at < 0 ? 0 : slots->least_product;
+    if (!place || place->waiting >> slot & 1 || grad->ndim != 2 || x->ndim != 2 ||
+        taker->arena->segments[segment].count < least ||
         !trek_binned_takes_product(grad->sizes[1], x->sizes[1], grad->sizes[0]) ||
         grad->sizes[1] * x->sizes[1] != taker->arena->segments[segment].count)
         return false;
-    place->products[slots->used] = (trek_grain_product){ trek_tensor_clone(grad), trek_tensor_clone(x) };
-    place->waiting |= bit;
-    if (place->products[slots->used].grad && place->products[slots->used].x)
+    place->products[slot] = (trek_grain_product){ trek_tensor_clone(grad), trek_tensor_clone(x) };
+    place->waiting |= 1u << slot;
+    if (place->products[slot].grad && place->products[slot].x)
         return true;
-    release_product(place, slots->used);
+    release_product(place, slot);
     return false;
 }
 
@@ -293,6 +294,68 @@ void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
     if (++slots->used == slots->n)
         add_slots(sums, arena);
     select_slot(slots, arena, slots->used);
+    trek_trace_end("sum grain", start, 0);
+}
+
+/* --- several grains at once --- */
+
+void trek_grain_sums_begin_grains(trek_grain_sums *sums, const trek_arena *arena, int n)
+{
+    if (sums->slots.used + n > sums->slots.n)
+        add_slots(sums, arena);
+    sums->slots.at_once = n;
+}
+
+void trek_grain_sums_begin_group(int k, int group, void *on)
+{
+    trek_grain_taker *taker = on;
+    const trek_grain_slots *slots = &taker->sums->slots;
+    int segment = slots->segment_of[k];
+    taker->group = group;
+    taker->arena->segments[segment].param->leaf->grad->data->data = data_in_slot(slots, segment, slots->used + group);
+}
+
+/* A gradient that has no slot is added before the next grain writes to its place. */
+void trek_grain_sums_end_group(int k, int group, void *on)
+{
+    const trek_grain_taker *taker = on;
+    trek_grain_sums *sums = taker->sums;
+    int segment = sums->slots.segment_of[k], slot = sums->slots.used + group;
+    trek_grain_place *place = &sums->slots.places[segment];
+    trek_leaf *leaf = taker->arena->segments[segment].param->leaf;
+    place->had |= leaf->has_grad || place->waiting >> slot & 1;
+    if (!leaf->has_grad)
+        return;
+    place->dirty |= place->at < 0 || slot == 0;
+    leaf->has_grad = false;
+    if (place->at < 0)
+        add_run(sums, taker->arena, segment, segment + 1, AT_ONCE);
+    else
+        place->has |= 1u << slot;
+}
+
+/* Drops what grains have given that did not come to their end. */
+static void drop_grains(trek_grain_slots *slots, const trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_grain_place *place = &slots->places[k];
+        place->has &= (1u << slots->used) - 1;
+        for (int slot = slots->used; slot < slots->n; slot++)
+            if (place->waiting >> slot & 1)
+                release_product(place, slot);
+    }
+}
+
+void trek_grain_sums_end_grains(trek_grain_sums *sums, const trek_arena *arena, int n)
+{
+    if (n == 0)
+        drop_grains(&sums->slots, arena);
+    int64_t start = trek_trace_enter("sum grain");
+    sums->slots.used += n;
+    sums->slots.at_once = 0;
+    if (sums->slots.used == sums->slots.n)
+        add_slots(sums, arena);
+    select_slot(&sums->slots, arena, sums->slots.used);
     trek_trace_end("sum grain", start, 0);
 }
 

@@ -142,10 +142,12 @@ typedef struct looking {
     trek_digest *found;      /* [grains of the audit] */
 } looking;
 
-static int64_t next_of_look(trek_grain_call *call, int rank)
+static int64_t next_of_look(trek_grain_call *call, int rank, int64_t most, int64_t *n)
 {
     looking *l = call->source;
     const audit *a = l->a;
+    (void)most;
+    *n = 1;
     while (l->at[rank] < a->n) {
         int k = l->at[rank]++;
         if (a->grains[k].pass != l->pass || a->grains[k].next != a->s->job.first_rank + rank)

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "distributed/policy/grain_pass.h"
+#include "distributed/policy/grain_together.h"
 
 #include "autograd/ops.h"
-#include "distributed/grains/digests.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
-#include "distributed/reduce/reduce.h"
-#include "distributed/replay/replay.h"
 #include "distributed/team/observations.h"
 #include "distributed/team/step.h"
 #include "graph/observe_internal.h"
@@ -15,112 +12,19 @@
 
 /* --- a grain ------------------------------------------------------------------------------ */
 
-static void set_place(const trek_grain_call *c, const trek_batch *grain, int64_t number)
-{
-    trek_rank_here.first_sample = grain ? grain->first : 0;
-    trek_rank_here.rows = grain ? grain->n : -1;
-    trek_rank_here.global_rows = grain ? grain->global : -1;
-    trek_rank_here.grain = grain ? number + 1 : 0;
-    trek_rank_here.grain_run = grain ? 1 + atomic_fetch_add_explicit(&c->s->grains->begun, 1, memory_order_relaxed) : 0;
-    if (grain)
-        trek_rank_here.rng_draw = c->pass->rng_draw;
-}
-
-/* Keeps the buffers that a grain has left. On a GPU nothing waits for the host: all of a pass are fetched when the ranks have
- * run. */
-static void keep_buffers(const trek_grain_call *c, const rank_replica *own, int64_t number, trek_grain_record *record)
-{
-    if (own->arena->backend->host_accessible)
-        trek_grains_keep_buffers(c->s->grains, own->model, (char *)record);
-    else if (own->model->n_buffers > 0)
-        c->kept[number] = trek_grains_copy_buffers(c->s->grains, own->model);
-}
-
-/* Returns whether somebody looks at the gradients of a grain: a digest, or a test. */
-static bool shows_gradients(const trek_grain_call *c, int64_t number)
-{
-    const trek_grains *g = c->s->grains;
-    return g->digests->of_grains || g->fault || c->audited || trek_grains_is_audited(c->s, c->pass_number, number);
-}
-
-/* Puts what backward has given where grains are merged. */
-static trek_status add_grain(const trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
-{
-    trek_step *s = c->s;
-    trek_grains *g = s->grains;
-    const rank_replica *own = &s->team->replicas[rank];
-    int64_t step = s->team->graph->settings.steps + 1;
-    trek_digest gradients = { { 0, 0 } };
-    if (g->fault)
-        g->fault(s->job.first_rank + rank, step, number, own->arena);
-    if (shows_gradients(c, number))
-        gradients = trek_digests_gradients(own->arena);
-    if (c->audited) {
-        *c->audited[rank] = gradients;
-        trek_grain_sums_drop(own->arena);
-        return trek_error_status();
-    }
-    trek_grain_sums_add(&g->sums[rank], own->arena);
-    trek_grain_record *record = trek_grains_new_record(g);
-    *record = (trek_grain_record){ .pass = c->pass_number, .number = number, .rows = grain->n,
-                                   .weight = c->sums[number].weight, .loss = c->sums[number].loss,
-                                   .denominator = c->pass->denominator, .rank = s->job.first_rank + rank,
-                                   .samples = trek_digests_samples(grain),
-                                   .gradients = gradients };
-    if (c->pass->training)
-        keep_buffers(c, own, number, record);
-    return trek_error_status();
-}
-
-/* Runs forward, loss and backward. */
-static trek_status train_grain(trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
-{
-    trek_step *s = c->s;
-    trek_grains *g = s->grains;
-    const trek_grain_pass *pass = c->pass;
-    const rank_replica *own = &s->team->replicas[rank];
-    trek_batch_run run = { .graph_loader = s->team->graph->graph_loader, .scaler = trek_ranks_scaler(s, rank),
-                           .leaves = own->model->params, .n_leaves = own->model->n_params, .denominator = pass->denominator,
-                           .backward = pass->backward };
-    trek_grain_bucket on = { s, rank };
-    trek_grain_taker taker = { &g->sums[rank], own->arena };
-    if (s->team->divides_grads && pass->backward) {
-        trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true, .deliver = trek_grain_sums_add_bucket, .arg = &on });
-        run.complete = trek_reducer_complete;
-        run.arg = own->reducer;
-    } else if (pass->backward && s->team->on_host) {
-        run.product = trek_grain_sums_take;
-        run.arg = &taker;
-    }
-    if (pass->training)
-        trek_grains_put_buffers(g, own->model, g->first_buffers);
-    if (pass->backward)
-        trek_grain_sums_begin(&g->sums[rank], own->arena, shows_gradients(c, number));
-    if (g->digests->replay && pass->backward)
-        trek_replay_enter(g->digests->replay, s->team->graph->settings.steps + 1, grain);
-    trek_status status = trek_graph_run_batch(own->graph, grain, &run, &c->sums[number]);
-    if (run.complete)
-        trek_reducer_rest(own->reducer);
-    if (status == TREK_OK && pass->backward && shows_gradients(c, number))
-        status = trek_grain_sums_show(&g->sums[rank], own->arena);
-    if (g->digests->replay)
-        trek_replay_leave(g->digests->replay);
-    if (status == TREK_OK)
-        status = trek_observations_read(own->graph);
-    c->recorded[number] = trek_observations_take(own->graph);
-    return status == TREK_OK && pass->backward ? add_grain(c, rank, number, grain) : status;
-}
-
-static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
+/* parts: of n grains that run together, whose samples are those of `grain`; NULL: it is a grain by itself. */
+static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const trek_batch *grain, const trek_batch *parts,
+                             int64_t n)
 {
     trek_step *s = c->s;
     trek_stopwatch *watch = &s->team->watches->of[rank];
     int64_t start = trek_trace_enter("grain");
     bool timed = c->pass->backward && !c->audited;
-    set_place(c, grain, number);
+    trek_grain_set_place(c, grain, number);
     trek_status status = timed ? trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)
-        status = train_grain(c, rank, number, grain);
+        status = parts ? trek_grains_train_together(c, rank, number, grain, parts, (int)n)
+            : trek_grain_train(c, rank, number, grain);
     if (status == TREK_OK && timed)
         status = trek_slowed(s, rank, watch, true);
     if (status == TREK_OK && timed)
@@ -128,7 +32,7 @@ static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const
     if (trek_rank_here.rng_draw > c->rng_draw[rank])
         c->rng_draw[rank] = trek_rank_here.rng_draw;
     c->rows[rank] += grain->n;
-    set_place(c, NULL, 0);
+    trek_grain_set_place(c, NULL, 0);
     trek_trace_end("grain", start, number);
     return status;
 }
@@ -190,7 +94,7 @@ static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
         if (status == TREK_OK)
             status = expect_next(c, rank);
         if (status == TREK_OK)
-            status = run_grain(c, rank, number, &grain);
+            status = run_grain(c, rank, number, &grain, NULL, 1);
         trek_batch_part_release(&grain);
         return status;
     }
@@ -203,22 +107,67 @@ static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
         return trek_error_status();
     status = expect_next(c, rank);
     if (status == TREK_OK)
-        status = run_grain(c, rank, number, grain);
+        status = run_grain(c, rank, number, grain, NULL, 1);
     trek_reader_end_batch(reader);
     return status;
 }
 
+/* Runs n grains together, whose samples the process has. */
+static trek_status run_together(trek_grain_call *c, int rank, int64_t number, int64_t n)
+{
+    trek_device device = trek_ranks_device(c->s->team->ranks, rank);
+    trek_var *vars[TREK_BINNED_TERMS + 1][64];
+    trek_batch parts[TREK_BINNED_TERMS], all;
+    int64_t first, rows, made = 0;
+    find_samples(c, number, &first, &rows);
+    trek_status status = trek_batch_part(c->batch, first - c->batch->first, n * rows, device, vars[n], &all);
+    if (status != TREK_OK)
+        return status;
+    for (; made < n && status == TREK_OK; made += status == TREK_OK)
+        status = trek_batch_part(c->batch, first + made * rows - c->batch->first, rows, device, vars[made], &parts[made]);
+    if (status == TREK_OK)
+        status = expect_next(c, rank);
+    if (status == TREK_OK)
+        status = run_grain(c, rank, number, &all, parts, n);
+    while (made > 0)
+        trek_batch_part_release(&parts[--made]);
+    trek_batch_part_release(&all);
+    return status;
+}
+
+/* Returns how many of the grains from this one on run together, 0 if it has to run by itself. */
+static int64_t together_from(const trek_grain_call *c, int rank, int64_t number, int64_t end)
+{
+    int64_t most = trek_grains_most_together(c, rank), n = 0, first, rows;
+    while (n < most && number + n < end && find_samples(c, number + n, &first, &rows) && rows == c->s->grains->size &&
+           !trek_grain_shows(c, number + n))
+        n++;
+    return n;
+}
+
 /* --- a rank --------------------------------------------------------------------------------- */
+
+/* Runs the grains that a rank has taken. */
+static trek_status run_taken(trek_grain_call *c, int rank, int64_t number, int64_t n)
+{
+    trek_status status = TREK_OK;
+    for (int64_t end = number + n, some; number < end && status == TREK_OK; number += some ? some : 1) {
+        some = together_from(c, rank, number, end);
+        status = some ? run_together(c, rank, number, some) : read_and_run(c, rank, number);
+    }
+    return status;
+}
 
 static trek_status run_grains(trek_grain_call *c, int rank)
 {
-    int64_t number;
+    int64_t number, n;
     trek_grain_sums *sums = &c->s->grains->sums[rank];
     trek_arena *arena = c->s->team->replicas[rank].arena;
     trek_status status = TREK_OK;
     trek_grain_sums_open(sums, arena);
-    while (status == TREK_OK && !atomic_load_explicit(&c->failed, memory_order_relaxed) && (number = c->next(c, rank)) >= 0) {
-        status = read_and_run(c, rank, number);
+    while (status == TREK_OK && !atomic_load_explicit(&c->failed, memory_order_relaxed) &&
+           (number = c->next(c, rank, trek_grains_most_together(c, rank), &n)) >= 0) {
+        status = run_taken(c, rank, number, n);
         trek_job_say(&c->s->job, c->pass->backward ? "forward and backward" : "forward", false);
     }
     trek_grain_sums_close(sums, arena);
@@ -345,9 +294,10 @@ typedef struct grain_list {
     _Atomic int64_t next;
 } grain_list;
 
-static int64_t next_of_list(trek_grain_call *c, int rank)
+static int64_t next_of_list(trek_grain_call *c, int rank, int64_t most, int64_t *n)
 {
-    (void)rank;
+    (void)rank, (void)most;
+    *n = 1;
     grain_list *list = c->source;
     int64_t k = atomic_fetch_add_explicit(&list->next, 1, memory_order_relaxed);
     return k < list->n ? list->numbers[k] : -1;

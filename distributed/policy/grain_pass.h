@@ -12,13 +12,15 @@ typedef struct trek_grain_call {
     const trek_grain_pass *pass;
     int64_t pass_number;     /* in the step */
     const trek_batch *batch; /* with the samples that the process has read; NULL: none */
-    /* Returns the number of the grain that the rank runs next, on the rank's thread; -1: there is none for it any more. */
-    int64_t (*next)(struct trek_grain_call *call, int rank);
+    /* Returns the number of the grain that the rank runs next, on the rank's thread; -1: there is none for it any more. *n
+     * becomes the number of grains from there on that the rank runs, at most `most`. */
+    int64_t (*next)(struct trek_grain_call *call, int rank, int64_t most, int64_t *n);
     /* Returns the number of the grain that `next` will probably give to the rank after the present one, if that is known; -1: it
      * is not. NULL: it never is. */
     int64_t (*coming)(struct trek_grain_call *call, int rank);
     void *source;            /* of both */
-    int64_t running[TREK_MAX_RANKS]; /* its: the grain that each rank has been given last; -1: none */
+    int64_t running[TREK_MAX_RANKS], running_n[TREK_MAX_RANKS]; /* its: the first grain that each rank has been given last (-1:
+                                                                  * none), and how many */
     atomic_bool failed;      /* a rank has failed: the others run no further grains */
 
     trek_digest **audited;   /* [local_ranks] where each rank puts the digest of the gradients of its next grain, which are then

@@ -23,9 +23,11 @@ void trek_grains_set_size(trek_step *s, int64_t size)
 int64_t trek_grains_largest(int64_t batch) { return (batch + FEWEST - 1) / FEWEST; }
 
 /* Rank 0 runs the first grain of a batch. */
-static int64_t first_grain(trek_grain_call *call, int rank)
+static int64_t first_grain(trek_grain_call *call, int rank, int64_t most, int64_t *n)
 {
     bool *done = call->source;
+    (void)most;
+    *n = 1;
     if (rank > 0 || *done)
         return -1;
     *done = true;

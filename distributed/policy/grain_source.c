@@ -13,34 +13,37 @@
 
 /* --- ranks on CPUs ---------------------------------------------------------------------------- */
 
-/* The rank has run its grain, if it had one. */
+/* The rank has run its grains, if it had any. */
 static void note_end(const trek_grain_call *call, const trek_grain_source *source, int rank)
 {
-    int64_t number = call->running[rank], size = call->s->grains->size, left;
+    int64_t number = call->running[rank], size = call->s->grains->size, rows = size * call->running_n[rank], left;
     if (number < 0)
         return;
     left = call->pass->rows - number * size;
-    double part = left < size ? (double)left / (double)size : 1;
+    double part = (double)(left < rows ? left : rows) / (double)size;
     trek_grain_pace_stop(source->pace, source->first_rank + rank, call->pass->backward ? part : 0, trek_now_ns());
 }
 
-/* Takes a grain, if the others would not be done earlier without this rank. Otherwise it waits, as it would have to at the end of
+/* Takes grains, if the others would not be done earlier without this rank. Otherwise it waits, as it would have to at the end of
  * the pass, and looks again. */
-static int64_t next_by_pace(trek_grain_call *call, int rank)
+static int64_t next_by_pace(trek_grain_call *call, int rank, int64_t most, int64_t *n)
 {
     trek_grain_source *source = call->source;
     int number = source->first_rank + rank;
     int64_t left, taken = -1;
     note_end(call, source, rank);
     while (taken < 0 && (left = source->left(source)) > 0 && !atomic_load_explicit(&call->failed, memory_order_relaxed)) {
+        int64_t some = most > 1 ? trek_grain_pace_most(source->pace, number, left) : 1;
+        some = most > 1 && most < some ? most : some;
         if (trek_grain_pace_takes(source->pace, number, left, trek_now_ns()))
-            taken = source->take(source);
+            taken = source->take(source, some, n);
         else
             trek_sleep_ns(trek_grain_pace_pause(source->pace));
     }
     if (taken >= 0)
-        trek_grain_pace_start(source->pace, number, trek_now_ns());
+        trek_grain_pace_start(source->pace, number, *n, trek_now_ns());
     call->running[rank] = taken;
+    call->running_n[rank] = *n;
     return taken;
 }
 
@@ -49,14 +52,21 @@ static int64_t left_of_part(const trek_grain_source *source)
     return source->end - atomic_load_explicit(&source->next, memory_order_relaxed);
 }
 
-static int64_t take_of_part(trek_grain_source *source)
+static int64_t take_of_part(trek_grain_source *source, int64_t most, int64_t *n)
 {
-    int64_t number = atomic_fetch_add_explicit(&source->next, 1, memory_order_relaxed);
-    return number < source->end ? number : -1;
+    int64_t first = atomic_load_explicit(&source->next, memory_order_relaxed);
+    do {
+        *n = source->end - first < most ? source->end - first : most;
+    } while (*n > 0 && !atomic_compare_exchange_weak_explicit(&source->next, &first, first + *n, memory_order_relaxed,
+                                                              memory_order_relaxed));
+    return *n > 0 ? first : -1;
 }
 
 static int64_t left_of_ranges(const trek_grain_source *source) { return trek_grain_ranges_left(&source->ranges); }
-static int64_t take_of_ranges(trek_grain_source *source) { return trek_grain_ranges_take(&source->ranges); }
+static int64_t take_of_ranges(trek_grain_source *source, int64_t most, int64_t *n)
+{
+    return trek_grain_ranges_take(&source->ranges, most, n);
+}
 
 static int64_t coming_of_ranges(trek_grain_call *call, int rank)
 {
@@ -80,9 +90,11 @@ static int64_t take_some(trek_grain_source *source, const trek_rank_grains *of, 
 }
 
 /* First what the rank was given, then what it takes. */
-static int64_t next_by_share(trek_grain_call *call, int rank)
+static int64_t next_by_share(trek_grain_call *call, int rank, int64_t most, int64_t *n)
 {
     trek_grain_source *source = call->source;
+    (void)most;
+    *n = 1;
     trek_rank_grains *of = &source->of[rank];
     if (of->n == 0 && (of->n = take_some(source, of, &of->first)) == 0)
         return -1;
@@ -91,11 +103,13 @@ static int64_t next_by_share(trek_grain_call *call, int rank)
 }
 
 /* A rank of a job takes one grain at a time. It takes none if others will have done what is left before it has done one. */
-static int64_t next_of_ranges_by_share(trek_grain_call *call, int rank)
+static int64_t next_of_ranges_by_share(trek_grain_call *call, int rank, int64_t most, int64_t *n)
 {
     trek_grain_source *source = call->source;
+    (void)most;
     int64_t left = trek_grain_ranges_left(&source->ranges);
-    return trek_handout_next(left, source->of[rank].part, source->fastest, 1) > 0 ? trek_grain_ranges_take(&source->ranges) : -1;
+    return trek_handout_next(left, source->of[rank].part, source->fastest, 1) > 0 ? trek_grain_ranges_take(&source->ranges, 1, n)
+                                                                                : -1;
 }
 
 /* Finds the parts of n ranks that take from one place, and those of the process among them. */
@@ -115,10 +129,11 @@ static double set_parts(trek_grain_source *source, const double *shares, int n, 
 /* --- process 0 hands out ------------------------------------------------------------------------ */
 
 /* A failure is the thread's error. */
-static int64_t next_of_process_0(trek_grain_call *call, int rank)
+static int64_t next_of_process_0(trek_grain_call *call, int rank, int64_t most, int64_t *n)
 {
     int64_t number;
-    (void)rank;
+    (void)rank, (void)most;
+    *n = 1;
     return trek_grain_counter_take(call->s->grains->counter, &number) == TREK_OK ? number : -1;
 }
 

@@ -21,8 +21,8 @@ typedef struct trek_rank_grains {
 typedef struct trek_grain_source {
     /* Returns how many grains nobody has. */
     int64_t (*left)(const struct trek_grain_source *source);
-    /* Takes one. Returns its number, or -1 if none is left. */
-    int64_t (*take)(struct trek_grain_source *source);
+    /* Takes up to `most` that follow each other. Returns the number of the first, or -1 if none is left; *n becomes how many. */
+    int64_t (*take)(struct trek_grain_source *source, int64_t most, int64_t *n);
     trek_grain_pace *pace;   /* of the ranks that take from it */
     int first_rank;          /* the number of this process's first rank in it */
 

@@ -13,7 +13,7 @@ CIRCLES = {
     "tensor": ["backend cpu_backend cpu_optim_update device_memory infer infer_fp8 infer_fused infer_nn infer_order infer_recurrent infer_resample op overlap pages plugin ranges storage "
                "tensor types view"],
     # the derivative of an op is made of ops; a variable holds the node that holds variables
-    "autograd": ["apply arithmetic autocast composite composite_fused composite_recurrent engine engine_leaves engine_rules functional functional_scatter grid_sample "
+    "autograd": ["apply arithmetic autocast composite composite_fused composite_recurrent engine engine_leaves engine_rules functional functional_scatter grid_sample groups "
                  "pointwise rules rules_embedding rules_fused rules_math rules_nn rules_order rules_recurrent rules_shape slice_grad", "tape var"],
     # a weight is made by modules, and a module's forward has its weights made
     "nn": ["forward parametrize"],

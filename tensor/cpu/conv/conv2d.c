@@ -5,6 +5,7 @@
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/products/gemm_half.h"
 #include "tensor/cpu/products/onednn.h"
+#include "tensor/rank_context.h"
 
 /* Makes the geometry from the attributes and the shapes of x, weight and y (4 sizes each). */
 static trek_conv geometry(const trek_op_call *call, const int64_t *x, const int64_t *weight, const int64_t *y)
@@ -44,23 +45,43 @@ static unsigned halves(const trek_op_call *call, const trek_conv *c, trek_onednn
     return !pays ? 0 : results ? 3 | TREK_CPU_HALF_RESULTS : 3;
 }
 
+/* Returns the convolution of the images of one grain. */
+static trek_conv of_grain(trek_conv c)
+{
+    int64_t grains = trek_rank_here.grains;
+    if (grains > 1 && c.images % grains == 0)
+        c.images /= grains;
+    return c;
+}
+
+/* Returns whether the method for a grain gives an image the same bits whatever the number of images. Where images are divided
+ * into bands of rows, and how many bands there are follows from their number, weights are multiplied by the zeros of padding, or
+ * not. */
+static bool treats_images_alike(const trek_conv *all, const trek_conv *grain)
+{
+    if (grain->dtype == TREK_BF16 || trek_onednn_conv_suits(grain, TREK_ONEDNN_FORWARD))
+        return false;
+    return TREK_ISA_NAME(trek_conv_batch_suits)(grain) ? grain->pad_h == 0 && TREK_ISA_NAME(trek_conv_batch_suits)(all)
+                                                       : TREK_ISA_NAME(trek_conv_direct_suits)(grain);
+}
+
 static trek_status convolve(const trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *weight = call->inputs[1], *y = call->outputs[0];
     const void *bias = call->n_inputs > 2 && call->inputs[2] ? call->inputs[2]->data : NULL;
     if (y->numel == 0)
         return TREK_OK;
-    trek_conv c = geometry(call, x->sizes, weight->sizes, y->sizes);
-    if (trek_onednn_conv_suits(&c, TREK_ONEDNN_FORWARD)) {
+    trek_conv c = geometry(call, x->sizes, weight->sizes, y->sizes), grain = of_grain(c);
+    if (trek_onednn_conv_suits(&grain, TREK_ONEDNN_FORWARD)) {
         trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_FORWARD, false, x->data, weight->data, bias, y->data);
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
     if (c.dtype == TREK_BF16)
         return TREK_ISA_NAME(trek_conv_columns)(&c, x->data, weight->data, bias, y->data);
-    if (TREK_ISA_NAME(trek_conv_batch_suits)(&c))
+    if (TREK_ISA_NAME(trek_conv_batch_suits)(&grain))
         return TREK_ISA_NAME(trek_conv_batch)(&c, x->data, weight->data, bias, y->data);
-    if (TREK_ISA_NAME(trek_conv_direct_suits)(&c))
+    if (TREK_ISA_NAME(trek_conv_direct_suits)(&grain))
         return TREK_ISA_NAME(trek_conv_direct)(&c, x->data, weight->data, bias, y->data);
     return TREK_ISA_NAME(trek_conv_columns)(&c, x->data, weight->data, bias, y->data);
 }
@@ -130,7 +151,37 @@ static trek_status channels_last(const trek_op_call *call, const trek_conv *c, t
     return status;
 }
 
-static trek_status conv2d(const trek_op_call *call) 
+/* Runs the kernel for each of the grains that the thread runs at once: methods depend on the number of images. Input 0 and the
+ * result have images, the other inputs have none. */
+static trek_status by_grains(const trek_op_call *call, trek_kernel kernel)
+{
+    int64_t grains = trek_rank_here.grains, x_sizes[TREK_MAX_DIMS], y_sizes[TREK_MAX_DIMS];
+    trek_tensor *inputs[TREK_MAX_FIXED_INPUTS], *x = call->inputs[0], *y = call->outputs[0];
+    if (grains <= 1 || y->sizes[0] % grains != 0)
+        return kernel(call);
+    trek_op_call one = *call;
+    trek_status status = TREK_OK;
+    memcpy(inputs, call->inputs, (size_t)call->n_inputs * sizeof *inputs);
+    memcpy(x_sizes, x->sizes, (size_t)x->ndim * sizeof *x_sizes);
+    memcpy(y_sizes, y->sizes, (size_t)y->ndim * sizeof *y_sizes);
+    x_sizes[0] = y_sizes[0] = y->sizes[0] / grains;
+    one.inputs = inputs;
+    trek_rank_here.grains = 1;
+    for (int64_t k = 0; k < grains && status == TREK_OK; k++) {
+        int64_t x_at = k * x_sizes[0] * x->strides[0], y_at = k * y_sizes[0] * y->strides[0];
+        inputs[0] = trek_tensor_make_view(x, x->data + x_at * (int64_t)trek_dtype_size((trek_dtype)x->dtype), x->ndim, x_sizes,
+                                          x->strides);
+        one.outputs[0] = trek_tensor_make_view(y, y->data + y_at * (int64_t)trek_dtype_size((trek_dtype)y->dtype), y->ndim,
+                                               y_sizes, y->strides);
+        status = inputs[0] && one.outputs[0] ? kernel(&one) : TREK_ERR_MEMORY;
+        trek_tensor_release(inputs[0]);
+        trek_tensor_release(one.outputs[0]);
+    }
+    trek_rank_here.grains = grains;
+    return status;
+}
+
+static trek_status conv2d_images(const trek_op_call *call)
 {
     trek_conv c = geometry(call, call->inputs[0]->sizes, call->inputs[1]->sizes, call->outputs[0]->sizes);
     const trek_tensor *bias = call->n_inputs > 2 ? call->inputs[2] : NULL;
@@ -140,6 +191,14 @@ static trek_status conv2d(const trek_op_call *call)
     if (status != TREK_ERR_UNSUPPORTED)
         return status == TREK_OK ? activate(call) : status;
     return trek_cpu_dense_halves(call, 7, halves(call, &c, TREK_ONEDNN_FORWARD, true), conv2d_dense);
+}
+
+static trek_status conv2d(const trek_op_call *call)
+{
+    trek_conv all = geometry(call, call->inputs[0]->sizes, call->inputs[1]->sizes, call->outputs[0]->sizes);
+    trek_conv grain = of_grain(all);
+    bool alike = call->inputs[0]->contiguous && call->outputs[0]->contiguous && treats_images_alike(&all, &grain);
+    return alike ? conv2d_images(call) : by_grains(call, conv2d_images);
 }
 
 static trek_status zeros(trek_tensor *t)
@@ -212,7 +271,7 @@ static trek_status input_grad_dense(const trek_op_call *call)
 }
 
 /* Also computes the transposed convolution, whose bias is added to its sums. */
-static trek_status input_grad(const trek_op_call *call)
+static trek_status input_grad_images(const trek_op_call *call)
 {
     trek_conv c = geometry(call, call->outputs[0]->sizes, call->inputs[1]->sizes, call->inputs[0]->sizes);
     bool bias = call->n_inputs > 2 && call->inputs[2];
@@ -221,6 +280,8 @@ static trek_status input_grad(const trek_op_call *call)
         return status;
     return trek_cpu_dense_halves(call, 7, halves(call, &c, TREK_ONEDNN_INPUT_GRAD, !bias), input_grad_dense);
 }
+
+static trek_status input_grad(const trek_op_call *call) { return by_grains(call, input_grad_images); }
 
 static trek_status weight_grad_dense(const trek_op_call *call)
 {

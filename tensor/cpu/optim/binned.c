@@ -5,8 +5,11 @@
 #include "tensor/cpu/kernels.h"
 
 #include <math.h>
+#if defined(__AVX512DQ__)
+#include <immintrin.h>
+#endif
 
-#include "tensor/binned.h"
+#include "tensor/cpu/optim/binned_here.h"
 
 #define GRAIN 64 /* blocks */
 #define BLOCK TREK_BINNED_BLOCK
@@ -97,57 +100,125 @@ static void raise_block(const trek_binned *x, int64_t block, int bin)
 /* Terms that are cut together: their digits are added up before they reach memory. */
 #define TOGETHER 4
 
-/* Cuts the numbers of 1, 2 or TOGETHER terms into digits, which are written or added. `terms`, `fresh` and the number of digits
- * are constants where this is called. */
-#define ADD_ROWS(T, suffix)                                                                            \
+/* What cuts numbers at a bin's powers of two. CUT rounds a number by adding a constant to it, whose last bit is the digit's: then
+ * the sum's bits are the digit, beside those of the constant. For f64 these constants would be too large. */
+typedef struct cutter {
+    double per[3], power[2];     /* of the digits */
+    double magic[2];             /* 1.5 * 2^52 units of a digit */
+} cutter;
+
+static inline cutter cutter_of(int bin, bool third)
+{
+    int digit = TREK_BINNED_WIDTH * bin, low = digit - TREK_BINNED_WIDTH;
+    return third ? (cutter){ .per = { power(-digit), power(-low), power(TREK_BINNED_WIDTH - low) },
+                             .power = { power(digit), power(low) } }
+                 : (cutter){ .magic = { power(digit) * MAGIC, power(low) * MAGIC } };
+}
+
+#define CUT_f32(x)                                                                                     \
+    {                                                                                                  \
+        double value = (double)x[i], high = value + by.magic[0], rest = value - (high - by.magic[0]);  \
+        a += (uint64_t)bits_of(high);                                                                  \
+        b += (uint64_t)bits_of(rest + by.magic[1]);                                                    \
+    }
+#define CUT_f64(x)                                                                                     \
+    {                                                                                                  \
+        double value = x[i], high = value * by.per[0] + MAGIC;                                         \
+        double rest = value - (high - MAGIC) * by.power[0], low = rest * by.per[1] + MAGIC;            \
+        a += (uint64_t)bits_of(high);                                                                  \
+        b += (uint64_t)bits_of(low);                                                                   \
+        c += (uint64_t)bits_of((rest - (low - MAGIC) * by.power[1]) * by.per[2] + MAGIC);              \
+    }
+
+/* Cuts the numbers of 1, 2 or TOGETHER terms into digits, which are written or added. `terms`, `fresh` and `third` are constants
+ * where this is called. */
+#define ADD_ROWS(T, suffix, third)                                                                     \
     static inline __attribute__((always_inline)) void add_rows_##suffix(                               \
         int64_t *restrict d0, int64_t *restrict d1, int64_t *restrict d2, const T *const *x,           \
         int terms, int64_t n, int bin, bool fresh)                                                     \
     {                                                                                                  \
-        const double one = power(TREK_BINNED_WIDTH * bin);                                             \
-        const double per0 = power(-TREK_BINNED_WIDTH * bin);                                           \
-        const double per1 = power(-TREK_BINNED_WIDTH * (bin - 1));                                     \
-        const double two = power(TREK_BINNED_WIDTH * (bin - 1));                                       \
-        const double per2 = d2 ? power(-TREK_BINNED_WIDTH * (bin - 2)) : 0;                            \
-        const int64_t magic = (int64_t)((uint64_t)MAGIC_BITS * (uint64_t)terms);                       \
+        const cutter by = cutter_of(bin, third);                                                       \
+        const uint64_t magic[2] = { (uint64_t)(third ? MAGIC_BITS : bits_of(by.magic[0])) * (uint64_t)terms, \
+                                    (uint64_t)(third ? MAGIC_BITS : bits_of(by.magic[1])) * (uint64_t)terms }; \
         const T *x0 = x[0], *x1 = x[terms > 1 ? 1 : 0], *x2 = x[terms > 2 ? 2 : 0],                    \
                 *x3 = x[terms > 2 ? 3 : 0];                                                            \
         for (int64_t i = 0; i < n; i++) {                                                              \
             uint64_t a = 0, b = 0, c = 0;                                                              \
-            CUT(x0)                                                                                    \
+            CUT_##suffix(x0)                                                                           \
             if (terms > 1)                                                                             \
-                CUT(x1)                                                                                \
+                CUT_##suffix(x1)                                                                       \
             if (terms > 2) {                                                                           \
-                CUT(x2)                                                                                \
-                CUT(x3)                                                                                \
+                CUT_##suffix(x2)                                                                       \
+                CUT_##suffix(x3)                                                                       \
             }                                                                                          \
-            d0[i] = (int64_t)(a - (uint64_t)magic) + (fresh ? 0 : d0[i]);                              \
-            d1[i] = (int64_t)(b - (uint64_t)magic) + (fresh ? 0 : d1[i]);                              \
-            if (d2)                                                                                    \
-                d2[i] = (int64_t)(c - (uint64_t)magic) + (fresh ? 0 : d2[i]);                          \
+            d0[i] = (int64_t)(a - magic[0]) + (fresh ? 0 : d0[i]);                                     \
+            d1[i] = (int64_t)(b - magic[1]) + (fresh ? 0 : d1[i]);                                     \
+            if (third)                                                                                 \
+                d2[i] = (int64_t)(c - magic[1]) + (fresh ? 0 : d2[i]);                                 \
         }                                                                                              \
     }
-#define CUT(x)                                                                                         \
-    {                                                                                                  \
-        double value = (double)x[i], high = value * per0 + MAGIC;                                      \
-        double rest = value - (high - MAGIC) * one, low = rest * per1 + MAGIC;                         \
-        a += (uint64_t)bits_of(high);                                                                  \
-        b += (uint64_t)bits_of(low);                                                                   \
-        if (d2)                                                                                        \
-            c += (uint64_t)bits_of((rest - (low - MAGIC) * two) * per2 + MAGIC);                       \
-    }
-ADD_ROWS(float, f32)
-ADD_ROWS(double, f64)
+ADD_ROWS(float, f32, false)
+ADD_ROWS(double, f64, true)
 
-/* Adds numbers of at least one term, of which none is above the bin. */
+/* Numbers of f32 below 2^(36 bin + 22) have at most 58 bits above the lower digit's last one, which is what an integer holds. So
+ * all of a number is rounded to one integer, and its upper digit is found with half as many bytes. The sum of the lower digits is
+ * the rest. Returns false, and does nothing, where this is not possible. */
+#if defined(__AVX512DQ__)
+static inline bool add_short_f32(int64_t *d0, int64_t *d1, const float *const *x, int terms, int64_t n, int bin, int exponent,
+                                 bool fresh)
+{
+    if (bin < -2 || bin > 1 || exponent >= TREK_BINNED_WIDTH * bin + 22 || n % 16 != 0)
+        return false;
+    const __m512 magic = _mm512_set1_ps((float)(1.5 * power(TREK_BINNED_WIDTH * bin + 23)));
+    const __m512 per = _mm512_set1_ps((float)power(-TREK_BINNED_WIDTH * (bin - 1)));
+    const __m512i magics = _mm512_mullo_epi32(_mm512_castps_si512(magic), _mm512_set1_epi32(terms));
+    for (int64_t i = 0; i < n; i += 16) {
+        __m512i highs = _mm512_setzero_si512(), sum[2] = { highs, highs };
+        for (int k = 0; k < terms; k++) {
+            __m512 value = _mm512_loadu_ps(x[k] + i), scaled = _mm512_mul_ps(value, per);
+            highs = _mm512_add_epi32(highs, _mm512_castps_si512(_mm512_add_ps(value, magic)));
+            sum[0] = _mm512_add_epi64(sum[0], _mm512_cvtps_epi64(_mm512_castps512_ps256(scaled)));
+            sum[1] = _mm512_add_epi64(sum[1], _mm512_cvtps_epi64(_mm512_extractf32x8_ps(scaled, 1)));
+        }
+        highs = _mm512_sub_epi32(highs, magics);
+        for (int half = 0; half < 2; half++) {
+            __m256i part = half ? _mm512_extracti32x8_epi32(highs, 1) : _mm512_castsi512_si256(highs);
+            __m512i high = _mm512_cvtepi32_epi64(part), low = _mm512_sub_epi64(sum[half],
+                                                                              _mm512_slli_epi64(high, TREK_BINNED_WIDTH));
+            int64_t *to0 = d0 + i + 8 * half, *to1 = d1 + i + 8 * half;
+            _mm512_storeu_si512(to0, fresh ? high : _mm512_add_epi64(high, _mm512_loadu_si512(to0)));
+            _mm512_storeu_si512(to1, fresh ? low : _mm512_add_epi64(low, _mm512_loadu_si512(to1)));
+        }
+    }
+    return true;
+}
+#else
+static inline bool add_short_f32(int64_t *d0, int64_t *d1, const float *const *x, int terms, int64_t n, int bin, int exponent,
+                                 bool fresh)
+{
+    (void)d0, (void)d1, (void)x, (void)terms, (void)n, (void)bin, (void)exponent, (void)fresh;
+    return false;
+}
+#endif
+
+static inline bool add_short_f64(int64_t *d0, int64_t *d1, const double *const *x, int terms, int64_t n, int bin, int exponent,
+                                 bool fresh)
+{
+    (void)d0, (void)d1, (void)x, (void)terms, (void)n, (void)bin, (void)exponent, (void)fresh;
+    return false;
+}
+
+/* Adds numbers of at least one term, all below 2^(exponent + 1), of which none is above the bin. */
 #define ADD_NUMBERS(T, suffix, third)                                                                  \
     static void add_numbers_##suffix(const trek_binned *to, int64_t block, const T *const *x,          \
-                                     int terms, int64_t n, int bin)                                    \
+                                     int terms, int64_t n, int bin, int exponent)                      \
     {                                                                                                  \
         int64_t at = block * BLOCK, *d0 = to->digits[0] + at, *d1 = to->digits[1] + at;                \
         int64_t *d2 = third ? to->digits[2] + at : NULL;                                               \
         bool fresh = lift(to, block, bin);                                                             \
         bin = to->bins[block];                                                                         \
+        if (add_short_##suffix(d0, d1, x, terms, n, bin, exponent, fresh))                             \
+            return;                                                                                    \
         if (fresh) {                                                                                   \
             add_rows_##suffix(d0, d1, d2, x++, 1, n, bin, true);                                       \
             terms--;                                                                                   \
@@ -175,7 +246,7 @@ ADD_NUMBERS(double, f64, true)
         }                                                                                              \
         return most;                                                                                   \
     }                                                                                                  \
-    static int bin_of_##suffix(U most) { return bin_of((int)(most >> mantissa) - bias, lowest); }      \
+    static int exponent_##suffix(U most) { return (int)(most >> mantissa) - bias; }                    \
     static void add_odd_##suffix(const trek_binned *to, int64_t block, const T *x, int64_t n)          \
     {                                                                                                  \
         T finite[BLOCK];                                                                               \
@@ -183,7 +254,8 @@ ADD_NUMBERS(double, f64, true)
         for (int64_t i = 0; i < n; i++)                                                                \
             finite[i] = isfinite(x[i]) ? x[i] : 0;                                                     \
         U most = most_##suffix(finite, n);                                                             \
-        add_numbers_##suffix(to, block, terms, 1, n, most ? bin_of_##suffix(most) : lowest);           \
+        int exponent = exponent_##suffix(most);                                                        \
+        add_numbers_##suffix(to, block, terms, 1, n, bin_of(exponent, lowest), exponent);              \
         for (int64_t i = 0; i < n; i++)                                                                \
             if (!isfinite(x[i]) && to->digits[0][block * BLOCK + i] < LEAST_NAN)                       \
                 to->digits[0][block * BLOCK + i] += NOT_A_NUMBER;                                      \
@@ -204,7 +276,8 @@ ADD_NUMBERS(double, f64, true)
             most = own < infinite && own > most ? own : most;                                          \
         }                                                                                              \
         if (numbers > 0)                                                                               \
-            add_numbers_##suffix(to, block, x, numbers, count, bin_of_##suffix(most));                 \
+            add_numbers_##suffix(to, block, x, numbers, count, bin_of(exponent_##suffix(most), lowest), \
+                                 exponent_##suffix(most));                                             \
     }
 ADD_BLOCK(float, uint32_t, f32, 23, 127, 0x7f800000u, LOWEST_F32)
 ADD_BLOCK(double, uint64_t, f64, 52, 1023, UINT64_C(0x7ff0000000000000), LOWEST_F64)
@@ -234,6 +307,11 @@ static void add_part(void *arg, int64_t begin, int64_t end)
         for (int k = 0; k < w->n && w->zero; k++)
             memset((char *)w->terms[k] + (size_t)(block * BLOCK) * size, 0, (size_t)(end_of(to, block) - block * BLOCK) * size);
     }
+}
+
+void TREK_ISA_NAME(trek_binned_add_here)(const trek_binned *to, void *const *terms, int n)
+{
+    add_part(&(binned_work){ .sum = to, .terms = terms, .n = n }, 0, trek_binned_blocks(to->count));
 }
 
 static void add(const trek_binned *to, void *const *terms, int n, int64_t first, int64_t blocks, bool zero)

@@ -5,12 +5,12 @@
 
 #include <stdatomic.h>
 
-#include "tensor/binned.h"
+#include "tensor/cpu/optim/binned_here.h"
 #include "tensor/cpu/products/gemm.h"
 #include "tensor/memory_internal.h"
 
-#define TOGETHER 4   /* terms whose tiles are in the cache at the same time */
-#define TILE_ROWS 42 /* of a tile, if possible: whole tiles of registers */
+#define RESULTS 65536 /* elements of the tiles of several terms, which are in the cache at the same time */
+#define TILE_ROWS 14 /* of a tile, if possible: a tile of registers */
 #define TILE 16384   /* elements of a tile whose rows are those of the weight */
 #define PITCH 16     /* rows of operands are this much longer, so that they do not fall on the same places of the cache */
 
@@ -30,8 +30,11 @@ typedef struct products_work {
 typedef struct products_tile {
     int64_t row, column, rows, columns;
     int64_t size;                /* of a result, whole blocks */
-    float *results;              /* [TOGETHER][size] */
-    float *grad, *x;             /* of one term: [samples][rows + PITCH], [samples][columns + PITCH] */
+    int together;                /* terms whose results are added at once */
+    float *results;              /* [together][size] */
+    float *grad;                 /* of one term: [samples][rows + PITCH] */
+    float *x;                    /* of each term: [samples][columns + PITCH], in `x_size` elements */
+    int64_t x_size;
 } products_tile;
 
 static void copy_columns(float *to, const float *from, int64_t samples, int64_t columns, int64_t stride)
@@ -40,15 +43,21 @@ static void copy_columns(float *to, const float *from, int64_t samples, int64_t 
         memcpy(to + s * (columns + PITCH), from + s * stride, (size_t)columns * sizeof *to);
 }
 
-/* Computes a tile of a term. */
-static trek_status compute(const products_work *w, const trek_binned_product *term, const products_tile *t, float *to,
-                           int64_t to_row)
+/* Copies the columns of x that tiles below each other read. Without tiles side by side, rows of x are no multiples of blocks, and
+ * are read as they are. */
+static void copy_x(const products_work *w, const products_tile *t)
 {
-    bool copies = w->across > 1; /* otherwise rows of x are no multiples of blocks, and are read as they are */
+    for (int k = 0; k < w->n && w->across > 1; k++)
+        copy_columns(t->x + k * t->x_size, w->terms[k].x + t->column, w->terms[k].samples, t->columns, w->columns);
+}
+
+/* Computes a tile of a term. */
+static trek_status compute(const products_work *w, int k, const products_tile *t, float *to, int64_t to_row)
+{
+    const trek_binned_product *term = &w->terms[k];
+    bool copies = w->across > 1;
     copy_columns(t->grad, term->grad + t->row, term->samples, t->rows, w->rows);
-    if (copies)
-        copy_columns(t->x, term->x + t->column, term->samples, t->columns, w->columns);
-    trek_gemm g = { .m = t->rows, .n = t->columns, .k = term->samples, .a = t->grad, .b = copies ? t->x : term->x,
+    trek_gemm g = { .m = t->rows, .n = t->columns, .k = term->samples, .a = t->grad, .b = copies ? t->x + k * t->x_size : term->x,
                     .a_dtype = TREK_F32, .b_dtype = TREK_F32, .a_row = 1, .a_col = t->rows + PITCH,
                     .b_row = t->columns + (copies ? PITCH : 0), .b_col = 1, .c = to, .c_dtype = TREK_F32, .c_row = to_row,
                     .c_col = 1, .alone = true };
@@ -58,14 +67,14 @@ static trek_status compute(const products_work *w, const trek_binned_product *te
 /* Adds n results to elements [at, at + count) of the sums, from element `from` of each result on. */
 static void add_results(const products_work *w, const products_tile *t, int n, int64_t at, int64_t from, int64_t count)
 {
-    void *terms[TOGETHER];
+    void *terms[TREK_BINNED_TERMS];
     trek_binned to = { .dtype = TREK_F32, .count = count < w->to->count - at ? count : w->to->count - at,
                        .bins = w->to->bins + at / TREK_BINNED_BLOCK };
     for (int k = 0; k < trek_binned_digits(TREK_F32); k++)
         to.digits[k] = w->to->digits[k] + at;
     for (int k = 0; k < n; k++)
         terms[k] = t->results + k * t->size + from;
-    trek_cpu_backend()->binned_add(&to, terms, n, 0, trek_binned_blocks(to.count), false);
+    TREK_ISA_NAME(trek_binned_add_here)(&to, terms, n);
 }
 
 /* Adds a tile of all terms. */
@@ -73,9 +82,9 @@ static trek_status add_tile(const products_work *w, const products_tile *t)
 {
     int64_t count = t->rows * t->columns;
     for (int k = 0, n; k < w->n; k += n) {
-        for (n = 0; n < TOGETHER && k + n < w->n; n++) {
+        for (n = 0; n < t->together && k + n < w->n; n++) {
             float *result = t->results + n * t->size;
-            trek_status status = compute(w, &w->terms[k + n], t, result, t->columns);
+            trek_status status = compute(w, k + n, t, result, t->columns);
             if (status != TREK_OK)
                 return status;
             memset(result + count, 0, (size_t)(t->size - count) * sizeof *result);
@@ -95,8 +104,10 @@ static void tiles(void *arg, int64_t begin, int64_t end)
     for (int k = 0; k < w->n; k++)
         samples = w->terms[k].samples > samples ? w->terms[k].samples : samples;
     products_tile t = { .size = trek_binned_blocks(w->tile_rows * w->tile_columns) * TREK_BINNED_BLOCK };
-    int64_t results = w->to ? TOGETHER * t.size : 0, grad = samples * (w->tile_rows + PITCH);
-    float *room = trek_block_alloc((size_t)(results + grad + samples * (w->tile_columns + PITCH)) * sizeof *room);
+    t.together = t.size < RESULTS / TREK_BINNED_TERMS ? TREK_BINNED_TERMS : t.size < RESULTS ? (int)(RESULTS / t.size) : 1;
+    int64_t results = w->to ? t.together * t.size : 0, grad = samples * (w->tile_rows + PITCH), column = -1;
+    t.x_size = samples * (w->tile_columns + PITCH);
+    float *room = trek_block_alloc((size_t)(results + grad + w->n * t.x_size) * sizeof *room);
     trek_status status = room ? TREK_OK : TREK_ERR_MEMORY;
     for (int64_t tile = begin; tile < end && status == TREK_OK; tile++) {
         t.row = tile % w->down * w->tile_rows; /* tiles below each other read the same columns of x */
@@ -106,8 +117,11 @@ static void tiles(void *arg, int64_t begin, int64_t end)
         t.results = room;
         t.grad = room + results;
         t.x = t.grad + grad;
+        if (t.column != column)
+            copy_x(w, &t);
+        column = t.column;
         status = w->to ? add_tile(w, &t)
-                       : compute(w, w->terms, &t, w->place + t.row * w->columns + t.column, w->columns);
+                       : compute(w, 0, &t, w->place + t.row * w->columns + t.column, w->columns);
     }
     trek_block_free(room);
     if (status != TREK_OK)

@@ -4,7 +4,8 @@
  *
  * The blocking is that of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 2008.
  * Every element of C is summed over k in one fixed order, whatever the number of threads: k is never divided among
- * threads, and the choice of the method depends only on sizes and strides. */
+ * threads, and the choice of the method depends only on sizes and strides. Where rows belong to several grains that run at once,
+ * it depends on the rows of one grain (`unit`). */
 #ifndef TREK_TENSOR_CPU_PRODUCTS_GEMM_H
 #define TREK_TENSOR_CPU_PRODUCTS_GEMM_H
 
@@ -21,6 +22,7 @@ typedef enum trek_gemm_triangle {
 /* A [m, k], B [k, n], C [m, n]; strides in elements. */
 typedef struct trek_gemm {
     int64_t m, n, k;
+    int64_t unit;               /* C has the bits of products of so many rows each, of which m is a multiple; 0: of m rows */
     const void *a, *b;
     trek_dtype a_dtype, b_dtype; /* that of the product; for f32 also BF16 or F16 */
     int64_t a_row, a_col, b_row, b_col;

@@ -348,6 +348,24 @@ static trek_status TREK_R(gemm)(const trek_gemm *g)
     return TREK_R(gemm_tiled)(swap ? &s : g);
 }
 
+/* Computes several units at once, if an element then has the bits that it has in a product of one unit. Returns UNSUPPORTED
+ * without an error, and computes nothing, if that is not so. An element's bits do not depend on the number of rows in the
+ * tiles, nor among few rows; they may elsewhere, and in a library. */
+static trek_status TREK_R(gemm_units)(const trek_gemm *g)
+{
+    trek_gemm one = *g, one_swapped, s;
+    one.m = g->unit;
+    bool small = one.m * g->n * g->k <= 65536 && g->b_col == 1 && g->c_col == 1;
+    if (one.m == 1 || g->n == 1 || TREK_R(outer_suits)(&one) || (small && g->k > BLOCK_DEPTH) || g->triangle ||
+        trek_blas_asked_for())
+        return TREK_ERR_UNSUPPORTED;
+    one_swapped = trek_gemm_swapped(&one);
+    s = trek_gemm_swapped(g);
+    if (!small && (TREK_R(few_suits)(&one) || TREK_R(few_suits)(&one_swapped)))
+        return TREK_R(few)(TREK_R(few_suits)(&one) ? g : &s);
+    return TREK_R(gemm_tiled)(TREK_R(gemm_cost)(&s) < TREK_R(gemm_cost)(g) ? &s : g);
+}
+
 /* -- B packed once, for many products with few rows each -- */
 
 static int64_t TREK_R(packed_cols)(int64_t n) { return (n + TILE_COLS - 1) / TILE_COLS * TILE_COLS; }

@@ -4,6 +4,7 @@
 
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/products/gemm_amx.h"
+#include "tensor/rank_context.h"
 
 static trek_status run_gemm(const trek_gemm *g, trek_dtype dtype)
 {
@@ -38,6 +39,13 @@ static bool one_dimension(const trek_tensor *t, int count, int64_t *size, int64_
     return true;
 }
 
+/* Returns the rows of a grain if the thread runs several at once, and `rows` are theirs; 0: they are one product's. */
+static int64_t rows_of_grain(int64_t rows)
+{
+    int64_t grains = trek_rank_here.grains;
+    return grains > 1 && rows % grains == 0 ? rows / grains : 0;
+}
+
 /* -- linear -- */
 
 /* Computes y = act(x W^T + b) into contiguous outputs; x has rows of one stride. */
@@ -46,7 +54,7 @@ static trek_status linear_rows(const trek_op_call *call, const trek_tensor *x, i
 {
     const trek_tensor *weight = call->inputs[1];
     trek_tensor *y = call->outputs[0];
-    trek_gemm g = { .m = rows, .n = weight->sizes[0], .k = weight->sizes[1] };
+    trek_gemm g = { .m = rows, .n = weight->sizes[0], .k = weight->sizes[1], .unit = rows_of_grain(rows) };
     g.a = x->data;
     g.a_dtype = (trek_dtype)x->dtype;
     g.a_row = stride;
@@ -206,6 +214,8 @@ static trek_status product_float(const trek_op_call *call)
     matmul_join_rows(&batch);
     if (batch.count == 0)
         return TREK_OK;
+    if (batch.count == 1)
+        batch.gemm.unit = rows_of_grain(batch.gemm.m);
     const trek_gemm *g = &batch.gemm;
     double work = (double)g->m * (double)g->n * (double)(g->k + 1);
     if (batch.count == 1 || work > 1e6) {

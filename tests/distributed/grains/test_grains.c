@@ -521,7 +521,7 @@ static void *take_grains(void *arg)
     trek_grain_ranges *g = &all[own];
     *g = (trek_grain_ranges){ .words = taken_words, .process = own, .processes = TAKERS };
     for (int pass = 0; pass < TAKEN_PASSES; pass++) {
-        int64_t n = pass % TAKEN_MOST + 1, k;
+        int64_t n = pass % TAKEN_MOST + 1, k, some;
         g->serial = (uint32_t)(pass * 3 + 7);
         for (int p = 0; p <= TAKERS; p++) {
             g->first[p] = p == TAKERS ? n : p * (pass % 3) * n / (2 * TAKERS) % (n + 1);
@@ -529,8 +529,9 @@ static void *take_grains(void *arg)
         }
         for (int late = 0; late < (pass + own) % TAKERS * 50; late++)
             sched_yield();
-        while ((k = trek_grain_ranges_take(g)) >= 0)
-            atomic_fetch_add(&taken[pass][k], 1);
+        while ((k = trek_grain_ranges_take(g, 1 + (pass + own) % 3, &some)) >= 0)
+            for (int64_t end = k + some; k < end; k++)
+                atomic_fetch_add(&taken[pass][k], 1);
         if (trek_grain_ranges_left(g) != 0)
             atomic_store(&taken[pass][0], 100);
         pthread_barrier_wait(&pass_ends);
@@ -565,10 +566,10 @@ static void the_next_grain_is_expected(void **state)
         _Atomic uint64_t words[2] = { 0 };
         trek_grain_ranges g = { .words = words, .process = 0, .processes = 2, .serial = 5, .first = { 0, 6, 20 },
                                 .speed = { 1, 1 } };
-        int64_t expected[3], took;
+        int64_t expected[3], took, n;
         int hits = 0;
         for (int k = 0; k < 20; k++) { /* ranks come in turn */
-            took = trek_grain_ranges_take(&g);
+            took = trek_grain_ranges_take(&g, 1, &n);
             assert_int_equal(took, k < 6 ? k : 25 - k);
             if (k >= ranks && expected[k % ranks] >= 0)
                 hits += expected[k % ranks] == took ? 1 : 100;
@@ -580,8 +581,9 @@ static void the_next_grain_is_expected(void **state)
     _Atomic uint64_t words[3] = { 0 };
     trek_grain_ranges g = { .words = words, .process = 1, .processes = 3, .serial = 1, .first = { 0, 4, 5, 9 },
                             .speed = { 4, 1, 1 } };
+    int64_t n;
     assert_int_equal(trek_grain_ranges_expect(&g, 1), -1); /* it has one of its own */
-    assert_int_equal(trek_grain_ranges_take(&g), 4);
+    assert_int_equal(trek_grain_ranges_take(&g, 1, &n), 4);
     assert_int_equal(trek_grain_ranges_expect(&g, 1), 8); /* process 0 will have run its own */
     g.speed[2] = 4;
     assert_int_equal(trek_grain_ranges_expect(&g, 1), -1); /* and so will process 2 */

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Adding to sums inside a part of parallel work. */
+#ifndef TREK_TENSOR_CPU_OPTIM_BINNED_HERE_H
+#define TREK_TENSOR_CPU_OPTIM_BINNED_HERE_H
+
+#include "tensor/binned.h"
+#include "tensor/cpu/kernels.h"
+
+/* Does what the backend's binned_add does with all blocks, on the calling thread. */
+void TREK_ISA_NAME(trek_binned_add_here)(const trek_binned *to, void *const *terms, int n);
+
+#endif

@@ -10,56 +10,69 @@
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
-/* The beginning of a file, whose first page has nothing else. */
+/* The beginning of a file, whose first pages have nothing else. */
 typedef struct lent_head {
     uint64_t nonce[2];
-    _Atomic uint64_t updates; /* begun and ended: odd in the middle of one */
+    _Atomic uint64_t updates[]; /* of each rank of the process, begun and ended: odd in the middle of one */
 } lent_head;
 
 /* What each process announces to the others. */
 typedef struct lent_ticket {
     int32_t pid, fd;          /* fd -1: it has failed */
-    uint64_t bytes, nonce[2];
+    int32_t ranks;
+    uint64_t each, nonce[2];  /* each: the bytes of a rank */
 } lent_ticket;
 
 struct trek_lent {
     const char *what;
     int rank, world, n, fd;
-    size_t bytes;
+    int ranks;                /* of this process */
+    size_t each;              /* the bytes of a rank */
     lent_head **heads;        /* [world] of the mapped files; of this process, too */
-    trek_pages **pages;       /* [n] borrowed */
-    size_t *offsets;          /* [n] in each file */
+    int *first;               /* [world + 1] the first rank of each process */
+    trek_pages **pages;       /* [ranks * n] borrowed */
+    size_t *offsets;          /* [n] among those of a rank */
 };
 
 bool trek_lent_is_possible(const trek_comm *comm) { return comm->control && trek_control_same_machine(comm->control); }
 
 /* --- beginning and end --------------------------------------------------------------------- */
 
-static trek_status share(const trek_lent *lent)
+/* Returns where a rank's piece begins in the file of a process that has so many ranks, and (k = 0) how long a file is. */
+static size_t place_of(const trek_lent *lent, int ranks, int rank, int k)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), head = sizeof(lent_head) + (size_t)ranks * sizeof(uint64_t);
+    return (head + page - 1) / page * page + (size_t)rank * lent->each + lent->offsets[k];
+}
+
+static size_t bytes_of(const trek_lent *lent, int ranks) { return place_of(lent, ranks, ranks, 0); }
+
+static trek_status share(const trek_lent *lent, int ranks)
 {
     trek_status status = TREK_OK;
-    for (int k = 0; k < lent->n && status == TREK_OK; k++)
-        status = trek_pages_share(lent->pages[k], lent->fd, lent->offsets[k]);
+    for (int k = 0; k < ranks * lent->n && status == TREK_OK; k++)
+        status = trek_pages_share(lent->pages[k], lent->fd, place_of(lent, lent->ranks, k / lent->n, k % lent->n));
     return status;
 }
 
-static trek_status take_back(const trek_lent *lent)
+static trek_status take_back(const trek_lent *lent, int ranks)
 {
     trek_status status = TREK_OK;
-    for (int k = 0; k < lent->n && status == TREK_OK; k++)
+    for (int k = 0; k < ranks * lent->n && status == TREK_OK; k++)
         status = trek_pages_unshare(lent->pages[k]);
     return status;
 }
 
 static trek_status release(trek_lent *lent)
 {
-    trek_status status = lent->pages ? take_back(lent) : TREK_OK;
+    trek_status status = lent->pages ? take_back(lent, lent->ranks) : TREK_OK;
     for (int r = 0; r < lent->world && lent->heads; r++)
         if (lent->heads[r])
-            munmap(lent->heads[r], lent->bytes);
+            munmap(lent->heads[r], bytes_of(lent, lent->first[r + 1] - lent->first[r]));
     if (lent->fd >= 0)
         close(lent->fd);
     trek_free(lent->heads);
+    trek_free(lent->first);
     trek_free(lent->pages);
     trek_free(lent->offsets);
     trek_free(lent);
@@ -69,44 +82,49 @@ static trek_status release(trek_lent *lent)
 static trek_status make_file(trek_lent *lent, lent_ticket *mine)
 {
     ssize_t size = sizeof mine->nonce;
-    int fd = trek_shared_file_new("trek-lent", lent->bytes);
+    size_t bytes = bytes_of(lent, lent->ranks);
+    int fd = trek_shared_file_new("trek-lent", bytes);
     if (fd < 0 || getrandom(mine->nonce, (size_t)size, 0) != size || pwrite(fd, mine->nonce, (size_t)size, 0) != size) {
         if (fd >= 0)
             close(fd);
         return trek_fail(TREK_ERR_MEMORY, "%s: this process has no memory of %zu bytes to share with other processes", lent->what,
-                         lent->bytes);
+                         bytes);
     }
     lent->fd = fd;
-    return share(lent);
+    return share(lent, lent->ranks);
 }
 
-static trek_lent *make(const trek_comm *comm, trek_pages *const *pages, int n, const char *what)
+static trek_lent *make(const trek_comm *comm, trek_pages *const *pages, int ranks, int n, const char *what)
 {
     trek_lent *lent = trek_calloc(1, sizeof *lent);
     if (!lent)
         return NULL;
-    *lent = (trek_lent){ .what = what, .rank = comm->rank, .world = comm->world, .n = n, .fd = -1,
-                         .bytes = (size_t)sysconf(_SC_PAGESIZE) };
+    *lent = (trek_lent){ .what = what, .rank = comm->rank, .world = comm->world, .n = n, .fd = -1, .ranks = ranks };
     lent->heads = trek_calloc((size_t)lent->world, sizeof *lent->heads);
+    lent->first = trek_calloc((size_t)lent->world + 1, sizeof *lent->first);
     lent->offsets = trek_calloc((size_t)n, sizeof *lent->offsets);
-    lent->pages = trek_calloc((size_t)n, sizeof *lent->pages);
-    if (!lent->heads || !lent->offsets || !lent->pages)
+    lent->pages = trek_calloc((size_t)ranks * (size_t)n, sizeof *lent->pages);
+    if (!lent->heads || !lent->first || !lent->offsets || !lent->pages) {
+        trek_free(lent->pages); /* which are shared by now if there are any */
+        lent->pages = NULL;
         return release(lent), NULL;
-    for (int k = 0; k < n; k++) {
-        lent->pages[k] = pages[k];
-        lent->offsets[k] = lent->bytes;
-        lent->bytes += trek_pages_bytes(pages[k]);
     }
+    for (int k = 0; k < n; k++) {
+        lent->offsets[k] = lent->each;
+        lent->each += trek_pages_bytes(pages[k]);
+    }
+    memcpy(lent->pages, pages, (size_t)ranks * (size_t)n * sizeof *lent->pages);
     return lent;
 }
 
-/* Returns the first process whose file this one cannot map, or -1. */
+/* Maps all files. Returns the first process whose file this one cannot map, or -1. */
 static int map_all(trek_lent *lent, const lent_ticket *all)
 {
     for (int r = 0; r < lent->world; r++) {
-        if (all[r].fd < 0 || all[r].bytes != lent->bytes)
+        if (all[r].fd < 0 || all[r].each != lent->each)
             return r;
-        lent->heads[r] = trek_shared_file_open(all[r].pid, all[r].fd, lent->bytes, all[r].nonce);
+        lent->first[r + 1] = lent->first[r] + all[r].ranks;
+        lent->heads[r] = trek_shared_file_open(all[r].pid, all[r].fd, bytes_of(lent, all[r].ranks), all[r].nonce);
         if (!lent->heads[r])
             return r;
     }
@@ -137,14 +155,14 @@ static trek_status exchange(trek_comm *comm, trek_lent *lent, const lent_ticket 
     return TREK_OK;
 }
 
-trek_status trek_lent_new(trek_comm *comm, trek_pages *const *pages, int n, const char *what, trek_lent **made)
+trek_status trek_lent_new(trek_comm *comm, trek_pages *const *pages, int ranks, int n, const char *what, trek_lent **made)
 {
-    lent_ticket mine = { .pid = (int32_t)trek_process_id(), .fd = -1 };
-    trek_lent *lent = make(comm, pages, n, what);
+    lent_ticket mine = { .pid = (int32_t)trek_process_id(), .fd = -1, .ranks = ranks };
+    trek_lent *lent = make(comm, pages, ranks, n, what);
     trek_status own = lent ? make_file(lent, &mine) : TREK_ERR_MEMORY;
     if (own == TREK_OK) {
         mine.fd = lent->fd;
-        mine.bytes = lent->bytes;
+        mine.each = lent->each;
     }
     own = exchange(comm, lent, &mine, what, own);
     *made = own == TREK_OK ? lent : NULL;
@@ -175,36 +193,40 @@ static trek_status has_other(const trek_lent *lent, int process, uint64_t own, u
                      lent->what, process, (unsigned long long)others / 2, (unsigned long long)own / 2);
 }
 
-trek_status trek_lent_read(const trek_lent *lent, int process, int k, size_t offset, size_t bytes, void *to)
+trek_status trek_lent_read(const trek_lent *lent, const trek_lent_piece *piece, void *to)
 {
-    const lent_head *head = lent->heads[process];
-    uint64_t own = atomic_load_explicit(&lent->heads[lent->rank]->updates, memory_order_relaxed);
-    uint64_t others = atomic_load_explicit(&head->updates, memory_order_acquire);
+    int process = 0;
+    while (piece->rank >= lent->first[process + 1])
+        process++;
+    lent_head *head = lent->heads[process];
+    int rank = piece->rank - lent->first[process], ranks = lent->first[process + 1] - lent->first[process];
+    uint64_t own = atomic_load_explicit(&lent->heads[lent->rank]->updates[piece->reader], memory_order_relaxed);
+    uint64_t others = atomic_load_explicit(&head->updates[rank], memory_order_acquire);
     if (others != own || (own & 1))
         return has_other(lent, process, own, others);
-    memcpy(to, (const char *)head + lent->offsets[k] + offset, bytes);
+    memcpy(to, (const char *)head + place_of(lent, ranks, rank, piece->k) + piece->offset, piece->bytes);
     atomic_thread_fence(memory_order_acquire);
-    others = atomic_load_explicit(&head->updates, memory_order_relaxed);
+    others = atomic_load_explicit(&head->updates[rank], memory_order_relaxed);
     return others == own ? TREK_OK : has_other(lent, process, own, others);
 }
 
-void trek_lent_begin_update(trek_lent *lent)
+void trek_lent_begin_update(trek_lent *lent, int rank)
 {
-    atomic_fetch_add_explicit(&lent->heads[lent->rank]->updates, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&lent->heads[lent->rank]->updates[rank], 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
 }
 
-void trek_lent_end_update(trek_lent *lent)
+void trek_lent_end_update(trek_lent *lent, int rank)
 {
-    atomic_fetch_add_explicit(&lent->heads[lent->rank]->updates, 1, memory_order_release);
+    atomic_fetch_add_explicit(&lent->heads[lent->rank]->updates[rank], 1, memory_order_release);
 }
 
 trek_status trek_lent_withhold(trek_lent *lent)
 {
-    trek_status status = take_back(lent);
+    trek_status status = take_back(lent, 1);
     if (status != TREK_OK)
-        share(lent);
+        share(lent, 1);
     return status;
 }
 
-trek_status trek_lent_show(trek_lent *lent) { return share(lent); }
+trek_status trek_lent_show(trek_lent *lent) { return share(lent, 1); }

@@ -362,7 +362,7 @@ static void die(trek_comm *comm, bool in_update)
     elements_of_params(t.graph, &before);
     trek_status status = trek_comm_barrier(comm); /* of one that is late it ends by the death itself */
     if (process == 1 && in_update) {
-        trek_lent_begin_update(trek_graph_ranks(t.graph)->team->lent);
+        trek_lent_begin_update(trek_graph_ranks(t.graph)->team->lent, 0);
         _exit(0);
     }
     dies = process == 1;

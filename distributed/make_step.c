@@ -88,7 +88,7 @@ static trek_status check_divided_grads(const trek_step *s, bool params)
     else if (s->grain > 0 && s->grains->digests->of_grains)
         why = "a file of digests (.digests), which has those of the whole gradients of each grain";
     else if (params && trek_job_has_others(&s->job) && !trek_lent_is_possible(s->job.comm))
-        why = "processes on several machines, which cannot read each other's memory; TREK_SHARD_GRADIENTS is for those, too";
+        why = "processes without a control channel, by which they could reach each other's memory; start them by trek-run";
     return why ? trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: TREK_SHARD_%s, with %s",
                            params ? "PARAMETERS" : "GRADIENTS", why) : TREK_OK;
 }

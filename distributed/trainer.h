@@ -85,7 +85,8 @@ typedef enum trek_average {
  *   graphs of other ranks (trek_graph_replica), fails with UNSUPPORTED. Over processes all programs write the same, and all call
  *   trek_graph_parameters_changed, which is a collective then.
  * - Over processes, parameters that a program has kept of a graph that is freed cannot be read (STATE).
- * - Errors: UNSUPPORTED also for processes of several machines.
+ * - Over several machines, freeing the graph waits until the other processes have freed theirs, have ended, or wait for this one.
+ * - Errors: UNSUPPORTED also for processes that have no control channel.
  *
  * memory_budget: how many bytes each rank of this process may use for parameters, gradients, the optimizer's state and
  * activations. Set-up then makes a plan (trek_trainer_plan_text): it measures a forward and backward, if the graph has its loader

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "distributed/comm/shared/lent.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "distributed/comm/served.h"
 #include "distributed/comm/shared/shared_internal.h"
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
@@ -21,6 +23,7 @@ typedef struct lent_ticket {
     int32_t pid, fd;          /* fd -1: it has failed */
     int32_t ranks;
     uint64_t each, nonce[2];  /* each: the bytes of a rank */
+    char machine[128];        /* trek_control_machine */
 } lent_ticket;
 
 struct trek_lent {
@@ -28,13 +31,14 @@ struct trek_lent {
     int rank, world, n, fd;
     int ranks;                /* of this process */
     size_t each;              /* the bytes of a rank */
-    lent_head **heads;        /* [world] of the mapped files; of this process, too */
+    lent_head **heads;        /* [world] of the mapped files; of this process, too; NULL: on another machine, */
+    trek_served *served;      /* which is read over a connection; NULL: there is none */
     int *first;               /* [world + 1] the first rank of each process */
     trek_pages **pages;       /* [ranks * n] borrowed */
     size_t *offsets;          /* [n] among those of a rank */
 };
 
-bool trek_lent_is_possible(const trek_comm *comm) { return comm->control && trek_control_same_machine(comm->control); }
+bool trek_lent_is_possible(const trek_comm *comm) { return comm->control; }
 
 /* --- beginning and end --------------------------------------------------------------------- */
 
@@ -65,6 +69,7 @@ static trek_status take_back(const trek_lent *lent, int ranks)
 
 static trek_status release(trek_lent *lent)
 {
+    trek_served_free(&lent->served);
     trek_status status = lent->pages ? take_back(lent, lent->ranks) : TREK_OK;
     for (int r = 0; r < lent->world && lent->heads; r++)
         if (lent->heads[r])
@@ -117,19 +122,32 @@ static trek_lent *make(const trek_comm *comm, trek_pages *const *pages, int rank
     return lent;
 }
 
-/* Maps all files. Returns the first process whose file this one cannot map, or -1. */
+/* Maps the files of all processes of this machine. Returns the first process whose file cannot be mapped, or -1. */
 static int map_all(trek_lent *lent, const lent_ticket *all)
 {
     for (int r = 0; r < lent->world; r++) {
         if (all[r].fd < 0 || all[r].each != lent->each)
             return r;
         lent->first[r + 1] = lent->first[r] + all[r].ranks;
+        if (strcmp(all[r].machine, all[lent->rank].machine) != 0)
+            continue;
         lent->heads[r] = trek_shared_file_open(all[r].pid, all[r].fd, bytes_of(lent, all[r].ranks), all[r].nonce);
         if (!lent->heads[r])
             return r;
     }
     return -1;
 }
+
+/* Returns whether some process is on another machine than process 0. */
+static bool some_are_far(const lent_ticket *all, int world)
+{
+    for (int r = 1; r < world; r++)
+        if (strcmp(all[r].machine, all[0].machine) != 0)
+            return true;
+    return false;
+}
+
+static bool copy_for(void *arg, const trek_served_ask *ask, void *to, uint64_t *version);
 
 /* own: the status of what this process has done so far. */
 static trek_status exchange(trek_comm *comm, trek_lent *lent, const lent_ticket *mine, const char *what, trek_status own)
@@ -152,7 +170,7 @@ static trek_status exchange(trek_comm *comm, trek_lent *lent, const lent_ticket 
                              "%s: process %d cannot map the memory of process %d, so that it cannot read its "
                              "part",
                              what, r, missing[r]);
-    return TREK_OK;
+    return some_are_far(all, comm->world) ? trek_served_new(comm, what, copy_for, lent, &lent->served) : TREK_OK;
 }
 
 trek_status trek_lent_new(trek_comm *comm, trek_pages *const *pages, int ranks, int n, const char *what, trek_lent **made)
@@ -163,6 +181,7 @@ trek_status trek_lent_new(trek_comm *comm, trek_pages *const *pages, int ranks, 
     if (own == TREK_OK) {
         mine.fd = lent->fd;
         mine.each = lent->each;
+        snprintf(mine.machine, sizeof mine.machine, "%s", trek_control_machine(comm->control));
     }
     own = exchange(comm, lent, &mine, what, own);
     *made = own == TREK_OK ? lent : NULL;
@@ -193,21 +212,45 @@ static trek_status has_other(const trek_lent *lent, int process, uint64_t own, u
                      lent->what, process, (unsigned long long)others / 2, (unsigned long long)own / 2);
 }
 
+/* Copies bytes of a process whose file is mapped, and returns the number of its updates. If that has changed meanwhile, the
+ * result is odd, too. */
+static uint64_t copy_mapped(const trek_lent *lent, int process, const trek_served_ask *ask, void *to)
+{
+    lent_head *head = lent->heads[process];
+    int ranks = lent->first[process + 1] - lent->first[process];
+    uint64_t before = atomic_load_explicit(&head->updates[ask->rank], memory_order_acquire);
+    memcpy(to, (const char *)head + place_of(lent, ranks, ask->rank, ask->k) + ask->offset, (size_t)ask->bytes);
+    atomic_thread_fence(memory_order_acquire);
+    uint64_t after = atomic_load_explicit(&head->updates[ask->rank], memory_order_relaxed);
+    return before == after ? after : after | 1;
+}
+
+/* Runs on the thread that answers other machines. */
+static bool copy_for(void *arg, const trek_served_ask *ask, void *to, uint64_t *version)
+{
+    const trek_lent *lent = arg;
+    if (ask->rank < 0 || ask->rank >= lent->ranks || ask->k < 0 || ask->k >= lent->n)
+        return false;
+    size_t bytes = trek_pages_bytes(lent->pages[ask->rank * lent->n + ask->k]);
+    if (ask->bytes > bytes || ask->offset > bytes - ask->bytes)
+        return false;
+    *version = copy_mapped(lent, lent->rank, ask, to);
+    return true;
+}
+
 trek_status trek_lent_read(const trek_lent *lent, const trek_lent_piece *piece, void *to)
 {
     int process = 0;
     while (piece->rank >= lent->first[process + 1])
         process++;
-    lent_head *head = lent->heads[process];
-    int rank = piece->rank - lent->first[process], ranks = lent->first[process + 1] - lent->first[process];
-    uint64_t own = atomic_load_explicit(&lent->heads[lent->rank]->updates[piece->reader], memory_order_relaxed);
-    uint64_t others = atomic_load_explicit(&head->updates[rank], memory_order_acquire);
-    if (others != own || (own & 1))
-        return has_other(lent, process, own, others);
-    memcpy(to, (const char *)head + place_of(lent, ranks, rank, piece->k) + piece->offset, piece->bytes);
-    atomic_thread_fence(memory_order_acquire);
-    others = atomic_load_explicit(&head->updates[rank], memory_order_relaxed);
-    return others == own ? TREK_OK : has_other(lent, process, own, others);
+    const trek_served_ask ask = { piece->rank - lent->first[process], piece->k, piece->offset, piece->bytes };
+    uint64_t own = atomic_load_explicit(&lent->heads[lent->rank]->updates[piece->reader], memory_order_relaxed), others = own;
+    trek_status status = TREK_OK;
+    if (lent->heads[process])
+        others = copy_mapped(lent, process, &ask, to);
+    else
+        status = trek_served_read(lent->served, process, &ask, to, &others);
+    return status != TREK_OK || (others == own && !(own & 1)) ? status : has_other(lent, process, own, others);
 }
 
 void trek_lent_begin_update(trek_lent *lent, int rank)

@@ -61,7 +61,7 @@ struct trek_served {
     trek_lock lock;          /* of all below */
     trek_condition changed;
     int bell;
-    bool runs, stops;
+    bool stops;
     uint64_t ids;
     reading *readings;
     line *lines;             /* [world] */
@@ -252,9 +252,8 @@ static void *run(void *arg)
 static trek_status fail_lost(const trek_served *s, int process)
 {
     trek_control *control = s->comm->control;
-    for (int k = 0; k < REASON_MS && s->lines[process].fd < 0 && !trek_control_ended(control) &&
-                    !trek_control_some_left(control); k++) /* the channel knows more than a connection */
-        trek_sleep_ns(1000000);
+    for (int k = 0; k < REASON_MS && !trek_control_ended(control) && !trek_control_some_left(control); k++)
+        trek_sleep_ns(1000000); /* the channel knows more than a connection */
     if (trek_control_ended(control))
         return trek_control_fail(control);
     return trek_fail(TREK_ERR_PEER, "%s: process %d, which keeps a part of them on another machine, has ended or has freed its "
@@ -375,9 +374,7 @@ trek_status trek_served_new(trek_comm *comm, const char *what, trek_served_copy_
     if (status == TREK_OK && trek_thread_begin(&s->thread, run, s) != 0)
         status = trek_fail(TREK_ERR_MEMORY, "%s: the system has no further thread", what);
     *made = status == TREK_OK ? s : NULL;
-    if (status == TREK_OK)
-        s->runs = true;
-    else if (s)
+    if (status != TREK_OK && s)
         drop(s);
     return status;
 }

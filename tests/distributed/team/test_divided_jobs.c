@@ -278,6 +278,18 @@ static void measure(trek_comm *comm)
     }
 }
 
+/* A second optimizer has much fewer buckets than the first one, whose order is no guess any more. */
+static void fewer_buckets(trek_comm *comm)
+{
+    static elements got, expected;
+    config c = { .shard = TREK_SHARD_GRADIENTS, .bucket_bytes = 512, .width = WIDE, .optimizer = 0, .second = 2 };
+    train(&c, comm, &expected);
+    c.shard = TREK_SHARD_PARAMETERS;
+    c.ahead = true;
+    train(&c, comm, &got);
+    elements_expect(&got, &expected, "with fewer buckets");
+}
+
 /* What a rank lacks for its activations it computes twice, while its parameters are divided. */
 static void recompute(trek_comm *comm)
 {
@@ -584,6 +596,8 @@ static int child(const char *text)
         draw(comm, first, count);
     else if (strcmp(text, "measure") == 0)
         measure(comm);
+    else if (strcmp(text, "fewer") == 0)
+        fewer_buckets(comm);
     else if (strcmp(text, "recompute") == 0)
         recompute(comm);
     else if (strcmp(text, "read") == 0)
@@ -680,6 +694,8 @@ static void same_bits(void **state)
     }
 }
 
+static void buckets_become_fewer(void **state) { expect("fewer", 2, SHARED); }
+
 static void peak_is_as_planned(void **state) { expect("measure", 3, SHARED | SHARED_SEVERAL | FAR); }
 
 static void what_does_not_fit_is_computed_twice(void **state) { expect("recompute", 3, SHARED_SEVERAL | FAR); }
@@ -731,7 +747,7 @@ int main(void)
     if (!processes_launcher_there())
         return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits), cmocka_unit_test(peak_is_as_planned),
+        cmocka_unit_test(same_bits), cmocka_unit_test(buckets_become_fewer), cmocka_unit_test(peak_is_as_planned),
         cmocka_unit_test(what_does_not_fit_is_computed_twice), cmocka_unit_test(processes_read_alone),
         cmocka_unit_test(what_is_written_reaches_all), cmocka_unit_test(sets_of_checkpoints), cmocka_unit_test(processes_die),
         cmocka_unit_test(updates_are_counted), cmocka_unit_test(what_is_impossible_is_refused), cmocka_unit_test(graphs_end),

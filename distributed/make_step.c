@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm/nested.h"
 #include "distributed/comm/shared/lent.h"
 #include "distributed/grains/digests.h"
 #include "distributed/grains/grains.h"
@@ -59,9 +60,12 @@ static trek_status check_sharers(const trek_step *s)
     if (s->team->sharers > 1 && s->job.mixed)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_setup: .shard: set, with ranks on CPUs and on GPUs; they must be of one kind");
-    if (s->team->sharers > 1 && trek_job_has_others(&s->job) && s->team->local_ranks > 1 && !s->team->shared)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: set, with several ranks in each of several "
-                                               "processes, which have parameters of their own; give each rank a process");
+    if (s->team->sharers > 1 && trek_job_has_others(&s->job) && s->team->local_ranks > 1 && !s->team->shared &&
+        (s->team->twice || !s->team->on_host))
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .shard: set, with several %s in each of several processes, which have parameters of "
+                         "their own%s; give each rank a process", s->team->on_host ? "ranks" : "GPUs",
+                         s->team->twice ? " (.min_processes)" : "");
     return TREK_OK;
 }
 
@@ -84,7 +88,7 @@ static trek_status check_divided_grads(const trek_step *s, bool params)
     else if (s->grain > 0 && s->grains->digests->of_grains)
         why = "a file of digests (.digests), which has those of the whole gradients of each grain";
     else if (params && trek_job_has_others(&s->job) && !trek_lent_is_possible(s->job.comm))
-        why = "processes on several machines, which cannot read each other's memory; TREK_SHARD_GRADIENTS is for those, too";
+        why = "processes without a control channel, by which they could reach each other's memory; start them by trek-run";
     return why ? trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: TREK_SHARD_%s, with %s",
                            params ? "PARAMETERS" : "GRADIENTS", why) : TREK_OK;
 }
@@ -96,6 +100,7 @@ static trek_status make_low_sums(const trek_step *s)
     if (trek_job_is_alone(&s->job))
         return TREK_OK;
     const char *why = !s->team->on_host || s->job.mixed ? "ranks on GPUs, whose libraries add bf16 in bf16"
+        : s->carriers ? "several ranks in a process that divide the state (.shard) among all"
         : !s->job.comm->engine->adds_bf16 ? "an engine that sends sums of 16 bits as f32" : NULL;
     if (why)
         return trek_fail(TREK_ERR_UNSUPPORTED,
@@ -156,6 +161,38 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     return s->team->divides_params ? trek_divided_begin(s->team, s->job.comm) : TREK_OK;
 }
 
+/* Finds out how many sharers each process has: all its ranks, if these have parameters of their own. Returns the number of all.
+ */
+static trek_status count_sharers(const trek_ranks_opts *opts, bool apart, int local_ranks, int *counts, int *sharers)
+{
+    int32_t own = apart ? local_ranks : 1, all[TREK_MAX_RANKS];
+    trek_status status = TREK_OK;
+    counts[0] = own;
+    if (opts->comm && (status = trek_comm_gather_bytes(opts->comm, &own, sizeof own, all)) == TREK_OK)
+        for (int p = 0; p < trek_comm_world_size(opts->comm); p++)
+            counts[p] = all[p];
+    *sharers = 0;
+    for (int p = 0; p < trek_comm_world_size(opts->comm) && status == TREK_OK; p++)
+        *sharers += counts[p];
+    return status;
+}
+
+/* Lets all ranks of the job exchange what they divide. */
+static trek_status join_ranks(trek_step *s, const int *counts)
+{
+    trek_comm *local[TREK_MAX_RANKS];
+    int n = counts[s->job.process];
+    for (int r = 0; r < n; r++)
+        local[r] = trek_ranks_comm(s->team->ranks, r);
+    s->carriers = trek_calloc((size_t)n, sizeof(trek_comm *));
+    trek_status status = s->carriers ? trek_comm_nested(local, s->job.comm, counts, s->carriers) : TREK_ERR_MEMORY;
+    if (status != TREK_OK) {
+        trek_free(s->carriers);
+        s->carriers = NULL;
+    }
+    return status;
+}
+
 static const trek_step_policy *find_policy(const trek_ranks_opts *opts)
 {
 #define ADDRESS(name) &trek_##name##_policy,
@@ -175,8 +212,10 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
                           .bucket_bytes = opts->bucket_bytes, .budgets = opts->budgets, .recomputes = opts->recomputes,
                           .comm = opts->comm };
     of.shared &= !opts->shards_grads || local_ranks > 1; /* a rank that is alone shares with nobody */
-    if (opts->shards && (opts->comm || !of.shared))
-        of.sharers = opts->comm ? trek_comm_world_size(opts->comm) : local_ranks;
+    bool shards = opts->shards && (opts->comm || !of.shared);
+    int counts[TREK_MAX_RANKS], sharers;
+    trek_status status = count_sharers(opts, shards && !of.shared && !opts->twice, local_ranks, counts, &sharers);
+    of.sharers = shards && status == TREK_OK ? sharers : 1;
     of.divides_grads = opts->shards_grads && of.sharers > 1 && !of.shared;
     of.divides_params = opts->shards_params && of.divides_grads;
     of.twice = opts->twice && (opts->comm || opts->joins);
@@ -188,10 +227,13 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     s->grad_norm = NAN;
     s->stops = true;
     trek_ranks_begin(s);
-    trek_status status = trek_team_begin(team, ranks, graphs, &of);
+    trek_status begun = trek_team_begin(team, ranks, graphs, &of);
+    status = status == TREK_OK ? begun : status;
     if (status == TREK_OK && of.twice)
         status = trek_twice_begin(s, opts->joins, opts->comm && trek_comm_world_size(opts->comm) == 1);
     trek_job_begin(&s->job, opts->comm, local_ranks, team->kinds);
+    if (status == TREK_OK && opts->comm && of.sharers > s->job.processes)
+        status = join_ranks(s, counts);
     return status == TREK_OK ? make_parts(s, opts) : status;
 }
 
@@ -202,5 +244,9 @@ void trek_step_end(trek_step *s)
     trek_job_sync_end(s);
     trek_twice_end(s);
     trek_team_end(s->team);
+    for (int r = 0; s->carriers && r < s->job.local_ranks; r++)
+        trek_comm_free(&s->carriers[r]);
+    trek_free(s->carriers);
+    s->carriers = NULL;
     trek_job_end(&s->job);
 }

@@ -62,21 +62,21 @@ typedef enum trek_average {
  * - For optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor) each parameter belongs to one rank, to which its
  *   gradient is reduced and which broadcasts it. That sends the same number of bytes, and needs 1/N of the memory as far as
  *   the parameters can be divided evenly.
- * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several processes with several ranks that have their
- *   own parameters. With one rank, or one copy of the parameters, it has no effect.
- * With TREK_SHARD_GRADIENTS CPU ranks keep only their part of the gradients, too. Every pass reduces its gradients, bucket by
- * bucket while backward goes on (whatever overlap says), and a bucket's memory is given back when it has been sent. So a rank
- * needs its own part and about one bucket more, or the largest parameter.
+ * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks; for several GPUs in each of several processes; and, for several
+ *   ranks in each of several processes that have their own parameters, together with reduce_dtype or min_processes. With one
+ * rank, or one copy of the parameters, it has no effect. With TREK_SHARD_GRADIENTS CPU ranks keep only their part of the
+ * gradients, too. Every pass reduces its gradients, bucket by bucket while backward goes on (whatever overlap says), and a
+ * bucket's memory is given back when it has been sent. So a rank needs its own part and about one bucket more, or the largest
+ * parameter.
  * - The bits are those without it if a step has one pass. Passes that add up are added in another order.
  * - Gradients that a program reads (trek_var_grad) are this rank's own where it keeps them, and otherwise zeros.
  * - With grain ranks add each bucket to the sums of those who keep it instead of reducing it. The bits are those of one rank.
  * - Errors: UNSUPPORTED for ranks on GPUs, for CPU ranks of one process that share their parameters, together with windows
  *   (max_anchor, global_batch), for grain in several processes or together with audit or digests, and with layers that meet other
  *   ranks. trek_graph_reduce then fails with UNSUPPORTED.
- * With TREK_SHARD_PARAMETERS the CPU ranks of one process, or the processes of one machine that have one rank each, keep only
- * their part of the parameters, too. A bucket of parameters is gathered when an op is about to read one of them, in forward and
- * backward, and its memory is given back when two others have been gathered since. So a rank needs memory for its own part and
- * for two buckets, or for as many as one op reads.
+ * With TREK_SHARD_PARAMETERS CPU ranks, of one process or several, keep only their part of the parameters, too. A bucket of
+ * parameters is gathered when an op is about to read one of them, in forward and backward, and its memory is given back when two
+ * others have been gathered since. So a rank needs memory for its own part and for two buckets, or for as many as one op reads.
  * - The bits are those of TREK_SHARD_GRADIENTS.
  * - Everything that reads parameters through trek gets their values: states, checkpoints, averages, evaluations, printing.
  *   Pointers to their memory are refused (STATE): trek_tensor_data returns NULL, and so does trek_tensor_to_dlpack.
@@ -85,7 +85,8 @@ typedef enum trek_average {
  *   graphs of other ranks (trek_graph_replica), fails with UNSUPPORTED. Over processes all programs write the same, and all call
  *   trek_graph_parameters_changed, which is a collective then.
  * - Over processes, parameters that a program has kept of a graph that is freed cannot be read (STATE).
- * - Errors: UNSUPPORTED also for processes of several machines, or of several ranks.
+ * - Over several machines, freeing the graph waits until the other processes have freed theirs, have ended, or wait for this one.
+ * - Errors: UNSUPPORTED also for processes that have no control channel.
  *
  * memory_budget: how many bytes each rank of this process may use for parameters, gradients, the optimizer's state and
  * activations. Set-up then makes a plan (trek_trainer_plan_text): it measures a forward and backward, if the graph has its loader

@@ -88,6 +88,8 @@ trek_status trek_comm_gather_bytes(trek_comm *comm, const void *mine, size_t byt
 
 bool trek_comm_overlaps(const trek_comm *comm) { return comm->engine->start != NULL; }
 
+bool trek_comm_fills(const trek_comm *comm) { return comm->engine->fills || comm->engine->start; }
+
 trek_status trek_comm_start(trek_comm *comm, trek_comm_call call)
 {
     bool on_device = is_on_device(&call), by_library = on_device && takes(comm, &call);

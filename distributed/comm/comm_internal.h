@@ -26,6 +26,7 @@ typedef struct trek_comm_call {
 typedef struct trek_comm_engine {
     const char *name;
     bool ends_together; /* the library ends all processes when one has ended, so that none can continue (MPI) */
+    bool fills; /* it may write to all memory that a call gives it, also on ranks that get no result; engines with `start` do */
     bool adds_bf16; /* a reduce-scatter of bf16 sends bf16, and adds in f32 and in rank order */
     trek_status (*run)(trek_comm *comm, const trek_comm_call *call);
     /* Ends the group for all ranks, from any thread. The first reason counts. */
@@ -100,6 +101,8 @@ trek_status trek_comm_start(trek_comm *comm, trek_comm_call call);
 trek_status trek_comm_finish(trek_comm *comm);
 /* Returns whether trek_comm_start returns before the call has been carried out. */
 bool trek_comm_overlaps(const trek_comm *comm);
+/* Returns whether a call may write to memory of a rank that gets no result. */
+bool trek_comm_fills(const trek_comm *comm);
 /* Returns whether the group has ended by an error, so that every call would fail. */
 bool trek_comm_ended(const trek_comm *comm);
 /* Sets whether waiting ranks may spin. Ranks that share cores with too many others must not. It holds for all handles

@@ -100,7 +100,8 @@ static trek_status run_rows(const dry_pass *c, int rank)
                       .digest = c->to.gradients && on_host ? &c->to.gradients[rank] : NULL };
     if (to.sends)
         trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true,
-                                                            .lags = trek_comm_overlaps(trek_step_carrier(c->s, rank)) });
+                                                            .lags = trek_comm_overlaps(trek_step_carrier(c->s, rank)),
+                                                            .fills = trek_comm_fills(trek_step_carrier(c->s, rank)) });
     if (to.sends || to.digest) {
         run.complete = complete;
         run.arg = &to;

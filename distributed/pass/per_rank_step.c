@@ -21,6 +21,7 @@
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
+#include "distributed/team/divided.h"
 #include "distributed/team/step_policy.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/reduce.h"
@@ -380,7 +381,9 @@ static trek_status run_ranks(trek_pass *c, trek_rank_fn fn, bool goes_back)
 static trek_status begin_pass(trek_pass *c)
 {
     trek_step *s = c->s;
-    trek_status status = trek_ranks_prepare_scaler(s);
+    trek_status status = c->backward ? trek_divided_check(s->team, "graph_train_batch") : TREK_OK;
+    if (status == TREK_OK)
+        status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && c->backward)
         status = s->policy->begin_pass(s);
     if (status == TREK_OK && c->stashes)

@@ -65,11 +65,14 @@ void trek_overlap_begin(trek_step *s)
 {
     trek_step_sends(&s->state);
     s->overlap.on_tape = 0;
-    for (int r = 0; r < s->team->local_ranks; r++)
-        trek_reducer_begin(s->team->replicas[r].reducer, (trek_sending){ .comm = trek_step_carrier(s, r), .starts = true,
+    for (int r = 0; r < s->team->local_ranks; r++) {
+        trek_comm *comm = trek_step_carrier(s, r);
+        trek_reducer_begin(s->team->replicas[r].reducer, (trek_sending){ .comm = comm, .starts = true,
                                                                   .scatters = s->team->sharers > 1,
                                                                   .gives_back = s->team->divides_grads,
-                                                                  .lags = trek_comm_overlaps(trek_step_carrier(s, r)) });
+                                                                  .lags = trek_comm_overlaps(comm),
+                                                                  .fills = trek_comm_fills(comm) });
+    }
 }
 
 trek_status trek_overlap_end(trek_step *s)

@@ -9,8 +9,8 @@
  * Sharers have equal parts of each bucket, or stretches of the arena in proportion to their weights (memory_plan.c).
  * Then a bucket lies in the stretch of one sharer and is treated as if that sharer owned a parameter.
  *
- * The sharers are the processes, or the ranks of a single process. Ranks that share a process's parameters also share
- * its cuts: each updates some of their chunks, and rank 0 exchanges with the other processes. If the engine adds in
+ * The sharers are the processes, or all ranks, if these have parameters of their own. Ranks that share a process's parameters
+ * also share its cuts: each updates some of their chunks, and rank 0 exchanges with the other processes. If the engine adds in
  * rank order, a step has the same bits as without sharing, except for the norm of gradients, whose squares are added
  * in another order. */
 #include "distributed/reduce/gradients.h"
@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm/nested.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/agreement.h"
 #include "distributed/reduce/overlap.h"
@@ -76,6 +77,17 @@ trek_sharer trek_ranks_sharer(const trek_step *s, int rank)
 {
     const rank_replica *own = &s->team->replicas[rank];
     return (trek_sharer){ trek_step_carrier(s, rank), own->arena, own->reducer, own->optimizer };
+}
+
+int trek_ranks_sharer_process(const trek_step *s, int sharer, int *local)
+{
+    *local = 0;
+    if (s->carriers)
+        return trek_comm_nested_place(s->carriers[0], sharer, local);
+    if (trek_job_has_others(&s->job))
+        return sharer;
+    *local = sharer;
+    return 0;
 }
 
 static bool has_masters(const trek_arena *arena)
@@ -291,7 +303,8 @@ static trek_status scatter(const rank_step *x)
     trek_status started = x->call->sent ? TREK_OK
         : trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = comm, .starts = true, .scatters = true,
                                                                       .gives_back = x->s->team->divides_grads,
-                                                                      .lags = trek_comm_overlaps(comm) });
+                                                                      .lags = trek_comm_overlaps(comm),
+                                                                      .fills = trek_comm_fills(comm) });
     trek_status ended = trek_comm_finish(comm);
     if (started != TREK_OK || ended != TREK_OK)
         return started != TREK_OK ? started : ended;
@@ -308,6 +321,8 @@ static trek_status sum_separate(rank_step *x) { return trek_job_has_others(&x->s
 
 static trek_status between(rank_step *x)
 {
+    if (x->s->carriers) /* each rank is a sharer */
+        return scatter(x);
     int64_t start = trek_trace_enter("reduce processes");
     trek_status status = trek_comm_barrier(x->local);
     if (x->rank == 0)
@@ -403,7 +418,8 @@ static trek_status update_separate(rank_step *x)
         work(x->s, x->rank, &x->state);
     trek_divided_end_update(x->replica);
     trek_arena_zero_grads(x->replica->arena);
-    trek_status status = sends ? gather_params(x) : x->s->team->lent ? trek_comm_barrier(x->s->job.comm) : TREK_OK;
+    trek_status status = sends ? gather_params(x)
+        : x->s->team->lent ? trek_comm_barrier(trek_step_carrier(x->s, x->rank)) : TREK_OK;
     if (status == TREK_OK && !x->state.skip)
         trek_optimizer_commit(x->replica->optimizer);
     return status;

@@ -26,6 +26,8 @@ const arena_kind *trek_ranks_sharded_kind(const trek_step *s);
 
 /* Returns what belongs to a rank of this process that is a sharer. */
 trek_sharer trek_ranks_sharer(const trek_step *s, int rank);
+/* Returns the process of a sharer, and in *local its rank there. */
+int trek_ranks_sharer_process(const trek_step *s, int sharer, int *local);
 
 /* Gathers the state of all sharers on rank 0 of process 0, or of every process, where the optimizer can export it
  * until it is forgotten. A collective; own is the caller's status. Returns own if the state is not divided, if there

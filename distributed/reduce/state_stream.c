@@ -89,8 +89,9 @@ int64_t trek_state_stream_kept(const trek_state_stream *x, int k, int process)
         return trek_shape_numel(item->shape) * (int64_t)trek_dtype_size(item->dtype);
     trek_sharer sharer = trek_ranks_sharer(x->s, 0);
     trek_sharer_piece piece;
+    int rank;
     for (int64_t at = 0; trek_sharer_next_piece(&sharer, item, &at, &piece);)
-        kept += piece.sharer == process ? piece.count : 0;
+        kept += trek_ranks_sharer_process(x->s, piece.sharer, &rank) == process ? piece.count : 0;
     return kept * (int64_t)trek_dtype_size(item->dtype);
 }
 
@@ -127,31 +128,34 @@ trek_status trek_state_stream_plan(trek_state_stream *x, const int *reader)
 
 /* --- carrying -------------------------------------------------------------------------------- */
 
-/* Copies an own piece, or some of its bytes, to host memory. */
-static trek_status copy_own(const trek_sharer *sharer, const trek_optimizer_item *item, const trek_sharer_piece *piece,
+/* Copies a piece that a rank of this process keeps, or some of its bytes, to host memory. */
+static trek_status copy_own(const trek_state_stream *x, const trek_optimizer_item *item, const trek_sharer_piece *piece,
                             int64_t first, int64_t bytes, char *to)
 {
-    const trek_arena *arena = sharer->arena;
-    return arena->backend->copy_bytes(to, trek_cpu(0), trek_sharer_own_piece(sharer, item, piece) + first, arena->device,
+    int rank;
+    trek_ranks_sharer_process(x->s, piece->sharer, &rank);
+    trek_sharer sharer = trek_ranks_sharer(x->s, rank);
+    const trek_arena *arena = sharer.arena;
+    return arena->backend->copy_bytes(to, trek_cpu(0), trek_sharer_own_piece(&sharer, item, piece) + first, arena->device,
                                       (size_t)bytes, NULL);
 }
 
 /* Carries a piece from the process that keeps it to all others, of which the one that reads it stores it in `to`. NULL: this
  * process does not read it. */
-static trek_status carry(trek_state_stream *x, const trek_sharer *sharer, const trek_optimizer_item *item,
-                         const trek_sharer_piece *piece, char *to)
+static trek_status carry(trek_state_stream *x, const trek_optimizer_item *item, const trek_sharer_piece *piece, char *to)
 {
     trek_comm *comm = x->s->job.comm;
     int64_t size = (int64_t)trek_dtype_size(item->dtype), all = piece->count * size;
-    bool own = piece->sharer == process_of(x);
+    int rank, root = trek_ranks_sharer_process(x->s, piece->sharer, &rank);
+    bool own = root == process_of(x);
     trek_status status = TREK_OK;
     for (int64_t at = 0, bytes; at < all && status == TREK_OK; at += bytes) {
         bytes = all - at < TREK_STATE_STREAM_ROOM ? all - at : TREK_STATE_STREAM_ROOM;
-        if (own && copy_own(sharer, item, piece, at, bytes, x->room) != TREK_OK) {
+        if (own && copy_own(x, item, piece, at, bytes, x->room) != TREK_OK) {
             trek_comm_abort(comm, "a rank cannot give its part of the optimizer's state");
             return trek_error_status();
         }
-        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .root = piece->sharer, .dtype = TREK_U8,
+        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .root = root, .dtype = TREK_U8,
                                                        .count = bytes, .in = x->room, .out = x->room });
         if (to && status == TREK_OK)
             memcpy(to + piece->begin * size + at, x->room, (size_t)bytes);
@@ -167,11 +171,12 @@ static trek_status carry_item(trek_state_stream *x, int k, int reader, char *to)
     trek_sharer_piece piece;
     trek_status status = TREK_OK;
     int64_t size = (int64_t)trek_dtype_size(item->dtype);
+    int rank;
     for (int64_t at = 0; status == TREK_OK && trek_sharer_next_piece(&sharer, item, &at, &piece);) {
-        if (piece.sharer != reader)
-            status = carry(x, &sharer, item, &piece, to);
+        if (trek_ranks_sharer_process(x->s, piece.sharer, &rank) != reader)
+            status = carry(x, item, &piece, to);
         else if (to)
-            status = copy_own(&sharer, item, &piece, 0, piece.count * size, to + piece.begin * size);
+            status = copy_own(x, item, &piece, 0, piece.count * size, to + piece.begin * size);
     }
     return status;
 }
@@ -207,11 +212,9 @@ static trek_status collect(const trek_state_stream *x, int k, char *to)
     trek_sharer first = trek_ranks_sharer(x->s, 0);
     trek_sharer_piece piece;
     trek_status status = TREK_OK;
-    int64_t size = (int64_t)trek_dtype_size(item->dtype);
-    for (int64_t at = 0; status == TREK_OK && trek_sharer_next_piece(&first, item, &at, &piece);) {
-        trek_sharer sharer = x->between ? first : trek_ranks_sharer(x->s, piece.sharer);
-        status = copy_own(&sharer, item, &piece, 0, piece.count * size, to + piece.begin * size);
-    }
+    int64_t size = (int64_t)trek_dtype_size(item->dtype), at = 0;
+    while (status == TREK_OK && trek_sharer_next_piece(&first, item, &at, &piece))
+        status = copy_own(x, item, &piece, 0, piece.count * size, to + piece.begin * size);
     return status;
 }
 

@@ -35,9 +35,6 @@ struct trek_divided {
 
 static const rank_replica *own_of(const trek_divided *d) { return &d->team->replicas[d->rank]; }
 
-/* Its number among those who have the parts: the ranks of this process, or the processes. */
-static int sharer_of(const trek_divided *d) { return d->team->lent ? own_of(d)->arena->sharer : d->rank; }
-
 /* --- who has what ------------------------------------------------------------------------ */
 
 static size_t item_of(const trek_arena *arena, int part) { return trek_dtype_size(arena->parts[part].dtype); }
@@ -103,15 +100,16 @@ static bool overlaps(const trek_bucket *bucket, const trek_arena_cut *range)
     return bucket->part == range->part && bucket->begin < range->end && range->begin < bucket->begin + bucket->count;
 }
 
-/* Copies elements from the rank, or process, that keeps them. */
+/* Copies elements from the sharer that keeps them: one of the ranks of all processes. */
 static trek_status copy_piece(const trek_divided *d, int keeper, int part, int64_t begin, int64_t end)
 {
     const trek_arena *own = own_of(d)->arena;
-    if (begin >= end || keeper == sharer_of(d))
+    if (begin >= end || keeper == own->sharer)
         return TREK_OK;
     size_t offset = (size_t)begin * item_of(own, part), bytes = (size_t)(end - begin) * item_of(own, part);
     if (d->team->lent)
-        return trek_lent_read(d->team->lent, keeper, part, offset, bytes, place_of(own, part, begin));
+        return trek_lent_read(d->team->lent, &(trek_lent_piece){ d->rank, keeper, part, offset, bytes },
+                              place_of(own, part, begin));
     memcpy(place_of(own, part, begin), place_of(d->team->replicas[keeper].arena, part, begin), bytes);
     return TREK_OK;
 }
@@ -432,19 +430,22 @@ static trek_status take_written(int rank, void *arg)
 {
     const trek_team *team = arg;
     trek_divided *d = team->replicas[rank].divided;
-    const trek_arena *own = own_of(d)->arena;
+    const trek_arena *own = own_of(d)->arena, *first = team->replicas[0].arena;
     if (rank == 0)
         return TREK_OK;
     forget_now(d);
-    for (int k = 0; k < own->n_cuts; k++) /* in this process */
-        copy_piece(d, 0, own->cuts[k].part, own->cuts[k].begin, own->cuts[k].end);
+    for (int k = 0; k < own->n_cuts; k++) {
+        const trek_arena_cut *cut = &own->cuts[k];
+        memcpy(place_of(own, cut->part, cut->begin), place_of(first, cut->part, cut->begin),
+               (size_t)(cut->end - cut->begin) * item_of(own, cut->part));
+    }
     for (int k = 0; k < own->n_segments; k++)
         trek_tensor_bump(own->segments[k].param->data);
     return TREK_OK;
 }
 
-/* Each process keeps its own cuts of what its program has written. None may do so while another one still reads what was there
- * before, nor read before all have done so. */
+/* The ranks of each process keep their own cuts of what its program has written. None may do so while another one still reads
+ * what was there before, nor read before all have done so. */
 static trek_status lend_written(const trek_team *team, trek_comm *comm)
 {
     trek_divided *first = team->replicas[0].divided;
@@ -457,10 +458,11 @@ static trek_status lend_written(const trek_team *team, trek_comm *comm)
                                all[0] ? 0 : p, all[0] ? p : 0);
     if (status != TREK_OK || !own)
         return status;
+    status = trek_ranks_call(team->ranks, take_written, (trek_team *)(uintptr_t)team);
     first->written = false;
     forget_now(first);
-    status = trek_lent_show(team->lent);
-    own = status;
+    trek_status shown = trek_lent_show(team->lent);
+    own = status = status == TREK_OK ? shown : status;
     trek_status met = trek_comm_gather_bytes(comm, &own, sizeof own, all);
     status = status == TREK_OK ? met : status;
     for (int p = 0; p < comm->world && status == TREK_OK; p++)
@@ -526,23 +528,29 @@ static trek_status end_rank(int rank, void *arg)
     return TREK_OK;
 }
 
-/* Lends the parameters of the only rank to the other processes. */
-static trek_status lend(trek_team *team, trek_comm *comm)
+/* Lends the parameters of the ranks to each other and to those of other processes. own: this process's status. */
+static trek_status lend(trek_team *team, trek_comm *comm, trek_status own)
 {
-    const trek_arena *arena = team->replicas[0].arena;
-    trek_pages *pages[TREK_DTYPE_COUNT];
-    for (int p = 0; p < arena->n_parts; p++)
-        pages[p] = arena->parts[p].param_pages;
-    return trek_lent_new(comm, pages, arena->n_parts, "parameters", &team->lent);
+    int n = team->replicas[0].arena->n_parts;
+    trek_pages **pages = trek_calloc((size_t)(team->local_ranks * n), sizeof(trek_pages *));
+    for (int r = 0; r < team->local_ranks && pages; r++)
+        for (int p = 0; p < n; p++)
+            pages[r * n + p] = team->replicas[r].arena->parts[p].param_pages;
+    trek_status status = trek_replica_agree(comm, own == TREK_OK && !pages ? TREK_ERR_MEMORY : own, "trainer_setup: .shard");
+    if (status == TREK_OK)
+        status = trek_replica_agree(comm, trek_lent_new(comm, pages, team->local_ranks, n, "parameters", &team->lent),
+                                    "trainer_setup: .shard");
+    if (status != TREK_OK)
+        trek_lent_free(&team->lent);
+    trek_free(pages);
+    return status;
 }
 
 trek_status trek_divided_begin(trek_team *team, trek_comm *comm)
 {
     trek_status status = trek_ranks_call(team->ranks, begin_rank, team);
     if (comm)
-        status = trek_replica_agree(comm, status, "trainer_setup: .shard");
-    if (comm && status == TREK_OK)
-        status = lend(team, comm);
+        status = lend(team, comm, status);
     if (status == TREK_OK)
         status = trek_ranks_call(team->ranks, divide_rank, team);
     if (status != TREK_OK)
@@ -634,7 +642,7 @@ void trek_divided_begin_update(const rank_replica *replica)
     forget_now(replica->divided);
     replica->divided->updates = true;
     if (replica->divided->team->lent)
-        trek_lent_begin_update(replica->divided->team->lent);
+        trek_lent_begin_update(replica->divided->team->lent, replica->divided->rank);
 }
 
 void trek_divided_end_update(const rank_replica *replica)
@@ -643,7 +651,7 @@ void trek_divided_end_update(const rank_replica *replica)
         return;
     replica->divided->updates = false;
     if (replica->divided->team->lent)
-        trek_lent_end_update(replica->divided->team->lent);
+        trek_lent_end_update(replica->divided->team->lent, replica->divided->rank);
 }
 
 void trek_divided_forget(const trek_team *team)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Divided parameters (ZeRO's third stage): a rank has memory for its own cuts of its arena's parameters, and for the buckets that
  * it has used last. A bucket is gathered when an op is about to read it: its pieces are copied from the ranks that keep them,
- * which are in this process. They do not take part in it. So ranks may read different parameters, at different times, as often as
- * they like.
+ * in this process or in others. They do not take part in it. So ranks may read different parameters, at different times, as often
+ * as they like.
  *
  * What a rank keeps only changes in the update of a step, while no rank reads anything. Copies of it are given back before.
  *
@@ -23,9 +23,9 @@ enum { TREK_DIVIDED_BUCKETS = 2 };
 /* What a rank has of its parameters (rank_replica.divided). */
 typedef struct trek_divided trek_divided;
 
-/* Begins to divide what all ranks of the team have. The arenas have cuts, and parameters in pages. comm: of the processes, each
- * of which has one rank, and all call it; NULL: the ranks are in this process. Fails with MEMORY; with UNSUPPORTED if processes
- * cannot map each other's memory; or with errors of the engine. */
+/* Begins to divide what all ranks of the team have. The arenas have cuts, and parameters in pages. comm: of the processes, and
+ * all call it; NULL: all ranks are in this process. Fails with MEMORY; with UNSUPPORTED if processes cannot map each other's
+ * memory; or with errors of the engine. */
 trek_status trek_divided_begin(trek_team *team, trek_comm *comm);
 /* Rank 0 gets all parameters again, which are the program's; the others' must not be used any more. If the graph ends, too
  * (team->graph_ends), or another process has ended in an update, a process that has only parts of them refuses to read them. */

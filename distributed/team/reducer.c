@@ -277,7 +277,7 @@ static void send_stretch(trek_reducer *r, const stretch *x)
     int64_t start = trek_trace_enter("bucket");
     const trek_arena_part *part = &r->parts[r->items[x->first].part];
     char *data = contribute(r, x);
-    if (r->now.gives_back && r->now.lags) /* such an engine may use what it is given as room, also where there is no gradient */
+    if (r->now.gives_back && r->now.fills) /* also where there is no gradient */
         trek_pages_take_surely(part->pages, data, (size_t)x->count * trek_dtype_size(part->wide));
     trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = part->wide, .count = x->count,
                             .in = data,

@@ -43,7 +43,8 @@ typedef struct trek_sending {
                       * With comm NULL nothing is sent, only given back: for measuring memory */
     trek_bucket_fn deliver;   /* then, called instead of sending a bucket; NULL: it is sent */
     void *arg;                /* of `deliver` */
-    bool lags;                /* and one bucket may be under way meanwhile (trek_comm_overlaps) */
+    bool lags;                /* and one bucket may be under way meanwhile (trek_comm_overlaps), */
+    bool fills;               /* and all of a bucket needs memory while it is sent (trek_comm_fills) */
 } trek_sending;
 
 typedef struct trek_reducer {

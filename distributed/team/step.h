@@ -44,6 +44,8 @@ typedef struct trek_overlapping {
 typedef struct trek_step {
     trek_team *team;         /* borrowed */
     trek_job job;
+    trek_comm **carriers;    /* [local_ranks] of all ranks of the job, if each of them divides what it has with all others, and
+                              * processes have several (comm/nested.h); otherwise NULL */
     const struct trek_step_policy *policy;
     trek_pace pace;
     trek_overlapping overlap;
@@ -72,11 +74,11 @@ typedef struct trek_step {
                               * none yet */
 } trek_step;
 
-/* Returns the communicator that carries a rank's gradients: that of the processes, or that of the ranks of a single
- * one. */
+/* Returns the communicator that carries a rank's gradients: that of the processes, that of the ranks of a single one, or that of
+ * all ranks of all processes. */
 static inline trek_comm *trek_step_carrier(const trek_step *s, int rank)
 {
-    return s->job.comm ? s->job.comm : trek_ranks_comm(s->team->ranks, rank);
+    return s->carriers ? s->carriers[rank] : s->job.comm ? s->job.comm : trek_ranks_comm(s->team->ranks, rank);
 }
 
 /* Returns each rank's share of a batch that all ranks of the job divide. */

@@ -5,7 +5,7 @@
  *                                                    processes, over "shared" or "gloo"; OVERLAP: 0 as trek chooses, 1 always, -1
  *                                                    never; DTYPE: f32, or bf16 for gradients that travel as bf16
  * A link is made slow by a bucket of tokens on the loopback of a network of one's own:
- *   unshare -n sh -c "ip link set lo up; tc qdisc add dev lo root tbf rate 1gbit burst 256kbit latency 400ms; trek-run ..." */
+ *   unshare -n sh -c "ip link set lo mtu 1500 up; tc qdisc add dev lo root tbf rate 1gbit burst 256kbit latency 1s; ..." */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

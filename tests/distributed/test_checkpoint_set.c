@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of which every process writes a part: what one job writes, any other job reads, on other numbers of processes and
- * ranks, with the optimizer's state divided or not, evenly or by budgets; and what they save again has the same bits. A save that
- * fails leaves the one before, and no files. */
+ * ranks, with the optimizer's state, gradients and parameters divided or not, evenly or by budgets; and what they save again has
+ * the same bits. A save that fails leaves the one before, and no files. */
 #include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -33,10 +33,10 @@ enum { IN = 70, HIDDEN = 60, CLASSES = 5, BATCH = 12, MOST_RANKS = 4, LAYOUTS = 
 
 typedef enum kind { ADAM, LOW, CODED, LAMB, ADAFACTOR, DEEP } kind; /* DEEP: ADAM of a larger model */
 
-/* How a job keeps the state. weights: of budgets, one digit for each rank of a process, and 1 more in each further process; 0: no
- * budgets. */
+/* How a job keeps what it trains. level: a trek_shard; weights: of budgets, one digit for each rank of a process, and 1 more in
+ * each further process; 0: no budgets. */
 typedef struct layout {
-    int processes, ranks, sharded, weights;
+    int processes, ranks, level, weights;
 } layout;
 
 static char folder[256];
@@ -81,6 +81,9 @@ static trek_optimizer_spec optimizer_of(kind what)
                                : trek_adamw(&(trek_adam_opts){ .lr = 0.02 });
 }
 
+/* Whether the ranks of a process have parameters of their own. */
+static bool is_apart(const layout *as) { return as->processes == 1 || as->level > TREK_SHARD_STATE || as->weights % 2; }
+
 static trek_graph *begin(kind what, const layout *as, int process)
 {
     int64_t budgets[MOST_RANKS];
@@ -89,8 +92,8 @@ static trek_graph *begin(kind what, const layout *as, int process)
     trek_seed(77);
     trek_graph *graph = build(test_device_of_rank(0), &what);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
-        .build_replica = build, .arg = &what, .ranks = as->ranks, .share_params = as->processes == 1 ? TREK_OFF : 0,
-        .shard = as->sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE, .bucket_bytes = 4096,
+        .build_replica = build, .arg = &what, .ranks = as->ranks, .share_params = is_apart(as) ? TREK_OFF : 0,
+        .shard = (trek_shard)as->level, .bucket_bytes = 4096,
         .memory_budget = as->weights ? budgets : NULL, .n_memory_budget = as->weights ? as->ranks : 0,
         .optimizer = optimizer_of(what) });
     return status == TREK_OK ? graph : NULL;
@@ -217,7 +220,7 @@ static int child(const char *text)
     int what, first, n, as, fails;
     layout own;
     char name[64];
-    if (sscanf(text, "%d,%d,%d,%d,%d,%d,%d,%d,%d,%255s", &what, &own.processes, &own.ranks, &own.sharded, &own.weights, &first,
+    if (sscanf(text, "%d,%d,%d,%d,%d,%d,%d,%d,%d,%255s", &what, &own.processes, &own.ranks, &own.level, &own.weights, &first,
                &n, &as, &fails, folder) != 10)
         return 2;
     alarm(100);
@@ -257,12 +260,12 @@ static int child(const char *text)
 static void launch(kind what, const layout *own, int first, int n, int as, int fails)
 {
     char text[600];
-    snprintf(text, sizeof text, "%d,%d,%d,%d,%d,%d,%d,%d,%d,%s", what, own->processes, own->ranks, own->sharded, own->weights,
+    snprintf(text, sizeof text, "%d,%d,%d,%d,%d,%d,%d,%d,%d,%s", what, own->processes, own->ranks, own->level, own->weights,
              first, n, as, fails, folder);
     int code = processes_launch(own->processes, false, (const char *[]){ "TREK_TEST_CHILD", text, NULL });
     if (code != 0)
-        fail_msg("kind %d, %d processes of %d ranks, sharded %d, budgets %d, sets %d to %d: status %d", what, own->processes,
-                 own->ranks, own->sharded, own->weights, first, first + n - 1, code);
+        fail_msg("kind %d, %d processes of %d ranks, level %d, budgets %d, sets %d to %d: status %d", what, own->processes,
+                 own->ranks, own->level, own->weights, first, first + n - 1, code);
 }
 
 static layout draw(uint32_t *seed)
@@ -273,8 +276,10 @@ static layout draw(uint32_t *seed)
         numbers[k] = *seed = *seed * 1664525u + 1013904223u;
     own.processes = 1 + (int)(numbers[0] >> 20) % 4;
     own.ranks = own.processes > 2 ? 1 : 1 + (int)(numbers[1] >> 20) % (own.processes == 1 ? MOST_RANKS : 2);
-    own.sharded = own.processes * own.ranks > 1 && (numbers[2] >> 20) % 4 > 0;
-    for (int r = 0; r < own.ranks && own.sharded && (numbers[3] >> 20) % 2; r++)
+    own.level = own.processes * own.ranks > 1 ? (int)(numbers[2] >> 20) % 4 : TREK_SHARD_NONE;
+    if (test_device_of_rank(0).type != TREK_CPU && own.level > TREK_SHARD_STATE)
+        own.level = TREK_SHARD_STATE;
+    for (int r = 0; r < own.ranks && own.level > TREK_SHARD_NONE && (numbers[3] >> 20) % 2; r++)
         own.weights = own.weights * 10 + 1 + (int)(numbers[4] >> (8 + 3 * r)) % 7;
     return own;
 }

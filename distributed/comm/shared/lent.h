@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that the processes of one machine read from each other, whatever their engine is. A process reads when it wants to, and
- * the others take no part in it: they need not come to the same place, may compute, and may have ended.
+/* Memory that processes read from each other, whatever their engine is. A process reads when it wants to, and the others take no
+ * part in it: they need not come to the same place, may compute, and on the same machine may have ended.
  *
- * The pages of each process (tensor/pages.h) move to a file in memory, which the others map. Nothing is copied for that, and what
- * a process gives back is given back.
+ * The pages of each process (tensor/pages.h) move to a file in memory, which the others of its machine map. Nothing is copied for
+ * that, and what a process gives back is given back. For other machines a thread reads the file (comm/served.h).
  *
- * Lent memory changes in updates only. A process can read from another one only if both have made the same number of updates, and
+ * Lent memory changes in updates only. A rank can read from another one only if both have made the same number of updates, and
  * the other one is not in the middle of one. So it never gets values of two steps. Reading from a process that has died in an
  * update fails. */
 #ifndef TREK_DISTRIBUTED_COMM_SHARED_LENT_H
@@ -16,23 +16,31 @@
 
 typedef struct trek_lent trek_lent;
 
-/* Returns whether the processes of a communicator are on one machine. */
+/* Returns whether the processes of a communicator can reach each other's memory: they have a control channel. */
 bool trek_lent_is_possible(const trek_comm *comm);
-/* Lends n pieces of memory, of the same sizes in all processes. It is a collective. `what` begins messages; a literal. Fails on
- * all processes: with MEMORY, with UNSUPPORTED if one cannot map another's memory, or with errors of the engine. */
-trek_status trek_lent_new(trek_comm *comm, trek_pages *const *pages, int n, const char *what, trek_lent **made);
-/* Stops lending: the memory of this process is its own again. The others can still read what it contained then. Fails with MEMORY
- * if there is not enough for that. */
+/* Lends what the ranks of this process have, which are the next of all ranks, process by process: n pieces of memory of each, of
+ * the same sizes on all ranks. pages: [ranks * n]. It is a collective of the processes. `what` begins messages; a literal. Fails
+ * on all processes: with MEMORY, with UNSUPPORTED if one cannot map another's memory on its machine, or with errors of the engine
+ * and of trek_served_new. */
+trek_status trek_lent_new(trek_comm *comm, trek_pages *const *pages, int ranks, int n, const char *what, trek_lent **made);
+/* Stops lending: the memory of this process is its own again. On its machine the others can still read what it contained then;
+ * for others see trek_served_free, which it waits for. Fails with MEMORY if there is not enough for that. */
 trek_status trek_lent_free(trek_lent **lent);
 
-/* Copies bytes of a process's piece k. Fails with PEER if that process has made other updates. */
-trek_status trek_lent_read(const trek_lent *lent, int process, int k, size_t offset, size_t bytes, void *to);
-/* Begin and end an update. */
-void trek_lent_begin_update(trek_lent *lent);
-void trek_lent_end_update(trek_lent *lent);
+/* What one rank reads of another. */
+typedef struct trek_lent_piece {
+    int reader;              /* one of this process */
+    int rank, k;             /* of all ranks, and its piece */
+    size_t offset, bytes;
+} trek_lent_piece;
+/* Copies it. Fails with PEER if that rank has made other updates than the reader, or as trek_served_read. */
+trek_status trek_lent_read(const trek_lent *lent, const trek_lent_piece *piece, void *to);
+/* Begin and end an update by a rank of this process. */
+void trek_lent_begin_update(trek_lent *lent, int rank);
+void trek_lent_end_update(trek_lent *lent, int rank);
 
-/* From here on the others read what is there now, whatever this process writes. Only what has memory is kept for them. Fails with
- * MEMORY. */
+/* From here on the others read what is there now, whatever this process writes to the pieces of its first rank. Only what has
+ * memory is kept for them. Fails with MEMORY. */
 trek_status trek_lent_withhold(trek_lent *lent);
 /* Lends the present contents again. Fails with MEMORY if the system has none for its tables. */
 trek_status trek_lent_show(trek_lent *lent);

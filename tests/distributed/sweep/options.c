@@ -357,7 +357,7 @@ static void settle_divided_gradients(sweep *s)
     bool several = t->ranks > 1 || s->resumed_ranks > 1;
     if (t->shard >= TREK_SHARD_GRADIENTS &&
         ((t->grain > 0 && s->processes > 1) || s->windows > 1 || s->norm == SWEEP_SYNC_BATCH_NORM ||
-         (several && (t->share_params != TREK_OFF || s->processes > 1))))
+         (several && t->share_params != TREK_OFF)))
         t->shard = TREK_SHARD_STATE;
 }
 
@@ -403,8 +403,6 @@ static void settle_ranks(sweep *s)
     int most = SWEEP_MOST_RANKS / s->processes;
     t->ranks = t->ranks > most ? most : t->ranks;
     s->resumed_ranks = s->resumed_ranks > most ? most : s->resumed_ranks == 0 ? t->ranks : s->resumed_ranks;
-    if (s->processes > 1 && (t->ranks > 1 || s->resumed_ranks > 1) && t->share_params == TREK_OFF)
-        t->shard = TREK_SHARD_NONE; /* several ranks each with parameters of their own: UNSUPPORTED */
     if (s->processes == 1 || t->shard != TREK_SHARD_NONE) /* UNSUPPORTED together */
         s->run.min_processes = 0;
     if (s->run.min_processes > s->processes)

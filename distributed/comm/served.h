@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that processes of other machines read from this one, which takes no part in it: a thread of each process answers over a
+ * connection to every other one. Whoever reads waits; several threads may read at once. Internal. */
+#ifndef TREK_DISTRIBUTED_COMM_SERVED_H
+#define TREK_DISTRIBUTED_COMM_SERVED_H
+
+#include "distributed/comm/comm_internal.h"
+
+typedef struct trek_served trek_served;
+
+/* Bytes of a rank of the process that is asked, and of one of its pieces. */
+typedef struct trek_served_ask {
+    int32_t rank, k;
+    uint64_t offset, bytes;
+} trek_served_ask;
+
+/* Copies what another process asks for, and sets *version to that of the rank's memory: the same before and after, or odd. It is
+ * called by the thread. Returns false if there is no such memory. */
+typedef bool (*trek_served_copy_fn)(void *arg, const trek_served_ask *ask, void *to, uint64_t *version);
+
+/* Connects all processes, as a collective of comm, which has a control channel and is borrowed. `what` begins messages; a
+ * literal. Fails with MEMORY, COMM, PEER, TIMEOUT, or with errors of the engine. */
+trek_status trek_served_new(trek_comm *comm, const char *what, trek_served_copy_fn copy, void *arg, trek_served **made);
+/* Stops answering, when all others have stopped reading, too: they have called it, have ended, or wait for this process in a call
+ * of comm. */
+void trek_served_free(trek_served **served);
+
+/* Reads from another process. Of memory with another version than *version it gets only that version, which is then in *version,
+ * and what `to` contains is undefined. Fails with PEER if that process has ended, or has stopped answering. */
+trek_status trek_served_read(trek_served *served, int process, const trek_served_ask *ask, void *to, uint64_t *version);
+
+#endif

@@ -113,7 +113,7 @@ static void draw_arrivals(int n, uint64_t first_seed, bool sharded)
     static const char *const spans[] = { "sync", "reduce", "optimizer", "loader_wait" };
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + first_seed;
-        char detail[160], texts[6][48];
+        char detail[240], texts[4][96], living[4][96];
         role roles[7] = { { 0 } };
         int processes = 2 + (int)test_draw(&seed, 3), victims = 1 + (int)test_draw(&seed, (uint64_t)processes - 1);
         int first = (int)test_draw(&seed, (uint64_t)processes), at = processes, left = processes;
@@ -124,8 +124,12 @@ static void draw_arrivals(int n, uint64_t first_seed, bool sharded)
                  8 + (int)test_draw(&seed, 20),
                  (int)test_draw(&seed, sharded ? 6 : 4), (int)test_draw(&seed, 3), processes,
                  test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "", sharded ? ",sharded" : "");
-        for (int p = 0; p < processes; p++)
-            roles[p] = (role)LIVES("-");
+        dying_draw_ways(&seed, detail, sizeof detail);
+        for (int p = 0; p < processes; p++) {
+            strcpy(living[p], "-");
+            dying_draw_stop(&seed, living[p], sizeof living[p]);
+            roles[p] = (role)LIVES(living[p]);
+        }
         for (int v = 0; v < 2; v++) { /* one that does not die has nobody who comes in its place */
             int victim = (first + v) % processes;
             bool again = v < victims && test_draw(&seed, 4) == 0;

@@ -71,6 +71,23 @@ static void they_die_while_one_comes(void **state)
            2);
 }
 
+/* While the others run grains and supply the state, one of them dies, or all but one, or the one that fetches. */
+static void they_die_while_one_fetches(void **state)
+{
+    arriving_expect("model=2,of=4,waits=3", (const role[]){ LIVES("-"), DIES("at=grain:1"), DIES("at=give_state:0"), LIVES("-"),
+                                                            LIVES("as=1"), { 0 } }, 3);
+    arriving_expect("model=1,of=4,waits=3", (const role[]){ DIES("at=give_state:0"), DIES("at=grain:1"), LIVES("-"),
+                                                            DIES("at=give_state:0"), LIVES("as=1"), { 0 } }, 2);
+    arriving_expect("model=5,of=3,waits=3", (const role[]){ LIVES("-"), DIES("at=grain:1"), LIVES("-"),
+                                                            DIES("as=1,at=fetch_state:0"), { 0 } }, 2);
+    arriving_expect("model=4,of=3,waits=3,again=6",
+                    (const role[]){ LIVES("-"), DIES("at=grain:1"), LIVES("stops=give_state:0:300"),
+                                    DIES("as=1,at=fetch_state:0"), LIVES("as=1,after=3,turn=1,stops=fetch_state:0:300"), { 0 } },
+                                    3);
+    arriving_expect("model=6,of=3,waits=3,sharded", (const role[]){ LIVES("-"), DIES("at=grain:1"), LIVES("-"),
+                                                                    DIES("as=1,at=fetch_state:0"), { 0 } }, 2);
+}
+
 /* One that comes gets its part of a state that is divided, whoever has it, and keeps it for the next death. */
 static void one_comes_for_a_part_of_the_state(void **state)
 {
@@ -219,6 +236,7 @@ int main(void)
         cmocka_unit_test_setup(one_dies_and_comes_again, clear_error),
         cmocka_unit_test_setup(several_come, clear_error),
         cmocka_unit_test_setup(they_die_while_one_comes, clear_error),
+        cmocka_unit_test_setup(they_die_while_one_fetches, clear_error),
         cmocka_unit_test_setup(one_comes_for_a_part_of_the_state, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
         cmocka_unit_test_setup(drawn_arrivals_do_not_show, clear_error),

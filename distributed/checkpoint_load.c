@@ -373,7 +373,9 @@ trek_status trek_checkpoint_read_plain(trek_graph *graph, int file, double *more
     bool found = true;
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .path = path, .plain = true };
-    trek_status status = trek_graph_stepper(graph) && (r.file = trek_state_read(path)) ? TREK_OK : trek_error_status();
+    trek_status status = TREK_OK;
+    if (!trek_graph_stepper(graph) || !(r.file = trek_state_read_with(path, &(trek_state_read_opts){ .map = true })))
+        status = trek_error_status();
     if (status == TREK_OK)
         status = prepare(&r);
     if (status == TREK_OK && n > 0)

@@ -241,6 +241,7 @@ static trek_status take_state(trek_step *s, trek_taking *taking)
 trek_status trek_arrivals_join(trek_step *s, const trek_survivors_opts *opts)
 {
     trek_taking taking = { .file.fd = -1 };
+    trek_taking_reserve(s, &taking);
     trek_status status = trek_survivors_join(s, opts);
     for (bool complete = false; !complete && status == TREK_OK;) {
         status = exchange_and_commit(s, NULL, &taking);

@@ -14,6 +14,8 @@
 
 /* How long a process that has come may take before its first connection, as far as the others wait for that. */
 #define COME_NS 2000000000
+/* What a file may have besides parameters and the optimizer's state. */
+#define HEAD_ROOM ((int64_t)1 << 20)
 
 struct trek_giving {
     trek_state *state;
@@ -179,6 +181,22 @@ void trek_taking_clear(trek_taking *taking)
     *taking = (trek_taking){ .file.fd = -1 };
 }
 
+void trek_taking_reserve(const trek_step *s, trek_taking *taking)
+{
+    const trek_arena *arena = s->team->replicas[0].arena;
+    const trek_optimizer *optimizer = s->twice ? NULL : s->team->replicas[0].optimizer;
+    int64_t bytes = 0;
+    for (int p = 0; p < arena->n_parts; p++) {
+        bytes += arena->parts[p].count * (int64_t)trek_dtype_size(arena->parts[p].dtype);
+        for (int kind = 0; kind < TREK_GATHERED && optimizer; kind++) {
+            const trek_tensor *own = trek_optimizer_own(optimizer, kind, p);
+            bytes += own ? own->numel * (int64_t)trek_dtype_size((trek_dtype)own->dtype) : 0;
+        }
+    }
+    trek_job_file_reserve(&taking->file, bytes + HEAD_ROOM);
+    trek_error_clear(); /* it may be enough when it is needed */
+}
+
 static trek_status fail_told(void)
 {
     return trek_fail(TREK_ERR_COMM, "trainer_setup: process 0 of the job has told its state in a way that is unknown here");
@@ -217,13 +235,18 @@ static trek_status take_told(const trek_giving_card *card, const char *told, tre
 /* It leaves the job if it cannot take the state, since the others can go on without it. */
 static trek_status prepare(const trek_step *s, const trek_giving_card *all, trek_taking *taking, trek_job_file *told)
 {
-    trek_taking_clear(taking); /* of a transfer that has failed */
+    trek_free(taking->missing); /* of a transfer that has failed */
+    taking->missing = NULL;
+    taking->n_missing = 0;
     for (int p = 0; p < s->job.processes; p++)
         taking->ports[p] = all[p].layout == all[0].layout ? all[p].port : 0;
     if (all[0].head <= 0 || all[0].told < all[0].head || all[0].bytes < all[0].head)
         return fail_told();
     told->memory = trek_alloc((size_t)all[0].told);
-    return told->memory ? trek_job_file_map(&taking->file, -1, all[0].bytes) : TREK_ERR_MEMORY;
+    if (!told->memory)
+        return TREK_ERR_MEMORY;
+    return taking->file.fd < 0 ? trek_job_file_map(&taking->file, -1, all[0].bytes)
+                               : trek_job_file_resize(&taking->file, all[0].bytes);
 }
 
 trek_status trek_giving_tell(trek_step *s, const trek_giving_card *all, trek_taking *taking)

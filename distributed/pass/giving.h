@@ -51,6 +51,8 @@ struct trek_taking {
     int ports[TREK_MAX_RANKS]; /* [processes] where it can */
 };
 
+/* Makes the memory for the file, as far as this process knows what it will need, before others wait for it. */
+void trek_taking_reserve(const trek_step *s, trek_taking *taking);
 /* Fetches what is missing in the file. Fails as trek_supply_fetch does. */
 trek_status trek_taking_fetch(trek_step *s, trek_taking *taking);
 void trek_taking_clear(trek_taking *taking);

@@ -13,10 +13,10 @@
 #include "tensor/byte_hash.h"
 #include "tensor/version.h"
 
-static trek_status write_state(trek_graph *graph, int fd, void *arg)
+static trek_state *collect_state(trek_graph *graph, void *arg)
 {
     (void)arg;
-    return trek_checkpoint_write_plain(graph, fd, "the state of the job", NULL, 0);
+    return trek_checkpoint_collect_plain(graph, NULL, 0);
 }
 
 static trek_status read_state(trek_graph *graph, int fd, void *arg)
@@ -25,7 +25,8 @@ static trek_status read_state(trek_graph *graph, int fd, void *arg)
     return trek_checkpoint_read_plain(graph, fd, NULL, 0);
 }
 
-const trek_survival_state trek_arrivals_state = { .write = write_state, .read = read_state };
+const trek_survival_state trek_arrivals_state = { .collect = collect_state, .read = read_state,
+                                                  .optimizer = TREK_CHECKPOINT_OPTIMIZER };
 
 uint64_t trek_arrivals_program(trek_graph *graph, const trek_text *options)
 {

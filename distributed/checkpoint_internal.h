@@ -50,9 +50,10 @@ trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, co
                                       trek_state **read);
 /* Writes the state of this process into an open, empty file. No other process takes part. Messages contain `name`. */
 trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n);
-/* The same without the loader's position and the plan of shares, which a process that joins a job gets in other ways; and its
- * reading from an open file, which is no collective either. The parameters of further ranks of this process follow. */
-trek_status trek_checkpoint_write_plain(trek_graph *graph, int file, const char *name, const double *more, int n);
+/* Returns what it would write without the loader's position and the plan of shares, which a process that joins a job gets in
+ * other ways; the tensors are those of the graph, where they can be. And its reading from an open file, which is no collective
+ * either, and does not look for checksums. The parameters of further ranks of this process follow. */
+trek_state *trek_checkpoint_collect_plain(trek_graph *graph, const double *more, int n);
 trek_status trek_checkpoint_read_plain(trek_graph *graph, int file, double *more, int n);
 
 #endif

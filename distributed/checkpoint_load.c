@@ -39,6 +39,7 @@ typedef struct restoring {
     trek_plan *plan;            /* NULL if the file has no plan, or a plan for another number of ranks */
     int64_t run[RUN_NUMBERS], place[LOADER_NUMBERS];
     int64_t grain;              /* samples of a grain; 0: it was not trained in grains */
+    bool plain;                 /* it comes from another process, without checksums */
     bool has_optimizer, has_loader, has_scaler;
     trek_grad_scaler_state scaler;
 } restoring;
@@ -93,7 +94,7 @@ static trek_status check_version(const restoring *r)
     if (strcmp(version, TREK_CHECKPOINT_VERSION) != 0)
         return trek_fail(TREK_ERR_FORMAT, "%s: version %s of checkpoints is unknown; this library reads version %s", r->path,
                          version, TREK_CHECKPOINT_VERSION);
-    if (!r->file->checked) /* damage to the checksum's text alone does not remove it (trek_safetensors_seal) */
+    if (!r->file->checked && !r->plain) /* damage to the checksum's text alone does not remove it (trek_safetensors_seal) */
         trek_log_message(TREK_LOG_LEVEL_WARNING,
                          "%s: the checkpoint has no checksum, because another program has written it: damage to it would stay "
                          "unnoticed", r->path);
@@ -371,8 +372,10 @@ trek_status trek_checkpoint_read_plain(trek_graph *graph, int file, double *more
     char path[64];
     bool found = true;
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .path = path };
-    trek_status status = trek_graph_stepper(graph) && (r.file = trek_state_read(path)) ? TREK_OK : trek_error_status();
+    restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .path = path, .plain = true };
+    trek_status status = TREK_OK;
+    if (!trek_graph_stepper(graph) || !(r.file = trek_state_read_with(path, &(trek_state_read_opts){ .map = true })))
+        status = trek_error_status();
     if (status == TREK_OK)
         status = prepare(&r);
     if (status == TREK_OK && n > 0)

@@ -138,22 +138,16 @@ trek_state *trek_checkpoint_snapshot(trek_graph *graph, trek_loader *loader, con
         : NULL;
 }
 
-static trek_status write_file(trek_graph *graph, trek_loader *loader, int file, const char *name,
-                              const trek_checkpoint_content *content)
+trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n)
 {
-    trek_state *state = trek_checkpoint_collect(graph, loader, content);
+    trek_checkpoint_content content = { .more = more, .n = n };
+    trek_state *state = trek_checkpoint_collect(graph, trek_checkpoint_loader(graph, loader), &content);
     trek_status status = state ? trek_state_write_file(state, file, name) : trek_error_status();
     trek_state_free(&state);
     return status;
 }
 
-trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n)
+trek_state *trek_checkpoint_collect_plain(trek_graph *graph, const double *more, int n)
 {
-    trek_checkpoint_content content = { .more = more, .n = n };
-    return write_file(graph, trek_checkpoint_loader(graph, loader), file, name, &content);
-}
-
-trek_status trek_checkpoint_write_plain(trek_graph *graph, int file, const char *name, const double *more, int n)
-{
-    return write_file(graph, NULL, file, name, &(trek_checkpoint_content){ .plain = true, .more = more, .n = n });
+    return trek_checkpoint_collect(graph, NULL, &(trek_checkpoint_content){ .plain = true, .more = more, .n = n });
 }

@@ -22,6 +22,25 @@
 /* Does the writing for trek_state_write, into an open, empty file. `name` is for messages. */
 trek_status trek_state_write_file(const trek_state *state, int file, const char *name);
 
+/* A state as the bytes of such a file, which is not written: its head, and behind it the tensors where they are. Tensors on the
+ * CPU whose elements lie in one piece are not copied, so that their bytes are those of the moment at which they are read. There
+ * are no checksums. */
+typedef struct trek_state_part {
+    const char *name;         /* the state's */
+    trek_tensor *tensor;
+    const void *data;
+    int64_t begin, bytes;     /* where it is in the file */
+} trek_state_part;
+typedef struct trek_state_image {
+    trek_text head;
+    trek_state_part *parts;
+    int n;
+    int64_t bytes;            /* of the whole file */
+} trek_state_image;
+/* The state must outlive the image, which has to be cleared even after a failure. */
+trek_status trek_state_image_make(trek_state_image *image, const trek_state *state);
+void trek_state_image_clear(trek_state_image *image);
+
 /* Writes all bytes. Fails with IO. */
 trek_status trek_safetensors_write_bytes(int file, const void *data, uint64_t bytes, uint64_t offset, const char *path);
 

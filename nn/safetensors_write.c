@@ -60,10 +60,11 @@ static bool is_own(const char *key)
 }
 
 /* "format": "pt" tells other programs that names and layouts are PyTorch's, which they are. */
-static void write_metadata(trek_text *out, const trek_state *state)
+static void write_metadata(trek_text *out, const trek_state *state, bool sealed)
 {
     trek_text_add(out, "\"__metadata__\":{\"format\":\"pt\"");
-    write_seal(out, state->n_entries); /* first, so that no other text can be taken for it */
+    if (sealed)
+        write_seal(out, state->n_entries); /* first, so that no other text can be taken for it */
     for (int k = 0; k < state->n_notes; k++) {
         if (is_own(state->notes[k].key))
             continue;
@@ -94,11 +95,11 @@ static uint64_t entry_bytes(const trek_state_entry *entry)
     return (uint64_t)trek_shape_numel(trek_state_entry_shape(entry)) * trek_dtype_size(trek_state_entry_dtype(entry));
 }
 
-static void write_header(trek_text *out, const trek_state *state, const int *order)
+static void write_header(trek_text *out, const trek_state *state, const int *order, bool sealed)
 {
     uint64_t at = 0;
     trek_text_add(out, "{");
-    write_metadata(out, state);
+    write_metadata(out, state, sealed);
     for (int k = 0; k < state->n_entries; k++) {
         const trek_state_entry *entry = &state->entries[order[k]];
         trek_shape shape = trek_state_entry_shape(entry);
@@ -114,6 +115,26 @@ static void write_header(trek_text *out, const trek_state *state, const int *ord
     trek_text_add(out, "}");
     while (!out->failed && (8 + out->length) % 64 != 0)
         trek_text_add(out, " ");
+}
+
+static void write_prefix(unsigned char prefix[8], const trek_text *header)
+{
+    for (int k = 0; k < 8; k++)
+        prefix[k] = (unsigned char)((uint64_t)header->length >> 8 * k);
+}
+
+/* Writes the header, and finds the order of the data. The caller frees both, also after a failure. */
+static trek_status lay_out(const trek_state *state, bool sealed, const char *path, trek_text *header, int **order)
+{
+    trek_status status = data_order(state, order);
+    if (status != TREK_OK)
+        return status;
+    write_header(header, state, *order, sealed);
+    if (header->failed)
+        return TREK_ERR_MEMORY;
+    return header->length <= TREK_SAFETENSORS_MAX_HEADER
+        ? TREK_OK
+        : trek_fail(TREK_ERR_ARGUMENT, "%s: the names are too long for a safetensors header", path);
 }
 
 /* --- the file -------------------------------------------------------------------------- */
@@ -150,17 +171,24 @@ static trek_status sum_and_write(int file, const unsigned char *data, uint64_t b
     return status;
 }
 
-static trek_status write_tensor(int file, const trek_state_entry *entry, uint64_t offset, const char *path, char *digits)
+/* Returns the bytes of an entry, in one piece on the CPU: its own, where they are. */
+static trek_tensor *flat_of(const trek_state_entry *entry)
 {
     trek_tensor *tensor = trek_state_entry_read(entry);
     trek_tensor *host = tensor ? trek_tensor_to(tensor, trek_tensor_device(tensor).type == TREK_CPU ? trek_tensor_device(tensor)
                                        : trek_cpu(0)) : NULL;
     trek_tensor *flat = host ? trek_tensor_readable(host) : NULL;
+    trek_tensor_release(host);
+    trek_tensor_release(tensor);
+    return flat;
+}
+
+static trek_status write_tensor(int file, const trek_state_entry *entry, uint64_t offset, const char *path, char *digits)
+{
+    trek_tensor *flat = flat_of(entry);
     trek_status status = flat ? sum_and_write(file, trek_tensor_data(flat), entry_bytes(entry), offset, path, digits)
         : trek_error_status();
     trek_tensor_release(flat);
-    trek_tensor_release(host);
-    trek_tensor_release(tensor);
     return status;
 }
 
@@ -177,8 +205,7 @@ static trek_status write_parts(int file, const trek_state *state, const int *ord
         at += entry_bytes(entry);
     }
     trek_checksum_write(trek_safetensors_header_checksum(header->data, header->length, seal), seal);
-    for (int k = 0; k < 8; k++)
-        prefix[k] = (unsigned char)((uint64_t)header->length >> 8 * k);
+    write_prefix(prefix, header);
     if (status == TREK_OK)
         status = trek_safetensors_write_bytes(file, prefix, sizeof prefix, 0, path);
     return status == TREK_OK ? trek_safetensors_write_bytes(file, header->data, header->length, sizeof prefix, path) : status;
@@ -187,16 +214,9 @@ static trek_status write_parts(int file, const trek_state *state, const int *ord
 static trek_status write_content(int file, const trek_state *state, const char *path)
 {
     trek_text header = { 0 };
-    int *order;
-    trek_status status = data_order(state, &order);
-    if (status != TREK_OK)
-        return status;
-    write_header(&header, state, order);
-    if (header.failed)
-        status = TREK_ERR_MEMORY;
-    else if (header.length > TREK_SAFETENSORS_MAX_HEADER)
-        status = trek_fail(TREK_ERR_ARGUMENT, "%s: the names are too long for a safetensors header", path);
-    else
+    int *order = NULL;
+    trek_status status = lay_out(state, true, path, &header, &order);
+    if (status == TREK_OK)
         status = write_parts(file, state, order, &header, path);
     trek_text_clear(&header);
     trek_free(order);
@@ -215,4 +235,52 @@ trek_status trek_state_write(const trek_state *state, const char *path)
         return trek_fail_missing("state_write", state ? "path" : "state");
     trek_status status = trek_replace_begin(&replacement, path);
     return status == TREK_OK ? trek_replace_end(&replacement, write_content(replacement.file, state, path)) : status;
+}
+
+/* --- the same in memory ------------------------------------------------------------------ */
+
+static trek_status add_tensors(trek_state_image *image, const trek_state *state, const int *order)
+{
+    for (int k = 0; k < state->n_entries; k++) {
+        const trek_state_entry *entry = &state->entries[order[k]];
+        trek_state_part *part = &image->parts[image->n];
+        part->name = entry->name;
+        part->tensor = flat_of(entry);
+        if (!part->tensor)
+            return trek_error_status();
+        part->data = trek_tensor_data(part->tensor);
+        part->begin = image->bytes;
+        part->bytes = (int64_t)entry_bytes(entry);
+        image->bytes += part->bytes;
+        image->n++;
+    }
+    return TREK_OK;
+}
+
+trek_status trek_state_image_make(trek_state_image *image, const trek_state *state)
+{
+    unsigned char prefix[8];
+    trek_text header = { 0 };
+    int *order = NULL;
+    *image = (trek_state_image){ .parts = trek_calloc((size_t)state->n_entries + 1, sizeof *image->parts) };
+    trek_status status = image->parts ? lay_out(state, false, "the state", &header, &order) : TREK_ERR_MEMORY;
+    if (status == TREK_OK) {
+        write_prefix(prefix, &header);
+        trek_text_bytes(&image->head, (const char *)prefix, sizeof prefix);
+        trek_text_bytes(&image->head, header.data, header.length);
+        image->bytes = (int64_t)image->head.length;
+        status = image->head.failed ? TREK_ERR_MEMORY : add_tensors(image, state, order);
+    }
+    trek_text_clear(&header);
+    trek_free(order);
+    return status;
+}
+
+void trek_state_image_clear(trek_state_image *image)
+{
+    for (int k = 0; k < image->n; k++)
+        trek_tensor_release(image->parts[k].tensor);
+    trek_free(image->parts);
+    trek_text_clear(&image->head);
+    *image = (trek_state_image){ .n = 0 };
 }

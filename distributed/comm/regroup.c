@@ -343,6 +343,33 @@ trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *ended, int 
     return comm;
 }
 
+/* --- bytes from one to another -------------------------------------------------------------------------------------- */
+
+trek_supply *trek_regroup_supply(const trek_regroup *regroup, const struct iovec *parts, int n)
+{
+    const trek_member own = trek_rendezvous_member(regroup->rendezvous);
+    return trek_supply_new(own.address, regroup->token, own.number, parts, n);
+}
+
+trek_status trek_regroup_fetch(const trek_regroup *regroup, const int *ports, const trek_supply_fetching *fetching)
+{
+    trek_supplier suppliers[TREK_MAX_RANKS];
+    trek_supply_fetching whole = *fetching;
+    whole.token = regroup->token;
+    whole.number = trek_rendezvous_member(regroup->rendezvous).number;
+    whole.suppliers = suppliers;
+    whole.n_suppliers = 0;
+    for (int p = 0; p < regroup->n; p++) {
+        trek_supplier *supplier = &suppliers[whole.n_suppliers];
+        if (ports[p] == 0)
+            continue;
+        snprintf(supplier->address, sizeof supplier->address, "%s", regroup->members[p].address);
+        supplier->port = ports[p];
+        whole.n_suppliers++;
+    }
+    return trek_supply_fetch(&whole);
+}
+
 /* --- joiners ------------------------------------------------------------------------------------------------------- */
 
 /* What each process knows about joiners. */

@@ -5,6 +5,7 @@
 #define TREK_DISTRIBUTED_COMM_REGROUP_H
 
 #include "distributed/comm/comm_internal.h"
+#include "distributed/control/supply.h"
 
 /* The part of one process in it: its rendezvous (control/rendezvous.h). */
 typedef struct trek_regroup trek_regroup;
@@ -40,6 +41,13 @@ const char *trek_regroup_lost(const trek_regroup *regroup);
 const char *trek_regroup_come(const trek_regroup *regroup);
 /* Returns the number, in the job, of a process of the group, which never changes. */
 int trek_regroup_number(const trek_regroup *regroup, int process);
+
+/* Supplies parts of memory to processes of the job (control/supply.h), at the address at which the others find this process.
+ * Fails as trek_supply_new does. */
+trek_supply *trek_regroup_supply(const trek_regroup *regroup, const struct iovec *parts, int n);
+/* Fetches what some of the processes of the group supply; ports[p] is the port of process p, and 0 if it supplies nothing. The
+ * token, this process's number and the suppliers are filled in. Fails as trek_supply_fetch does. */
+trek_status trek_regroup_fetch(const trek_regroup *regroup, const int *ports, const trek_supply_fetching *fetching);
 
 /* Returns how many joiners wait in this process. If no process of the group admits any, it tries to, from time to time. */
 int trek_regroup_joiners(trek_regroup *regroup);

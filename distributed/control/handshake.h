@@ -29,6 +29,7 @@ typedef enum trek_role {
     TREK_ROLE_CHANNEL = 1, /* the control channel */
     TREK_ROLE_RENDEZVOUS,        /* a rendezvous, or the place where processes wait to join */
     TREK_ROLE_DATA,        /* the data of collectives */
+    TREK_ROLE_SUPPLY,      /* bytes that a process fetches from others (supply.h) */
 } trek_role;
 
 /* The identity of one end. */

@@ -23,13 +23,14 @@ trek_status trek_job_file_empty(int *fd)
     return *fd < 0 || ftruncate(*fd, 0) != 0 ? fail() : TREK_OK;
 }
 
-trek_status trek_job_file_map(trek_job_file *file, int fd, int64_t bytes)
+/* fd -1: of a new file. */
+static trek_status map(trek_job_file *file, int fd, int64_t bytes, int flags)
 {
     int own = fd < 0 ? memfd_create("trek-state", MFD_CLOEXEC) : fd;
     void *memory = MAP_FAILED;
-    *file = (trek_job_file){ .fd = own, .bytes = bytes };
+    *file = (trek_job_file){ .fd = own, .bytes = bytes, .mapped = bytes };
     if (own >= 0 && (fd >= 0 || ftruncate(own, bytes) == 0))
-        memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
+        memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, own, 0);
     if (memory != MAP_FAILED) {
         file->memory = memory;
         return TREK_OK;
@@ -40,6 +41,21 @@ trek_status trek_job_file_map(trek_job_file *file, int fd, int64_t bytes)
         file->fd = -1;
     }
     return TREK_ERR_MEMORY;
+}
+
+trek_status trek_job_file_map(trek_job_file *file, int fd, int64_t bytes) { return map(file, fd, bytes, 0); }
+
+trek_status trek_job_file_reserve(trek_job_file *file, int64_t bytes) { return map(file, -1, bytes, MAP_POPULATE); }
+
+trek_status trek_job_file_resize(trek_job_file *file, int64_t bytes)
+{
+    if (ftruncate(file->fd, bytes) != 0)
+        return fail();
+    file->bytes = bytes;
+    if (file->memory && bytes <= file->mapped)
+        return TREK_OK;
+    trek_job_file_unmap(file);
+    return map(file, file->fd, bytes, 0);
 }
 
 trek_status trek_job_file_send(trek_comm *comm, const trek_job_file *file, int root)
@@ -64,6 +80,6 @@ trek_status trek_job_file_send(trek_comm *comm, const trek_job_file *file, int r
 void trek_job_file_unmap(trek_job_file *file)
 {
     if (file->memory)
-        munmap(file->memory, (size_t)file->bytes);
+        munmap(file->memory, (size_t)file->mapped);
     file->memory = NULL;
 }

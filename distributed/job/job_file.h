@@ -10,12 +10,17 @@ typedef struct trek_job_file {
     int fd;                  /* -1: none */
     char *memory;            /* its bytes; NULL: this process does not keep them */
     int64_t bytes;
+    int64_t mapped;          /* bytes of the mapping, which may be longer than the file */
 } trek_job_file;
 
 /* Opens an empty file, or empties the one that *fd is (-1: none). Fails with MEMORY. */
 trek_status trek_job_file_empty(int *fd);
 /* Maps the bytes of a file; fd -1: of a new one with so many bytes. The file then has this descriptor. Fails with MEMORY. */
 trek_status trek_job_file_map(trek_job_file *file, int fd, int64_t bytes);
+/* Makes and maps a new file of so many bytes with memory for all of them, which takes time. Fails with MEMORY. */
+trek_status trek_job_file_reserve(trek_job_file *file, int64_t bytes);
+/* Gives a file another size, and maps it again if it has become longer than its mapping. Fails with MEMORY. */
+trek_status trek_job_file_resize(trek_job_file *file, int64_t bytes);
 /* Copies the bytes of `root` to the files of all processes, as a collective. A process without memory takes part, and keeps
  * nothing; it must know the number of bytes. Each piece counts as progress. */
 trek_status trek_job_file_send(trek_comm *comm, const trek_job_file *file, int root);

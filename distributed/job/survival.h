@@ -39,11 +39,13 @@ typedef struct trek_survival_place {
     uint64_t data, settings; /* digests of the loader, and of what steps depend on */
 } trek_survival_place;
 
-/* How the state of training is written to and read from a file, without a collective. */
+/* How the state of training is collected, and read from a file, without a collective. What is collected refers to the tensors
+ * themselves. */
 typedef struct trek_survival_state {
-    trek_status (*write)(trek_graph *graph, int fd, void *arg);
+    struct trek_state *(*collect)(trek_graph *graph, void *arg);
     trek_status (*read)(trek_graph *graph, int fd, void *arg);
     void *arg;
+    const char *optimizer;   /* with which names of the optimizer's state begin */
 } trek_survival_state;
 
 typedef struct trek_survival {

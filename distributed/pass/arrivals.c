@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "distributed/pass/arrivals.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "autograd/var_internal.h"
 #include "data/batch_here.h"
 #include "data/loader_internal.h"
-#include "distributed/job/job_file.h"
 #include "distributed/pass/division.h"
+#include "distributed/pass/giving.h"
 #include "distributed/reduce/twice.h"
 #include "distributed/team/constants.h"
 #include "distributed/team/replica.h"
@@ -22,9 +19,9 @@
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
-/* What process 0 tells a process that comes. */
+/* What each process says when some have come. Those that have come learn from process 0's where the job is. */
 typedef struct arrival_card {
-    int64_t bytes;           /* of the state; -1: it cannot give it */
+    trek_giving_card giving;
     int64_t constants;       /* and teachers of the graph */
     trek_survival_place place;
     int32_t products[2];     /* how those of f32 and of BF16 are computed */
@@ -42,27 +39,17 @@ static uint64_t settings_of(const trek_step *s)
 
 /* --- giving ------------------------------------------------------------------------------------------------------------- */
 
-/* Writes the state. If that fails, the others continue without the process that has come. */
-static arrival_card make_card(trek_step *s, const trek_batch *batch, trek_job_file *file)
+/* A state of which a part is lost is given to nobody. */
+static arrival_card make_card(trek_step *s, const trek_batch *batch)
 {
-    struct stat about;
-    trek_graph *graph = s->team->graph;
-    arrival_card card = { .bytes = -1, .constants = graph->constants.n,
+    arrival_card card = { .giving = { .bytes = -1, .taker = -1 }, .constants = s->team->graph->constants.n,
                           .place = { .epoch = batch->epoch, .batch = batch->first_batch, .data = trek_batch_here()->digest,
                                      .settings = settings_of(s) },
                           .products = { trek_products_chosen(TREK_F32), trek_products_chosen(TREK_BF16) } };
-    trek_status status = trek_twice_check(s, "trainer_setup");
-    if (status == TREK_OK)
-        status = trek_job_file_empty(&file->fd);
-    if (status == TREK_OK)
-        status = s->job.survival->state->write(graph, file->fd, s->job.survival->state->arg);
-    if (status == TREK_OK && fstat(file->fd, &about) == 0)
-        status = trek_job_file_map(file, file->fd, (int64_t)about.st_size);
-    if (status == TREK_OK) {
-        card.bytes = file->bytes;
-        return card;
-    }
-    trek_log_message(TREK_LOG_LEVEL_WARNING, "job: the state cannot be given to a process that has come: %s", trek_error());
+    if (trek_twice_check(s, "trainer_setup") == TREK_OK)
+        card.giving = trek_giving_begin(s);
+    else
+        trek_log_message(TREK_LOG_LEVEL_WARNING, "job: the state cannot be given to a process that has come: %s", trek_error());
     trek_error_clear();
     return card;
 }
@@ -82,61 +69,61 @@ static trek_status take_products(const arrival_card *card)
     return TREK_OK;
 }
 
-static trek_status prepare_to_take(trek_step *s, const arrival_card *card, trek_job_file *file)
-{
-    s->job.survival->place = card->place;
-    trek_job_file_unmap(file); /* of a transfer that has failed */
-    if (file->fd >= 0)
-        close(file->fd);
-    file->fd = -1;
-    trek_status status = take_products(card);
-    return status == TREK_OK ? trek_job_file_map(file, -1, card->bytes) : status;
-}
-
 /* --- the operation ------------------------------------------------------------------------------------------------------ */
 
-/* The first part, which can be repeated: those that have come get everything. batch NULL: this process is one of them. It leaves
- * the job if it cannot take the state, since the others can go on without it. */
-static trek_status exchange(trek_step *s, const trek_batch *batch, trek_job_file *file)
+/* Gives those that have come what they need besides what they will fetch. */
+static trek_status tell(trek_step *s, const arrival_card *all, trek_taking *taking)
+{
+    trek_giving_card *cards = trek_calloc((size_t)s->job.processes, sizeof *cards);
+    trek_status status = cards ? TREK_OK : TREK_ERR_MEMORY;
+    for (int p = 0; p < s->job.processes && cards; p++)
+        cards[p] = all[p].giving;
+    if (!cards && !taking)
+        trek_comm_abort(s->job.comm, "a process has no memory for processes that have come");
+    if (status == TREK_OK && taking) {
+        s->job.survival->place = all[0].place;
+        status = take_products(&all[0]);
+    }
+    if (status == TREK_OK && !taking)
+        trek_giving_note(s, cards);
+    if (status == TREK_OK)
+        status = trek_giving_tell(s, cards, taking);
+    trek_free(cards);
+    return status == TREK_OK && all[0].constants > 0 ? trek_ranks_constants(s->team, &s->job) : status;
+}
+
+/* The first part, which can be repeated: those that have come learn where the job is, and where they can fetch its state.
+ * batch NULL: this process is one of them. */
+static trek_status exchange(trek_step *s, const trek_batch *batch, trek_taking *taking)
 {
     trek_survival *survival = s->job.survival;
-    arrival_card own = { .bytes = -1 }, *all = trek_calloc((size_t)s->job.processes, sizeof *all), card = own;
-    if (batch && s->job.process == 0 && all)
-        own = make_card(s, batch, file);
+    arrival_card own = { .giving = { .bytes = -1, .taker = -1 } }, *all = trek_calloc((size_t)s->job.processes, sizeof *all);
+    if (batch && all)
+        own = make_card(s, batch);
+    if (survival->joins)
+        own.giving.taker = trek_regroup_number(survival->regroup, s->job.process);
     if (!all && !survival->joins)
         trek_comm_abort(s->job.comm, "a process has no memory for processes that have come");
     trek_status status = all ? trek_comm_gather_bytes(s->job.comm, &own, sizeof own, all) : TREK_ERR_MEMORY;
-    if (status == TREK_OK)
-        card = all[0];
-    trek_free(all);
-    if (status == TREK_OK && card.bytes < 0) {
+    if (status == TREK_OK && all[0].giving.bytes < 0) {
         survival->newcomers = 0;
-        return survival->joins ? trek_fail(TREK_ERR_PEER, "trainer_setup: process 0 of the job cannot give its state") : TREK_OK;
+        if (survival->joins)
+            status = trek_fail(TREK_ERR_PEER, "trainer_setup: process 0 of the job cannot give its state");
+    } else if (status == TREK_OK) {
+        status = tell(s, all, taking);
     }
-    if (status == TREK_OK && survival->joins)
-        status = prepare_to_take(s, &card, file);
-    if (status == TREK_OK) {
-        file->bytes = card.bytes;
-        status = trek_job_file_send(s->job.comm, file, 0);
-    }
-    return status == TREK_OK && card.constants > 0 ? trek_ranks_constants(s->team, &s->job) : status;
-}
-
-static trek_status exchange_and_commit(trek_step *s, const trek_batch *batch, trek_job_file *file)
-{
-    int64_t start = trek_trace_enter("arrival");
-    trek_status status = exchange(s, batch, file);
-    if (status == TREK_OK && s->job.survival->newcomers > 0)
-        status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
-    trek_trace_end("arrival", start, file->bytes);
+    trek_free(all);
     return status;
 }
 
-static void end_file(trek_job_file *file)
+static trek_status exchange_and_commit(trek_step *s, const trek_batch *batch, trek_taking *taking)
 {
-    trek_job_file_unmap(file);
-    if (file->fd >= 0)
-        close(file->fd);
+    int64_t start = trek_trace_enter("arrival");
+    trek_status status = exchange(s, batch, taking);
+    if (status == TREK_OK && s->job.survival->newcomers > 0)
+        status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
+    trek_trace_end("arrival", start, s->job.processes);
+    return status;
 }
 
 /* Called when those that have come have the state. */
@@ -150,18 +137,17 @@ static trek_status begin_with(trek_step *s)
 static trek_status let_in(trek_step *s, const trek_batch *batch)
 {
     trek_survival *survival = s->job.survival;
-    trek_job_file file = { .fd = -1 };
     trek_status status = TREK_OK;
     bool complete = survival->newcomers == 0;
     while (!complete && status == TREK_OK) {
-        status = exchange_and_commit(s, batch, &file);
+        status = exchange_and_commit(s, batch, NULL);
         complete = status == TREK_OK;
-        trek_job_file_unmap(&file);
         if (!complete && trek_survivors_go_on(s, &status))
             complete = survival->newcomers == 0;
     }
-    end_file(&file);
     survival->newcomers = 0;
+    if (s->twice) /* what comes next needs all processes */
+        trek_giving_await(s);
     return status == TREK_OK ? begin_with(s) : status;
 }
 
@@ -234,14 +220,18 @@ trek_status trek_arrivals_look(trek_step *s, const trek_batch *batch)
 
 /* --- joining ------------------------------------------------------------------------------------------------------------ */
 
-/* The second part: it has everything, and needs nobody. */
-static trek_status take_state(trek_step *s, trek_job_file *file)
+/* The second part. It fetches what the others have, whether they go on with the group or form another one. */
+static trek_status take_state(trek_step *s, trek_taking *taking)
 {
     trek_survival *survival = s->job.survival;
-    trek_job_file_unmap(file);
-    trek_status status = survival->state->read(s->team->graph, file->fd, survival->state->arg);
-    if (status != TREK_OK)
+    trek_status status = trek_taking_fetch(s, taking);
+    trek_job_file_unmap(&taking->file);
+    if (status == TREK_OK)
+        status = survival->state->read(s->team->graph, taking->file.fd, survival->state->arg);
+    if (status != TREK_OK) {
+        trek_survival_leave(&s->job, trek_error());
         return status;
+    }
     survival->joins = false;
     survival->arrived = true;
     survival->newcomers = 0;
@@ -250,17 +240,18 @@ static trek_status take_state(trek_step *s, trek_job_file *file)
 
 trek_status trek_arrivals_join(trek_step *s, const trek_survivors_opts *opts)
 {
-    trek_job_file file = { .fd = -1 };
+    trek_taking taking = { .file.fd = -1 };
+    trek_taking_reserve(s, &taking);
     trek_status status = trek_survivors_join(s, opts);
     for (bool complete = false; !complete && status == TREK_OK;) {
-        status = exchange_and_commit(s, NULL, &file);
+        status = exchange_and_commit(s, NULL, &taking);
         complete = status == TREK_OK;
         if (!complete)
             trek_survivors_go_on(s, &status);
     }
     if (status == TREK_OK)
-        status = take_state(s, &file);
-    end_file(&file);
+        status = take_state(s, &taking);
+    trek_taking_clear(&taking);
     if (status == TREK_OK)
         trek_division_publish_nothing(s);
     return status;

@@ -3,8 +3,9 @@
  *
  * It makes its step in a job of its own, and then waits until the others let it in (trek_arrivals_join). They do that where the
  * first pass of a step begins. At this place a process has no gradients, and the one that comes will be here, too, when its own
- * loop has begun at the same batch. The processes form a group with it, and process 0 sends it the state. Then all meet in a
- * commit. If processes die meanwhile, those that are left begin again.
+ * loop has begun at the same batch. The processes form a group with it, and process 0 tells it where they are. Then all meet in a
+ * commit. If processes die meanwhile, those that are left begin again. After the commit the others run their pass, and the one
+ * that has come fetches the state from them (giving.h). It has it when it comes to the end of this pass, where they wait for it.
  *
  * The others have divided the batch before, so the one that has come has no part of it. It has one from the next step on. */
 #ifndef TREK_DISTRIBUTED_PASS_ARRIVALS_H

@@ -11,6 +11,7 @@
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
+#include "distributed/pass/giving.h"
 #include "distributed/pass/survivors.h"
 #include "distributed/policy/exact.h"
 #include "distributed/policy/grain_source.h"
@@ -215,6 +216,7 @@ static trek_status tell(grain_pass *c)
     for (int64_t k = 0; k < trek_grains_count(c->grains, c->pass.rows); k++)
         weight += c->call.sums[k].weight;
     do {
+        trek_giving_await(s);
         status = c->pass.backward ? trek_twice_check(s, "graph_train_batch") : TREK_OK;
         if (status == TREK_OK && c->pass.backward)
             status = trek_job_sync_pass(s, weight, &total, NULL);
@@ -314,6 +316,9 @@ static trek_var *train_batch(trek_step *s, const trek_batch *batch)
         status = trek_arrivals_look(s, batch);
     if (status == TREK_OK)
         status = run_pass(&c);
+    if (status != TREK_OK) /* the program may change parameters after this */
+        trek_giving_await(s);
+    trek_giving_end(s);
     int64_t n = trek_grains_count(s->grains, c.pass.rows);
     trek_var *mean = status == TREK_OK ? trek_pass_mean(c.call.sums, (int)n, trek_ranks_device(s->team->ranks, 0)) : NULL;
     trek_grain_call_end(&c.call);

@@ -20,7 +20,7 @@ static run_before before_pass(const trek_run *run)
                          .averages = (part->passes - 1) / part->every + part->before.averages };
 }
 
-static trek_status write_state(trek_graph *graph, int fd, void *arg)
+static trek_state *collect_state(trek_graph *graph, void *arg)
 {
     const trek_run *run = arg;
     const run_before before = before_pass(run);
@@ -28,7 +28,7 @@ static trek_status write_state(trek_graph *graph, int fd, void *arg)
                                       [PARTS] = (double)run->parts, [SITES] = run->sites, [STEPS] = (double)before.steps,
                                       [SAMPLES] = (double)before.samples, [NS] = (double)before.ns,
                                       [AVERAGES] = (double)before.averages };
-    return trek_checkpoint_write_plain(graph, fd, "the state of the run", numbers, NUMBERS);
+    return trek_checkpoint_collect_plain(graph, numbers, NUMBERS);
 }
 
 static trek_status read_state(trek_graph *graph, int fd, void *arg)
@@ -49,7 +49,8 @@ static trek_status read_state(trek_graph *graph, int fd, void *arg)
 
 trek_survival_state trek_run_arrivals_state(trek_run *run)
 {
-    return (trek_survival_state){ .write = write_state, .read = read_state, .arg = run };
+    return (trek_survival_state){ .collect = collect_state, .read = read_state, .arg = run,
+                                  .optimizer = TREK_CHECKPOINT_OPTIMIZER };
 }
 
 static trek_survival *survival_of(const trek_run *run)

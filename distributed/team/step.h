@@ -14,6 +14,7 @@
 
 struct trek_averaging;
 struct trek_batch;
+struct trek_giving;
 struct trek_grains;
 struct trek_step_policy;
 struct trek_twice;
@@ -54,6 +55,7 @@ typedef struct trek_step {
     struct trek_grains *grains; /* then (distributed/grains/); otherwise NULL */
     trek_workload_opts workload; /* in a job that outlives some of its processes: for the workload of those that are left */
     struct trek_twice *twice; /* if each part of the optimizer's state is kept by two processes (reduce/twice.h); else NULL */
+    struct trek_giving *giving; /* the state, during a pass, to processes that have come (pass/giving.h); otherwise NULL */
     struct trek_averaging *averaging; /* of parameters instead of gradients (average.h); NULL: gradients are summed */
 
     trek_step_state state;

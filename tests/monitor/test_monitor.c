@@ -619,7 +619,7 @@ static void no_memory(void **state)
     test_allocator_restart(0);
     trek_progress_epoch(p, 1, NULL, 0);
     trek_progress_free(&p);
-    assert_int_equal(test_memory.blocks, 0);
+    assert_int_equal(test_allocator_blocks(), 0);
     expect_none("epoch 1/2");
     expect("epoch 2/2  ");
     trek_allocator_set(NULL);

@@ -558,7 +558,7 @@ static void test_out_of_memory(void **state)
         assert_int_equal(trek_error_status(), page ? TREK_OK : TREK_ERR_MEMORY);
         trek_error_clear();
         trek_page_free(&page);
-        assert_int_equal(test_memory.blocks, 0);
+        assert_int_equal(test_allocator_blocks(), 0);
     }
 }
 

@@ -118,6 +118,8 @@ MUTANTS = [
     ("who_is_away_does_not_count", "distributed/job/survival.c", "            survival->away |= all[p].away != 0;\n", ""),
     ("one_that_comes_takes_its_part_at_once", "distributed/pass/arrivals.c",
      "        trek_division_publish_nothing(s);\n", "        trek_division_publish(s);\n"),
+    ("pieces_of_the_dead_count_as_sent", "distributed/control/fetch.c",
+     "        f->pieces[s->asked[k]].asked--;\n", "        f->missing -= !f->pieces[s->asked[k]].here, f->pieces[s->asked[k]].here = true;\n"),
     ("state_stays_where_it_was", "distributed/pass/survivors.c", "    if (status == TREK_OK && s->twice && !survival->few)", "    if (false)"),
     ("who_lacks_parameters_does_not_count", "distributed/reduce/redivide.c", "p < x->arena.n_parts && some(x, is_stale); p++) {",
      "p < x->arena.n_parts && false; p++) {"),

@@ -10,6 +10,7 @@
 #include "distributed/comm/regroup.h"
 #include "distributed/control/control.h"
 #include "distributed/control/rendezvous_internal.h"
+#include "distributed/control/supply.h"
 #include "distributed/job/survival.h"
 #include "distributed/reduce/twice.h"
 #include "tensor/status_internal.h"
@@ -68,6 +69,14 @@ trek_status __wrap_trek_survival_commit(const trek_job *job, int64_t steps)
 {
     sim_faults_come_to(COMMITS, sim_here());
     return __real_trek_survival_commit(job, steps);
+}
+
+trek_status __real_trek_supply_fetch(const trek_supply_fetching *fetching);
+trek_status __wrap_trek_supply_fetch(const trek_supply_fetching *fetching);
+trek_status __wrap_trek_supply_fetch(const trek_supply_fetching *fetching)
+{
+    sim_faults_come_to(STATE_IS_FETCHED, sim_here());
+    return __real_trek_supply_fetch(fetching);
 }
 
 trek_status __real_trek_twice_gather(trek_step *s);

@@ -23,6 +23,7 @@ enum {
     COMMITS, /* all have made what they were about together */
     PARAMS_ARE_GATHERED, /* of a state that is divided: an update's parameters go to those that have not made it */
     STATE_IS_DIVIDED, /* who keeps what changes */
+    STATE_IS_FETCHED, /* by one that has come */
     STARTED_AGAIN, /* by the launcher */
     OWN_MOMENTS /* of a scenario, from here on */
 };

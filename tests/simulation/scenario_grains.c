@@ -261,6 +261,8 @@ static void begin(sim_random *random)
         draw_newcomers(&apart, late + passes * works + SIM_S, works);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;
     job.restarts = sim_chance(random, 500) ? 1 + (int)sim_below(random, 3) : 0;
+    if ((job.newcomers || job.restarts) && sim_chance(&apart, 250)) /* those that send it may die, or stand still */
+        scenario_draw_moment(&apart, STATE_IS_FETCHED, 2, job.n);
     scenario_launch(job.n, job.restarts, 100 * SIM_MS, start_again);
 }
 

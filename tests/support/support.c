@@ -210,6 +210,12 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
 
 int test_remove(const char *path) { return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 
+int64_t test_allocator_blocks(void)
+{
+    trek_memory_release_cached(trek_cpu(0));
+    return test_memory.blocks;
+}
+
 const char *test_data_path(const char *name)
 {
     static char path[4096];

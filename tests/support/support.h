@@ -64,6 +64,8 @@ typedef struct test_allocator {
 extern test_allocator test_memory;
 trek_status test_allocator_use(void);
 void test_allocator_restart(int64_t fail_at);
+/* Returns how many blocks are in use. Freed ones that wait, in a cache or for TREK_DEBUG, are released before. */
+int64_t test_allocator_blocks(void);
 
 /* Removes a file, or a folder with all that is in it. Returns 0, or -1 if something stays. */
 int test_remove(const char *path);

@@ -559,7 +559,7 @@ static void memory_may_run_out(void **state)
 {
     bool made = false;
     for (int64_t at = 1; !made; at++) {
-        int64_t before = test_memory.blocks;
+        int64_t before = test_allocator_blocks();
         test_allocator_restart(at);
         trek_elche *e = trek_elche_new(5, NULL);
         test_allocator_restart(0);
@@ -567,7 +567,7 @@ static void memory_may_run_out(void **state)
         assert_int_equal(trek_error_status(), made ? TREK_OK : TREK_ERR_MEMORY);
         trek_error_clear();
         trek_elche_free(&e);
-        assert_int_equal(test_memory.blocks, before);
+        assert_int_equal(test_allocator_blocks(), before);
         assert_true(at < 20);
     }
 }

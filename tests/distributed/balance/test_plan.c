@@ -311,7 +311,7 @@ static void memory_may_run_out(void **state)
     const char *path = in_folder("memory.txt");
     bool done = false;
     for (int64_t at = 1; !done; at++) {
-        int64_t before = test_memory.blocks;
+        int64_t before = test_allocator_blocks();
         test_allocator_restart(at);
         char *text = trek_plan_text(plan);
         trek_plan *back = text ? trek_plan_parse(text) : NULL;
@@ -331,7 +331,7 @@ static void memory_may_run_out(void **state)
         trek_plan_free(&loaded);
         trek_plan_free(&back);
         trek_string_free(&text);
-        assert_int_equal(test_memory.blocks, before);
+        assert_int_equal(test_allocator_blocks(), before);
         assert_true(at < 100);
     }
     unlink(path);

@@ -105,6 +105,7 @@ bool arriving_begin(const part *me, trek_comm **comm)
     const char *plugins = getenv("TREK_PLUGIN_PATH");
     mine = me;
     *comm = NULL;
+    dying_set_threads(me);
     if (strstr(me->detail, "apart") && !(go_to_another_machine() && (!hides || mount("none", plugins, "tmpfs", 0, NULL) == 0)))
         return printf("no other machine can be made\n"), false;
     if (joins)

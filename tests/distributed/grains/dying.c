@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "distributed/comm/gloo/gloo.h"
 #include "tensor/trace.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
@@ -71,6 +72,32 @@ static void die(void)
     kill(getpid(), SIGKILL);
 }
 
+/* Stands still until a child wakes it. */
+static void stand_still(int ms)
+{
+    pid_t own = getpid(), child = fork();
+    if (child == 0) {
+        usleep((useconds_t)ms * 1000);
+        for (int k = 0; k < 20; k++) { /* it may not have stopped yet */
+            kill(own, SIGCONT);
+            usleep(50000);
+        }
+        _exit(0);
+    }
+    if (child > 0)
+        kill(own, SIGSTOP);
+}
+
+/* Returns whether it is that moment of this name. */
+static bool is_moment(const char *at, const char *name, atomic_int *times)
+{
+    size_t length = strcspn(at, ":");
+    bool same = at[length] == ':' && strlen(name) == length;
+    for (size_t k = 0; k < length && same; k++)
+        same = at[k] == (name[k] == ' ' ? '_' : name[k]);
+    return same && atomic_fetch_add(times, 1) == atoi(at + length + 1);
+}
+
 /* How many grains a process gets is a matter of speed. Where it does not get enough of them, it dies in its third step. */
 static void enter_sync(void)
 {
@@ -83,18 +110,16 @@ static void enter_sync(void)
 
 void dying_enter(const char *name)
 {
-    static atomic_int times;
-    char word[64];
+    static atomic_int times, stops;
     if (!mine)
         return;
     if (strcmp(name, "sync") == 0)
         enter_sync();
-    snprintf(word, sizeof word, "at=%s:", name);
-    for (char *c = word; *c; c++)
-        *c = *c == ' ' ? '_' : *c;
-    const char *at = dying_word(mine->detail, word);
-    if (at && atomic_fetch_add(&times, 1) == atoi(at))
+    const char *at = dying_word(mine->detail, "at="), *still = dying_word(mine->detail, "stops=");
+    if (at && is_moment(at, name, &times))
         die();
+    if (still && is_moment(still, name, &stops))
+        stand_still(atoi(strchr(strchr(still, ':') + 1, ':') + 1));
 }
 
 static void span(const char *name, int rank, int64_t start, int64_t end, int64_t detail, void *arg)
@@ -149,8 +174,17 @@ void dying_begin(const part *me, trek_comm *comm)
 void dying_end(void) { atomic_store(&trek_trace_now, NULL); }
 int dying_calls(void) { return calls; }
 
+void dying_set_threads(const part *me)
+{
+    const char *threads = dying_word(me->detail, "threads=");
+    char number[2] = { threads ? threads[0] : 0 };
+    if (threads)
+        setenv("TREK_THREADS", number, 1);
+}
+
 trek_comm *dying_join(const part *me, int processes)
 {
+    dying_set_threads(me);
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = strstr(me->detail, "gloo") ? "gloo" : "shared",
                                                         .rank = me->process, .world_size = processes, .address = me->address,
                                                         .port = me->port, .token = "sesame", .deadline_s = 30 });
@@ -167,6 +201,7 @@ grain_run dying_run(const char *text)
                         .batch = dying_number(text, "batch=", 20), .steps = dying_number(text, "steps=", 8),
                         .optimizer = dying_number(text, "optimizer=", 0), .accumulate = dying_number(text, "accumulate=", 0),
                         .clipped = strstr(text, "clipped") != NULL, .scaled = dying_word(text, "overflow=") != NULL,
+                        .autocast = strstr(text, "bf16") ? TREK_BF16 : TREK_F32, .slow = strstr(text, "slow") != NULL,
                         .freezes = strstr(text, "freezes") != NULL, .overflow = dying_number(text, "overflow=", 0),
                         .unrecorded = true, .min_processes = dying_number(text, "least=", 1) };
 }
@@ -185,12 +220,38 @@ int dying_report(const grain_result *result, trek_comm *comm)
 
 /* --- what is expected ------------------------------------------------------------------------------------- */
 
+static void append(char *text, size_t size, const char *word)
+{
+    size_t length = strlen(text);
+    snprintf(text + length, size - length, "%s", word);
+}
+
+void dying_draw_ways(uint64_t *seed, char *detail, size_t size)
+{
+    char why[256], threads[24];
+    append(detail, size, test_draw(seed, 3) ? "" : ",bf16");
+    append(detail, size, test_draw(seed, 2) ? "" : ",slow");
+    bool gloo = test_draw(seed, 3) == 0;
+    append(detail, size, gloo && trek_comm_gloo_there(why, sizeof why) ? ",gloo" : "");
+    snprintf(threads, sizeof threads, ",threads=%d", 1 + (int)test_draw(seed, 3));
+    append(detail, size, threads);
+}
+
+void dying_draw_stop(uint64_t *seed, char *text, size_t size)
+{
+    static const char *const spans[] = { "grain", "sync", "reduce", "optimizer" };
+    char word[48];
+    int span = (int)test_draw(seed, 4), time = (int)test_draw(seed, 4), ms = 1 + (int)test_draw(seed, 400);
+    snprintf(word, sizeof word, ",stops=%s:%d:%d", spans[span], time, ms);
+    append(text, size, test_draw(seed, 3) ? "" : word);
+}
+
 uint64_t dying_digest(const char *detail, bool last_only)
 {
     static grain_result result;
     grain_run alone = dying_run(detail);
     alone.ranks = 1;
-    alone.separate = false;
+    alone.separate = alone.slow = false;
     alone.min_processes = 0;
     alone.last_only = last_only;
     if (!grain_train(&alone, &result))
@@ -209,7 +270,7 @@ const role *dying_roles(int n, const char *const *deaths)
 
 void dying_play(world *w, const char *detail, const role *roles)
 {
-    char text[256], folder[] = "/tmp/trek-dying-XXXXXX";
+    char text[512], folder[] = "/tmp/trek-dying-XXXXXX";
     int n = 0;
     assert_non_null(mkdtemp(folder));
     while (roles[n].text)

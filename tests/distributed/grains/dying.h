@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that kill themselves at a moment which their part names: "at=grain:3", where this span begins for the third time,
  * counted from 0, with "_" for a space in its name; "before=7" and "after=7", at that call of the first group's communicator,
- * counted from the first grain on. */
+ * counted from the first grain on. With "stops=grain:3:200" it stands still at this moment for 200 ms (SIGSTOP). "threads=2": of
+ * each rank. */
 #ifndef TREK_TESTS_DYING_H
 #define TREK_TESTS_DYING_H
 
@@ -42,6 +43,8 @@ bool dying_has_sign(const char *what, int number);
 void dying_await_sign(const char *what, int number);
 /* Returns how many calls have been made. */
 int dying_calls(void);
+/* Sets the number of threads, before the first one begins. */
+void dying_set_threads(const part *me);
 /* Returns the training that a text describes. */
 grain_run dying_run(const char *text);
 /* Says what has come of it, or the error if result is NULL, and frees the communicator. Returns how the process ends. */
@@ -49,6 +52,11 @@ int dying_report(const grain_result *result, trek_comm *comm);
 
 /* --- in the test --- */
 
+/* Appends to a detail of all what changes no bits, or changes them for all alike, as it is drawn: bf16, grains that take random
+ * times, threads, Gloo. */
+void dying_draw_ways(uint64_t *seed, char *detail, size_t size);
+/* Appends to a process's text a moment at which it stands still, or nothing, as it is drawn. */
+void dying_draw_stop(uint64_t *seed, char *text, size_t size);
 /* Returns the digest of one process that trains alone. last_only: see grain_run. */
 uint64_t dying_digest(const char *detail, bool last_only);
 /* Returns the roles of n processes. deaths[p]: when process p dies; NULL: it does not. They live until the next call. */

@@ -71,6 +71,23 @@ static void they_die_while_one_comes(void **state)
            2);
 }
 
+/* While the others run grains and supply the state, one of them dies, or all but one, or the one that fetches. */
+static void they_die_while_one_fetches(void **state)
+{
+    arriving_expect("model=2,of=4,waits=3", (const role[]){ LIVES("-"), DIES("at=grain:1"), DIES("at=give_state:0"), LIVES("-"),
+                                                            LIVES("as=1"), { 0 } }, 3);
+    arriving_expect("model=1,of=4,waits=3", (const role[]){ DIES("at=give_state:0"), DIES("at=grain:1"), LIVES("-"),
+                                                            DIES("at=give_state:0"), LIVES("as=1"), { 0 } }, 2);
+    arriving_expect("model=5,of=3,waits=3", (const role[]){ LIVES("-"), DIES("at=grain:1"), LIVES("-"),
+                                                            DIES("as=1,at=fetch_state:0"), { 0 } }, 2);
+    arriving_expect("model=4,of=3,waits=3,again=6",
+                    (const role[]){ LIVES("-"), DIES("at=grain:1"), LIVES("stops=give_state:0:300"),
+                                    DIES("as=1,at=fetch_state:0"), LIVES("as=1,after=3,turn=1,stops=fetch_state:0:300"), { 0 } },
+                                    3);
+    arriving_expect("model=6,of=3,waits=3,sharded", (const role[]){ LIVES("-"), DIES("at=grain:1"), LIVES("-"),
+                                                                    DIES("as=1,at=fetch_state:0"), { 0 } }, 2);
+}
+
 /* One that comes gets its part of a state that is divided, whoever has it, and keeps it for the next death. */
 static void one_comes_for_a_part_of_the_state(void **state)
 {
@@ -113,7 +130,7 @@ static void draw_arrivals(int n, uint64_t first_seed, bool sharded)
     static const char *const spans[] = { "sync", "reduce", "optimizer", "loader_wait" };
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + first_seed;
-        char detail[160], texts[6][48];
+        char detail[240], texts[4][96], living[4][96];
         role roles[7] = { { 0 } };
         int processes = 2 + (int)test_draw(&seed, 3), victims = 1 + (int)test_draw(&seed, (uint64_t)processes - 1);
         int first = (int)test_draw(&seed, (uint64_t)processes), at = processes, left = processes;
@@ -124,8 +141,12 @@ static void draw_arrivals(int n, uint64_t first_seed, bool sharded)
                  8 + (int)test_draw(&seed, 20),
                  (int)test_draw(&seed, sharded ? 6 : 4), (int)test_draw(&seed, 3), processes,
                  test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "", sharded ? ",sharded" : "");
-        for (int p = 0; p < processes; p++)
-            roles[p] = (role)LIVES("-");
+        dying_draw_ways(&seed, detail, sizeof detail);
+        for (int p = 0; p < processes; p++) {
+            strcpy(living[p], "-");
+            dying_draw_stop(&seed, living[p], sizeof living[p]);
+            roles[p] = (role)LIVES(living[p]);
+        }
         for (int v = 0; v < 2; v++) { /* one that does not die has nobody who comes in its place */
             int victim = (first + v) % processes;
             bool again = v < victims && test_draw(&seed, 4) == 0;
@@ -215,6 +236,7 @@ int main(void)
         cmocka_unit_test_setup(one_dies_and_comes_again, clear_error),
         cmocka_unit_test_setup(several_come, clear_error),
         cmocka_unit_test_setup(they_die_while_one_comes, clear_error),
+        cmocka_unit_test_setup(they_die_while_one_fetches, clear_error),
         cmocka_unit_test_setup(one_comes_for_a_part_of_the_state, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
         cmocka_unit_test_setup(drawn_arrivals_do_not_show, clear_error),

@@ -201,7 +201,7 @@ static void draw_deaths(int n, uint64_t first, bool sharded)
     const char *const *spans = sharded ? divided : usual; /* with budgets, set-up makes a pass of its own */
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + first;
-        char detail[160], when[4][48];
+        char detail[240], when[4][96];
         role roles[5] = { { 0 } };
         int processes = 2 + (int)test_draw(&seed, 3), victims = 1 + (int)test_draw(&seed, (uint64_t)processes - 1);
         snprintf(detail, sizeof detail, "model=%d,grain=%d,batch=%d,steps=%d,optimizer=%d,accumulate=%d%s%s%s",
@@ -209,17 +209,21 @@ static void draw_deaths(int n, uint64_t first, bool sharded)
                  6 + (int)test_draw(&seed, 20), 4 + (int)test_draw(&seed, 3), (int)test_draw(&seed, sharded ? 6 : 4),
                  (int)test_draw(&seed, 3), test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "",
                  sharded ? ",sharded" : "");
-        for (int p = 0; p < processes; p++)
-            roles[p] = (role){ .text = "-", .may_lose = sharded && victims > 1 };
+        dying_draw_ways(&seed, detail, sizeof detail);
+        for (int p = 0; p < processes; p++) {
+            strcpy(when[p], "-");
+            roles[p] = (role){ .text = when[p], .may_lose = sharded && victims > 1 };
+        }
         for (int v = 0; v < victims; v++) {
             if (test_draw(&seed, 2))
                 snprintf(when[v], sizeof when[v], "%s=%d", test_draw(&seed, 2) ? "before" : "after",
                          (int)test_draw(&seed, 30));
             else
                 snprintf(when[v], sizeof when[v], "at=%s:%d", spans[test_draw(&seed, 6)], (int)test_draw(&seed, 3));
-            roles[v].text = when[v];
             roles[v].dies = roles[v].may_live = true; /* not every moment comes */
         }
+        for (int p = 0; p < processes; p++)
+            dying_draw_stop(&seed, when[p], sizeof when[p]);
         dying_expect(detail, roles, dying_digest(detail, false), -1);
     }
 }

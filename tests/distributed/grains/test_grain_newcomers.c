@@ -115,7 +115,7 @@ static void drawn_newcomers_do_not_show(void **state)
     int n = draws ? atoi(draws) : test_short() ? 3 : 8;
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 2900;
-        char detail[160], texts[4][64];
+        char detail[240], texts[4][96], living[4][96];
         role roles[7] = { { 0 } };
         int processes = 2 + (int)test_draw(&seed, 2), first = (int)test_draw(&seed, (uint64_t)processes), at = processes;
         bool dies = test_draw(&seed, 2), two = test_draw(&seed, 2);
@@ -125,8 +125,12 @@ static void drawn_newcomers_do_not_show(void **state)
                  (int)test_draw(&seed, MODELS), 1 + (int)test_draw(&seed, 4), 8 + (int)test_draw(&seed, 20),
                  two ? 6 + (int)test_draw(&seed, 2) : 0, (int)test_draw(&seed, 4), (int)test_draw(&seed, 3), processes,
                  test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "");
-        for (int p = 0; p < processes; p++)
-            roles[p] = (role)LIVES("-");
+        dying_draw_ways(&seed, detail, sizeof detail);
+        for (int p = 0; p < processes; p++) {
+            strcpy(living[p], "-");
+            dying_draw_stop(&seed, living[p], sizeof living[p]);
+            roles[p] = (role)LIVES(living[p]);
+        }
         snprintf(texts[3], sizeof texts[3], "at=%s:%d", spans[test_draw(&seed, 4)], (int)test_draw(&seed, 8));
         if (dies)
             roles[first] = (role)DIES(texts[3]);
@@ -136,6 +140,7 @@ static void drawn_newcomers_do_not_show(void **state)
             snprintf(texts[c], sizeof texts[c], "as=new,turn=%d,ranks=%d%s%s", c, ranks,
                      apart && test_draw(&seed, 3) == 0 ? ",apart" : "",
                      !again ? "" : test_draw(&seed, 2) ? ",at=arrival:0" : ",at=sync:0");
+            dying_draw_stop(&seed, texts[c], sizeof texts[c]);
             roles[at++] = (role){ .text = texts[c], .dies = again };
             left += again ? 0 : ranks;
         }

@@ -154,7 +154,7 @@ static void drawn_arrivals_do_not_show(void **state)
     int n = draws ? atoi(draws) : test_short() ? 3 : 8;
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 4700;
-        char detail[160], texts[3][64];
+        char detail[240], texts[3][96], living[4][96];
         role roles[7] = { { 0 } };
         int processes = 2 + (int)test_draw(&seed, 2), victim = (int)test_draw(&seed, (uint64_t)processes), at = processes;
         bool dies = test_draw(&seed, 3) > 0, two = test_draw(&seed, 2), accumulates = test_draw(&seed, 3) == 0;
@@ -163,8 +163,12 @@ static void drawn_arrivals_do_not_show(void **state)
                  models[test_draw(&seed, 4)], 1 + (int)test_draw(&seed, 4), 10 + (int)test_draw(&seed, 11), waits,
                  two ? waits + (int)test_draw(&seed, 2) : -1, accumulates ? 2 : 0, processes,
                  1 + (int)test_draw(&seed, 2), test_draw(&seed, 2) ? ",clipped" : "");
-        for (int p = 0; p < processes; p++)
-            roles[p] = (role)LIVES("-");
+        dying_draw_ways(&seed, detail, sizeof detail);
+        for (int p = 0; p < processes; p++) {
+            strcpy(living[p], "-");
+            dying_draw_stop(&seed, living[p], sizeof living[p]);
+            roles[p] = (role)LIVES(living[p]);
+        }
         int span = (int)test_draw(&seed, 5);
         snprintf(texts[2], sizeof texts[2], "at=%s:%d", spans[span], (int)test_draw(&seed, waits > 1 ? 2 : 1));
         if (dies)

@@ -176,7 +176,7 @@ static void test_without_memory(void **state)
     assert_int_equal(trek_outer_check(&(trek_outer_opts){ .bits = 8 }, "test", &rule), TREK_OK);
     assert_int_equal(test_allocator_use(), TREK_OK);
     assert_int_equal(trek_exchange_init(&exchange, NULL), TREK_OK);
-    int64_t held = test_memory.blocks;
+    int64_t held = test_allocator_blocks();
     for (int fail = 1; fail <= 6; fail++) {
         test_allocator_restart(fail);
         test_memory.fail_count = 2; /* a second try is made */
@@ -187,7 +187,7 @@ static void test_without_memory(void **state)
         trek_error_clear();
         test_allocator_restart(0);
         trek_outer_free(&outer);
-        assert_int_equal(test_memory.blocks, held);
+        assert_int_equal(test_allocator_blocks(), held);
     }
     trek_exchange_clear(&exchange);
     assert_int_equal(trek_allocator_set(NULL), TREK_OK);

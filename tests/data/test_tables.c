@@ -293,7 +293,7 @@ static void test_bad_tables(void **state)
 }
 
 /* Longer than the pieces that a file is read in; many words. */
-static void test_long(void **state)
+static void test_long_table(void **state)
 {
     enum { ROWS = 30000 };
     FILE *file = fopen(in_folder("long.csv"), "wb");
@@ -319,7 +319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_npy), cmocka_unit_test(test_bad_npy), cmocka_unit_test(test_npz), cmocka_unit_test(test_inferred),
-        cmocka_unit_test(test_typed), cmocka_unit_test(test_bad_tables), cmocka_unit_test(test_long),
+        cmocka_unit_test(test_typed), cmocka_unit_test(test_bad_tables), cmocka_unit_test(test_long_table),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

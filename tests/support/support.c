@@ -59,6 +59,8 @@ bool test_on_cpu(void)
 
 bool test_short(void) { return getenv("TREK_TEST_SHORT") != NULL; }
 
+bool test_long(void) { return getenv("TREK_TEST_LONG") != NULL; }
+
 uint64_t test_seed(void)
 {
     const char *one = getenv("TREK_TEST_SEED"), *first = getenv("TREK_RANDOM_SEED");

@@ -20,7 +20,9 @@ const trek_device *test_devices(void);
 bool test_on_cpu(void); /* the host may read the device's memory, and errors in the data are reported at once */
 /* TREK_TEST_SHORT is set: cases that differ in numbers alone are drawn more thinly (sanitizers, emulated CPUs). */
 bool test_short(void);
-/* The same, on a device: a fake one takes minutes for what a CPU does in seconds. */
+/* TREK_TEST_LONG is set: a night has time for all cases of a long table, of which the gate runs some. */
+bool test_long(void);
+/* test_short, on a device: a fake one takes minutes for what a CPU does in seconds. */
 bool test_short_on_device(void);
 /* Where a test that draws at random begins: TREK_TEST_SEED, which runs one draw again, or TREK_RANDOM_SEED, by which a night's
  * draws differ from those of all others. Without both it is 1. */

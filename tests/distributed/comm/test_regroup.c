@@ -316,6 +316,6 @@ int main(void)
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_many),
     };
-    bool all = strcmp(processes_engine(), "gloo") != 0 || getenv("TREK_TEST_LONG");
+    bool all = strcmp(processes_engine(), "gloo") != 0 || test_long();
     return all ? cmocka_run_group_tests(tests, NULL, NULL) : cmocka_run_group_tests(engine, NULL, NULL);
 }

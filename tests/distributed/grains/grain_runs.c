@@ -151,7 +151,9 @@ static void fill(trek_module *m, int kind, trek_device device)
     }
 }
 
-bool grain_takes(int k) { return k % 2 == 0 || !test_short_on_device() || getenv("TREK_TEST_LONG"); }
+static bool takes_all(void) { return !test_short_on_device() || test_long(); }
+
+bool grain_takes(int k) { return k % 3 == 0 || takes_all(); }
 
 trek_graph *grain_build(trek_device device, void *arg)
 {
@@ -454,8 +456,21 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
     return trek_error_status() == TREK_OK;
 }
 
-bool grain_train(const grain_run *run, grain_result *result)
+/* For the fake device: every kind of step once, and no 16-bit attention, whose tiles take longer than all the rest. */
+static void make_short(grain_run *run)
 {
+    int most = run->fp8 ? 5 : run->overflow ? run->overflow + 1 : 3;
+    run->steps = run->steps < most ? run->steps : most;
+    if (run->model == GPT && (run->fp8 || run->autocast == TREK_BF16))
+        run->model = TIED_EMBEDDING;
+}
+
+bool grain_train(const grain_run *wanted, grain_result *result)
+{
+    grain_run own = *wanted;
+    const grain_run *run = &own;
+    if (!takes_all())
+        make_short(&own);
     *result = (grain_result){ .digest = EMPTY };
     trek_seed(17);
     trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = run->batch, .shuffle = true,

@@ -53,11 +53,12 @@ typedef struct grain_result {
 
 /* Whether the last model draws numbers that belong to no sample: those of grains are others than those of a whole batch. */
 extern bool grain_noise;
-/* Trains. Returns false with an error. */
+/* Trains. Returns false with an error. On the fake device, unless TREK_TEST_LONG is set, it makes a few steps only, and where GPT
+ * is to be trained with 16-bit products, TIED_EMBEDDING is. */
 bool grain_train(const grain_run *run, grain_result *result);
 /* Draws a run of up to `ranks` ranks, the same for the same state of the generator. */
 grain_run grain_draw(uint64_t *state, int ranks);
-/* Whether case k of a list is run: on the fake device, where it takes a second under the thread sanitizer, every other one is,
+/* Whether case k of a list is run. On the fake device, where a case takes a second under the thread sanitizer, every third is,
  * unless TREK_TEST_LONG is set. */
 bool grain_takes(int k);
 /* Builds a model; arg: its number, an int. */

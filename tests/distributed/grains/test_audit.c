@@ -108,6 +108,8 @@ static void test_right(void **state)
         trek_audit_report report, none;
         made m = { .model = model, .ranks = 1 + model % 3 + 1, .steps = 5, .batch = 12, .grain = 5, .wrong = -1,
                    .separate = model % 2 };
+        if (!grain_takes(model))
+            continue;
         trek_step_digest plain = train(&m, &none);
         m.audit = 1;
         trek_step_digest audited = train(&m, &report);
@@ -124,6 +126,8 @@ static void test_wrong(void **state)
     for (int ranks = 2; ranks <= 4; ranks++)
         for (int wrong = 0; wrong < ranks; wrong++) {
             trek_audit_report report;
+            if (!grain_takes(ranks + wrong))
+                continue;
             made m = { .model = MLP, .ranks = ranks, .steps = 8, .batch = 12, .grain = 2, .audit = 1, .wrong = wrong, .from = 3 };
             train(&m, &report);
             assert_true(report.differences > 0 && report.step >= 3 && report.step <= 8);
@@ -136,9 +140,10 @@ static void test_wrong(void **state)
 static void test_share(void **state)
 {
     trek_audit_report report;
-    made m = { .model = MLP, .ranks = 2, .steps = 600, .batch = 16, .grain = 1, .audit = 0.05, .wrong = -1 };
+    made m = { .model = MLP, .ranks = 2, .steps = test_short_on_device() ? 60 : 600, .batch = 16, .grain = 1, .audit = 0.05,
+               .wrong = -1 };
     train(&m, &report);
-    double grains = 600 / 4 * 53.0, expected = 0.05 * grains, deviation = sqrt(expected * 0.95);
+    double grains = m.steps / 4 * 53.0, expected = 0.05 * grains, deviation = sqrt(expected * 0.95);
     assert_true(fabs((double)report.grains - expected) < 5 * deviation);
     assert_int_equal(report.differences, 0);
     int64_t audited = report.grains;
@@ -176,7 +181,7 @@ static void test_refused(void **state)
 static void test_no_false_alarm(void **state)
 {
     const char *wanted = getenv("TREK_TEST_AUDITED");
-    int64_t n = wanted ? atoll(wanted) : test_short() ? 600 : 3000, audited = 0;
+    int64_t n = wanted ? atoll(wanted) : test_short_on_device() ? 240 : test_short() ? 600 : 3000, audited = 0;
     for (int model = 0; audited < n; model = (model + 1) % MODELS) {
         trek_audit_report report;
         int64_t grains = n / MODELS < 20000 ? n / MODELS + 1 : 20000;
@@ -335,6 +340,8 @@ static void test_processes(void **state)
     char first[64] = "";
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         char expected[100];
+        if (!grain_takes((int)k))
+            continue;
         processes_run_all(&w, 3, "audit", wrong[k], -1, NULL);
         if (k == 0)
             snprintf(first, sizeof first, "%.*s", (int)strcspn(w.text[0], ","), w.text[0]);

@@ -951,6 +951,6 @@ int main(void)
         cmocka_unit_test(test_again_refused),
         cmocka_unit_test(test_again_host), cmocka_unit_test(test_again_launched), cmocka_unit_test(test_tries),
     };
-    bool all = strcmp(processes_engine(), "gloo") != 0 || getenv("TREK_TEST_LONG");
+    bool all = strcmp(processes_engine(), "gloo") != 0 || test_long();
     return all ? cmocka_run_group_tests(tests, NULL, NULL) : cmocka_run_group_tests(engine, NULL, NULL);
 }

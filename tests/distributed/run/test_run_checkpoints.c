@@ -383,7 +383,7 @@ static void test_killed(void **state)
     int others, whole = 0;
     static world w;
     folder(path);
-    for (int k = 0; k < (getenv("TREK_TEST_LONG") ? 60 : 8); k++) {
+    for (int k = 0; k < (test_long() ? 60 : 8); k++) {
         processes_init(&w, 1);
         processes_start(&w, 0, "keep", path);
         usleep((useconds_t)(60000 + 50000 * test_number(17, (uint32_t)k)));

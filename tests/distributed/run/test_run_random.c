@@ -447,7 +447,7 @@ static void test_random(void **state)
 {
     const char *chosen = getenv("TREK_TEST_SEED");
     uint64_t first = test_seed();
-    uint64_t runs = chosen ? 1 : getenv("TREK_TEST_LONG") ? 500 : getenv("TREK_TEST_SHORT") ? 30 : 60;
+    uint64_t runs = chosen ? 1 : test_long() ? 500 : test_short() ? 30 : 60;
     trek_dataset *data = trek_dataset_new(&data_class);
     pthread_t watcher;
     assert_int_equal(pthread_create(&watcher, NULL, watch, NULL), 0);

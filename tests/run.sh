@@ -383,7 +383,7 @@ refuse_texts() {
 stage_plain() {
     local without=$cuda_plugin
     build "${plain[@]}" || return
-    local names all twice=() less=(--no-suite cuda --no-suite ptx --no-suite examples "${done_before[@]}") most=0.5
+    local names all twice=() less=(--no-suite cuda --no-suite ptx --no-suite examples "${done_before[@]}") most=0.34
     if affects_plugin; then
         has_cuda && aside compile_plugin compile_plugin
         [ -z "$night" ] && twice=(--no-suite twice) # what runs as PTX runs on the fake device, too, at night
@@ -391,7 +391,7 @@ stage_plain() {
     [ -z "$night" ] && ! changed distributed tests/simulation && less+=(--no-suite simulation_mutants)
     [ -n "$night" ] && local -x TREK_SIMULATION_RUNS=${TREK_SIMULATION_RUNS:-1000000}
     mapfile -t all < <(python3 tests/affected.py "$work/plain" --all "${less[@]}" "${not_waiting[@]}")
-    selected plain --suite examples && all+=("${names[@]}") &&
+    selected plain --suite examples && all+=("${names[@]}") && most=0.5 &&
         selected plain --suite cuda "${twice[@]}" || { fail "plain: what changed affects cannot be told"; return; }
     in_order plain "${all[@]}" "${names[@]}"
     TREK_TEST_LONG=1 tests plain suites "${names[@]}" # tests that draw at random draw more often

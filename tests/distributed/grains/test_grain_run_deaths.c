@@ -27,7 +27,7 @@ static void one_dies_before_or_after_any_call(void **state)
 {
     const char *detail = "model=1", *nobody[3] = { 0 };
     outcome expected = running_alone(detail);
-    int made = 0, kept = 0, every = test_short() ? 9 : 2, runs = 0;
+    int made = 0, kept = 0, every = test_short() ? 9 : test_long() ? 1 : 3, runs = 0;
     assert_int_equal(expect(detail, 3, nobody, &expected, &made), 1);
     assert_true(made > 30);
     for (int k = 0; k < made; k++)

@@ -686,7 +686,7 @@ static void expect(const char *text, int processes, int how)
 
 static void same_bits(void **state)
 {
-    int draws = test_short() ? 4 : 12;
+    int draws = test_long() ? 48 : test_short() ? 4 : 12;
     for (int processes = 2; processes <= 3; processes++) {
         char text[64];
         snprintf(text, sizeof text, "draw,%d,%d", 100 * processes, draws);

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "trek.h"
+#include "tests/support/lenet.h"
 
 enum { MOST_REPEATS = 64, MOST_WINDOWS = 64, WARM_WINDOWS = 10, WARM_STEPS = 130 };
 enum { TOKENS = 16, WORDS = 64, WIDTH = 128, BLOCKS = 3 };
@@ -110,18 +111,7 @@ static trek_dataset *digits(int64_t samples)
 static trek_graph *build_lenet(trek_device device, void *arg)
 {
     (void)arg;
-    trek_flow *flow = trek_flow_from(trek_nn_conv2d(1, 6, 5, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_max_pool2d(2));
-    trek_flow_through(flow, trek_nn_conv2d(6, 16, 5, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_max_pool2d(2));
-    trek_flow_through(flow, trek_nn_flatten());
-    trek_flow_through(flow, trek_nn_linear(256, 120, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_linear(120, 84, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_linear(84, 10, device));
+    trek_flow *flow = lenet(NULL, device);
     trek_flow_through(flow, slow_new(device));
     return trek_flow_build(flow);
 }

@@ -8,6 +8,7 @@
  * --cpu 1: the processor time of the whole process, which other programs disturb less; threads must not spin, so TREK_THREADS=1
  * belongs to it. */
 #include "bench.h"
+#include "tests/support/lenet.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,20 +28,7 @@ typedef struct model {
 static trek_graph *build_lenet(trek_device device, void *arg)
 {
     (void)arg;
-    trek_flow *flow = trek_flow_from(trek_nn_unflatten(1, trek_dims(1, 28, 28)));
-    trek_flow_through(flow, trek_nn_conv2d(1, 6, 5, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_max_pool2d(2));
-    trek_flow_through(flow, trek_nn_conv2d(6, 16, 5, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_max_pool2d(2));
-    trek_flow_through(flow, trek_nn_flatten());
-    trek_flow_through(flow, trek_nn_linear(256, 120, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_linear(120, 84, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_linear(84, CLASSES, device));
-    return trek_flow_build(flow);
+    return trek_flow_build(lenet(trek_flow_from(trek_nn_unflatten(1, trek_dims(1, 28, 28))), device));
 }
 
 static trek_graph *build_mlp(trek_device device, void *arg)

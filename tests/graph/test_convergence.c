@@ -3,26 +3,12 @@
  * epochs, on one rank and on two. MNIST where its files are (TREK_DATA), else
  * drawn digits. TREK_LONG=1: five seeds. TREK_TEST_SHORT=1: a few steps, for
  * slow instrumented builds, that must lower the loss. */
+#include "tests/support/lenet.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 #include "trek.h"
 
-static trek_graph *build_lenet(trek_device device, void *arg)
-{
-    trek_flow *flow = trek_flow_from(trek_nn_conv2d(1, 6, 5, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_max_pool2d(2));
-    trek_flow_through(flow, trek_nn_conv2d(6, 16, 5, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_max_pool2d(2));
-    trek_flow_through(flow, trek_nn_flatten());
-    trek_flow_through(flow, trek_nn_linear(256, 120, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_linear(120, 84, device));
-    trek_flow_through(flow, trek_nn_relu());
-    trek_flow_through(flow, trek_nn_linear(84, 10, device));
-    return trek_flow_build(flow);
-}
+static trek_graph *build_lenet(trek_device device, void *arg) { return trek_flow_build(lenet(NULL, device)); }
 
 /* 8000 images to learn from, 2000 others to be tested on. */
 static void open_data(trek_dataset **train, trek_dataset **test)

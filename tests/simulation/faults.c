@@ -120,8 +120,11 @@ static void let(sim_fault *fault)
         fault->at_send += process->sends;
     else if (fault->at_step)
         fault->at_step += process->steps;
-    else if (!(sim.left_out >> (fault - sim.faults) & 1))
-        sim_at(sim.now_ns + fault->at_ns, comes, fault, 0);
+    if (!timed)
+        return;
+    fault->at_ns += sim.now_ns - 1000 * SIM_S;
+    if (!(sim.left_out >> (fault - sim.faults) & 1))
+        sim_at(1000 * SIM_S + fault->at_ns, comes, fault, 0);
 }
 
 void sim_faults_come_to(int moment, const sim_process *who)

@@ -11,6 +11,7 @@
 #include "distributed/control/control.h"
 #include "distributed/control/rendezvous_internal.h"
 #include "distributed/control/supply.h"
+#include "distributed/grains/grains.h"
 #include "distributed/job/survival.h"
 #include "distributed/reduce/twice.h"
 #include "tensor/status_internal.h"
@@ -55,12 +56,28 @@ trek_status __wrap_trek_control_gather(trek_control *control, const void *mine, 
     return __real_trek_control_gather(control, mine, bytes, all, deadline_ns);
 }
 
+int __real_trek_socket_begin(const char *address, int port);
+int __wrap_trek_socket_begin(const char *address, int port);
+int __wrap_trek_socket_begin(const char *address, int port)
+{
+    sim_faults_come_to(IS_ASKED, sim_here());
+    return __real_trek_socket_begin(address, port);
+}
+
 trek_comm *__real_trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int least);
 trek_comm *__wrap_trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int least);
 trek_comm *__wrap_trek_regroup_meet(trek_regroup *regroup, const trek_comm *comm, int least)
 {
     sim_faults_come_to(OTHERS_ARE_SOUGHT, sim_here());
     return __real_trek_regroup_meet(regroup, comm, least);
+}
+
+trek_status __real_trek_grain_exchange_read(trek_step *s, int rank);
+trek_status __wrap_trek_grain_exchange_read(trek_step *s, int rank);
+trek_status __wrap_trek_grain_exchange_read(trek_step *s, int rank)
+{
+    sim_faults_come_to(SUMS_ARE_EXCHANGED, sim_here());
+    return __real_trek_grain_exchange_read(s, rank);
 }
 
 trek_status __real_trek_survival_commit(const trek_job *job, int64_t steps);
@@ -195,6 +212,14 @@ static bool lists_culprit(const char *at)
     return false;
 }
 
+bool scenario_nobody_opened(const char *message)
+{
+    bool away = false;
+    for (int k = 0; k < sim.n_faults; k++)
+        away |= sim.faults[k].done && sim.faults[k].for_ns > 5 * SIM_S;
+    return away && strstr(message, " is not admitted at ");
+}
+
 bool scenario_zero_was_cut(void)
 {
     bool cut = false;
@@ -268,7 +293,7 @@ void scenario_launch(int n, int most, int64_t after_ns, void (*start)(int number
     launcher.after_ns = after_ns;
     launcher.start = start;
     if (most > 0)
-        sim_at(sim.now_ns + SIM_S, look_for_dead, NULL, 0);
+        sim_at(sim.now_ns + after_ns, look_for_dead, NULL, 0);
 }
 
 sim_fault *scenario_draw_moment(sim_random *random, int moment, int64_t turns, int n)
@@ -279,9 +304,17 @@ sim_fault *scenario_draw_moment(sim_random *random, int moment, int64_t turns, i
                           .follows = true, .moment = moment, .turns = (int)sim_below(random, turns),
                           .for_ns = sim_span(random, SIM_MS, 20 * SIM_S),
                           .at_step = (uint64_t)sim_span(random, 1, 300) };
-    if (sim_chance(random, 400))
-        sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_KILL, .process = (int)sim_below(random, n), .follows = true,
-                                                  .at_step = (uint64_t)sim_span(random, 1, 300) };
+    bool exchange = moment == COMMITS || moment == SUMS_ARE_EXCHANGED;
+    if (exchange && sim_chance(random, 700))
+        fault->process = SIM_WHO_COMES;
+    if (exchange && sim.machines > 1 && sim_chance(random, 600))
+        fault->at_send = 1 + (uint64_t)sim_below(random, 2 * n);
+    if (!sim_chance(random, 400))
+        return fault;
+    bool sought = sim_chance(random, 500);
+    sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_KILL, .process = (int)sim_below(random, n), .follows = true,
+                                              .moment = sought ? OTHERS_ARE_SOUGHT : 0, .turns = (int)sim_below(random, n),
+                                              .at_step = (uint64_t)sim_span(random, 1, sought ? 2000 : 300) };
     return fault;
 }
 

@@ -20,7 +20,9 @@ enum {
     GATHERS = 1, /* over the control channel */
     RENDEZVOUS_OPENS,
     OTHERS_ARE_SOUGHT,
-    COMMITS, /* all have made what they were about together */
+    IS_ASKED, /* somebody who is missing, whether it is alive */
+    SUMS_ARE_EXCHANGED, /* of gradients of grains */
+    COMMITS, /* all have everything for what they do next */
     PARAMS_ARE_GATHERED, /* of a state that is divided: an update's parameters go to those that have not made it */
     STATE_IS_DIVIDED, /* who keeps what changes */
     STATE_IS_FETCHED, /* by one that has come */
@@ -52,6 +54,8 @@ bool scenario_outlasts(int64_t deadline_ns);
 sim_process *scenario_process(int number);
 /* It lives, or has ended by itself, and no fault has touched it. */
 bool scenario_survived(int number);
+/* Whether the message is that of a process that was to join, where the one that lets others in stood still or was cut off. */
+bool scenario_nobody_opened(const char *message);
 /* Whether the machine of process 0 was cut off from others. */
 bool scenario_zero_was_cut(void);
 /* Whether the message names one that a fault has touched. */
@@ -60,10 +64,12 @@ bool scenario_names_culprit(const char *message);
  * the place of one that has been killed, or, if `number` is `of` or more, as one that was not in the job before. Not again, the
  * one whose number is `of` trains alone. */
 sim_process *scenario_start(int number, int of, int machine, bool again, int (*run)(void *arg), void *arg);
-/* The launcher: looks now and then for those of the first n that have been dead for so long, and starts most of them again. */
+/* The launcher: looks now and then for those of the first n that have been dead for so long, and starts them again, at most
+ * `most` of them. */
 void scenario_launch(int n, int most, int64_t after_ns, void (*start)(int number));
 /* A fault that waits until somebody has come to the moment for one of the first `turns` times: one of n dies, or stands still,
- * and perhaps another one while the others find each other. */
+ * and perhaps another one while the others find each other. Where something is exchanged it may be the one that has come, between
+ * two that it tells. */
 sim_fault *scenario_draw_moment(sim_random *random, int moment, int64_t turns, int n);
 /* At the end of a process: it must leave no more open than these, which are its own as long as it lives. */
 void scenario_leave(int number, int files, int threads);

@@ -295,4 +295,4 @@ static void check(void)
         sim_fail("one survivor has seen %d rounds, another one %d", most, least);
 }
 
-const scenario scenario_control = { "control", 470, begin, check };
+const scenario scenario_control = { "control", 420, begin, check };

@@ -256,4 +256,4 @@ static void check(void)
         sim_fail("one survivor has made %d passes, another one %d", most, least);
 }
 
-const scenario scenario_counter = { "counter", 30, begin, check };
+const scenario scenario_counter = { "counter", 40, begin, check };

@@ -253,15 +253,28 @@ static void draw_at_rendezvous(sim_random *random)
                             .at_step = (uint64_t)sim_span(random, 1, 60) };
 }
 
+/* It stands still while it asks after a death who is missing, and before it knows, which takes a while. */
+static void draw_at_question(sim_random *random, sim_fault *fault, int64_t within_ns)
+{
+    fault->own = false;
+    fault->process = SIM_WHO_COMES;
+    fault->moment = IS_ASKED;
+    fault->turns = (int)sim_below(random, 8);
+    fault->at_step = (uint64_t)sim_span(random, 1, 16);
+    sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_KILL, .process = (int)sim_below(random, job.n),
+                                              .at_ns = sim_below(random, within_ns) };
+    sim.settings.latency_ns = sim_span(random, 2 * SIM_MS, 20 * SIM_MS);
+}
+
 /* One dies, or stands still, while it looks for the others: at any moment, or between two of the messages by which the one to
  * which all come tells one after the other. */
-static void draw_at_meet(sim_random *random)
+static void draw_at_meet(sim_random *random, int64_t within_ns)
 {
     sim_fault *fault = &sim.faults[sim.n_faults++];
     *fault = (sim_fault){ .kind = SIM_KILL, .process = (int)sim_below(random, job.n), .follows = true,
                           .moment = OTHERS_ARE_SOUGHT, .own = true };
-    int64_t how = sim_below(random, 4);
-    if (how > 1) {
+    int64_t how = sim_below(random, 5);
+    if (how == 0) {
         fault->at_step = (uint64_t)sim_span(random, 20, 250);
         return;
     }
@@ -273,6 +286,8 @@ static void draw_at_meet(sim_random *random)
     fault->kind = SIM_STOP; /* about as long as the others wait before they take it for dead */
     fault->at_step = (uint64_t)sim_span(random, 20, 250);
     fault->for_ns = 4800 * SIM_MS + sim_below(random, 1500 * SIM_MS);
+    if (sim_chance(random, 850))
+        draw_at_question(random, fault, within_ns);
 }
 
 /* One dies, and in the next group the head of the tree's first branch before it has told its branch what all have gathered, and
@@ -299,8 +314,8 @@ static void draw_faults(sim_random *random, int64_t within_ns)
     sim_faults_draw(random, &mix);
     if (job.n > 2 && sim_chance(random, 150))
         draw_at_rendezvous(random);
-    if (job.n > 2 && sim_chance(random, 350))
-        draw_at_meet(random);
+    if (job.n > 2 && sim_chance(random, 500))
+        draw_at_meet(random, within_ns);
 }
 
 /* Processes that were not in the job before, some of which die. */
@@ -349,7 +364,7 @@ static bool came_too_late(const member *m)
     bool met = false;
     for (int k = 0; k < job.n; k++)
         met = met || job.members[k].groups > 0;
-    bool over = strstr(m->failed.message, "a job that has just ended") != NULL;
+    bool over = strstr(m->failed.message, "a job that has just ended") || scenario_nobody_opened(m->failed.message);
     return m->again && m->groups == 0 && (m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || over ||
                                           !met);
 }

@@ -359,9 +359,19 @@ static void start_again(int number) { start(number, true, 0, job.members[number]
 
 static void draw_moment(sim_random *random)
 {
-    int moment = BUILDS + (int)sim_below(random, METRICS_COME - BUILDS + 1);
-    int64_t batches = moment == BATCH_COMES ? job.samples / job.batch : 1, epochs = moment == BUILDS ? 1 : job.epochs;
-    scenario_draw_moment(random, moment, job.n * batches * epochs, job.n);
+    static const int moments[] = { BUILDS, EPOCH_BEGINS, BATCH_COMES, METRICS_COME, OTHERS_ARE_SOUGHT, COMMITS };
+    int moment = moments[sim_below(random, job.mode == GRAINS ? 6 : 5)];
+    bool once = moment == BUILDS || moment == OTHERS_ARE_SOUGHT;
+    int64_t batches = moment == BATCH_COMES || moment == COMMITS ? job.samples / job.batch : 1;
+    scenario_draw_moment(random, moment, job.n * batches * (once ? 1 : job.epochs), job.n);
+}
+
+/* One that is started again reaches those who let it in, and one machine no more. */
+static void draw_cut(sim_random *random)
+{
+    sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_CUT, .process = SIM_WHO_COMES, .follows = true, .moment = STARTED_AGAIN,
+                                              .other = 1 + (int)sim_below(random, sim.machines - 1),
+                                              .at_ns = sim_span(random, 1000, 500 * SIM_MS), .for_ns = SIM_NEVER };
 }
 
 /* Processes that were not in the job before come to it while it trains, and some of them die. */
@@ -419,6 +429,8 @@ static void begin(sim_random *random)
     if (sim_chance(random, 500))
         draw_moment(random);
     scenario_launch(job.n, restarts, 300 * SIM_MS, start_again);
+    if (restarts && sim.machines > 2 && sim_chance(random, 300))
+        draw_cut(random);
     if (job.mode == GRAINS && job.least > 0 && sim_chance(&own, 300))
         draw_newcomers(&own, mix.within_ns, works);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;
@@ -543,7 +555,7 @@ static bool names_one(const char *message)
 static bool came_too_late(const member *m)
 {
     bool late = m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || !has_begun() ||
-        strstr(m->failed.message, "a job that has just ended");
+        strstr(m->failed.message, "a job that has just ended") || scenario_nobody_opened(m->failed.message);
     return m->again && !m->begun && late;
 }
 

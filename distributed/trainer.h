@@ -62,12 +62,12 @@ typedef enum trek_average {
  * - For optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor) each parameter belongs to one rank, to which its
  *   gradient is reduced and which broadcasts it. That sends the same number of bytes, and needs 1/N of the memory as far as
  *   the parameters can be divided evenly.
- * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks; for several GPUs in each of several processes; and, for several
- *   ranks in each of several processes that have their own parameters, together with reduce_dtype or min_processes. With one
- * rank, or one copy of the parameters, it has no effect. With TREK_SHARD_GRADIENTS CPU ranks keep only their part of the
- * gradients, too. Every pass reduces its gradients, bucket by bucket while backward goes on (whatever overlap says), and a
- * bucket's memory is given back when it has been sent. So a rank needs its own part and about one bucket more, or the largest
- * parameter.
+ * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several GPUs in each of several processes. Several CPU
+ *   ranks in each of several processes that have their own parameters cannot have reduce_dtype or min_processes (UNSUPPORTED).
+ *   With one rank, or one copy of the parameters, it has no effect.
+ * With TREK_SHARD_GRADIENTS CPU ranks keep only their part of the gradients, too. Every pass reduces its gradients, bucket by
+ * bucket while backward goes on (whatever overlap says), and a bucket's memory is given back when it has been sent. So a rank
+ * needs its own part and about one bucket more, or the largest parameter.
  * - The bits are those without it if a step has one pass. Passes that add up are added in another order.
  * - Gradients that a program reads (trek_var_grad) are this rank's own where it keeps them, and otherwise zeros.
  * - With grain ranks add each bucket to the sums of those who keep it instead of reducing it. The bits are those of one rank.

@@ -200,18 +200,6 @@ static bool is_tainted(long number)
     return false;
 }
 
-/* Whether one of the numbers here is that of a process that a fault has touched: "3", "1, 3 and 7". */
-static bool lists_culprit(const char *at)
-{
-    while (isdigit((unsigned char)*at)) {
-        char *end;
-        if (is_tainted(strtol(at, &end, 10)))
-            return true;
-        at = strncmp(end, ", ", 2) == 0 ? end + 2 : strncmp(end, " and ", 5) == 0 ? end + 5 : "";
-    }
-    return false;
-}
-
 bool scenario_nobody_opened(const char *message)
 {
     bool away = false;
@@ -234,11 +222,16 @@ bool scenario_zero_was_cut(void)
 
 bool scenario_names_culprit(const char *message)
 {
-    static const char *const words[] = { "process ", "processes ", "rank ", "ranks " };
-    for (int k = 0; k < 4; k++)
-        for (const char *at = message; (at = strstr(at, words[k]));)
-            if (lists_culprit(at += strlen(words[k])))
-                return true;
+    const char *at = strstr(message, "process"), *rank = strstr(message, "rank");
+    if (!at || (rank && rank < at))
+        at = rank;
+    while (at && *at) {
+        bool begins = isdigit((unsigned char)*at) && !(at > message && (isalnum((unsigned char)at[-1]) || at[-1] == '.'));
+        char *end = (char *)at + 1;
+        if (begins && is_tainted(strtol(at, &end, 10)))
+            return true;
+        at = end;
+    }
     /* process 0 says who is silent, and hears nobody as long as its machine is cut off */
     return scenario_zero_was_cut() && strstr(message, " has not been heard of for ");
 }

@@ -351,7 +351,7 @@ since() {
 # and the plug-in is compiled at night alone.
 affects_plugin() {
     [ -n "$night" ] || changed tests/ptx tests/gpu tests/gpu.sh tests/checks/check_{lease,plugin}.sh ||
-        python3 tests/affected.py --since "$(since)" --under tensor/cuda/ | grep -q .
+        [ -n "$(python3 tests/affected.py --since "$(since)" --under tensor/cuda/)" ]
 }
 
 # generated_headers FOLDER: those that sources include
@@ -772,7 +772,8 @@ everything() {
 changed() { [ -n "${TREK_TEST_ALL:-}" ] || ! git diff --quiet "$(since)" -- "$@" 2>/dev/null; }
 # Whether a line that installs something, or names what is built of it, has changed in the build files
 installs_otherwise() {
-    git diff -U0 "$(since)" -- '*meson.build' ':!tests/*meson.build' | grep -qE '^[-+][^-+].*(install|library\(|executable\(|dependency\(|headers)'
+    git diff -U0 "$(since)" -- '*meson.build' ':!tests/*meson.build' |
+        grep -E '^[-+][^-+].*(install|library\(|executable\(|dependency\(|headers)' >/dev/null # -q would end git, and so the pipe
 }
 # turn K: whether the name of the last commit's tree says so, as it does of one in eight: then a stage is run although nothing of its
 # own has changed

@@ -88,7 +88,7 @@ typedef struct trek_grain_record {
     int64_t pass, number, rows; /* number: of the grain in the batch of all processes */
     double weight;           /* of its loss */
     double loss;             /* times that weight */
-    int64_t rank;            /* of the job, that has run it */
+    int64_t rank;            /* that has run it, of its process: a death gives ranks of the job other numbers */
     trek_digest samples, gradients; /* gradients: only if somebody asks for those of grains */
     double denominator;      /* D of the step */
 } trek_grain_record;

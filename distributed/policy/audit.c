@@ -112,7 +112,7 @@ static trek_status list_grains(audit *a, trek_status own)
     for (int64_t k = 0; k < n && own == TREK_OK; k++) {
         const trek_grain_record *r = trek_grains_record(g, k);
         if (trek_grains_is_audited(a->s, r->pass, r->number))
-            a->own[a->n_own++] = (look){ r->pass, r->number, r->rank, r->gradients };
+            a->own[a->n_own++] = (look){ r->pass, r->number, a->s->job.first_rank + r->rank, r->gradients };
     }
     return share(a, own);
 }

@@ -43,7 +43,7 @@ trek_grain_record *trek_grain_note(const trek_grain_call *c, int rank, int64_t n
     trek_grain_record *record = trek_grains_new_record(c->s->grains);
     *record = (trek_grain_record){ .pass = c->pass_number, .number = number, .rows = grain->n,
                                    .weight = c->sums[number].weight, .loss = c->sums[number].loss,
-                                   .denominator = c->pass->denominator, .rank = c->s->job.first_rank + rank,
+                                   .denominator = c->pass->denominator, .rank = rank,
                                    .samples = trek_digests_samples(grain) };
     return record;
 }

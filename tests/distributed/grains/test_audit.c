@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "autograd/ops.h"
 #include "data/loader.h"
@@ -31,6 +32,7 @@ typedef struct made {
     struct trek_comm *comm;
     bool separate;
     int least;               /* with it, a process with a rank that is wrong leaves, while so many processes are left */
+    bool dies;               /* the process, in a grain of the step `from` */
 } made;
 
 static made now;
@@ -38,6 +40,8 @@ static _Atomic int faults;
 
 static void flip(int rank, int64_t step, int64_t number, const trek_arena *arena)
 {
+    if (now.dies && step == now.from)
+        _exit(0);
     if (rank != now.wrong || step < now.from)
         return;
     grain_flip(arena->device, arena->parts[0].grads->data + 1, 4);
@@ -74,7 +78,7 @@ static trek_step_digest train(const made *m, trek_audit_report *report)
                             .optimizer = trek_adam(&(trek_adam_opts){ .lr = 0.01 }) };
     if (trek_trainer_setup(graph, &o) != TREK_OK)
         fail_msg("%s", trek_error());
-    trek_graph_ranks(graph)->grains->fault = m->wrong >= 0 ? flip : NULL;
+    trek_graph_ranks(graph)->grains->fault = m->wrong >= 0 || m->dies ? flip : NULL;
     for (int epoch = 0; trek_graph_steps(graph) < m->steps; epoch++) {
         trek_graph_start(graph, epoch);
         for (trek_batch *batch; (batch = trek_graph_next(graph));) {
@@ -206,10 +210,10 @@ enum { STEPS = 9, BATCH = 16, GRAIN = 2 };
 static int play_removal(const part *of)
 {
     trek_audit_report report;
-    int wrong = 0, least = 0;
-    sscanf(of->detail, "%d,%d", &wrong, &least);
+    int wrong = 0, least = 0, dies = -1;
+    sscanf(of->detail, "%d,%d,%d", &wrong, &least, &dies);
     made m = { .model = MLP, .ranks = 1, .steps = STEPS, .batch = BATCH, .grain = GRAIN, .audit = 1, .from = 4, .least = least,
-               .wrong = of->process == wrong ? wrong : -1 };
+               .wrong = of->process == wrong ? wrong : -1, .dies = of->process == dies };
     m.comm = trek_comm_init(&(trek_comm_opts){ .rank = of->process, .world_size = of->processes, .address = of->address,
                                                .port = of->port, .token = "sesame", .deadline_s = 60 });
     trek_step_digest last = train(&m, &report);
@@ -382,6 +386,23 @@ static void test_removal(void **state)
     }
 }
 
+/* Process 0 dies in the step in which process 2 is wrong, so that ranks have other numbers when the audit asks whose grains those
+ * are: it is process 2 that leaves, and no other. */
+static void test_removal_after_death(void **state)
+{
+    if (!test_on_cpu())
+        skip();
+    static world w;
+    trek_audit_report none;
+    char wanted[64];
+    made right = { .model = MLP, .ranks = 1, .steps = STEPS, .batch = BATCH, .grain = GRAIN, .wrong = -1 };
+    snprintf(wanted, sizeof wanted, "digest %016" PRIx64 ".", train(&right, &none).parameters[0]);
+    processes_run_all(&w, 4, "removal", "2,2,0", -1, NULL);
+    for (int p = 1; p < 4; p++)
+        if (w.code[p] != 0 || !strstr(w.text[p], p == 2 ? "a rank of this process was wrong in step 4" : wanted))
+            FAIL_WORLD(&w, "process %d ended with %d, and not as it should (%s)", p, w.code[p], wanted);
+}
+
 int main(void)
 {
     part of;
@@ -390,7 +411,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right), cmocka_unit_test(test_wrong), cmocka_unit_test(test_share), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_no_false_alarm), cmocka_unit_test(test_processes), cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_removal),
+        cmocka_unit_test(test_removal), cmocka_unit_test(test_removal_after_death),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

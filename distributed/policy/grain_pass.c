@@ -160,7 +160,7 @@ static trek_status run_taken(trek_grain_call *c, int rank, int64_t number, int64
 
 static trek_status run_grains(trek_grain_call *c, int rank)
 {
-    int64_t number, n;
+    int64_t number, n = 0;
     trek_grain_sums *sums = &c->s->grains->sums[rank];
     trek_arena *arena = c->s->team->replicas[rank].arena;
     trek_status status = TREK_OK;

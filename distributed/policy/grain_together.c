@@ -3,6 +3,7 @@
 
 #include "distributed/grains/digests.h"
 #include "distributed/pass/per_rank_step.h"
+#include "distributed/team/memory.h"
 #include "distributed/team/observations.h"
 #include "distributed/team/step.h"
 #include "graph/batch_grains.h"
@@ -23,6 +24,18 @@ static int64_t bytes_of_sums(const trek_grain_sums *sums)
     for (int p = 0; p < TREK_DTYPE_COUNT; p++)
         bytes += sums->parts[p].count * trek_binned_digits(sums->parts[p].dtype) * (int64_t)sizeof(int64_t);
     return bytes;
+}
+
+/* Returns whether the rank's budget, if it has one, leaves room for n grains and the products of as many that wait. Its plan has
+ * one grain. */
+static bool has_room(const trek_team *team, int rank, int64_t n)
+{
+    const trek_team_memory *memory = team->memory;
+    if (!memory || !memory->accounts || !memory->rows)
+        return true;
+    const trek_memory_row *row = &memory->rows[memory->first_own + trek_memory_row_of(team, rank)];
+    int64_t left = row->budget - trek_memory_total(row);
+    return row->budget == 0 || (row->activations >= 0 && left >= 2 * n * row->activations * row->ranks);
 }
 
 /* Returns whether all gradients have places. */
@@ -55,7 +68,7 @@ int64_t trek_grains_most_together(const trek_grain_call *c, int rank)
     const trek_grain_sums *sums = &g->sums[rank];
     if (!c->pass->backward || !team->on_host || team->divides_grads || c->audited || g->digests->replay || !c->batch ||
         team->replicas[rank].model->n_buffers > 0 || trek_module_watched() || !may_run_together(c, rank) ||
-        !has_places(&sums->slots, team->replicas[rank].model))
+        !has_places(&sums->slots, team->replicas[rank].model) || !has_room(team, rank, sums->slots.n))
         return 0;
     if (sums->together.bytes == 0)
         return 1; /* it tells how much memory a grain needs */

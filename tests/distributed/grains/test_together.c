@@ -7,6 +7,7 @@
 #include "data/loader_position.h"
 #include "distributed/grains/grains.h"
 #include "distributed/stepper_internal.h"
+#include "distributed/team/memory.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/graph_loader.h"
@@ -37,6 +38,8 @@ typedef struct training {
     int at_once;             /* the most grains that run together; 0: none do */
     grain_loss loss;
     bool clipped, freezes, records, separate;
+    bool wide;               /* a model whose activations need much more memory than its parameters */
+    int64_t budget;          /* 0: none */
 } training;
 
 typedef struct outcome {
@@ -45,6 +48,7 @@ typedef struct outcome {
     double losses[64], recorded[64];
     int n_losses;
     int64_t together;        /* bytes that a grain needs, if any have run together */
+    int64_t planned, peak, activations; /* with a budget */
 } outcome;
 
 static trek_module *through(trek_flow **flow, trek_module *m)
@@ -65,9 +69,23 @@ static trek_module *draw_activation(uint64_t *state)
     }
 }
 
+static trek_graph *build_wide(trek_device device)
+{
+    trek_flow *flow = NULL;
+    trek_seed(11);
+    for (int k = 0; k < 4; k++) {
+        through(&flow, trek_nn_linear(FEATURES, 1024, device));
+        through(&flow, trek_nn_gelu());
+        through(&flow, trek_nn_linear(1024, k < 3 ? FEATURES : CLASSES, device));
+    }
+    return trek_flow_build(flow);
+}
+
 /* Images of 8 x 8 at first, or rows. */
 static trek_graph *build(trek_device device, void *arg)
 {
+    if (((const training *)arg)->wide)
+        return build_wide(device);
     uint64_t seed = ((const training *)arg)->model, *state = &seed;
     int64_t width = FEATURES;
     trek_flow *flow = NULL;
@@ -201,6 +219,7 @@ static void train(const training *t, outcome *o)
         trek_graph_set_loss(graph, loss_of, (void *)(uintptr_t)t) != TREK_OK ||
         trek_trainer_setup(graph, &(trek_trainer_opts){
             .build_replica = build, .arg = (void *)(uintptr_t)t, .ranks = t->ranks, .grain = t->grain,
+            .memory_budget = t->budget ? &t->budget : NULL, .n_memory_budget = t->budget ? 1 : 0,
             .accumulate = t->accumulate, .max_grad_norm = t->clipped ? 0.7 : 0, .share_params = t->separate ? TREK_OFF : 0,
             .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.01 }) }) != TREK_OK)
         fail_msg("%s", trek_error());
@@ -219,6 +238,12 @@ static void train(const training *t, outcome *o)
     assert_int_equal(trek_module_each_param(trek_graph_module(graph), keep_values, o), TREK_OK);
     for (int r = 0; r < t->ranks; r++)
         o->together += trek_graph_ranks(graph)->grains->sums[r].together.bytes;
+    if (t->budget) {
+        const trek_team_memory *memory = trek_graph_ranks(graph)->team->memory;
+        o->planned = trek_memory_total(&memory->rows[0]);
+        o->activations = memory->rows[0].activations;
+        o->peak = trek_memory_account_peak(memory->accounts[0]);
+    }
     trek_graph_free(&graph);
     trek_loader_free(&loader);
 }
@@ -284,12 +309,31 @@ static void frozen_parameters_do_not_change_that(void **state)
         expect_same((training){ .model = model, .steps = 5, .grain = 3, .batch = 20, .ranks = 1, .at_once = 4, .freezes = true });
 }
 
+/* The plan has the activations of one grain. Several run at once only if the budget has room for all that do. */
+static void several_at_once_keep_to_the_budget(void **state)
+{
+    static outcome o;
+    if (!trek_memory_account_counts())
+        skip();
+    training t = { .wide = true, .steps = 3, .grain = 4, .batch = SAMPLES, .ranks = 1, .at_once = 15, .budget = 1 << 30 };
+    train(&t, &o);
+    int64_t planned = o.planned, room = 2 * t.at_once * o.activations;
+    assert_true(o.peak > planned + 4 * o.activations && o.together > 0);
+    for (int k = 0; k <= 4; k++) {
+        t.budget = planned + room * k / 4;
+        train(&t, &o);
+        assert_true(o.peak <= t.budget);
+        assert_true(k == 4 ? o.together > 0 : o.peak <= planned);
+    }
+    expect_same(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drawn_models_have_the_bits_of_single_grains),
         cmocka_unit_test(a_loss_of_parameters_is_computed_for_each_grain),
-        cmocka_unit_test(frozen_parameters_do_not_change_that),
+        cmocka_unit_test(frozen_parameters_do_not_change_that), cmocka_unit_test(several_at_once_keep_to_the_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,8 +138,9 @@ bool look_failed(running *r)
             good = r->job->of[p].steps == STEPS || say_wrong(r, p, "did not fail");
         else if (p != s->victim || s->act == COUNT)
             good = check_survivor(r, p);
-    bool killed = s->act == KILL || s->act == STOP; /* one that stands still is, in the end */
-    if (good && (killed ? r->code != 137 : r->code < FAILED || r->code >= FAILED + s->processes))
+    bool killed = r->code == 137, failed = r->code >= FAILED && r->code < FAILED + s->processes;
+    /* one that stands still is killed when the others have ended, which the launcher may see much later */
+    if (good && !(s->act == KILL ? killed : s->act == STOP ? killed || failed : failed))
         good = say_wrong(r, -1, "trek-run ended with another status");
     /* an exit unloads a GPU's driver under the step, whose own error may reach the others first */
     bool by_error = s->act == ERROR || (s->act == EXIT && !test_on_cpu());

@@ -165,24 +165,24 @@ typedef struct sluggard {
     int listening, port;
 } sluggard;
 
-/* Passes a connection on to a supplier, and stops after a megabyte. */
+/* Passes a connection on to a supplier, and stops after a megabyte, or when all have come from others before that. */
 static void *pass_on(void *arg)
 {
     sluggard *s = arg;
     char why[200], *room = malloc(1 << 16);
-    int64_t passed = 0, got;
+    int64_t passed = 0, got = 0;
     int near = -1, far = trek_socket_connect("127.0.0.1", trek_supply_port(s->whole), trek_clock_ns() + 5000000000, NULL, NULL,
                                              why,
                                              sizeof why);
     for (double since = 0; near < 0 && test_wait(&since);)
         near = trek_socket_accept(s->listening, NULL, NULL);
-    for (double since = 0; room && passed < 1 << 20 && test_wait(&since);) {
+    for (double since = 0; room && got >= 0 && passed < 1 << 20 && test_wait(&since);) {
         struct iovec part = { room, 0 };
         if ((got = trek_socket_receive(near, room, 1 << 16)) > 0) {
             part.iov_len = (size_t)got;
             trek_socket_send(far, &part, 1);
         }
-        if ((got = trek_socket_receive(far, room, 1 << 16)) > 0) {
+        if (got >= 0 && (got = trek_socket_receive(far, room, 1 << 16)) > 0) {
             part = (struct iovec){ room, (size_t)got };
             while (part.iov_len > 0 && trek_socket_send(near, &part, 1) >= 0)
                 ;

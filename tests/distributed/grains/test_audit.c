@@ -356,6 +356,14 @@ static void test_processes(void **state)
     }
 }
 
+/* Formats what a process prints after training in which nobody was wrong. */
+static void say_right(char *text, size_t capacity)
+{
+    trek_audit_report none;
+    made right = { .model = MLP, .ranks = 1, .steps = STEPS, .batch = BATCH, .grain = GRAIN, .wrong = -1 };
+    snprintf(text, capacity, "digest %016" PRIx64 ".", train(&right, &none).parameters[0]);
+}
+
 /* Any of four processes: the others end with the bits of a job in which nobody was wrong. If too few would be left, it stays. On
  * GPUs no job outlives a process. */
 static void test_removal(void **state)
@@ -363,10 +371,8 @@ static void test_removal(void **state)
     if (!test_on_cpu())
         skip();
     static world w;
-    trek_audit_report none;
     char wanted[64];
-    made right = { .model = MLP, .ranks = 1, .steps = STEPS, .batch = BATCH, .grain = GRAIN, .wrong = -1 };
-    snprintf(wanted, sizeof wanted, "digest %016" PRIx64 ".", train(&right, &none).parameters[0]);
+    say_right(wanted, sizeof wanted);
     for (int wrong = 0; wrong <= 4; wrong++) {
         char detail[16];
         bool leaves = wrong < 4;
@@ -393,10 +399,8 @@ static void test_removal_after_death(void **state)
     if (!test_on_cpu())
         skip();
     static world w;
-    trek_audit_report none;
     char wanted[64];
-    made right = { .model = MLP, .ranks = 1, .steps = STEPS, .batch = BATCH, .grain = GRAIN, .wrong = -1 };
-    snprintf(wanted, sizeof wanted, "digest %016" PRIx64 ".", train(&right, &none).parameters[0]);
+    say_right(wanted, sizeof wanted);
     processes_run_all(&w, 4, "removal", "2,2,0", -1, NULL);
     for (int p = 1; p < 4; p++)
         if (w.code[p] != 0 || !strstr(w.text[p], p == 2 ? "a rank of this process was wrong in step 4" : wanted))

@@ -92,13 +92,13 @@ static bool halve(const char *name, trek_var *x, int dim, trek_var *halves[2])
 trek_var *trek_glu(trek_var *x, int dim)
 {
     trek_var *halves[2];
-    return halve("glu", x, dim, halves) ? trek_mul(halves[0], trek_sigmoid(halves[1])) : NULL;
+    return halve("glu", x, dim, halves) ? trek_apply_sigmoid_mul(halves[0], halves[1]) : NULL;
 }
 
 trek_var *trek_swiglu(trek_var *x, int dim)
 {
     trek_var *halves[2];
-    return halve("swiglu", x, dim, halves) ? trek_mul(trek_silu(halves[0]), halves[1]) : NULL;
+    return halve("swiglu", x, dim, halves) ? trek_apply_silu_mul(halves[1], halves[0]) : NULL;
 }
 
 /* --- arithmetic -------------------------------------------------------------------------------------- */

@@ -128,14 +128,23 @@ trek_status trek_rule_gelu(trek_backward_call *b)
     return trek_rule_give(b, trek_mul(b->grad, gelu_slope(x, tanh_form)));
 }
 
+static trek_var *sigmoid_slope(trek_var *x)
+{
+    trek_var *s = trek_sigmoid(x);
+    return trek_mul(s, one_minus(s));
+}
+static trek_var *silu_slope(trek_var *x) /* s (1 + x (1 - s)) */
+{
+    trek_var *s = trek_sigmoid(x);
+    return trek_mul(s, trek_add_scalar(trek_mul(x, one_minus(s)), 1));
+}
+
 trek_status trek_rule_silu(trek_backward_call *b)
 {
     trek_var *x = x_of(b);
     if (!b->create_graph)
         return trek_rule_give(b, trek_apply_silu_backward(b->grad, x));
-    x = trek_rule_full(b, x);
-    trek_var *s = trek_sigmoid(x); /* s (1 + x (1 - s)) */
-    return trek_rule_give(b, trek_mul(b->grad, trek_mul(s, trek_add_scalar(trek_mul(x, one_minus(s)), 1))));
+    return trek_rule_give(b, trek_mul(b->grad, silu_slope(trek_rule_full(b, x))));
 }
 
 /* The second derivative is 0 from the threshold on, as in PyTorch. */
@@ -513,6 +522,29 @@ trek_status trek_rule_logaddexp(trek_backward_call *b)
         if (trek_rule_needs(b, k))
             status = trek_rule_give_to(b, k, trek_mul(full_g(b), trek_sigmoid(k == 0 ? way : trek_neg(way))));
     return status;
+}
+
+/* x f(y), where f is the sigmoid or SiLU: with respect to x the same of the gradient, with respect to y x f'(y). */
+static trek_status gated(trek_backward_call *b, trek_var *slope_of(trek_var *),
+                         trek_var *product(trek_var *, trek_var *), trek_var *backward(trek_var *, trek_var *, trek_var *))
+{
+    trek_var *x = trek_rule_input(b, 0), *y = trek_rule_input(b, 1);
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, product(b->grad, y));
+    if (status != TREK_OK || !trek_rule_needs(b, 1))
+        return status;
+    if (!b->create_graph)
+        return trek_rule_give_to(b, 1, backward(b->grad, x, y));
+    return trek_rule_give_to(b, 1, trek_mul(trek_mul(full_g(b), full_in(b, 0)), slope_of(full_in(b, 1))));
+}
+trek_status trek_rule_sigmoid_mul(trek_backward_call *b)
+{
+    return gated(b, sigmoid_slope, trek_apply_sigmoid_mul, trek_apply_sigmoid_mul_backward);
+}
+trek_status trek_rule_silu_mul(trek_backward_call *b)
+{
+    return gated(b, silu_slope, trek_apply_silu_mul, trek_apply_silu_mul_backward);
 }
 
 trek_status trek_rule_where(trek_backward_call *b)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/ops.h"
+#include "autograd/var_internal.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
 #include "tensor/creation.h"
@@ -200,7 +201,8 @@ typedef struct swiglu_layer {
 static trek_var *swiglu_forward(trek_module *self, trek_var *x)
 {
     swiglu_layer *m = (swiglu_layer *)self;
-    return trek_forward(m->down, trek_mul(trek_silu(trek_forward(m->gate, x)), trek_forward(m->up, x)));
+    trek_var *gate = trek_forward(m->gate, x), *up = trek_forward(m->up, x);
+    return trek_forward(m->down, trek_apply_silu_mul(up, gate));
 }
 
 static const trek_module_class swiglu_class = { .name = "swiglu", .size = sizeof(swiglu_layer), .forward = swiglu_forward };

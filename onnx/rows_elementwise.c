@@ -73,6 +73,16 @@ static void silu(trek_onnx *x, const char **outs)
     outs[0] = trek_onnx_2(x, "Mul", a, trek_onnx_1(x, "Sigmoid", a));
 }
 
+static void sigmoid_mul(trek_onnx *x, const char **outs)
+{
+    outs[0] = trek_onnx_2(x, "Mul", trek_onnx_in(x, 0), trek_onnx_1(x, "Sigmoid", trek_onnx_in(x, 1)));
+}
+static void silu_mul(trek_onnx *x, const char **outs)
+{
+    const char *y = trek_onnx_in(x, 1), *gate = trek_onnx_2(x, "Mul", y, trek_onnx_1(x, "Sigmoid", y));
+    outs[0] = trek_onnx_2(x, "Mul", trek_onnx_in(x, 0), gate);
+}
+
 /* --- truth ---------------------------------------------------------------------------------------- */
 
 static const char *truth(trek_onnx *x, int k) { return trek_onnx_cast(x, trek_onnx_in(x, k), in_dtype(x, k), TREK_BOOL); }
@@ -429,6 +439,7 @@ const trek_onnx_row trek_onnx_rows_elementwise[] = {
     { TREK_OP_round, rounded, "Round" }, { TREK_OP_trunc, trunc_row, NULL }, { TREK_OP_expm1, expm1_row, NULL },
     { TREK_OP_log1p, log1p_row, NULL }, { TREK_OP_log2, log2_row, NULL }, { TREK_OP_log10, log10_row, NULL },
     { TREK_OP_rsqrt, rsqrt, NULL }, { TREK_OP_square, square, NULL }, { TREK_OP_silu, silu, NULL },
+    { TREK_OP_sigmoid_mul, sigmoid_mul, NULL }, { TREK_OP_silu_mul, silu_mul, NULL },
     { TREK_OP_isnan, is_special, "IsNaN" }, { TREK_OP_isinf, is_special, "IsInf" }, { TREK_OP_isfinite, is_finite, NULL },
     { TREK_OP_logical_not, logical_not, NULL }, { TREK_OP_logical_and, logical, "And" }, { TREK_OP_logical_or, logical, "Or" },
     { TREK_OP_logical_xor, logical, "Xor" }, { TREK_OP_bitwise_not, bitwise_not, "Not" },

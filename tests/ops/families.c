@@ -211,6 +211,26 @@ FAMILY(same_pair)
     sink(row, &c, arg);
 }
 
+/* Three inputs of one shape: a gradient and two that were saved. */
+FAMILY(same_triple)
+{
+    const trek_shape shapes[] = { SCALAR_SHAPE, trek_dims(3, 7), trek_dims(2, 0), trek_dims(67001) };
+    for (int s = 0; s < 4; s++) {
+        op_case c = case_begin(row, "shapes");
+        for (int k = 0; k < 3; k++)
+            case_input(&c, row, shapes[s]);
+        c.large = s == 3;
+        sink(row, &c, arg);
+    }
+    for (int odd = 0; odd < 3; odd++) {
+        op_case c = case_begin(row, "shapes differ");
+        for (int k = 0; k < 3; k++)
+            case_input(&c, row, k == odd ? trek_dims(7, 3) : trek_dims(3, 7));
+        c.expect = TREK_ERR_SHAPE;
+        sink(row, &c, arg);
+    }
+}
+
 static void mixed_pair(const op_row *row, op_sink sink, void *arg, int other, unsigned dtypes)
 {
     op_case c = case_begin(row, "mixed dtypes");

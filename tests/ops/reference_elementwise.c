@@ -509,6 +509,10 @@ static double silu_slope(double y)
     return s * (1 + y * (1 - s));
 }
 BINARY(silu_backward, KEEP, x * silu_slope(y))
+BINARY(sigmoid_mul, KEEP, x * sigmoid_at(y))
+BINARY(silu_mul, KEEP, x * y * sigmoid_at(y))
+FUSED(sigmoid_mul_backward, v[0] * v[1] * sigmoid_at(v[2]) * sigmoid_at(-v[2]), fabs(v[0] * v[1]))
+FUSED(silu_mul_backward, v[0] * v[1] * silu_slope(v[2]), fabs(v[0] * v[1]))
 
 REFERENCE(gelu_backward)
 {

@@ -148,6 +148,7 @@ FAMILY(flag);
 FAMILY(sloped);
 FAMILY(sloped_pair);
 FAMILY(same_pair);
+FAMILY(same_triple);
 FAMILY(binary);
 FAMILY(divided);
 FAMILY(where);

@@ -212,6 +212,23 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
             trek_store_part_wide(result + i, expression, n - i);                                       \
         }                                                                                              \
     }
+#define TREK_TERNARY_WIDE_ROW(op, expression)                                                          \
+    static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
+    {                                                                                                  \
+        float *result = to;                                                                            \
+        const float *xs = from[0], *ys = from[1], *zs = from[2];                                       \
+        (void)attrs;                                                                                   \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
+            const trek_wide x = trek_load_wide(xs + i), y = trek_load_wide(ys + i), z = trek_load_wide(zs + i); \
+            trek_store_wide(result + i, expression);                                                   \
+        }                                                                                              \
+        if (i < n) {                                                                                   \
+            const trek_wide x = trek_load_part_wide(xs + i, n - i), y = trek_load_part_wide(ys + i, n - i); \
+            const trek_wide z = trek_load_part_wide(zs + i, n - i);                                    \
+            trek_store_part_wide(result + i, expression, n - i);                                       \
+        }                                                                                              \
+    }
 
 /* The kernel of one dtype, made from the row of `suffix` (f32 for 16-bit dtypes). */
 #define TREK_UNARY_KERNEL(op, dtype, suffix, out_width, grain)                                         \
@@ -408,6 +425,11 @@ static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
     TREK_BINARY_KERNEL(op, f64, f64, 8, grain)                                                         \
     TREK_BINARY_KERNEL(op, bf16, f32, BF16, grain)                                                     \
     TREK_BINARY_KERNEL(op, f16, f32, F16, grain)
+#define TREK_TERNARY_FLOAT_KERNELS(op, grain)                                                          \
+    TREK_TERNARY_KERNEL(op, f32, f32, grain)                                                           \
+    TREK_TERNARY_KERNEL(op, f64, f64, grain)                                                           \
+    TREK_TERNARY_KERNEL(op, bf16, f32, grain)                                                          \
+    TREK_TERNARY_KERNEL(op, f16, f32, grain)
 #define TREK_BINARY_INTEGERS(op, grain, expression)                                                    \
     TREK_BINARY_ROW(op, i64, i64, expression)                                                          \
     TREK_BINARY_ROW(op, i32, i32, expression)                                                          \

@@ -50,6 +50,30 @@ TREK_BINARY_WIDE_ROW(logaddexp, logaddexp_of_wide(x, y, trek_spread_wide((float)
 TREK_BINARY_LIBRARY_ROW(logaddexp, f64, logaddexp_of_wide64(x, y, attrs->f[0]))
 TREK_BINARY_FLOAT_KERNELS(logaddexp, FUNCTION)
 
+/* A half of gated linear units, and the gradient of their gate y. */
+TREK_WIDE_INLINE trek_wide sigmoid_derivative_wide(trek_wide x)
+{
+    trek_wide s = trek_sigmoid_wide(x);
+    return s * (1 - s);
+}
+TREK_WIDE_INLINE trek_wide64 sigmoid_derivative_wide64(trek_wide64 x)
+{
+    trek_wide64 s = trek_sigmoid_wide64(x);
+    return s * (1.0 - s);
+}
+TREK_BINARY_WIDE_ROW(sigmoid_mul, x *trek_sigmoid_wide(y))
+TREK_BINARY_LIBRARY_ROW(sigmoid_mul, f64, x *trek_sigmoid_wide64(y))
+TREK_BINARY_FLOAT_KERNELS(sigmoid_mul, FUNCTION)
+TREK_BINARY_WIDE_ROW(silu_mul, x *trek_silu_wide(y))
+TREK_BINARY_LIBRARY_ROW(silu_mul, f64, x *(y * trek_sigmoid_wide64(y)))
+TREK_BINARY_FLOAT_KERNELS(silu_mul, FUNCTION)
+TREK_TERNARY_WIDE_ROW(sigmoid_mul_backward, x *y *sigmoid_derivative_wide(z))
+TREK_TERNARY_LIBRARY_ROW(sigmoid_mul_backward, f64, x *y *sigmoid_derivative_wide64(z))
+TREK_TERNARY_FLOAT_KERNELS(sigmoid_mul_backward, FUNCTION)
+TREK_TERNARY_WIDE_ROW(silu_mul_backward, x *y *trek_silu_derivative_wide(z))
+TREK_TERNARY_LIBRARY_ROW(silu_mul_backward, f64, x *y *trek_silu_derivative_wide64(z))
+TREK_TERNARY_FLOAT_KERNELS(silu_mul_backward, FUNCTION)
+
 void TREK_ISA_NAME(trek_cpu_register_fused)(trek_backend *b)
 {
     TREK_ENTER_FLOATS(b, lerp);
@@ -58,4 +82,8 @@ void TREK_ISA_NAME(trek_cpu_register_fused)(trek_backend *b)
     TREK_ENTER_FLOATS(b, addcmul);
     TREK_ENTER_FLOATS(b, addcdiv);
     TREK_ENTER_FLOATS(b, logaddexp);
+    TREK_ENTER_FLOATS(b, sigmoid_mul);
+    TREK_ENTER_FLOATS(b, silu_mul);
+    TREK_ENTER_FLOATS(b, sigmoid_mul_backward);
+    TREK_ENTER_FLOATS(b, silu_mul_backward);
 }

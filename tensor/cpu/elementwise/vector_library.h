@@ -93,7 +93,7 @@ TREK_WIDE_INLINE bool trek_any_wide64(trek_wide64_int which)
     }
 #endif
 
-/* Rows written with x (and y), vectors of the type. The last vector is padded with 1, which is valid for every
+/* Rows written with x (and y and z), vectors of the type. The last vector is padded with 1, which is valid for every
  * function. */
 #define TREK_UNARY_LIBRARY_ROW(op, suffix, expression)                                                 \
     static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
@@ -137,6 +137,32 @@ TREK_WIDE_INLINE bool trek_any_wide64(trek_wide64_int which)
             TREK_VECTOR_##suffix x = (TREK_VECTOR_##suffix){ 0 } + 1, y = x;                           \
             memcpy(&x, xs + i, bytes);                                                                 \
             memcpy(&y, ys + i, bytes);                                                                 \
+            x = expression;                                                                            \
+            memcpy(result + i, &x, bytes);                                                             \
+        }                                                                                              \
+    }
+#define TREK_TERNARY_LIBRARY_ROW(op, suffix, expression)                                               \
+    static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        TREK_TYPE_##suffix *result = to;                                                               \
+        const TREK_TYPE_##suffix *xs = from[0], *ys = from[1], *zs = from[2];                          \
+        const int64_t width = sizeof(TREK_VECTOR_##suffix) / sizeof *xs;                               \
+        (void)attrs;                                                                                   \
+        int64_t i = 0;                                                                                 \
+        for (; i + width <= n; i += width) {                                                           \
+            TREK_VECTOR_##suffix x, y, z;                                                              \
+            memcpy(&x, xs + i, sizeof x);                                                              \
+            memcpy(&y, ys + i, sizeof y);                                                              \
+            memcpy(&z, zs + i, sizeof z);                                                              \
+            x = expression;                                                                            \
+            memcpy(result + i, &x, sizeof x);                                                          \
+        }                                                                                              \
+        if (i < n) {                                                                                   \
+            size_t bytes = (size_t)(n - i) * sizeof *xs;                                               \
+            TREK_VECTOR_##suffix x = (TREK_VECTOR_##suffix){ 0 } + 1, y = x, z = x;                    \
+            memcpy(&x, xs + i, bytes);                                                                 \
+            memcpy(&y, ys + i, bytes);                                                                 \
+            memcpy(&z, zs + i, bytes);                                                                 \
             x = expression;                                                                            \
             memcpy(result + i, &x, bytes);                                                             \
         }                                                                                              \

@@ -40,13 +40,6 @@ template <typename W> TREK_INLINED W softplus_of(W x, W s, W t)
     return scaled > t ? x : of_log1p(of_exp(scaled)) / s;
 }
 
-/* d (x sigmoid(x)) / dx */
-template <typename W> TREK_INLINED W silu_slope(W x)
-{
-    W sigmoid = of_sigmoid(x);
-    return sigmoid * (1 + x * (1 - sigmoid));
-}
-
 template <typename W> TREK_INLINED W between(W x, W low, W high) { return x < low ? low : x > high ? high : x; }
 
 /* 0.5 x (1 + tanh(k (x + 0.044715 x^3))) = x sigmoid(2 k (...)), k = sqrt(2 / pi) */
@@ -78,7 +71,7 @@ template <typename T> trek_status run_gelu(const trek_op_call *call)
 GRADIENT(relu_backward, TREK_LIGHT, wide, y <= 0 ? (W)0 : x)
 GRADIENT(tanh_backward, TREK_LIGHT, wide, x *(1 - y * y))
 GRADIENT(sigmoid_backward, TREK_LIGHT, wide, x *(1 - y) * y)
-GRADIENT(silu_backward, TREK_LIGHT, wide, x *silu_slope(y))
+GRADIENT(silu_backward, TREK_LIGHT, wide, x *of_silu_slope(y))
 GRADIENT(gelu_erf_backward, TREK_LIGHT, sized, x *trek_gelu_slope<sizeof(T) == 2>(y))
 GRADIENT(gelu_tanh_backward, TREK_LIGHT, wide, x *gelu_tanh_slope(y))
 template <typename T> trek_status run_gelu_backward(const trek_op_call *call)

@@ -54,5 +54,11 @@ template <typename W> TREK_INLINED W of_sigmoid(W x)
     W e = of_exp(-of_abs(x));
     return of_quotient(x >= 0 ? (W)1 : x < 0 ? e : x, 1 + e);
 }
+/* d (x sigmoid(x)) / dx */
+template <typename W> TREK_INLINED W of_silu_slope(W x)
+{
+    W sigmoid = of_sigmoid(x);
+    return sigmoid * (1 + x * (1 - sigmoid));
+}
 
 #endif

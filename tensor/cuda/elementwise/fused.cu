@@ -49,6 +49,11 @@ TRIPLE(clamp_var, TREK_RARE, clamp_of(x, y, z))
 TRIPLE(addcmul, TREK_LIGHT, x + s * y * z)
 TRIPLE(addcdiv, TREK_LIGHT, x + s * y / z)
 PAIR(logaddexp, TREK_RARE, logaddexp_of(x, y, s))
+/* A half of gated linear units, and the gradient of their gate. */
+PAIR(sigmoid_mul, TREK_LIGHT, x *of_sigmoid(y))
+PAIR(silu_mul, TREK_LIGHT, x *(y * of_sigmoid(y)))
+TRIPLE(sigmoid_mul_backward, TREK_LIGHT, x *y *(of_sigmoid(z) * (1 - of_sigmoid(z))))
+TRIPLE(silu_mul_backward, TREK_LIGHT, x *y *of_silu_slope(z))
 
 /* Of one input, with numbers s, t and u. */
 #define SINGLE(op, cost, expression)                                                                   \
@@ -78,6 +83,10 @@ extern "C" void trek_cuda_register_fused(trek_backend *b)
     TREK_ENTER_FLOATS(b, TREK_OP_addcmul, run_addcmul)
     TREK_ENTER_FLOATS(b, TREK_OP_addcdiv, run_addcdiv)
     TREK_ENTER_FLOATS(b, TREK_OP_logaddexp, run_logaddexp)
+    TREK_ENTER_FLOATS(b, TREK_OP_sigmoid_mul, run_sigmoid_mul)
+    TREK_ENTER_FLOATS(b, TREK_OP_silu_mul, run_silu_mul)
+    TREK_ENTER_FLOATS(b, TREK_OP_sigmoid_mul_backward, run_sigmoid_mul_backward)
+    TREK_ENTER_FLOATS(b, TREK_OP_silu_mul_backward, run_silu_mul_backward)
     TREK_ENTER_FLOATS(b, TREK_OP_div_scalar, run_div_scalar)
     TREK_ENTER_FLOATS(b, TREK_OP_frac, run_frac)
     TREK_ENTER_FLOATS(b, TREK_OP_nan_to_num, run_nan_to_num)

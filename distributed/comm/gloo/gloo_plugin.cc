@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
@@ -54,7 +55,9 @@ constexpr std::chrono::milliseconds kLeave(2000);
 /* What is no larger goes by halving and doubling, whose steps are fewer, where the ranks are a power of two. */
 constexpr int64_t kFewSteps = 128 << 10;
 /* A prefix of slots that Gloo's collectives do not have. */
-constexpr uint8_t kNotes = 0x70, kSpread = 0x71, kScatter = 0x72;
+constexpr uint8_t kNotes = 0x70, kSpread = 0x71, kScatter = 0x72, kChain = 0x73;
+/* Elements of a link of a chain. */
+constexpr int64_t kLink = 32 << 10;
 
 /* Writing to a connection that its other side has closed must not end the program: Gloo's threads are started, and
  * what they do not do is done, with all signals blocked. */
@@ -239,7 +242,7 @@ class Context : public gloo::Context {
 };
 
 struct Task {
-  enum Kind { CONNECT, EXCHANGE, ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER } kind;
+  enum Kind { CONNECT, EXCHANGE, ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, REDUCE } kind;
   const void *in;
   void *out;
   int64_t count; /* elements; else bytes */
@@ -300,6 +303,7 @@ struct trek_async_group {
   void exchange_notes(const Task &task);
   void all_reduce(void *data, int64_t count, trek_dtype dtype, trek_reduction op);
   void spread(void *data, int64_t count, trek_dtype dtype, trek_reduction op);
+  void reduce(void *data, int64_t count, trek_dtype dtype, trek_reduction op, int root);
   void reduce_scatter(const void *all, void *part, int64_t count, trek_dtype dtype, trek_reduction op);
 };
 
@@ -448,6 +452,35 @@ void trek_async_group::reduce_scatter(const void *all, void *part, int64_t count
     host->fold(dtype, op, theirs.data() + static_cast<size_t>(r) * bytes, part, count);
 }
 
+/* A chain of all ranks that ends at the root: each adds its own to what comes, link by link, and sends it on. So every connection
+ * carries the data once, all at the same time, and an all-reduce's twice. */
+void trek_async_group::reduce(void *data, int64_t count, trek_dtype dtype, trek_reduction op, int root) {
+  const size_t item = size_of(dtype), bytes = static_cast<size_t>(count) * item;
+  const uint64_t slot = gloo::Slot::build(kChain, tag++);
+  const auto in_chain = [&](int place) { return place == world - 1 ? root : place < root ? place : place + 1; };
+  const int place = rank == root ? world - 1 : rank < root ? rank : rank - 1;
+  const int before = place > 0 ? in_chain(place - 1) : -1, after = place + 1 < world ? in_chain(place + 1) : -1;
+  const std::unique_ptr<char[]> theirs(before < 0 ? nullptr : new char[bytes]);
+  auto out = context->createUnboundBuffer(data, bytes), in = context->createUnboundBuffer(theirs.get(), theirs ? bytes : 0);
+  const auto each_link = [&](auto fn) {
+    for (int64_t first = 0; first < count; first += kLink)
+      fn(static_cast<size_t>(first) * item, std::min(kLink, count - first));
+  };
+  if (before >= 0)
+    each_link([&](size_t at, int64_t n) { in->recv(before, slot, at, static_cast<size_t>(n) * item); });
+  each_link([&](size_t at, int64_t n) {
+    if (before >= 0) {
+      in->waitRecv(kForever);
+      host->progressed(owner);
+      host->fold(dtype, op, theirs.get() + at, static_cast<char *>(data) + at, n);
+    }
+    if (after >= 0)
+      out->send(after, slot, at, static_cast<size_t>(n) * item);
+  });
+  if (after >= 0)
+    each_link([&](size_t, int64_t) { out->waitSend(kForever); });
+}
+
 void trek_async_group::perform(const Task &task) {
   const size_t count = static_cast<size_t>(task.count);
   switch (task.kind) {
@@ -478,6 +511,9 @@ void trek_async_group::perform(const Task &task) {
     gloo::allgather(options);
     break;
   }
+  case Task::REDUCE:
+    reduce(task.out, task.count, task.dtype, task.op, task.root);
+    break;
   case Task::REDUCE_SCATTER:
     reduce_scatter(task.in, task.out, task.count, task.dtype, task.op);
     break;
@@ -644,10 +680,9 @@ trek_status all_reduce(trek_async_group *group, void *data, int64_t count, trek_
   return give(group, Task{ Task::ALL_REDUCE, nullptr, data, count, 0, dtype, op, 0 }, request);
 }
 
-/* As of reduce_scatter: an all_reduce, whose order of sums is the same, and which works for all worlds and dtypes. */
-trek_status reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduction op, int,
+trek_status reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduction op, int root,
                    trek_async_request *request) {
-  return all_reduce(group, data, count, dtype, op, request);
+  return give(group, Task{ Task::REDUCE, nullptr, data, count, 0, dtype, op, root }, request);
 }
 
 trek_status broadcast(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request) {

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "distributed/comm/comm_internal.h"
 #include "tensor/tensor_internal.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
@@ -61,6 +62,20 @@ bool exchanged_same(const trek_tensor *tensor, int64_t from, int64_t count, int 
     return good;
 }
 
+/* The root has the result, and the others have what they gave. */
+static bool reduced_to(trek_comm *comm, int root, int64_t count, trek_dtype dtype, trek_reduction op)
+{
+    int rank = trek_comm_rank(comm);
+    trek_tensor *tensor = exchanged_numbers(rank, count, dtype), *given = trek_tensor_clone(tensor);
+    bool good = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_REDUCE, .op = op, .root = root, .dtype = dtype,
+                                                      .count = count, .in = tensor->data, .out = tensor->data }) == TREK_OK;
+    good = good && (rank == root ? exchanged_same(tensor, 0, count, trek_comm_world_size(comm), op, "reduce")
+                                 : test_same_bits(tensor, given));
+    trek_tensor_release(tensor);
+    trek_tensor_release(given);
+    return good;
+}
+
 bool exchanged_reduces(trek_comm *comm, int64_t count)
 {
     static const struct { trek_dtype dtype; trek_reduction op; } rows[] = {
@@ -76,7 +91,8 @@ bool exchanged_reduces(trek_comm *comm, int64_t count)
         good = trek_comm_reduce_scatter(comm, all, part, rows[k].op) == TREK_OK &&
                exchanged_same(part, rank * count, count, world, rows[k].op, "reduce_scatter") &&
                trek_comm_all_reduce(comm, all, rows[k].op) == TREK_OK &&
-               exchanged_same(all, 0, count * world, world, rows[k].op, "all_reduce");
+               exchanged_same(all, 0, count * world, world, rows[k].op, "all_reduce") &&
+               reduced_to(comm, (int)((count + (int64_t)k) % world), count, rows[k].dtype, rows[k].op);
         trek_tensor_release(all);
         trek_tensor_release(part);
     }

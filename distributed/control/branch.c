@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The connections of the tree. The children make them when all processes have joined. They carry gathers only. Who is
- * alive, who has left and why the group has ended goes over the star, so that the death of a process in the middle of
- * the tree is reported like any other. */
+/* The connections of the tree. The children make them when all processes have joined. They carry gathers, and the reason if one
+ * of them has been torn. Who is alive, who has left and why the group has ended goes over the star, so that the death of a
+ * process in the middle of the tree is reported like any other. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,15 +48,27 @@ trek_status trek_control_climb(trek_control *control)
     return fd < 0 && !left ? trek_control_fail(control) : TREK_OK;
 }
 
+static void note_torn(trek_control *control, int process)
+{
+    if (control->torn_ns || control->peers[process].left)
+        return;
+    control->torn = process;
+    control->torn_ns = trek_now_ns();
+}
+
 /* The star reports the end of the other process soon. If it does not, a part of the network is broken. */
 static void lose_branch(trek_control *control, trek_control_link *link)
 {
     int process = link->process;
     trek_control_link_close(link);
-    if (control->torn_ns || control->peers[process].left)
-        return;
-    control->torn = process;
-    control->torn_ns = trek_now_ns();
+    note_torn(control, process);
+}
+
+/* The other process has ended the group because a connection of the tree is torn, and gives the reason. */
+static void take_end(trek_control *control, int process, const char *data, size_t bytes)
+{
+    note_torn(control, process); /* so that this process passes the reason on */
+    trek_control_take_end(control, data, bytes);
 }
 
 void trek_control_serve_branch(trek_control *control, trek_control_link *link)
@@ -71,6 +83,8 @@ void trek_control_serve_branch(trek_control *control, trek_control_link *link)
             trek_control_gathered(control, head.number, data, head.bytes);
         else if (head.type == TREK_CONTROL_GATHER && link != &control->up && !atomic_load(&control->ended))
             trek_control_contribute(control, link->process, head.number, data, head.bytes);
+        else if (head.type == TREK_CONTROL_END)
+            take_end(control, link->process, data, head.bytes);
         trek_control_consume(link, &head);
     }
     if (link->fd >= 0 && link->forged)

@@ -225,6 +225,8 @@ trek_control_link *trek_control_below(trek_control *control, int k);
 /* end.c */
 void trek_control_end_locked(trek_control *control, trek_status status, const char *message);
 void trek_control_lost(trek_control *control, int process, const char *how);
+/* Takes what another process has said of the end of the group. */
+void trek_control_take_end(trek_control *control, const char *data, size_t bytes);
 void trek_control_take_left(trek_control *control, int process, const trek_control_report *report, uint64_t gathers);
 void trek_control_say_goodbye(trek_control *control, bool exited);
 void trek_control_check_left(trek_control *control);

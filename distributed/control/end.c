@@ -13,7 +13,22 @@ typedef struct end_message {
     char text[TREK_ERROR_SIZE];
 } end_message;
 
-/* The first reason counts. Process 0 tells all others, and these tell process 0. */
+/* Tells the others of the end. Process 0 tells all others, and these tell process 0. Where a connection of the tree is torn,
+ * process 0 may not be reachable: then a process also tells those beside it in the tree, which otherwise only see that it has
+ * gone. */
+static void tell_end(trek_control *control, const end_message *end)
+{
+    size_t bytes = offsetof(end_message, text) + strlen(end->text);
+    for (int i = 0; i < control->links_count; i++)
+        trek_control_send(control, &control->links[i], TREK_CONTROL_END, 0, end, bytes);
+    if (!control->torn_ns)
+        return;
+    trek_control_send(control, &control->up, TREK_CONTROL_END, 0, end, bytes);
+    for (int k = 0; k < TREK_TREE_FAN; k++)
+        trek_control_send(control, &control->below[k], TREK_CONTROL_END, 0, end, bytes);
+}
+
+/* The first reason counts. */
 void trek_control_end_locked(trek_control *control, trek_status status, const char *message)
 {
     if (atomic_load(&control->ended))
@@ -25,9 +40,7 @@ void trek_control_end_locked(trek_control *control, trek_status status, const ch
     atomic_store(&control->ended, true);
     end_message end = { .status = (int32_t)status };
     memcpy(end.text, control->message, sizeof end.text);
-    size_t bytes = offsetof(end_message, text) + strlen(end.text);
-    for (int i = 0; i < control->links_count; i++)
-        trek_control_send(control, &control->links[i], TREK_CONTROL_END, 0, &end, bytes);
+    tell_end(control, &end);
     trek_condition_wake_all(&control->changed);
     trek_control_wake(control);
 }

@@ -284,7 +284,7 @@ static void accept_arrivals(trek_control *control)
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-static void take_end(trek_control *control, const char *data, size_t bytes)
+void trek_control_take_end(trek_control *control, const char *data, size_t bytes)
 {
     int32_t status;
     char text[TREK_ERROR_SIZE];
@@ -397,7 +397,7 @@ static void take_message(trek_control *control, trek_control_link *link, const t
         trek_control_extend(control, head->number);
         break;
     case TREK_CONTROL_END:
-        take_end(control, data, head->bytes);
+        trek_control_take_end(control, data, head->bytes);
         break;
     case TREK_CONTROL_LEFT:
         take_left(control, link, head, data);

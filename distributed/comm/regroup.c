@@ -23,6 +23,9 @@
 #define MOST_IGNORED 5
 /* How many groups in a row may end before a joiner is in them. */
 #define MOST_LOST 10
+/* How long a joiner waits before it asks again, at least, and at most if groups have waited in vain for all to reach it. */
+#define ASK_AGAIN_NS 100000000
+#define REST_NS 600000000000
 /* How long a process waits before it tries once more to listen at the job's address, while nobody does. */
 #define ADMIT_AGAIN_NS 100000000
 
@@ -32,6 +35,7 @@ struct trek_regroup {
     char address[256];       /* of the job */
     int port, flat, world;   /* world: the number of processes with which the job began */
     int ranks, groups_lost; /* of a joiner: how many ranks it has, and how many groups with it have ended before it was in them */
+    int64_t rest_ns, rest_until_ns; /* of a joiner: how long it leaves the others alone, and until when */
     uint64_t program;
     char engine[16];
     bool nobody_admits;      /* as the group last knew */
@@ -511,6 +515,28 @@ static bool is_over(void *arg)
     return n - ended[launch->process] == launch->processes - 1;
 }
 
+/* A group has ended before this joiner was in it. If that was because it waited in vain, for so long, somebody may not reach this
+ * process, and each group costs the others this time again. So the joiner leaves them alone for as long, and for twice as long
+ * each further time. */
+static void note_lost(trek_regroup *regroup, int64_t waited_ns)
+{
+    regroup->groups_lost++;
+    if (trek_error_status() != TREK_ERR_TIMEOUT)
+        return;
+    regroup->rest_ns = regroup->rest_ns ? 2 * regroup->rest_ns : waited_ns;
+    if (regroup->rest_ns > REST_NS)
+        regroup->rest_ns = REST_NS;
+    regroup->rest_until_ns = trek_now_ns() + regroup->rest_ns;
+}
+
+/* Waits before it asks again, unless the job ends meanwhile. */
+static void rest(const trek_regroup *regroup, trek_launch *launch)
+{
+    do
+        trek_sleep_ns(ASK_AGAIN_NS);
+    while (trek_now_ns() < regroup->rest_until_ns && !(launch->deaths >= 0 && is_over(launch)));
+}
+
 /* Makes one attempt to join. *came says whether another attempt makes sense. */
 static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until_ns, trek_rendezvous_came *came)
 {
@@ -531,11 +557,12 @@ static trek_comm *come(trek_regroup *regroup, trek_launch *launch, int64_t until
     regroup->rendezvous = trek_rendezvous_join(&call, &place, came);
     if (regroup->rendezvous) /* before the group is formed, in which this process may begin to admit others */
         regroup->world = trek_rendezvous_world(regroup->rendezvous);
+    int64_t since = trek_now_ns();
     trek_comm *comm = regroup->rendezvous ? form(regroup, NULL, &place, &again) : NULL;
     if (!comm)
         trek_rendezvous_free(&regroup->rendezvous);
     if (!comm && again) {
-        regroup->groups_lost++;
+        note_lost(regroup, trek_now_ns() - since);
         *came = TREK_RENDEZVOUS_LEFT_ALONE;
         trek_error_clear();
     }
@@ -555,7 +582,7 @@ static trek_status keep_coming(trek_regroup *regroup, trek_launch *launch, trek_
                              "it was complete: do all machines reach each other's addresses?",
                              regroup->groups_lost);
         if (!*comm && trek_error_status() == TREK_OK)
-            trek_sleep_ns(100000000);
+            rest(regroup, launch);
     }
     if (!*comm && trek_error_status() == TREK_OK)
         return trek_fail(TREK_ERR_COMM,

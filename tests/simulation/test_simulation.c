@@ -31,7 +31,7 @@ static result run(const scenario *what, uint64_t seed, uint32_t left_out, bool t
     sim.trace = trace;
     sim.trace_points = trace && getenv("TREK_SIMULATION_POINTS");
     sim.left_out = left_out;
-    sim.most_steps = 4000000;
+    sim.most_steps = 4400000;
     sim_random random = { seed };
     random.state = sim_draw(&random) ^ 12345;
     what->begin(&random);
@@ -142,6 +142,7 @@ static void test_kept_schedules(void **state)
     } kept[] = {
         { &scenario_control, 77029463, 1 }, /* process 0 is cut off for longer than a gather's deadline */
         { &scenario_control, 8001028541, 0 }, /* a connection of the tree is torn, and process 0, which would know why, is gone */
+        { &scenario_run, 7001022097, 0 }, /* a joiner comes again and again that one of the others never reaches */
     };
     (void)state;
     for (size_t k = 0; k < sizeof kept / sizeof kept[0]; k++) {

@@ -403,11 +403,14 @@ stage_processes() {
     built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
 }
 
-# Jobs that are drawn at random, each compared with one rank: how many, TREK_TEST_DRAWS says. And faults that replays and audits
-# have to find: 200, and a million grains without any.
+# Jobs that are drawn at random, each compared with one rank: how many, TREK_TEST_DRAWS says; a tenth as many over MPI, where it is
+# installed. And faults that replays and audits have to find: 200, and a million grains without any.
 stage_grains() {
     built plain "jobs in grains" || return
-    TREK_TEST_DRAWS=${TREK_TEST_DRAWS:-2000} tests plain grains grain_jobs --timeout-multiplier 20
+    local draws=${TREK_TEST_DRAWS:-2000}
+    TREK_TEST_DRAWS=$draws tests plain grains grain_jobs --timeout-multiplier 20
+    grep -qF '"grain_jobs_mpi"' "$work/plain/meson-info/intro-tests.json" &&
+        TREK_TEST_DRAWS=$((draws / 10)) tests plain grains_mpi grain_jobs_mpi --timeout-multiplier 20
     TREK_TEST_DRAWS=${TREK_TEST_DEATHS:-500} tests plain deaths grain_arrivals grain_deaths grain_newcomers grain_run_arrivals \
         --timeout-multiplier 20
     TREK_TEST_DRAWS=${TREK_TEST_FAULTS:-200} TREK_TEST_AUDITED=${TREK_TEST_AUDITED:-1000000} tests plain faults replay audit --timeout-multiplier 60

@@ -236,16 +236,16 @@ static void processes_choose_one_size(void **state)
 }
 
 /* Any of that together, as it is drawn. TREK_TEST_DRAWS says how often. */
-static void drawn_jobs_have_the_bits_of_one_process(void **state)
+static void expect_same_of_drawn(bool mpi, int otherwise)
 {
     char why[256];
     const char *draws = getenv("TREK_TEST_DRAWS");
-    int n = draws ? atoi(draws) : test_short_on_device() ? 2 : test_short() ? 4 : 12;
-    bool gloo = trek_comm_gloo_there(why, sizeof why), apart = gloo && may_go_apart();
+    int n = draws ? atoi(draws) : otherwise;
+    bool gloo = !mpi && trek_comm_gloo_there(why, sizeof why), apart = gloo && may_go_apart();
     for (int k = 0; k < n; k++) {
-        uint64_t seed = test_seed() * 1000003 + (uint64_t)k + 500;
+        uint64_t seed = test_seed() * 1000003 + (uint64_t)k + (mpi ? 500500 : 500);
         job j = { .run = grain_draw(&seed, 3), .processes = 2 + (int)test_draw(&seed, 3), .uneven = (int)test_draw(&seed, 2),
-                  .engine = gloo && test_draw(&seed, 3) == 0 ? GLOO : SHARED, .shares = (int)test_draw(&seed, 2) };
+                  .engine = mpi ? MPI : gloo && test_draw(&seed, 3) == 0 ? GLOO : SHARED, .shares = (int)test_draw(&seed, 2) };
         j.apart = apart && j.engine == GLOO && test_draw(&seed, 2);
         j.run.evaluates = j.run.freezes = false;
         if (j.run.sharded && j.run.ranks + j.uneven > 1) { /* such ranks must share their parameters */
@@ -254,6 +254,11 @@ static void drawn_jobs_have_the_bits_of_one_process(void **state)
         }
         expect_same(&j, 1 + (int)test_draw(&seed, 3));
     }
+}
+
+static void drawn_jobs_have_the_bits_of_one_process(void **state)
+{
+    expect_same_of_drawn(false, test_short_on_device() ? 2 : test_short() ? 4 : 12);
 }
 
 static void gloo_sums_alike(void **state)
@@ -278,6 +283,8 @@ static void mpi_sums_alike(void **state)
                         .run = { .model = LSTM, .ranks = 1, .grain = 2, .batch = 20, .steps = 4, .holds = 2 } }, 1);
 }
 
+static void drawn_jobs_over_mpi_have_them_too(void **state) { expect_same_of_drawn(true, test_short() ? 1 : 4); }
+
 int main(void)
 {
     const char *text = getenv("TREK_TEST_CHILD");
@@ -285,7 +292,10 @@ int main(void)
         return child(text, getenv("TREK_TEST_EXPECTED"));
     if (!processes_launcher_there())
         return 77;
-    const struct CMUnitTest with_mpi[] = { cmocka_unit_test_setup(mpi_sums_alike, clear_error) };
+    const struct CMUnitTest with_mpi[] = {
+        cmocka_unit_test_setup(mpi_sums_alike, clear_error),
+        cmocka_unit_test_setup(drawn_jobs_over_mpi_have_them_too, clear_error),
+    };
     if (getenv("TREK_TEST_MPI"))
         return cmocka_run_group_tests(with_mpi, NULL, NULL);
     const struct CMUnitTest tests[] = {

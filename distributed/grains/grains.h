@@ -237,10 +237,11 @@ void trek_grain_sums_end_grains(trek_grain_sums *sums, const trek_arena *arena, 
 /* Or drops them, which are in the arena. */
 void trek_grain_sums_drop(trek_arena *arena);
 
-/* exchange.c, called where there are other processes. Called by every rank when rank 0 has the sums of the process: turns the
- * sums of all processes into gradients. The sums of the process remain what they are. */
+/* exchange.c, for jobs of several processes. Makes the room, if it is not there. */
 trek_status trek_grain_exchange_make(trek_step *s);
 void trek_grain_exchange_free(trek_grains *grains);
+/* Called by every rank when rank 0 has the sums of the process: turns the sums of all processes into gradients. The sums of the
+ * process remain what they are. */
 trek_status trek_grain_exchange_read(trek_step *s, int rank);
 /* Copies gradients [begin, end) of a part from the first arena to those of the other ranks of the process, and adds them to the
  * digest of the step. */

@@ -67,7 +67,7 @@ trek_status trek_grain_sums_make(trek_step *s)
     if (!s->grains->sums)
         return TREK_ERR_MEMORY;
     trek_status status = trek_ranks_call(s->team->ranks, make_rank, s);
-    return status == TREK_OK ? trek_grain_exchange_make(s) : status;
+    return status == TREK_OK && trek_job_has_others(&s->job) ? trek_grain_exchange_make(s) : status;
 }
 
 void trek_grain_sums_free(trek_step *s)

@@ -83,3 +83,33 @@ void trek_job_file_unmap(trek_job_file *file)
         munmap(file->memory, (size_t)file->mapped);
     file->memory = NULL;
 }
+
+void trek_job_file_end(trek_job_file *file)
+{
+    trek_job_file_unmap(file);
+    if (file->fd >= 0)
+        close(file->fd);
+    file->fd = -1;
+}
+
+static void *end(void *arg)
+{
+    trek_job_file_end(arg);
+    return NULL;
+}
+
+void trek_job_file_begin_end(trek_job_file_ending *ending, trek_job_file *file)
+{
+    ending->file = *file;
+    *file = (trek_job_file){ .fd = -1 };
+    ending->begun = trek_thread_begin(&ending->thread, end, &ending->file) == 0;
+    if (!ending->begun)
+        trek_job_file_end(&ending->file);
+}
+
+void trek_job_file_await_end(trek_job_file_ending *ending)
+{
+    if (ending->begun && !trek_forked)
+        trek_thread_join(ending->thread);
+    ending->begun = false;
+}

@@ -5,6 +5,7 @@
 #define TREK_DISTRIBUTED_JOB_JOB_FILE_H
 
 #include "distributed/comm/comm_internal.h"
+#include "distributed/system/system.h"
 
 typedef struct trek_job_file {
     int fd;                  /* -1: none */
@@ -26,5 +27,17 @@ trek_status trek_job_file_resize(trek_job_file *file, int64_t bytes);
 trek_status trek_job_file_send(trek_comm *comm, const trek_job_file *file, int root);
 /* Ends the mapping. The descriptor stays open. */
 void trek_job_file_unmap(trek_job_file *file);
+/* Ends the mapping, and closes the file. */
+void trek_job_file_end(trek_job_file *file);
+
+/* The same on a thread of its own: the system takes long to take much memory back, and other processes may wait for this one. */
+typedef struct trek_job_file_ending {
+    trek_job_file file;
+    trek_thread thread;
+    bool begun;
+} trek_job_file_ending;
+void trek_job_file_begin_end(trek_job_file_ending *ending, trek_job_file *file);
+/* Waits until it has ended. Does nothing if no end was begun, or after a fork. */
+void trek_job_file_await_end(trek_job_file_ending *ending);
 
 #endif

@@ -54,6 +54,7 @@ void trek_survival_end(trek_job *job)
     if (!survival->lent)
         trek_regroup_free(&survival->regroup);
     trek_comm_free(&survival->next);
+    trek_job_file_await_end(&survival->taken);
     trek_free(survival);
 }
 

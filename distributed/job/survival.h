@@ -31,6 +31,7 @@
 
 #include "distributed/comm/regroup.h"
 #include "distributed/job/job.h"
+#include "distributed/job/job_file.h"
 #include "graph/graph.h"
 
 /* Where the job was when a process came to it. */
@@ -63,7 +64,8 @@ typedef struct trek_survival {
     bool joiners;            /* processes wait to be let in, as all know since the last step */
     int newcomers;           /* processes that had no state when all met last */
     bool ahead;              /* a survivor had not left the last commit yet, as this one had; pass/arrivals.c resets it */
-    trek_survival_place place; /* of a process that has arrived */
+    trek_survival_place place; /* of a process that has arrived, */
+    trek_job_file_ending taken; /* and the state that it has got */
     const trek_survival_state *state; /* NULL: nobody is let in */
     bool away;               /* a survivor was outside such operations: `next` is for the run */
     int64_t held;            /* loaders divide batches as before the last death until so many steps are complete; 0: no more */

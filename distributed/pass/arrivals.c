@@ -4,6 +4,7 @@
 #include "autograd/var_internal.h"
 #include "data/batch_here.h"
 #include "data/loader_internal.h"
+#include "distributed/grains/grains.h"
 #include "distributed/pass/division.h"
 #include "distributed/pass/giving.h"
 #include "distributed/reduce/twice.h"
@@ -225,13 +226,13 @@ static trek_status take_state(trek_step *s, trek_taking *taking)
 {
     trek_survival *survival = s->job.survival;
     trek_status status = trek_taking_fetch(s, taking);
-    trek_job_file_unmap(&taking->file);
     if (status == TREK_OK)
         status = survival->state->read(s->team->graph, taking->file.fd, survival->state->arg);
     if (status != TREK_OK) {
         trek_survival_leave(&s->job, trek_error());
         return status;
     }
+    trek_job_file_begin_end(&survival->taken, &taking->file);
     survival->joins = false;
     survival->arrived = true;
     survival->newcomers = 0;
@@ -242,7 +243,9 @@ trek_status trek_arrivals_join(trek_step *s, const trek_survivors_opts *opts)
 {
     trek_taking taking = { .file.fd = -1 };
     trek_taking_reserve(s, &taking);
-    trek_status status = trek_survivors_join(s, opts);
+    trek_status status = trek_grain_exchange_make(s); /* before others wait for it */
+    if (status == TREK_OK)
+        status = trek_survivors_join(s, opts);
     for (bool complete = false; !complete && status == TREK_OK;) {
         status = exchange_and_commit(s, NULL, &taking);
         complete = status == TREK_OK;

@@ -2,7 +2,6 @@
 #include "distributed/pass/giving.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "distributed/system/system.h"
 #include "distributed/team/replica.h"
@@ -174,9 +173,7 @@ void trek_giving_end(trek_step *s)
 
 void trek_taking_clear(trek_taking *taking)
 {
-    trek_job_file_unmap(&taking->file);
-    if (taking->file.fd >= 0)
-        close(taking->file.fd);
+    trek_job_file_end(&taking->file);
     trek_free(taking->missing);
     *taking = (trek_taking){ .file.fd = -1 };
 }

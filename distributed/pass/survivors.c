@@ -84,7 +84,7 @@ static trek_status take_over_once(trek_step *s)
         status = trek_job_sync_make_rooms(s);
         if (status == TREK_OK)
             status = begin_pace(s);
-        if (status == TREK_OK)
+        if (status == TREK_OK && trek_job_has_others(&s->job))
             status = trek_grain_exchange_make(s);
         if (status != TREK_OK)
             give_up(survival, s->job.comm);

@@ -36,6 +36,7 @@ typedef struct redivision {
     double *weights_before;
     trek_optimizer_buffers buffers;
     int sharers_before, sharer_before;
+    bool later;              /* nothing is moved */
     bool weighed, renewed;   /* the arena has the new weights; the optimizer has the new buffers */
 } redivision;
 
@@ -97,8 +98,21 @@ static bool some(const redivision *x, bool (*is)(const card *card))
 }
 
 static bool is_new(const card *card) { return card->sharer < 0; }
+static bool joins(const card *card) { return card->joins; }
 static bool is_stale(const card *card) { return card->stale; }
 static bool needs_counts(const card *card) { return card->fresh && !card->joins; }
+
+/* Returns whether those of the last division are all there, and the others have just come and get nothing yet: when these have the
+ * state of the job it is divided among all, so nothing is moved before. */
+static bool is_for_later(const redivision *x)
+{
+    int root = first_of(x, false), sharers = 0, others = 0;
+    for (int p = 0; p < processes_of(x); p++) {
+        sharers += !is_new(&x->cards[p]);
+        others += is_new(&x->cards[p]) && !x->cards[p].joins;
+    }
+    return some(x, joins) && !some(x, is_stale) && root >= 0 && sharers == x->cards[root].sharers && others == 0;
+}
 
 /* Finds out how the state was divided, which a process that has come does not know. */
 static trek_status find_last(redivision *x)
@@ -362,13 +376,14 @@ static trek_status tell_counts(const redivision *x)
 static trek_status redivide(redivision *x)
 {
     trek_status status = gather_cards(x);
-    if (status == TREK_OK && x->optimizer && x->s->twice->sharer >= 0) /* what it gives must fit the parameters */
+    x->later = status == TREK_OK && is_for_later(x);
+    if (status == TREK_OK && !x->later && x->optimizer && x->s->twice->sharer >= 0) /* what it gives must fit the parameters */
         status = trek_arena_refresh_masters(arena_of(x));
-    if (status == TREK_OK)
+    if (status == TREK_OK && !x->later)
         status = find_last(x);
     if (status == TREK_ERR_MEMORY)
         trek_comm_abort(x->s->job.comm, "a process has no memory to divide the optimizer's state");
-    if (status != TREK_OK || is_lost(x))
+    if (status != TREK_OK || x->later || is_lost(x))
         return status;
     status = move_params(x);
     if (status == TREK_OK)
@@ -397,7 +412,7 @@ trek_status trek_twice_redivide(trek_step *s)
     x.cards = trek_calloc((size_t)s->job.processes, sizeof *x.cards);
     x.room = trek_alloc((size_t)ROOM);
     trek_status status = redivide(&x);
-    bool whole = status == TREK_OK && s->twice->lost[0] < 0;
+    bool whole = status == TREK_OK && !x.later && s->twice->lost[0] < 0;
     if (status == TREK_OK)
         status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
     if (status == TREK_OK && whole)

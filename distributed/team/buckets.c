@@ -161,6 +161,40 @@ void trek_buckets_clear(trek_buckets *buckets)
     *buckets = (trek_buckets){ 0 };
 }
 
+/* --- who keeps what ---------------------------------------------------------------------- */
+
+int trek_buckets_find(const trek_buckets *buckets, int part, int64_t at)
+{
+    int low = 0, high = buckets->n;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        const trek_bucket *b = &buckets->list[middle];
+        if (b->part < part || (b->part == part && b->begin + b->count <= at))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+bool trek_buckets_next_piece(const trek_buckets *buckets, int sharers, int part, int64_t *at, int64_t end,
+                             trek_bucket_piece *piece)
+{
+    int k = trek_buckets_find(buckets, part, *at);
+    const trek_bucket *bucket = &buckets->list[k];
+    if (*at >= end || k == buckets->n || bucket->part != part || bucket->begin >= end)
+        return false;
+    int64_t begin = bucket->begin > *at ? bucket->begin : *at, stop = bucket->begin + bucket->count;
+    *piece = (trek_bucket_piece){ .owner = bucket->owner, .second = bucket->second, .begin = begin };
+    if (bucket->owner < 0) { /* each has an even part */
+        int64_t each = bucket->count / sharers;
+        piece->owner = (int)((begin - bucket->begin) / each);
+        stop = bucket->begin + (piece->owner + 1) * each;
+    }
+    piece->end = *at = stop < end ? stop : end;
+    return true;
+}
+
 /* --- sending ---------------------------------------------------------------------------- */
 
 void trek_buckets_begin(trek_buckets *b)

@@ -32,6 +32,19 @@ typedef struct trek_buckets {
 trek_status trek_buckets_cut(trek_buckets *buckets, const struct trek_reducer *reducer, int64_t bytes, const int *owner);
 void trek_buckets_clear(trek_buckets *buckets);
 
+/* Elements [begin, end) of a part that one sharer keeps, and a second one (-1: none). */
+typedef struct trek_bucket_piece {
+    int owner, second;
+    int64_t begin, end;
+} trek_bucket_piece;
+/* Finds the next piece among elements [*at, end) of a part, and moves *at behind it. What lies in no bucket is padding. Returns
+ * false if there is none. sharers: of the arena, which has cuts. */
+bool trek_buckets_next_piece(const trek_buckets *buckets, int sharers, int part, int64_t *at, int64_t end,
+                             trek_bucket_piece *piece);
+/* Returns the first bucket that ends behind an element of a part, or their number. Buckets lie in the order of parts and
+ * elements. */
+int trek_buckets_find(const trek_buckets *buckets, int part, int64_t at);
+
 typedef void (*trek_bucket_fn)(const trek_bucket *bucket, void *arg);
 /* Begins a pass. */
 void trek_buckets_begin(trek_buckets *buckets);

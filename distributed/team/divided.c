@@ -80,21 +80,6 @@ static bool is_own(const trek_arena *arena, const trek_arena_cut *range)
     return !next_foreign(arena, range->part, &at, range->end, &piece);
 }
 
-/* Returns the first bucket that ends behind an element of a part. Buckets lie in the order of parts and elements. */
-static int first_bucket(const trek_buckets *buckets, int part, int64_t at)
-{
-    int low = 0, high = buckets->n;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        const trek_bucket *b = &buckets->list[middle];
-        if (b->part < part || (b->part == part && b->begin + b->count <= at))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 static bool overlaps(const trek_bucket *bucket, const trek_arena_cut *range)
 {
     return bucket->part == range->part && bucket->begin < range->end && range->begin < bucket->begin + bucket->count;
@@ -114,29 +99,15 @@ static trek_status copy_piece(const trek_divided *d, int keeper, int part, int64
     return TREK_OK;
 }
 
-/* Copies what others keep of the elements that lie in a bucket and in a range. */
-static trek_status copy_from_bucket(const trek_divided *d, const trek_bucket *bucket, const trek_arena_cut *range)
-{
-    int64_t begin = range->begin > bucket->begin ? range->begin : bucket->begin, stop = bucket->begin + bucket->count;
-    stop = range->end < stop ? range->end : stop;
-    if (bucket->owner >= 0)
-        return copy_piece(d, bucket->owner, bucket->part, begin, stop);
-    int64_t each = bucket->count / d->team->sharers;
-    trek_status status = TREK_OK;
-    for (int k = 0; k < d->team->sharers && status == TREK_OK; k++) {
-        int64_t first = bucket->begin + k * each, last = first + each;
-        status = copy_piece(d, k, bucket->part, first > begin ? first : begin, last < stop ? last : stop);
-    }
-    return status;
-}
-
+/* Copies what others keep of the elements in a range. */
 static trek_status copy_range(const trek_divided *d, const trek_arena_cut *range)
 {
     const trek_buckets *buckets = &own_of(d)->reducer->buckets;
+    trek_bucket_piece piece;
     trek_status status = TREK_OK;
-    for (int k = first_bucket(buckets, range->part, range->begin);
-         k < buckets->n && overlaps(&buckets->list[k], range) && status == TREK_OK; k++)
-        status = copy_from_bucket(d, &buckets->list[k], range);
+    for (int64_t at = range->begin;
+         status == TREK_OK && trek_buckets_next_piece(buckets, d->team->sharers, range->part, &at, range->end, &piece);)
+        status = copy_piece(d, piece.owner, range->part, piece.begin, piece.end);
     return status;
 }
 
@@ -278,9 +249,8 @@ static void settle_bucket(trek_divided *d, int k, trek_status status)
 static trek_status copy_bucket(void *arg, int k)
 {
     const trek_divided *d = arg;
-    const trek_bucket *bucket = &own_of(d)->reducer->buckets.list[k];
-    trek_arena_cut all = whole_of(bucket);
-    return copy_from_bucket(d, bucket, &all);
+    trek_arena_cut all = whole_of(&own_of(d)->reducer->buckets.list[k]);
+    return copy_range(d, &all);
 }
 
 static void end_copy(void *arg, int k, trek_status status) { settle_bucket(arg, k, status); }
@@ -347,7 +317,7 @@ static trek_status gather_range(trek_divided *d, const trek_arena_cut *range, ui
     if (d->written || is_own(own_of(d)->arena, range))
         return TREK_OK;
     trek_status status = trek_divided_check(d->team, "parameters");
-    for (int k = first_bucket(buckets, range->part, range->begin);
+    for (int k = trek_buckets_find(buckets, range->part, range->begin);
          k < buckets->n && overlaps(&buckets->list[k], range) && status == TREK_OK; k++)
         status = gather(d, k, use);
     if (status == TREK_OK && d->ahead)

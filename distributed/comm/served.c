@@ -8,15 +8,15 @@
 #include "distributed/system/system.h"
 #include "tensor/memory_internal.h"
 
-/* What is read comes in pieces, of which so many are under way to each reader. */
-enum { PIECE = 256 << 10, UNDER_WAY = 4 };
+/* What is read or given comes in pieces, of which so many are under way for each thread. */
+enum { PIECE = TREK_SERVED_PIECE, UNDER_WAY = 4 };
 /* How long the thread waits for connections before it looks around, and a reader when the group has ended. */
 enum { LOOK_MS = 1000, REASON_MS = 2000 };
 #define JOIN_NS 60000000000
 
-enum { ASK = 1, GIVE, LEAVE };
+enum { ASK = 1, GIVE, PUT, GOT, LEAVE }; /* GIVE answers ASK, and GOT answers PUT */
 
-/* A message; the bytes that are given follow it. */
+/* A message; the bytes of GIVE and PUT follow it. */
 typedef struct note {
     uint64_t id, offset, version;
     int32_t kind, rank, k, bytes;
@@ -26,16 +26,19 @@ typedef struct note {
 typedef struct parcel {
     struct parcel *next;
     size_t sent, bytes;
+    const char *behind;      /* what is sent after them: borrowed, until it has been answered */
+    size_t behind_bytes;
     char data[];
 } parcel;
 
-/* A thread that waits for what it reads. */
+/* A thread that waits for what it reads or gives. */
 typedef struct reading {
     struct reading *next;
     uint64_t id;
     int process;
     trek_served_ask ask;
-    char *to;
+    char *to;                /* NULL: it gives */
+    const char *from;
     uint64_t asked, got;     /* bytes */
     int under_way;
     uint64_t version, other; /* expected; the first one that differs */
@@ -49,14 +52,13 @@ typedef struct line {
     note in;
     size_t got;              /* bytes of it, and of what follows */
     reading *of;             /* whose bytes follow */
+    char *room;              /* [PIECE] for those that are put; NULL: none yet */
     parcel *first, *last;    /* to be sent */
 } line;
 
 struct trek_served {
     trek_comm *comm;
-    const char *what;
-    trek_served_copy_fn copy;
-    void *arg;
+    trek_served_opts opts;
     trek_thread thread;
     trek_lock lock;          /* of all below */
     trek_condition changed;
@@ -86,12 +88,14 @@ static bool send_some(line *l)
 {
     while (l->first) {
         parcel *p = l->first;
-        struct iovec part = { p->data + p->sent, p->bytes - p->sent };
-        int64_t sent = trek_socket_send(l->fd, &part, 1);
+        size_t own = p->sent < p->bytes ? p->sent : p->bytes, behind = p->sent - own;
+        struct iovec parts[] = { { p->data + own, p->bytes - own },
+                                 { (char *)(uintptr_t)p->behind + behind, p->behind_bytes - behind } };
+        int64_t sent = trek_socket_send(l->fd, parts, p->behind ? 2 : 1);
         if (sent < 0)
             return false;
         p->sent += (size_t)sent;
-        if (p->sent < p->bytes)
+        if (p->sent < p->bytes + p->behind_bytes)
             return true;
         l->first = p->next;
         trek_free(p);
@@ -101,15 +105,20 @@ static bool send_some(line *l)
 
 /* --- readings ----------------------------------------------------------------------------------------------------------- */
 
-/* Asks for the next pieces. Returns false without memory. */
+/* Asks for the next pieces, or gives them. Returns false without memory. */
 static bool ask_more(trek_served *s, reading *r)
 {
     while (r->under_way < UNDER_WAY && r->asked < r->ask.bytes && r->version == r->other) {
         uint64_t left = r->ask.bytes - r->asked;
-        note n = { .id = r->id, .kind = ASK, .rank = r->ask.rank, .k = r->ask.k, .offset = r->ask.offset + r->asked,
+        note n = { .id = r->id, .kind = r->to ? ASK : PUT, .rank = r->ask.rank, .k = r->ask.k, .offset = r->ask.offset + r->asked,
                    .bytes = (int32_t)(left < PIECE ? left : PIECE) };
-        if (!post(&s->lines[r->process], &n, 0))
+        parcel *p = post(&s->lines[r->process], &n, 0);
+        if (!p)
             return false;
+        if (!r->to) {
+            p->behind = r->from + r->asked;
+            p->behind_bytes = (size_t)n.bytes;
+        }
         r->asked += (uint64_t)n.bytes;
         r->under_way++;
     }
@@ -131,6 +140,7 @@ static void lose_line(trek_served *s, int p)
         next = l->first->next;
         trek_free(l->first);
     }
+    trek_free(l->room);
     *l = (line){ .fd = -1, .left = true };
     for (reading *r = s->readings; r; r = r->next)
         if (r->process == p)
@@ -146,12 +156,24 @@ static bool answer(trek_served *s, line *l)
     note n = l->in;
     n.kind = GIVE;
     parcel *p = post(l, &n, (size_t)n.bytes);
-    if (!p || !s->copy(s->arg, &ask, p->data + sizeof n, &n.version))
+    if (!p || !s->opts.copy(s->opts.arg, &ask, p->data + sizeof n, &n.version))
         return false;
     memcpy(p->data, &n, sizeof n);
     l->got = 0;
     return true;
 }
+
+/* Takes what has been put. */
+static bool take(trek_served *s, line *l)
+{
+    const trek_served_ask ask = { l->in.rank, l->in.k, l->in.offset, (uint64_t)l->in.bytes };
+    note n = l->in;
+    n.kind = GOT;
+    l->got = 0;
+    return s->opts.take(s->opts.arg, &ask, l->room) && post(l, &n, 0);
+}
+
+static bool end_piece(trek_served *s, line *l);
 
 static bool begin_message(trek_served *s, int process)
 {
@@ -166,15 +188,20 @@ static bool begin_message(trek_served *s, int process)
     }
     if (n->kind == ASK)
         return moves && answer(s, l);
+    if (n->kind == PUT)
+        return moves && s->opts.take && (l->room || (l->room = trek_alloc(PIECE)));
     reading *r = s->readings;
     while (r && (r->id != n->id || r->process != process))
         r = r->next;
     l->of = r;
-    return n->kind == GIVE && r && moves && n->offset >= r->ask.offset &&
-           n->offset - r->ask.offset <= r->ask.bytes - (uint64_t)n->bytes && (uint64_t)n->bytes <= r->ask.bytes;
+    bool fits = r && moves && n->offset >= r->ask.offset && n->offset - r->ask.offset <= r->ask.bytes - (uint64_t)n->bytes &&
+        (uint64_t)n->bytes <= r->ask.bytes;
+    if (n->kind == GOT)
+        return fits && !r->to && end_piece(s, l);
+    return n->kind == GIVE && fits && r->to;
 }
 
-static bool end_message(trek_served *s, line *l)
+static bool end_piece(trek_served *s, line *l)
 {
     reading *r = l->of;
     l->got = 0;
@@ -201,10 +228,10 @@ static bool receive(trek_served *s, int process)
                 return false;
         } else {
             size_t at = l->got - head;
-            char *to = l->of->to + (l->in.offset - l->of->ask.offset) + at;
+            char *to = l->in.kind == PUT ? l->room + at : l->of->to + (l->in.offset - l->of->ask.offset) + at;
             got = trek_socket_receive(l->fd, to, (size_t)l->in.bytes - at);
             l->got += got > 0 ? (size_t)got : 0;
-            if (got > 0 && l->got == head + (size_t)l->in.bytes && !end_message(s, l))
+            if (got > 0 && l->got == head + (size_t)l->in.bytes && !(l->in.kind == PUT ? take(s, l) : end_piece(s, l)))
                 return false;
         }
         if (got < 0)
@@ -257,7 +284,7 @@ static trek_status fail_lost(const trek_served *s, int process)
     if (trek_control_ended(control))
         return trek_control_fail(control);
     return trek_fail(TREK_ERR_PEER, "%s: process %d, which keeps a part of them on another machine, has ended or has freed its "
-                                    "graph", s->what, process);
+                                    "graph", s->opts.what, process);
 }
 
 /* Waits until a reading is over. If the group has ended, it goes on as long as something comes. */
@@ -274,28 +301,41 @@ static void wait_for(trek_served *s, reading *r)
     }
 }
 
-trek_status trek_served_read(trek_served *s, int process, const trek_served_ask *ask, void *to, uint64_t *version)
+/* Waits until all pieces have come, or have been taken. */
+static trek_status carry(trek_served *s, reading *own)
 {
-    reading own = { .process = process, .ask = *ask, .to = to, .version = *version, .other = *version };
-    if (ask->bytes == 0)
+    int process = own->process;
+    if (own->ask.bytes == 0)
         return TREK_OK;
     trek_lock_acquire(&s->lock);
-    own.id = ++s->ids;
-    own.next = s->readings;
-    s->readings = &own;
-    own.lost = own.over = s->lines[process].fd < 0;
-    bool asked = own.over || (ask_more(s, &own) && trek_bell_ring(s->bell));
+    own->id = ++s->ids;
+    own->next = s->readings;
+    s->readings = own;
+    own->lost = own->over = s->lines[process].fd < 0;
+    bool asked = own->over || (ask_more(s, own) && trek_bell_ring(s->bell));
     if (!asked)
         lose_line(s, process); /* what has been asked for would come to nobody */
-    wait_for(s, &own);
+    wait_for(s, own);
     for (reading **at = &s->readings; *at; at = &(*at)->next)
-        if (*at == &own) {
-            *at = own.next;
+        if (*at == own) {
+            *at = own->next;
             break;
         }
     trek_lock_release(&s->lock);
+    return !asked ? TREK_ERR_MEMORY : own->lost ? fail_lost(s, process) : TREK_OK;
+}
+
+trek_status trek_served_read(trek_served *s, int process, const trek_served_ask *ask, void *to, uint64_t *version)
+{
+    reading own = { .process = process, .ask = *ask, .to = to, .version = *version, .other = *version };
+    trek_status status = carry(s, &own);
     *version = own.other;
-    return !asked ? TREK_ERR_MEMORY : own.lost ? fail_lost(s, process) : TREK_OK;
+    return status;
+}
+
+trek_status trek_served_give(trek_served *s, int process, const trek_served_ask *ask, const void *bytes)
+{
+    return carry(s, &(reading){ .process = process, .ask = *ask, .from = bytes });
 }
 
 /* --- beginning and end ----------------------------------------------------------------------------------------------------- */
@@ -313,12 +353,12 @@ static void drop(trek_served *s)
     trek_free(s);
 }
 
-static trek_served *make(trek_comm *comm, const char *what, trek_served_copy_fn copy, void *arg)
+static trek_served *make(trek_comm *comm, const trek_served_opts *opts)
 {
     trek_served *s = trek_calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    *s = (trek_served){ .comm = comm, .what = what, .copy = copy, .arg = arg, .bell = trek_bell_new() };
+    *s = (trek_served){ .comm = comm, .opts = *opts, .bell = trek_bell_new() };
     trek_lock_init(&s->lock);
     trek_condition_init(&s->changed);
     s->lines = trek_calloc((size_t)comm->world, sizeof *s->lines);
@@ -328,7 +368,7 @@ static trek_served *make(trek_comm *comm, const char *what, trek_served_copy_fn 
     if (s->bell >= 0 && s->lines && s->polled)
         return s;
     if (s->bell < 0)
-        trek_fail(TREK_ERR_MEMORY, "%s: this process has no descriptor left to be reached by other machines", what);
+        trek_fail(TREK_ERR_MEMORY, "%s: this process has no descriptor left to be reached by other machines", opts->what);
     drop(s);
     return NULL;
 }
@@ -365,14 +405,14 @@ static trek_status meet(trek_comm *comm, trek_served *s, const char *what, trek_
     return own != TREK_OK ? own : status;
 }
 
-trek_status trek_served_new(trek_comm *comm, const char *what, trek_served_copy_fn copy, void *arg, trek_served **made)
+trek_status trek_served_new(trek_comm *comm, const trek_served_opts *opts, trek_served **made)
 {
-    trek_served *s = make(comm, what, copy, arg);
+    trek_served *s = make(comm, opts);
     int *sockets = trek_calloc((size_t)comm->world, sizeof *sockets);
-    trek_status status = meet(comm, s, what, s && sockets ? TREK_OK : trek_error_status(), sockets);
+    trek_status status = meet(comm, s, opts->what, s && sockets ? TREK_OK : trek_error_status(), sockets);
     trek_free(sockets);
     if (status == TREK_OK && trek_thread_begin(&s->thread, run, s) != 0)
-        status = trek_fail(TREK_ERR_MEMORY, "%s: the system has no further thread", what);
+        status = trek_fail(TREK_ERR_MEMORY, "%s: the system has no further thread", opts->what);
     *made = status == TREK_OK ? s : NULL;
     if (status != TREK_OK && s)
         drop(s);

@@ -506,10 +506,10 @@ static trek_status lend(trek_team *team, trek_comm *comm, trek_status own)
     for (int r = 0; r < team->local_ranks && pages; r++)
         for (int p = 0; p < n; p++)
             pages[r * n + p] = team->replicas[r].arena->parts[p].param_pages;
+    trek_lent_opts opts = { .pages = pages, .ranks = team->local_ranks, .n = n, .what = "parameters" };
     trek_status status = trek_replica_agree(comm, own == TREK_OK && !pages ? TREK_ERR_MEMORY : own, "trainer_setup: .shard");
     if (status == TREK_OK)
-        status = trek_replica_agree(comm, trek_lent_new(comm, pages, team->local_ranks, n, "parameters", &team->lent),
-                                    "trainer_setup: .shard");
+        status = trek_replica_agree(comm, trek_lent_new(comm, &opts, &team->lent), "trainer_setup: .shard");
     if (status != TREK_OK)
         trek_lent_free(&team->lent);
     trek_free(pages);

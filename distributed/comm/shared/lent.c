@@ -13,10 +13,19 @@
 #include "tensor/memory_internal.h"
 
 /* The beginning of a file, whose first pages have nothing else. */
+typedef struct lent_rank {
+    _Atomic uint64_t updates; /* begun and ended: odd in the middle of one */
+    atomic_uint lock;         /* FREE, HELD, or AWAITED: held, and others wait for it */
+    uint32_t unused;
+} lent_rank;
+
 typedef struct lent_head {
     uint64_t nonce[2];
-    _Atomic uint64_t updates[]; /* of each rank of the process, begun and ended: odd in the middle of one */
+    lent_rank ranks[];        /* of the process */
 } lent_head;
+
+enum { FREE, HELD, AWAITED };
+#define LOOK_NS 100000000 /* how long one waits for a lock before it looks whether the group has ended */
 
 /* What each process announces to the others. */
 typedef struct lent_ticket {
@@ -28,6 +37,9 @@ typedef struct lent_ticket {
 
 struct trek_lent {
     const char *what;
+    struct trek_control *control; /* borrowed */
+    trek_lent_take_fn take;   /* NULL: the others only read */
+    void *arg;
     int rank, world, n, fd;
     int ranks;                /* of this process */
     size_t each;              /* the bytes of a rank */
@@ -45,7 +57,7 @@ bool trek_lent_is_possible(const trek_comm *comm) { return comm->control; }
 /* Returns where a rank's piece begins in the file of a process that has so many ranks, and (k = 0) how long a file is. */
 static size_t place_of(const trek_lent *lent, int ranks, int rank, int k)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), head = sizeof(lent_head) + (size_t)ranks * sizeof(uint64_t);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), head = sizeof(lent_head) + (size_t)ranks * sizeof(lent_rank);
     return (head + page - 1) / page * page + (size_t)rank * lent->each + lent->offsets[k];
 }
 
@@ -99,12 +111,14 @@ static trek_status make_file(trek_lent *lent, lent_ticket *mine)
     return share(lent, lent->ranks);
 }
 
-static trek_lent *make(const trek_comm *comm, trek_pages *const *pages, int ranks, int n, const char *what)
+static trek_lent *make(const trek_comm *comm, const trek_lent_opts *opts)
 {
+    int ranks = opts->ranks, n = opts->n;
     trek_lent *lent = trek_calloc(1, sizeof *lent);
     if (!lent)
         return NULL;
-    *lent = (trek_lent){ .what = what, .rank = comm->rank, .world = comm->world, .n = n, .fd = -1, .ranks = ranks };
+    *lent = (trek_lent){ .what = opts->what, .control = comm->control, .take = opts->take, .arg = opts->arg, .rank = comm->rank,
+                         .world = comm->world, .n = n, .fd = -1, .ranks = ranks };
     lent->heads = trek_calloc((size_t)lent->world, sizeof *lent->heads);
     lent->first = trek_calloc((size_t)lent->world + 1, sizeof *lent->first);
     lent->offsets = trek_calloc((size_t)n, sizeof *lent->offsets);
@@ -116,9 +130,9 @@ static trek_lent *make(const trek_comm *comm, trek_pages *const *pages, int rank
     }
     for (int k = 0; k < n; k++) {
         lent->offsets[k] = lent->each;
-        lent->each += trek_pages_bytes(pages[k]);
+        lent->each += trek_pages_bytes(opts->pages[k]);
     }
-    memcpy(lent->pages, pages, (size_t)ranks * (size_t)n * sizeof *lent->pages);
+    memcpy(lent->pages, opts->pages, (size_t)ranks * (size_t)n * sizeof *lent->pages);
     return lent;
 }
 
@@ -148,6 +162,7 @@ static bool some_are_far(const lent_ticket *all, int world)
 }
 
 static bool copy_for(void *arg, const trek_served_ask *ask, void *to, uint64_t *version);
+static bool take_from(void *arg, const trek_served_ask *ask, void *data);
 
 /* own: the status of what this process has done so far. */
 static trek_status exchange(trek_comm *comm, trek_lent *lent, const lent_ticket *mine, const char *what, trek_status own)
@@ -170,20 +185,21 @@ static trek_status exchange(trek_comm *comm, trek_lent *lent, const lent_ticket 
                              "%s: process %d cannot map the memory of process %d, so that it cannot read its "
                              "part",
                              what, r, missing[r]);
-    return some_are_far(all, comm->world) ? trek_served_new(comm, what, copy_for, lent, &lent->served) : TREK_OK;
+    return some_are_far(all, comm->world) ? trek_served_new(comm, &(trek_served_opts){ what, copy_for, take_from, lent },
+                                                             &lent->served) : TREK_OK;
 }
 
-trek_status trek_lent_new(trek_comm *comm, trek_pages *const *pages, int ranks, int n, const char *what, trek_lent **made)
+trek_status trek_lent_new(trek_comm *comm, const trek_lent_opts *opts, trek_lent **made)
 {
-    lent_ticket mine = { .pid = (int32_t)trek_process_id(), .fd = -1, .ranks = ranks };
-    trek_lent *lent = make(comm, pages, ranks, n, what);
+    lent_ticket mine = { .pid = (int32_t)trek_process_id(), .fd = -1, .ranks = opts->ranks };
+    trek_lent *lent = make(comm, opts);
     trek_status own = lent ? make_file(lent, &mine) : TREK_ERR_MEMORY;
     if (own == TREK_OK) {
         mine.fd = lent->fd;
         mine.each = lent->each;
         snprintf(mine.machine, sizeof mine.machine, "%s", trek_control_machine(comm->control));
     }
-    own = exchange(comm, lent, &mine, what, own);
+    own = exchange(comm, lent, &mine, opts->what, own);
     *made = own == TREK_OK ? lent : NULL;
     if (own != TREK_OK && lent)
         release(lent);
@@ -218,10 +234,10 @@ static uint64_t copy_mapped(const trek_lent *lent, int process, const trek_serve
 {
     lent_head *head = lent->heads[process];
     int ranks = lent->first[process + 1] - lent->first[process];
-    uint64_t before = atomic_load_explicit(&head->updates[ask->rank], memory_order_acquire);
+    uint64_t before = atomic_load_explicit(&head->ranks[ask->rank].updates, memory_order_acquire);
     memcpy(to, (const char *)head + place_of(lent, ranks, ask->rank, ask->k) + ask->offset, (size_t)ask->bytes);
     atomic_thread_fence(memory_order_acquire);
-    uint64_t after = atomic_load_explicit(&head->updates[ask->rank], memory_order_relaxed);
+    uint64_t after = atomic_load_explicit(&head->ranks[ask->rank].updates, memory_order_relaxed);
     return before == after ? after : after | 1;
 }
 
@@ -238,13 +254,28 @@ static bool copy_for(void *arg, const trek_served_ask *ask, void *to, uint64_t *
     return true;
 }
 
-trek_status trek_lent_read(const trek_lent *lent, const trek_lent_piece *piece, void *to)
+/* Runs on that thread, too. */
+static bool take_from(void *arg, const trek_served_ask *ask, void *data)
+{
+    const trek_lent *lent = arg;
+    return lent->take && ask->rank >= 0 && ask->rank < lent->ranks &&
+        lent->take(lent->arg, ask->rank, ask->k, ask->offset, data, ask->bytes);
+}
+
+static int process_of(const trek_lent *lent, int rank)
 {
     int process = 0;
-    while (piece->rank >= lent->first[process + 1])
+    while (rank >= lent->first[process + 1])
         process++;
+    return process;
+}
+
+trek_status trek_lent_read(const trek_lent *lent, const trek_lent_piece *piece, void *to)
+{
+    int process = process_of(lent, piece->rank);
     const trek_served_ask ask = { piece->rank - lent->first[process], piece->k, piece->offset, piece->bytes };
-    uint64_t own = atomic_load_explicit(&lent->heads[lent->rank]->updates[piece->reader], memory_order_relaxed), others = own;
+    uint64_t own = atomic_load_explicit(&lent->heads[lent->rank]->ranks[piece->reader].updates, memory_order_relaxed),
+        others = own;
     trek_status status = TREK_OK;
     if (lent->heads[process])
         others = copy_mapped(lent, process, &ask, to);
@@ -253,15 +284,56 @@ trek_status trek_lent_read(const trek_lent *lent, const trek_lent_piece *piece, 
     return status != TREK_OK || (others == own && !(own & 1)) ? status : has_other(lent, process, own, others);
 }
 
+char *trek_lent_memory(const trek_lent *lent, int rank, int k)
+{
+    int process = process_of(lent, rank), ranks = lent->first[process + 1] - lent->first[process];
+    return lent->heads[process] ? (char *)lent->heads[process] + place_of(lent, ranks, rank - lent->first[process], k) : NULL;
+}
+
+static atomic_uint *lock_of(const trek_lent *lent, int rank)
+{
+    int process = process_of(lent, rank);
+    return &lent->heads[process]->ranks[rank - lent->first[process]].lock;
+}
+
+/* Ulrich Drepper, Futexes Are Tricky: the second mutex. */
+trek_status trek_lent_lock(const trek_lent *lent, int rank)
+{
+    atomic_uint *lock = lock_of(lent, rank);
+    unsigned free = FREE;
+    if (atomic_compare_exchange_strong(lock, &free, HELD))
+        return TREK_OK;
+    while (atomic_exchange(lock, AWAITED) != FREE) {
+        trek_word_wait(lock, AWAITED, true, trek_now_ns() + LOOK_NS);
+        if (trek_control_ended(lent->control)) /* who holds it may have died */
+            return trek_control_fail(lent->control);
+    }
+    return TREK_OK;
+}
+
+void trek_lent_unlock(const trek_lent *lent, int rank)
+{
+    atomic_uint *lock = lock_of(lent, rank);
+    if (atomic_exchange(lock, FREE) == AWAITED)
+        trek_word_wake(lock, true);
+}
+
+trek_status trek_lent_give(const trek_lent *lent, const trek_lent_piece *piece, const void *bytes)
+{
+    int process = process_of(lent, piece->rank);
+    return trek_served_give(lent->served, process, &(trek_served_ask){ piece->rank - lent->first[process], piece->k,
+                                                                       piece->offset, piece->bytes }, bytes);
+}
+
 void trek_lent_begin_update(trek_lent *lent, int rank)
 {
-    atomic_fetch_add_explicit(&lent->heads[lent->rank]->updates[rank], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&lent->heads[lent->rank]->ranks[rank].updates, 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
 }
 
 void trek_lent_end_update(trek_lent *lent, int rank)
 {
-    atomic_fetch_add_explicit(&lent->heads[lent->rank]->updates[rank], 1, memory_order_release);
+    atomic_fetch_add_explicit(&lent->heads[lent->rank]->ranks[rank].updates, 1, memory_order_release);
 }
 
 trek_status trek_lent_withhold(trek_lent *lent)

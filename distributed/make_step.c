@@ -80,14 +80,11 @@ static trek_status check_divided_grads(const trek_step *s, bool params)
               "each rank a process";
     else if (trek_team_meets(s->team))
         why = "layers that use the samples of other ranks (synchronised batch norm) and exchange them during backward, too";
-    else if (s->grain > 0 && trek_job_has_others(&s->job))
-        why = "grains in several processes, which compute different numbers of them and so cannot send the gradients of each "
-              "together";
     else if (s->grain > 0 && s->grains->audit > 0)
         why = "audits of grains (.audit), which compare whole gradients";
     else if (s->grain > 0 && s->grains->digests->of_grains)
         why = "a file of digests (.digests), which has those of the whole gradients of each grain";
-    else if (params && trek_job_has_others(&s->job) && !trek_lent_is_possible(s->job.comm))
+    else if ((params || s->grain > 0) && trek_job_has_others(&s->job) && !trek_lent_is_possible(s->job.comm))
         why = "processes without a control channel, by which they could reach each other's memory; start them by trek-run";
     return why ? trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: TREK_SHARD_%s, with %s",
                            params ? "PARAMETERS" : "GRADIENTS", why) : TREK_OK;
@@ -156,6 +153,8 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     TRY(s->policy->make(s, opts));
     if (opts->shards_grads && s->job.world_size > 1)
         TRY(check_divided_grads(s, opts->shards_params));
+    if (s->grains && s->team->divides_grads && trek_job_has_others(&s->job))
+        TRY(trek_grain_sums_lend(s));
     TRY(make_workload(s, opts));
     s->team->gathers_ahead = s->team->divides_params && gathers_ahead(s, opts->overlap);
     return s->team->divides_params ? trek_divided_begin(s->team, s->job.comm) : TREK_OK;

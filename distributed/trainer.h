@@ -70,10 +70,11 @@ typedef enum trek_average {
  * needs its own part and about one bucket more, or the largest parameter.
  * - The bits are those without it if a step has one pass. Passes that add up are added in another order.
  * - Gradients that a program reads (trek_var_grad) are this rank's own where it keeps them, and otherwise zeros.
- * - With grain ranks add each bucket to the sums of those who keep it instead of reducing it. The bits are those of one rank.
+ * - With grain ranks add each bucket to the sums of those who keep it instead of reducing it, on other machines by connections of
+ *   their own. The bits are those of one rank.
  * - Errors: UNSUPPORTED for ranks on GPUs, for CPU ranks of one process that share their parameters, together with windows
- *   (max_anchor, global_batch), for grain in several processes or together with audit or digests, and with layers that meet other
- *   ranks. trek_graph_reduce then fails with UNSUPPORTED.
+ *   (max_anchor, global_batch), for grain together with audit or digests, and with layers that meet other ranks.
+ *   trek_graph_reduce then fails with UNSUPPORTED.
  * With TREK_SHARD_PARAMETERS CPU ranks, of one process or several, keep only their part of the parameters, too. A bucket of
  * parameters is gathered when an op is about to read one of them, in forward and backward, and its memory is given back when two
  * others have been gathered since. So a rank needs memory for its own part and for two buckets, or for as many as one op reads.

@@ -18,6 +18,7 @@
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "distributed/replay/replay.h"
+#include "distributed/comm/comm_internal.h"
 #include "distributed/team/step.h"
 #include "tensor/pages.h"
 #include "tensor/trace.h"
@@ -205,11 +206,11 @@ static trek_status fetch(trek_digests *d, int rank, const trek_arena *arena)
 }
 
 /* The blocks [begin, end) of a value that a rank digests: a slice of each value, or, since divided parameters are gathered as a
- * whole, every so many values. */
+ * whole, every so many values, of all ranks of the job. */
 static void slice_of(const trek_step *s, int rank, int value, size_t blocks, size_t *begin, size_t *end)
 {
     size_t ranks = (size_t)s->team->local_ranks;
-    bool own = value % s->team->local_ranks == rank;
+    bool own = value % s->job.world_size == s->job.first_rank + rank;
     *begin = s->team->divides_params ? 0 : blocks * (size_t)rank / ranks;
     *end = s->team->divides_params ? (own ? blocks : 0) : blocks * ((size_t)rank + 1) / ranks;
 }
@@ -331,6 +332,27 @@ static bool is_quick(const trek_step *s)
     return s->team->on_host && bytes < QUICK_BYTES;
 }
 
+/* Adds up what the processes have of what is divided among them. */
+static trek_status join_processes(const trek_step *s, trek_digest *gradients, trek_digest *parameters, trek_status own)
+{
+    struct half {
+        trek_digest gradients, parameters;
+        int64_t status;
+    } mine = { *gradients, *parameters, own }, all[TREK_MAX_RANKS];
+    if (!s->team->divides_grads || trek_job_is_alone(&s->job))
+        return own;
+    trek_status status = trek_comm_gather_bytes(s->job.comm, &mine, sizeof mine, all);
+    for (int p = 0; p < s->job.processes && status == TREK_OK; p++) {
+        if (p != s->job.process)
+            trek_digest_join(gradients, &all[p].gradients);
+        if (p != s->job.process && s->team->divides_params)
+            trek_digest_join(parameters, &all[p].parameters);
+        if (own == TREK_OK && all[p].status != TREK_OK)
+            status = trek_fail(TREK_ERR_PEER, "graph_step: process %d cannot digest its part of the parameters", p);
+    }
+    return own == TREK_OK ? status : own;
+}
+
 trek_status trek_digests_leave(trek_step *s)
 {
     trek_digests *d = s->grains->digests;
@@ -343,6 +365,7 @@ trek_status trek_digests_leave(trek_step *s)
         trek_digest_join(&gradients, &d->gradients[r]);
         trek_digest_join(&parameters, &d->parameters[r]);
     }
+    status = join_processes(s, &gradients, &parameters, status);
     trek_step_digest digest = { .parameters = { parameters.half[0], parameters.half[1] },
                                 .gradients = { gradients.half[0], gradients.half[1] },
                                 .samples = { d->samples.half[0], d->samples.half[1] },

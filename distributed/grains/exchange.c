@@ -48,7 +48,7 @@ trek_status trek_grain_exchange_make(trek_step *s)
     const trek_arena *arena = s->team->replicas[0].arena;
     trek_grain_exchange *x = &s->grains->exchange;
     int64_t most = 0;
-    if (!s->team->on_host || x->sent)
+    if (!s->team->on_host || s->team->divides_grads || x->sent)
         return TREK_OK;
     for (int p = 0; p < arena->n_parts; p++)
         most = arena->parts[p].count > most ? arena->parts[p].count : most;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Beginning and end of grain mode, and what it cannot do. */
+#include "distributed/comm/shared/lent.h"
 #include "distributed/grains/counter.h"
 #include "distributed/grains/digests.h"
 
@@ -142,6 +143,7 @@ void trek_grains_free(trek_step *s)
     follow(g, NULL);
     trek_shared_words_end(&g->words);
     trek_grain_counter_free(&g->counter);
+    trek_lent_free(&g->lent);
     trek_grain_sums_free(s);
     trek_digests_free(s);
     trek_free(g->pass);
@@ -153,11 +155,17 @@ void trek_grains_free(trek_step *s)
     s->grains = NULL;
 }
 
+void trek_grains_empty(trek_step *s)
+{
+    for (int r = 0; r < s->team->local_ranks && !s->grains->emptied; r++)
+        trek_grain_sums_clear(&s->grains->sums[r]);
+    s->grains->emptied = s->team->divides_grads;
+}
+
 void trek_grains_reset(trek_step *s)
 {
     trek_grains *g = s->grains;
-    for (int r = 0; r < s->team->local_ranks; r++)
-        trek_grain_sums_clear(&g->sums[r]);
+    trek_grains_empty(s);
     trek_digests_reset(s);
     g->passes = 0;
     g->n_records = 0;

@@ -110,6 +110,8 @@ typedef struct trek_grains {
     int64_t size;            /* samples of a grain */
     trek_grain_sums *sums;   /* [local_ranks] */
     trek_grain_exchange exchange; /* with other processes */
+    struct trek_lent *lent;  /* if gradients are divided among several processes: the sums of all, to which all add; otherwise
+                              * NULL */
     int64_t piece;           /* TREK_GRAIN_PIECE; tests make it smaller after set-up, in all processes alike */
 
     size_t *buffer_at;       /* [buffers] where each is in what follows a record */
@@ -132,6 +134,7 @@ typedef struct trek_grains {
     int64_t n_room;
     double factor;           /* D / W */
     bool pending;            /* the sums of some process have gradients that are not in the arenas */
+    bool emptied; /* divided sums are empty, or what they have is already of the next step, in which other processes may be */
     struct trek_digests *digests; /* of its steps (digests.h) */
     double audit;            /* share of the grains that are audited (policy/audit.c) */
     bool audit_removes;      /* a process with a rank that was wrong leaves the job */
@@ -148,6 +151,9 @@ trek_status trek_grains_make(trek_step *s);
 void trek_grains_free(trek_step *s);
 /* Drops what the step has so far. */
 void trek_grains_reset(trek_step *s);
+/* Empties the sums of this process's ranks. Divided sums that are empty are left alone, because other processes may already add
+ * to them again. */
+void trek_grains_empty(trek_step *s);
 /* Fails with UNSUPPORTED: a program's own forward and backward are not divided into grains. */
 trek_status trek_grains_refuse(const char *function);
 
@@ -198,8 +204,11 @@ typedef struct trek_grain_bucket {
 void trek_grain_sums_add_bucket(const trek_bucket *bucket, void *on);
 /* Gives memory to the blocks of a rank's sums that it keeps, and to no others. The sums are empty. */
 void trek_grain_sums_hold(trek_step *s, int rank);
-/* Computes the sum of squares of the gradients that the ranks of the process keep, with the bits that it has if they are not
- * divided. Every rank calls it after trek_grain_sums_read. */
+/* Lets the ranks of all processes add to each other's sums, if gradients are divided among several processes. A collective of
+ * these. Fails as trek_lent_new does. */
+trek_status trek_grain_sums_lend(trek_step *s);
+/* squares.c: computes the sum of squares of divided gradients, with the bits that it has if they are not divided. Every rank of
+ * every process calls it after trek_grain_sums_read. */
 trek_status trek_grain_sums_squares(trek_step *s, int rank, double *sum);
 /* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and
  * processes. The sums are of no use afterwards; trek_grains_reset empties them. */

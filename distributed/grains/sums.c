@@ -2,10 +2,10 @@
 /* The sums of gradients: one for each part of each rank's arena. At the end of a step each rank of a process adds one
  * slice of all its ranks' sums to those of rank 0; rank 0 sums them over the processes; and each rank turns its slice of the
  * result into gradients, in the arena that all share, or in all arenas. */
-#include <math.h>
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm/shared/lent.h"
 #include "distributed/grains/digests.h"
 #include "distributed/job/agreement.h"
 #include "distributed/job/survival.h"
@@ -25,11 +25,22 @@ static trek_tensor *make_digits(const trek_arena *arena, int p, trek_comm *comm)
     return arena->parts[p].pages ? trek_pages_zeros(shape, TREK_I64) : trek_comm_zeros(comm, shape, TREK_I64, arena->device);
 }
 
+/* Bins lie in pages with them, so that they can be lent, too. */
+static trek_tensor *make_bins(const trek_arena *arena, int p)
+{
+    trek_shape shape = trek_dims(blocks_of(arena, p));
+    trek_tensor *bins = arena->parts[p].pages ? trek_pages_zeros(shape, TREK_I32)
+        : trek_tensor_zeros(shape, TREK_I32, arena->device);
+    if (bins && arena->parts[p].pages)
+        trek_pages_hold(trek_pages_of(bins), bins->data, (size_t)bins->numel * sizeof(int32_t));
+    return bins;
+}
+
 static trek_status make_part(trek_grain_sums *sums, const trek_arena *arena, int p, trek_comm *comm)
 {
     trek_binned *part = &sums->parts[p];
     *part = (trek_binned){ .dtype = arena->parts[p].wide, .count = arena->parts[p].count };
-    trek_tensor *bins = sums->bins[p] = trek_tensor_zeros(trek_dims(blocks_of(arena, p)), TREK_I32, arena->device);
+    trek_tensor *bins = sums->bins[p] = make_bins(arena, p);
     if (!bins)
         return trek_error_status();
     part->bins = (int32_t *)(void *)bins->data;
@@ -102,24 +113,116 @@ void trek_grain_sums_clear(trek_grain_sums *sums)
     }
 }
 
+/* --- sums that the ranks of other processes add to --- */
+
+/* Returns the number of the first piece that a rank lends of a part: its digits, and then its bins. */
+static int first_piece(const trek_arena *arena, int part)
+{
+    int k = 0;
+    for (int p = 0; p < part; p++)
+        k += trek_binned_digits(arena->parts[p].wide) + 1;
+    return k;
+}
+
+static trek_binned lent_sums(const trek_grains *g, const trek_arena *arena, int sharer, int part)
+{
+    int digits = trek_binned_digits(arena->parts[part].wide), first = first_piece(arena, part);
+    trek_binned sums = { .dtype = arena->parts[part].wide, .count = arena->parts[part].count };
+    for (int k = 0; k < digits; k++)
+        sums.digits[k] = (int64_t *)(void *)trek_lent_memory(g->lent, sharer, first + k);
+    sums.bins = (int32_t *)(void *)trek_lent_memory(g->lent, sharer, first + digits);
+    return sums;
+}
+
+/* Adds elements [begin, end) of a part, whole blocks, which begin at `data`, to the sums of a rank of this machine. */
+static trek_status add_here(const trek_step *s, int sharer, const trek_bucket_piece *piece, int part, char *data, bool zero)
+{
+    trek_grains *g = s->grains;
+    const trek_arena *arena = s->team->replicas[0].arena;
+    trek_binned sums = g->lent ? lent_sums(g, arena, sharer, part) : g->sums[sharer].parts[part];
+    char *first = data - (size_t)piece->begin * trek_dtype_size(sums.dtype);
+    trek_status status = TREK_OK;
+    if (g->lent)
+        status = trek_lent_lock(g->lent, sharer);
+    else
+        trek_lock_acquire(&g->sums[sharer].lock);
+    if (status != TREK_OK)
+        return status;
+    arena->backend->binned_add(&sums, (void *[]){ first }, 1, piece->begin / TREK_BINNED_BLOCK,
+                               trek_binned_blocks(piece->end - piece->begin), zero);
+    if (g->lent)
+        trek_lent_unlock(g->lent, sharer);
+    else
+        trek_lock_release(&g->sums[sharer].lock);
+    return TREK_OK;
+}
+
+/* Takes gradients of a part that a rank of another machine has given: k is the part, and offset is among its gradients. */
+static bool take(void *arg, int rank, int k, uint64_t offset, void *data, uint64_t bytes)
+{
+    trek_step *s = arg;
+    const trek_arena *arena = s->team->replicas[0].arena;
+    if (k < 0 || k >= arena->n_parts)
+        return false;
+    uint64_t size = trek_dtype_size(arena->parts[k].wide), block = TREK_BINNED_BLOCK * size;
+    uint64_t all = (uint64_t)trek_binned_blocks(arena->parts[k].count) * block;
+    if (offset % block != 0 || bytes % block != 0 || offset > all || bytes > all - offset)
+        return false;
+    trek_bucket_piece piece = { .begin = (int64_t)(offset / size), .end = (int64_t)((offset + bytes) / size) };
+    return add_here(s, s->team->replicas[rank].arena->sharer, &piece, k, data, false) == TREK_OK;
+}
+
+trek_status trek_grain_sums_lend(trek_step *s)
+{
+    trek_grains *g = s->grains;
+    const trek_arena *arena = s->team->replicas[0].arena;
+    int n = first_piece(arena, arena->n_parts), at = 0;
+    trek_pages **pages = trek_calloc((size_t)(s->team->local_ranks * n), sizeof(trek_pages *));
+    for (int r = 0; r < s->team->local_ranks && pages; r++)
+        for (int p = 0; p < arena->n_parts; p++) {
+            for (int k = 0; k < trek_binned_digits(arena->parts[p].wide); k++)
+                pages[at++] = trek_pages_of(g->sums[r].digits[p][k]);
+            pages[at++] = trek_pages_of(g->sums[r].bins[p]);
+        }
+    trek_status status = trek_replica_agree(s->job.comm, pages ? TREK_OK : TREK_ERR_MEMORY, "trainer_setup: .shard");
+    if (status == TREK_OK)
+        status = trek_replica_agree(s->job.comm, trek_lent_new(s->job.comm, &(trek_lent_opts){ pages, s->team->local_ranks, n,
+                                                                                             "gradients", take, s }, &g->lent),
+                                    "trainer_setup: .shard");
+    if (status != TREK_OK)
+        trek_lent_free(&g->lent);
+    trek_free(pages);
+    return status;
+}
+
 /* --- a bucket of a grain --- */
 
-/* Adds elements [begin, end) of a part, whole blocks, to the sums of those who keep them. */
-static void add_to_owners(const trek_grain_bucket *on, int part, int64_t begin, int64_t end)
+/* Adds elements of a part, which lie in the arena of a rank, to the sums of one of those who keep them. */
+static trek_status add_to(const trek_grain_bucket *on, int sharer, const trek_bucket_piece *piece, int part, bool zero)
 {
-    const trek_team *team = on->s->team;
-    const trek_arena *arena = team->replicas[on->rank].arena;
-    for (int k = 0; k < team->local_ranks; k++) {
-        int owner = (on->rank + k) % team->local_ranks; /* ranks begin with different ones */
-        trek_grain_sums *sums = &on->s->grains->sums[owner];
-        trek_arena_cut piece;
-        for (int64_t at = begin; trek_arena_next_own(team->replicas[owner].arena, part, &at, end, &piece);) {
-            trek_lock_acquire(&sums->lock);
-            arena->backend->binned_add(&sums->parts[part], (void *[]){ arena->parts[part].grads->data }, 1,
-                                       piece.begin / TREK_BINNED_BLOCK, trek_binned_blocks(piece.end - piece.begin), true);
-            trek_lock_release(&sums->lock);
-        }
-    }
+    const trek_step *s = on->s;
+    const trek_arena *arena = s->team->replicas[on->rank].arena;
+    size_t size = trek_dtype_size(arena->parts[part].wide), at = (size_t)piece->begin * size;
+    char *data = arena->parts[part].grads->data + at;
+    if (!s->grains->lent || trek_lent_memory(s->grains->lent, sharer, 0))
+        return add_here(s, sharer, piece, part, data, zero);
+    int64_t count = trek_binned_blocks(piece->end - piece->begin) * TREK_BINNED_BLOCK;
+    return trek_lent_give(s->grains->lent, &(trek_lent_piece){ on->rank, sharer, part, at, (size_t)count * size }, data);
+}
+
+/* Adds elements [begin, end) of a part, whole blocks, to the sums of those who keep them. Ranks begin with different ones. */
+static trek_status add_to_owners(const trek_grain_bucket *on, int part, int64_t begin, int64_t end)
+{
+    const rank_replica *own = &on->s->team->replicas[on->rank];
+    int sharers = own->arena->sharers;
+    trek_bucket_piece piece;
+    trek_status status = TREK_OK;
+    for (int k = 0; k < sharers && status == TREK_OK; k++)
+        for (int64_t at = begin; status == TREK_OK && trek_buckets_next_piece(&own->reducer->buckets, sharers, part, &at, end,
+                                                                              &piece);)
+            if (piece.owner == (own->arena->sharer + k) % sharers)
+                status = add_to(on, piece.owner, &piece, part, true);
+    return status;
 }
 
 void trek_grain_sums_add_bucket(const trek_bucket *bucket, void *on)
@@ -132,7 +235,7 @@ void trek_grain_sums_add_bucket(const trek_bucket *bucket, void *on)
         int64_t begin = segment->offset, end = trek_arena_slot_end(segment->offset + segment->count);
         begin = begin > bucket->begin ? begin : bucket->begin;
         end = end < bucket->begin + bucket->count ? end : bucket->begin + bucket->count;
-        if (segment->param->leaf->has_grad && begin < end)
+        if (segment->param->leaf->has_grad && begin < end && trek_error_status() == TREK_OK)
             add_to_owners(x, segment->part, begin, end);
     }
     trek_trace_end("sum grain", start, 0);
@@ -175,7 +278,7 @@ static void merge_slice(trek_step *s, int rank)
     }
 }
 
-/* The rank's own, whose sums it has itself. */
+/* The rank's own, whose sums it has itself. They are empty afterwards: others may add to them as soon as all have read theirs. */
 static void read_own(trek_step *s, int rank)
 {
     const trek_arena *arena = s->team->replicas[rank].arena;
@@ -186,44 +289,7 @@ static void read_own(trek_step *s, int rank)
                                     cut->begin / TREK_BINNED_BLOCK, trek_binned_blocks(cut->end - cut->begin));
         trek_digests_read(s, rank, cut->part, cut->begin, cut->end);
     }
-}
-
-/* Copies elements [begin, end) of a part from those who keep them; what nobody keeps is padding. */
-static void collect(const trek_team *team, int part, int64_t begin, int64_t end, void *to)
-{
-    size_t size = trek_dtype_size(team->replicas[0].arena->parts[part].wide);
-    memset(to, 0, (size_t)(end - begin) * size);
-    for (int r = 0; r < team->local_ranks; r++) {
-        const trek_arena *arena = team->replicas[r].arena;
-        trek_arena_cut piece;
-        for (int64_t at = begin; trek_arena_next_own(arena, part, &at, end, &piece);)
-            memcpy((char *)to + (size_t)(piece.begin - begin) * size,
-                   arena->parts[part].grads->data + (size_t)piece.begin * size, (size_t)(piece.end - piece.begin) * size);
-    }
-}
-
-/* Each rank computes some chunks of the undivided gradient. */
-trek_status trek_grain_sums_squares(trek_step *s, int rank, double *sum)
-{
-    double chunk[TREK_CHUNK];
-    trek_team *team = s->team;
-    int first = (int)((int64_t)team->n_chunks * rank / team->local_ranks),
-        end = (int)((int64_t)team->n_chunks * (rank + 1) / team->local_ranks);
-    for (int k = first; k < end; k++) {
-        const trek_reduce_chunk *of = &team->chunks[k];
-        bool finite;
-        collect(team, of->part, of->begin, of->end, chunk);
-        team->replicas[rank].arena->backend->sum_squares(team->replicas[0].arena->parts[of->part].wide, chunk,
-                                                         of->end - of->begin,
-                                                         &team->sums[k], &finite);
-        if (!finite)
-            team->sums[k] = NAN;
-    }
-    trek_status status = trek_comm_barrier(trek_ranks_comm(team->ranks, rank));
-    *sum = 0;
-    for (int k = 0; k < team->n_chunks && status == TREK_OK; k++)
-        *sum += team->sums[k];
-    return status;
+    trek_grain_sums_clear(&s->grains->sums[rank]);
 }
 
 static void read_slice(trek_step *s, int rank)
@@ -249,7 +315,7 @@ trek_status trek_grain_sums_read(trek_step *s, int rank)
     else
         merge_slice(s, rank);
     if (s->team->divides_grads) {
-        status = trek_comm_barrier(local);
+        status = trek_comm_barrier(trek_step_carrier(s, rank));
     } else if (trek_job_has_others(&s->job)) {
         status = trek_comm_barrier(local);
         if (rank == 0 && status == TREK_OK)
@@ -263,6 +329,7 @@ trek_status trek_grain_sums_read(trek_step *s, int rank)
     if (status != TREK_OK)
         return status;
     if (rank == 0) {
+        s->grains->emptied = s->team->divides_grads;
         s->grains->pending = s->grains->broken = false;
         s->grains->n_records = 0;
     }

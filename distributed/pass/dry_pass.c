@@ -98,10 +98,11 @@ static trek_status run_rows(const dry_pass *c, int rank)
     bool on_host = own->arena->backend->host_accessible;
     completion to = { .own = own, .sends = c->s->team->divides_grads,
                       .digest = c->to.gradients && on_host ? &c->to.gradients[rank] : NULL };
+    const trek_comm *carrier = trek_step_carrier(c->s, rank);
+    bool carries = c->s->grain == 0; /* the buckets of a grain are added to sums at once */
     if (to.sends)
-        trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true,
-                                                            .lags = trek_comm_overlaps(trek_step_carrier(c->s, rank)),
-                                                            .fills = trek_comm_fills(trek_step_carrier(c->s, rank)) });
+        trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true, .lags = carries && trek_comm_overlaps(carrier),
+                                                         .fills = carries && trek_comm_fills(carrier) });
     if (to.sends || to.digest) {
         run.complete = complete;
         run.arg = &to;

@@ -14,6 +14,7 @@
 #include "data/loader_internal.h"
 #include "distributed/comm/nccl.h"
 #include "distributed/control/control.h"
+#include "distributed/grains/grains.h"
 #include "distributed/job/agreement.h"
 #include "distributed/job/survival.h"
 #include "distributed/reduce/overlap.h"
@@ -246,7 +247,8 @@ bool trek_job_sync_all_made(const trek_step *s) { return trek_job_is_alone(&s->j
 trek_status trek_job_sync_begin_pass(trek_step *s, bool *sends)
 {
     *sends = false;
-    return s->overlap.possible && trek_job_has_others(&s->job) ? exchange_pass(s, new_message(s, SYNC_BEGIN), sends) : TREK_OK;
+    bool asks = s->overlap.possible || (s->grains && s->grains->lent);
+    return asks && trek_job_has_others(&s->job) ? exchange_pass(s, new_message(s, SYNC_BEGIN), sends) : TREK_OK;
 }
 
 /* Returns the sum of the weights of a round's pass. All processes know it, including those without a pass. */

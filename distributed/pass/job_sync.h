@@ -18,8 +18,9 @@ void trek_job_sync_end(trek_step *s);
  * a step that is recorded only the device knows the weight, and then also the total. *sends: all processes make the
  * pass, and its gradients are those of the step (NULL: they are not sent). */
 trek_status trek_job_sync_pass(trek_step *s, double weight, double *total, bool *sends);
-/* Called before a pass whose weight is not known yet. *sends: all processes make a pass whose gradients may be sent
- * during backward. */
+/* Called before a pass whose weight is not known yet: before one whose gradients may be sent during backward, and before the
+ * first of a step in grains that adds to the sums of other processes. *sends: all processes make a pass whose gradients may be
+ * sent during backward. */
 trek_status trek_job_sync_begin_pass(trek_step *s, bool *sends);
 /* Notes that this process has failed before it came to a pass or step. The others learn it in their next round. */
 void trek_job_sync_failed(trek_step *s, trek_status status);

@@ -266,12 +266,25 @@ static trek_status prepare(grain_pass *c)
     return status;
 }
 
+/* Where gradients are divided among processes, each adds to the sums of all: none may begin a step before all have emptied
+ * theirs. */
+static trek_status open_sums(const grain_pass *c, trek_status status)
+{
+    bool sends;
+    if (status != TREK_OK || !c->pass.backward || c->call.pass_number > 0)
+        return status;
+    trek_grains_empty(c->s);
+    status = trek_job_sync_begin_pass(c->s, &sends);
+    c->grains->emptied = false;
+    return status;
+}
+
 static trek_status run_pass(grain_pass *c)
 {
     trek_step *s = c->s;
     trek_grains *g = c->grains;
     c->call.pass_number = g->passes;
-    trek_status status = prepare(c);
+    trek_status status = open_sums(c, prepare(c));
     bool began = status == TREK_OK && c->pass.backward; /* from here on a failure leaves a part of the gradients */
     if (status == TREK_OK) {
         trek_grains_keep_buffers(g, s->team->replicas[0].model, g->first_buffers);

@@ -33,6 +33,7 @@
 #include "optim/optimizers.h"
 #include "optim/schedules.h"
 #include "tensor/backend.h"
+#include "tensor/pages.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
@@ -261,7 +262,8 @@ static uint64_t mix(uint64_t digest, const void *bytes, size_t n)
 
 static uint64_t mix_tensor(uint64_t digest, const trek_tensor *x)
 {
-    trek_tensor *here = trek_tensor_to((trek_tensor *)(uintptr_t)x, trek_cpu(0));
+    trek_tensor *own = trek_tensor_readable((trek_tensor *)(uintptr_t)x), *here = trek_tensor_to(own, trek_cpu(0));
+    trek_tensor_release(own);
     digest = here ? mix(digest, trek_tensor_data(here),
                         (size_t)trek_tensor_numel(here) * trek_dtype_size(trek_tensor_dtype(here)))
                   : digest;
@@ -334,8 +336,8 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
     const trek_device *devices = grain_devices(run->comm, run->ranks, run->one_device, room);
     trek_graph *graph = grain_build(room[0], (void *)(uintptr_t)&run->model);
     int64_t budgets[64]; /* which differ, where state is divided */
-    bool many = run->ranks > 1 || run->comm || run->min_processes > 0, divided = run->divided && run->separate && !run->comm &&
-        test_on_cpu();
+    bool many = run->ranks > 1 || run->comm || run->min_processes > 0;
+    int divided = run->separate && test_on_cpu() ? run->divided : 0;
     bool by_budgets = run->sharded && run->batch % 2 && many;
     for (int r = 0; r < run->ranks && r < 64; r++)
         budgets[r] = (int64_t)(64 << 20) << (r + trek_comm_rank(run->comm)) % 4;
@@ -343,7 +345,7 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
                                .devices = devices,
                                .grain = run->grain, .share_params = run->separate ? TREK_OFF : 0,
                                .accumulate = run->accumulate, .shard = !run->sharded || !many ? TREK_SHARD_NONE
-                               : divided ? TREK_SHARD_GRADIENTS : TREK_SHARD_STATE,
+                               : (trek_shard)(TREK_SHARD_STATE + divided), .bucket_bytes = divided ? 2048 : 0,
                                .memory_budget = by_budgets ? budgets : NULL, .n_memory_budget = by_budgets ? run->ranks : 0,
                                .max_grad_norm = run->clipped ? 0.7 : 0,
                                .optimizer = optimizer_of(run->optimizer), .shares = run->shares, .n_shares = run->n_shares,
@@ -392,6 +394,8 @@ static bool run_again(const grain_run *run, trek_graph *graph)
     for (int r = 0; r < s->team->local_ranks; r++)
         trek_grain_sums_clear(&g->sums[r]);
     g->n_records = 0;
+    if (g->lent && trek_comm_barrier(s->job.comm) != TREK_OK) /* the sums of all processes are empty */
+        return false;
     for (int64_t k = g->passes - 1; k >= 0 && s->job.process == run->again - 1; k--) {
         int64_t numbers[64], n = trek_grains_count(g, g->pass[k].rows), half = n / 3;
         for (int64_t i = 0; i < n; i++)
@@ -505,6 +509,6 @@ grain_run grain_draw(uint64_t *state, int ranks)
     run.overflow = run.scaled ? 1 + (int)test_draw(state, (uint64_t)run.steps) : 0;
     run.slow = test_draw(state, 2);
     run.piece = test_draw(state, 2) ? 0 : 1 + (int)test_draw(state, 9);
-    run.divided = test_draw(state, 2);
+    run.divided = (int)test_draw(state, 3);
     return run;
 }

@@ -15,7 +15,7 @@ typedef struct grain_run {
     int ranks;               /* of this process */
     bool separate;           /* parameters of their own */
     bool sharded;            /* the optimizer's state is divided; it is not part of the digest */
-    bool divided;            /* with it and `separate`, on the CPUs of one process: gradients are, too */
+    int divided;             /* with it and `separate`, on CPUs: 1: gradients are, too; 2: that, and parameters */
     const double *shares;    /* [all ranks of the job] NULL: equal */
     int n_shares;
     trek_dtype autocast;     /* F32: none */

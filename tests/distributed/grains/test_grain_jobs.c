@@ -30,15 +30,15 @@ typedef struct job {
     int apart;               /* 1: as on machines of their own, which see no shared memory of each other */
 } job;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
-enum { FIELDS = 22 };
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+enum { FIELDS = 23 };
 
 static void write_job(const job *j, char *text, size_t size)
 {
     const grain_run *r = &j->run;
     snprintf(text, size, FORMAT, j->processes, j->engine, j->uneven, j->shares, r->model, r->grain, r->ranks, r->separate,
              (int)r->autocast, r->scaled, r->clipped, r->overflow, r->accumulate, r->optimizer, r->batch, r->steps, r->sharded,
-             r->again, r->holds, r->slow, j->apart, r->piece);
+             r->again, r->holds, r->slow, j->apart, r->piece, r->divided);
 }
 
 static bool read_job(const char *text, job *j)
@@ -47,7 +47,7 @@ static bool read_job(const char *text, job *j)
     int separate, autocast, scaled, clipped, sharded, slow;
     bool good = sscanf(text, FORMAT, &j->processes, &j->engine, &j->uneven, &j->shares, &r->model, &r->grain, &r->ranks,
                        &separate, &autocast, &scaled, &clipped, &r->overflow, &r->accumulate, &r->optimizer, &r->batch,
-                       &r->steps, &sharded, &r->again, &r->holds, &slow, &j->apart, &r->piece) == FIELDS;
+                       &r->steps, &sharded, &r->again, &r->holds, &slow, &j->apart, &r->piece, &r->divided) == FIELDS;
     r->separate = separate;
     r->autocast = (trek_dtype)autocast;
     r->scaled = scaled;
@@ -228,6 +228,29 @@ static void process_0_hands_out_grains(void **state)
                                          .separate = model == 4 } }, 1);
 }
 
+/* Sums of gradients, and parameters, that are divided among all ranks of all processes, on one machine and on several; sums of
+ * squares of what no rank has alone. */
+static void divided_sums_have_the_same_bits(void **state)
+{
+    char why[256];
+    bool gloo = trek_comm_gloo_there(why, sizeof why), apart = gloo && may_go_apart();
+    if (!test_on_cpu())
+        skip();
+    for (int k = 0; k < 2 * MODELS; k++) {
+        int engine = k % 3 == 1 && gloo ? GLOO : SHARED;
+        expect_same(&(job){ .processes = 2 + k % 3, .engine = engine, .apart = apart && engine == GLOO, .uneven = k % 4 == 1,
+                            .shares = k % 5 == 2,
+                            .run = { .model = k % MODELS, .ranks = 1 + k / 2 % 2, .grain = 2 + k % 2, .batch = 20 + k % 2,
+                                     .steps = 4,
+                                     .separate = true, .sharded = true, .divided = 1 + (k + k / MODELS) % 2, .clipped = k % 3 < 2,
+                                     .optimizer = k % 4, .accumulate = k % 4 == 3 ? 2 : 0, .slow = k % 2,
+                                     .scaled = k % 6 == 5, .overflow = k % 6 == 5 ? 2 : 0, .again = k % 7 == 3,
+                                     .autocast = k % 5 == 4 ? TREK_BF16 : TREK_F32 } }, 1);
+    }
+    expect_same(&(job){ .processes = 3, .run = { .model = GPT, .ranks = 1, .grain = 2, .batch = 20, .steps = 4, .separate = true,
+                                                 .sharded = true, .divided = 2, .holds = 2, .clipped = true } }, 1);
+}
+
 static void processes_choose_one_size(void **state)
 {
     for (int model = 0; model < MODELS; model += 2)
@@ -248,7 +271,8 @@ static void expect_same_of_drawn(bool mpi, int otherwise)
                   .engine = mpi ? MPI : gloo && test_draw(&seed, 3) == 0 ? GLOO : SHARED, .shares = (int)test_draw(&seed, 2) };
         j.apart = apart && j.engine == GLOO && test_draw(&seed, 2);
         j.run.evaluates = j.run.freezes = false;
-        if (j.run.sharded && j.run.ranks + j.uneven > 1) { /* such ranks must share their parameters */
+        j.run.separate |= j.run.sharded && j.run.divided > 0 && test_on_cpu();
+        if (j.run.sharded && !(j.run.separate && j.run.divided) && j.run.ranks + j.uneven > 1) { /* they share their parameters */
             j.run.separate = false;
             j.run.sharded = test_on_cpu();
         }
@@ -279,6 +303,9 @@ static void mpi_sums_alike(void **state)
         expect_same(&(job){ .processes = 2 + model / 2, .engine = MPI,
                             .run = { .model = model, .ranks = 1 + (model == 1), .grain = 3, .batch = 20, .steps = 4,
                                      .separate = model == 1, .clipped = true } }, 1);
+    expect_same(&(job){ .processes = 3, .engine = MPI,
+                        .run = { .model = GPT, .ranks = 2, .grain = 3, .batch = 20, .steps = 4, .separate = true, .sharded = true,
+                                 .divided = 2, .clipped = true } }, 1);
     expect_same(&(job){ .processes = 2, .engine = MPI,
                         .run = { .model = LSTM, .ranks = 1, .grain = 2, .batch = 20, .steps = 4, .holds = 2 } }, 1);
 }
@@ -304,6 +331,7 @@ int main(void)
         cmocka_unit_test_setup(each_process_can_run_all_grains, clear_error),
         cmocka_unit_test_setup(others_take_what_a_slow_process_leaves, clear_error),
         cmocka_unit_test_setup(process_0_hands_out_grains, clear_error),
+        cmocka_unit_test_setup(divided_sums_have_the_same_bits, clear_error),
         cmocka_unit_test_setup(processes_choose_one_size, clear_error),
         cmocka_unit_test_setup(drawn_jobs_have_the_bits_of_one_process, clear_error),
         cmocka_unit_test_setup(gloo_sums_alike, clear_error),

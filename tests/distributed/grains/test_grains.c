@@ -128,7 +128,8 @@ static void divided_gradients_do_not_change_that(void **state)
         skip();
     for (int k = 0; k < MODELS * 2; k++)
         expect_same(&(grain_run){ .model = k % MODELS, .ranks = 2 + k % 4, .grain = 3, .batch = 20 + k % 2, .steps = 4,
-                                  .separate = true, .sharded = true, .divided = true, .clipped = k % 3 < 2, .optimizer = k % 4,
+                                  .separate = true, .sharded = true, .divided = 1 + k % 2, .clipped = k % 3 < 2,
+                                  .optimizer = k % 4,
                                   .accumulate = k % 5 == 0 ? 2 : 0, .scaled = k % 4 == 0, .overflow = k % 4 == 0 ? 2 : 0,
                                   .freezes = k % MODELS == MLP, .slow = k % 2, .again = k == 5 });
 }

@@ -65,7 +65,7 @@ static int64_t digits_bytes(const trek_tensor *digits)
 /* Returns what the sums of a rank's grains take. */
 static int64_t sums_bytes(const trek_grain_sums *sums)
 {
-    int64_t bytes = bytes_of(sums->all_bins) + bytes_of(sums->slots.more);
+    int64_t bytes = bytes_of(sums->all_bins) + bytes_of(sums->slots.more) + sums->slots.product_bytes;
     for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
         bytes += bytes_of(sums->bins[p]);
         for (int k = 0; k < TREK_BINNED_DIGITS; k++)

@@ -51,6 +51,8 @@ typedef struct trek_grain_slots {
     int n, used;             /* slots [0, used) have gradients; those of the next grain go to slot `used` */
     int at_once;             /* grains that run at once; 0: one, by itself */
     int64_t bytes;           /* of a slot */
+    int64_t product_bytes;   /* of products that wait at a time, as far as a dry pass has seen them; */
+    int64_t product_room;    /* and what adding them needs for itself, when activations are gone */
     int64_t least_product;   /* elements of a weight whose gradient may wait as a product; tests make it smaller */
     trek_tensor *more;       /* slots 1 to n - 1, owned */
     trek_grain_place *places; /* [segments] */
@@ -231,6 +233,8 @@ typedef struct trek_grain_taker {
     int group;               /* of the grains that run at once; otherwise 0 */
 } trek_grain_taker;
 bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on);
+/* Returns how many bytes that would keep until the gradient is added, and notes what adding it needs; 0: it would not take it. */
+int64_t trek_grain_sums_foresee(int k, const trek_tensor *grad, const trek_tensor *x, const trek_grain_taker *taker);
 /* Completes the arena's gradients, if somebody looks at them: computes what the grain has left to be computed, and sets what it
  * has not given to zero. */
 trek_status trek_grain_sums_show(trek_grain_sums *sums, trek_arena *arena);

@@ -7,7 +7,9 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/grains/grains.h"
+#include "tensor/binned_room.h"
 #include "tensor/memory_internal.h"
+#include "tensor/pool.h"
 #include "tensor/trace.h"
 
 /* Of a slot, and of a parameter in it. Together, slots must not fill the cache in which gradients are made and added: with slots
@@ -146,18 +148,37 @@ static trek_binned_product product_in(const trek_grain_place *place, int slot)
                                   product->grad->sizes[0] };
 }
 
+/* Returns where the gradient of parameter k waits as a product, or NULL if it has to be computed. */
+static trek_grain_place *place_of_product(const trek_grain_taker *taker, int k, const trek_tensor *grad, const trek_tensor *x)
+{
+    const trek_grain_slots *slots = &taker->sums->slots;
+    int segment = k < slots->numbers ? slots->segment_of[k] : -1;
+    trek_grain_place *place = segment >= 0 ? &slots->places[segment] : NULL;
+    int64_t least = slots->at_once > 0 && place && place->at < 0 ? 0 : slots->least_product;
+    bool waits = place && !(place->waiting >> (slots->used + taker->group) & 1) && grad->ndim == 2 && x->ndim == 2 &&
+        taker->arena->segments[segment].count >= least &&
+        trek_binned_takes_product(grad->sizes[1], x->sizes[1], grad->sizes[0]) &&
+        grad->sizes[1] * x->sizes[1] == taker->arena->segments[segment].count;
+    return waits ? place : NULL;
+}
+
+int64_t trek_grain_sums_foresee(int k, const trek_tensor *grad, const trek_tensor *x, const trek_grain_taker *taker)
+{
+    trek_grain_slots *slots = &taker->sums->slots;
+    if (!place_of_product(taker, k, grad, x))
+        return 0;
+    int64_t room = trek_pool_threads(trek_pool_here()) *
+        trek_binned_product_room(grad->sizes[1], x->sizes[1], grad->sizes[0], slots->n);
+    slots->product_room = room > slots->product_room ? room : slots->product_room;
+    return (grad->numel + x->numel) * (int64_t)sizeof(float);
+}
+
 bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on)
 {
     const trek_grain_taker *taker = on;
-    trek_grain_slots *slots = &taker->sums->slots;
-    int segment = k < slots->numbers ? slots->segment_of[k] : -1;
-    trek_grain_place *place = segment >= 0 ? &slots->places[segment] : NULL;
-    int slot = slots->used + taker->group;
-    int64_t least = slots->at_once > 0 && place && place->at < 0 ? 0 : slots->least_product;
-    if (!place || place->waiting >> slot & 1 || grad->ndim != 2 || x->ndim != 2 ||
-        taker->arena->segments[segment].count < least ||
-        !trek_binned_takes_product(grad->sizes[1], x->sizes[1], grad->sizes[0]) ||
-        grad->sizes[1] * x->sizes[1] != taker->arena->segments[segment].count)
+    trek_grain_place *place = place_of_product(taker, k, grad, x);
+    int slot = taker->sums->slots.used + taker->group;
+    if (!place)
         return false;
     place->products[slot] = (trek_grain_product){ trek_tensor_clone(grad), trek_tensor_clone(x) };
     place->waiting |= 1u << slot;

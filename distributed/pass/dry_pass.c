@@ -67,12 +67,29 @@ static trek_status copy_buffers(const trek_replica *model, trek_tensor **copies,
     return status;
 }
 
-/* Who is told that a gradient is complete. */
+/* Who is told of gradients. */
 typedef struct completion {
     const rank_replica *own;
     bool sends;
     trek_digest *digest;     /* NULL: not wanted */
+    trek_grain_taker taker;  /* of grains; sums NULL: none */
+    int64_t products;        /* bytes that it would take */
 } completion;
+
+static bool foresee(int k, trek_tensor *grad, trek_tensor *x, void *arg)
+{
+    completion *to = arg;
+    to->products += trek_grain_sums_foresee(k, grad, x, &to->taker);
+    return false;
+}
+
+/* In a pass as many grains may wait as there are slots. */
+static void note_products(const dry_pass *c, const completion *to)
+{
+    trek_grain_slots *slots = &to->taker.sums->slots;
+    int64_t grains = (c->batch + c->s->grain - 1) / c->s->grain, bytes = to->products * (grains < slots->n ? grains : slots->n);
+    slots->product_bytes = bytes > slots->product_bytes ? bytes : slots->product_bytes;
+}
 
 static void complete(int k, void *arg)
 {
@@ -103,10 +120,12 @@ static trek_status run_rows(const dry_pass *c, int rank)
     if (to.sends)
         trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true, .lags = carries && trek_comm_overlaps(carrier),
                                                          .fills = carries && trek_comm_fills(carrier) });
-    if (to.sends || to.digest) {
-        run.complete = complete;
-        run.arg = &to;
+    run.complete = to.sends || to.digest ? complete : NULL;
+    if (c->s->grains && c->s->grain > 0 && on_host && !to.sends) {
+        to.taker = (trek_grain_taker){ &c->s->grains->sums[rank], own->arena, 0 };
+        run.product = foresee;
     }
+    run.arg = &to;
     trek_pass_sum sum = { 0 };
     trek_rank_context before = trek_rank_here;
     trek_rank_here.first_sample = batch->first;
@@ -127,6 +146,8 @@ static trek_status run_rows(const dry_pass *c, int rank)
         c->to.gradients[rank] = trek_digests_gradients(own->arena);
     if (c->s->team->divides_grads)
         trek_reducer_rest(own->reducer);
+    if (to.taker.sums)
+        note_products(c, &to);
     trek_pass_sum_clear(&sum);
     trek_reader_end_batch(reader);
     return status;
@@ -207,7 +228,9 @@ static void end_measuring(const dry_pass *c, int rank)
     int row = trek_memory_row_of(team, rank);
     int64_t needed = -1;
     if (device.type == TREK_CPU && account) {
+        int64_t room = c->s->grains ? c->s->grains->sums[rank].slots.product_room : 0;
         needed = trek_memory_account_peak(account) - trek_memory_account_used(account);
+        needed = needed < room ? room : needed;
     } else if (is_alone_on_gpu(team, rank)) {
         trek_memory_stats stats = trek_memory_usage(device);
         needed = stats.allocated_peak - stats.allocated;

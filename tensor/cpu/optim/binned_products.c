@@ -5,14 +5,15 @@
 
 #include <stdatomic.h>
 
+#include "tensor/binned_room.h"
 #include "tensor/cpu/optim/binned_here.h"
 #include "tensor/cpu/products/gemm.h"
 #include "tensor/memory_internal.h"
 
-#define RESULTS 65536 /* elements of the tiles of several terms, which are in the cache at the same time */
 #define TILE_ROWS 14 /* of a tile, if possible: a tile of registers */
 #define TILE 16384   /* elements of a tile whose rows are those of the weight */
-#define PITCH 16     /* rows of operands are this much longer, so that they do not fall on the same places of the cache */
+#define RESULTS TREK_BINNED_RESULTS
+#define PITCH TREK_BINNED_PITCH
 
 /* The weight is computed in tiles of whole blocks: some columns of a block's width, or some of its rows. */
 typedef struct products_work {

@@ -41,6 +41,15 @@ static trek_graph *build_wide(trek_device device, void *arg)
     return trek_flow_build(trek_flow_from(trek_nn_sequential(layers, 9)));
 }
 
+/* Its second weight is large enough for the gradients of several grains to wait as products. */
+static trek_graph *build_waiting(trek_device device, void *arg)
+{
+    trek_seed(3);
+    trek_module *layers[] = { trek_nn_linear(IN, 512, device), trek_nn_batch_norm1d(512, device), trek_nn_linear(512, 512, device),
+                              trek_nn_gelu(), trek_nn_linear(512, CLASSES, device) };
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(layers, 5)));
+}
+
 static trek_graph *build(trek_device device, void *arg)
 {
     trek_seed(3);
@@ -75,7 +84,7 @@ static trek_loader *make_loader(void)
 typedef struct plan_case {
     int ranks;
     bool grads, params;         /* gradients are divided, too, and parameters */
-    bool wide;                  /* the wide model */
+    bool wide, waiting;         /* the wide model, or the one whose gradients wait */
     int accumulate;
     int64_t bucket_bytes;       /* 0: 4096 */
     bool separate, whole, idle; /* whole: the state is not divided; idle: the last rank computes nothing */
@@ -107,11 +116,12 @@ static trek_status begin(const plan_case *c, training *t)
     static const double idle[] = { 3, 2, 1, 0 }, slower[] = { 8, 4, 2, 1 };
     const double *shares = c->idle ? idle + RANKS - c->ranks : c->slower ? slower + RANKS - c->ranks : NULL;
     trek_seed(7);
-    t->graph = (c->wide ? build_wide : build)(trek_cpu(0), NULL);
+    trek_graph *(*build_replica)(trek_device, void *) = c->wide ? build_wide : c->waiting ? build_waiting : build;
+    t->graph = build_replica(trek_cpu(0), NULL);
     t->loader = make_loader();
     assert_int_equal(trek_graph_set_loader(t->graph, t->loader, "x"), TREK_OK);
     assert_int_equal(trek_graph_set_loss(t->graph, loss, NULL), TREK_OK);
-    trek_trainer_opts opts = { .build_replica = c->wide ? build_wide : build, .ranks = c->ranks,
+    trek_trainer_opts opts = { .build_replica = build_replica, .ranks = c->ranks,
                                .share_params = c->separate ? TREK_OFF : 0,
                                .shard = c->whole ? TREK_SHARD_NONE : c->params ? TREK_SHARD_PARAMETERS
                                : c->grads ? TREK_SHARD_GRADIENTS : TREK_SHARD_STATE,
@@ -166,8 +176,9 @@ static void a_plan_says_what_is_used(void **state)
 {
     if (!trek_memory_account_counts())
         skip();
-    for (int k = 0; k < 12; k++) {
-        plan_case c = { .ranks = 1 + k % 3, .separate = k & 1, .whole = k & 2, .grain = k > 8 ? 7 : 0, .budgets = ample };
+    for (int k = 0; k < 15; k++) {
+        plan_case c = { .ranks = 1 + k % 3, .separate = k & 1, .whole = k & 2, .grain = k > 11 ? 2 : k > 8 ? 7 : 0,
+                        .waiting = k > 11, .budgets = ample };
         training t;
         assert_int_equal(begin(&c, &t), TREK_OK);
         assert_int_equal(labelled_epoch(t.graph, 0, 1), TREK_OK);

@@ -235,6 +235,8 @@ typedef struct trek_grain_taker {
 bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on);
 /* Returns how many bytes that would keep until the gradient is added, and notes what adding it needs; 0: it would not take it. */
 int64_t trek_grain_sums_foresee(int k, const trek_tensor *grad, const trek_tensor *x, const trek_grain_taker *taker);
+/* Returns the gradient that has just been taken, computed into a tensor of its own, which the caller owns; NULL with an error. */
+trek_tensor *trek_grain_sums_product(const trek_grain_taker *taker, int k);
 /* Completes the arena's gradients, if somebody looks at them: computes what the grain has left to be computed, and sets what it
  * has not given to zero. */
 trek_status trek_grain_sums_show(trek_grain_sums *sums, trek_arena *arena);

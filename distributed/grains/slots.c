@@ -188,6 +188,25 @@ bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on)
     return false;
 }
 
+/* Writes a product to a tensor. */
+static trek_status write_product(const trek_arena *arena, const trek_grain_place *place, int slot, trek_tensor *to)
+{
+    trek_binned_product product = product_in(place, slot);
+    return arena->backend->binned_write_product((float *)(void *)to->data, place->products[slot].grad->sizes[1],
+                                                place->products[slot].x->sizes[1], &product);
+}
+
+trek_tensor *trek_grain_sums_product(const trek_grain_taker *taker, int k)
+{
+    const trek_grain_slots *slots = &taker->sums->slots;
+    const trek_tensor *like = taker->arena->segments[slots->segment_of[k]].param->data;
+    trek_tensor *to = trek_tensor_make(like->ndim, like->sizes, TREK_F32, like->device);
+    if (to && write_product(taker->arena, &slots->places[slots->segment_of[k]], slots->used + taker->group, to) == TREK_OK)
+        return to;
+    trek_tensor_release(to);
+    return NULL;
+}
+
 /* Computes a product, and adds it to the other gradients that the leaf has. */
 static trek_status compute_product(trek_grain_slots *slots, const trek_arena *arena, int k, int slot)
 {
@@ -196,10 +215,7 @@ static trek_status compute_product(trek_grain_slots *slots, const trek_arena *ar
     trek_tensor *grad = leaf->grad->data;
     trek_tensor *to = leaf->has_grad ? trek_tensor_make(grad->ndim, grad->sizes, TREK_F32, grad->device)
         : trek_tensor_retain(grad);
-    trek_binned_product product = product_in(place, slot);
-    trek_status status = to ? arena->backend->binned_write_product((float *)(void *)to->data,
-                                                                   place->products[slot].grad->sizes[1],
-                                                                   place->products[slot].x->sizes[1], &product) : TREK_ERR_MEMORY;
+    trek_status status = to ? write_product(arena, place, slot, to) : TREK_ERR_MEMORY;
     if (status == TREK_OK && leaf->has_grad) {
         trek_op_call call = { .op = &trek_ops[TREK_OP_add], .n_inputs = 2, .inputs = (trek_tensor *[]){ grad, to },
                               .n_outputs = 1, .outputs = { grad } };

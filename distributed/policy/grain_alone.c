@@ -82,6 +82,24 @@ trek_batch_run trek_grain_batch_run(const trek_grain_call *c, int rank)
                              .denominator = c->pass->denominator, .backward = c->pass->backward };
 }
 
+/* The gradients of a grain that is watched for what is not a number. */
+typedef struct watched_taker {
+    trek_grain_taker taker;
+    trek_replay *replay;
+} watched_taker;
+
+static bool take_and_look(int k, trek_tensor *grad, trek_tensor *x, void *on)
+{
+    const watched_taker *watched = on;
+    if (!trek_grain_sums_take(k, grad, x, &((watched_taker *)on)->taker))
+        return false;
+    trek_tensor *product = trek_replay_watches(watched->replay) ? trek_grain_sums_product(&watched->taker, k) : NULL;
+    if (product)
+        trek_replay_see(watched->replay, product, "matmul");
+    trek_tensor_release(product);
+    return true;
+}
+
 trek_status trek_grain_train(trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
 {
     trek_step *s = c->s;
@@ -90,13 +108,13 @@ trek_status trek_grain_train(trek_grain_call *c, int rank, int64_t number, const
     const rank_replica *own = &s->team->replicas[rank];
     trek_batch_run run = trek_grain_batch_run(c, rank);
     trek_grain_bucket on = { s, rank };
-    trek_grain_taker taker = { &g->sums[rank], own->arena, 0 };
+    watched_taker taker = { { &g->sums[rank], own->arena, 0 }, g->digests->replay };
     if (s->team->divides_grads && pass->backward) {
         trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true, .deliver = trek_grain_sums_add_bucket, .arg = &on });
         run.complete = trek_reducer_complete;
         run.arg = own->reducer;
     } else if (pass->backward && s->team->on_host) {
-        run.product = trek_grain_sums_take;
+        run.product = taker.replay ? take_and_look : trek_grain_sums_take;
         run.arg = &taker;
     }
     if (pass->training)

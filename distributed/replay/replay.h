@@ -9,6 +9,7 @@
 #include "tensor/status.h"
 
 struct trek_batch;
+struct trek_tensor;
 typedef struct trek_replay trek_replay;
 
 /* Returns whether the environment asks for a replay, and of which step. */
@@ -26,6 +27,10 @@ int trek_replay_ranks(const trek_replay *replay);
 /* Called before a grain of a step that is made, on its rank's thread, and after it. */
 void trek_replay_enter(trek_replay *replay, int64_t step, const struct trek_batch *grain);
 void trek_replay_leave(trek_replay *replay);
+/* Returns whether the operators of the present grain are watched. */
+bool trek_replay_watches(const trek_replay *replay);
+/* Looks at a result that was computed outside of an operator, where `name` would have computed it. */
+void trek_replay_see(trek_replay *replay, const struct trek_tensor *x, const char *name);
 /* Compares a step that was made with the recorded one, by their lines. Fails with STATE when the replay ends: something differs,
  * or this was the step that was asked for. The message says what was found. */
 trek_status trek_replay_compare(trek_replay *replay, int64_t step, const char *lines);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is not a number: in the samples of a grain, or in the result of an operator, of which the trace sink hears when it has
- * ended. The innermost operator ends first. */
+ * ended. The innermost operator ends first. Gradients of weights that grains compute later are computed at once. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -71,6 +71,20 @@ static void note(trek_replay *r, int64_t row, const char *what)
     snprintf(r->found.what, sizeof r->found.what, "%s", what);
 }
 
+/* Notes a result of an operator that is not a number. Returns whether it is none. */
+static bool look(trek_replay *r, const trek_tensor *x, const char *name, uint32_t module, bool backward, bool by_rows)
+{
+    char what[160];
+    int64_t row = x && is_float(x) ? find_nan(x, 0, x->data) : -1;
+    const char *path = row >= 0 ? trek_interned(module) : NULL;
+    if (row < 0)
+        return false;
+    snprintf(what, sizeof what, "%s%s%s (%s) gives a NaN", name, path && *path ? " in module " : "", path ? path : "",
+             backward ? "backward" : "forward");
+    note(r, by_rows && x->ndim > 0 && x->sizes[0] == r->grains[r->n_grains - 1].n ? row : -1, what);
+    return true;
+}
+
 static void hear(trek_trace_record *record, void *arg)
 {
     trek_replay *r = arg;
@@ -79,19 +93,16 @@ static void hear(trek_trace_record *record, void *arg)
     const trek_op_call *call = record->call;
     if (call->op->flags & TREK_OP_VIEW) /* of something else, into which nobody may have written yet */
         return;
-    for (int k = 0; k < call->n_outputs; k++) {
-        const trek_tensor *x = call->outputs[k];
-        int64_t row = x && is_float(x) ? find_nan(x, 0, x->data) : -1;
-        if (row < 0)
-            continue;
-        char what[160];
-        const char *path = trek_interned(record->path);
-        snprintf(what, sizeof what, "%s%s%s (%s) gives a NaN", record->name, path && *path ? " in module " : "", path ? path : "",
-                 record->backward ? "backward" : "forward");
-        bool by_rows = x->ndim > 0 && x->sizes[0] == r->grains[r->n_grains - 1].n;
-        note(r, by_rows ? row : -1, what);
-        return;
-    }
+    for (int k = 0; k < call->n_outputs; k++)
+        if (look(r, call->outputs[k], record->name, record->path, record->backward, true))
+            return;
+}
+
+bool trek_replay_watches(const trek_replay *r) { return r->watching && !r->found.found; }
+
+void trek_replay_see(trek_replay *r, const trek_tensor *x, const char *name)
+{
+    look(r, x, name, trek_trace_path_here(), true, false);
 }
 
 void trek_replay_watch(trek_replay *r, const trek_batch *grain)

@@ -13,6 +13,8 @@
 #include "distributed/grains/grains.h"
 #include "distributed/run.h"
 #include "distributed/stepper_internal.h"
+#include "graph/flow.h"
+#include "nn/layers.h"
 #include "tensor/creation.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
@@ -105,25 +107,29 @@ static trek_run_opts opts_of(const files *f, trek_dataset *data)
 }
 
 /* Trains, with what `now` plans. */
-static void train(const files *f)
+static void train_as(const trek_run_opts *opts)
 {
-    trek_dataset *data = trek_dataset_new(&spoiled_class);
-    trek_run_opts o = opts_of(f, data);
-    trek_run *run = trek_trainer_run(&o);
+    trek_run *run = trek_trainer_run(opts);
     trek_state *final = run ? trek_run_join(run) : NULL;
     if (!final)
         fail_msg("%s", trek_error());
     trek_state_free(&final);
+}
+
+static void train(const files *f)
+{
+    trek_dataset *data = trek_dataset_new(&spoiled_class);
+    trek_run_opts o = opts_of(f, data);
+    train_as(&o);
     trek_dataset_free(&data);
 }
 
 /* Makes a step again. Returns what was found, in a buffer of its own. */
-static const char *replay(const files *f, int64_t step, int64_t grain)
+static const char *replay_as(const trek_run_opts *opts, int64_t step, int64_t grain)
 {
     static char found[1000];
     char asked[40];
-    trek_dataset *data = trek_dataset_new(&spoiled_class);
-    trek_run_opts o = opts_of(f, data);
+    trek_run_opts o = *opts;
     o.on_epoch = NULL;
     snprintf(asked, sizeof asked, grain < 0 ? "%d" : "%d:%d", (int)step, (int)grain);
     setenv("TREK_REPLAY", asked, 1);
@@ -133,6 +139,14 @@ static const char *replay(const files *f, int64_t step, int64_t grain)
     assert_null(final);
     snprintf(found, sizeof found, "%s", trek_error());
     trek_error_clear();
+    return found;
+}
+
+static const char *replay(const files *f, int64_t step, int64_t grain)
+{
+    trek_dataset *data = trek_dataset_new(&spoiled_class);
+    trek_run_opts o = opts_of(f, data);
+    const char *found = replay_as(&o, step, grain);
     trek_dataset_free(&data);
     return found;
 }
@@ -236,6 +250,62 @@ static void test_bit(void **state)
                      (int)(after ? now.step : step), (int)now.grain);
             expect(replay(&f, step, -1), words);
         }
+        remove_files(&f);
+    }
+}
+
+/* A weight whose gradient waits as a product until those of several grains are added: one sample's gradient is infinite, and its
+ * first feature is zero. */
+enum { WIDE = 384 };
+
+static trek_status wide_get(trek_dataset *self, const trek_fetch *of, trek_tensor **out)
+{
+    static float x[BATCH * WIDE], target[BATCH];
+    for (int64_t i = 0; i < of->n; i++) {
+        for (int k = 0; k < WIDE; k++)
+            x[i * WIDE + k] = (float)test_number(1, (uint32_t)(of->indices[i] * WIDE + k));
+        target[i] = of->indices[i] == now.bad ? (float)now.target : 1;
+        if (of->indices[i] == now.bad)
+            x[i * WIDE] = (float)now.value;
+    }
+    out[0] = trek_tensor_from_data(x, trek_dims(of->n, WIDE), TREK_F32, trek_cpu(0));
+    out[1] = trek_tensor_from_data(target, trek_dims(of->n, 1), TREK_F32, trek_cpu(0));
+    return trek_error_status();
+}
+
+static const trek_dataset_class wide_class = { .name = "wide", .size = sizeof(trek_dataset), .n_fields = 2,
+                                               .fields = spoiled_fields, .length = spoiled_length, .get = wide_get };
+
+static trek_graph *wide_build(trek_device device, void *arg)
+{
+    trek_seed(3);
+    return trek_flow_build(trek_flow_from(trek_nn_linear(WIDE, WIDE, device)));
+}
+
+static trek_var *wide_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    trek_var *scaled = trek_mul(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
+    return trek_mean(scaled, trek_dims_all(), false);
+}
+
+static void test_nan_in_product(void **state)
+{
+    spot at = find(17);
+    for (int planted = 0; planted < 2; planted++) {
+        files f;
+        char words[200];
+        now = (plan){ .bad = 17, .value = 0, .target = planted ? (double)INFINITY : 2, .ranks = 2 };
+        make_files(&f);
+        trek_dataset *data = trek_dataset_new(&wide_class);
+        trek_run_opts o = opts_of(&f, data);
+        o.build_model = wide_build;
+        o.train_step = wide_loss;
+        train_as(&o);
+        const char *found = replay_as(&o, at.step, -1);
+        snprintf(words, sizeof words, "at step %d: grain %d (samples", (int)at.step, (int)at.grain);
+        expect(found, planted ? words : "as recorded");
+        expect(found, planted ? "matmul in module graph.0 (backward) gives a NaN; its digests are as recorded" : "");
+        trek_dataset_free(&data);
         remove_files(&f);
     }
 }
@@ -432,7 +502,8 @@ int main(void)
     if (processes_part(&of))
         return play(&of);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_recorded), cmocka_unit_test(test_nan), cmocka_unit_test(test_bit),
+        cmocka_unit_test(test_as_recorded), cmocka_unit_test(test_nan), cmocka_unit_test(test_nan_in_product),
+        cmocka_unit_test(test_bit),
         cmocka_unit_test(test_sample), cmocka_unit_test(test_refused), cmocka_unit_test(test_drawn), cmocka_unit_test(test_tool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

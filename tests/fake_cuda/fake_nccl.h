@@ -86,6 +86,7 @@ size_t elements_in(const Call &call, int size, int rank);
 size_t elements_out(const Call &call, int size, int rank);
 /* On the stream's thread: meets the other ranks, or hangs until the rank is aborted. */
 void run_collective(const std::shared_ptr<Rank> &rank, const Call &call);
+void spoil(const Rank &rank, const Call &call);
 void run_letters(const std::shared_ptr<Rank> &rank, const std::vector<Call> &calls);
 
 /* -- processes (fake_nccl_processes.cc) -- */

@@ -164,6 +164,16 @@ static bool same(const Meeting &m)
     });
 }
 
+/* What an aborted collective leaves in the memory of its result is anything. A root that sends from there does not write. */
+void spoil(const Rank &rank, const Call &call)
+{
+    bool sends = call.what == What::broadcast && call.root == rank.rank && call.in == call.out;
+    if (sends || !rank.aborted || state().quitting.load(std::memory_order_relaxed))
+        return;
+    open_memory(ALL_DEVICES);
+    memset(call.out, 0x5a, elements_out(call, rank.world->size, rank.rank) * size_of(call.type));
+}
+
 /* An error that a test asked for: the rank says so, and its stream hangs as the real one's. */
 static bool breaks(std::unique_lock<std::mutex> &lock, Rank &rank)
 {
@@ -180,8 +190,10 @@ void run_collective(const std::shared_ptr<Rank> &rank, const Call &call)
 {
     World &w = *rank->world;
     std::unique_lock<std::mutex> lock(w.mutex);
-    if (rank->aborted || breaks(lock, *rank))
+    if (rank->aborted || breaks(lock, *rank)) {
+        spoil(*rank, call);
         return;
+    }
     if (w.link >= 0) {
         lock.unlock();
         run_elsewhere(rank, call);
@@ -214,7 +226,8 @@ void run_collective(const std::shared_ptr<Rank> &rank, const Call &call)
         w.changed.notify_all();
         return;
     }
-    wait_for(lock, *rank, [&m] { return m->done; });
+    if (!wait_for(lock, *rank, [&m] { return m->done; }))
+        spoil(*rank, call);
 }
 
 /* -- sends and receives -- */

@@ -317,9 +317,6 @@ static trek_status outlive(trainer_setup *s)
     if (!(s->comm || s->joins) || least == 0)
         return TREK_OK;
     trek_step *step = trek_graph_ranks(s->graph);
-    if (!step->team->on_host)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set, with ranks on GPUs, whose exchange does not "
-                                               "outlive a process");
     const trek_workload_opts workload = workload_opts(s);
     trek_text options = { 0 };
     trek_settings_describe_program(step->team, &s->opts, &options);

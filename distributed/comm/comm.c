@@ -64,6 +64,16 @@ static trek_status ended_as(const trek_comm *comm, trek_status status, trek_stat
     return status;
 }
 
+/* Called when a call has ended. Ranks that share memory may know the end of the group before the channel does: it is told before
+ * this process leaves, so that the others get the reason. */
+static void tell_channel(trek_comm *comm, trek_status status, bool complete)
+{
+    if (comm->control && status == TREK_OK && complete)
+        trek_control_called(comm->control);
+    else if (comm->control && status != TREK_OK && comm->engine->ended(comm))
+        trek_control_end(comm->control, status, trek_error());
+}
+
 /* Runs a call. Memory that processes share is also visible to the child of a fork, whose calls must not reach the
  * others. */
 trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
@@ -73,10 +83,7 @@ trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
     trek_status before = trek_error_status();
     begin(comm, &call);
     trek_status status = run_numbered(comm, &call);
-    if (comm->control && status == TREK_OK)
-        trek_control_called(comm->control);
-    else if (comm->control && comm->engine->ended(comm)) /* before this process leaves, so that the others get the reason */
-        trek_control_end(comm->control, status, trek_error());
+    tell_channel(comm, status, true);
     return ended_as(comm, status, before);
 }
 
@@ -96,7 +103,9 @@ trek_status trek_comm_start(trek_comm *comm, trek_comm_call call)
     if (trek_forked || (on_device ? !by_library : !comm->engine->start))
         return trek_comm_run(comm, call);
     begin(comm, &call);
-    return by_library ? comm->devices->start(comm, &call) : comm->engine->start(comm, &call);
+    trek_status status = by_library ? comm->devices->start(comm, &call) : comm->engine->start(comm, &call);
+    tell_channel(comm, status, false);
+    return status;
 }
 
 trek_status trek_comm_finish(trek_comm *comm)
@@ -106,9 +115,17 @@ trek_status trek_comm_finish(trek_comm *comm)
     trek_status before = trek_error_status(), status = comm->engine->finish ? comm->engine->finish(comm) : TREK_OK;
     if (comm->devices && status == TREK_OK)
         status = comm->devices->wait(comm);
-    if (comm->control && status == TREK_OK)
-        trek_control_called(comm->control);
+    tell_channel(comm, status, true);
     return ended_as(comm, status, before);
+}
+
+trek_status trek_comm_settle(trek_comm *comm)
+{
+    if (trek_forked)
+        return trek_fail_forked();
+    trek_status status = comm->devices ? comm->devices->settle(comm) : TREK_OK;
+    tell_channel(comm, status, false);
+    return status;
 }
 
 /* Runs a call that this rank has made wrongly; `status` is set already. The rank still meets the others, so that they

@@ -55,6 +55,8 @@ typedef struct trek_comm_device_engine {
      * was started. */
     trek_status (*start)(trek_comm *comm, const trek_comm_call *call);
     trek_status (*wait)(trek_comm *comm);
+    /* Makes the host wait, between processes, until everything that was started has been done (trek_comm_settle). */
+    trek_status (*settle)(trek_comm *comm);
     /* Ends the waiting of all ranks' devices, from any thread. */
     void (*abort)(trek_comm *comm);
     void (*detach)(trek_comm *comm);
@@ -99,6 +101,11 @@ trek_status trek_comm_gather_bytes(trek_comm *comm, const void *mine, size_t byt
  * calls in one order. */
 trek_status trek_comm_start(trek_comm *comm, trek_comm_call call);
 trek_status trek_comm_finish(trek_comm *comm);
+/* Waits until devices have done what they were given, and fails with the reason of the group's end if they have not: an aborted
+ * collective leaves anything in the memory of its result. A call on a device returns before its work is done, so the result must
+ * not be relied on, where it cannot be made again, before this has returned OK. It does nothing on the host. A device that does
+ * not get on within the deadline ends the group with TIMEOUT. */
+trek_status trek_comm_settle(trek_comm *comm);
 /* Returns whether trek_comm_start returns before the call has been carried out. */
 bool trek_comm_overlaps(const trek_comm *comm);
 /* Returns whether a call may write to memory of a rank that gets no result. */

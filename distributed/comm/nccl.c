@@ -206,8 +206,9 @@ static bool waits_in_vain(const struct trek_comm_nccl *part, int64_t waited_ns, 
 }
 
 /* Between processes an operation on a device ends when all have come to it. A process that failed may have left
- * before. Then the library is aborted, because freeing the stream would wait for ever. */
-static void drain(struct trek_comm_nccl *part, trek_device device, int64_t deadline_ns)
+ * before. Then the library is aborted, because freeing the stream would wait for ever. Returns whether the device has done
+ * everything. */
+static bool drain(struct trek_comm_nccl *part, trek_device device, int64_t deadline_ns)
 {
     draining d = { .part = part };
     trek_thread thread;
@@ -216,14 +217,15 @@ static void drain(struct trek_comm_nccl *part, trek_device device, int64_t deadl
     if (part->backend->event_record(part->ready, NULL) != TREK_OK ||
         part->backend->stream_wait(device, part->stream, part->ready) != TREK_OK ||
         part->backend->event_record(part->done, part->stream) != TREK_OK)
-        return;
+        return false;
+    bool over = false;
     trek_lock_init(&d.lock);
     trek_condition_init(&d.changed);
     if (trek_thread_begin(&thread, drain_stream, &d) == 0) {
         trek_lock_acquire(&d.lock);
         while (!d.over && !waits_in_vain(part, trek_now_ns() - start, deadline_ns))
             trek_condition_wait_until(&d.changed, &d.lock, trek_now_ns() + POLL_NS);
-        bool over = d.over;
+        over = d.over;
         trek_lock_release(&d.lock);
         if (!over)
             abort_group(part->group, part->library);
@@ -231,6 +233,7 @@ static void drain(struct trek_comm_nccl *part, trek_device device, int64_t deadl
     }
     trek_condition_destroy(&d.changed);
     trek_lock_destroy(&d.lock);
+    return over;
 }
 
 void trek_comm_nccl_drain(trek_comm *comm)
@@ -464,13 +467,25 @@ static trek_status begin(const struct trek_comm_nccl *part, const trek_comm_call
 
 static bool processes_ended(const trek_comm *comm) { return comm->control && trek_control_ended(comm->control); }
 
-/* Fails a call after the library was aborted because the group has ended. The reason of the end is the error, not a
- * time-out of the call. */
-static trek_status fail_by_end(trek_comm *comm, const trek_comm_call *call)
+/* The library may notice the death of a process before the control channel, which names it. */
+#define NOTICE_NS 1000000000
+
+static void await_end(const trek_comm *comm)
 {
+    int64_t until = trek_now_ns() + NOTICE_NS;
+    while (comm->control && !processes_ended(comm) && !comm->engine->ended(comm) && trek_now_ns() < until)
+        trek_sleep_ns(1000000);
+}
+
+/* Fails a call if the library was aborted because the group has ended, or has failed by itself. The reason of the end is the
+ * error, not a time-out of the call. */
+static trek_status fail_by_end(trek_comm *comm, const trek_comm_call *call, trek_status own)
+{
+    if (own == TREK_ERR_COMM)
+        await_end(comm);
     bool by_processes = processes_ended(comm);
     if (!by_processes && !comm->engine->ended(comm))
-        return trek_error_status();
+        return own;
     trek_error_clear();
     return by_processes ? trek_control_fail(comm->control) : comm->engine->run(comm, call);
 }
@@ -486,7 +501,8 @@ trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
     if (status == TREK_OK)
         status = begin(part, call, part->stream);
     part->waits = true;
-    return status == TREK_ERR_CANCELLED && before == TREK_OK ? fail_by_end(comm, call) : status;
+    bool ended = status == TREK_ERR_CANCELLED || status == TREK_ERR_COMM;
+    return ended && before == TREK_OK ? fail_by_end(comm, call, status) : status;
 }
 
 static trek_status start(trek_comm *comm, const trek_comm_call *call)
@@ -515,6 +531,34 @@ static trek_status wait_started(trek_comm *comm)
     part->waits = false;
     trek_status status = part->backend->event_record(part->done, part->stream);
     return status == TREK_OK ? part->backend->stream_wait(comm->device, NULL, part->done) : status;
+}
+
+/* The device has not done everything. If the group has not ended, the reason is this rank's. */
+static trek_status fail_unsettled(trek_comm *comm, trek_status status)
+{
+    char reason[256];
+    if (status == TREK_ERR_COMM)
+        await_end(comm);
+    snprintf(reason, sizeof reason, "%s", trek_error());
+    if (status == TREK_ERR_TIMEOUT)
+        snprintf(reason, sizeof reason, "rank %d: its device waits for a collective that does not end", comm->rank);
+    if (!processes_ended(comm) && !comm->engine->ended(comm))
+        comm->engine->end(comm, status, reason);
+    trek_error_clear();
+    return fail_by_end(comm, &(trek_comm_call){ .number = ++comm->calls, .kind = TREK_COMM_BARRIER }, status);
+}
+
+/* An abort says so before it ends the work, so work that has ended without an abort is complete. */
+static trek_status settle(trek_comm *comm)
+{
+    struct trek_comm_nccl *part = comm->nccl;
+    if (!part->control)
+        return TREK_OK;
+    bool over = drain(part, comm->device, comm->deadline_ns);
+    trek_status status = trek_error_status();
+    if (status == TREK_OK)
+        status = over ? part->library->async_error(part->rank) : TREK_ERR_TIMEOUT;
+    return status == TREK_OK ? TREK_OK : fail_unsettled(comm, status);
 }
 
 /* --- buffers, aborts ----------------------------------------------------------------------- */
@@ -554,5 +598,5 @@ static void abort_group(nccl_group *group, const trek_device_comm *library)
 
 static void abort_all(trek_comm *comm) { abort_group(comm->nccl->group, comm->nccl->library); }
 
-static const trek_comm_device_engine nccl_engine = { .takes = takes, .start = start, .wait = wait_started, .abort = abort_all,
-                                                     .detach = detach };
+static const trek_comm_device_engine nccl_engine = { .takes = takes, .start = start, .wait = wait_started, .settle = settle,
+                                                     .abort = abort_all, .detach = detach };

@@ -12,7 +12,7 @@ typedef struct trek_regroup trek_regroup;
 
 /* Prepares the processes of comm to find each other later, before anything can fail; all of them must call it. From
  * here on a process that is started again, or a newcomer, can join them at the job's address, if it runs the same `program`.
- * Returns NULL with UNSUPPORTED (MPI, which ends with the first process that dies; NCCL between processes), with the errors of
+ * Returns NULL with UNSUPPORTED (MPI, which ends with the first process that dies), with the errors of
  * trek_rendezvous_open, with PEER (a process died during this call, before this one knew all rendezvous points), or with ARGUMENT
  * (comm is NULL or of threads). When a process has returned from this call, all others know its rendezvous, so that it may die.
  */

@@ -3,7 +3,11 @@
  * order, and turns the sums of all into gradients in its own arena. Nothing waits for the host.
  *
  * If each process has one rank, or there is one process, a single collective adds the digits of all. Otherwise those of a process
- * go to its rank 0 first, which sums with the other processes; the ranks of a process get the gradients from it. */
+ * go to its rank 0 first, which sums with the other processes; the ranks of a process get the gradients from it.
+ *
+ * The digits of a rank remain what they are until the step has been made, as on the host (exchange.c). If a process dies, the
+ * others' collectives are aborted, and leave anything in the memory of their results. So where the job can go on, the bins of all
+ * are used only when the device has finished with them, and the step only after a commit, which waits for the device, too. */
 #include "autograd/var_internal.h"
 #include "distributed/grains/digests.h"
 #include "distributed/job/survival.h"
@@ -17,13 +21,13 @@ typedef struct exchange {
     trek_grain_sums *sums;
     trek_arena *arena;
     trek_comm *local;        /* of the ranks of this process; NULL: there is one */
-    trek_comm *job;          /* of the processes: of rank 0, if there are others; otherwise NULL */
+    trek_comm *job;          /* of the processes: of rank 0, if there are others now; otherwise NULL */
     bool others;             /* there are other processes */
 } exchange;
 
 static exchange exchange_of(trek_step *s, int rank)
 {
-    bool others = trek_job_has_others(&s->job);
+    bool others = s->job.processes > 1; /* a survivor may be alone in its group */
     return (exchange){ .s = s, .rank = rank, .sums = &s->grains->sums[rank], .arena = s->team->replicas[rank].arena,
                        .local = s->team->local_ranks > 1 ? trek_ranks_comm(s->team->ranks, rank) : NULL,
                        .job = others && rank == 0 ? s->job.comm : NULL, .others = others };
@@ -33,7 +37,7 @@ trek_status trek_grain_device_sums_make(trek_step *s, int rank)
 {
     exchange x = exchange_of(s, rank);
     int64_t most = 0, digits = 0;
-    if (!x.local && !x.others)
+    if ((!x.local && !x.others) || x.sums->all_bins)
         return TREK_OK;
     for (int p = 0; p < x.arena->n_parts; p++) {
         most = x.arena->parts[p].count > most ? x.arena->parts[p].count : most;
@@ -50,7 +54,7 @@ trek_status trek_grain_device_sums_make(trek_step *s, int rank)
 /* The ranks of a process go on together: a rank that cannot would be waited for in the next collective. */
 static trek_status agree(const exchange *x, trek_status own)
 {
-    if (own != TREK_OK && x->job)
+    if (own != TREK_OK && x->job && !trek_survival_may(&x->s->job, own))
         trek_comm_abort(x->job, "a rank cannot sum its gradients");
     return x->local ? trek_replica_agree(x->local, own, "step") : own;
 }
@@ -72,6 +76,8 @@ static trek_status share_bins(exchange *x, const trek_binned *part)
         status = run(x->local, TREK_COMM_ALL_REDUCE, TREK_REDUCTION_MAX, TREK_I32, blocks, part->bins, all);
     if (x->job && status == TREK_OK)
         status = run(x->job, TREK_COMM_ALL_REDUCE, TREK_REDUCTION_MAX, TREK_I32, blocks, x->local ? all : part->bins, all);
+    if (x->job && status == TREK_OK && x->s->job.survival)
+        status = trek_comm_settle(x->job);
     status = agree(x, status);
     if (status == TREK_OK && x->local && x->others)
         status = run(x->local, TREK_COMM_BROADCAST, TREK_REDUCTION_SUM, TREK_I32, blocks, all, all);
@@ -145,6 +151,15 @@ static void digest_part(const exchange *x, int p)
     trek_digests_read(x->s, x->rank, p, first * TREK_BINNED_BLOCK, end);
 }
 
+/* Clears what an aborted collective has left between parameters, too, whose blocks are added to the sums as a whole. */
+static void drop_gradients(const exchange *x)
+{
+    trek_kept_error kept;
+    trek_error_keep(&kept);
+    trek_arena_zero_grads(x->arena);
+    trek_error_put_back(&kept);
+}
+
 trek_status trek_grain_device_sums_read(trek_step *s, int rank)
 {
     exchange x = exchange_of(s, rank);
@@ -157,9 +172,13 @@ trek_status trek_grain_device_sums_read(trek_step *s, int rank)
     }
     trek_trace_end("reduce grains", start, s->team->graph->settings.steps);
     status = agree(&x, status == TREK_OK ? trek_error_status() : status);
+    if (status == TREK_OK && s->job.survival) /* all have the whole gradient */
+        status = agree(&x, rank == 0 ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : TREK_OK);
     if (status == TREK_OK && rank == 0) {
         s->grains->pending = s->grains->broken = false;
         s->grains->n_records = 0;
     }
+    if (status != TREK_OK)
+        drop_gradients(&x);
     return status;
 }

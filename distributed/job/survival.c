@@ -240,7 +240,10 @@ trek_status trek_survival_commit(const trek_job *job, int64_t steps)
     if (survival->few)
         return trek_fail(TREK_ERR_PEER, "job: %d of its processes are left; .min_processes is %d", job->processes,
                          survival->least);
-    trek_status status = trek_comm_gather_bytes(job->comm, &here, sizeof here, all);
+    trek_status status = trek_comm_settle(job->comm);
+    if (status != TREK_OK) /* it has not come to the commit: what it needs is not complete */
+        return status;
+    status = trek_comm_gather_bytes(job->comm, &here, sizeof here, all);
     if (trek_survival_may(job, status))
         status = trek_survival_meet(job, steps, true, &verdict);
     survival->again = status == TREK_OK && verdict == TREK_SURVIVAL_AGAIN;

@@ -2,6 +2,7 @@
 /* The group of those that are left becomes the job's. */
 #include "distributed/pass/survivors.h"
 
+#include "distributed/comm/nccl.h"
 #include "distributed/grains/counter.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
@@ -33,6 +34,8 @@ static trek_status begin_job(trek_step *s)
         give_up(survival, survival->next);
     else
         status = trek_job_meet(&next, &own, &gpus);
+    if (status == TREK_OK && gpus)
+        status = trek_comm_nccl_join(next.comm, s->team->replicas[0].arena->device);
     if (status == TREK_OK)
         status = trek_ranks_list_devices(&next, s->team->ranks);
     if (status != TREK_OK) {
@@ -66,12 +69,22 @@ trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts)
     s->workload = *opts->workload;
     trek_shared_words_end(&s->grains->words); /* each process trains on its own part: who has which is not known of the dead */
     trek_grain_counter_free(&s->grains->counter);
-    trek_status status = trek_survival_begin(&s->job, opts->program, opts->least, opts->lent);
+    trek_status status = trek_comm_settle(s->job.comm); /* what set-up has sent to devices; all have it when all have begun */
+    if (status == TREK_OK)
+        status = trek_survival_begin(&s->job, opts->program, opts->least, opts->lent);
     if (status == TREK_OK)
         s->job.survival->state = opts->state;
     if (s->twice)
         s->twice->sharer = s->job.process;
     return status;
+}
+
+static trek_status make_room(int rank, void *s) { return trek_grain_device_sums_make(s, rank); }
+
+/* Makes the memory in which the sums of all processes are formed; a process that was alone had none. */
+static trek_status make_exchange(trek_step *s)
+{
+    return s->team->on_host ? trek_grain_exchange_make(s) : trek_ranks_call(s->team->ranks, make_room, s);
 }
 
 static trek_status take_over_once(trek_step *s)
@@ -85,7 +98,7 @@ static trek_status take_over_once(trek_step *s)
         if (status == TREK_OK)
             status = begin_pace(s);
         if (status == TREK_OK && trek_job_has_others(&s->job))
-            status = trek_grain_exchange_make(s);
+            status = make_exchange(s);
         if (status != TREK_OK)
             give_up(survival, s->job.comm);
     }

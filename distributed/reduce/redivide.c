@@ -237,7 +237,20 @@ static void end(redivision *x, bool keep)
 
 static bool has(const int *processes, int process) { return processes[0] == process || processes[1] == process; }
 
-/* Bytes that living processes keep, at `from` (NULL: not this one), and that others shall keep, at `to`. */
+static bool on_host(const redivision *x) { return x->arena.backend->host_accessible; }
+
+/* The others wait for what this process cannot copy. */
+static trek_status copy(const redivision *x, void *to, trek_device to_device, const void *from, trek_device from_device,
+                        int64_t bytes)
+{
+    trek_status status = x->arena.backend->copy_bytes(to, to_device, from, from_device, (size_t)bytes, NULL);
+    if (status != TREK_OK)
+        trek_comm_abort(x->s->job.comm, "a process cannot copy its part of the optimizer's state");
+    return status;
+}
+
+/* Bytes that living processes keep, in memory of their devices, at `from` (NULL: not this one), and that others shall keep, at
+ * `to`. */
 typedef struct moving {
     int living[2];
     bool sent;               /* somebody needs them who has not kept them */
@@ -249,14 +262,20 @@ typedef struct moving {
 static trek_status move(const redivision *x, const moving *m)
 {
     int root = m->living[0] >= 0 ? m->living[0] : m->living[1];
+    bool gives = root == x->s->job.process, takes = m->to && !m->from;
+    trek_device device = x->arena.device;
     trek_status status = TREK_OK;
     if (m->to && m->from && m->to != m->from)
-        memcpy(m->to, m->from, (size_t)m->bytes);
+        status = copy(x, m->to, device, m->from, device, m->bytes);
     for (int64_t at = 0, n; m->sent && at < m->bytes && status == TREK_OK; at += n) {
         n = m->bytes - at < ROOM ? m->bytes - at : ROOM;
-        bool gives = root == x->s->job.process;
-        char *here = gives ? (char *)(uintptr_t)m->from + at : m->to && !m->from ? m->to + at : x->room;
-        status = broadcast(x, root, here, n);
+        char *here = !on_host(x) ? x->room : gives ? (char *)(uintptr_t)m->from + at : takes ? m->to + at : x->room;
+        if (gives && !on_host(x))
+            status = copy(x, here, trek_cpu(0), m->from + at, device, n);
+        if (status == TREK_OK)
+            status = broadcast(x, root, here, n);
+        if (status == TREK_OK && takes && !on_host(x))
+            status = copy(x, m->to + at, device, here, trek_cpu(0), n);
     }
     return status;
 }

@@ -82,10 +82,30 @@ static bool all_keep(const trek_sharer *x, const trek_bucket *bucket)
     return x->arena->twice && trek_comm_world_size(x->comm) <= 1 + (bucket->second >= 0);
 }
 
+/* Returns room for parameters that this sharer keeps although another one sends them, or NULL where it needs none. They are not
+ * received where they are, because a device's collective that is aborted, since a process has died, spoils them. */
+static trek_tensor *make_aside(const trek_sharer *x, trek_status *status)
+{
+    const trek_arena *arena = x->arena;
+    int64_t most = 0;
+    for (int k = 0; k < x->reducer->buckets.n && arena->device.type != TREK_CPU; k++) {
+        const trek_bucket *bucket = &x->reducer->buckets.list[k];
+        int64_t bytes = bucket->count * (int64_t)trek_dtype_size(arena->parts[bucket->part].dtype);
+        most = bucket->second == arena->sharer && bytes > most ? bytes : most;
+    }
+    trek_tensor *aside = most > 0 && arena->twice ? trek_tensor_empty(trek_dims(most), TREK_U8, arena->device) : NULL;
+    if (most > 0 && arena->twice && !aside) {
+        trek_comm_abort(x->comm, "a process has no memory to gather parameters");
+        *status = trek_error_status();
+    }
+    return aside;
+}
+
 trek_status trek_sharer_gather_params(const trek_sharer *x)
 {
     const trek_arena *arena = x->arena;
     trek_status status = TREK_OK;
+    trek_tensor *aside = make_aside(x, &status);
     int64_t start = trek_trace_enter("gather parameters"), bytes = 0;
     for (int k = 0; k < x->reducer->buckets.n && status == TREK_OK; k++) {
         const trek_bucket *bucket = &x->reducer->buckets.list[k];
@@ -102,11 +122,14 @@ trek_status trek_sharer_gather_params(const trek_sharer *x)
             call.root = 0;
             call.count = bucket->count / arena->sharers;
             call.in = whole + (size_t)(call.count * arena->sharer) * size;
+        } else if (aside && bucket->second == arena->sharer) {
+            call.out = aside->data;
         }
         status = trek_comm_start(x->comm, call);
     }
     trek_status ended = trek_comm_finish(x->comm);
     trek_trace_end("gather parameters", start, bytes);
+    trek_tensor_release(aside);
     return status != TREK_OK ? status : ended;
 }
 

@@ -464,7 +464,7 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
 static void make_short(grain_run *run)
 {
     int most = run->fp8 ? 5 : run->overflow ? run->overflow + 1 : 3;
-    run->steps = run->steps < most ? run->steps : most;
+    run->steps = run->steps < most || run->whole ? run->steps : most;
     if (run->model == GPT && (run->fp8 || run->autocast == TREK_BF16))
         run->model = TIED_EMBEDDING;
 }

@@ -32,6 +32,7 @@ typedef struct grain_run {
     struct trek_comm *comm;
     int piece;               /* blocks of the pieces in which sums are added; 0: the usual number */
     bool unrecorded;         /* what was recorded is not part of the digest */
+    bool whole;              /* all of its steps, also on the fake device */
     int min_processes;       /* with it: the job goes on while so many are left; 0: it does not outlive any */
     void (*on_joined)(trek_graph *graph); /* called in a process that has joined the others, before its loop */
     void (*after_step)(trek_graph *graph);

@@ -248,7 +248,7 @@ static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part, 
 {
     trek_shape shape = trek_shape_make(&part->count, 1);
     if (!part->params && arena->paged_params) {
-        part->params = trek_pages_zeros(shape, part->dtype);
+        part->params = trek_pages_zeros(shape, part->dtype, arena->device);
         part->param_pages = part->params ? trek_pages_of(part->params) : NULL;
         if (part->params && trek_tensor_take_pages(part->params) != TREK_OK)
             return TREK_ERR_MEMORY;
@@ -312,14 +312,13 @@ trek_arena *trek_arena_new_twice(const trek_params *params, int sharers, trek_ar
 static trek_tensor *paged_zeros(void *arg, trek_shape shape, trek_dtype dtype, trek_device device)
 {
     (void)arg;
-    (void)device; /* a CPU */
-    return trek_pages_zeros(shape, dtype);
+    return trek_pages_zeros(shape, dtype, device);
 }
 
 /* Cuts lie at pages of gradients, which have 4 bytes or more, and of parameters, which have 2 or more. */
 trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too)
 {
-    int64_t unit = (int64_t)(trek_pages_size() / sizeof(uint16_t));
+    int64_t unit = (int64_t)(trek_pages_size(trek_cpu(0), NULL, 0) / sizeof(uint16_t));
     return make(params, &(making){ .sharers = sharers, .unit = unit > TREK_ARENA_SLOT ? unit : TREK_ARENA_SLOT,
                                    .paged_params = params_too, .zeros = paged_zeros });
 }

@@ -15,7 +15,7 @@
 TREK_BEGIN
 
 /* The version and the size of the table below and of that in device_comm.h. The size depends on the number of ops. */
-#define TREK_BACKEND_ABI (19 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (20 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work that is done in order. Every thread has its own compute stream on each device that it uses; NULL stands for it
  * wherever a stream is an argument. */
@@ -23,6 +23,7 @@ typedef struct trek_device_stream trek_device_stream;
 typedef struct trek_event trek_event;     /* a point in a stream */
 typedef struct trek_capture trek_capture; /* recorded work that can be replayed */
 struct trek_device_comm;                  /* tensor/device_comm.h: collectives of the device's own library */
+struct trek_device_pages;                 /* tensor/device_pages.h: addresses whose memory comes and goes */
 
 typedef struct trek_backend {
     int abi;
@@ -170,6 +171,8 @@ typedef struct trek_backend {
      * one path. */
     int (*paths)(int index, trek_device_path *paths, int capacity);
     void (*paths_reset)(int index);
+
+    const struct trek_device_pages *pages; /* NULL: the backend has none; the CPU's are those of the system */
 } trek_backend;
 
 extern const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT]; /* NULL until opened, and for TREK_DEVICE_UNSET */

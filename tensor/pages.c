@@ -2,11 +2,13 @@
 #include "tensor/pages.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "tensor/debug.h"
+#include "tensor/device_pages.h"
 #include "tensor/dlpack.h"
 #include "tensor/memory_account.h"
 #include "tensor/memory_internal.h"
@@ -22,17 +24,30 @@ enum { POPULATED = 16 };
 
 struct trek_pages {
     char *memory;
+    const struct trek_device_pages *backend; /* NULL: the system's, on a CPU */
+    trek_device_range *range;    /* of the backend */
     size_t bytes, size;          /* of all pages; of one */
     int64_t taken;               /* pages that have memory */
     struct trek_block_cache *user; /* who has it */
     const trek_pages_keeper *keeper; /* NULL: what is absent is zero */
+    trek_pages_keeper taker;     /* who takes what ops are about to use, on a device */
     bool guarded;                /* what is absent cannot be read */
     int file;                    /* which others have mapped, too; -1: none */
     size_t offset;               /* in it */
     uint8_t state[];             /* [pages] */
 };
 
-size_t trek_pages_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+size_t trek_pages_size(trek_device device, char *why, size_t n)
+{
+    if (device.type == TREK_CPU)
+        return (size_t)sysconf(_SC_PAGESIZE);
+    const trek_backend *backend = trek_backend_find(device.type, why, n);
+    if (backend && backend->pages)
+        return backend->pages->size(device, why, n);
+    if (backend && why)
+        snprintf(why, n, "the backend has no pages");
+    return 0;
+}
 
 /* --- the whole ------------------------------------------------------------------------- */
 
@@ -40,7 +55,10 @@ static void release(void *data, void *arg)
 {
     trek_pages *pages = arg;
     trek_pages_set_keeper(pages, NULL);
-    munmap(data, pages->bytes);
+    if (pages->backend)
+        pages->backend->release(pages->range);
+    else
+        munmap(data, pages->bytes);
     trek_memory_use(pages->user, -trek_pages_taken(pages), true);
     trek_free(pages);
 }
@@ -57,25 +75,56 @@ static void *reserve(size_t bytes)
     return memory;
 }
 
-trek_tensor *trek_pages_zeros(trek_shape shape, trek_dtype dtype)
+static trek_status take_before(void *arg, const void *from, size_t bytes, uint64_t use, bool first)
 {
-    size_t size = trek_pages_size(), bytes = (size_t)trek_shape_numel(shape) * trek_dtype_size(dtype);
+    (void)use, (void)first;
+    return trek_pages_take(arg, from, bytes);
+}
+
+static void leave_taken(void *arg) { (void)arg; }
+
+/* Finds addresses. On a device what is absent cannot be read as zeros, so ops take what they are about to use. */
+static trek_status reserve_pages(trek_pages *pages, trek_device device, size_t n)
+{
+    if (device.type == TREK_CPU) {
+        pages->user = trek_memory_user();
+        pages->memory = reserve(pages->bytes);
+        return pages->memory ? TREK_OK : trek_fail(TREK_ERR_MEMORY, "out of memory: the system has no addresses for %zu bytes",
+                                                   pages->bytes);
+    }
+    void *memory;
+    const trek_device_pages *backend = trek_backends[device.type]->pages;
+    trek_status status = backend->reserve(device, n, trek_pages_guard || trek_debug, &pages->range, &memory);
+    if (status != TREK_OK)
+        return status;
+    pages->memory = memory;
+    pages->backend = backend;
+    pages->taker = (trek_pages_keeper){ take_before, take_before, leave_taken, pages };
+    trek_pages_set_keeper(pages, &pages->taker);
+    return TREK_OK;
+}
+
+trek_tensor *trek_pages_zeros(trek_shape shape, trek_dtype dtype, trek_device device)
+{
+    char why[200];
+    size_t size = trek_pages_size(device, why, sizeof why), bytes = (size_t)trek_shape_numel(shape) * trek_dtype_size(dtype);
+    if (size == 0)
+        return trek_fail_null(TREK_ERR_DEVICE, "pages: device: its memory cannot come and go in pieces: %s", why);
     size_t n = (bytes + size - 1) / size + (bytes == 0);
     trek_pages *pages = trek_calloc(1, sizeof *pages + n);
     if (!pages)
         return NULL;
     pages->bytes = n * size;
     pages->size = size;
-    pages->memory = reserve(pages->bytes);
-    if (!pages->memory) {
-        trek_fail(TREK_ERR_MEMORY, "out of memory: the system has no addresses for %zu bytes", pages->bytes);
+    pages->file = -1;
+    if (reserve_pages(pages, device, n) != TREK_OK) {
         trek_free(pages);
         return NULL;
     }
-    pages->file = -1;
-    pages->user = trek_memory_user();
     trek_tensor *tensor = trek_tensor_wrap(pages->memory, shape, dtype, release, pages);
-    if (!tensor)
+    if (tensor)
+        tensor->device = tensor->storage->device = device;
+    else
         release(pages->memory, pages);
     return tensor;
 }
@@ -98,6 +147,32 @@ static size_t find(const trek_pages *pages, const void *from, size_t bytes, size
     return bytes > 0 ? begin / pages->size : *end;
 }
 
+/* Gives pages [first, end) memory, where they have none. */
+static trek_status take_on_device(const trek_pages *pages, size_t first, size_t end)
+{
+    trek_status status = TREK_OK;
+    for (size_t k = first, stop; k < end && status == TREK_OK; k = stop) {
+        for (stop = k; stop < end && pages->state[stop] == ABSENT; stop++)
+            ;
+        if (stop > k)
+            status = pages->backend->take(pages->range, k, stop);
+        if (status != TREK_OK) /* not at all, or as a whole */
+            for (size_t back = first; back < k; back++)
+                if (pages->state[back] == ABSENT)
+                    pages->backend->give_back(pages->range, back, back + 1);
+        stop += stop == k;
+    }
+    return status;
+}
+
+static void take_on_host(const trek_pages *pages, size_t first, size_t end, int64_t more)
+{
+    if (pages->guarded && more > 0)
+        mprotect(pages->memory + first * pages->size, (end - first) * pages->size, PROT_READ | PROT_WRITE);
+    if (more >= POPULATED) /* in one call, instead of a fault for each page */
+        madvise(pages->memory + first * pages->size, (end - first) * pages->size, MADV_POPULATE_WRITE);
+}
+
 static trek_status take(trek_pages *pages, const void *from, size_t bytes, enum page_state to, bool surely)
 {
     size_t end, first = find(pages, from, bytes, &end);
@@ -107,11 +182,12 @@ static trek_status take(trek_pages *pages, const void *from, size_t bytes, enum 
     if (more > 0 && !trek_memory_use(pages->user, more * (int64_t)pages->size, surely))
         return trek_fail(TREK_ERR_MEMORY, "out of memory: %lld bytes were asked for, which exceed the budget",
                          (long long)(more * (int64_t)pages->size));
+    trek_status status = pages->backend && more > 0 ? take_on_device(pages, first, end) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
     pages->taken += more;
-    if (pages->guarded && more > 0)
-        mprotect(pages->memory + first * pages->size, (end - first) * pages->size, PROT_READ | PROT_WRITE);
-    if (more >= POPULATED) /* in one call, instead of a fault for each page */
-        madvise(pages->memory + first * pages->size, (end - first) * pages->size, MADV_POPULATE_WRITE);
+    if (!pages->backend)
+        take_on_host(pages, first, end, more);
     for (size_t k = first; k < end; k++)
         pages->state[k] = (uint8_t)(pages->state[k] > to ? pages->state[k] : to);
     return TREK_OK;
@@ -119,9 +195,12 @@ static trek_status take(trek_pages *pages, const void *from, size_t bytes, enum 
 
 trek_status trek_pages_take(trek_pages *pages, const void *from, size_t bytes) { return take(pages, from, bytes, TAKEN, false); }
 
-void trek_pages_take_surely(trek_pages *pages, const void *from, size_t bytes) { take(pages, from, bytes, TAKEN, true); }
+trek_status trek_pages_take_surely(trek_pages *pages, const void *from, size_t bytes)
+{
+    return take(pages, from, bytes, TAKEN, true);
+}
 
-void trek_pages_hold(trek_pages *pages, const void *from, size_t bytes) { take(pages, from, bytes, HELD, true); }
+trek_status trek_pages_hold(trek_pages *pages, const void *from, size_t bytes) { return take(pages, from, bytes, HELD, true); }
 
 void trek_pages_release_holds(trek_pages *pages)
 {
@@ -140,19 +219,29 @@ static bool give_to_system(const trek_pages *pages, void *memory, size_t bytes)
 #endif
 }
 
-/* Gives back pages [first, end). */
+/* Gives back pages [first, end), all of which have memory on a device. */
 static void drop(trek_pages *pages, size_t first, size_t end)
 {
     char *memory = pages->memory + first * pages->size;
     if (first == end)
         return;
-    if (!give_to_system(pages, memory, (end - first) * pages->size))
+    if (pages->backend)
+        pages->backend->give_back(pages->range, first, end);
+    else if (!give_to_system(pages, memory, (end - first) * pages->size))
         memset(memory, 0, (end - first) * pages->size);
     if (pages->guarded)
         mprotect(memory, (end - first) * pages->size, PROT_NONE);
     memset(pages->state + first, ABSENT, end - first);
     pages->taken -= (int64_t)(end - first);
     trek_memory_use(pages->user, -(int64_t)((end - first) * pages->size), true);
+}
+
+static void clear(const trek_pages *pages, size_t begin, size_t end)
+{
+    if (pages->backend)
+        pages->backend->clear(pages->range, begin, end);
+    else
+        memset(pages->memory + begin, 0, end - begin);
 }
 
 void trek_pages_give_back(trek_pages *pages, void *from, size_t bytes)
@@ -169,7 +258,7 @@ void trek_pages_give_back(trek_pages *pages, void *from, size_t bytes)
         begin = begin > begin_at ? begin : begin_at;
         stop = stop < end_at ? stop : end_at;
         if (pages->state[k] != ABSENT)
-            memset(pages->memory + begin, 0, stop - begin);
+            clear(pages, begin, stop);
     }
     drop(pages, run, end);
 }
@@ -289,6 +378,8 @@ static trek_status move(trek_pages *pages, int fd, size_t offset)
 
 trek_status trek_pages_share(trek_pages *pages, int fd, size_t offset)
 {
+    if (pages->backend)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "pages: those of a GPU cannot be moved to memory that other processes read");
     return pages->file >= 0 ? TREK_OK : move(pages, fd, offset);
 }
 
@@ -301,7 +392,8 @@ atomic_int trek_pages_kept;
 
 void trek_pages_set_keeper(trek_pages *pages, const trek_pages_keeper *keeper)
 {
-    bool guards = keeper && (trek_pages_guard || trek_debug);
+    bool guards = keeper && !pages->backend && (trek_pages_guard || trek_debug);
+    keeper = keeper || !pages->backend || pages->keeper == &pages->taker ? keeper : &pages->taker;
     atomic_fetch_add(&trek_pages_kept, (keeper != NULL) - (pages->keeper != NULL));
     if (keeper)
         atomic_store_explicit(&trek_not_lean, true, memory_order_relaxed);
@@ -314,13 +406,26 @@ void trek_pages_set_keeper(trek_pages *pages, const trek_pages_keeper *keeper)
 
 static const trek_pages_keeper *keeper_of(const trek_tensor *tensor)
 {
-    const trek_pages *pages = tensor->device.type == TREK_CPU ? trek_pages_of(tensor) : NULL;
+    const trek_pages *pages = trek_pages_of(tensor);
     return pages ? pages->keeper : NULL;
 }
 
+/* Returns whether something of a tensor has no memory. */
+static bool lacks_pages(const trek_pages *pages, const trek_tensor *tensor)
+{
+    size_t end, first = find(pages, tensor->storage->data, tensor->storage->bytes, &end);
+    while (first < end && pages->state[first] != ABSENT)
+        first++;
+    return first < end;
+}
+
+/* What nobody keeps can be read where it has memory. */
 bool trek_tensor_is_kept(const trek_tensor *tensor)
 {
-    return atomic_load_explicit(&trek_pages_kept, memory_order_relaxed) && keeper_of(tensor) != NULL;
+    if (!atomic_load_explicit(&trek_pages_kept, memory_order_relaxed) || !keeper_of(tensor))
+        return false;
+    const trek_pages *pages = trek_pages_of(tensor);
+    return pages->keeper != &pages->taker || lacks_pages(pages, tensor);
 }
 
 /* Notes that a keeper is asked. Returns whether it is for the first time in this op. */

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors on a CPU whose memory is taken and given back in pieces, while their addresses stay. Elements whose memory has been
+/* Tensors whose memory is taken and given back in pieces, while their addresses stay. Elements whose memory has been
  * given back are zeros and may be read, which takes nothing. Before elements are written, their memory has to be taken, so that
  * it is counted (memory_account.h); the system does not insist on that.
+ *
+ * On a GPU (device_pages.h) addresses without memory cannot be read. Ops take what they are about to read or write by themselves;
+ * whoever uses the address otherwise takes it before. Taking makes zeros, in the order of the stream of the thread that has made
+ * the tensor. It counts in the GPU's own numbers (trek_memory_usage).
  *
  * Pages may have a keeper, who has the elements that are absent. Then only ops can read the tensor, which ask for what
  * they read.
  *
- * Memory comes and goes in pages of the system. One thread at a time may call these functions for a tensor. */
+ * Memory comes and goes in pages of the system, or of the driver. One thread at a time may call these functions for a tensor. */
 #ifndef TREK_TENSOR_PAGES_H
 #define TREK_TENSOR_PAGES_H
 
@@ -16,20 +20,21 @@
 
 typedef struct trek_pages trek_pages;
 
-/* Returns a tensor of zeros that has no memory yet, which will count for the calling thread. Returns NULL with MEMORY. */
-trek_tensor *trek_pages_zeros(trek_shape shape, trek_dtype dtype);
+/* Returns a tensor of zeros that has no memory yet, which will count for the calling thread. Returns NULL with MEMORY, or with
+ * DEVICE if the device has no pages. */
+trek_tensor *trek_pages_zeros(trek_shape shape, trek_dtype dtype, trek_device device);
 /* Returns the pages in which a tensor lies, or NULL if it lies in other memory. */
 trek_pages *trek_pages_of(const trek_tensor *tensor);
-/* Returns the size of a page in bytes. */
-size_t trek_pages_size(void);
+/* Returns the size of a page in bytes, or 0 if the device has none; why (may be NULL) gets the reason. */
+size_t trek_pages_size(trek_device device, char *why, size_t n);
 
 /* Takes the memory of the bytes from an address on. Fails with MEMORY if the account of the thread that has it may have no
- * more. */
+ * more, or if a GPU has no more. */
 trek_status trek_pages_take(trek_pages *pages, const void *from, size_t bytes);
-/* Takes it whatever the account may have. */
-void trek_pages_take_surely(trek_pages *pages, const void *from, size_t bytes);
+/* Takes it whatever the account may have. It fails on GPUs only. */
+trek_status trek_pages_take_surely(trek_pages *pages, const void *from, size_t bytes);
 /* Does that, and holds it: giving back makes zeros of it. */
-void trek_pages_hold(trek_pages *pages, const void *from, size_t bytes);
+trek_status trek_pages_hold(trek_pages *pages, const void *from, size_t bytes);
 /* Ends all holding. */
 void trek_pages_release_holds(trek_pages *pages);
 /* Makes zeros of the bytes, and gives back the memory of pages that have no others. */
@@ -60,8 +65,8 @@ typedef struct trek_pages_keeper {
     void (*leave)(void *arg);
     void *arg;
 } trek_pages_keeper;
-/* Sets the keeper of pages, borrowed; NULL: none, as at the beginning. With a keeper and TREK_DEBUG=1 (trek_pages_guard), the
- * system stops a program that reads what has no memory. Called while nobody uses the tensor. */
+/* Sets the keeper of pages, borrowed; NULL: none, as at the beginning on a CPU. With a keeper and TREK_DEBUG=1
+ * (trek_pages_guard), the system stops a program that reads what has no memory. Called while nobody uses the tensor. */
 void trek_pages_set_keeper(trek_pages *pages, const trek_pages_keeper *keeper);
 extern bool trek_pages_guard;
 /* How many pages have keepers. */
@@ -79,7 +84,8 @@ struct trek_op_call;
 /* Asks for what an op reads and writes. own: stays until trek_pages_end_op, which follows in any case. */
 trek_status trek_pages_begin_op(trek_pages_op *own, const struct trek_op_call *call);
 void trek_pages_end_op(const trek_pages_op *own);
-/* Returns whether a tensor lies in pages with a keeper. Then only ops can read it, for example trek_tensor_clone. */
+/* Returns whether a tensor lies in pages with a keeper, or on a GPU and something of it has no memory. Then only ops can read it,
+ * for example trek_tensor_clone. */
 bool trek_tensor_is_kept(const trek_tensor *tensor);
 /* Returns the tensor itself, or a copy if it is kept: with row-major elements in memory that can be read. NULL: MEMORY, or what
  * the keeper says. */

@@ -22,14 +22,15 @@ static int64_t blocks_of(const trek_arena *arena, int part) { return trek_binned
 static trek_tensor *make_digits(const trek_arena *arena, int p, trek_comm *comm)
 {
     trek_shape shape = trek_dims(arena->parts[p].count);
-    return arena->parts[p].pages ? trek_pages_zeros(shape, TREK_I64) : trek_comm_zeros(comm, shape, TREK_I64, arena->device);
+    return arena->parts[p].pages ? trek_pages_zeros(shape, TREK_I64, arena->device)
+        : trek_comm_zeros(comm, shape, TREK_I64, arena->device);
 }
 
 /* Bins lie in pages with them, so that they can be lent, too. */
 static trek_tensor *make_bins(const trek_arena *arena, int p)
 {
     trek_shape shape = trek_dims(blocks_of(arena, p));
-    trek_tensor *bins = arena->parts[p].pages ? trek_pages_zeros(shape, TREK_I32)
+    trek_tensor *bins = arena->parts[p].pages ? trek_pages_zeros(shape, TREK_I32, arena->device)
         : trek_tensor_zeros(shape, TREK_I32, arena->device);
     if (bins && arena->parts[p].pages)
         trek_pages_hold(trek_pages_of(bins), bins->data, (size_t)bins->numel * sizeof(int32_t));

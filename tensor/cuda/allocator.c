@@ -74,6 +74,13 @@ static void count(atomic_llong *now, atomic_llong *peak, long long bytes)
         ;
 }
 
+void trek_cuda_count(int device, int64_t allocated, int64_t reserved)
+{
+    device_counters *c = &counters[device];
+    count(&c->allocated, &c->allocated_peak, (long long)allocated);
+    count(&c->reserved, &c->reserved_peak, (long long)reserved);
+}
+
 trek_memory_stats trek_cuda_stats(trek_device device)
 {
     if (device.index < 0 || device.index >= TREK_CUDA_MAX_DEVICES)
@@ -425,6 +432,7 @@ static void release_all(trek_cuda_device *device)
     if (queue && trek_cuda_wait_for(queue) != cudaSuccess)
         cudaGetLastError();
     trek_cuda_free_postponed(device->index);
+    trek_cuda_pages_release_cached(device->index);
     pthread_mutex_lock(&pools_lock);
     for (trek_cuda_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device != device || pool->of_capture)
@@ -504,7 +512,7 @@ static void write_ledger(trek_cuda_device *device, char *text, size_t size)
         snprintf(text, size, "nothing");
 }
 
-static trek_status fail_memory(trek_cuda_device *device, size_t bytes)
+trek_status trek_cuda_fail_memory(trek_cuda_device *device, size_t bytes)
 {
     char holders[400];
     size_t unused = 0, total = 0;
@@ -560,10 +568,10 @@ static trek_status allocate_on(trek_cuda_queue *queue, size_t bytes, void **data
     if (bytes == 0)
         return TREK_OK;
     if (bytes > (size_t)1 << 46)
-        return fail_memory(queue->device, bytes);
+        return trek_cuda_fail_memory(queue->device, bytes);
     block *b = allocate_block(queue, (bytes + GRAIN - 1) / GRAIN * GRAIN);
     if (!b)
-        return fail_memory(queue->device, bytes);
+        return trek_cuda_fail_memory(queue->device, bytes);
     b->requested = bytes;
     b->op = trek_plugin_host->rank_context()->op;
     device_counters *c = &counters[queue->device->index];

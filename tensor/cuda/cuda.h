@@ -65,6 +65,8 @@ int trek_cuda_device_count(void);                 /* of the listed devices; make
 trek_cuda_device *trek_cuda_device_at(int index);
 /* Returns a device that is already open, or NULL. */
 trek_cuda_device *trek_cuda_device_open(void);
+/* Returns CUDA's number of a device that is already open, or -1. */
+int trek_cuda_open_ordinal(int index);
 /* Notes that the calling thread's device may differ from the one that its queues know (stream.c). */
 void trek_cuda_forget_current(void);
 trek_status trek_cuda_open_devices(char *why, size_t size);
@@ -127,7 +129,7 @@ void trek_cuda_finish_streams(const trek_device *but, int n);
 trek_status trek_cuda_sync(trek_device device);
 trek_status trek_cuda_deferred_error(trek_device device);
 
-/* --- memory (allocator.c, copy.c) ------------------------------------------------------------ */
+/* --- memory (allocator.c, pages.c, copy.c) ------------------------------------------------------------ */
 
 void trek_cuda_set_caching(bool on); /* before the first block */
 trek_cuda_pool *trek_cuda_pool_new(trek_cuda_device *device, cudaStream_t stream, bool of_capture);
@@ -140,6 +142,13 @@ void trek_cuda_release_cached(trek_device device);
 void trek_cuda_free_postponed(int device); /* frees what was released while work was captured */
 void trek_cuda_reset_peak(trek_device device);
 trek_memory_stats trek_cuda_stats(trek_device device);
+/* Counts memory that is not the caching allocator's: in use, and got from the driver; bytes may be negative. */
+void trek_cuda_count(int device, int64_t allocated, int64_t reserved);
+/* Fails with MEMORY, for a request that the driver has refused. */
+trek_status trek_cuda_fail_memory(trek_cuda_device *device, size_t bytes);
+extern const struct trek_device_pages trek_cuda_device_pages; /* pages.c */
+/* Returns pages' memory that is not used to the driver. Work of the device must have ended. */
+void trek_cuda_pages_release_cached(int device);
 trek_status trek_cuda_pinned_allocate(size_t bytes, void **data);
 void trek_cuda_pinned_release(void *data);
 void trek_cuda_pinned_release_cached(void); /* frees blocks that nobody uses */

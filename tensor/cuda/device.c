@@ -155,6 +155,11 @@ trek_cuda_device *trek_cuda_device_open(void)
     return NULL;
 }
 
+int trek_cuda_open_ordinal(int index)
+{
+    return __atomic_load_n(&devices[index].state, __ATOMIC_ACQUIRE) == TREK_CUDA_OPEN ? devices[index].ordinal : -1;
+}
+
 trek_status trek_cuda_open_devices(char *why, size_t size)
 {
     int count = 0;

@@ -51,6 +51,7 @@ static void fill_functions(trek_backend *b)
     b->capture_free = trek_cuda_capture_free;
     b->capturing = trek_cuda_capturing;
     b->comm = trek_cuda_nccl();
+    b->pages = &trek_cuda_device_pages;
     b->versions = trek_cuda_versions;
     b->paths = trek_cuda_paths;
     b->paths_reset = trek_cuda_paths_reset;

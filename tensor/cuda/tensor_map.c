@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes tensor maps by the driver's cuTensorMapEncodeTiled, which the runtime provides, so that libcuda is not linked. */
+/* Makes tensor maps by the driver's cuTensorMapEncodeTiled. */
 #include "tensor/cuda/tensor_map.h"
 
+#include "tensor/cuda/driver.h"
 #include "tensor/cuda/paths.h"
 
 #include <pthread.h>
-#include <string.h>
 
 /* Constants of cuda.h, which is as long as the whole header of the runtime. */
 enum { TYPE_F16 = 6, TYPE_BF16 = 9, INTERLEAVE_NONE = 0, SWIZZLE_128B = 3, PROMOTION_L2_256B = 3, FILL_ZEROS = 0 };
@@ -15,22 +15,7 @@ typedef int encode_tiled(void *map, int type, uint32_t rank, void *data, const u
 static encode_tiled *encode;
 static pthread_once_t encode_once = PTHREAD_ONCE_INIT;
 
-static void find_encode(void)
-{
-    void *address = NULL;
-    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found);
-#elif CUDART_VERSION >= 12000
-    cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &address, cudaEnableDefault, &found);
-#else
-    cudaError_t error = cudaErrorNotSupported;
-#endif
-    if (error != cudaSuccess)
-        (void)cudaGetLastError(); /* nobody else needs this error */
-    else if (found == cudaDriverEntryPointSuccess)
-        memcpy(&encode, &address, sizeof encode);
-}
+static void find_encode(void) { trek_cuda_driver_function("cuTensorMapEncodeTiled", &encode); }
 
 enum { BATCH, HEAD, ROW, COLUMN };
 

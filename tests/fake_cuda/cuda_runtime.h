@@ -310,7 +310,7 @@ enum cudaDriverEntryPointQueryResult {
     cudaDriverEntryPointSymbolNotFound,
     cudaDriverEntryPointVersionNotSufficent,
 };
-/* Knows cuTensorMapEncodeTiled. */
+/* Knows cuTensorMapEncodeTiled, and the management of virtual memory (cuMemCreate, cuMemMap and others). */
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned int version, unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *found);
 cudaError_t cudaGetDeviceCount(int *count);

@@ -94,11 +94,42 @@ struct Block {
 bool find_block(const void *pointer, Block *block);
 /* 1: bytes in one device block; 0: outside all blocks; -1: neither wholly in nor wholly out; 2: pinned */
 int where(const void *pointer, size_t bytes, Block *block);
+cudaError_t add_block(const Block &block);
+/* Takes the block that begins there out of the register. */
+bool take_block(void *pointer, bool of_device, bool registered, Block *block);
+/* Notes that so many bytes of a device are used; false: there are not so many. */
+bool use_device(int device, size_t bytes);
 void make_keys(State &s);
 /* Lets the calling thread touch the memory of the devices in the set, and of no others. */
 void open_memory(unsigned devices);
 unsigned reach(int device); /* the device and its peers */
 constexpr unsigned ALL_DEVICES = ~0u;
+
+/* -- the driver's functions (fake_tensor_map.cc, fake_pages.cc) -- */
+struct Location {
+    int type, id;
+};
+struct FrameKind {
+    int type, handle_types;
+    Location where;
+    void *meta_data;
+    unsigned char flags[8];
+};
+struct Access {
+    Location who;
+    int flags;
+};
+using Address = unsigned long long;
+int encode_tiled(void *to, int type, uint32_t rank, void *data, const uint64_t *sizes, const uint64_t *strides,
+                 const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill);
+int reserve_addresses(Address *at, size_t bytes, size_t alignment, Address wish, unsigned long long flags);
+int free_addresses(Address at, size_t bytes);
+int create_frame(unsigned long long *frame, size_t bytes, const FrameKind *kind, unsigned long long flags);
+int release_frame(unsigned long long frame);
+int map_frame(Address at, size_t bytes, size_t offset, unsigned long long frame, unsigned long long flags);
+int unmap_frame(Address at, size_t bytes);
+int allow_access(Address at, size_t bytes, const Access *who, size_t n);
+int frame_granularity(size_t *bytes, const FrameKind *kind, int which);
 
 /* -- faults (fake_launch.cc) -- */
 void watch_faults(); /* says whose a fault is, before what else happens */

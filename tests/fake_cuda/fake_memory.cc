@@ -130,7 +130,7 @@ int where(const void *pointer, size_t bytes, Block *block)
     return block->device >= 0 ? 1 : 2;
 }
 
-static cudaError_t add_block(const Block &block)
+cudaError_t add_block(const Block &block)
 {
     Registry &r = registry();
     std::unique_lock<std::shared_timed_mutex> lock(r.mutex);
@@ -138,7 +138,7 @@ static cudaError_t add_block(const Block &block)
     return cudaSuccess;
 }
 
-static bool take_block(void *pointer, bool of_device, bool registered, Block *block)
+bool take_block(void *pointer, bool of_device, bool registered, Block *block)
 {
     Registry &r = registry();
     std::unique_lock<std::shared_timed_mutex> lock(r.mutex);
@@ -150,20 +150,26 @@ static bool take_block(void *pointer, bool of_device, bool registered, Block *bl
     return true;
 }
 
+bool use_device(int device, size_t bytes)
+{
+    Device &d = state().device[device];
+    if (bytes <= d.limit && d.used.fetch_add(bytes) <= d.limit - bytes)
+        return true;
+    if (bytes <= d.limit)
+        d.used -= bytes;
+    return false;
+}
+
 static cudaError_t allocate_on(int device, void **pointer, size_t bytes)
 {
     *pointer = nullptr;
     if (bytes == 0)
         return cudaSuccess;
-    Device &d = state().device[device];
-    if (bytes > d.limit || d.used.fetch_add(bytes) > d.limit - bytes) {
-        if (bytes <= d.limit)
-            d.used -= bytes;
-        return cudaErrorMemoryAllocation;
-    }
     Block block;
+    if (!use_device(device, bytes))
+        return cudaErrorMemoryAllocation;
     if (!map_block(bytes, device, &block)) {
-        d.used -= bytes;
+        state().device[device].used -= bytes;
         return cudaErrorMemoryAllocation;
     }
     *pointer = block.base;

@@ -6,11 +6,11 @@
 #include "fake_internal.h"
 #include "ptx/ptx.h"
 
-using namespace fake;
+namespace fake {
 
 enum { ENCODED = 0, INVALID_VALUE = 1, HALF = 6, BFLOAT16 = 9 };
 
-static int encode_tiled(void *to, int type, uint32_t rank, void *data, const uint64_t *sizes, const uint64_t *strides,
+int encode_tiled(void *to, int type, uint32_t rank, void *data, const uint64_t *sizes, const uint64_t *strides,
                         const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
 {
     ptx::TensorMap map = {};
@@ -46,23 +46,4 @@ static int encode_tiled(void *to, int type, uint32_t rank, void *data, const uin
     return ENCODED;
 }
 
-extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned int version,
-                                                        unsigned long long flags,
-                                                        enum cudaDriverEntryPointQueryResult *found)
-{
-    FAKE_ENTER();
-    if (!name || !function || flags)
-        return give(cudaErrorInvalidValue);
-    int (*known)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int, int,
-                 int,
-                 int) = encode_tiled;
-    const bool is = !strcmp(name, "cuTensorMapEncodeTiled"), old = version < 12000;
-    *function = nullptr;
-    if (is && !old)
-        memcpy(function, &known, sizeof known);
-    if (found)
-        *found = !is   ? cudaDriverEntryPointSymbolNotFound
-                 : old ? cudaDriverEntryPointVersionNotSufficent
-                       : cudaDriverEntryPointSuccess;
-    return cudaSuccess;
-}
+} // namespace fake

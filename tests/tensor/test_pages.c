@@ -5,10 +5,16 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "autograd/ops.h"
+#include "autograd/shapes.h"
+#include "tensor/copies.h"
+#include "tensor/creation.h"
+#include "tensor/devices.h"
 #include "tensor/dlpack.h"
 #include "tensor/memory_account.h"
 #include "tensor/op.h"
@@ -16,6 +22,8 @@
 #include "tests/support/support.h"
 
 enum { PAGES = 40 };
+
+static size_t page_size(void) { return trek_pages_size(trek_cpu(0), NULL, 0); }
 
 /* How many pages of a tensor have memory of their own, as the system says; -1: it does not say. */
 static int resident(const trek_tensor *t)
@@ -32,12 +40,12 @@ static int resident(const trek_tensor *t)
     }
     if (file)
         fclose(file);
-    return kib < 0 ? -1 : (int)((size_t)kib * 1024 / trek_pages_size());
+    return kib < 0 ? -1 : (int)((size_t)kib * 1024 / page_size());
 }
 
 static trek_tensor *make(void)
 {
-    trek_tensor *t = trek_pages_zeros(trek_dims((int64_t)(PAGES * trek_pages_size() / sizeof(float))), TREK_F32);
+    trek_tensor *t = trek_pages_zeros(trek_dims((int64_t)(PAGES * page_size() / sizeof(float))), TREK_F32, trek_cpu(0));
     assert_non_null(t);
     return t;
 }
@@ -45,7 +53,7 @@ static trek_tensor *make(void)
 /* Any order of taking, writing, holding and giving back, against a model that knows each byte and each page. */
 static void drawn_orders(void **state)
 {
-    size_t page = trek_pages_size(), bytes = PAGES * page;
+    size_t page = page_size(), bytes = PAGES * page;
     char *expected = calloc(bytes, 1);
     bool taken[PAGES] = { false }, held[PAGES] = { false };
     trek_tensor *t = make();
@@ -106,7 +114,7 @@ static void drawn_orders(void **state)
 
 static void counted(void **state)
 {
-    size_t page = trek_pages_size();
+    size_t page = page_size();
     if (!trek_memory_account_counts())
         skip();
     trek_memory_account *account = trek_memory_account_new(1);
@@ -136,14 +144,14 @@ static void counted(void **state)
 /* Parts of it are in pages, too, and other tensors are not; one without elements works. */
 static void parts(void **state)
 {
-    trek_tensor *t = make(), *part = trek_tensor_make_part(t, 3 * trek_pages_size(), trek_dims(10, 10), TREK_F32),
+    trek_tensor *t = make(), *part = trek_tensor_make_part(t, 3 * page_size(), trek_dims(10, 10), TREK_F32),
                 *other = trek_tensor_ones(trek_dims(3), TREK_F32, trek_cpu(0)),
-                *none = trek_pages_zeros(trek_dims(0), TREK_F64);
+                *none = trek_pages_zeros(trek_dims(0), TREK_F64, trek_cpu(0));
     assert_ptr_equal(trek_pages_of(part), trek_pages_of(t));
     assert_null(trek_pages_of(other));
     assert_int_equal(trek_tensor_take_pages(other), TREK_OK);
     assert_int_equal(trek_tensor_take_pages(part), TREK_OK);
-    assert_int_equal(trek_pages_taken(trek_pages_of(t)), trek_pages_size());
+    assert_int_equal(trek_pages_taken(trek_pages_of(t)), page_size());
     assert_int_equal(trek_tensor_take_pages(none), TREK_OK);
     assert_int_equal(trek_pages_taken(trek_pages_of(none)), 0);
     trek_pages_give_back(trek_pages_of(none), none->data, 0);
@@ -192,10 +200,10 @@ static void leave_kept(void *arg) { ((asked *)arg)->leaves++; }
  * values by an op, or is refused. */
 static void kept(void **state)
 {
-    trek_tensor *t = make(), *part = trek_tensor_make_part(t, trek_pages_size(), trek_dims(3, 4), TREK_F32), *turned, *sum;
+    trek_tensor *t = make(), *part = trek_tensor_make_part(t, page_size(), trek_dims(3, 4), TREK_F32), *turned, *sum;
     asked a = { .pages = trek_pages_of(t), .data = t->data };
     trek_pages_keeper keeper = { read_kept, write_kept, leave_kept, &a };
-    double first = (double)trek_pages_size() / sizeof(float), numbers[12], item;
+    double first = (double)page_size() / sizeof(float), numbers[12], item;
     assert_false(trek_tensor_is_kept(part));
     trek_pages_set_keeper(a.pages, &keeper);
     assert_true(trek_tensor_is_kept(part) && trek_pages_kept == 1);
@@ -204,11 +212,11 @@ static void kept(void **state)
     sum = trek_tensor_add(turned, turned);
     assert_true(a.reads == 2 && a.firsts == 1 && a.leaves == 1);
     trek_tensor_release(sum);
-    trek_pages_give_back(a.pages, t->data, PAGES * trek_pages_size());
+    trek_pages_give_back(a.pages, t->data, PAGES * page_size());
     assert_int_equal(trek_tensor_to_host(turned, TREK_F64, numbers, sizeof numbers), TREK_OK);
     for (int k = 0; k < 12; k++)
         assert_true(numbers[k] == first + 4 * (k % 3) + k / 3);
-    trek_pages_give_back(a.pages, t->data, PAGES * trek_pages_size());
+    trek_pages_give_back(a.pages, t->data, PAGES * page_size());
     trek_tensor *one = trek_tensor_make_part(t, 8, trek_dims(1), TREK_F32);
     assert_true(trek_tensor_item(one) == 2);
     REFUSED(trek_tensor_data(part), TREK_ERR_STATE, "tensor_data: tensor: it is divided");
@@ -235,15 +243,15 @@ static int pages_of_file(int fd)
 {
     struct stat about;
     assert_int_equal(fstat(fd, &about), 0);
-    return (int)((size_t)about.st_blocks * 512 / trek_pages_size());
+    return (int)((size_t)about.st_blocks * 512 / page_size());
 }
 
 /* Another view of the file has the values of the pages while they lie in it, and those of that time when they have left it. The
  * file has as many pages as have memory. */
 static void in_a_file(void **state)
 {
-    size_t page = trek_pages_size(), bytes = MANY * page;
-    trek_tensor *t = trek_pages_zeros(trek_dims((int64_t)bytes), TREK_U8);
+    size_t page = page_size(), bytes = MANY * page;
+    trek_tensor *t = trek_pages_zeros(trek_dims((int64_t)bytes), TREK_U8, trek_cpu(0));
     trek_pages *pages = trek_pages_of(t);
     char *expected = calloc(bytes, 1), *then = calloc(bytes, 1);
     int fd = memfd_create("trek-test", 0), closed = open("/dev/null", O_RDONLY);
@@ -285,9 +293,75 @@ static void in_a_file(void **state)
     free(then);
 }
 
+/* On a GPU: what is taken is zeros, whatever its memory held before; memory that was given back is used by other pages at once,
+ * while work that has used it may still be waiting; what the device says it has is what is taken. */
+static void on_a_gpu(void **state)
+{
+    if (test_on_cpu())
+        skip();
+    trek_device device = test_device();
+    enum { EACH = 3 };
+    size_t page = trek_pages_size(device, NULL, 0);
+    int64_t before = trek_memory_usage(device).allocated, each = (int64_t)(EACH * page / sizeof(float));
+    assert_true(page > 0);
+    for (int guarded = 0; guarded < 2; guarded++) {
+        trek_pages_guard = guarded;
+        trek_scope scope = trek_scope_begin();
+        trek_tensor *t = trek_pages_zeros(trek_dims(PAGES / EACH, each), TREK_F32, device);
+        trek_var *all = trek_var_from(t), *sums[PAGES / EACH];
+        trek_pages *pages = trek_pages_of(t);
+        assert_int_equal(trek_pages_taken(pages), 0);
+        for (int round = 0; round < 3; round++)
+            for (int64_t k = 0; k < PAGES / EACH; k++) { /* each row in the memory of the one before */
+                trek_var *row = trek_select(all, 0, k);
+                sums[k] = trek_sum(row, trek_dims_all(), false); /* takes it */
+                assert_int_equal(trek_pages_taken(pages), (int64_t)(EACH * page));
+                assert_true(trek_memory_usage(device).allocated - before >= (int64_t)(EACH * page));
+                trek_tensor *full = trek_tensor_full(trek_dims(each), (double)(k + 1), TREK_F32, device);
+                SUCCEEDS(trek_tensor_copy_from(trek_var_data(row), full));
+                trek_tensor_release(full);
+                trek_var *filled = trek_sum(row, trek_dims_all(), false);
+                trek_pages_give_back(pages, trek_var_data(row)->data, EACH * page);
+                assert_true(trek_var_item(sums[k]) == 0);
+                assert_true(trek_var_item(filled) == (double)((k + 1) * each));
+            }
+        assert_int_equal(trek_pages_taken(pages), 0);
+        trek_scope_end(scope);
+        trek_device_sync(device);
+        assert_int_equal(trek_memory_usage(device).allocated, before);
+    }
+    trek_pages_guard = false;
+}
+
+/* A GPU that has no more: nothing is taken, and what there was stays. */
+static void gpu_without_memory(void **state)
+{
+    void (*fail_calls)(const char *) = NULL;
+    void *found = test_fake("trek_fake_fail");
+    if (!found)
+        skip();
+    memcpy(&fail_calls, &found, sizeof found);
+    trek_device device = test_device();
+    size_t page = trek_pages_size(device, NULL, 0);
+    trek_tensor *t = trek_pages_zeros(trek_dims((int64_t)(8 * page / sizeof(float))), TREK_F32, device);
+    trek_pages *pages = trek_pages_of(t);
+    SUCCEEDS(trek_pages_take(pages, t->data + 2 * page, page));
+    static const char *const failures[] = { "cuMemCreate:3+", "cuMemMap:2+" };
+    for (int k = 0; k < 2; k++) {
+        fail_calls(failures[k]);
+        FAILS(trek_pages_take(pages, t->data, 8 * page), k ? TREK_ERR_CUDA : TREK_ERR_MEMORY, k ? "cuMemMap" : "out of memory");
+        fail_calls(NULL);
+        assert_int_equal(trek_pages_taken(pages), (int64_t)page);
+    }
+    SUCCEEDS(trek_pages_take(pages, t->data, 8 * page));
+    assert_int_equal(trek_pages_taken(pages), (int64_t)(8 * page));
+    trek_tensor_release(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(drawn_orders), cmocka_unit_test(counted), cmocka_unit_test(parts),
-                                        cmocka_unit_test(kept), cmocka_unit_test(in_a_file) };
+                                        cmocka_unit_test(kept), cmocka_unit_test(in_a_file), cmocka_unit_test(on_a_gpu),
+                                        cmocka_unit_test(gpu_without_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -315,6 +315,43 @@ static trek_status reserve(int rank, void *arg)
     return optimizer ? trek_optimizer_reserve_whole(optimizer) : TREK_OK;
 }
 
+static int64_t whole_params(const trek_arena *arena)
+{
+    int64_t bytes = 0;
+    for (int p = 0; p < arena->n_parts; p++)
+        bytes += arena->parts[p].count * (int64_t)trek_dtype_size(arena->parts[p].dtype);
+    return bytes;
+}
+
+/* Lets ranks keep the parameters that they gather where they may. Returns whether some rank that does exceeds its budget. */
+static bool keep_where_possible(const trek_step *s, bool measured)
+{
+    trek_memory_row *rows = s->team->memory->rows + s->team->memory->first_own;
+    bool exceeds = false;
+    for (int r = 0; r < s->team->local_ranks; r++) {
+        int64_t more = measured ? 0 : whole_params(s->team->replicas[r].arena) - rows[r].params;
+        bool fits = rows[r].budget > 0 && rows[r].activations >= 0 && trek_memory_total(&rows[r]) + more <= rows[r].budget;
+        exceeds |= measured && rows[r].gathers == 1 && !fits;
+        if (!measured || !fits)
+            rows[r].gathers = fits ? 1 : 2;
+        trek_divided_keep(&s->team->replicas[r], rows[r].gathers == 1);
+    }
+    return exceeds;
+}
+
+/* In a step of several passes one gathering of divided parameters serves all of them on ranks whose budgets allow that. */
+static trek_status choose_gathering(trek_step *s)
+{
+    if (!s->team->divides_params || !(s->grain > 0 || trek_accumulation_weighs(&s->team->graph->accumulation)))
+        return TREK_OK;
+    keep_where_possible(s, false);
+    trek_status status = measure_activations(s);
+    if (status == TREK_OK && keep_where_possible(s, true))
+        status = measure_activations(s);
+    measure_rows(s);
+    return status;
+}
+
 trek_status trek_memory_settle(trek_step *s, trek_status own)
 {
     trek_team_memory *memory = s->team->memory;
@@ -328,6 +365,8 @@ trek_status trek_memory_settle(trek_step *s, trek_status own)
         own = trek_recompute_choose(s);
         measure_rows(s);
     }
+    if (own == TREK_OK)
+        own = choose_gathering(s);
     own = gather_rows(s, own);
     if (own == TREK_OK && s->job.process == 0)
         log_table(s);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "distributed/team/divided.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "autograd/var_internal.h"
@@ -29,6 +30,7 @@ struct trek_divided {
     int readers;             /* ops that are reading: nothing is given back that is not theirs alone */
     uint64_t gatherings;
     int64_t gathered[2];     /* buckets, when they were needed, and ahead of that */
+    bool keeps;              /* what it has gathered stays until the next update */
     bool updates;            /* the rank's optimizer may write its own cuts */
     bool written;            /* of rank 0: the program has written, and everything is here */
 };
@@ -255,6 +257,17 @@ static trek_status copy_bucket(void *arg, int k)
 
 static void end_copy(void *arg, int k, trek_status status) { settle_bucket(arg, k, status); }
 
+/* Takes memory if the account allows it. Otherwise nothing has happened. */
+static trek_status take_if(const trek_divided *d, const trek_arena_cut *range)
+{
+    trek_kept_error first;
+    trek_error_keep(&first);
+    trek_status status = take(own_of(d)->arena, range, false);
+    trek_error_clear();
+    trek_error_put_back(&first);
+    return status;
+}
+
 static trek_status gather(trek_divided *d, int k, uint64_t use)
 {
     trek_arena_cut all = whole_of(&own_of(d)->reducer->buckets.list[k]);
@@ -268,9 +281,13 @@ static trek_status gather(trek_divided *d, int k, uint64_t use)
     state->ahead = false;
     if (state->gathered)
         return TREK_OK;
-    while (d->n_gathered >= TREK_DIVIDED_BUCKETS && drop_one(d, use))
+    while (d->n_gathered >= TREK_DIVIDED_BUCKETS && !d->keeps && drop_one(d, use))
         ;
-    trek_status status = take(own_of(d)->arena, &all, false);
+    trek_status status = take_if(d, &all);
+    while (status != TREK_OK && d->keeps && drop_one(d, use))
+        status = take_if(d, &all);
+    if (status != TREK_OK)
+        status = take(own_of(d)->arena, &all, false);
     if (status != TREK_OK)
         return status;
     d->n_gathered++;
@@ -291,18 +308,13 @@ static void gather_next(trek_divided *d, uint64_t use)
         return;
     for (int k = 0; k < own_of(d)->reducer->buckets.n; k++)
         most += d->buckets[k].gathered && d->buckets[k].use == use;
-    most = most > TREK_DIVIDED_BUCKETS ? most : TREK_DIVIDED_BUCKETS;
+    most = d->keeps ? INT_MAX : most > TREK_DIVIDED_BUCKETS ? most : TREK_DIVIDED_BUCKETS;
     while (d->n_gathered >= most && drop_one(d, use))
         ;
     if (d->n_gathered >= most)
         return;
     trek_arena_cut all = whole_of(&own_of(d)->reducer->buckets.list[next]);
-    trek_kept_error first;
-    trek_error_keep(&first);
-    trek_status status = take(own_of(d)->arena, &all, false);
-    trek_error_clear();
-    trek_error_put_back(&first);
-    if (status != TREK_OK)
+    if (take_if(d, &all) != TREK_OK)
         return;
     d->n_gathered++;
     d->buckets[next].coming = d->buckets[next].ahead = true;
@@ -602,6 +614,8 @@ void trek_divided_settle(const rank_replica *replica)
         trek_ahead_begin(replica->divided->ahead, true);
     trek_lock_release(&replica->divided->lock);
 }
+
+void trek_divided_keep(const rank_replica *replica, bool keeps) { replica->divided->keeps = keeps; }
 
 int64_t trek_divided_gathered(const rank_replica *replica, bool ahead) { return replica->divided->gathered[ahead]; }
 

@@ -17,7 +17,7 @@
 #include "distributed/team/team.h"
 
 /* The number of buckets that a rank keeps besides its own cuts, unless one op reads more. A bucket that is gathered ahead
- * (team->gathers_ahead) is one of them. If an op reads that many, it is one more. */
+ * (team->gathers_ahead) is one of them. If an op reads that many, it is one more. See trek_divided_keep. */
 enum { TREK_DIVIDED_BUCKETS = 2 };
 
 /* What a rank has of its parameters (rank_replica.divided). */
@@ -37,6 +37,9 @@ void trek_divided_end(trek_team *team);
 trek_status trek_divided_prepare(const rank_replica *replica, const trek_sharer_cuts *next);
 void trek_divided_settle(const rank_replica *replica);
 
+/* Sets whether a rank keeps all buckets that it has gathered until the next update, so that all passes of a step have them. Those
+ * that exceed its budget are given back nevertheless. */
+void trek_divided_keep(const rank_replica *replica, bool keeps);
 /* Waits until no rank's thread copies ahead any more. Called while ranks are idle, before anyone updates. */
 void trek_divided_rest(const trek_team *team);
 /* Returns how often an op has needed a bucket that was gathered then, or (ahead) before. */

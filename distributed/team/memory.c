@@ -184,7 +184,7 @@ static void add_parts(const trek_team *team, trek_text *text)
     }
     trek_text_format(text, "%s%s\n", weights ? "" : " of the same size",
                      team->divides_params
-                         ? "; parameters are gathered in buckets, of which a rank has two (they count with activations)"
+                         ? "; parameters are gathered in buckets, which count with activations"
                      : team->divides_grads ? "; parameters are whole on each rank"
                                            : "; parameters and gradients are whole on each rank");
 }
@@ -217,6 +217,20 @@ static void add_recomputations(const trek_team_memory *memory, int64_t unit, tre
         trek_text_add(text, "recomputed in backward: nothing\n");
 }
 
+/* Lists the rows that gather in this way. */
+static void add_gathering(const trek_team_memory *memory, int64_t gathers, const char *how, trek_text *text)
+{
+    bool any = false;
+    for (int k = 0; k < memory->n_rows; k++)
+        if (memory->rows[k].gathers == gathers) {
+            trek_text_add(text, any ? ", " : how);
+            add_ranks(text, &memory->rows[k]);
+            any = true;
+        }
+    if (any)
+        trek_text_add(text, "\n");
+}
+
 static void add_notes(const trek_team_memory *memory, const trek_team *team, trek_text *text)
 {
     int64_t samples = -1;
@@ -224,6 +238,8 @@ static void add_notes(const trek_team_memory *memory, const trek_team *team, tre
         if (memory->rows[k].activations >= 0 && memory->rows[k].samples > samples)
             samples = memory->rows[k].samples;
     add_parts(team, text);
+    add_gathering(memory, 1, "parameters are gathered once a step, and kept until its update, by rank ", text);
+    add_gathering(memory, 2, "parameters are gathered in each pass of a step by rank ", text);
     if (samples >= 0)
         trek_text_format(text, "activations: of a forward and backward of at most %" PRId64 " samples\n", samples);
     else

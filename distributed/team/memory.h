@@ -25,6 +25,7 @@ typedef struct trek_memory_row {
     int64_t saved;               /* by which activations are smaller, */
     int64_t recompute_ns, pass_ns; /* what that takes, and a forward and backward without it; of the rank with the most */
     double part;                 /* of the state, 0 to 1 */
+    int64_t gathers;             /* divided parameters: 1: once a step; 2: in each of its passes; 0: a step has one pass */
 } trek_memory_row;
 
 typedef struct trek_team_memory {

@@ -5,6 +5,10 @@
  * freed meanwhile are kept as long, because replays read them. The step of the random numbers is in device memory,
  * and the graph itself increments it, so that a replay that follows the last one needs nothing from the host.
  *
+ * The work of a grain (trek_rank_context.grain) is replayed for other grains. Places of random numbers are in proportion to the
+ * grain's number, counted from 0: so it is captured as number 1, and behind the step is the number of the grain that runs, by
+ * which places are multiplied; of other work it is 1.
+ *
  * A capture has one piece, or several with a pause after each; in a pause a thread's work is done at once. Pieces
  * share the pool, so that memory of the first may be used again in the second: they must be replayed in order. A
  * piece in which ranks meet (NCCL) is launched like a collective, so that the driver does not delay the other ranks'
@@ -24,9 +28,11 @@ struct trek_capture {
     piece *pieces;
     trek_device_rank *meets; /* of the current piece */
     trek_cuda_pool *pool;
-    unsigned long long *step;    /* in device memory */
+    unsigned long long *step;    /* [2] in device memory */
     void *step_handle;
     uint64_t next_step;          /* the current value of *step */
+    int64_t number;              /* that of step[1] */
+    bool of_grain;
     uint64_t steps;              /* by how much a replay increments it */
     void **kept;
     int n_kept, cap_kept;
@@ -68,12 +74,14 @@ static trek_capture *new_capture(trek_cuda_queue *queue)
     capture->queue = queue;
     void *step = NULL;
     trek_device device = { TREK_CUDA, queue->device->index };
-    uint64_t first = trek_plugin_host->rank_context()->rng_step;
+    uint64_t first[2] = { trek_plugin_host->rank_context()->rng_step, 1 };
     if ((capture->pool = trek_cuda_pool_new(queue->device, queue->stream, true)) &&
         trek_cuda_allocate(device, sizeof first, &step, &capture->step_handle) == TREK_OK &&
-        trek_cuda_copy_bytes(step, device, &first, (trek_device){ TREK_CPU, 0 }, sizeof first, NULL) == TREK_OK) {
+        trek_cuda_copy_bytes(step, device, first, (trek_device){ TREK_CPU, 0 }, sizeof first, NULL) == TREK_OK) {
         capture->step = step;
-        capture->next_step = first;
+        capture->next_step = first[0];
+        capture->number = 1;
+        capture->of_grain = trek_plugin_host->rank_context()->grain > 0;
         return capture;
     }
     trek_cuda_capture_free(capture);
@@ -249,9 +257,25 @@ trek_status trek_cuda_capture_replay_piece(trek_capture *capture, int k, uint64_
     return status;
 }
 
+/* Says which grain is replayed. */
+static trek_status set_number(trek_capture *capture)
+{
+    int64_t number = capture->of_grain ? trek_plugin_host->rank_context()->grain - 1 : 1;
+    if (number == capture->number)
+        return TREK_OK;
+    trek_cuda_queue *queue = trek_cuda_queue_here(capture->queue->device->index);
+    if (queue != capture->queue)
+        return queue ? TREK_OK : trek_error_status(); /* the first piece says that it is another one */
+    trek_status status = trek_cuda_check(trek_cuda_advance(capture->step + 1, (unsigned long long)(number - capture->number),
+                                                           queue->stream), "the number of a replayed grain");
+    if (status == TREK_OK)
+        capture->number = number;
+    return status;
+}
+
 trek_status trek_cuda_capture_replay(trek_capture *capture, uint64_t rng_step)
 {
-    trek_status status = TREK_OK;
+    trek_status status = set_number(capture);
     for (int k = 0; k < capture->n_pieces && status == TREK_OK; k++)
         status = trek_cuda_capture_replay_piece(capture, k, rng_step);
     return status;

@@ -56,7 +56,7 @@ __device__ __forceinline__ W attention_masked(const attention_job &job, int64_t 
 /* Returns the factor of the probability of query i and key j: 1 / (1 - p), or 0 if it is dropped. */
 __device__ __forceinline__ double attention_kept(const attention_job &job, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    int64_t place = job.draw.place + ((b * job.heads + h) * job.queries + i) * job.keys + j;
+    int64_t place = job.draw.at() + ((b * job.heads + h) * job.queries + i) * job.keys + j;
     uint32_t words[4];
     trek_cuda_philox(job.draw.seed, (uint64_t)place / 4, job.draw.number, job.draw.step.now(), words);
     return (int32_t)(words[place & 3] >> 8) >= job.dropout.limit ? job.dropout.scale : 0;

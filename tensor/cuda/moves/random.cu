@@ -163,7 +163,8 @@ __global__ void __launch_bounds__(256) fill_kernel(D distribution, trek_cuda_dra
                                                    bool aligned)
 {
     constexpr int size = D::size;
-    int64_t block = draw.place / size + (int64_t)blockIdx.x * blockDim.x + threadIdx.x, first = block * size - draw.place;
+    int64_t place = draw.at();
+    int64_t block = place / size + (int64_t)blockIdx.x * blockDim.x + threadIdx.x, first = block * size - place;
     if (first >= n)
         return;
     uint32_t words[4];
@@ -184,10 +185,14 @@ __global__ void __launch_bounds__(256) fill_kernel(D distribution, trek_cuda_dra
             to[places(first + k)] = drawn<T>::of(values[k]);
 }
 
-/* Returns how many Philox blocks n elements from `place` on use, with `size` elements in each. */
-int64_t blocks_of(int64_t place, int64_t n, int size) { return (place + n - 1) / size - place / size + 1; }
+/* Returns how many Philox blocks n elements use, with `size` elements in each; in a capture, wherever it will be replayed. */
+int64_t blocks_of(const trek_cuda_draw &draw, int64_t n, int size)
+{
+    bool moves = draw.step.base && draw.place % size != 0;
+    return moves ? (n + size - 2) / size + 1 : (draw.place + n - 1) / size - draw.place / size + 1;
+}
 
-/* Returns whether whole blocks can be stored at once. */
+/* Returns whether whole blocks can be stored at once, also at a multiple of the place. */
 bool whole_blocks(const trek_tensor *t, int64_t place, int size)
 {
     return t->contiguous && place % size == 0 && trek_aligned(t->data, (size_t)(trek_item_size[t->dtype] * size));
@@ -202,7 +207,7 @@ template <typename W, typename T, typename D> trek_status fill_randomly(const tr
     if (!queue)
         return trek_error_status();
     trek_cuda_draw draw = trek_draw_of(call, queue);
-    return trek_launch(call, queue, trek_loop(blocks_of(draw.place, out->numel, D::size)), fill_kernel<W, T, D>, distribution,
+    return trek_launch(call, queue, trek_loop(blocks_of(draw, out->numel, D::size)), fill_kernel<W, T, D>, distribution,
                        draw,
                        (T *)out->data, places_of(out), out->numel, whole_blocks(out, draw.place, D::size));
 }
@@ -251,6 +256,7 @@ __global__ void __launch_bounds__(256) dropout_whole_kernel(T *to, const T *from
 {
     trek_loaded<T, 4> x[UNROLL];
     uint32_t step = draw.step.now();
+    int64_t block = draw.at() / 4;
     int64_t first = (int64_t)blockIdx.x * blockDim.x * UNROLL + threadIdx.x;
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
@@ -264,7 +270,7 @@ __global__ void __launch_bounds__(256) dropout_whole_kernel(T *to, const T *from
         if (4 * i >= n)
             continue;
         uint32_t words[4];
-        trek_cuda_philox(draw.seed, (uint64_t)(draw.place / 4 + i), draw.number, step, words);
+        trek_cuda_philox(draw.seed, (uint64_t)(block + i), draw.number, step, words);
         if (4 * i + 4 <= n) {
             trek_vector<T, 4> y = x[u].get();
 #pragma unroll
@@ -285,7 +291,8 @@ __global__ void __launch_bounds__(256) dropout_kernel(T *to, by_place to_places,
                                                       trek_cuda_draw draw,
                                                       int64_t n, int32_t limit, typename trek_work<T>::type scale)
 {
-    int64_t block = draw.place / 4 + (int64_t)blockIdx.x * blockDim.x + threadIdx.x, first = block * 4 - draw.place;
+    int64_t place = draw.at();
+    int64_t block = place / 4 + (int64_t)blockIdx.x * blockDim.x + threadIdx.x, first = block * 4 - place;
     if (first >= n)
         return;
     uint32_t words[4];
@@ -309,7 +316,7 @@ template <typename T> trek_status run_dropout(const trek_op_call *call)
         return trek_error_status();
     trek_cuda_draw draw = trek_draw_of(call, queue);
     trek_cuda_dropout d = trek_dropout_of(call->attrs.f[0]);
-    int64_t blocks = blocks_of(draw.place, out->numel, 4);
+    int64_t blocks = blocks_of(draw, out->numel, 4);
     if (whole_blocks(out, draw.place, 4) && whole_blocks(in, draw.place, 4))
         return trek_launch(call, queue, trek_loop((blocks + UNROLL - 1) / UNROLL), dropout_whole_kernel<T>, (T *)out->data,
                            (const T *)in->data, draw, out->numel, d.limit, (W)d.scale);

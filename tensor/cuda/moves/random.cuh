@@ -10,7 +10,9 @@ struct trek_cuda_draw {
     uint64_t seed;
     trek_cuda_step step;
     uint32_t number;
-    int64_t place; /* of element 0 */
+    int64_t place; /* of element 0, where the call was captured */
+    /* Behind the step in device memory is what places are multiplied by (capture.c). */
+    __device__ __forceinline__ int64_t at() const { return step.base ? place * (int64_t)step.base[1] : place; }
 };
 
 /* From the attributes of dropout and similar ops: i[0] seed, i[1] step, i[2] draw, i[3] position of element 0. */

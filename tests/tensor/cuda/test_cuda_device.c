@@ -495,6 +495,47 @@ static void test_capture(void **state)
     trek_tensor_release(x);
 }
 
+/* Random numbers of other samples than those for which they were captured: keyed by samples, in whole blocks of the generator and
+ * not, and by the grain. */
+static void test_capture_moves_places(void **state)
+{
+    const int64_t sizes[][2] = { { 4, 8 }, { 3, 5 }, { 3, 1 }, { 7, 1 } }; /* the last one is not divided by samples */
+    const int64_t rows[] = { 4, 3, 3, 3 };
+    enum { CASES = 4, TIMES = 9 };
+    trek_tensor *drawn[CASES] = { NULL }, *expected[TIMES][CASES];
+    trek_capture *capture = NULL;
+    trek_rank_context before = trek_rank_here;
+    for (int pass = 0; pass < TIMES + 1; pass++) {
+        int64_t number = pass < TIMES ? pass : 1; /* the last one is captured */
+        trek_rank_here.rng_draw = 0;
+        trek_rank_here.grain = number + 1;
+        if (pass == TIMES)
+            assert_int_equal(backend->capture_begin(gpu), TREK_OK);
+        for (int k = 0; k < CASES; k++) {
+            trek_rank_here.rows = rows[k];
+            trek_rank_here.first_sample = number * rows[k];
+            trek_tensor *t = (k % 2 ? trek_tensor_randn : trek_tensor_rand)(trek_dims(sizes[k][0], sizes[k][1]), TREK_F32, gpu);
+            assert_non_null(t);
+            *(pass < TIMES ? &expected[pass][k] : &drawn[k]) = t;
+        }
+    }
+    assert_int_equal(backend->capture_end(gpu, &capture), TREK_OK);
+    for (int turn = 0; turn < TIMES; turn++) {
+        int number = turn * 4 % TIMES;
+        trek_rank_here.grain = number + 1;
+        assert_int_equal(backend->capture_replay(capture, trek_rank_here.rng_step), TREK_OK);
+        for (int k = 0; k < CASES; k++)
+            assert_true(test_same_bits(drawn[k], expected[number][k]));
+    }
+    trek_rank_here = before;
+    backend->capture_free(capture);
+    for (int k = 0; k < CASES; k++) {
+        trek_tensor_release(drawn[k]);
+        for (int number = 0; number < TIMES; number++)
+            trek_tensor_release(expected[number][k]);
+    }
+}
+
 static void test_capture_dropped(void **state)
 {
     assert_int_equal(backend->capture_begin(gpu), TREK_OK);
@@ -682,6 +723,7 @@ int main(void)
         cmocka_unit_test(test_neighbours_are_joined), cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_blocks_of_other_threads), cmocka_unit_test(test_many_threads), cmocka_unit_test(test_faults),
         cmocka_unit_test(test_events), cmocka_unit_test(test_capture), cmocka_unit_test(test_events_of_devices),
+        cmocka_unit_test(test_capture_moves_places),
         cmocka_unit_test(test_capture_takes_over), cmocka_unit_test(test_capture_frees_nothing),
         cmocka_unit_test(test_capture_dropped), cmocka_unit_test(test_batches_ahead), cmocka_unit_test(test_batches_of_readers),
     };

@@ -39,7 +39,7 @@ typedef struct record {
     trek_var *outputs[MAX_VALUES]; /* of the recorded run; after recording they hold each replay's results */
     int runs_left;             /* before it is recorded */
     uint64_t used;             /* when it was last used, counted in calls */
-    uint64_t signature;
+    uint64_t signature;        /* of what is recorded, otherwise after the last run */
     int64_t steps;             /* 0 or 1: calls of step() in the function */
     uint64_t first_draw, last_draw; /* of the random numbers, before and after a run */
     pthread_t thread;
@@ -362,6 +362,8 @@ static trek_status run_plainly(trek_graph *graph, struct trek_captures *c, recor
         give_up(c, r->touched.problem);
     if (r->runs_left > 0 && status == TREK_OK)
         r->runs_left--;
+    if (watching && !r->recording)
+        r->signature = signature_of(graph, c);
     show_outputs(c, r);
     return status;
 }
@@ -548,6 +550,8 @@ static int64_t wish_of(trek_graph *graph, const struct trek_captures *c, record 
         drop_recording(r);
         r->runs_left = LATER_RUNS; /* consequences of the change are computed in an ordinary run */
     }
+    if (!r->recording && r->runs_left == 0 && r->signature != signature_of(graph, c))
+        r->runs_left = LATER_RUNS; /* what the last run has touched says nothing of this one */
     if (!r->recording)
         return r->runs_left > 0 ? -1 : 0;
     /* if this step had drawn other numbers before, its random numbers would differ */

@@ -93,10 +93,14 @@ trek_status trek_graph_batch_loss(trek_graph *graph, const trek_batch *batch, co
     if (!run->backward)
         trek_no_grad_begin();
     *loss = compute_loss(graph, batch, run->graph_loader);
-    *weight = *loss ? trek_loss_weight(*loss) : 0;
+    trek_var *counted = *loss && run->counted ? trek_graph_count_there(run, *loss) : NULL;
+    if (run->counted)
+        *run->counted = counted;
+    *weight = counted ? 1 : *loss ? trek_loss_weight(*loss) : 0;
     if (isnan(*weight))
         *weight = (double)batch->n;
-    trek_status status = *loss ? add_up(sum, *loss, *weight) : trek_status_or(TREK_ERR_CALLBACK);
+    trek_status status = counted ? trek_graph_add_up_there(sum, *loss, counted) : *loss ? add_up(sum, *loss, *weight)
+                                                                             : trek_status_or(TREK_ERR_CALLBACK);
     if (status == TREK_OK && run->graph_loader->measures)
         status = trek_observation_add_scalar(graph, TREK_MEASURED "loss", *loss, *weight);
     if (!run->backward)
@@ -173,7 +177,9 @@ trek_status trek_graph_batch_backward(trek_var *loss, double weight, int64_t row
                                   .complete = run->complete, .product = run->product, .arg = run->arg };
     trek_var *seed;
     double factor = run->denominator > 0 ? weight / run->denominator : weight != 0 ? 1 : 0;
-    trek_status status = trek_graph_seed(run->scaler, factor, &loss, &seed);
+    trek_status status = run->counted && *run->counted
+        ? trek_graph_seed_by(run->scaler, trek_graph_factor_there(*run->counted, run->denominator), &loss, &seed)
+        : trek_graph_seed(run->scaler, factor, &loss, &seed);
     if (status == TREK_OK)
         status = trek_backward_watched(&loss, &seed, 1, NULL, &watch);
     trek_trace_end("backward", start, rows);
@@ -197,6 +203,7 @@ trek_status trek_graph_run_batch(trek_graph *graph, const trek_batch *batch, con
 void trek_pass_sum_clear(trek_pass_sum *sum)
 {
     trek_tensor_release(sum->on_device);
+    trek_tensor_release(sum->weight_on_device);
     *sum = (trek_pass_sum){ 0 };
 }
 

@@ -11,6 +11,7 @@ typedef struct trek_pass_sum {
     double weight;           /* sum of the losses' weights */
     double loss;             /* sum of weight * loss, as far as the host knows it */
     trek_tensor *on_device;  /* the rest of that sum, a scalar (owned); NULL: none */
+    trek_tensor *weight_on_device; /* the rest of the weight, which is that of on_device (owned); NULL: none */
     int64_t rows;
 } trek_pass_sum;
 
@@ -21,6 +22,8 @@ typedef struct trek_batch_run {
     int n_leaves;
     double denominator;      /* backward is seeded with weight / denominator; <= 0: with 1 */
     bool backward;
+    trek_var **counted; /* gets the weight of a loss that only its device knows, an F64 scalar there, in the scope of the loss; it
+                         * is the sum's only loss. NULL: the host reads it */
     bool meets; /* its layers meet those of other ranks: their losses reach its leaves, even if its own loss has weight 0 */
     void (*complete)(int k, void *arg); /* callbacks of trek_backward_watch; NULL: none */
     bool (*product)(int k, trek_tensor *grad, trek_tensor *x, void *arg);
@@ -52,6 +55,12 @@ trek_status trek_graph_seed(trek_grad_scaler *scaler, double factor, trek_var **
 
 /* Does the same with a factor that only the loss's device knows: a scalar there. */
 trek_status trek_graph_seed_by(trek_grad_scaler *scaler, trek_var *factor, trek_var **loss, trek_var **seed);
+
+/* Returns the weight of a loss on its device, if it stays there (trek_batch_run.counted); adds a loss with such a weight to an
+ * empty sum; and returns what backward begins with then. NULL also with an error. */
+trek_var *trek_graph_count_there(const trek_batch_run *run, trek_var *loss);
+trek_status trek_graph_add_up_there(trek_pass_sum *sum, trek_var *loss, trek_var *weight);
+trek_var *trek_graph_factor_there(trek_var *weight, double denominator);
 
 /* Returns whether a pass would add gradients now. */
 bool trek_graph_learns(const trek_graph *graph);

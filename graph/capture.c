@@ -50,6 +50,8 @@ typedef struct record {
 } record;
 
 struct trek_captures {
+    trek_stepper *stepper;     /* of parts of a step (capture_internal.h); NULL: the graph's */
+    bool in_parts;             /* the function runs, and the stepper records parts of its step */
     trek_device device;
     bool planned;              /* device, params and modules are set */
     trek_params *params;
@@ -67,6 +69,23 @@ struct trek_captures {
     int64_t replays;
     char problem[TREK_ERROR_SIZE]; /* "": none */
 };
+
+/* Returns the stepper whose work is recorded. */
+static trek_stepper *stepper_of(const trek_graph *graph, const struct trek_captures *c)
+{
+    return c->stepper ? c->stepper : graph->stepper;
+}
+
+static const struct trek_stepper_capture *capture_of(const trek_graph *graph, const struct trek_captures *c)
+{
+    return stepper_of(graph, c)->klass->capture;
+}
+
+static bool has_parts(const trek_graph *graph, const struct trek_captures *c)
+{
+    const struct trek_stepper_capture *capture = capture_of(graph, c);
+    return capture->has_parts && capture->has_parts(stepper_of(graph, c));
+}
 
 /* --- made and freed ------------------------------------------------------------- */
 
@@ -122,8 +141,17 @@ static void clear(struct trek_captures *c)
     c->problem[0] = 0;
 }
 
+/* Drops what the graph's stepper has recorded of parts. */
+static void forget_parts(const trek_graph *graph)
+{
+    trek_stepper *stepper = graph->stepper;
+    if (stepper && stepper->klass->capture && stepper->klass->capture->forget_parts)
+        stepper->klass->capture->forget_parts(stepper);
+}
+
 static void free_captures(trek_graph *graph)
 {
+    forget_parts(graph);
     clear(graph->captures);
     trek_free(graph->captures);
     graph->captures = NULL;
@@ -134,6 +162,7 @@ static bool drop_captures(trek_graph *graph)
     struct trek_captures *c = graph->captures;
     if (c->present)
         return false;
+    forget_parts(graph);
     for (int k = 0; k < c->n_records; k++) {
         drop_recording(c->records[k]);
         c->records[k]->runs_left = FIRST_RUNS;
@@ -154,6 +183,24 @@ static struct trek_captures *captures_of(trek_graph *graph, const char *function
     graph->captures_class = &captures_class;
     return graph->captures;
 }
+
+struct trek_captures *trek_captures_new(trek_stepper *stepper)
+{
+    struct trek_captures *c = trek_calloc(1, sizeof *c);
+    if (c)
+        c->stepper = stepper;
+    return c;
+}
+
+void trek_captures_free(struct trek_captures **captures)
+{
+    if (*captures)
+        clear(*captures);
+    trek_free(*captures);
+    *captures = NULL;
+}
+
+bool trek_graph_is_in_parts(const trek_graph *graph) { return graph->captures && graph->captures->in_parts; }
 
 static trek_status add_module(const char *name, trek_module *module, void *arg)
 {
@@ -200,9 +247,8 @@ static trek_status count_states(trek_graph *graph, void *arg)
 static const char *obstacle(trek_graph *graph, const struct trek_captures *c)
 {
     const trek_backend *backend = trek_backends[c->device.type];
-    const trek_stepper *stepper = trek_graph_stepper(graph);
-    const struct trek_stepper_capture *capture = stepper->klass->capture;
-    if (trek_accumulation_weighs(&graph->accumulation))
+    const struct trek_stepper_capture *capture = capture_of(graph, c);
+    if (!c->stepper && !has_parts(graph, c) && trek_accumulation_weighs(&graph->accumulation))
         return ".accumulate weighs the passes of a step, which the host has to know";
     if (!backend->capture_begin)
         return "the device is a CPU";
@@ -210,19 +256,19 @@ static const char *obstacle(trek_graph *graph, const struct trek_captures *c)
     trek_graph_each(graph, count_states, &states);
     if (states)
         return "the graph carries values from one forward to the next";
-    return capture->obstacle ? capture->obstacle(stepper) : NULL;
+    return capture->obstacle ? capture->obstacle(stepper_of(graph, c)) : NULL;
 }
 
 static void give_up(struct trek_captures *c, const char *reason)
 {
     snprintf(c->problem, sizeof c->problem, "%s", reason);
-    if (trek_backends[c->device.type]->capture_begin)
+    if (trek_backends[c->device.type]->capture_begin && !c->stepper) /* of parts, the caller says so */
         trek_log_message(TREK_LOG_LEVEL_WARNING, "graph_capture: the step is not recorded but run call by call: %s", c->problem);
 }
 
 static uint64_t signature_of(trek_graph *graph, const struct trek_captures *c)
 {
-    const trek_stepper *stepper = graph->stepper;
+    const trek_stepper *stepper = stepper_of(graph, c);
     uint64_t key = stepper->klass->capture->signature(stepper);
     key = trek_mix(key, (uint64_t)(uintptr_t)stepper);
     for (int k = 0; k < c->n_modules; k++)
@@ -355,7 +401,7 @@ static trek_status run_plainly(trek_graph *graph, struct trek_captures *c, recor
     bool watching = !c->problem[0];
     free_values(r->outputs);
     if (watching)
-        trek_touch_begin(&r->touched, graph->stepper, c->device);
+        trek_touch_begin(&r->touched, stepper_of(graph, c), c->device);
     trek_status status = call_function(graph, c, r);
     trek_touch_end();
     if (watching && status == TREK_OK && r->touched.problem)
@@ -398,8 +444,8 @@ static void put_host_side_back(trek_graph *graph, const struct trek_captures *c,
         else if (param->leaf && !c->had_grad[k])
             trek_var_zero_grad(param);
     }
-    if (graph->stepper->klass->capture->put_back)
-        graph->stepper->klass->capture->put_back(graph->stepper);
+    if (capture_of(graph, c)->put_back)
+        capture_of(graph, c)->put_back(stepper_of(graph, c));
 }
 
 static trek_status keep_tags(trek_graph *graph, void *arg)
@@ -438,7 +484,7 @@ static const char *mistake(trek_graph *graph, const record *r, const trek_touch_
 /* Runs the function and records its work. If it fails, an error is set and r->recording is NULL. */
 static trek_status record_run(trek_graph *graph, struct trek_captures *c, record *r, const host_side *before)
 {
-    trek_stepper *stepper = graph->stepper;
+    trek_stepper *stepper = stepper_of(graph, c);
     trek_touch_list earlier = r->touched;
     r->touched = (trek_touch_list){ .n = 0 };
     free_values(r->outputs);
@@ -466,8 +512,9 @@ static trek_status record_step(trek_graph *graph, struct trek_captures *c, recor
     uint64_t signature = signature_of(graph, c);
     trek_status status = record_run(graph, c, r, &before);
     r->number = 1;
-    if (graph->stepper->klass->capture->settle)
-        status = graph->stepper->klass->capture->settle(graph->stepper, status, &r->number);
+    const struct trek_stepper_capture *capture = capture_of(graph, c);
+    if (capture->settle)
+        status = capture->settle(stepper_of(graph, c), status, &r->number);
     if (status != TREK_OK) {
         char message[TREK_ERROR_SIZE];
         trek_error_take(&status, message);
@@ -482,7 +529,7 @@ static trek_status record_step(trek_graph *graph, struct trek_captures *c, recor
     r->last_draw = trek_rank_here.rng_draw;
     r->thread = pthread_self();
     if (r->steps)
-        status = graph->stepper->klass->capture->before_replay(graph->stepper, true);
+        status = capture->before_replay(stepper_of(graph, c), true);
     if (status == TREK_OK)
         status = r->recording->replay(r->recording, before.rng_step);
     show_outputs(c, r);
@@ -492,14 +539,14 @@ static trek_status record_step(trek_graph *graph, struct trek_captures *c, recor
 static trek_status replay(trek_graph *graph, struct trek_captures *c, record *r)
 {
     int64_t start = trek_trace_enter("replay");
-    const struct trek_stepper_capture *stepper = graph->stepper->klass->capture;
-    trek_status status = r->steps ? stepper->before_replay(graph->stepper, false) : TREK_OK;
+    const struct trek_stepper_capture *capture = capture_of(graph, c);
+    trek_status status = r->steps ? capture->before_replay(stepper_of(graph, c), false) : TREK_OK;
     if (status == TREK_OK)
         status = r->recording->replay(r->recording, trek_rank_here.rng_step);
     if (status != TREK_OK)
         return status;
     if (r->steps)
-        stepper->after_replay(graph->stepper);
+        capture->after_replay(stepper_of(graph, c));
     trek_rank_here.rng_draw = r->last_draw;
     trek_touch_bump(&r->touched);
     for (int k = 0; k < r->n_tags; k++)
@@ -561,15 +608,32 @@ static int64_t wish_of(trek_graph *graph, const struct trek_captures *c, record 
 static trek_status agree(trek_graph *graph, const struct trek_captures *c, trek_step_fn fn, const void *arg,
                          trek_capture_verdict *verdict)
 {
-    const struct trek_stepper_capture *capture = graph->stepper->klass->capture;
+    const struct trek_stepper_capture *capture = capture_of(graph, c);
     trek_capture_vote vote = { .inputs = digest_of_inputs(c) };
     for (int k = 0; k < c->n_records; k++)
         if (matches(c->records[k], c, fn, arg))
             vote.wishes[vote.n++] = (trek_capture_wish){ c->records[k]->team, wish_of(graph, c, c->records[k]) };
     if (capture->agree)
-        return capture->agree(graph->stepper, &vote, verdict);
+        return capture->agree(stepper_of(graph, c), &vote, verdict);
     *verdict = trek_capture_decide(&vote, 1);
     return TREK_OK;
+}
+
+/* The stepper records parts of the step, while the function is called. */
+static trek_status call_in_parts(trek_graph *graph, struct trek_captures *c, record *r)
+{
+    const struct trek_stepper_capture *capture = capture_of(graph, c);
+    bool replayed = false;
+    free_values(r->outputs);
+    c->in_parts = true;
+    trek_status status = call_function(graph, c, r);
+    c->in_parts = false;
+    const char *reason = capture->parts(stepper_of(graph, c), &replayed);
+    if (reason)
+        give_up(c, reason);
+    c->replays += status == TREK_OK && replayed;
+    show_outputs(c, r);
+    return status;
 }
 
 static trek_status make_step(trek_graph *graph, struct trek_captures *c, record *r, trek_capture_way way)
@@ -585,13 +649,33 @@ static trek_status make_step(trek_graph *graph, struct trek_captures *c, record 
 }
 
 /* Abandons the step; the error is set. */
-static trek_status abandon(const trek_graph *graph, trek_capture_way way)
+static trek_status abandon(const trek_graph *graph, const struct trek_captures *c, trek_capture_way way)
 {
-    const struct trek_stepper_capture *capture = graph->stepper ? graph->stepper->klass->capture : NULL;
+    trek_stepper *stepper = stepper_of(graph, c);
     trek_status status = trek_error_status();
-    if (capture && capture->abandon)
-        capture->abandon(graph->stepper, status, way == TREK_CAPTURE_REPLAY);
+    if (stepper && stepper->klass->capture->abandon)
+        stepper->klass->capture->abandon(stepper, status, way == TREK_CAPTURE_REPLAY);
     return status;
+}
+
+trek_status trek_captures_run(trek_graph *graph, struct trek_captures *c, trek_step_fn step, void *arg)
+{
+    if (!c->planned && plan(graph, c) != TREK_OK)
+        return abandon(graph, c, TREK_CAPTURE_CALL);
+    const char *reason = c->problem[0] ? NULL : obstacle(graph, c);
+    if (reason)
+        give_up(c, reason);
+    bool parts = !c->problem[0] && has_parts(graph, c);
+    trek_capture_verdict verdict = { .way = TREK_CAPTURE_CALL };
+    if (!c->problem[0] && !parts && agree(graph, c, step, arg, &verdict) != TREK_OK)
+        return trek_error_status();
+    if (verdict.why[0])
+        give_up(c, verdict.why);
+    record *r = find_record(c, step, arg, verdict.team);
+    if (!r || bring_inputs(c, r) != TREK_OK)
+        return abandon(graph, c, verdict.way);
+    r->used = ++c->calls;
+    return parts ? call_in_parts(graph, c, r) : make_step(graph, c, r, verdict.way);
 }
 
 trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg)
@@ -605,21 +689,9 @@ trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg)
                                  : trek_fail(TREK_ERR_STATE, "graph_capture: called from inside a step function of the same "
                                                              "graph; call it outside of step functions");
     }
-    if (trek_error_status() != TREK_OK || !trek_graph_stepper(graph) || (!c->planned && plan(graph, c) != TREK_OK))
-        return abandon(graph, TREK_CAPTURE_CALL);
-    const char *reason = c->problem[0] ? NULL : obstacle(graph, c);
-    if (reason)
-        give_up(c, reason);
-    trek_capture_verdict verdict = { .way = TREK_CAPTURE_CALL };
-    if (!c->problem[0] && agree(graph, c, step, arg, &verdict) != TREK_OK)
-        return trek_error_status();
-    if (verdict.why[0])
-        give_up(c, verdict.why);
-    record *r = find_record(c, step, arg, verdict.team);
-    if (!r || bring_inputs(c, r) != TREK_OK)
-        return abandon(graph, verdict.way);
-    r->used = ++c->calls;
-    return make_step(graph, c, r, verdict.way);
+    if (trek_error_status() != TREK_OK || !trek_graph_stepper(graph))
+        return abandon(graph, c, TREK_CAPTURE_CALL);
+    return trek_captures_run(graph, c, step, arg);
 }
 
 /* --- values in and out -------------------------------------------------------------------- */
@@ -628,6 +700,29 @@ static trek_status check_number(const char *function, int k)
 {
     return k >= 0 && k < MAX_VALUES ? TREK_OK
                                     : trek_fail(TREK_ERR_ARGUMENT, "%s: value: %d; must be 0 to %d", function, k, MAX_VALUES - 1);
+}
+
+void trek_captures_give(struct trek_captures *c, int k, trek_var *value)
+{
+    trek_var_retain(value);
+    trek_var_release(c->values[k]);
+    c->values[k] = value;
+    c->fresh[k] = true;
+}
+
+trek_var *trek_captures_input(const struct trek_captures *c, int k) { return c->present->inputs[k]; }
+trek_var *trek_captures_output(const struct trek_captures *c, int k) { return c->outputs[k]; }
+const char *trek_captures_problem(const struct trek_captures *c) { return c->problem; }
+int64_t trek_captures_replays(const struct trek_captures *c) { return c->replays; }
+
+trek_status trek_captures_put(struct trek_captures *c, int k, trek_var *value)
+{
+    trek_var *detached = trek_var_detach(value);
+    if (!detached)
+        return trek_error_status();
+    trek_var_release(c->present->outputs[k]);
+    c->present->outputs[k] = trek_var_retain(detached);
+    return TREK_OK;
 }
 
 trek_status trek_graph_capture_input(trek_graph *graph, int k, trek_var *value)
@@ -641,10 +736,7 @@ trek_status trek_graph_capture_input(trek_graph *graph, int k, trek_var *value)
     if (c->present)
         return trek_fail(TREK_ERR_STATE,
                          "graph_capture_input: called from inside the step function; call it before trek_graph_capture");
-    trek_var_retain(value);
-    trek_var_release(c->values[k]);
-    c->values[k] = value;
-    c->fresh[k] = true;
+    trek_captures_give(c, k, value);
     return TREK_OK;
 }
 
@@ -673,12 +765,7 @@ trek_status trek_graph_capture_output(trek_graph *graph, int k, trek_var *value)
     if (!c->present)
         return trek_fail(TREK_ERR_STATE,
                          "graph_capture_output: called while no step function is running; only step functions may call it");
-    trek_var *detached = trek_var_detach(value);
-    if (!detached)
-        return trek_error_status();
-    trek_var_release(c->present->outputs[k]);
-    c->present->outputs[k] = trek_var_retain(detached);
-    return TREK_OK;
+    return trek_captures_put(c, k, value);
 }
 
 trek_var *trek_graph_captured_output(trek_graph *graph, int k)
@@ -709,6 +796,7 @@ trek_status trek_graph_capture_reset(trek_graph *graph)
     if (c->present)
         return trek_fail(TREK_ERR_STATE,
                          "graph_capture_reset: called from inside the step function; call it outside of step functions");
+    forget_parts(graph);
     clear(c);
     return TREK_OK;
 }

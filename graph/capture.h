@@ -24,6 +24,9 @@
  * before each step whether all of them call, record or replay it. trek_graph_capture is then a collective, with one exchange
  * between the hosts for a replay.
  *
+ * In grains (trek_trainer_opts.grain) grains are recorded instead of steps, each by its rank: the function is called in each
+ * step, and trek_graph_train_batch in it replays them (docs/same-bits.md). There is no exchange between processes for it.
+ *
  * Some steps cannot be recorded: steps on CPUs, in processes with several GPUs each, and of a function that reads a value,
  * computes on the host, or gets different tensors at each call by another way than trek_graph_capture_input. Then each call
  * calls the function. */
@@ -58,7 +61,7 @@ TREK_API trek_status trek_graph_capture_output(trek_graph *graph, int k, trek_va
 /* Returns result k of the last step, borrowed until the next step. Returns NULL without an error if no step has set it yet. */
 TREK_API trek_var *trek_graph_captured_output(trek_graph *graph, int k);
 
-/* Returns how many steps were replayed, or -1 if `graph` is NULL. */
+/* Returns how many steps were replayed, or -1 if `graph` is NULL. In grains these are the steps all of whose grains were. */
 TREK_API int64_t trek_graph_replays(const trek_graph *graph);
 /* Returns why steps are not recorded, or "" if they are or will be. The string is valid until the graph is freed. If one of
  * several processes prevents recording, all processes return a reason that names it. */

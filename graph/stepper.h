@@ -124,6 +124,13 @@ struct trek_stepper_capture {
     trek_status (*agree)(trek_stepper *self, const trek_capture_vote *own, trek_capture_verdict *verdict);
     trek_status (*settle)(trek_stepper *self, trek_status own, int64_t *number);
     void (*abandon)(trek_stepper *self, trek_status status, bool replays);
+    /* For a stepper that may record parts of its steps instead of whole steps, each on the thread that runs it, while the step's
+     * function is called; all three are NULL if it does not. has_parts returns whether it does now. parts is called after the
+     * function, and returns why parts are not recorded (NULL: they are); *replayed: all parts of the step were replays.
+     * forget_parts drops what was recorded. */
+    bool (*has_parts)(const trek_stepper *self);
+    const char *(*parts)(trek_stepper *self, bool *replayed);
+    void (*forget_parts)(trek_stepper *self);
 };
 
 /* Returns what a replay depends on besides the stepper's own state: where parameters (of `graph` or its replica) and

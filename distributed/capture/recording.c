@@ -54,8 +54,8 @@ static void drop(ranks_recording *r)
 static const char *obstacle(const trek_stepper *stepper)
 {
     const trek_step *s = &((const ranks_stepper *)stepper)->step;
-    if (s->policy->obstacle)
-        return s->policy->obstacle;
+    if (s->policy->obstacle || s->policy->parts)
+        return s->policy->obstacle ? s->policy->obstacle : s->policy->parts->obstacle(s);
     if (trek_job_has_others(&s->job) && s->job.ranks_most > 1)
         return "several processes with several ranks each train the graph";
     if (s->team->sharers > 1)
@@ -452,7 +452,25 @@ static void abandon(trek_stepper *stepper, trek_status status, bool replays)
         trek_job_sync_failed(s, status);
 }
 
+/* --- policies that record parts of a step ---------------------------------------------------------------- */
+
+static bool has_parts(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->step.policy->parts != NULL; }
+
+static const char *parts(trek_stepper *stepper, bool *replayed)
+{
+    trek_step *s = &((ranks_stepper *)stepper)->step;
+    return s->policy->parts->outcome(s, replayed);
+}
+
+static void forget_parts(trek_stepper *stepper)
+{
+    trek_step *s = &((ranks_stepper *)stepper)->step;
+    if (s->policy->parts)
+        s->policy->parts->forget(s);
+}
+
 const struct trek_stepper_capture trek_ranks_capture = {
     .obstacle = obstacle, .signature = signature, .uses = uses, .begin = begin, .end = end, .put_back = put_back,
     .before_replay = before_replay, .after_replay = after_replay, .agree = agree, .settle = settle, .abandon = abandon,
+    .has_parts = has_parts, .parts = parts, .forget_parts = forget_parts,
 };

@@ -127,6 +127,9 @@ trek_status trek_grains_make(trek_step *s)
         status = trek_grain_counter_make(s->job.comm, &g->counter);
     if (status != TREK_OK)
         return status;
+    g->recorders = trek_calloc((size_t)s->team->local_ranks, sizeof *g->recorders);
+    if (!g->recorders)
+        return TREK_ERR_MEMORY;
     g->size = s->grain;
     g->piece = TREK_GRAIN_PIECE;
     g->follower.forget = forget;
@@ -150,6 +153,7 @@ void trek_grains_free(trek_step *s)
     trek_free((void *)g->pace.words);
     trek_free(g->buffer_at);
     trek_free(g->first_buffers);
+    trek_free(g->recorders);
     trek_free(g->records);
     trek_free(g);
     s->grains = NULL;

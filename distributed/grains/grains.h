@@ -111,6 +111,7 @@ typedef struct trek_grain_pass {
 typedef struct trek_grains {
     int64_t size;            /* samples of a grain */
     trek_grain_sums *sums;   /* [local_ranks] */
+    struct trek_grain_recorder **recorders; /* [local_ranks] of captured grains (policy/grain_capture.c); NULL: none yet */
     trek_grain_exchange exchange; /* with other processes */
     struct trek_lent *lent;  /* if gradients are divided among several processes: the sums of all, to which all add; otherwise
                               * NULL */

@@ -48,6 +48,14 @@ trek_grain_record *trek_grain_note(const trek_grain_call *c, int rank, int64_t n
     return record;
 }
 
+void trek_grain_keep(const trek_grain_call *c, int rank, int64_t number, const trek_batch *grain, trek_digest gradients)
+{
+    trek_grain_record *record = trek_grain_note(c, rank, number, grain);
+    record->gradients = gradients;
+    if (c->pass->training)
+        keep_buffers(c, &c->s->team->replicas[rank], number, record);
+}
+
 /* Puts what backward has given where grains are merged. */
 static trek_status add_grain(const trek_grain_call *c, int rank, int64_t number, const trek_batch *grain)
 {
@@ -66,10 +74,7 @@ static trek_status add_grain(const trek_grain_call *c, int rank, int64_t number,
         return trek_error_status();
     }
     trek_grain_sums_add(&g->sums[rank], own->arena);
-    trek_grain_record *record = trek_grain_note(c, rank, number, grain);
-    record->gradients = gradients;
-    if (c->pass->training)
-        keep_buffers(c, own, number, record);
+    trek_grain_keep(c, rank, number, grain, gradients);
     return trek_error_status();
 }
 
@@ -90,8 +95,8 @@ typedef struct watched_taker {
 
 static bool take_and_look(int k, trek_tensor *grad, trek_tensor *x, void *on)
 {
-    const watched_taker *watched = on;
-    if (!trek_grain_sums_take(k, grad, x, &((watched_taker *)on)->taker))
+    watched_taker *watched = on;
+    if (!trek_grain_sums_take(k, grad, x, &watched->taker))
         return false;
     trek_tensor *product = trek_replay_watches(watched->replay) ? trek_grain_sums_product(&watched->taker, k) : NULL;
     if (product)

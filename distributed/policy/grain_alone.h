@@ -13,6 +13,8 @@ bool trek_grain_shows(const trek_grain_call *call, int64_t number);
 trek_batch_run trek_grain_batch_run(const trek_grain_call *call, int rank);
 /* Notes that the rank has run a grain. */
 trek_grain_record *trek_grain_note(const trek_grain_call *call, int rank, int64_t number, const trek_batch *grain);
+/* The same, with the digest of what it has given and the buffers that it has left. */
+void trek_grain_keep(const trek_grain_call *call, int rank, int64_t number, const trek_batch *grain, trek_digest gradients);
 /* Runs forward, loss and backward. */
 trek_status trek_grain_train(trek_grain_call *call, int rank, int64_t number, const trek_batch *grain);
 

@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "distributed/pass/per_rank_step.h"
+#include "distributed/policy/grain_capture.h"
 #include "distributed/pass/shares.h"
 #include "distributed/team/observations.h"
 #include "distributed/team/step.h"
@@ -24,7 +25,8 @@ static trek_status run_grain(trek_grain_call *c, int rank, int64_t number, const
     trek_status status = timed ? trek_stopwatch_start(watch, trek_ranks_device(s->team->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)
         status = parts ? trek_grains_train_together(c, rank, number, grain, parts, (int)n)
-            : trek_grain_train(c, rank, number, grain);
+            : trek_grain_is_captured(c, number, grain) ? trek_grain_train_captured(c, rank, number, grain)
+                                                       : trek_grain_train(c, rank, number, grain);
     if (status == TREK_OK && timed)
         status = trek_slowed(s, rank, watch, true);
     if (status == TREK_OK && timed)
@@ -90,7 +92,7 @@ static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
                                  &grain);
         if (status != TREK_OK)
             return status;
-        status = align(&grain);
+        status = trek_grain_is_captured(c, number, &grain) ? TREK_OK : align(&grain); /* its samples are copied anyway */
         if (status == TREK_OK)
             status = expect_next(c, rank);
         if (status == TREK_OK)
@@ -212,11 +214,13 @@ static trek_status fetch_losses(trek_grain_call *c)
     int64_t n = trek_grains_count(c->s->grains, c->pass->rows);
     for (int64_t k = 0; k < n; k++) {
         trek_pass_sum *sum = &c->sums[k];
-        if (!sum->on_device)
-            continue;
-        sum->loss += trek_tensor_item(sum->on_device);
+        double weight = sum->weight_on_device ? trek_tensor_item(sum->weight_on_device) : 1;
+        sum->weight += sum->weight_on_device ? weight : 0;
+        if (sum->on_device && weight != 0)
+            sum->loss += trek_tensor_item(sum->on_device);
         trek_tensor_release(sum->on_device);
-        sum->on_device = NULL;
+        trek_tensor_release(sum->weight_on_device);
+        sum->on_device = sum->weight_on_device = NULL;
     }
     return trek_error_status();
 }
@@ -229,6 +233,7 @@ static trek_status fetch(trek_grain_call *c, int64_t first)
     for (int64_t k = first; k < g->n_records && status == TREK_OK; k++) {
         trek_grain_record *record = trek_grains_record(g, k);
         record->loss = c->sums[record->number].loss;
+        record->weight = c->sums[record->number].weight;
         if (c->kept[record->number])
             status = trek_grains_fetch_buffers(g, c->kept[record->number], (char *)record);
         trek_tensor_release(c->kept[record->number]);

@@ -19,6 +19,7 @@ typedef struct trek_grain_call {
      * is not. NULL: it never is. */
     int64_t (*coming)(struct trek_grain_call *call, int rank);
     void *source;            /* of both */
+    bool captures;           /* ranks on GPUs record grains, and replay them (grain_capture.h) */
     int64_t running[TREK_MAX_RANKS], running_n[TREK_MAX_RANKS]; /* its: the first grain that each rank has been given last (-1:
                                                                   * none), and how many */
     atomic_bool failed;      /* a rank has failed: the others run no further grains */

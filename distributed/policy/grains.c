@@ -14,12 +14,14 @@
 #include "distributed/pass/giving.h"
 #include "distributed/pass/survivors.h"
 #include "distributed/policy/exact.h"
+#include "distributed/policy/grain_capture.h"
 #include "distributed/policy/grain_source.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/reduce.h"
 #include "distributed/reduce/twice.h"
 #include "distributed/team/step.h"
 #include "graph/batch_run.h"
+#include "graph/capture_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/rank_context.h"
 
@@ -319,7 +321,8 @@ static trek_var *train_batch(trek_step *s, const trek_batch *batch)
         c.pass.denominator = trek_accumulation_denominator(passes, c.pass.denominator);
     c.pass.joint = is_joint(&c);
     c.source = trek_calloc(1, sizeof *c.source);
-    c.call = (trek_grain_call){ .s = s, .pass = &c.pass, .batch = batch, .source = c.source };
+    c.call = (trek_grain_call){ .s = s, .pass = &c.pass, .batch = batch, .source = c.source,
+                                .captures = trek_graph_is_in_parts(graph) };
     trek_job_say(&s->job, c.pass.backward ? "forward and backward" : "forward", c.pass.backward);
     trek_ranks_note_wait(s, c.pass.backward);
     trek_status status = trek_error_status();
@@ -361,8 +364,14 @@ static trek_status make(trek_step *s, const trek_ranks_opts *opts)
     return TREK_OK;
 }
 
+static void end(trek_step *s)
+{
+    trek_grain_parts.forget(s);
+    trek_grains_free(s);
+}
+
 const trek_step_policy trek_grains_policy = {
-    .name = "grains", .wanted = wanted, .make = make, .end = trek_grains_free, .sums = true,
-    .obstacle = "it is trained in grains (.grain)", .train_batch = train_batch,
+    .name = "grains", .wanted = wanted, .make = make, .end = end, .sums = true, .parts = &trek_grain_parts,
+    .train_batch = train_batch,
     .window = trek_ranks_window, .backward = backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
 };

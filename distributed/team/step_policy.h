@@ -34,6 +34,13 @@ typedef struct trek_ranks_opts {
     const trek_workload_opts *workload;
 } trek_ranks_opts;
 
+/* How parts of a policy's steps are captured (trek_stepper_capture.parts). */
+typedef struct trek_step_parts {
+    const char *(*obstacle)(const trek_step *s); /* why they cannot be, as far as this can be known in advance; NULL: they can */
+    const char *(*outcome)(trek_step *s, bool *replayed);
+    void (*forget)(trek_step *s);
+} trek_step_parts;
+
 typedef struct trek_step_policy {
     const char *name;
     /* Returns whether a training with these options follows it. */
@@ -44,6 +51,7 @@ typedef struct trek_step_policy {
 
     bool sums;               /* the gradients of all ranks are summed to those of the step; otherwise each rank's are its own */
     const char *obstacle;    /* why its steps cannot be recorded as captured work; NULL: they can */
+    const trek_step_parts *parts; /* NULL: steps are recorded as a whole */
 
     /* Trains on a batch or a window, or computes its loss. Returns the mean loss. */
     trek_var *(*train_batch)(trek_step *s, const struct trek_batch *batch);

@@ -18,6 +18,7 @@
 #include "distributed/grains/grains.h"
 #include "distributed/policy/grain_pass.h"
 #include "distributed/stepper_internal.h"
+#include "graph/capture.h"
 #include "graph/flow.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader.h"
@@ -237,7 +238,9 @@ static trek_var *loss(trek_graph *graph, trek_var *output, const trek_batch *bat
 {
     const grain_run *run = arg;
     if (trek_module_is_training(trek_graph_module(graph)))
-        dawdle(run, graph), record(batch);
+        dawdle(run, graph);
+    if (trek_module_is_training(trek_graph_module(graph)) && !run->silent)
+        record(batch);
     trek_var *labels = trek_batch_get(batch, reads_tokens(run->model) ? "next" : "label");
     if (run->grain && !test_on_cpu() && (uintptr_t)labels->data->data % 256 != 0)
         return trek_fail_null(TREK_ERR_CALLBACK, "the labels of a grain lie at %p", (void *)labels->data->data);
@@ -406,6 +409,27 @@ static bool run_again(const grain_run *run, trek_graph *graph)
     return true;
 }
 
+typedef struct captured_pass {
+    trek_batch *batch;
+    double mean;
+} captured_pass;
+
+static trek_status make_pass(trek_graph *graph, void *arg)
+{
+    captured_pass *pass = arg;
+    trek_var *mean = trek_graph_train_batch(graph, pass->batch);
+    pass->mean = mean ? trek_var_item(mean) : 0;
+    return trek_error_status();
+}
+
+/* Returns the mean loss of a batch on which the graph has been trained; 0 with an error. */
+static double train_batch(const grain_run *run, trek_graph *graph, trek_batch *batch)
+{
+    captured_pass pass = { .batch = batch };
+    run->captured ? trek_graph_capture(graph, make_pass, &pass) : make_pass(graph, &pass);
+    return pass.mean;
+}
+
 static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *r)
 {
     int pass = 0, passes = run->accumulate > 1 ? run->accumulate : 1;
@@ -425,8 +449,7 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             step_now = trek_graph_steps(graph);
             if (run->freezes && pass == 0)
                 (step_now % 2 ? trek_graph_freeze : trek_graph_thaw)(graph, "0.a");
-            trek_var *mean = trek_graph_train_batch(graph, batch);
-            double value = mean ? trek_var_item(mean) : 0;
+            double value = train_batch(run, graph, batch);
             if (r->n_losses < 64)
                 r->losses[r->n_losses++] = value;
             r->digest = mix(r->digest, &value, sizeof value);
@@ -452,7 +475,9 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             return false;
     }
     double recorded[2] = { 0 };
-    if (trek_graph_flush(graph) == TREK_OK && !run->unrecorded) {
+    r->replays = trek_graph_replays(graph);
+    snprintf(r->problem, sizeof r->problem, "%s", trek_graph_capture_problem(graph));
+    if (trek_graph_flush(graph) == TREK_OK && !run->unrecorded && !run->silent) {
         recorded[0] = trek_graph_latest(graph, "sum");
         recorded[1] = trek_graph_latest(graph, "mean");
     }

@@ -33,6 +33,8 @@ typedef struct grain_run {
     int piece;               /* blocks of the pieces in which sums are added; 0: the usual number */
     bool unrecorded;         /* what was recorded is not part of the digest */
     bool whole;              /* all of its steps, also on the fake device */
+    bool silent;             /* nothing is recorded */
+    bool captured;           /* passes are made by trek_graph_capture */
     int min_processes;       /* with it: the job goes on while so many are left; 0: it does not outlive any */
     void (*on_joined)(trek_graph *graph); /* called in a process that has joined the others, before its loop */
     void (*after_step)(trek_graph *graph);
@@ -49,6 +51,8 @@ typedef struct grain_result {
     int64_t grain;           /* samples of a grain */
     int64_t joined;          /* after so many steps this process has joined the others; 0: it has not */
     int64_t most_grains;     /* that this process ran in a step */
+    int64_t replays;         /* captured passes all of whose grains were replayed */
+    char problem[200];       /* why grains are not replayed; "": they are */
     double params[GRAIN_MOST]; /* and buffers */
 } grain_result;
 

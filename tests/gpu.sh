@@ -7,7 +7,7 @@
 # lease: the first seven minutes on a GPU; lease second: five more. They take the programs from PACK (default gpu-pack),
 # if they are those of these sources and start here, and build them otherwise. all: test, sanitize and bench in turn.
 # grains: what test has of training in grains, alone.
-# NAME: one of gpu_bench.py --list, or gpu_bench.py's groups gpt2 and models, or overlap.
+# NAME: one of gpu_bench.py --list, or gpu_bench.py's groups gpt2 and models, or overlap, or grains.
 # FOLDER (TREK_GPU_OUT, default the folder of work) gets a few files: gpu-PART.md, the page; gpu-PART.json;
 # gpu-PART-kernels.md; gpu-PART-logs.tar.gz. They are written anew while steps run, at least every 20 seconds.
 # TREK_GPU_WORK (default build-gpu): the build, the logs, one record a step. A part takes at most TREK_GPU_BUDGET seconds

@@ -2,11 +2,12 @@
 /* What grains cost: the same model trained with whole batches and in grains, in turns, in one process. Printed are the medians of
  * a step of both, and their ratio.
  *
- *   trek-bench-grains [--ranks N] [--batch N] [--grains N] [--turns N] [--ms N] [--cpu 1] MODEL...
+ *   trek-bench-grains [--ranks N] [--batch N] [--grains N] [--turns N] [--ms N] [--cpu 1] [--gpu 1] MODEL...
  *
  * --batch: samples of a step; default: the model's. --grains: how many of it (16). A turn is as many steps as fit into --ms.
  * --cpu 1: the processor time of the whole process, which other programs disturb less; threads must not spin, so TREK_THREADS=1
- * belongs to it. */
+ * belongs to it. --gpu 1: on the first GPU, where grains are also captured (trek_graph_capture): a third time, and its ratio to
+ * that of whole batches. */
 #include "bench.h"
 #include "tests/support/lenet.h"
 
@@ -73,6 +74,8 @@ static const model models[] = {
 
 typedef struct side {
     trek_graph *graph;
+    trek_device device;
+    bool captured;
     trek_loader *loader;
     int64_t epoch;
     double us[MOST_TURNS];   /* of a step, in each turn */
@@ -119,26 +122,33 @@ static trek_dataset *draw_samples(const model *m, int64_t n)
     return dataset;
 }
 
+static trek_status train(trek_graph *graph, void *batch)
+{
+    trek_graph_train_batch(graph, batch);
+    return trek_graph_step(graph);
+}
+
 static void step(side *s)
 {
     trek_batch *batch = trek_graph_next(s->graph);
     if (!batch && trek_graph_start(s->graph, s->epoch++) == TREK_OK)
         batch = trek_graph_next(s->graph);
-    trek_graph_train_batch(s->graph, batch);
-    if (!batch || trek_graph_step(s->graph) != TREK_OK)
+    if (!batch || (s->captured ? trek_graph_capture(s->graph, train, batch) : train(s->graph, batch)) != TREK_OK)
         die("step");
 }
 
-static void open_side(side *s, const model *m, int64_t batch, int64_t grain, int ranks)
+static void open_side(side *s, const model *m, int64_t batch, int64_t grain, int ranks, bool gpu, bool captured)
 {
-    *s = (side){ .graph = m->build(trek_cpu(0), NULL) };
+    trek_device device = gpu ? trek_cuda(0) : trek_cpu(0);
+    *s = (side){ .graph = m->build(device, NULL), .device = device, .captured = captured };
     s->loader = trek_loader_new(draw_samples(m, 8 * batch), &(trek_loader_opts){ .batch_size = batch });
     if (!s->graph || !s->loader)
         die(m->name);
     trek_graph_set_loader(s->graph, s->loader, "input");
     trek_graph_set_loss(s->graph, loss_of, NULL);
     trek_trainer_setup(s->graph, &(trek_trainer_opts){
-        .grain = grain, .ranks = ranks, .build_replica = m->build, .optimizer = trek_adam(&(trek_adam_opts){ .lr = 1e-6 }) });
+        .grain = grain, .ranks = ranks, .devices = gpu ? &device : NULL, .build_replica = m->build,
+            .optimizer = trek_adam(&(trek_adam_opts){ .lr = 1e-6 }) });
     if (trek_graph_start(s->graph, s->epoch++) != TREK_OK)
         die(m->name);
     for (int k = 0; k < WARM; k++)
@@ -165,6 +175,9 @@ static double turn(side *s, double ms, bool cpu)
     int64_t start = clock_ns(cpu), now = start, n = 0;
     for (; (double)(now - start) < ms * 1e6; now = clock_ns(cpu), n++)
         step(s);
+    if (trek_device_sync(s->device) != TREK_OK)
+        die("sync");
+    now = clock_ns(cpu);
     return (double)(now - start) / 1e3 / (double)n;
 }
 
@@ -181,34 +194,46 @@ static double median(double *values, int n)
 }
 
 typedef struct options {
-    int64_t batch, grains, ranks, turns, ms, cpu;
+    int64_t batch, grains, ranks, turns, ms, cpu, gpu;
 } options;
+
+/* Whole batches, grains, and on GPUs captured grains, in turns. */
+enum { WHOLE, GRAINS, CAPTURED, SIDES };
 
 static void measure(const model *m, const options *o)
 {
     int64_t batch = o->batch > 0 ? o->batch : m->batch, grain = (batch + o->grains - 1) / o->grains;
-    static side whole, grains;
-    double ratios[MOST_TURNS];
-    open_side(&whole, m, batch, 0, (int)o->ranks);
-    open_side(&grains, m, batch, grain, (int)o->ranks);
-    for (int k = 0; k < o->turns; k++) {
-        whole.us[k] = turn(&whole, (double)o->ms, o->cpu > 0);
-        grains.us[k] = turn(&grains, (double)o->ms, o->cpu > 0);
-        ratios[k] = grains.us[k] / whole.us[k];
-    }
-    printf("%-10s %2lld ranks, batch %4lld, grains of %3lld: %9.1f us whole, %9.1f us in grains (best %9.1f, %9.1f), %.3f\n",
-           m->name, (long long)o->ranks, (long long)batch, (long long)grain, median(whole.us, (int)o->turns),
-           median(grains.us, (int)o->turns), whole.us[0], grains.us[0], median(ratios, (int)o->turns));
+    int n = o->gpu > 0 ? SIDES : CAPTURED;
+    static side sides[SIDES];
+    static double ratios[SIDES][MOST_TURNS];
+    for (int i = 0; i < n; i++)
+        open_side(&sides[i], m, batch, i == WHOLE ? 0 : grain, (int)o->ranks, o->gpu > 0, i == CAPTURED);
+    for (int k = 0; k < o->turns; k++)
+        for (int i = 0; i < n; i++) {
+            sides[i].us[k] = turn(&sides[i], (double)o->ms, o->cpu > 0);
+            ratios[i][k] = sides[i].us[k] / sides[WHOLE].us[k];
+        }
+    double whole = median(sides[WHOLE].us, (int)o->turns), in_grains = median(sides[GRAINS].us, (int)o->turns);
+    printf("%-10s %2lld ranks, batch %4lld, grains of %3lld: %9.1f us whole, %9.1f us in grains (best %9.1f, %9.1f), %.3f",
+           m->name, (long long)o->ranks, (long long)batch, (long long)grain, whole, in_grains, sides[WHOLE].us[0],
+           sides[GRAINS].us[0], median(ratios[GRAINS], (int)o->turns));
+    if (n == SIDES)
+        printf("; %9.1f us captured, %.3f%s%s", median(sides[CAPTURED].us, (int)o->turns),
+               median(ratios[CAPTURED], (int)o->turns),
+               trek_graph_replays(sides[CAPTURED].graph) > 0 ? "" : ", not replayed: ",
+               trek_graph_capture_problem(sides[CAPTURED].graph));
+    printf("\n");
     fflush(stdout);
-    close_side(&whole);
-    close_side(&grains);
+    for (int i = 0; i < n; i++)
+        close_side(&sides[i]);
 }
 
 /* --- arguments --- */
 
 static void refuse(const char *program)
 {
-    fprintf(stderr, "usage: %s [--ranks N] [--batch N] [--grains N] [--turns N] [--ms N] [--cpu 1] MODEL...\n", program);
+    fprintf(stderr, "usage: %s [--ranks N] [--batch N] [--grains N] [--turns N] [--ms N] [--cpu 1] [--gpu 1] MODEL...\n",
+            program);
     for (size_t k = 0; k < sizeof models / sizeof *models; k++)
         fprintf(stderr, "  %-10s %s\n", models[k].name, models[k].what);
     exit(2);
@@ -218,7 +243,8 @@ static int64_t *option(options *o, const char *name)
 {
     return strcmp(name, "--ranks") == 0 ? &o->ranks : strcmp(name, "--batch") == 0 ? &o->batch
         : strcmp(name, "--grains") == 0 ? &o->grains : strcmp(name, "--turns") == 0 ? &o->turns
-        : strcmp(name, "--ms") == 0 ? &o->ms : strcmp(name, "--cpu") == 0 ? &o->cpu : NULL;
+        : strcmp(name, "--ms") == 0 ? &o->ms : strcmp(name, "--cpu") == 0 ? &o->cpu
+        : strcmp(name, "--gpu") == 0 ? &o->gpu : NULL;
 }
 
 int main(int argc, char **argv)

@@ -30,7 +30,7 @@ targets_of() {
     lease | second | pack) lease_programs ;;
     sanitize) printf 'tests/test_ops_%s\n' forward gradient ;;
     esac
-    case $part in bench | lease | second | pack) printf 'tests/bench/%s\n' gpu/trek-gpu-bench trek-bench-overlap ;; esac
+    case $part in bench | lease | second | pack) printf 'tests/bench/%s\n' gpu/trek-gpu-bench trek-bench-overlap trek-bench-grains ;; esac
     echo tools/trek-run
 }
 

@@ -44,6 +44,7 @@ tests_first() {
 grains() {
     beside on_device sums_and_digests_against_the_cpu 60 test_cuda_binned
     beside on_device grains_of_ranks 240 test_grains
+    beside on_device captured_grains 120 test_captured_grains
     beside on_device grains_of_processes 240 test_grain_jobs
     beside on_device digests_of_grains 60 test_digests
     beside on_device audits_of_grains 120 test_audit
@@ -156,6 +157,17 @@ bench_overlap() {
     fi
 }
 
+# Steps of whole batches, in grains that are called, and in grains that are replayed, in turns.
+bench_grains() {
+    local few=(--turns 11)
+    [ -z "$rehearse" ] || few=(--turns 1 --ms 1 --batch 16)
+    if [ -n "$why_not" ]; then
+        skip captured_grains "$why_not"
+    else
+        step captured_grains 120 "$build/tests/bench/trek-bench-grains" --gpu 1 "${few[@]}" lenet mlp-deep char-gpt
+    fi
+}
+
 # measured NAME LIMIT WORK [OPTIONS]: a work of the benchmark, its figures into bench-WORK.json of the part
 measured() {
     local name=$1 limit=$2 of=$3 scale=()
@@ -178,4 +190,5 @@ part_bench() {
         measured "$name" 300 "$name" # 100 s for trek, 180 s for PyTorch
     done
     case $only in "" | overlap) bench_overlap ;; esac
+    case $only in "" | grains) bench_grains ;; esac
 }

@@ -5,8 +5,8 @@
 
 #include "tensor/binned.h"
 
-/* What a thread has in the cache meanwhile: elements of tiles of several terms; and by how much rows of operands are longer there, so
- * that they do not fall on the same places of the cache. */
+/* What a thread has in the cache meanwhile: elements of tiles of several terms; and by how much rows of operands are longer
+ * there, so that they do not fall on the same places of the cache. */
 #define TREK_BINNED_RESULTS 65536
 #define TREK_BINNED_PITCH 16
 

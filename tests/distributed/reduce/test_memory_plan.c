@@ -45,7 +45,8 @@ static trek_graph *build_wide(trek_device device, void *arg)
 static trek_graph *build_waiting(trek_device device, void *arg)
 {
     trek_seed(3);
-    trek_module *layers[] = { trek_nn_linear(IN, 512, device), trek_nn_batch_norm1d(512, device), trek_nn_linear(512, 512, device),
+    trek_module *layers[] = { trek_nn_linear(IN, 512, device), trek_nn_batch_norm1d(512, device),
+                              trek_nn_linear(512, 512, device),
                               trek_nn_gelu(), trek_nn_linear(512, CLASSES, device) };
     return trek_flow_build(trek_flow_from(trek_nn_sequential(layers, 5)));
 }

@@ -18,6 +18,8 @@ static unsigned row_inputs(const trek_op *op)
     case TREK_OP_layer_norm:
     case TREK_OP_rms_norm:
         return 1;
+    case TREK_OP_embedding: /* its indices */
+        return 2;
     case TREK_OP_add_layer_norm:
         return 3;
     default:

@@ -71,20 +71,21 @@ static void bag_describe(const trek_module *self, char *text, size_t size)
         snprintf(text + length, size - length, "%s", modes[((const embedding_layer *)self)->mode]);
 }
 
-/* The second of the two classes scales gradients by frequencies, which are those of the rank's own part of the batch. */
-#define EMBEDDING_CLASS(couples) \
+/* The second class scales gradients by frequencies, which are those of the rank's own part of the batch. The third one rescales
+ * rows of the table in its forward. */
+#define EMBEDDING_CLASS(couples, treats_rows_alike) \
     { .name = "embedding", .size = sizeof(embedding_layer), .forward = embedding_forward, .reset = embedding_reset, \
-      .describe = embedding_describe, .couples_samples = couples }
-static const trek_module_class embedding_classes[2] = { EMBEDDING_CLASS(false), EMBEDDING_CLASS(true) };
+      .describe = embedding_describe, .couples_samples = couples, .rowwise = treats_rows_alike }
+static const trek_module_class embedding_classes[3] = { EMBEDDING_CLASS(false, true), EMBEDDING_CLASS(true, false),
+                                                        EMBEDDING_CLASS(false, false) };
 static const char *const bag_inputs[] = { "offsets", "per_sample_weights", NULL };
 #define BAG_CLASS(couples) \
     { .name = "embedding_bag", .size = sizeof(embedding_layer), .forward_many = bag_forward_many, .reset = embedding_reset, \
       .describe = bag_describe, .input_names = bag_inputs, .optional_inputs = true, .couples_samples = couples }
 static const trek_module_class bag_classes[2] = { BAG_CLASS(false), BAG_CLASS(true) };
 
-static trek_module *embedding_new(const trek_module_class *classes, const trek_embedding_opts *opts)
+static trek_module *embedding_new(const trek_module_class *klass, const trek_embedding_opts *opts)
 {
-    const trek_module_class *klass = &classes[opts->scale_grad_by_freq];
     int64_t row;
     if (trek_layer_positive(klass->name, "num", opts->num) != TREK_OK ||
         trek_layer_positive(klass->name, "dim", opts->dim) != TREK_OK ||
@@ -109,7 +110,8 @@ trek_module *trek_nn_embedding_with(const trek_embedding_opts *opts)
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "embedding: options: NULL; they must be given");
-    trek_module *base = embedding_new(embedding_classes, opts);
+    int kind = opts->scale_grad_by_freq ? 1 : opts->max_norm > 0 ? 2 : 0;
+    trek_module *base = embedding_new(&embedding_classes[kind], opts);
     return base ? trek_layer_finish(base) : NULL;
 }
 
@@ -132,7 +134,7 @@ trek_module *trek_nn_embedding_bag_with(const trek_embedding_bag_opts *opts)
     trek_embedding_opts table = { .num = opts->num, .dim = opts->dim, .padding_idx = opts->padding_idx, .dtype = opts->dtype,
                                   .device = opts->device, .max_norm = opts->max_norm, .norm_type = opts->norm_type,
                                   .scale_grad_by_freq = opts->scale_grad_by_freq };
-    trek_module *base = embedding_new(bag_classes, &table);
+    trek_module *base = embedding_new(&bag_classes[table.scale_grad_by_freq], &table);
     if (!base)
         return NULL;
     ((embedding_layer *)base)->mode = opts->mode;

@@ -20,7 +20,7 @@
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
-enum { SAMPLES = 60, FEATURES = 64, CLASSES = 7, MOST = 700000 };
+enum { SAMPLES = 60, FEATURES = 64, CLASSES = 7, TOKENS = 8, WORDS = 11, MOST = 700000 };
 
 /* --- what is drawn --- */
 
@@ -38,6 +38,7 @@ typedef struct training {
     int at_once;             /* the most grains that run together; 0: none do */
     grain_loss loss;
     bool clipped, freezes, records, separate;
+    bool embeds;             /* a model that begins with an embedding */
     bool wide;               /* a model whose activations need much more memory than its parameters */
     int64_t budget;          /* 0: none */
 } training;
@@ -90,7 +91,12 @@ static trek_graph *build(trek_device device, void *arg)
     int64_t width = FEATURES;
     trek_flow *flow = NULL;
     trek_seed(11);
-    if (drawn(state, 3) == 0) {
+    bool pads = drawn(state, 2);
+    if (((const training *)arg)->embeds) {
+        through(&flow, trek_nn_embedding_with(&(trek_embedding_opts){ .num = WORDS, .dim = FEATURES / TOKENS,
+                                                                      .padding_idx = pads ? 3 : 0, .device = device }));
+        through(&flow, trek_nn_flatten());
+    } else if (drawn(state, 3) == 0) {
         int64_t channels = 1 + (int64_t)drawn(state, 9);
         through(&flow, trek_nn_unflatten(1, trek_dims(1, 8, 8)));
         through(&flow, trek_nn_conv2d(1, channels, 3, device));
@@ -120,17 +126,20 @@ static trek_graph *build(trek_device device, void *arg)
 static trek_dataset *make_dataset(void)
 {
     static float x[SAMPLES * FEATURES];
-    int64_t label[SAMPLES];
+    int64_t label[SAMPLES], tokens[SAMPLES * TOKENS];
     for (int i = 0; i < SAMPLES * FEATURES; i++)
         x[i] = test_number(1, (uint32_t)i) * (i / FEATURES % 5 == 0 ? 30 : 1);
+    for (int i = 0; i < SAMPLES * TOKENS; i++)
+        tokens[i] = (int64_t)((test_number(2, (uint32_t)i) + 1) * WORDS / 2);
     for (int i = 0; i < SAMPLES; i++)
         label[i] = i % 6 == 2 ? -100 : i % CLASSES;
-    const char *names[] = { "x", "label" };
+    const char *names[] = { "x", "label", "tokens" };
     trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(SAMPLES, FEATURES), TREK_F32, trek_cpu(0)),
-                               trek_tensor_from_data(label, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
-    trek_dataset *dataset = trek_dataset_tensors(names, tensors, 2);
-    trek_tensor_release(tensors[0]);
-    trek_tensor_release(tensors[1]);
+                               trek_tensor_from_data(label, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)),
+                               trek_tensor_from_data(tokens, trek_dims(SAMPLES, TOKENS), TREK_I64, trek_cpu(0)) };
+    trek_dataset *dataset = trek_dataset_tensors(names, tensors, 3);
+    for (int k = 0; k < 3; k++)
+        trek_tensor_release(tensors[k]);
     return dataset;
 }
 
@@ -215,7 +224,7 @@ static void train(const training *t, outcome *o)
     trek_loader *loader = trek_loader_new(make_dataset(), &(trek_loader_opts){ .batch_size = t->batch });
     trek_graph *graph = build(trek_cpu(0), (void *)(uintptr_t)t);
     memset(o, 0, sizeof *o);
-    if (!graph || trek_graph_set_loader(graph, loader, "x") != TREK_OK ||
+    if (!graph || trek_graph_set_loader(graph, loader, t->embeds ? "tokens" : "x") != TREK_OK ||
         trek_graph_set_loss(graph, loss_of, (void *)(uintptr_t)t) != TREK_OK ||
         trek_trainer_setup(graph, &(trek_trainer_opts){
             .build_replica = build, .arg = (void *)(uintptr_t)t, .ranks = t->ranks, .grain = t->grain,
@@ -292,6 +301,7 @@ static void drawn_models_have_the_bits_of_single_grains(void **state)
         t.clipped = drawn(&seed, 2);
         t.records = drawn(&seed, 3) == 0;
         t.separate = drawn(&seed, 2);
+        t.embeds = drawn(&seed, 4) == 0;
         expect_same(t);
     }
 }

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Grains on GPUs that are recorded once and replayed have the bits of grains that are called: of every model, on any ranks. On
  * CPUs nothing is recorded, and everything must come out alike. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "autograd/ops.h"
+#include "data/dataset.h"
+#include "graph/capture.h"
+#include "graph/graph_loader.h"
+#include "graph/passes.h"
 #include "graph/settings.h"
+#include "nn/module_tree.h"
+#include "optim/optimizers.h"
 #include "tests/distributed/grains/grain_runs.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
@@ -126,6 +134,92 @@ static void a_grain_is_one_launch(void **state)
                  kernels[1]);
 }
 
+/* --- what fails ------------------------------------------------------------------------------------ */
+
+enum { STEPS = 7 };
+
+static trek_var *mean_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
+}
+
+static trek_graph *new_trained(trek_loader **loader, int *model)
+{
+    trek_device device = test_device();
+    trek_seed(17);
+    *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = 12, .shuffle = true, .seed = 5 });
+    trek_graph *graph = grain_build(device, model);
+    assert_int_equal(trek_graph_set_loader(graph, *loader, "x"), TREK_OK);
+    assert_int_equal(trek_graph_set_loss(graph, mean_loss, NULL), TREK_OK);
+    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){
+                         .build_replica = grain_build, .arg = model, .devices = &device, .ranks = 1, .grain = 2,
+                         .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.01 }) }), TREK_OK);
+    trek_seed(23);
+    return graph;
+}
+
+static trek_status step(trek_graph *graph, void *batch)
+{
+    return trek_graph_train_batch(graph, batch) ? trek_graph_step(graph) : trek_error_status();
+}
+
+static trek_status keep(const char *name, trek_var *var, void *arg)
+{
+    grain_result *r = arg;
+    double *values = test_read(trek_var_data(var));
+    for (int64_t i = 0; values && i < trek_var_numel(var) && r->n < GRAIN_MOST; i++)
+        r->params[r->n++] = values[i];
+    free(values);
+    return name ? TREK_OK : TREK_ERR_STATE;
+}
+
+/* fails: what the fake device refuses in the fourth step, which is dropped and made again; NULL: nothing. All records are dropped before
+ * the sixth. */
+static void train_through(const char *refused, void (*fails)(const char *specification), grain_result *result)
+{
+    int model = DROPOUT_AND_RECOMPUTATION;
+    trek_loader *loader;
+    trek_graph *graph = new_trained(&loader, &model);
+    *result = (grain_result){ .n = 0 };
+    for (int64_t epoch = 0; trek_graph_steps(graph) < STEPS; epoch++) {
+        trek_graph_start(graph, epoch);
+        for (trek_batch *batch; trek_graph_steps(graph) < STEPS && (batch = trek_graph_next(graph));) {
+            if (refused && trek_graph_steps(graph) == 3) {
+                assert_true(trek_graph_replays(graph) > 0);
+                fails(refused);
+                assert_int_equal(trek_graph_capture(graph, step, batch), TREK_ERR_CUDA);
+                fails(NULL);
+                trek_error_clear();
+                assert_int_equal(trek_graph_zero_grad(graph), TREK_OK);
+            }
+            if (refused && trek_graph_steps(graph) == 5)
+                assert_int_equal(trek_graph_capture_reset(graph), TREK_OK);
+            assert_int_equal(refused ? trek_graph_capture(graph, step, batch) : step(graph, batch), TREK_OK);
+        }
+    }
+    assert_string_equal(trek_graph_capture_problem(graph), "");
+    assert_int_equal(trek_module_each_param(trek_graph_module(graph), keep, result), TREK_OK);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+}
+
+/* A launch that fails, of a record or of the number of its grain, makes the pass fail, which can be made again. */
+static void a_failed_replay_can_be_dropped(void **state)
+{
+    void (*fails)(const char *specification);
+    void *address = test_fake("trek_fake_fail");
+    if (test_on_cpu() || !address)
+        skip();
+    memcpy(&fails, &address, sizeof fails);
+    static const char *const refused[] = { "cudaGraphLaunch:2", "cudaLaunchKernel:1" };
+    train_through(NULL, fails, &called);
+    for (int k = 0; k < 2; k++) {
+        train_through(refused[k], fails, &captured);
+        assert_true(called.n == captured.n && called.n > 0);
+        assert_memory_equal(called.params, captured.params, (size_t)called.n * sizeof *called.params);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +228,7 @@ int main(void)
         cmocka_unit_test(passes_have_records_of_their_own),
         cmocka_unit_test(what_cannot_be_replayed_is_called),
         cmocka_unit_test(a_grain_is_one_launch),
+        cmocka_unit_test(a_failed_replay_can_be_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,8 @@
 #include "tests/simulation/simulation.h"
 
 static const char *const names[SIM_FAULT_KINDS] = { "kill",        "power",   "stop", "slow",   "cut",
-                                                    "cut one way", "isolate", "full", "suspend" };
+                                                    "cut one way", "isolate", "full", "suspend",
+                                                    "linger" };
 
 static bool is_of_machine(sim_fault_kind kind)
 {
@@ -127,7 +128,10 @@ static void let(sim_fault *fault)
         sim_at(1000 * SIM_S + fault->at_ns, comes, fault, 0);
 }
 
-void sim_faults_come_to(int moment, const sim_process *who)
+static void happen(sim_fault *fault, sim_process *process);
+
+/* Who lingers does so at the moment itself. */
+void sim_faults_come_to(int moment, sim_process *who)
 {
     for (int k = 0; k < sim.n_faults && who->number < sim.began_with; k++) {
         sim_fault *fault = &sim.faults[k];
@@ -138,7 +142,13 @@ void sim_faults_come_to(int moment, const sim_process *who)
             fault->process = is_of_machine(fault->kind) ? who->machine : who->number;
             fault->other = (fault->process + fault->other) % sim.machines;
         }
-        let(fault);
+        if (fault->kind != SIM_LINGER) {
+            let(fault);
+            continue;
+        }
+        fault->follows = false;
+        if (!(sim.left_out >> k & 1))
+            happen(fault, who);
     }
 }
 
@@ -197,7 +207,7 @@ static void happen(sim_fault *fault, sim_process *process)
         taint_machine(fault->process);
         if (fault->kind == SIM_CUT || fault->kind == SIM_CUT_ONE_WAY)
             taint_machine(fault->other);
-    } else if (process) {
+    } else if (process && fault->kind != SIM_LINGER) { /* which nobody may notice */
         process->tainted = true;
     }
     switch (fault->kind) {
@@ -231,6 +241,10 @@ static void happen(sim_fault *fault, sim_process *process)
         for (int p = 0; p < sim.n_processes; p++)
             if (sim.processes[p]->machine == fault->process && sim.processes[p]->end == SIM_ALIVE)
                 stop_process(sim.processes[p], fault->for_ns);
+        break;
+    case SIM_LINGER:
+        if (process && sim.running && process == sim.running->process)
+            sim_wait(until, "nothing: it lingers");
         break;
     case SIM_FULL:
         sim.disk_full_until = until;

@@ -44,6 +44,9 @@ trek_status __wrap_trek_rendezvous_enter(trek_rendezvous *rendezvous, int64_t ge
     if (trek_rendezvous_members(rendezvous) > 0 && generation <= rendezvous->generation)
         sim_fail("process %d comes from group %lld into group %lld", trek_rendezvous_member(rendezvous).number,
                  (long long)rendezvous->generation, (long long)generation);
+    sim_process *self = sim_here();
+    self->largest_group = n > self->largest_group ? n : self->largest_group;
+    sim_faults_come_to(IS_TO_ENTER, self);
     return __real_trek_rendezvous_enter(rendezvous, generation, members, n);
 }
 

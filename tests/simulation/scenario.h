@@ -19,6 +19,7 @@ extern const scenario scenario_control, scenario_regroup, scenario_run, scenario
 enum {
     GATHERS = 1, /* over the control channel */
     RENDEZVOUS_OPENS,
+    IS_TO_ENTER, /* a group, of which it knows the members */
     OTHERS_ARE_SOUGHT,
     IS_ASKED, /* somebody who is missing, whether it is alive */
     SUMS_ARE_EXCHANGED, /* of gradients of grains */

@@ -52,6 +52,24 @@ static share share_of(int number, int64_t step)
     return (share){ .step = step, .sum = step * 1000 + number, .count = 1, .mask = 1 << number % 30 };
 }
 
+static trek_status sum(trek_comm *comm, int64_t numbers[4])
+{
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_I64,
+                                                 .count = 4, .in = numbers, .out = numbers });
+}
+
+/* Makes calls of a group that has ended, as programs may. The second of them has the place of the last one that was complete. */
+static void call_again(trek_comm *comm, int64_t numbers[4])
+{
+    trek_kept_error kept;
+    trek_error_keep(&kept);
+    for (int k = 0; k < 2; k++)
+        if (sum(comm, numbers) == TREK_OK)
+            sim_fail("process %d: a call of a group that has ended is complete", sim_here()->number);
+    trek_error_clear();
+    trek_error_put_back(&kept);
+}
+
 static trek_status do_step(trek_comm *comm, member *own)
 {
     int64_t step = own->state.step + 1, numbers[4];
@@ -61,12 +79,12 @@ static trek_status do_step(trek_comm *comm, member *own)
     numbers[2] = mine.count;
     numbers[3] = mine.mask;
     int64_t since = sim.now_ns;
-    trek_status status = trek_comm_run(
-        comm, (trek_comm_call){
-                  .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = TREK_I64, .count = 4, .in = numbers,
-                      .out = numbers });
-    if (status != TREK_OK)
+    trek_status status = sum(comm, numbers);
+    if (status != TREK_OK) {
+        if (step % 2)
+            call_again(comm, numbers);
         return status;
+    }
     if (numbers[2] != comm->world || numbers[0] != step * comm->world)
         sim_fail("process %d: in its step %lld %lld processes took part, of %d, with steps of %lld together", own->number,
                  (long long)step, (long long)numbers[2], comm->world, (long long)numbers[0]);
@@ -236,10 +254,12 @@ static void start(int number, bool again, int64_t wait_ns, int64_t works_ns)
 
 static void start_again(int number) { start(number, true, 0, job.members[number].works_ns); }
 
-/* One stands still where the others know of its rendezvous already, and another one dies: they come to it. */
+/* One stands still where the others know of its rendezvous already, and another one dies: they come to it. Or its own thread
+ * alone does, just before it enters its first group, while that of its rendezvous goes on. */
 static void draw_at_rendezvous(sim_random *random)
 {
     sim_fault *fault = &sim.faults[sim.n_faults];
+    sim_random apart = *random;
     sim.n_faults += 2;
     int process = (int)sim_below(random, job.n);
     fault[0] = (sim_fault){ .kind = SIM_STOP,
@@ -251,6 +271,10 @@ static void draw_at_rendezvous(sim_random *random)
                             .process = (process + 1 + (int)sim_below(random, job.n - 1)) % job.n,
                             .follows = true,
                             .at_step = (uint64_t)sim_span(random, 1, 60) };
+    if (sim_chance(&apart, 400)) {
+        fault[0].kind = SIM_LINGER;
+        fault[0].moment = IS_TO_ENTER;
+    }
 }
 
 /* It stands still while it asks after a death who is missing, and before it knows, which takes a while. */
@@ -318,6 +342,17 @@ static void draw_faults(sim_random *random, int64_t within_ns)
         draw_at_meet(random, within_ns);
 }
 
+/* The machine stands still while all seek each other, for so long that they notice, and a newcomer that they have let in dies. */
+static void draw_at_arrival(sim_random *random)
+{
+    sim_fault *fault = &sim.faults[sim.n_faults];
+    sim.n_faults += 2;
+    fault[0] = (sim_fault){ .kind = SIM_SUSPEND, .follows = true, .moment = OTHERS_ARE_SOUGHT,
+                            .at_ns = sim_below(random, 60000), .for_ns = sim_span(random, 2600, 4800) * SIM_MS };
+    fault[1] = (sim_fault){ .kind = SIM_KILL, .process = job.n + (int)sim_below(random, job.newcomers), .follows = true,
+                            .at_ns = sim_below(random, 2 * SIM_S) };
+}
+
 /* Processes that were not in the job before, some of which die. */
 static void draw_newcomers(sim_random *random, int64_t within_ns, int64_t works)
 {
@@ -328,6 +363,8 @@ static void draw_newcomers(sim_random *random, int64_t within_ns, int64_t works)
     if (sim_chance(random, 400))
         sim.faults[sim.n_faults++] = (sim_fault){ .kind = SIM_KILL, .process = job.n + (int)sim_below(random, job.newcomers),
                                                   .at_ns = sim.now_ns + sim_below(random, within_ns) };
+    if (sim.n_faults == 0 && sim_chance(random, 800))
+        draw_at_arrival(random);
 }
 
 static void begin(sim_random *random)
@@ -427,6 +464,32 @@ static void check_alone(const member *m)
             sim_fail("process %d has made a step after process %d had got to the end", m->number, job.members[k].number);
 }
 
+/* Its machine was suspended, nothing else has happened to this process, and only newcomers have died, which were in no group with
+ * it: it goes on with the others, where they were. */
+static bool stood_with_others(const member *m, const sim_process *process)
+{
+    bool stood = scenario_outlasts((int64_t)(job.deadline_s * 1e9)) && process->largest_group <= job.n;
+    for (int k = 0; k < sim.n_faults; k++)
+        stood = stood && (!sim.faults[k].done || sim.faults[k].kind == SIM_SUSPEND || sim.faults[k].process != m->number);
+    for (int k = 0; k < job.n_members; k++)
+        stood = stood && (sim.processes[k]->end != SIM_KILLED || job.members[k].number >= job.n);
+    return stood;
+}
+
+/* It stood still alone, for less than others wait before they take one for dead. */
+static bool was_hardly_away(const member *m)
+{
+    int64_t away = 0;
+    for (int k = 0; k < sim.n_faults; k++) {
+        const sim_fault *fault = &sim.faults[k];
+        if (fault->done && fault->kind == SIM_SUSPEND)
+            return false;
+        if (fault->done && fault->process == m->number)
+            away += fault->kind == SIM_STOP ? fault->for_ns : SIM_S;
+    }
+    return away < SIM_S;
+}
+
 static void check(void)
 {
     const member *last = NULL;
@@ -436,7 +499,8 @@ static void check(void)
         const sim_process *process = sim.processes[k];
         if (job.full && m->again && m->groups > 0)
             sim_fail("process %d was let in, although the job has no room", m->number);
-        if (process->end == SIM_KILLED || (process->tainted && !scenario_mild()))
+        if (process->end == SIM_KILLED || (process->tainted && !scenario_mild() && !stood_with_others(m, process) &&
+                                            !was_hardly_away(m)))
             continue;
         if (!m->done && !came_too_late(m) && !has_nobody_with_state(m) && !died_while_joining(m) &&
             !strstr(m->failed.message, ".min_processes is") &&

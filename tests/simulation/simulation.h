@@ -107,6 +107,7 @@ typedef struct sim_process {
     int n_blocks;
     sim_mapping *mappings;
     int files[32];  /* real descriptors that it has open, plus 1 */
+    int largest_group; /* of those whose members it has entered */
     int files_kept; /* so many of them until it ends */
     int threads_kept;
     trek_job_context job; /* trek_job_here while it does not run */
@@ -137,6 +138,7 @@ typedef enum sim_fault_kind {
     SIM_ISOLATE, /* one machine from all others */
     SIM_FULL,    /* no memory in files from then on, for a while */
     SIM_SUSPEND, /* all processes of a machine, for a while */
+    SIM_LINGER,  /* one thread of a process, which comes to a moment; its others go on */
     SIM_FAULT_KINDS
 } sim_fault_kind;
 
@@ -254,7 +256,7 @@ typedef struct sim_fault_mix {
 
 void sim_faults_draw(sim_random *random, const sim_fault_mix *mix);
 /* One of the processes with which the job began has come to a moment: faults that wait for it come from here on. */
-void sim_faults_come_to(int moment, const sim_process *who);
+void sim_faults_come_to(int moment, sim_process *who);
 /* Events of those that come by time. */
 void sim_faults_arm(void);
 /* Those that come by the steps of a process. Whether the running one is dead. */

@@ -422,8 +422,8 @@ stage_sleeps() {
     local times
     built plain sleeps || return
     for times in 10 0.1; do
-        tests plain "sleeps_$times" "${waiting[@]}" --num-processes $((2 * jobs)) --timeout-multiplier 4 \
-            --wrapper "env TREK_TEST_SLEEP=$times LD_PRELOAD=$work/plain/tests/libsleeps.so"
+        tests plain "sleeps_$times" "${waiting[@]}" --suite threads --no-suite cuda --no-suite fake_cuda --num-processes $((2 * jobs)) \
+            --timeout-multiplier 4 --wrapper "env TREK_TEST_SLEEP=$times LD_PRELOAD=$work/plain/tests/libsleeps.so"
     done
 }
 

@@ -13,6 +13,7 @@
 #include "tensor/creation.h"
 #include "tensor/layout.h"
 #include "tensor/shapes.h"
+#include "tests/support/files.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
@@ -25,14 +26,6 @@ static char *in_folder(const char *name)
     turn = (turn + 1) % 4;
     snprintf(paths[turn], sizeof(paths[turn]), "%s/%s", folder, name);
     return paths[turn];
-}
-
-static void write_bytes(const char *path, const void *bytes, size_t length)
-{
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, length, file), length);
-    fclose(file);
 }
 
 static void write_gzip(const char *path, const void *bytes, size_t length)
@@ -106,10 +99,10 @@ static void check_images(trek_dataset *set, int n)
 static void idx_plain_and_gzip(void **state)
 {
     size_t images = make_images(buffer, 25);
-    write_bytes(in_folder("t10k-images-idx3-ubyte"), buffer, images);
+    test_write_bytes(in_folder("t10k-images-idx3-ubyte"), buffer, images);
     write_gzip(in_folder("train-images-idx3-ubyte.gz"), buffer, images);
     size_t labels = make_labels(buffer, 25);
-    write_bytes(in_folder("t10k-labels-idx1-ubyte"), buffer, labels);
+    test_write_bytes(in_folder("t10k-labels-idx1-ubyte"), buffer, labels);
     write_gzip(in_folder("train-labels-idx1-ubyte.gz"), buffer, labels);
     check_images(trek_dataset_mnist(folder, TREK_DATA_SPLIT_TEST), 25);
     check_images(trek_dataset_mnist(folder, TREK_DATA_SPLIT_TRAIN), 25);
@@ -120,7 +113,7 @@ static void idx_refusals(void **state)
 {
     char *images = in_folder("images"), *labels = in_folder("labels");
     size_t n_labels = make_labels(buffer, 25);
-    write_bytes(labels, buffer, n_labels);
+    test_write_bytes(labels, buffer, n_labels);
     REFUSED(trek_dataset_mnist("/nowhere", TREK_DATA_SPLIT_TRAIN), TREK_ERR_IO,
             "/nowhere/train-images-idx3-ubyte.gz can be opened: No such file");
     REFUSED(trek_dataset_idx("/nowhere/a", labels), TREK_ERR_IO, "/nowhere/a: cannot be opened: No such file");
@@ -128,24 +121,24 @@ static void idx_refusals(void **state)
     REFUSED(trek_dataset_idx(NULL, labels), TREK_ERR_ARGUMENT, "images");
 
     size_t n = make_images(buffer, 24);
-    write_bytes(images, buffer, n);
+    test_write_bytes(images, buffer, n);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "24 images");
-    write_bytes(images, buffer, n - 5);
+    test_write_bytes(images, buffer, n - 5);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "truncated");
     buffer[n] = 1;
-    write_bytes(images, buffer, n + 1);
+    test_write_bytes(images, buffer, n + 1);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "holds more than");
-    write_bytes(images, buffer, 3);
+    test_write_bytes(images, buffer, 3);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "inside its header");
-    write_bytes(images, buffer, 10);
+    test_write_bytes(images, buffer, 10);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "inside its header");
-    write_bytes(images, "", 0);
+    test_write_bytes(images, "", 0);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "after 0 bytes");
-    write_bytes(images, "PNG\r\n and more", 14);
+    test_write_bytes(images, "PNG\r\n and more", 14);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "it begins with 50 4e 47 0d; it is not an IDX file");
     REFUSED(trek_dataset_idx(labels, labels), TREK_ERR_FORMAT, "must be images");
     n = make_images(buffer, 25);
-    write_bytes(images, buffer, n);
+    test_write_bytes(images, buffer, n);
     REFUSED(trek_dataset_idx(images, images), TREK_ERR_FORMAT, "must be labels");
 }
 
@@ -155,15 +148,15 @@ static void idx_hostile_sizes(void **state)
     char *labels = in_folder("labels"), *images = in_folder("images");
     unsigned char head[36] = { 0, 0, 8, 8 };
     memset(head + 4, 0xff, 32);
-    write_bytes(images, head, 36);
+    test_write_bytes(images, head, 36);
     REFUSED(trek_idx_read(images), TREK_ERR_FORMAT, "more than the file can hold");
     unsigned char large[16] = { 0, 0, 8, 3, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 28, 0, 0, 0, 28 };
-    write_bytes(images, large, 16);
+    test_write_bytes(images, large, 16);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "more than the file can hold");
     write_gzip(images, large, 16);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "more than the file can hold");
     unsigned char many[4] = { 0, 0, 8, 9 };
-    write_bytes(images, many, 4);
+    test_write_bytes(images, many, 4);
     REFUSED(trek_idx_read(images), TREK_ERR_FORMAT, "9 dimensions");
 }
 
@@ -191,16 +184,16 @@ static void idx_damaged_gzip(void **state)
     size_t n = make_images(buffer, 25);
     write_gzip(images, buffer, n);
     size_t length = read_bytes(images, packed, sizeof(packed));
-    write_bytes(images, packed, length - 9);
+    test_write_bytes(images, packed, length - 9);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "truncated");
-    write_bytes(images, packed, length - 4); /* all data is there, the trailer is not */
+    test_write_bytes(images, packed, length - 4); /* all data is there, the trailer is not */
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "truncated");
     packed[length - 8] ^= 1; /* the checksum */
-    write_bytes(images, packed, length);
+    test_write_bytes(images, packed, length);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, "corrupt (incorrect data check)");
     packed[length - 8] ^= 1;
     packed[12] = 0xff; /* the compressed data */
-    write_bytes(images, packed, length);
+    test_write_bytes(images, packed, length);
     REFUSED(trek_dataset_idx(images, labels), TREK_ERR_FORMAT, images);
 }
 
@@ -211,23 +204,23 @@ static void idx_element_types(void **state)
     unsigned char floats[] = { 0, 0, 0x0D, 1, 0, 0, 0, 1, 0xc0, 0x20, 0, 0 };
     unsigned char doubles[] = { 0, 0, 0x0E, 1, 0, 0, 0, 1, 0x3f, 0xe0, 0, 0, 0, 0, 0, 0 };
     char *path = in_folder("typed");
-    write_bytes(path, shorts, sizeof(shorts));
+    test_write_bytes(path, shorts, sizeof(shorts));
     trek_tensor *t = trek_idx_read(path);
     assert_non_null(t);
     assert_int_equal(trek_tensor_dtype(t), TREK_I32);
     assert_int_equal(((int32_t *)trek_tensor_data(t))[0], -2);
     assert_int_equal(((int32_t *)trek_tensor_data(t))[1], 256);
     trek_tensor_release(t);
-    write_bytes(path, bytes, sizeof(bytes));
+    test_write_bytes(path, bytes, sizeof(bytes));
     t = trek_idx_read(path);
     assert_true(trek_shape_equal(trek_tensor_shape(t), trek_dims(1, 2)));
     assert_int_equal(((int32_t *)trek_tensor_data(t))[0], -128);
     trek_tensor_release(t);
-    write_bytes(path, floats, sizeof(floats));
+    test_write_bytes(path, floats, sizeof(floats));
     t = trek_idx_read(path);
     assert_true(trek_tensor_item(t) == -2.5);
     trek_tensor_release(t);
-    write_bytes(path, doubles, sizeof(doubles));
+    test_write_bytes(path, doubles, sizeof(doubles));
     t = trek_idx_read(path);
     assert_int_equal(trek_tensor_dtype(t), TREK_F64);
     assert_true(trek_tensor_item(t) == 0.5);
@@ -396,7 +389,7 @@ static void tensors_refusals(void **state)
 static void text_windows_and_vocabulary(void **state)
 {
     char *path = in_folder("text");
-    write_bytes(path, "hello world", 11);
+    test_write_bytes(path, "hello world", 11);
     trek_dataset *set = trek_dataset_text_windows(path, 3, NULL);
     expect_no_error();
     assert_int_equal(trek_dataset_length(set), 3);
@@ -432,7 +425,7 @@ static void cifar10_batches(void **state)
         records[i] = (unsigned char)(i % 251);
     records[0] = 9;
     records[3073] = 4;
-    write_bytes(in_folder("test_batch.bin"), records, sizeof(records));
+    test_write_bytes(in_folder("test_batch.bin"), records, sizeof(records));
     trek_dataset *set = trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TEST);
     expect_no_error();
     int64_t index = 1;
@@ -445,10 +438,10 @@ static void cifar10_batches(void **state)
     trek_tensor_release(out[1]);
     trek_dataset_free(&set);
     REFUSED(trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TRAIN), TREK_ERR_IO, "data_batch_1.bin");
-    write_bytes(in_folder("test_batch.bin"), records, 4000);
+    test_write_bytes(in_folder("test_batch.bin"), records, 4000);
     REFUSED(trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TEST), TREK_ERR_FORMAT, "4000 bytes");
     records[0] = 10;
-    write_bytes(in_folder("test_batch.bin"), records, sizeof(records));
+    test_write_bytes(in_folder("test_batch.bin"), records, sizeof(records));
     REFUSED(trek_dataset_cifar10(folder, TREK_DATA_SPLIT_TEST), TREK_ERR_FORMAT, "label of record 0: 10");
 }
 
@@ -461,7 +454,7 @@ static void cifar100_records(void **state)
         records[i * 3074] = (unsigned char)(19 - i);
         records[i * 3074 + 1] = (unsigned char)(99 - i);
     }
-    write_bytes(in_folder("train.bin"), records, sizeof(records));
+    test_write_bytes(in_folder("train.bin"), records, sizeof(records));
     trek_dataset *set = trek_dataset_cifar100(folder, TREK_DATA_SPLIT_TRAIN);
     expect_no_error();
     int64_t indices[2] = { 2, 0 };
@@ -477,7 +470,7 @@ static void cifar100_records(void **state)
     trek_dataset_free(&set);
     REFUSED(trek_dataset_cifar100(folder, TREK_DATA_SPLIT_TEST), TREK_ERR_IO, "test.bin");
     records[3074 + 1] = 100;
-    write_bytes(in_folder("train.bin"), records, sizeof(records));
+    test_write_bytes(in_folder("train.bin"), records, sizeof(records));
     REFUSED(trek_dataset_cifar100(folder, TREK_DATA_SPLIT_TRAIN), TREK_ERR_FORMAT, "label of record 1: 100; must be 0 .. 99");
     REFUSED(trek_dataset_cifar100(NULL, TREK_DATA_SPLIT_TRAIN), TREK_ERR_ARGUMENT, "folder: NULL");
 }
@@ -493,8 +486,8 @@ static void wide_token_shards(void **state)
         file[1024 + 4 * i + 3] = (unsigned char)(i == 3 ? 0x80 : 0);
     }
     char *paths[2] = { in_folder("wide.bin"), in_folder("raw.bin") };
-    write_bytes(paths[0], file, sizeof(file));
-    write_bytes(paths[1], file + 1024, 16);
+    test_write_bytes(paths[0], file, sizeof(file));
+    test_write_bytes(paths[1], file + 1024, 16);
     trek_dataset *set = trek_dataset_token_shards_with((const char *const *)paths, 2, 3, &(trek_token_shards_opts){ .bits = 32 });
     expect_no_error();
     assert_int_equal(trek_dataset_length(set), 2);
@@ -512,7 +505,7 @@ static void wide_token_shards(void **state)
     trek_dataset_free(&set);
     REFUSED(trek_dataset_token_shards_with((const char *const *)paths, 1, 3, &(trek_token_shards_opts){ .bits = 8 }),
             TREK_ERR_ARGUMENT, ".bits: 8");
-    write_bytes(paths[1], file + 1024, 14);
+    test_write_bytes(paths[1], file + 1024, 14);
     REFUSED(trek_dataset_token_shards_with((const char *const *)paths + 1, 1, 3, &(trek_token_shards_opts){ .bits = 32 }),
             TREK_ERR_FORMAT, "32-bit tokens");
 }
@@ -528,9 +521,9 @@ static void token_shards(void **state)
     for (int i = 0; i < 7; i++)
         file[1024 + 2 * i] = (unsigned char)(100 + i);
     char *paths[3] = { in_folder("a.bin"), in_folder("short.bin"), in_folder("b.bin") };
-    write_bytes(paths[0], raw, 22);
-    write_bytes(paths[1], raw, 4);
-    write_bytes(paths[2], file, sizeof(file));
+    test_write_bytes(paths[0], raw, 22);
+    test_write_bytes(paths[1], raw, 4);
+    test_write_bytes(paths[2], file, sizeof(file));
     trek_dataset *set = trek_dataset_token_shards((const char *const *)paths, 3, 3);
     expect_no_error();
     assert_int_equal(trek_dataset_length(set), 3 + 0 + 2);
@@ -546,7 +539,7 @@ static void token_shards(void **state)
     FAILS(trek_dataset_get(set, indices, 1, out), TREK_ERR_IO, "shorter");
     trek_dataset_free(&set);
     file[8] = 8;
-    write_bytes(paths[2], file, sizeof(file));
+    test_write_bytes(paths[2], file, sizeof(file));
     REFUSED(trek_dataset_token_shards((const char *const *)paths + 2, 1, 3), TREK_ERR_FORMAT,
             "promises 8 tokens, but the file holds 7");
     REFUSED(trek_dataset_token_shards((const char *const *)paths + 1, 1, 3), TREK_ERR_FORMAT, "no window of 3");

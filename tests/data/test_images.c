@@ -8,6 +8,7 @@
 #include "data/transform.h"
 #include "tensor/creation.h"
 #include "tensor/shapes.h"
+#include "tests/support/files.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
@@ -35,14 +36,6 @@ static const char *in_folder(const char *name)
     return paths[turn];
 }
 
-static void write_bytes(const char *path, const void *bytes, size_t length)
-{
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, length, file), length);
-    fclose(file);
-}
-
 static void write_png(const char *name, int channels, int height, int width, int first)
 {
     trek_tensor *image = trek_tensor_empty(trek_dims(channels, height, width), TREK_U8, trek_cpu(0));
@@ -65,10 +58,10 @@ static int make_folder(void **state)
     write_png("set/ant/more/1.png", 1, 5, 6, 3);
     write_png("set/ant/a-b/2.png", 4, 5, 6, 4);
     write_png("set/ant/z.png", 3, 7, 6, 5);
-    write_bytes(in_folder("set/ant/notes.txt"), "x", 1);
-    write_bytes(in_folder("set/file.png"), "x", 1);
-    write_bytes(in_folder("one/x/gray.jpg"), jpeg, sizeof jpeg);
-    write_bytes(in_folder("one/x/no.jpeg"), "no image", 8);
+    test_write_bytes(in_folder("set/ant/notes.txt"), "x", 1);
+    test_write_bytes(in_folder("set/file.png"), "x", 1);
+    test_write_bytes(in_folder("one/x/gray.jpg"), jpeg, sizeof jpeg);
+    test_write_bytes(in_folder("one/x/no.jpeg"), "no image", 8);
     return 0;
 }
 

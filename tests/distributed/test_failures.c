@@ -2,9 +2,7 @@
 /* Training jobs under trek-run in which one process fails the others, in every way and place: all others end by
  * themselves within seconds, with the right process named, parameters as the last complete step left them, and nothing
  * left behind. Processes that are slow, busy or asked to stop fail nobody. TREK_TEST_SEED: other random moments. */
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -201,29 +199,11 @@ static void test_asked_to_stop(void **state)
 
 /* --- nothing is left behind ------------------------------------------------------------------------------ */
 
-static int count_running(void)
-{
-    DIR *dir = opendir("/proc");
-    int count = 0;
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        char path[300], line[1024];
-        snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
-        int pid = atoi(entry->d_name), fd = pid > 0 && pid != getpid() ? open(path, O_RDONLY) : -1;
-        ssize_t length = fd >= 0 ? read(fd, line, sizeof line) : 0;
-        if (fd >= 0)
-            close(fd);
-        count += length > 0 && memmem(line, (size_t)length, word, strlen(word)) != NULL;
-    }
-    if (dir)
-        closedir(dir);
-    return count;
-}
-
 static void test_nothing_left(void **state)
 {
-    for (double since = 0; count_running() > 0 && test_wait(&since);)
+    for (double since = 0; processes_running(word) > 0 && test_wait(&since);)
         pause_us(20000); /* it is looked at all processes */
-    assert_int_equal(count_running(), 0);
+    assert_int_equal(processes_running(word), 0);
     const char *left = left_in_shm();
     if (left)
         fail_msg("/dev/shm/%s was left behind", left);

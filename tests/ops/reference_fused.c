@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/ops/suite.h"
+#include "tests/support/philox.h"
 #include "tests/support/support.h"
 
 #define REFERENCE(name) int reference_##name(const op_array *const *in, int n, const trek_attrs *a, op_array *out)
@@ -249,20 +250,6 @@ REFERENCE(linear_cross_entropy_backward)
 
 /* --- attention ---------------------------------------------------------------------------- */
 
-static uint32_t philox_word(uint64_t seed, uint64_t block, uint32_t draw, uint32_t step, int word)
-{
-    uint32_t x[4] = { (uint32_t)block, (uint32_t)(block >> 32), draw, step };
-    uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
-    for (int round = 0; round < 10; round++) {
-        uint64_t a = 0xD2511F53ull * x[0], b = 0xCD9E8D57ull * x[2];
-        uint32_t y[4] = { (uint32_t)(b >> 32) ^ x[1] ^ key[0], (uint32_t)b, (uint32_t)(a >> 32) ^ x[3] ^ key[1], (uint32_t)a };
-        memcpy(x, y, sizeof x);
-        key[0] += 0x9E3779B9u;
-        key[1] += 0xBB67AE85u;
-    }
-    return x[word];
-}
-
 /* One attention problem: scores of all pairs, their sizes, and what dropout multiplies by; all [B, H, T, S]. */
 typedef struct attention_scores {
     int64_t batch, heads, group, queries, keys, depth;
@@ -273,7 +260,7 @@ typedef struct attention_scores {
 static double kept(const trek_attrs *a, int64_t i)
 {
     uint64_t place = (uint64_t)(a->i[3] + i);
-    uint32_t word = philox_word((uint64_t)a->i[0], place / 4, (uint32_t)a->i[2], (uint32_t)a->i[1], (int)(place % 4));
+    uint32_t word = test_philox_word((uint64_t)a->i[0], place / 4, (uint32_t)a->i[2], (uint32_t)a->i[1], (int)(place % 4));
     return (double)(word >> 8) * 0x1p-24 >= a->f[0] ? 1 / (1 - a->f[0]) : 0;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/ops/suite.h"
+#include "tests/support/philox.h"
 
 #define REFERENCE(name) int reference_##name(const op_array *const *in, int n, const trek_attrs *a, op_array *out)
 
@@ -299,28 +300,14 @@ REFERENCE(cross_entropy_backward)
     return 1;
 }
 
-/* --- random numbers: Philox4x32-10 written from its description ---------------------- */
-
-static uint32_t philox_word(uint64_t seed, uint64_t block, uint32_t draw, uint32_t step, int word)
-{
-    uint32_t x[4] = { (uint32_t)block, (uint32_t)(block >> 32), draw, step };
-    uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
-    for (int round = 0; round < 10; round++) {
-        uint64_t a = 0xD2511F53ull * x[0], b = 0xCD9E8D57ull * x[2];
-        uint32_t y[4] = { (uint32_t)(b >> 32) ^ x[1] ^ key[0], (uint32_t)b, (uint32_t)(a >> 32) ^ x[3] ^ key[1], (uint32_t)a };
-        memcpy(x, y, sizeof x);
-        key[0] += 0x9E3779B9u;
-        key[1] += 0xBB67AE85u;
-    }
-    return x[word];
-}
+/* --- random numbers ------------------------------------------------------------------- */
 
 REFERENCE(dropout)
 {
     array_like(&out[0], in[0], in[0]->dtype);
     for (int64_t i = 0; i < in[0]->numel; i++) {
         uint64_t place = (uint64_t)(a->i[3] + i);
-        uint32_t word = philox_word((uint64_t)a->i[0], place / 4, (uint32_t)a->i[2], (uint32_t)a->i[1], (int)(place % 4));
+        uint32_t word = test_philox_word((uint64_t)a->i[0], place / 4, (uint32_t)a->i[2], (uint32_t)a->i[1], (int)(place % 4));
         bool kept = (double)(word >> 8) * 0x1p-24 >= a->f[0];
         out[0].v[i] = kept ? in[0]->v[i] / (1 - a->f[0]) : 0;
     }

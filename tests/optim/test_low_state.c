@@ -4,24 +4,12 @@
 #include "autograd/var_internal.h"
 #include "nn/params.h"
 #include "tests/optim/kept_state.h"
+#include "tests/support/philox.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
 
 /* --- the rounding, plainly -------------------------------------------------------------------------------------- */
-
-static uint32_t philox_word(uint64_t seed, uint64_t block, uint32_t draw, uint32_t step, int word)
-{
-    uint32_t x[4] = { (uint32_t)block, (uint32_t)(block >> 32), draw, step }, key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
-    for (int round = 0; round < 10; round++) {
-        uint64_t a = 0xD2511F53ull * x[0], b = 0xCD9E8D57ull * x[2];
-        uint32_t next[4] = { (uint32_t)(b >> 32) ^ x[1] ^ key[0], (uint32_t)b, (uint32_t)(a >> 32) ^ x[3] ^ key[1], (uint32_t)a };
-        memcpy(x, next, sizeof x);
-        key[0] += 0x9E3779B9u;
-        key[1] += 0xBB67AE85u;
-    }
-    return x[word];
-}
 
 /* Down to a number of bf16, or to the next one away from 0: with the chance of what is lost. */
 static float rounded(float x, uint32_t chance)
@@ -41,7 +29,7 @@ static void round_plainly(float *values, const trek_arena_segment *g, int s)
 {
     for (int64_t i = 0; i < g->count; i++) {
         uint64_t place = (uint64_t)(g->offset + i);
-        uint32_t word = philox_word(0x6f7074696d737461u, place / 4, s == 2, (uint32_t)g->steps, (int)(place % 4));
+        uint32_t word = test_philox_word(0x6f7074696d737461u, place / 4, s == 2, (uint32_t)g->steps, (int)(place % 4));
         values[i] = rounded(values[i], s == 1 ? word >> 16 : word & 0xffff);
     }
 }

@@ -3,6 +3,7 @@
 #include "tests/support/processes.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -326,4 +327,22 @@ void processes_pause(int ms)
 {
     struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
     nanosleep(&t, NULL);
+}
+
+int processes_running(const char *word)
+{
+    DIR *dir = opendir("/proc");
+    int count = 0;
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        char path[300], line[1024];
+        snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
+        int pid = atoi(entry->d_name), fd = pid > 0 && pid != getpid() ? open(path, O_RDONLY) : -1;
+        ssize_t length = fd >= 0 ? read(fd, line, sizeof line) : 0;
+        if (fd >= 0)
+            close(fd);
+        count += length > 0 && memmem(line, (size_t)length, word, strlen(word)) != NULL;
+    }
+    if (dir)
+        closedir(dir);
+    return count;
 }

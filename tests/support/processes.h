@@ -81,6 +81,8 @@ bool processes_launcher_there(void);
 /* Has trek-run, or mpirun, start this program n times, and waits for it. variables: names and values of the environment, then
  * NULL. Returns the status with which it exits, or 128 and the signal. */
 int processes_launch(int n, bool by_mpirun, const char *const *variables);
+/* Returns how many other processes of the system have this in their command line. */
+int processes_running(const char *word);
 /* Sleeps. */
 void processes_pause(int ms);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/tools/launched.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -81,30 +80,11 @@ int count_of(const char *text, const char *part)
     return count;
 }
 
-int count_running(const char *word)
-{
-    DIR *dir = opendir("/proc");
-    struct dirent *entry;
-    int count = 0;
-    while ((entry = readdir(dir))) {
-        char path[300], line[1024];
-        snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
-        int fd = atoi(entry->d_name) > 0 ? open(path, O_RDONLY) : -1;
-        ssize_t length = fd >= 0 ? read(fd, line, sizeof line) : 0;
-        if (fd >= 0)
-            close(fd);
-        if (length > 0 && memmem(line, (size_t)length, word, strlen(word)))
-            count++;
-    }
-    closedir(dir);
-    return count;
-}
-
 void check_gone(const char *word)
 {
-    for (double since = 0; count_running(word) > 0 && test_wait(&since);)
+    for (double since = 0; processes_running(word) > 0 && test_wait(&since);)
         sleep_ms(20); /* it is looked at all processes */
-    assert_int_equal(count_running(word), 0);
+    assert_int_equal(processes_running(word), 0);
 }
 
 const char *unique(int k)

@@ -35,9 +35,7 @@ void finish(run *r);
 
 void check_exit(const run *r, int code);
 int count_of(const char *text, const char *part);
-/* Processes whose command line has this word. */
-int count_running(const char *word);
-/* Waits for them to be gone. */
+/* Waits until no process has this word in its command line. */
 void check_gone(const char *word);
 /* A number of seconds that no other program sleeps for. */
 const char *unique(int k);

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 #include "tests/tools/launched.h"
@@ -416,7 +417,7 @@ static void test_killed_launcher(void **state)
     char script[128];
     snprintf(script, sizeof script, "echo ready; exec sleep %s", unique(2));
     start(&r, (char *[]){ NULL, "-n", "2", "sh", "-c", script, NULL }, NULL);
-    while (count_running(unique(2)) < 2 || count_of(r.text, "ready") < 2)
+    while (processes_running(unique(2)) < 2 || count_of(r.text, "ready") < 2)
         read_until(&r, count_of(r.text, "ready") < 2 ? "ready\nready" : "ready");
     kill(r.pid, SIGKILL);
     finish(&r);

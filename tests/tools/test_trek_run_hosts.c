@@ -11,6 +11,7 @@
 #include "monitor/viewer/run_reader.h"
 #include "nn/state_tensors.h"
 #include "tests/distributed/run/line.h"
+#include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 #include "tests/tools/launched.h"
@@ -411,7 +412,7 @@ static void test_no_connection(void **state)
     check_exit(&r, 1);
     snprintf(path, sizeof path, "sleep %s #", unique(6));
     start(&r, (char *[]){ NULL, "-H", "a:1,b:1", "--ssh", path, "true", NULL }, NULL);
-    while (count_running(unique(6)) < 3) /* the launcher itself, too */
+    while (processes_running(unique(6)) < 3) /* the launcher itself, too */
         sleep_ms(10);
     kill(r.pid, SIGINT); /* while there is no answer */
     finish(&r);
@@ -464,7 +465,7 @@ static void test_connection_broken(void **state)
     start(&r, (char *[]){ NULL, "-H", "a:1,b:1", "-g", "0.2", "--ssh", path, "sh", "-c", text, NULL }, NULL);
     parent_of(&r, 0);
     parent_of(&r, 1);
-    assert_true(count_running(unique(3)) >= 4);
+    assert_true(processes_running(unique(3)) >= 4);
     snprintf(text, sizeof text, "kill -KILL $(cat %s.b.pid)", path);
     assert_int_equal(system(text), 0);
     finish(&r);

@@ -17,6 +17,7 @@
 #include "graph/settings.h"
 #include "nn/state_modules.h"
 #include "nn/state_tensors.h"
+#include "tests/support/files.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
@@ -133,17 +134,6 @@ static const char *folder(void)
 static void remove_folder(const char *path)
 {
     assert_int_equal(test_remove(path), 0);
-}
-
-static int count_files(const char *path, const char *pattern)
-{
-    char command[256];
-    int n = -1;
-    snprintf(command, sizeof command, "ls '%s' | grep -c '%s'", path, pattern);
-    FILE *pipe = popen(command, "r");
-    assert_int_equal(fscanf(pipe, "%d", &n), 1);
-    pclose(pipe);
-    return n;
 }
 
 /* --- the loop ---------------------------------------------------------------------------------- */
@@ -406,7 +396,7 @@ static void resume(trek_dataset *data, int ranks, bool by_stop, int accumulate, 
     half = finish(trek_trainer_run(&o), &m, &epochs);
     compare_states(half, whole, 0);
     assert_int_equal(epochs, 2);
-    assert_int_equal(count_files(path, "^step-"), 1);
+    assert_int_equal(test_count_files(path, "^step-"), 1);
     trek_state_free(&half);
     trek_state_free(&whole);
     remove_folder(path);
@@ -467,8 +457,8 @@ static void test_keeping(void **state)
     assert_int_equal(epochs, 5);
     assert_false(m.best);
     assert_int_equal(checkpoints, 7);
-    assert_int_equal(count_files(path, "^step-"), 2);
-    assert_int_equal(count_files(path, "^best.safetensors$"), 1);
+    assert_int_equal(test_count_files(path, "^step-"), 2);
+    assert_int_equal(test_count_files(path, "^best.safetensors$"), 1);
     char best[128];
     snprintf(best, sizeof best, "%s/best.safetensors", path);
     trek_graph *graph = training_build(test_device(), NULL);

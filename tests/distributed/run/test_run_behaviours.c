@@ -18,6 +18,7 @@
 #include "nn/state_modules.h"
 #include "nn/state_tensors.h"
 #include "optim/schedules.h"
+#include "tests/support/files.h"
 #include "tests/support/left.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
@@ -380,17 +381,6 @@ static void make_folder(char *path)
     assert_non_null(mkdtemp(path));
 }
 
-static int files_in(const char *path)
-{
-    char command[256];
-    int n = -1;
-    snprintf(command, sizeof command, "ls '%s' | grep -c '^step-[0-9]*.safetensors$'", path);
-    FILE *pipe = popen(command, "r");
-    assert_int_equal(fscanf(pipe, "%d", &n), 1);
-    pclose(pipe);
-    return n;
-}
-
 /* Whether all the folder's checkpoints are of the end of an epoch, of so many steps. */
 static bool are_of_ends(const char *path, int64_t steps)
 {
@@ -553,7 +543,7 @@ static void test_checkpoints_every_other_epoch(void **state)
         o.checkpoint_every = 2;
         o.keep_last = TREK_OFF;
         trek_state *final = join(begin(&o));
-        assert_int_equal(files_in(path), 3); /* after the second, the fourth and the last */
+        assert_int_equal(test_count_files(path, "^step-[0-9]*.safetensors$"), 3); /* after the second, the fourth and the last */
         trek_state_free(&final);
         remove_folder(path);
     }

@@ -29,6 +29,7 @@ typedef struct trek_state_part {
     const char *name;         /* the state's */
     trek_tensor *tensor;
     const void *data;
+    const void *source;       /* where the state's tensor has its data, perhaps on a device; NULL: it was in a file */
     int64_t begin, bytes;     /* where it is in the file */
 } trek_state_part;
 typedef struct trek_state_image {

@@ -249,6 +249,7 @@ static trek_status add_tensors(trek_state_image *image, const trek_state *state,
         if (!part->tensor)
             return trek_error_status();
         part->data = trek_tensor_data(part->tensor);
+        part->source = entry->tensor ? trek_tensor_data(entry->tensor) : NULL;
         part->begin = image->bytes;
         part->bytes = (int64_t)entry_bytes(entry);
         image->bytes += part->bytes;

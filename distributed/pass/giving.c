@@ -36,7 +36,7 @@ static bool lasts(const trek_step *s, const trek_state_part *part)
     if (strncmp(part->name, optimizer, strlen(optimizer)) == 0)
         return true;
     for (int k = 0; k < model->n_params; k++)
-        if (part->data == model->params[k]->data->data)
+        if (part->source == model->params[k]->data->data)
             return true;
     return false;
 }

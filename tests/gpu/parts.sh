@@ -94,8 +94,10 @@ tests_further() {
     on_device allocator_stress 120 test_cuda_device # takes all memory there is
     if [ -z "$why_not${listing:-}" ] && [ "$(gpus)" -lt 2 ]; then
         skip processes_by_nccl "one GPU: each process needs one of its own"
+        skip deaths_by_nccl "one GPU: each process needs one of its own"
     else
         TREK_TEST_EACH_GPU=1 on_device processes_by_nccl 200 test_job
+        on_device deaths_by_nccl 300 test_grain_deaths
     fi
 }
 

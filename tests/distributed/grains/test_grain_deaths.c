@@ -84,10 +84,9 @@ static void one_dies_with_a_part_of_the_state(void **state)
 
 static void one_dies_in_any_span(void **state)
 {
-    const char *const spans[] = { "at=grain:1",     "at=sum_grain:4",  "at=backward:3",
-                                  "at=sync:1",      "at=reduce:0",     test_on_cpu() ? "at=reduce_processes:2"
-                                  : "at=reduce_grains:2",
-                                  "at=optimizer:1", "at=loader_wait:3" };
+    const char *exchange = test_on_cpu() ? "at=reduce_processes:2" : "at=reduce_grains:2";
+    const char *const spans[] = { "at=grain:1", "at=sum_grain:4", "at=backward:3",  "at=sync:1",
+                                  "at=reduce:0", exchange,        "at=optimizer:1", "at=loader_wait:3" };
     for (int k = 0; k < (int)(sizeof spans / sizeof *spans); k++) {
         char detail[128];
         const char *deaths[4] = { 0 };
@@ -95,6 +94,18 @@ static void one_dies_in_any_span(void **state)
                  k % 4 == 3 ? ",separate" : "");
         deaths[k % 3] = spans[k];
         expect(detail, 3, deaths, 2 * (1 + k % 2));
+    }
+}
+
+/* On two GPUs each process has one of its own. */
+static void one_of_two_dies(void **state)
+{
+    static const char *const moments[] = { "before=3", "after=6", "before=9", "after=10", "before=12", "after=13", "at=grain:2",
+                                           "at=sync:1", "at=reduce:1", "at=optimizer:0" };
+    for (int k = 0; k < (int)(sizeof moments / sizeof *moments); k++) {
+        const char *deaths[2] = { NULL };
+        deaths[k % 2] = moments[k];
+        expect(k % 3 ? "model=1,steps=4,clipped" : "model=0,steps=4,sharded", 2, deaths, 1);
     }
 }
 
@@ -298,6 +309,7 @@ int main(void)
         cmocka_unit_test_setup(one_dies_before_or_after_any_call, clear_error),
         cmocka_unit_test_setup(one_dies_with_a_part_of_the_state, clear_error),
         cmocka_unit_test_setup(one_dies_in_any_span, clear_error),
+        cmocka_unit_test_setup(one_of_two_dies, clear_error),
         cmocka_unit_test_setup(several_die, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
         cmocka_unit_test_setup(every_kind_of_state_is_kept_twice, clear_error),

@@ -231,6 +231,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     if (status == TREK_OK && of.twice)
         status = trek_twice_begin(s, opts->joins, opts->comm && trek_comm_world_size(opts->comm) == 1);
     trek_job_begin(&s->job, opts->comm, local_ranks, team->kinds);
+    s->job.outlives = opts->outlives;
     if (status == TREK_OK && opts->comm && !of.twice && of.sharers > s->job.processes)
         status = join_ranks(s, counts);
     return status == TREK_OK ? make_parts(s, opts) : status;

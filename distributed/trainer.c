@@ -220,7 +220,7 @@ static trek_status make_ranks(trainer_setup *s)
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
                              .budgets = s->opts.memory_budget, .reduces_bf16 = s->opts.reduce_dtype == TREK_BF16,
                              .recomputes = s->opts.activations == TREK_AUTO,
-                             .comm = s->comm,
+                             .comm = s->comm, .outlives = trek_trainer_regroup(s) != NULL,
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard >= TREK_SHARD_STATE,
                              .shards_grads = s->opts.shard >= TREK_SHARD_GRADIENTS,
@@ -304,6 +304,14 @@ static trek_status check_measurable(const trainer_setup *s)
 /* Returns the size of the largest grain that may be chosen, or 0 if none is chosen. */
 static int64_t largest_grain(const trainer_setup *s) { return s->chooses_grain ? trek_grains_largest(s->opts.grain) : 0; }
 
+/* GPUs of different models round differently, so a process with another one cannot join. */
+static void describe_device(trek_device device, trek_text *text)
+{
+    trek_device_info info;
+    if (device.type != TREK_CPU && trek_device_info_get(device, &info) == TREK_OK)
+        trek_text_format(text, "device\t%s\n", info.name);
+}
+
 /* Makes the job able to go on without some of its processes. All processes have agreed on the options. */
 static trek_status outlive(trainer_setup *s)
 {
@@ -321,6 +329,7 @@ static trek_status outlive(trainer_setup *s)
     trek_text options = { 0 };
     trek_settings_describe_program(step->team, &s->opts, &options);
     trek_text_format(&options, "run\t%llu\n", s->run ? (unsigned long long)s->run->program : 0);
+    describe_device(trek_ranks_device(step->team->ranks, 0), &options);
     const trek_survivors_opts opts = { .workload = &workload, .least = least, .lent = trek_trainer_regroup(s),
                                        .program = trek_arrivals_program(s->graph, &options),
                                        .state = s->run ? s->run->state : &trek_arrivals_state,

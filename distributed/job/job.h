@@ -16,6 +16,7 @@ typedef struct trek_job {
     int world_size, ranks_most;  /* ranks of all processes; the most that a process has */
     int *process_ranks;      /* [processes]; NULL: there was no memory */
     bool mixed;              /* it has ranks on CPUs and on GPUs */
+    bool outlives;           /* its run goes on from the last complete step when processes die */
     struct rank_device *devices; /* [world_size] of all ranks (rank_devices.c) */
     struct trek_job_member *members; /* [processes] what each has said when they met; NULL in a job of one */
     struct trek_survival *survival; /* what a job that outlives some of its processes needs (survival.h); NULL: it does not */

@@ -102,8 +102,8 @@ static bool joins(const card *card) { return card->joins; }
 static bool is_stale(const card *card) { return card->stale; }
 static bool needs_counts(const card *card) { return card->fresh && !card->joins; }
 
-/* Returns whether those of the last division are all there, and the others have just come and get nothing yet: when these have the
- * state of the job it is divided among all, so nothing is moved before. */
+/* Returns whether those of the last division are all there, and the others have just come and get nothing yet: when these have
+ * the state of the job it is divided among all, so nothing is moved before. */
 static bool is_for_later(const redivision *x)
 {
     int root = first_of(x, false), sharers = 0, others = 0;

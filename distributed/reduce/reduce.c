@@ -346,6 +346,16 @@ static trek_status finish(trek_step *s, int rank, bool skipped)
     return trek_job_has_others(&s->job) ? TREK_OK : trek_ranks_merge_buffers(s, rank);
 }
 
+/* If processes die, a run goes on from the last step that was complete: nothing may be changed by what a device has not received.
+ * In grains the commit sees to that (job/survival.h). */
+static trek_status settle(trek_step *s, int rank, trek_status own)
+{
+    if (!s->job.outlives || s->grains || trek_job_is_alone(&s->job) || !s->job.comm->devices)
+        return own;
+    return trek_replica_agree(trek_ranks_comm(s->team->ranks, rank),
+                              own == TREK_OK && rank == 0 ? trek_comm_settle(s->job.comm) : own, "step");
+}
+
 /* --- one rank's step ------------------------------------------------------------------------------ */
 
 /* The gradients of grains are in sums of their own. */
@@ -413,6 +423,8 @@ static trek_status step_rank(int rank, void *arg)
         status = decide_all(&x);
     if (status == TREK_OK && c->update && trek_job_has_others(&s->job))
         status = trek_ranks_merge_buffers(s, rank);
+    if (c->update)
+        status = settle(s, rank, status);
     if (status != TREK_OK || !c->update) {
         kind->keep(&x);
         return status;
@@ -530,7 +542,9 @@ trek_status trek_ranks_sum_gradients(trek_step *s, int rank)
     rank_step x = { .call = &call, .s = s, .rank = rank, .replica = &s->team->replicas[rank],
                     .local = trek_ranks_comm(s->team->ranks, rank) };
     trek_status status = sum_separate(&x);
-    return status == TREK_OK && trek_job_has_others(&s->job) ? between_separate(&x) : status;
+    if (status == TREK_OK && trek_job_has_others(&s->job))
+        status = between_separate(&x);
+    return settle(s, rank, status);
 }
 
 static trek_status decide_separate(rank_step *x)

@@ -300,6 +300,8 @@ static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
     e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
     if (status == TREK_OK && trek_step_averages(s) && batch == 0)
         status = trek_loader_seek(run->train, epoch, 0); /* it is at the end of the epoch before */
+    if (status == TREK_OK && trek_step_averages(s)) /* devices may still exchange what goes with the averages */
+        status = trek_comm_settle(trek_graph_job(run->graph)->comm);
     return status == TREK_OK && trek_step_averages(s) ? write_average(run) : status;
 }
 
@@ -337,10 +339,7 @@ static trek_status check_ranks(const trek_run *run)
                          "trainer_run: .min_processes: set together with .trainer.shard; a process that dies "
                          "takes its part of the optimizer's state with it. With .trainer.grain "
                          "TREK_SHARD_STATE keeps each part twice");
-    if (job->comm->devices)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_run: .min_processes: set, with NCCL between the processes, which cannot "
-                                               "continue; TREK_NCCL=0 in the environment turns it off");
-    return TREK_OK;
+    return trek_comm_settle(job->comm); /* what set-up has sent to devices */
 }
 
 static run_elastic *begin(trek_run *run)

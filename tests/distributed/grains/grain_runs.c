@@ -314,14 +314,18 @@ static trek_optimizer_spec optimizer_of(int k)
     return specs[k];
 }
 
+const trek_device *grain_devices_from(int first, int ranks, trek_device *devices)
+{
+    for (int r = 0; r < ranks && !test_on_cpu(); r++)
+        devices[r] = trek_cuda((first + r) % trek_device_count(TREK_CUDA));
+    return test_on_cpu() ? NULL : devices;
+}
+
 const trek_device *grain_devices(trek_comm *comm, int ranks, bool one, trek_device *devices)
 {
     for (int r = 0; r < GRAIN_RANKS; r++)
         devices[r] = test_device();
-    int first = comm ? trek_comm_rank(comm) * ranks : 0;
-    for (int r = 0; r < GRAIN_RANKS && !one && !test_on_cpu(); r++)
-        devices[r] = trek_cuda((first + r) % trek_device_count(TREK_CUDA));
-    return test_on_cpu() ? NULL : devices;
+    return grain_devices_from(comm ? trek_comm_rank(comm) * ranks : 0, one ? 0 : GRAIN_RANKS, devices);
 }
 
 void grain_flip(trek_device device, void *address, unsigned char bits)

@@ -68,6 +68,9 @@ grain_run grain_draw(uint64_t *state, int ranks);
 bool grain_takes(int k);
 /* Builds a model; arg: its number, an int. */
 trek_graph *grain_build(trek_device device, void *arg);
+/* Puts the GPUs of ranks from the first-th of a job on into a list, one for each as far as there are any, and returns it; NULL on
+ * the CPU. */
+const trek_device *grain_devices_from(int first, int ranks, trek_device *devices);
 /* Fills in the devices of this process's ranks. On GPUs processes have one after the other, as far as there are any; with `one`
  * all have the first. Returns the list; NULL on CPUs, where trek finds them. */
 enum { GRAIN_RANKS = 8 };

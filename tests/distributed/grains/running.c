@@ -80,6 +80,7 @@ static void take_state(const trek_state *state)
 
 static trek_run_opts opts_of(const char *text, trek_comm *comm, trek_dataset *dataset)
 {
+    static trek_device devices[GRAIN_RANKS];
     bool scaled = strstr(text, "scaled") != NULL, schedule = strstr(text, "schedule") != NULL;
     double rate = scaled && !mine ? 0.02 : 0.01;
     trek_run_opts o = { .build_model = build, .train_step = loss_of_training, .arg = &model, .dataset = dataset,
@@ -93,6 +94,7 @@ static trek_run_opts opts_of(const char *text, trek_comm *comm, trek_dataset *da
                                      .max_grad_norm = strstr(text, "clipped") ? 0.5 : 0,
                                      .shard = mine && strstr(text, "sharded") ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                      .ranks = mine ? dying_number(text, "ranks=", 1) : 1 } };
+    o.trainer.devices = grain_devices_from(mine ? mine->process * o.trainer.ranks : 0, o.trainer.ranks, devices);
     if (schedule)
         o.schedule = trek_cosine_lr(rate, 6, 0);
     return o;

@@ -18,6 +18,9 @@ trek_graph *build(trek_device device, void *arg);
 trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg);
 double number_of_state(trek_state *state);
 
+/* Returns the devices of ranks from the first-th of the job on: each has a GPU of its own, as far as there are any. NULL: they
+ * are on the CPU. The list lives until the next call. */
+const trek_device *elastic_devices(int first, int ranks);
 /* A process of the job, which does what its part's detail says. Returns its exit status. */
 int play(const part *me);
 /* Returns whether the engine under test is available; if not, says so. */

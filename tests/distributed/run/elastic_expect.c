@@ -88,9 +88,10 @@ static bool all_seen_once(const history *h)
 static trek_graph *set_up(int ranks, trek_loader *loader, bool averages)
 {
     trek_seed(5);
-    trek_graph *graph = build(trek_cpu(0), NULL);
+    const trek_device *devices = elastic_devices(0, ranks);
+    trek_graph *graph = build(devices ? devices[0] : trek_cpu(0), NULL);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){
-        .build_replica = build, .ranks = ranks, .optimizer = training_adam(), .max_anchor = TREK_OFF,
+        .build_replica = build, .ranks = ranks, .devices = devices, .optimizer = training_adam(), .max_anchor = TREK_OFF,
         .average = averages ? TREK_AVERAGE_PARAMETERS : TREK_AVERAGE_GRADIENTS }), TREK_OK);
     trek_graph_set_loader(graph, loader, "x");
     trek_graph_set_loss(graph, train_step, NULL);
@@ -105,7 +106,7 @@ static double number_of(const history *h, bool averages)
     trek_dataset *data = training_dataset();
     int file = mkstemp(path), ranks = h->ranks[0];
     trek_loader *loader = trek_loader_new(trek_dataset_retain(data), &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true,
-                                                                                         .seed = 5, .device = trek_cpu(0) });
+                                                                                         .seed = 5, .device = test_device() });
     trek_graph *graph = set_up(ranks, loader, averages);
     for (int step = 0; step < EPOCHS * STEPS; step++) {
         if (step % STEPS == 0)

@@ -19,6 +19,7 @@
 #include "graph/settings.h"
 #include "nn/layers.h"
 #include "nn/state_tensors.h"
+#include "tensor/devices.h"
 #include "tensor/trace.h"
 #include "tests/distributed/run/elastic.h"
 #include "tests/support/left.h"
@@ -206,6 +207,14 @@ static void *die_later(void *arg)
     return NULL;
 }
 
+const trek_device *elastic_devices(int first, int ranks)
+{
+    static trek_device devices[PROCESSES * 2];
+    for (int r = 0; r < ranks && !test_on_cpu(); r++)
+        devices[r] = trek_cuda((first + r) % trek_device_count(TREK_CUDA));
+    return test_on_cpu() ? NULL : devices;
+}
+
 static trek_run_opts opts_of(const part *me, trek_dataset *data)
 {
     trek_run_opts o = { .build_model = build, .train_step = train_step, .dataset = data, .evaluation = data,
@@ -214,6 +223,7 @@ static trek_run_opts opts_of(const part *me, trek_dataset *data)
     const char *least = strstr(me->detail, "least="), *folder = strstr(me->detail, "save=");
     o.min_processes = least ? atoi(least + 6) : 1;
     o.trainer.ranks = strstr(me->detail, "two") ? 2 : 1;
+    o.trainer.devices = elastic_devices(me->process * o.trainer.ranks, o.trainer.ranks);
     if (strstr(me->detail, "average"))
         o.trainer.average = TREK_AVERAGE_PARAMETERS;
     if (strstr(me->detail, "cadence")) {
@@ -362,7 +372,7 @@ int play(const part *me)
     trek_dataset_free(&data);
     trek_comm_free(&comm);
     atomic_store(&trek_trace_now, NULL);
-    if (!strstr(me->detail, "us=") && left_threads_settle(threads) > threads)
+    if (test_on_cpu() && !strstr(me->detail, "us=") && left_threads_settle(threads) > threads)
         printf("threads are left\n");
     return good ? 0 : 1;
 }

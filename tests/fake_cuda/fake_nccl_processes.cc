@@ -2,11 +2,9 @@
 /* Ranks of the fake NCCL in several processes. The process that made the id has the
  * world; a rank elsewhere connects to it by a socket that the id names, and a thread
  * there stands in for it: it joins, meets and is aborted as the rank would be. A
- * process that dies leaves the others waiting, as with the real library; with
- * TREK_FAKE_NCCL_REMOTE=1 they also report a remote error, as over a network. */
+ * process that dies leaves the others waiting, as with the real library. */
 #include <cerrno>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <poll.h>
 #include <sys/socket.h>
@@ -69,16 +67,6 @@ static socklen_t address_of(int pid, sockaddr_un *address)
     return (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-/* A process of the rank's world has gone. */
-static void notice(Rank &rank)
-{
-    static const bool notices = getenv("TREK_FAKE_NCCL_REMOTE") != nullptr;
-    if (!notices || rank.error != ncclSuccess)
-        return;
-    rank.error = ncclRemoteError;
-    rank.last_error = "a process has gone";
-}
-
 /* -- where the id was made -- */
 
 /* Collectives of a rank elsewhere, until it goes. */
@@ -130,9 +118,6 @@ static void serve(int fd)
         rank->aborted = true;
         rank->peer = -1;
         rank->owed = false;
-        for (auto &place : rank->world->ranks)
-            if (auto other = place.lock())
-                notice(*other);
         rank->world->changed.notify_all();
     }
     close(fd);
@@ -249,7 +234,6 @@ void run_elsewhere(const std::shared_ptr<Rank> &rank, const Call &call)
     lock.unlock();
     if (!receive_all(w.link, &answer, sizeof answer) || !receive_all(w.link, call.out, out)) {
         lock.lock();
-        notice(*rank);
         wait_for(lock, *rank, [] { return false; });
         spoil(*rank, call);
         return;

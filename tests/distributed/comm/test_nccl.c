@@ -11,6 +11,7 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/nccl.h"
 #include "distributed/comm/shared/shared.h"
+#include "distributed/control/control.h"
 #include "distributed/ranks.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
@@ -673,6 +674,81 @@ static void test_end_between_processes(void **state)
     free_processes(2, processes);
 }
 
+static atomic_bool has_settled;
+
+/* A call that is complete settles. One to which the other rank does not come ends the group after the deadline. */
+static void settled_calls(rank_job *job)
+{
+    trek_tensor *x = filled(job, job->rank, COUNT);
+    job->status = trek_comm_all_reduce(job->comm, x, TREK_REDUCTION_SUM);
+    if (job->status == TREK_OK)
+        job->status = trek_comm_settle(job->comm);
+    job->good = job->status == TREK_OK;
+    while (job->rank > 0 && !has_settled)
+        sched_yield();
+    if (job->rank == 0 && job->good && (job->status = give(job, x)) == TREK_OK) {
+        trek_comm_set_deadline(job->comm, 0.2);
+        job->status = trek_comm_settle(job->comm);
+    }
+    has_settled |= job->rank == 0;
+    trek_tensor_release(x);
+}
+
+static void test_settled_between_processes(void **state)
+{
+    if (skipped(2))
+        skip();
+    process processes[MAX_WORLD];
+    trek_comm *comms[MAX_WORLD];
+    rank_job jobs[MAX_WORLD];
+    make_processes(2, 2, processes, comms);
+    run_ranks(2, comms, (rank_job){ .fn = settled_calls }, jobs);
+    assert_true(jobs[0].good && jobs[1].good);
+    assert_int_equal(jobs[0].status, TREK_ERR_TIMEOUT);
+    assert_non_null(strstr(jobs[0].message, "rank 0: its device waits for a collective that does not end"));
+    for (int r = 0; r < 2; r++)
+        FAILS(trek_comm_settle(comms[r]), TREK_ERR_TIMEOUT, "does not end");
+    free_processes(2, processes);
+}
+
+static atomic_bool has_failed;
+
+/* Rank 0's library reports an error of its own before the channel reports that the other process has died. */
+static void noticed_early(rank_job *job)
+{
+    void (*fails)(const char *specification);
+    void *address = test_fake("trek_fake_fail");
+    memcpy(&fails, &address, sizeof fails);
+    if (job->rank > 0) {
+        while (!has_failed)
+            sched_yield();
+        nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+        trek_control_end(job->comm->control, TREK_ERR_PEER, "process 1 died");
+        return;
+    }
+    trek_tensor *x = filled(job, 0, COUNT);
+    fails("ncclAsync:1");
+    has_failed = true;
+    while ((job->status = give(job, x)) == TREK_OK)
+        sched_yield();
+    fails(NULL);
+    trek_tensor_release(x);
+}
+
+static void test_death_that_the_library_notices(void **state)
+{
+    if (skipped(2) || !test_fake("trek_fake_fail"))
+        skip();
+    process processes[MAX_WORLD];
+    trek_comm *comms[MAX_WORLD];
+    rank_job jobs[MAX_WORLD];
+    make_processes(2, 2, processes, comms);
+    run_ranks(2, comms, (rank_job){ .fn = noticed_early }, jobs);
+    assert_int_equal(jobs[0].status, TREK_ERR_PEER);
+    assert_string_equal(jobs[0].message, "process 1 died");
+    free_processes(2, processes);
+}
+
 int main(void)
 {
     setenv("TREK_FAKE_GPUS", "3", 0); /* where the GPUs are made up (fake_cuda), there are enough */
@@ -683,7 +759,8 @@ int main(void)
         cmocka_unit_test(test_abort_of_a_call), cmocka_unit_test(test_memory_between_launches), cmocka_unit_test(test_group),
         cmocka_unit_test(test_split), cmocka_unit_test(test_processes), cmocka_unit_test(test_started_between_processes),
         cmocka_unit_test(test_gpus_of_another), cmocka_unit_test(test_processes_on_one_device),
-        cmocka_unit_test(test_end_between_processes),
+        cmocka_unit_test(test_end_between_processes), cmocka_unit_test(test_settled_between_processes),
+        cmocka_unit_test(test_death_that_the_library_notices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

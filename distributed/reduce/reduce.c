@@ -542,9 +542,7 @@ trek_status trek_ranks_sum_gradients(trek_step *s, int rank)
     rank_step x = { .call = &call, .s = s, .rank = rank, .replica = &s->team->replicas[rank],
                     .local = trek_ranks_comm(s->team->ranks, rank) };
     trek_status status = sum_separate(&x);
-    if (status == TREK_OK && trek_job_has_others(&s->job))
-        status = between_separate(&x);
-    return settle(s, rank, status);
+    return status == TREK_OK && trek_job_has_others(&s->job) ? between_separate(&x) : status;
 }
 
 static trek_status decide_separate(rank_step *x)

@@ -49,6 +49,28 @@ static void test_one(void **state)
     }
 }
 
+/* What the devices of the others have not received changes nothing. Without batch norm the hosts do not meet again in the step.
+ */
+static void test_one_between_devices(void **state)
+{
+    static world w;
+    if (test_on_cpu())
+        skip();
+    plain = true;
+    for (int k = 0; k < 6; k++) {
+        char detail[48];
+        const char *all = k % 3 == 2 ? "plain,average" : "plain", *details[PROCESSES] = { all, all, all };
+        snprintf(detail, sizeof detail, "%s,gave=%d", all, 6 + 3 * k);
+        details[k % 3] = detail;
+        processes_run_each(&w, 3, "elastic", details);
+        if (!has_died(&w, k % 3))
+            fail_msg("%s: process %d has not died", detail, k % 3);
+        if (!is_good(&w, 2, k % 3 == 2))
+            fail_msg("%s: not as one process", detail);
+    }
+    plain = false;
+}
+
 static void test_saving(void **state)
 {
     static world w;
@@ -197,7 +219,8 @@ int main(void)
         cmocka_unit_test(test_ranks), cmocka_unit_test(test_metrics), cmocka_unit_test(test_windows),
     };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_none), cmocka_unit_test(test_one), cmocka_unit_test(test_saving),
+        cmocka_unit_test(test_none), cmocka_unit_test(test_one), cmocka_unit_test(test_one_between_devices),
+        cmocka_unit_test(test_saving),
         cmocka_unit_test(test_several), cmocka_unit_test(test_ranks), cmocka_unit_test(test_averages),
         cmocka_unit_test(test_metrics), cmocka_unit_test(test_environment), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_ends), cmocka_unit_test(test_tries),

@@ -187,26 +187,29 @@ static trek_status gather_rows(trek_step *s, trek_status own)
 
 /* --- dividing ------------------------------------------------------------------------------ */
 
-/* What a sharer can give to the optimizer's state, if `recomputed` (0 to 1) of what can be recomputed is. Where the program has
- * set no budget, this does not depend on what else uses a GPU now, so that a run can be repeated. */
-static double room_of(const trek_step *s, const trek_memory_row *row, double recomputed)
+/* What a sharer can give to the optimizer's state and to activations. Where the program has set no budget, this does not depend
+ * on what else uses a GPU now, so that a run can be repeated. */
+static trek_room room_of(const trek_step *s, const trek_memory_row *row)
 {
     int64_t size = has_budgets(s) || recomputes(s) ? row->budget : trek_ranks_device_memory(&s->job, row->first_rank);
     int64_t whole = (s->team->divides_params ? 0 : row->params) + (s->team->divides_grads ? 0 : row->grads);
-    int64_t activations = row->activations > 0 ? row->activations : 0;
-    if (row->least > 0 && row->least < activations)
-        activations -= (int64_t)(recomputed * (double)(activations - row->least));
-    int64_t left = size - whole - row->other - activations;
-    return left > 0 ? (double)left : 0;
+    trek_room room = row->room;
+    room.left = size - whole - row->other;
+    for (int k = 0; k <= TREK_ROOM_LEVELS && row->room.levels.bytes[0] == 0; k++)
+        room.levels.bytes[k] = row->activations > 0 ? row->activations : 0;
+    return room;
 }
 
-/* Writes the rooms of all rows if so much of what can be recomputed is. Returns their sum. */
-static double find_rooms(const trek_step *s, double recomputed, double *rooms)
+/* Writes how much of `state` bytes each sharer can keep. */
+static trek_status find_rooms(const trek_step *s, double state, double *rooms)
 {
-    double all = 0;
-    for (int k = 0; k < s->team->memory->n_rows; k++)
-        all += rooms[k] = room_of(s, &s->team->memory->rows[k], recomputed);
-    return all;
+    const trek_team_memory *memory = s->team->memory;
+    trek_room *of = trek_calloc((size_t)memory->n_rows, sizeof *of);
+    for (int k = 0; k < memory->n_rows && of; k++)
+        of[k] = room_of(s, &memory->rows[k]);
+    trek_status status = of ? trek_rooms_find(of, memory->n_rows, state, rooms) : TREK_ERR_MEMORY;
+    trek_free(of);
+    return status;
 }
 
 /* Returns about how many bytes of state an optimizer will have for all parameters, with the f32 copies of 16-bit ones; infinity
@@ -236,15 +239,17 @@ static double state_of(const trek_step *s, const trek_optimizer_spec *spec)
 static trek_status divide(trek_step *s, double state)
 {
     const trek_team_memory *memory = s->team->memory;
-    enum { STEPS = 16 };
-    double rooms[TREK_MAX_RANKS], all = find_rooms(s, 0, rooms);
+    double rooms[TREK_MAX_RANKS], all = 0;
     bool differ = false;
     if (s->team->sharers == 1 || (s->team->twice && trek_job_is_alone(&s->job))) /* it gets a part when it has joined */
         return TREK_OK;
-    for (int step = 1; step <= STEPS && recomputes(s) && all < state; step++)
-        all = find_rooms(s, (double)step / STEPS, rooms);
-    for (int k = 0; k < memory->n_rows; k++)
+    trek_status status = find_rooms(s, state, rooms);
+    for (int k = 0; k < memory->n_rows && status == TREK_OK; k++) {
         differ |= rooms[k] != rooms[0];
+        all += rooms[k];
+    }
+    if (status != TREK_OK)
+        return status;
     return differ && all > 0 ? trek_ranks_weigh_shards(s, rooms) : TREK_OK;
 }
 

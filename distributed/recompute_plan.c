@@ -305,6 +305,24 @@ trek_status trek_recompute_choose(trek_step *s)
     return status;
 }
 
+/* Adds what recomputing can save on a rank to the row of those that keep things together. */
+static trek_status add_levels(const planning *p, int rank)
+{
+    trek_room *room = &row_of(p, rank)->room;
+    trek_room_levels levels = { .bytes = { 0 } };
+    int64_t full = p->full[rank] > 0 ? p->full[rank] : 0;
+    bool some = p->kept[rank].n_points > 0 && full > 0;
+    const trek_forward_line line = trek_kept_line(&p->kept[rank]);
+    trek_status status = some ? trek_room_levels_of(&line, &levels) : TREK_OK;
+    for (int k = 0; k <= TREK_ROOM_LEVELS; k++) {
+        int64_t bytes = some ? levels.bytes[k] + above(p, rank) : full;
+        room->levels.bytes[k] += k > 0 && bytes < full ? bytes : full;
+        room->levels.ns[k] += levels.ns[k];
+    }
+    room->pass_ns += (double)p->ns[rank];
+    return status;
+}
+
 trek_status trek_recompute_estimate(trek_step *s)
 {
     planning p;
@@ -313,16 +331,9 @@ trek_status trek_recompute_estimate(trek_step *s)
     if (status == TREK_OK)
         status = observe(&p);
     for (int k = 0; k < memory->n_own && status == TREK_OK; k++)
-        memory->rows[memory->first_own + k].least = 0;
-    for (int r = 0; r < p.n_ranks && status == TREK_OK; r++) {
-        int64_t least = 0;
-        if (p.kept[r].n_points > 0 && p.full[r] > 0) {
-            const trek_forward_line line = trek_kept_line(&p.kept[r]);
-            status = trek_recomputing_least(&line, &least);
-            least += above(&p, r);
-        }
-        row_of(&p, r)->least += least < p.full[r] ? least : p.full[r] > 0 ? p.full[r] : 0;
-    }
+        memory->rows[memory->first_own + k].room = (trek_room){ .samples = (double)p.samples[k] };
+    for (int r = 0; r < p.n_ranks && status == TREK_OK; r++)
+        status = add_levels(&p, r);
     end(&p);
     return status;
 }

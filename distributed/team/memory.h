@@ -4,6 +4,7 @@
 #ifndef TREK_DISTRIBUTED_TEAM_MEMORY_H
 #define TREK_DISTRIBUTED_TEAM_MEMORY_H
 
+#include "distributed/balance/rooms.h"
 #include "distributed/job/job.h"
 #include "distributed/team/team.h"
 #include "nn/text.h"
@@ -20,7 +21,7 @@ typedef struct trek_memory_row {
     int64_t other;               /* what a CPU rank's threads have in use besides: workspaces, packed weights */
     int64_t activations;         /* the most that a forward and backward needs; -1: not measured */
     int64_t samples;             /* of that pass */
-    int64_t least;               /* the least that recomputation may make of the activations, estimated; 0: not known */
+    trek_room room;              /* what recomputation may make of the activations, estimated; zeros: not known */
     int64_t recomputed;          /* how many segments of the forwards backward runs again, */
     int64_t saved;               /* by which activations are smaller, */
     int64_t recompute_ns, pass_ns; /* what that takes, and a forward and backward without it; of the rank with the most */

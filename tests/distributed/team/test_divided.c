@@ -54,7 +54,7 @@ typedef struct config {
     int accumulate, optimizer;
     bool plain; /* no dropout: a pass that fails draws random numbers, too */
     const int64_t *limits; /* [ranks] budgets; NULL: see `budgets` */
-    bool low, recompute, writes, budgets, unequal, ahead;
+    bool low, recompute, writes, budgets, unequal, slower, ahead; /* slower: each rank gets half of what the one before it gets */
     trek_amp_products products;
 } config;
 
@@ -130,7 +130,8 @@ typedef struct training {
 
 static trek_status try_begin(const config *c, training *t)
 {
-    static const double uneven[] = { 3, 1, 2, 5, 1, 1, 2 };
+    static const double uneven[] = { 3, 1, 2, 5, 1, 1, 2 }, slower[] = { 4, 2, 1 };
+    const double *shares = c->unequal ? uneven : c->slower ? slower : NULL;
     static const int64_t ample[] = { 1 << 30, 1 << 28, 1 << 29, 1 << 30, 1 << 28, 1 << 27, 1 << 26 };
     *t = (training){ .c = *c };
     trek_seed(7);
@@ -141,7 +142,7 @@ static trek_status try_begin(const config *c, training *t)
     return trek_trainer_setup(t->graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &t->c, .ranks = c->ranks, .share_params = TREK_OFF, .shard = c->shard,
         .bucket_bytes = c->bucket_bytes, .grain = c->grain, .accumulate = c->accumulate, .max_anchor = TREK_OFF,
-        .balance = c->unequal ? 0 : TREK_OFF, .shares = c->unequal ? uneven : NULL, .n_shares = c->unequal ? c->ranks : 0,
+        .balance = shares ? 0 : TREK_OFF, .shares = shares, .n_shares = shares ? c->ranks : 0,
         .overlap = c->ahead ? 1 : TREK_OFF, .memory_budget = c->limits ? c->limits : c->budgets ? ample : NULL,
         .n_memory_budget = c->budgets || c->limits ? c->ranks : 0,
         .amp = { .dtype = c->low ? TREK_BF16 : TREK_F32, .products = c->products },
@@ -287,6 +288,46 @@ static void one_gathering_serves_a_step(void **state)
         if (c.grain > 0) /* otherwise passes add up in the order in which ranks keep them */
             elements_expect(&values[1], &values[0], "case %d", k);
     }
+}
+
+/* Budgets of 1 : 2 : 4 for what is divided, and speeds of 4 : 2 : 1: no rank could keep the model. Its bits are those of one rank
+ * that has all memory, and no rank uses more than it may. */
+static void larger_than_each_rank(void **state)
+{
+    static const int64_t ample[] = { 1 << 30, 1 << 30, 1 << 30 };
+    static elements got, expected;
+    int64_t besides[3], whole = 0, params = 0, budgets[3];
+    if (!trek_memory_account_counts())
+        skip();
+    config c = { .ranks = 3, .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1 << 14, .grain = 3,
+                 .slower = true, .limits = ample };
+    training t;
+    begin(&c, &t);
+    for (int r = 0; r < 3; r++) {
+        const trek_memory_row *row = &trek_graph_ranks(t.graph)->team->memory->rows[r];
+        besides[r] = trek_memory_total(row) - row->grads - row->state; /* with the others' parameters, which are kept for a step */
+        whole += row->params + row->grads + row->state;
+        params += row->params;
+    }
+    end(&t);
+    for (int r = 0; r < 3; r++) {
+        budgets[r] = besides[r] - params + 2 * c.bucket_bytes + (whole << r) / 7 + whole / 20;
+        assert_true(budgets[r] < besides[r] - params + whole);
+    }
+    c.limits = budgets;
+    begin(&c, &t);
+    for (int k = 0; k < 2; k++)
+        if (epoch(&t, k) != TREK_OK)
+            fail_msg("%s", trek_error());
+    const trek_team_memory *memory = trek_graph_ranks(t.graph)->team->memory;
+    for (int r = 0; r < 3; r++)
+        if (trek_memory_account_peak(memory->accounts[r]) > budgets[r] || 10 * memory->rows[r].params < params << r)
+            fail_msg("rank %d: %" PRId64 " bytes of %" PRId64 ", %" PRId64 " of parameters", r,
+                     trek_memory_account_peak(memory->accounts[r]), budgets[r], memory->rows[r].params);
+    elements_of_params(t.graph, &got);
+    end(&t);
+    train(&(config){ .ranks = 1, .grain = 3 }, &expected);
+    elements_expect(&got, &expected, "on three ranks");
 }
 
 /* From the second step on, what is needed is known, and the next bucket is gathered ahead of its use. How many are depends on
@@ -610,6 +651,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(same_bits, clear_error), cmocka_unit_test_setup(peak_is_as_planned, clear_error),
         cmocka_unit_test_setup(one_gathering_serves_a_step, clear_error),
+        cmocka_unit_test_setup(larger_than_each_rank, clear_error),
         cmocka_unit_test_setup(gathers_ahead, clear_error),
         cmocka_unit_test_setup(readers_get_values, clear_error), cmocka_unit_test_setup(pointers_are_refused, clear_error),
         cmocka_unit_test_setup(reading_memory_ends_the_program, clear_error),

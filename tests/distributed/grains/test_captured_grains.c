@@ -173,8 +173,8 @@ static trek_status keep(const char *name, trek_var *var, void *arg)
     return name ? TREK_OK : TREK_ERR_STATE;
 }
 
-/* fails: what the fake device refuses in the fourth step, which is dropped and made again; NULL: nothing. All records are dropped before
- * the sixth. */
+/* fails: what the fake device refuses in the fourth step, which is dropped and made again; NULL: nothing. All records are dropped
+ * before the sixth. */
 static void train_through(const char *refused, void (*fails)(const char *specification), grain_result *result)
 {
     int model = DROPOUT_AND_RECOMPUTATION;

@@ -23,6 +23,7 @@ enum { CLASSES = 10, MOST_TURNS = 400, WARM = 3 };
 typedef struct model {
     const char *name, *what;
     int64_t batch, features, tokens, outputs; /* tokens: of a sample; 0: it is a row of numbers */
+    bool one;                /* a sample of tokens has one label */
     trek_graph *(*build)(trek_device device, void *arg);
 } model;
 
@@ -63,11 +64,22 @@ static trek_graph *build_gpt(trek_device device, void *arg)
     return trek_flow_build(trek_flow_from(bench_gpt_new(4, 128, 4, CONTEXT, WORDS, device)));
 }
 
+/* Rows of the table of words are small beside the rest, as in models of text. */
+static trek_graph *build_words(trek_device device, void *arg)
+{
+    (void)arg;
+    trek_flow *flow = trek_flow_from(trek_nn_embedding(1000, 64, device));
+    trek_flow_through(flow, trek_nn_flatten());
+    trek_flow_through(trek_flow_through(flow, trek_nn_linear(32 * 64, 512, device)), trek_nn_relu());
+    return trek_flow_build(trek_flow_through(flow, trek_nn_linear(512, 1000, device)));
+}
+
 static const model models[] = {
-    { "lenet", "LeNet 1-6-16", 64, 784, 0, CLASSES, build_lenet },
-    { "mlp", "an MLP 784-256-10", 64, 784, 0, CLASSES, build_mlp },
-    { "mlp-deep", "an MLP 1024-2048x4-1024 with LayerNorm and GELU", 256, 1024, 0, 1024, build_deep },
-    { "char-gpt", "a GPT, 4 layers of width 128, 128 characters a sample", 16, 0, CONTEXT, WORDS, build_gpt },
+    { "lenet", "LeNet 1-6-16", 64, 784, 0, CLASSES, true, build_lenet },
+    { "mlp", "an MLP 784-256-10", 64, 784, 0, CLASSES, true, build_mlp },
+    { "mlp-deep", "an MLP 1024-2048x4-1024 with LayerNorm and GELU", 256, 1024, 0, 1024, true, build_deep },
+    { "char-gpt", "a GPT, 4 layers of width 128, 128 characters a sample", 16, 0, CONTEXT, WORDS, false, build_gpt },
+    { "words", "an embedding of 32 of 1,000 words, and an MLP 2048-512-1000", 128, 0, 32, 1000, true, build_words },
 };
 
 /* --- training --- */
@@ -109,7 +121,7 @@ static trek_dataset *draw_samples(const model *m, int64_t n)
     trek_tensor *tensors[2];
     if (m->tokens > 0) {
         tensors[0] = draw_classes(trek_dims(n, m->tokens), 1, m->outputs);
-        tensors[1] = draw_classes(trek_dims(n, m->tokens), 2, m->outputs);
+        tensors[1] = draw_classes(m->one ? trek_dims(n) : trek_dims(n, m->tokens), 2, m->outputs);
     } else {
         tensors[0] = trek_tensor_empty(trek_dims(n, m->features), TREK_F32, trek_cpu(0));
         tensors[1] = draw_classes(trek_dims(n), 2, m->outputs);

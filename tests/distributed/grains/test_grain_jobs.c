@@ -30,30 +30,31 @@ typedef struct job {
     int apart;               /* 1: as on machines of their own, which see no shared memory of each other */
 } job;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
-enum { FIELDS = 23 };
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+enum { FIELDS = 24 };
 
 static void write_job(const job *j, char *text, size_t size)
 {
     const grain_run *r = &j->run;
     snprintf(text, size, FORMAT, j->processes, j->engine, j->uneven, j->shares, r->model, r->grain, r->ranks, r->separate,
              (int)r->autocast, r->scaled, r->clipped, r->overflow, r->accumulate, r->optimizer, r->batch, r->steps, r->sharded,
-             r->again, r->holds, r->slow, j->apart, r->piece, r->divided);
+             r->again, r->holds, r->slow, j->apart, r->piece, r->divided, r->captured);
 }
 
 static bool read_job(const char *text, job *j)
 {
     grain_run *r = &j->run;
-    int separate, autocast, scaled, clipped, sharded, slow;
+    int separate, autocast, scaled, clipped, sharded, slow, captured;
     bool good = sscanf(text, FORMAT, &j->processes, &j->engine, &j->uneven, &j->shares, &r->model, &r->grain, &r->ranks,
                        &separate, &autocast, &scaled, &clipped, &r->overflow, &r->accumulate, &r->optimizer, &r->batch,
-                       &r->steps, &sharded, &r->again, &r->holds, &slow, &j->apart, &r->piece, &r->divided) == FIELDS;
+                       &r->steps, &sharded, &r->again, &r->holds, &slow, &j->apart, &r->piece, &r->divided, &captured) == FIELDS;
     r->separate = separate;
     r->autocast = (trek_dtype)autocast;
     r->scaled = scaled;
     r->clipped = clipped;
     r->sharded = sharded;
     r->slow = slow;
+    r->captured = r->silent = r->whole = captured;
     return good;
 }
 
@@ -124,6 +125,8 @@ static int child(const char *text, const char *expected)
         fprintf(stderr, "process %d ran %d of %d grains\n", rank, (int)result.most_grains, (int)grains);
         return 6;
     }
+    if (run.captured && result.problem[0])
+        return fprintf(stderr, "process %d: grains are not recorded: %s\n", rank, result.problem), 9;
     if (result.digest == strtoull(expected, NULL, 16))
         return 0;
     fprintf(stderr, "process %d: digest %016" PRIx64 ", not %s\n", rank, result.digest, expected);
@@ -147,7 +150,7 @@ static void expect_same(const job *j, int threads)
     first.ranks = 1;
     first.separate = false;
     first.again = first.holds = 0;
-    first.slow = false;
+    first.slow = first.captured = false;
     if (!grain_train(&first, &result))
         fail_msg("%s: %s", grain_models[first.model], trek_error());
     int code = launch(j, result.digest, threads);
@@ -183,6 +186,17 @@ static void options_do_not_change_that(void **state)
     expect_same(&(job){ .processes = 4, .run = { .model = GPT, .ranks = 1, .grain = 9, .batch = 20, .steps = 4 } }, 1);
     expect_same(&(job){ .processes = 4, .run = { .model = DROPOUT_AND_RECOMPUTATION, .ranks = 1, .grain = 9, .batch = 12,
                                                  .accumulate = 2, .steps = 4, .separate = true } }, 1);
+}
+
+/* Grains that processes with GPUs record and replay, without an exchange of their own. */
+static void captured_grains_have_the_same_bits(void **state)
+{
+    if (test_on_cpu())
+        skip();
+    const int models[] = { CONV_AND_BATCH_NORM, DROPOUT_AND_RECOMPUTATION };
+    for (int k = 0; k < 2; k++)
+        expect_same(&(job){ .processes = 2 + k, .run = { .model = models[k], .ranks = 1, .grain = 2, .batch = 24, .steps = 8,
+                                                         .silent = true, .whole = true, .captured = true, .clipped = true } }, 1);
 }
 
 /* One process can run the grains that others were given, with samples that it has not read before. */
@@ -328,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(each_model_has_the_bits_of_one_process, clear_error),
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
+        cmocka_unit_test_setup(captured_grains_have_the_same_bits, clear_error),
         cmocka_unit_test_setup(each_process_can_run_all_grains, clear_error),
         cmocka_unit_test_setup(others_take_what_a_slow_process_leaves, clear_error),
         cmocka_unit_test_setup(process_0_hands_out_grains, clear_error),

@@ -25,7 +25,7 @@
  * between the hosts for a replay.
  *
  * In grains (trek_trainer_opts.grain) grains are recorded instead of steps, each by its rank: the function is called in each
- * step, and trek_graph_train_batch in it replays them (docs/same-bits.md). There is no exchange between processes for it.
+ * step, and trek_graph_train_batch in it replays them (docs/same-bits.md). Processes exchange nothing for it.
  *
  * Some steps cannot be recorded: steps on CPUs, in processes with several GPUs each, and of a function that reads a value,
  * computes on the host, or gets different tensors at each call by another way than trek_graph_capture_input. Then each call

@@ -393,6 +393,13 @@ static inline int class_of(size_t bytes, size_t *size)
     return 16 + (doubling - 10) * 8 + (int)part;
 }
 
+size_t trek_block_size(size_t bytes)
+{
+    size_t size;
+    class_of(bytes, &size);
+    return size;
+}
+
 static block *cut_small(cache *c, size_t size)
 {
     size_t bytes = sizeof(block) > ALIGNMENT ? 2 * ALIGNMENT : ALIGNMENT;

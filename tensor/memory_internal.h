@@ -22,6 +22,7 @@ void trek_free(void *memory);                              /* NULL is allowed */
 /* 64-byte aligned, uninitialised. Returns NULL and sets TREK_ERR_MEMORY on failure. */
 void *trek_block_alloc(size_t bytes);
 void trek_block_free(void *block);                         /* from any thread; NULL is allowed */
+size_t trek_block_size(size_t bytes);                      /* what a block of so many bytes counts in an account */
 
 /* The 64 bytes before a block. */
 typedef struct trek_block {

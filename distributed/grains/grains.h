@@ -52,7 +52,7 @@ typedef struct trek_grain_slots {
     int at_once;             /* grains that run at once; 0: one, by itself */
     int64_t bytes;           /* of a slot */
     int64_t product_bytes;   /* of products that wait at a time, as far as a dry pass has seen them; */
-    int64_t product_room;    /* and what adding them needs for itself, when activations are gone */
+    int64_t product_room;    /* and what adding them needs for itself */
     int64_t least_product;   /* elements of a weight whose gradient may wait as a product; tests make it smaller */
     trek_tensor *more;       /* slots 1 to n - 1, owned */
     trek_grain_place *places; /* [segments] */

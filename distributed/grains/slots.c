@@ -162,15 +162,21 @@ static trek_grain_place *place_of_product(const trek_grain_taker *taker, int k, 
     return waits ? place : NULL;
 }
 
+static int64_t bytes_of_copy(const trek_tensor *x)
+{
+    return (int64_t)(trek_block_size((size_t)x->numel * sizeof(float)) + trek_block_size(sizeof *x) +
+                     trek_block_size(sizeof *x->storage));
+}
+
 int64_t trek_grain_sums_foresee(int k, const trek_tensor *grad, const trek_tensor *x, const trek_grain_taker *taker)
 {
     trek_grain_slots *slots = &taker->sums->slots;
     if (!place_of_product(taker, k, grad, x))
         return 0;
     int64_t room = trek_pool_threads(trek_pool_here()) *
-        trek_binned_product_room(grad->sizes[1], x->sizes[1], grad->sizes[0], slots->n);
+        (int64_t)trek_block_size((size_t)trek_binned_product_room(grad->sizes[1], x->sizes[1], grad->sizes[0], slots->n));
     slots->product_room = room > slots->product_room ? room : slots->product_room;
-    return (grad->numel + x->numel) * (int64_t)sizeof(float);
+    return bytes_of_copy(grad) + bytes_of_copy(x);
 }
 
 bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on)

@@ -229,8 +229,7 @@ static void end_measuring(const dry_pass *c, int rank)
     int64_t needed = -1;
     if (device.type == TREK_CPU && account) {
         int64_t room = c->s->grains ? c->s->grains->sums[rank].slots.product_room : 0;
-        needed = trek_memory_account_peak(account) - trek_memory_account_used(account);
-        needed = needed < room ? room : needed;
+        needed = trek_memory_account_peak(account) - trek_memory_account_used(account) + room;
     } else if (is_alone_on_gpu(team, rank)) {
         trek_memory_stats stats = trek_memory_usage(device);
         needed = stats.allocated_peak - stats.allocated;

@@ -54,6 +54,22 @@ void trek_control_end(trek_control *control, trek_status status, const char *mes
     trek_lock_release(&control->lock);
 }
 
+void trek_control_take_end(trek_control *control, const char *data, size_t bytes)
+{
+    int32_t status;
+    char text[TREK_ERROR_SIZE];
+    if (bytes < sizeof status)
+        return;
+    memcpy(&status, data, sizeof status);
+    size_t length = bytes - sizeof status < sizeof text - 1 ? bytes - sizeof status : sizeof text - 1;
+    memcpy(text, data + sizeof status, length);
+    text[length] = '\0';
+    bool known = status > TREK_OK && strcmp(trek_status_name((trek_status)status), "unknown") != 0;
+    trek_control_end_locked(control, known ? (trek_status)status : TREK_ERR_COMM,
+                            text[0] ? text : "another process has ended the group");
+    control->beat_now = true;
+}
+
 bool trek_control_ended(const trek_control *control) { return atomic_load(&control->ended); }
 
 trek_status trek_control_fail(trek_control *control)

@@ -284,22 +284,6 @@ static void accept_arrivals(trek_control *control)
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-void trek_control_take_end(trek_control *control, const char *data, size_t bytes)
-{
-    int32_t status;
-    char text[TREK_ERROR_SIZE];
-    if (bytes < sizeof status)
-        return;
-    memcpy(&status, data, sizeof status);
-    size_t length = bytes - sizeof status < sizeof text - 1 ? bytes - sizeof status : sizeof text - 1;
-    memcpy(text, data + sizeof status, length);
-    text[length] = '\0';
-    bool known = status > TREK_OK && strcmp(trek_status_name((trek_status)status), "unknown") != 0;
-    trek_control_end_locked(control, known ? (trek_status)status : TREK_ERR_COMM,
-                            text[0] ? text : "another process has ended the group");
-    control->beat_now = true;
-}
-
 static void take_beat(trek_control *control, int process, const char *data, size_t bytes)
 {
     trek_control_report report;

@@ -13,7 +13,7 @@ struct trek_device_update {
     trek_update at;
     trek_update_run *runs;     /* the host's copy of the runs that `at` has on the device */
     trek_update_group *groups;
-    int cap_groups;
+    int cap_groups, cap_cuts;
     int64_t cap_tiles;
     uint64_t planned;     /* the optimizer's plan that the tables show */
     uint64_t changes;     /* counts changes of what a captured step was made with */
@@ -38,10 +38,10 @@ static trek_status make_memory(trek_optimizer *optimizer, trek_device_update *r)
 {
     const trek_arena *arena = optimizer->arena;
     size_t n = (size_t)arena->n_segments, groups = (size_t)r->cap_groups, end = 0;
-    size_t most = n + (size_t)arena->n_cuts; /* runs: segments, cut where one rank's part ends */
+    size_t most = n + (size_t)r->cap_cuts; /* runs: segments, cut where one rank's part ends */
     for (int k = 0; k < arena->n_segments; k++)
         r->cap_tiles += tiles_of(arena->segments[k].count);
-    r->cap_tiles += arena->n_cuts;
+    r->cap_tiles += r->cap_cuts;
     size_t state = place(&end, 1, sizeof(trek_update_state)), lr = place(&end, groups, sizeof(double));
     size_t group = place(&end, groups, sizeof(trek_update_group)), segments = place(&end, n, sizeof(trek_update_segment));
     size_t of = place(&end, n, sizeof(int32_t)), runs = place(&end, most, sizeof(trek_update_run));
@@ -73,10 +73,13 @@ static void device_update_free(trek_device_update *r)
 
 static trek_device_update *device_update_new(trek_optimizer *optimizer)
 {
+    const trek_arena *arena = optimizer->arena;
+    int most_cuts = arena->twice ? arena->n_segments + 4 * arena->n_parts : 0; /* it may be divided anew */
     trek_device_update *r = trek_calloc(1, sizeof *r);
     if (!r)
         return NULL;
     r->cap_groups = optimizer->n_groups + 7;
+    r->cap_cuts = arena->n_cuts > most_cuts ? arena->n_cuts : most_cuts;
     if (make_memory(optimizer, r) == TREK_OK)
         return r;
     device_update_free(r);
@@ -240,7 +243,7 @@ trek_status trek_device_update_read(trek_optimizer *optimizer)
     return status;
 }
 
-/* There are more groups than fit into the record: makes a larger one, which continues where the old one was. */
+/* There are more groups, or cuts, than fit into the record: makes a larger one, which continues where the old one was. */
 static trek_status grow(trek_optimizer *optimizer)
 {
     trek_status status = trek_device_update_read(optimizer);
@@ -264,7 +267,9 @@ static trek_status grow(trek_optimizer *optimizer)
 /* After trek_optimizer_prepare: makes the tables follow the plan. */
 static trek_status prepare(trek_optimizer *optimizer)
 {
-    trek_status status = optimizer->n_groups > optimizer->device_update->cap_groups ? grow(optimizer) : TREK_OK;
+    const trek_device_update *has = optimizer->device_update;
+    bool fits = optimizer->n_groups <= has->cap_groups && optimizer->arena->n_cuts <= has->cap_cuts;
+    trek_status status = fits ? TREK_OK : grow(optimizer);
     trek_device_update *r = optimizer->device_update;
     if (status == TREK_OK && r->planned != optimizer->plans)
         status = write_plan(optimizer, r);

@@ -208,7 +208,7 @@ static trek_status divide(redivision *x)
         return status;
     status = trek_optimizer_renew(x->optimizer, &x->buffers);
     x->renewed = status == TREK_OK;
-    return status;
+    return status == TREK_OK ? trek_device_update_read(x->optimizer) : status; /* the counts of updates */
 }
 
 /* Frees the old cuts, or puts them back. */
@@ -386,6 +386,8 @@ static trek_status tell_counts(const redivision *x)
         arena->segments[k].ahead = counts[k].ahead;
         x->optimizer->written[k] = counts[k].written;
     }
+    if (status == TREK_OK && x->s->twice->fresh)
+        trek_device_update_forget(x->optimizer);
     trek_free(counts);
     return status;
 }

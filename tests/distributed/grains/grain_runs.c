@@ -341,6 +341,8 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
 {
     trek_device room[GRAIN_RANKS];
     const trek_device *devices = grain_devices(run->comm, run->ranks, run->one_device, room);
+    if (!run->comm && run->place > 0)
+        grain_devices_from(run->place * run->ranks, run->ranks, room);
     trek_graph *graph = grain_build(room[0], (void *)(uintptr_t)&run->model);
     int64_t budgets[64]; /* which differ, where state is divided */
     bool many = run->ranks > 1 || run->comm || run->min_processes > 0;

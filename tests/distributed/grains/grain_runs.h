@@ -30,6 +30,7 @@ typedef struct grain_run {
     bool slow;               /* grains take random times */
     bool one_device;         /* all ranks are on the same GPU; otherwise each has its own, as far as there are any */
     struct trek_comm *comm;
+    int place;               /* without it: of the process whose GPUs it has */
     int piece;               /* blocks of the pieces in which sums are added; 0: the usual number */
     bool unrecorded;         /* what was recorded is not part of the digest */
     bool whole;              /* all of its steps, also on the fake device */

@@ -84,7 +84,7 @@ static trek_status check_divided_grads(const trek_step *s, bool params)
         why = "audits of grains (.audit), which compare whole gradients";
     else if (s->grain > 0 && s->grains->digests->of_grains)
         why = "a file of digests (.digests), which has those of the whole gradients of each grain";
-    else if ((params || s->grain > 0) && trek_job_has_others(&s->job) && !trek_lent_is_possible(s->job.comm))
+    else if ((params || s->grain > 0) && s->job.processes > 1 && !trek_lent_is_possible(s->job.comm))
         why = "processes without a control channel, by which they could reach each other's memory; start them by trek-run";
     return why ? trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: TREK_SHARD_%s, with %s",
                            params ? "PARAMETERS" : "GRADIENTS", why) : TREK_OK;
@@ -151,9 +151,9 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     if (opts->reduces_bf16)
         TRY(make_low_sums(s));
     TRY(s->policy->make(s, opts));
-    if (opts->shards_grads && s->job.world_size > 1)
+    if (opts->shards_grads && (s->job.world_size > 1 || s->team->twice))
         TRY(check_divided_grads(s, opts->shards_params));
-    if (s->grains && s->team->divides_grads && trek_job_has_others(&s->job))
+    if (s->grains)
         TRY(trek_grain_sums_lend(s));
     TRY(make_workload(s, opts));
     s->team->gathers_ahead = s->team->divides_params && gathers_ahead(s, opts->overlap);
@@ -215,10 +215,10 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     int counts[TREK_MAX_RANKS], sharers;
     trek_status status = count_sharers(opts, shards && !of.shared && !opts->twice, local_ranks, counts, &sharers);
     of.sharers = shards && status == TREK_OK ? sharers : 1;
-    of.divides_grads = opts->shards_grads && of.sharers > 1 && !of.shared;
-    of.divides_params = opts->shards_params && of.divides_grads;
     of.twice = opts->twice && (opts->comm || opts->joins);
     of.sharers = of.twice && of.sharers < 2 ? 2 : of.sharers;
+    of.divides_grads = opts->shards_grads && of.sharers > 1 && !of.shared;
+    of.divides_params = opts->shards_params && of.divides_grads;
     s->team = team;
     s->policy = find_policy(opts);
     s->pace.sites = sites;

@@ -225,7 +225,7 @@ static trek_status make_ranks(trainer_setup *s)
                              .shards = s->opts.shard >= TREK_SHARD_STATE,
                              .shards_grads = s->opts.shard >= TREK_SHARD_GRADIENTS,
                              .shards_params = s->opts.shard >= TREK_SHARD_PARAMETERS,
-                             .twice = s->opts.shard == TREK_SHARD_STATE && s->opts.min_processes > 0, .joins = s->joins,
+                             .twice = s->opts.shard >= TREK_SHARD_STATE && s->opts.min_processes > 0, .joins = s->joins,
                              .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
                              .sites = s->run && s->run->sites, .grain = s->opts.grain,
                              .digests = s->opts.digests, .audit = s->opts.audit, .audit_removes = s->opts.audit_removes,

@@ -154,7 +154,8 @@ typedef enum trek_average {
  * - trek_graph_reduce fails with UNSUPPORTED.
  * - With shard TREK_SHARD_STATE each part of the optimizer's state is kept by two processes. If both die before the others have
  *   copied it, trek_graph_train_batch or trek_graph_step fails with PEER, and names them.
- * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, with shard TREK_SHARD_GRADIENTS, together with
+ * - With shard TREK_SHARD_GRADIENTS so is each part of the sums of gradients, and all grains of the step are computed again.
+ * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, with shard TREK_SHARD_PARAMETERS, together with
  *   shares, plan or speed_hint, with a loader over a stream, and over MPI, which ends with the first process that dies.
  *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by

@@ -95,11 +95,11 @@ static trek_status check_min_processes(const trek_trainer_opts *o)
     if (o->grain == 0)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain; without grains only a run "
                                                "(trek_trainer_run) can go on without a process");
-    if (o->shard > TREK_SHARD_STATE)
-        return trek_fail(
-            TREK_ERR_UNSUPPORTED,
-            "trainer_setup: .min_processes: set together with .shard TREK_SHARD_GRADIENTS or TREK_SHARD_PARAMETERS; a process "
-            "that dies takes its part of the gradients with it. TREK_SHARD_STATE keeps each part of the state twice");
+    if (o->shard > TREK_SHARD_GRADIENTS)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "trainer_setup: .min_processes: set together with .shard TREK_SHARD_PARAMETERS; a process that dies "
+                         "takes its part of "
+                         "the parameters with it. TREK_SHARD_STATE and TREK_SHARD_GRADIENTS keep each part of the state twice");
     const char *other = o->shares ? "shares" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint" : NULL;
     if (other)
         return trek_fail(TREK_ERR_UNSUPPORTED,

@@ -316,11 +316,11 @@ static trek_tensor *paged_zeros(void *arg, trek_shape shape, trek_dtype dtype, t
 }
 
 /* Cuts lie at pages of gradients, which have 4 bytes or more, and of parameters, which have 2 or more. */
-trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too)
+trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too, bool twice)
 {
     int64_t unit = (int64_t)(trek_pages_size(trek_cpu(0), NULL, 0) / sizeof(uint16_t));
     return make(params, &(making){ .sharers = sharers, .unit = unit > TREK_ARENA_SLOT ? unit : TREK_ARENA_SLOT,
-                                   .paged_params = params_too, .zeros = paged_zeros });
+                                   .twice = twice, .paged_params = params_too, .zeros = paged_zeros });
 }
 
 /* The replica's layout follows from names, shapes and dtypes, so comparing the segments compares everything. */

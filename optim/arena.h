@@ -104,8 +104,8 @@ typedef trek_tensor *(*trek_arena_zeros_fn)(void *arg, trek_shape shape, trek_dt
 trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
 /* The same for sharers > 1 on a CPU, with gradients whose memory is taken when they are first written, and given back by
  * trek_arena_give_back and when they are zeroed. That of the sharer's own gradients is always taken. params_too: parameters lie
- * in pages, too, all of which have memory; the caller gives back what it can get elsewhere. */
-trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too);
+ * in pages, too, all of which have memory; the caller gives back what it can get elsewhere. twice: see trek_arena_new_twice. */
+trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too, bool twice);
 /* The same as trek_arena_new_in, for an arena of which each element is kept by two sharers. Its layout does not depend on their
  * number, which may change (trek_arena_set_sharers). All have equal weights. */
 trek_arena *trek_arena_new_twice(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
@@ -118,7 +118,7 @@ trek_status trek_arena_weigh(trek_arena *arena, const double *weights);
 trek_status trek_arena_set_sharers(trek_arena *arena, int sharers, const double *weights, double **before);
 /* Who keeps the elements from one on, up to `end`: of[0] gives them to the others. of[1] is -1 if they are kept once. */
 typedef struct trek_arena_keepers {
-    int of[2];
+    int of[2];               /* both -1: it is padding, of which nobody keeps anything */
     int64_t end;
 } trek_arena_keepers;
 /* Returns who keeps an element of an arena with `twice`, by weights or by owners. */

@@ -100,12 +100,16 @@ static trek_arena_keepers keepers_of(const trek_arena *arena, int64_t units, int
 
 /* --- elements and segments ------------------------------------------------------ */
 
-/* Returns the keepers of the segment in whose slot an element is, up to the end of the slot. */
+/* Returns the keepers of the segment in whose slot an element is, up to the end of the slot. Nobody keeps what is behind the last
+ * one. */
 static trek_arena_keepers keepers_by_owner(const trek_arena *arena, int part, int64_t at)
 {
     int k = 0;
-    while (arena->segments[k].part != part || at >= trek_arena_slot_end(arena->segments[k].offset + arena->segments[k].count))
+    while (k < arena->n_segments && (arena->segments[k].part != part ||
+                                     at >= trek_arena_slot_end(arena->segments[k].offset + arena->segments[k].count)))
         k++;
+    if (k == arena->n_segments)
+        return (trek_arena_keepers){ { -1, -1 }, arena->parts[part].count };
     return (trek_arena_keepers){ { arena->owner[k], arena->owner[arena->n_segments + k] },
                                  trek_arena_slot_end(arena->segments[k].offset + arena->segments[k].count) };
 }

@@ -17,6 +17,7 @@
 
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
+#include "distributed/job/agreement.h"
 #include "distributed/replay/replay.h"
 #include "distributed/comm/comm_internal.h"
 #include "distributed/team/step.h"
@@ -332,25 +333,26 @@ static bool is_quick(const trek_step *s)
     return s->team->on_host && bytes < QUICK_BYTES;
 }
 
-/* Adds up what the processes have of what is divided among them. */
-static trek_status join_processes(const trek_step *s, trek_digest *gradients, trek_digest *parameters, trek_status own)
+/* Adds up a digest of what is divided among the processes. */
+static trek_status join_processes(const trek_step *s, trek_digest *digest)
 {
-    struct half {
-        trek_digest gradients, parameters;
-        int64_t status;
-    } mine = { *gradients, *parameters, own }, all[TREK_MAX_RANKS];
-    if (!s->team->divides_grads || trek_job_is_alone(&s->job))
-        return own;
+    trek_digest mine = *digest, all[TREK_MAX_RANKS];
+    if (trek_job_is_alone(&s->job))
+        return TREK_OK;
     trek_status status = trek_comm_gather_bytes(s->job.comm, &mine, sizeof mine, all);
-    for (int p = 0; p < s->job.processes && status == TREK_OK; p++) {
-        if (p != s->job.process)
-            trek_digest_join(gradients, &all[p].gradients);
-        if (p != s->job.process && s->team->divides_params)
-            trek_digest_join(parameters, &all[p].parameters);
-        if (own == TREK_OK && all[p].status != TREK_OK)
-            status = trek_fail(TREK_ERR_PEER, "graph_step: process %d cannot digest its part of the parameters", p);
-    }
-    return own == TREK_OK ? status : own;
+    *digest = (trek_digest){ { 0, 0 } };
+    for (int p = 0; p < s->job.processes && status == TREK_OK; p++)
+        trek_digest_join(digest, &all[p]);
+    return status;
+}
+
+trek_status trek_digests_share(trek_step *s)
+{
+    trek_digests *d = s->grains->digests;
+    d->shared = (trek_digest){ { 0, 0 } };
+    for (int r = 0; r < s->team->local_ranks; r++)
+        trek_digest_join(&d->shared, &d->gradients[r]);
+    return join_processes(s, &d->shared);
 }
 
 trek_status trek_digests_leave(trek_step *s)
@@ -365,7 +367,12 @@ trek_status trek_digests_leave(trek_step *s)
         trek_digest_join(&gradients, &d->gradients[r]);
         trek_digest_join(&parameters, &d->parameters[r]);
     }
-    status = join_processes(s, &gradients, &parameters, status);
+    if (s->team->divides_grads)
+        gradients = d->shared;
+    if (s->team->divides_params)
+        status = trek_replica_agree(s->job.comm, status, "graph_step");
+    if (status == TREK_OK && s->team->divides_params)
+        status = join_processes(s, &parameters);
     trek_step_digest digest = { .parameters = { parameters.half[0], parameters.half[1] },
                                 .gradients = { gradients.half[0], gradients.half[1] },
                                 .samples = { d->samples.half[0], d->samples.half[1] },

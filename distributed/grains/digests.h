@@ -20,6 +20,7 @@ typedef struct trek_digests {
     /* of the step that is under way */
     trek_digest samples;
     trek_digest *gradients, *parameters; /* [local_ranks] what each rank has added up */
+    trek_digest shared;      /* of divided gradients: those of all ranks of the job */
     trek_tensor **on_device; /* [local_ranks] both of a rank on a GPU, where they are added up; NULL on the host */
     double loss, weight;
     trek_text grains;        /* lines of the file */
@@ -40,6 +41,8 @@ void trek_digests_add(trek_digests *digests, const trek_grain_record *record);
 /* Adds gradients that a rank has just read from the sums: elements [begin, end) of a part of the arena. On a GPU it may set an
  * error. */
 void trek_digests_read(trek_step *s, int rank, int part, int64_t begin, int64_t end);
+/* If gradients are divided: adds up what the processes have read of them, when they all have. It is a collective. */
+trek_status trek_digests_share(trek_step *s);
 /* Gives the digest of a step that is still known. */
 bool trek_digests_find(const trek_step *s, int64_t step, trek_step_digest *digest);
 /* Returns the number of ranks of the run whose steps are made again; 0: none are, or it is unknown. */

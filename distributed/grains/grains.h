@@ -210,6 +210,9 @@ void trek_grain_sums_hold(trek_step *s, int rank);
 /* Lets the ranks of all processes add to each other's sums, if gradients are divided among several processes. A collective of
  * these. Fails as trek_lent_new does. */
 trek_status trek_grain_sums_lend(trek_step *s);
+/* Ends that, and drops all that grains of the step have given, because a process has died with a part of it. trek_grains_merge
+ * finds that all grains are lost. */
+trek_status trek_grain_sums_lose(trek_step *s);
 /* squares.c: computes the sum of squares of divided gradients, with the bits that it has if they are not divided. Every rank of
  * every process calls it after trek_grain_sums_read. */
 trek_status trek_grain_sums_squares(trek_step *s, int rank, double *sum);

@@ -176,6 +176,8 @@ static bool take(void *arg, int rank, int k, uint64_t offset, void *data, uint64
 trek_status trek_grain_sums_lend(trek_step *s)
 {
     trek_grains *g = s->grains;
+    if (!s->team->divides_grads || s->job.processes == 1)
+        return TREK_OK;
     const trek_arena *arena = s->team->replicas[0].arena;
     int n = first_piece(arena, arena->n_parts), at = 0;
     trek_pages **pages = trek_calloc((size_t)(s->team->local_ranks * n), sizeof(trek_pages *));
@@ -196,6 +198,25 @@ trek_status trek_grain_sums_lend(trek_step *s)
     return status;
 }
 
+static trek_status lose_rank(int rank, void *arg)
+{
+    trek_step *s = arg;
+    trek_grain_sums_clear(&s->grains->sums[rank]);
+    trek_arena_zero_grads(s->team->replicas[rank].arena);
+    return trek_error_status();
+}
+
+trek_status trek_grain_sums_lose(trek_step *s)
+{
+    trek_grains *g = s->grains;
+    if (!s->team->divides_grads)
+        return TREK_OK;
+    trek_status status = trek_lent_free(&g->lent);
+    g->n_records = 0;
+    g->pending = g->broken = g->emptied = false;
+    return status == TREK_OK ? trek_ranks_call(s->team->ranks, lose_rank, s) : status;
+}
+
 /* --- a bucket of a grain --- */
 
 /* Adds elements of a part, which lie in the arena of a rank, to the sums of one of those who keep them. */
@@ -211,7 +232,10 @@ static trek_status add_to(const trek_grain_bucket *on, int sharer, const trek_bu
     return trek_lent_give(s->grains->lent, &(trek_lent_piece){ on->rank, sharer, part, at, (size_t)count * size }, data);
 }
 
-/* Adds elements [begin, end) of a part, whole blocks, to the sums of those who keep them. Ranks begin with different ones. */
+static bool keeps(const trek_bucket_piece *piece, int sharer) { return piece->owner == sharer || piece->second == sharer; }
+
+/* Adds elements [begin, end) of a part, whole blocks, to the sums of those who keep them. Ranks begin with different ones. What
+ * two keep is added to the sums of both. */
 static trek_status add_to_owners(const trek_grain_bucket *on, int part, int64_t begin, int64_t end)
 {
     const rank_replica *own = &on->s->team->replicas[on->rank];
@@ -221,8 +245,12 @@ static trek_status add_to_owners(const trek_grain_bucket *on, int part, int64_t 
     for (int k = 0; k < sharers && status == TREK_OK; k++)
         for (int64_t at = begin; status == TREK_OK && trek_buckets_next_piece(&own->reducer->buckets, sharers, part, &at, end,
                                                                               &piece);)
-            if (piece.owner == (own->arena->sharer + k) % sharers)
-                status = add_to(on, piece.owner, &piece, part, true);
+            if (keeps(&piece, (own->arena->sharer + k) % sharers))
+                status = add_to(on, (own->arena->sharer + k) % sharers, &piece, part, !own->arena->twice);
+    if (own->arena->twice) {
+        size_t size = trek_dtype_size(own->arena->parts[part].wide);
+        memset(own->arena->parts[part].grads->data + (size_t)begin * size, 0, (size_t)(end - begin) * size);
+    }
     return status;
 }
 
@@ -282,13 +310,18 @@ static void merge_slice(trek_step *s, int rank)
 /* The rank's own, whose sums it has itself. They are empty afterwards: others may add to them as soon as all have read theirs. */
 static void read_own(trek_step *s, int rank)
 {
-    const trek_arena *arena = s->team->replicas[rank].arena;
+    const rank_replica *own = &s->team->replicas[rank];
+    const trek_arena *arena = own->arena;
+    trek_bucket_piece piece;
     for (int k = 0; k < arena->n_cuts; k++) {
         const trek_arena_cut *cut = &arena->cuts[k];
         arena->backend->binned_read(&s->grains->sums[rank].parts[cut->part], s->grains->factor,
                                     arena->parts[cut->part].grads->data,
                                     cut->begin / TREK_BINNED_BLOCK, trek_binned_blocks(cut->end - cut->begin));
-        trek_digests_read(s, rank, cut->part, cut->begin, cut->end);
+        for (int64_t at = cut->begin; /* what another one keeps, too, is digested once */
+             trek_buckets_next_piece(&own->reducer->buckets, arena->sharers, cut->part, &at, cut->end, &piece);)
+            if (piece.owner == arena->sharer)
+                trek_digests_read(s, rank, cut->part, piece.begin, piece.end);
     }
     trek_grain_sums_clear(&s->grains->sums[rank]);
 }

@@ -91,7 +91,11 @@ static trek_status take_over_once(trek_step *s)
 {
     trek_survival *survival = s->job.survival;
     int64_t start = trek_trace_enter("take over");
-    trek_status status = begin_job(s);
+    trek_status status = trek_grain_sums_lose(s);
+    if (status != TREK_OK)
+        give_up(survival, survival->next);
+    else
+        status = begin_job(s);
     if (status == TREK_OK) {
         survival->held = survival->held_next;
         status = trek_job_sync_make_rooms(s);
@@ -105,6 +109,8 @@ static trek_status take_over_once(trek_step *s)
     trek_trace_end("take over", start, s->job.processes);
     if (status == TREK_OK && s->twice && !survival->few) /* too few complete the last step only, which needs no state */
         status = trek_twice_redivide(s);
+    if (status == TREK_OK && !survival->few && !survival->next) /* another group lends anew */
+        status = trek_grain_sums_lend(s);
     return status;
 }
 

@@ -209,6 +209,19 @@ static trek_status join(grain_pass *c)
     return status;
 }
 
+/* Goes on without processes that have died. If they have taken a part of the sums with them, all grains of the pass are lost. */
+static bool go_on(grain_pass *c, trek_status *status)
+{
+    if (!trek_survivors_go_on(c->s, status))
+        return false;
+    for (int64_t k = 0; k < trek_grains_count(c->grains, c->pass.rows) && c->s->team->divides_grads; k++) {
+        trek_pass_sum_clear(&c->call.sums[k]);
+        trek_text_clear(&c->call.recorded[k]);
+    }
+    atomic_store(&c->call.failed, false);
+    return true;
+}
+
 /* Tells the other processes of the pass. If some of them die, those that are left do it again. */
 static trek_status tell(grain_pass *c)
 {
@@ -224,7 +237,7 @@ static trek_status tell(grain_pass *c)
             status = trek_job_sync_pass(s, weight, &total, NULL);
         if (status == TREK_OK && c->pass.joint && trek_job_has_others(&s->job))
             status = join(c);
-    } while (status != TREK_OK && trek_survivors_go_on(s, &status));
+    } while (status != TREK_OK && go_on(c, &status));
     return status == TREK_OK && c->pass.joint ? trek_survivors_after_commit(s) : status;
 }
 
@@ -278,6 +291,8 @@ static trek_status open_sums(const grain_pass *c, trek_status status)
     trek_grains_empty(c->s);
     status = trek_job_sync_begin_pass(c->s, &sends);
     c->grains->emptied = false;
+    if (status != TREK_OK) /* those that are left have emptied theirs when they go on */
+        trek_survivors_go_on(c->s, &status);
     return status;
 }
 
@@ -291,6 +306,9 @@ static trek_status run_pass(grain_pass *c)
     if (status == TREK_OK) {
         trek_grains_keep_buffers(g, s->team->replicas[0].model, g->first_buffers);
         status = trek_grain_call_run(&c->call);
+        if (status != TREK_OK && c->pass.joint &&
+            s->team->divides_grads) /* to the sums of one that has died nothing can be added */
+            go_on(c, &status);
     }
     if (status != TREK_OK && c->pass.backward) /* an evaluation has no round in which others would learn it */
         trek_job_sync_failed(s, status);

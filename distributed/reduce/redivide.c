@@ -53,7 +53,8 @@ static double room_of(const trek_step *s)
     bool any = false;
     for (int p = 0; p < s->job.processes; p++)
         any |= s->job.members[p].budgets & 1;
-    int64_t left = row->budget - row->params - row->grads - row->other - (row->activations > 0 ? row->activations : 0);
+    int64_t whole = row->params + (s->team->divides_grads ? 0 : row->grads);
+    int64_t left = row->budget - whole - row->other - (row->activations > 0 ? row->activations : 0);
     return !any ? 1 : left > 0 ? (double)left : 0;
 }
 
@@ -165,7 +166,7 @@ static bool is_lost(redivision *x)
             trek_arena_keepers keepers = trek_arena_keepers_at(&x->arena, p, at);
             find_living(x, &keepers, living);
             at = keepers.end;
-            if (living[0] >= 0 || living[1] >= 0)
+            if (living[0] >= 0 || living[1] >= 0 || keepers.of[0] < 0)
                 continue;
             note_lost(twice, keepers.of);
             return true;
@@ -304,7 +305,7 @@ static trek_status move_params(const redivision *x)
         for (int64_t at = 0; at < part->count && status == TREK_OK;) {
             trek_arena_keepers before = trek_arena_keepers_at(&x->arena, p, at);
             char *here = part->params->data + (size_t)at * size;
-            moving m = { .sent = true, .bytes = (before.end - at) * (int64_t)size };
+            moving m = { .sent = before.of[0] >= 0, .bytes = (before.end - at) * (int64_t)size };
             find_living(x, &before, m.living);
             m.from = has(m.living, x->s->job.process) ? here : NULL;
             m.to = here;

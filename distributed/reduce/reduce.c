@@ -10,7 +10,10 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/grains/digests.h"
 #include "distributed/grains/grains.h"
+#include "distributed/job/agreement.h"
+#include "distributed/job/survival.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/overlap.h"
 #include "distributed/team/step.h"
@@ -370,6 +373,12 @@ static trek_status sum_grains(rank_step *x)
 static trek_status decide_shared(rank_step *x);
 static trek_status decide_separate(rank_step *x);
 
+static trek_status commit_divided(trek_step *s)
+{
+    trek_status status = trek_digests_share(s);
+    return status == TREK_OK ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : status;
+}
+
 /* Grains leave the whole gradient in every arena, also where the optimizer's state is divided, so that its norm has the same
  * bits. */
 static trek_status decide_all(rank_step *x)
@@ -379,6 +388,8 @@ static trek_status decide_all(rank_step *x)
         trek_status status = x->measure ? trek_grain_sums_squares(x->s, x->rank, &sum) : TREK_OK;
         if (status == TREK_OK)
             x->state = trek_ranks_decide(x->s, sum, x->measure);
+        if (status == TREK_OK) /* all have what they need */
+            status = trek_replica_agree(x->local, x->rank == 0 ? commit_divided(x->s) : TREK_OK, "step");
         return status;
     }
     if (x->call->grains && x->s->team->on_host)

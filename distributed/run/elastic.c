@@ -338,7 +338,7 @@ static trek_status check_ranks(const trek_run *run)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_run: .min_processes: set together with .trainer.shard; a process that dies "
                          "takes its part of the optimizer's state with it. With .trainer.grain "
-                         "TREK_SHARD_STATE keeps each part twice");
+                         "TREK_SHARD_STATE and TREK_SHARD_GRADIENTS keep each part twice");
     return trek_comm_settle(job->comm); /* what set-up has sent to devices */
 }
 

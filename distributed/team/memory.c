@@ -141,8 +141,22 @@ static void add_row(const trek_team_memory *memory, int k, int64_t unit, trek_te
     trek_text_format(text, "\n");
 }
 
-static void add_parts_kept_twice(const trek_arena *arena, trek_text *text)
+/* Names what is divided, and what is not. */
+static const char *divided_of(const trek_team *team)
 {
+    return team->divides_params ? "parameters, gradients and the optimizer's state"
+        : team->divides_grads ? "gradients and the optimizer's state" : "the optimizer's state";
+}
+
+static const char *whole_of(const trek_team *team)
+{
+    return team->divides_params ? "; parameters are gathered in buckets, which count with activations"
+        : team->divides_grads ? "; parameters are whole on each rank" : "; parameters and gradients are whole on each rank";
+}
+
+static void add_parts_kept_twice(const trek_team *team, trek_text *text)
+{
+    const trek_arena *arena = team->replicas[0].arena;
     double all = 0;
     int n = 0;
     for (int r = 0; r < arena->sharers; r++) {
@@ -150,14 +164,14 @@ static void add_parts_kept_twice(const trek_arena *arena, trek_text *text)
         n += arena->weights[r] > 0;
     }
     if (n == 1)
-        trek_text_add(text, "the optimizer's state: whole in one process");
+        trek_text_format(text, "%s: whole in one process", divided_of(team));
     else
-        trek_text_format(text, "the optimizer's state: each part is kept by two of %d processes, which have ", arena->sharers);
+        trek_text_format(text, "%s: each part is kept by two of %d processes, which have ", divided_of(team), arena->sharers);
     for (int r = 0; r < arena->sharers && n > 1; r++) {
         int64_t tenths = (int64_t)(2000 * arena->weights[r] / all + 0.5);
         trek_text_format(text, "%s%" PRId64 ".%d %%", r ? ", " : "", tenths / 10, (int)(tenths % 10));
     }
-    trek_text_format(text, "%s; parameters and gradients are whole on each rank\n", n > 1 ? " of it" : "");
+    trek_text_format(text, "%s%s\n", n > 1 ? " of it" : "", whole_of(team));
 }
 
 static void add_parts(const trek_team *team, trek_text *text)
@@ -169,24 +183,17 @@ static void add_parts(const trek_team *team, trek_text *text)
     const double *weights = team->replicas[0].arena->weights;
     double all = 0;
     if (team->twice) {
-        add_parts_kept_twice(team->replicas[0].arena, text);
+        add_parts_kept_twice(team, text);
         return;
     }
-    trek_text_format(text, "%s: in %d parts", team->divides_params ? "parameters, gradients and the optimizer's state"
-                     : team->divides_grads ? "gradients and the optimizer's state"
-                     : "the optimizer's state",
-                     team->sharers);
+    trek_text_format(text, "%s: in %d parts", divided_of(team), team->sharers);
     for (int r = 0; r < team->sharers && weights; r++)
         all += weights[r];
     for (int r = 0; r < team->sharers && weights; r++) {
         int64_t tenths = (int64_t)(1000 * weights[r] / all + 0.5);
         trek_text_format(text, "%s%" PRId64 ".%d %%", r ? ", " : ": ", tenths / 10, (int)(tenths % 10));
     }
-    trek_text_format(text, "%s%s\n", weights ? "" : " of the same size",
-                     team->divides_params
-                         ? "; parameters are gathered in buckets, which count with activations"
-                     : team->divides_grads ? "; parameters are whole on each rank"
-                                           : "; parameters and gradients are whole on each rank");
+    trek_text_format(text, "%s%s\n", weights ? "" : " of the same size", whole_of(team));
 }
 
 /* Says what a row's ranks recompute; the names are those of this process's own rows. */

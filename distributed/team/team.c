@@ -83,7 +83,7 @@ static trek_status make_arena(trek_team *team, int rank)
     if (!params)
         return trek_error_status();
     own->arena = team->shared ? trek_arena_new_sharing(params, team->replicas[0].arena)
-        : team->divides_grads ? trek_arena_new_paged(params, team->sharers, team->divides_params)
+        : team->divides_grads ? trek_arena_new_paged(params, team->sharers, team->divides_params, team->twice)
                               : trek_arena_new_in(params, team->sharers, NULL, NULL);
     trek_params_free(&params);
     return own->arena ? TREK_OK : trek_error_status();
@@ -108,7 +108,7 @@ static trek_status move_params(trek_team *team, trek_comm *comm)
     trek_params *params = trek_module_params(trek_graph_module(team->graph));
     if (!params)
         return trek_error_status();
-    team->replicas[0].arena = team->divides_grads ? trek_arena_new_paged(params, team->sharers, team->divides_params)
+    team->replicas[0].arena = team->divides_grads ? trek_arena_new_paged(params, team->sharers, team->divides_params, team->twice)
         : team->twice                             ? trek_arena_new_twice(params, team->sharers, zeros_of_comm, comm)
                                                   : trek_arena_new_in(params, team->sharers, zeros_of_comm, comm);
     trek_params_free(&params);

@@ -83,6 +83,7 @@ static trek_run_opts opts_of(const char *text, trek_comm *comm, trek_dataset *da
     static trek_device devices[GRAIN_RANKS];
     bool scaled = strstr(text, "scaled") != NULL, schedule = strstr(text, "schedule") != NULL;
     double rate = scaled && !mine ? 0.02 : 0.01;
+    int divided = mine ? dying_number(text, "divided=", 0) : 0;
     trek_run_opts o = { .build_model = build, .train_step = loss_of_training, .arg = &model, .dataset = dataset,
                         .evaluation = dataset, .evaluate = loss_of_evaluation, .input = "x",
                         .optimizer = trek_adamw(&(trek_adam_opts){ .lr = rate }), .batch_size = dying_number(text, "batch=", 20),
@@ -92,7 +93,9 @@ static trek_run_opts opts_of(const char *text, trek_comm *comm, trek_dataset *da
                         .trainer = { .grain = dying_number(text, "grain=", 3), .comm = comm, .balance = TREK_OFF,
                                      .accumulate = dying_number(text, "accumulate=", 0),
                                      .max_grad_norm = strstr(text, "clipped") ? 0.5 : 0,
-                                     .shard = mine && strstr(text, "sharded") ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+                                     .shard = mine && strstr(text, "sharded") ? (trek_shard)(TREK_SHARD_STATE + divided)
+                                     : TREK_SHARD_NONE,
+                                     .share_params = divided > 0 ? TREK_OFF : 0, .bucket_bytes = divided > 0 ? 2048 : 0,
                                      .ranks = mine ? dying_number(text, "ranks=", 1) : 1 } };
     o.trainer.devices = grain_devices_from(mine ? mine->process * o.trainer.ranks : 0, o.trainer.ranks, devices);
     if (schedule)

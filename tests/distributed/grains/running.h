@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of several processes in grains, some of which die (dying.h), and to which others come (arriving.h). What a part's text
  * adds to that: "epoch-fails", its .on_epoch fails; "frozen", it freezes a parameter; "other-seed"; "scaled", .lr_scale doubles
- * the rate of three ranks; "sharded", the optimizer's state is divided. */
+ * the rate of three ranks; "sharded", the optimizer's state is divided; "divided=1",
+ * gradients, too. */
 #ifndef TREK_TESTS_RUNNING_H
 #define TREK_TESTS_RUNNING_H
 

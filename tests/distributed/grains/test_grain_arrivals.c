@@ -102,6 +102,12 @@ static void one_comes_for_a_part_of_the_state(void **state)
                                        LIVES("as=1"), LIVES("as=2,turn=1"), { 0 } }, shares ? 4 : 3);
     }
     arriving_expect("model=0,of=2,waits=4,sharded", (const role[]){ LIVES("-"), DIES("at=sync:2"), LIVES("as=1"), { 0 } }, 2);
+    arriving_expect("model=1,of=2,waits=4,sharded,divided=1",
+                    (const role[]){ LIVES("-"), DIES("at=grain:2"), LIVES("as=1"), { 0 } },
+                    2);
+    arriving_expect("model=6,optimizer=4,sharded,divided=1,steps=9,waits=3,again=6",
+                    (const role[]){ LIVES("-"), DIES("at=sync:1"), DIES("at=sync:4"), LIVES("as=1"), LIVES("as=2,turn=1"),
+                                    { 0 } }, 3);
     arriving_expect("model=6,of=2,waits=4,sharded", (const role[]){ DIES("at=sync:2"), LIVES("-"), LIVES("as=0"), { 0 } }, 2);
     arriving_expect("model=1,of=4,waits=3,sharded",
                     (const role[]){ DIES("at=arrival:0"), DIES("at=grain:1"), LIVES("-"), LIVES("-"),

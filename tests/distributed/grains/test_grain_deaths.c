@@ -82,6 +82,12 @@ static void one_dies_with_a_part_of_the_state(void **state)
     dies_before_or_after_any_call("model=1,steps=4,clipped,sharded");
 }
 
+/* And if gradients are: all that grains have given in the step is made again. */
+static void one_dies_with_a_part_of_the_gradients(void **state)
+{
+    dies_before_or_after_any_call("model=1,steps=4,clipped,sharded,divided=1");
+}
+
 static void one_dies_in_any_span(void **state)
 {
     const char *exchange = test_on_cpu() ? "at=reduce_processes:2" : "at=reduce_grains:2";
@@ -144,8 +150,9 @@ static void options_do_not_change_that(void **state)
         expect(cases[k].detail, 3, cases[k].deaths, cases[k].left);
 }
 
-/* Optimizers that update elements and whole parameters, f32 copies of bf16, parts of different sizes (an odd batch), ranks that
- * share a part, a step that is skipped; one process after the other; and deaths while the state is divided again. */
+/* With divided gradients or without: optimizers that update elements and whole parameters, f32 copies of bf16, parts of different
+ * sizes (an odd batch), ranks that share a part, a step that is skipped; one process after the other; and deaths while the state
+ * is divided again. */
 static void every_kind_of_state_is_kept_twice(void **state)
 {
     static const struct {
@@ -168,8 +175,9 @@ static void every_kind_of_state_is_kept_twice(void **state)
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++) {
         char detail[96];
-        snprintf(detail, sizeof detail, "%s,sharded", cases[k].detail);
-        if (!test_short() || k % 2 == 0)
+        const char *level = k % 2 == 0 && !strstr(cases[k].detail, "ranks=") ? ",divided=1" : "";
+        snprintf(detail, sizeof detail, "%s,sharded%s", cases[k].detail, level);
+        if (!test_short() || k % 3 == 0)
             expect(detail, 4, cases[k].deaths, cases[k].left);
     }
 }
@@ -203,11 +211,12 @@ static void over_gloo_too(void **state)
     expect("model=0,steps=4,gloo", 3, (const char *[]){ NULL, "before=14", NULL }, 2);
     expect("model=1,steps=4,gloo", 3, (const char *[]){ "at=grain:5", NULL, NULL }, 2);
     expect("model=1,steps=5,gloo,sharded", 3, (const char *[]){ NULL, NULL, "at=gather_parameters:1" }, 2);
+    expect("model=2,steps=4,gloo,sharded,divided=1", 3, (const char *[]){ NULL, "at=grain:4", NULL }, 2);
     expect("model=6,steps=5,gloo,sharded,batch=21", 4, (const char *[]){ NULL, "at=sync:1", "at=sync:3", NULL }, 2);
 }
 
 /* Moments and victims as they are drawn. TREK_TEST_DRAWS says how often. */
-static void draw_deaths(int n, uint64_t first, bool sharded)
+static void draw_deaths(int n, uint64_t first, bool sharded, int levels)
 {
     static const char *const usual[] = { "grain", "sum_grain", "backward", "sync", "reduce", "optimizer" };
     static const char *const divided[] = { "grain", "sum_grain", "sync", "optimizer", "gather_parameters", "divide_state" };
@@ -222,6 +231,9 @@ static void draw_deaths(int n, uint64_t first, bool sharded)
                  6 + (int)test_draw(&seed, 20), 4 + (int)test_draw(&seed, 3), (int)test_draw(&seed, sharded ? 6 : 4),
                  (int)test_draw(&seed, 3), test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "",
                  sharded ? ",sharded" : "");
+        if (levels > 0)
+            snprintf(detail + strlen(detail), sizeof detail - strlen(detail), ",divided=%d",
+                     1 + (int)test_draw(&seed, (uint64_t)levels));
         dying_draw_ways(&seed, detail, sizeof detail);
         for (int p = 0; p < processes; p++) {
             strcpy(when[p], "-");
@@ -249,12 +261,17 @@ static int draws(void)
 
 static void drawn_deaths_do_not_show(void **state)
 {
-    draw_deaths(draws(), 900, false);
+    draw_deaths(draws(), 900, false, 0);
 }
 
 static void drawn_deaths_do_not_show_in_divided_state(void **state)
 {
-    draw_deaths(draws(), 2100, true);
+    draw_deaths(draws(), 2100, true, 0);
+}
+
+static void drawn_deaths_do_not_show_in_divided_gradients(void **state)
+{
+    draw_deaths(draws(), 4100, true, 1);
 }
 
 static void too_few_are_left(void **state)
@@ -284,8 +301,8 @@ static void what_it_cannot_do_is_refused(void **state)
     expect_error(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: -1; must be 0 or more");
     setup_with(&(trek_trainer_opts){ .min_processes = 1 });
     expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain");
-    setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shard = TREK_SHARD_GRADIENTS });
-    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shard TREK_SHARD_GRADIENTS");
+    setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shard = TREK_SHARD_PARAMETERS });
+    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shard TREK_SHARD_PARAMETERS");
     setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shares = shares, .n_shares = 2 });
     expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shares");
     int model = MLP;
@@ -308,6 +325,7 @@ int main(void)
         cmocka_unit_test_setup(what_it_cannot_do_is_refused, clear_error),
         cmocka_unit_test_setup(one_dies_before_or_after_any_call, clear_error),
         cmocka_unit_test_setup(one_dies_with_a_part_of_the_state, clear_error),
+        cmocka_unit_test_setup(one_dies_with_a_part_of_the_gradients, clear_error),
         cmocka_unit_test_setup(one_dies_in_any_span, clear_error),
         cmocka_unit_test_setup(one_of_two_dies, clear_error),
         cmocka_unit_test_setup(several_die, clear_error),
@@ -318,6 +336,7 @@ int main(void)
         cmocka_unit_test_setup(over_gloo_too, clear_error),
         cmocka_unit_test_setup(drawn_deaths_do_not_show, clear_error),
         cmocka_unit_test_setup(drawn_deaths_do_not_show_in_divided_state, clear_error),
+        cmocka_unit_test_setup(drawn_deaths_do_not_show_in_divided_gradients, clear_error),
         cmocka_unit_test_setup(too_few_are_left, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,6 +60,9 @@ static void newcomers_get_their_part_of_the_state(void **state)
     }
     arriving_expect("model=0,of=2,steps=10,waits=3,sharded",
                     (const role[]){ DIES("at=sync:6"), DIES("at=sync:8"), LIVES("as=new"), { 0 } }, 1);
+    arriving_expect("model=6,of=2,steps=9,waits=2,sharded,divided=1",
+                    (const role[]){ LIVES("-"), DIES("at=sync:5"), LIVES("as=new"),
+                                                                                    { 0 } }, 2);
     arriving_expect("model=1,of=2,waits=3,sharded", (const role[]){ LIVES("-"), LIVES("-"), DIES("as=new,at=divide_state:1"),
                                                                    { 0 } }, 2);
     arriving_expect("model=6,of=3,waits=3,sharded", (const role[]){ LIVES("-"), LIVES("-"), DIES("at=divide_state:1"),

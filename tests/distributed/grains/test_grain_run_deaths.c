@@ -106,7 +106,8 @@ static void a_state_in_parts_outlives_deaths(void **state)
     for (int k = 0; k < (int)(sizeof moments / sizeof *moments); k += test_short() ? 2 : 1) {
         char detail[128];
         const char *deaths[4] = { 0 };
-        snprintf(detail, sizeof detail, "model=%d,ranks=%d,sharded", k % 3 == 2 ? LSTM : k % 3, 1 + k % 2);
+        snprintf(detail, sizeof detail, "model=%d,ranks=%d,sharded%s", k % 3 == 2 ? LSTM : k % 3, 1 + k % 2,
+                 k % 4 ? "" : ",divided=1");
         deaths[k % 3] = moments[k];
         if (strstr(moments[k], "divide_state")) /* process 1 dies while the parts of process 0 are given to others */
             deaths[0] = "at=sync:1";
@@ -115,6 +116,8 @@ static void a_state_in_parts_outlives_deaths(void **state)
     }
     outcome expected = running_alone("model=1");
     expect("model=1,sharded", 2, (const char *[]){ NULL, "at=evaluation:0" }, &expected, NULL); /* one is left */
+    expect("model=1,sharded,divided=1", 2, (const char *[]){ NULL, "at=evaluation:0" }, &expected, NULL);
+    expect("model=1,sharded,divided=1", 3, (const char *[]){ NULL, "at=grain:2", "at=evaluation:1" }, &expected, NULL);
     expect("model=1,sharded", 4, (const char *[]){ "at=grain:2", NULL, "at=evaluation:0", NULL }, &expected, NULL);
     expect("model=1,sharded", 4, (const char *[]){ "at=evaluation:0", "at=divide_state:0", NULL, NULL }, &expected, NULL);
 }

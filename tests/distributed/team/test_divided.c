@@ -305,7 +305,8 @@ static void larger_than_each_rank(void **state)
     begin(&c, &t);
     for (int r = 0; r < 3; r++) {
         const trek_memory_row *row = &trek_graph_ranks(t.graph)->team->memory->rows[r];
-        besides[r] = trek_memory_total(row) - row->grads - row->state; /* with the others' parameters, which are kept for a step */
+        /* with the others' parameters, which are kept for a step */
+        besides[r] = trek_memory_total(row) - row->grads - row->state;
         whole += row->params + row->grads + row->state;
         params += row->params;
     }

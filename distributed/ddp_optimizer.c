@@ -83,9 +83,9 @@ static trek_status fill_in(divided *x, const trek_ddp *ddp, const trek_ddp_repli
     trek_status status = trek_sharer_cut(&x->sharer, spec, ddp->opts.bucket_bytes, NULL, &cuts);
     if (status != TREK_OK)
         return status;
-    trek_sharer_take(&x->sharer, &cuts);
+    status = trek_sharer_take(&x->sharer, &cuts);
     trek_sharer_cuts_clear(&cuts);
-    return TREK_OK;
+    return status;
 }
 
 /* Owns x from here on. */

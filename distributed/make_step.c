@@ -4,6 +4,7 @@
 #include "distributed/make_step.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "autograd/var_internal.h"
 #include "distributed/comm/nested.h"
@@ -23,6 +24,8 @@
 #include "distributed/team/divided.h"
 #include "distributed/team/low_sums.h"
 #include "tensor/cores.h"
+#include "tensor/pages.h"
+#include "tensor/print.h"
 #include "tensor/try_internal.h"
 
 static trek_status copy_rank(int rank, void *arg)
@@ -69,12 +72,34 @@ static trek_status check_sharers(const trek_step *s)
     return TREK_OK;
 }
 
+/* Returns whether the memory of all devices can come and go in pages; why: which cannot. */
+static bool find_pages(const trek_step *s, char *why, size_t size)
+{
+    char reason[200];
+    for (int r = 0; r < s->team->local_ranks; r++) {
+        trek_device device = trek_ranks_device(s->team->ranks, r);
+        char name[16];
+        if (trek_pages_size(device, reason, sizeof reason) > 0)
+            continue;
+        snprintf(why, size, "rank %d on %s, whose memory cannot be given back in pieces: %s; TREK_SHARD_STATE is for all devices",
+                 s->job.first_rank + r, trek_device_name(device, name, sizeof name), reason);
+        return false;
+    }
+    snprintf(why, size, "a GPU of another process, whose memory cannot be given back in pieces");
+    return s->team->page > 0;
+}
+
 /* Gradients are divided while backward runs, in one order on all ranks. */
 static trek_status check_divided_grads(const trek_step *s, bool params)
 {
     const char *why = NULL;
-    if (!s->team->on_host)
-        why = "ranks on GPUs, whose memory cannot be given back in pieces; TREK_SHARD_STATE is for all devices";
+    char text[300];
+    if (s->team->sharers > 1 && !s->team->divides_grads && !s->team->shared && !find_pages(s, text, sizeof text))
+        why = text;
+    else if (s->job.mixed)
+        why = "ranks on CPUs and on GPUs; TREK_SHARD_STATE is for ranks of one kind, too";
+    else if (s->grain > 0 && !s->team->on_host)
+        why = "grains (.grain) on GPUs, whose sums are whole on each";
     else if (s->team->shared)
         why = "ranks that share their parameters and add their gradients to each other's; set .share_params to TREK_OFF, or give "
               "each rank a process";
@@ -133,9 +158,12 @@ static trek_status make_workload(trek_step *s, const trek_ranks_opts *opts)
     return TREK_OK;
 }
 
-/* Copying takes a core: it helps if the ranks leave one idle, or have to wait for memory that is far away. */
+/* Copying takes a core: it helps if the ranks leave one idle, or have to wait for memory that is far away. GPUs copy by
+ * themselves. */
 static bool gathers_ahead(const trek_step *s, int overlap)
 {
+    if (!s->team->on_host)
+        return overlap != TREK_OFF;
     bool idle = trek_job_is_alone(&s->job) && trek_threads_wanted() + s->team->local_ranks <= trek_cores();
     return overlap == 1 || (overlap == 0 && idle);
 }
@@ -160,19 +188,37 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
     return s->team->divides_params ? trek_divided_begin(s->team, s->job.comm) : TREK_OK;
 }
 
-/* Finds out how many sharers each process has: all its ranks, if these have parameters of their own. Returns the number of all.
- */
-static trek_status count_sharers(const trek_ranks_opts *opts, bool apart, int local_ranks, int *counts, int *sharers)
+/* What a process says of those who divide something. */
+typedef struct sharers_here {
+    int32_t n;               /* all its ranks, if these have parameters of their own */
+    int32_t page;            /* the size of the largest page of their devices; 0: some device has none */
+} sharers_here;
+
+static sharers_here describe_sharers(const trek_ranks *ranks, bool apart)
 {
-    int32_t own = apart ? local_ranks : 1, all[TREK_MAX_RANKS];
-    trek_status status = TREK_OK;
-    counts[0] = own;
-    if (opts->comm && (status = trek_comm_gather_bytes(opts->comm, &own, sizeof own, all)) == TREK_OK)
-        for (int p = 0; p < trek_comm_world_size(opts->comm); p++)
-            counts[p] = all[p];
-    *sharers = 0;
-    for (int p = 0; p < trek_comm_world_size(opts->comm) && status == TREK_OK; p++)
-        *sharers += counts[p];
+    sharers_here own = { .n = apart ? trek_ranks_world_size(ranks) : 1, .page = INT32_MAX };
+    size_t most = 0;
+    for (int r = 0; r < trek_ranks_world_size(ranks); r++) {
+        size_t page = trek_pages_size(trek_ranks_device(ranks, r), NULL, 0);
+        most = page > most ? page : most;
+        own.page = page == 0 ? 0 : own.page;
+    }
+    own.page = own.page ? (int32_t)most : 0;
+    return own;
+}
+
+/* Finds out how many sharers each process has, their number, and the size of the largest page (0: some have none). */
+static trek_status count_sharers(const trek_ranks_opts *opts, const sharers_here *own, int *counts, trek_team_opts *of)
+{
+    sharers_here all[TREK_MAX_RANKS] = { *own };
+    trek_status status = opts->comm ? trek_comm_gather_bytes(opts->comm, own, sizeof *own, all) : TREK_OK;
+    of->page = (size_t)own->page;
+    for (int p = 0, sharers = 0; p < trek_comm_world_size(opts->comm) && status == TREK_OK; p++) {
+        counts[p] = all[p].n;
+        of->sharers = sharers += counts[p];
+        size_t page = (size_t)all[p].page;
+        of->page = page == 0 || of->page == 0 ? 0 : page > of->page ? page : of->page;
+    }
     return status;
 }
 
@@ -212,12 +258,13 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
                           .comm = opts->comm };
     of.shared &= !opts->shards_grads || local_ranks > 1; /* a rank that is alone shares with nobody */
     bool shards = opts->shards && (opts->comm || !of.shared);
-    int counts[TREK_MAX_RANKS], sharers;
-    trek_status status = count_sharers(opts, shards && !of.shared && !opts->twice, local_ranks, counts, &sharers);
-    of.sharers = shards && status == TREK_OK ? sharers : 1;
+    int counts[TREK_MAX_RANKS] = { 0 };
+    sharers_here here = describe_sharers(ranks, shards && !of.shared && !opts->twice);
+    trek_status status = count_sharers(opts, &here, counts, &of);
+    of.sharers = shards && status == TREK_OK ? of.sharers : 1;
     of.twice = opts->twice && (opts->comm || opts->joins);
     of.sharers = of.twice && of.sharers < 2 ? 2 : of.sharers;
-    of.divides_grads = opts->shards_grads && of.sharers > 1 && !of.shared;
+    of.divides_grads = opts->shards_grads && of.sharers > 1 && !of.shared && of.page > 0;
     of.divides_params = opts->shards_params && of.divides_grads;
     s->team = team;
     s->policy = find_policy(opts);

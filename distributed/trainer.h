@@ -65,19 +65,21 @@ typedef enum trek_average {
  * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks, and for several GPUs in each of several processes. Several CPU
  *   ranks in each of several processes that have their own parameters cannot have reduce_dtype or min_processes (UNSUPPORTED).
  *   With one rank, or one copy of the parameters, it has no effect.
- * With TREK_SHARD_GRADIENTS CPU ranks keep only their part of the gradients, too. Every pass reduces its gradients, bucket by
+ * With TREK_SHARD_GRADIENTS ranks keep only their part of the gradients, too. Every pass reduces its gradients, bucket by
  * bucket while backward goes on (whatever overlap says), and a bucket's memory is given back when it has been sent. So a rank
  * needs its own part and about one bucket more, or the largest parameter.
  * - The bits are those without it if a step has one pass. Passes that add up are added in another order.
  * - Gradients that a program reads (trek_var_grad) are this rank's own where it keeps them, and otherwise zeros.
  * - With grain ranks add each bucket to the sums of those who keep it instead of reducing it, on other machines by connections of
  *   their own. The bits are those of one rank.
- * - Errors: UNSUPPORTED for ranks on GPUs, for CPU ranks of one process that share their parameters, together with windows
- *   (max_anchor, global_batch), for grain together with audit or digests, and with layers that meet other ranks.
- *   trek_graph_reduce then fails with UNSUPPORTED.
- * With TREK_SHARD_PARAMETERS CPU ranks, of one process or several, keep only their part of the parameters, too. A bucket of
- * parameters is gathered when an op is about to read one of them, in forward and backward, and its memory is given back when two
- * others have been gathered since. So a rank needs memory for its own part and for two buckets, or for as many as one op reads.
+ * - On GPUs memory comes and goes by the driver's virtual memory (CUDA 12), in pages of 2 MiB.
+ * - Errors: UNSUPPORTED for GPUs whose driver does not have that, for CPU ranks of one process that share their parameters,
+ *   together with windows (max_anchor, global_batch), for grain on GPUs or together with audit or digests, and with layers that
+ *   meet other ranks. trek_graph_reduce then fails with UNSUPPORTED.
+ * With TREK_SHARD_PARAMETERS ranks, of one process or several, keep only their part of the parameters, too. A bucket of
+ * parameters is gathered when an op is about to read one of them, in forward and backward, and its memory is given back when
+ * two others have been gathered since. So a rank needs memory for its own part and for two buckets, or for as many as one op
+ * reads.
  * - The bits are those of TREK_SHARD_GRADIENTS.
  * - If a step has several passes (grain, accumulate), a rank whose memory_budget has room for it keeps what it has gathered until
  * the update, so that one gathering serves all passes. trek_trainer_plan_text says which ranks do.
@@ -89,6 +91,7 @@ typedef enum trek_average {
  *   trek_graph_parameters_changed, which is a collective then.
  * - Over processes, parameters that a program has kept of a graph that is freed cannot be read (STATE).
  * - Over several machines, freeing the graph waits until the other processes have freed theirs, have ended, or wait for this one.
+ * - GPUs of one process copy from each other. Of several processes each also keeps a copy of its part in host memory.
  * - Errors: UNSUPPORTED also for processes that have no control channel.
  *
  * memory_budget: how many bytes each rank of this process may use for parameters, gradients, the optimizer's state and

@@ -316,9 +316,9 @@ static trek_tensor *paged_zeros(void *arg, trek_shape shape, trek_dtype dtype, t
 }
 
 /* Cuts lie at pages of gradients, which have 4 bytes or more, and of parameters, which have 2 or more. */
-trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too, bool twice)
+trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, size_t page, bool params_too, bool twice)
 {
-    int64_t unit = (int64_t)(trek_pages_size(trek_cpu(0), NULL, 0) / sizeof(uint16_t));
+    int64_t unit = (int64_t)(page / sizeof(uint16_t));
     return make(params, &(making){ .sharers = sharers, .unit = unit > TREK_ARENA_SLOT ? unit : TREK_ARENA_SLOT,
                                    .twice = twice, .paged_params = params_too, .zeros = paged_zeros });
 }
@@ -488,9 +488,10 @@ void trek_arena_give_back(trek_arena *arena, int part, int64_t begin, int64_t en
         zero_others(arena, part, begin, end);
 }
 
-void trek_arena_hold_own(trek_arena *arena)
+trek_status trek_arena_hold_own(trek_arena *arena)
 {
     bool any = false;
+    trek_status status = TREK_OK;
     for (int k = 0; k < arena->n_segments; k++)
         any |= arena->segments[k].param->leaf->has_grad;
     for (int p = 0; p < arena->n_parts; p++) {
@@ -499,13 +500,14 @@ void trek_arena_hold_own(trek_arena *arena)
         if (!part->pages)
             continue;
         trek_pages_release_holds(part->pages);
-        for (int k = 0; k < arena->n_cuts; k++)
+        for (int k = 0; k < arena->n_cuts && status == TREK_OK; k++)
             if (arena->cuts[k].part == p)
-                trek_pages_hold(part->pages, part->grads->data + (size_t)arena->cuts[k].begin * size,
-                                (size_t)(arena->cuts[k].end - arena->cuts[k].begin) * size);
+                status = trek_pages_hold(part->pages, part->grads->data + (size_t)arena->cuts[k].begin * size,
+                                         (size_t)(arena->cuts[k].end - arena->cuts[k].begin) * size);
         if (!any)
             trek_arena_give_back(arena, p, 0, part->count);
     }
+    return status;
 }
 
 void trek_arena_zero_segment(trek_arena *arena, int segment)

@@ -102,10 +102,11 @@ trek_arena *trek_arena_new(const trek_params *params);
  * sharers > 1, trek_arena_divide has to follow; until then there are no masters. */
 typedef trek_tensor *(*trek_arena_zeros_fn)(void *arg, trek_shape shape, trek_dtype dtype, trek_device device);
 trek_arena *trek_arena_new_in(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
-/* The same for sharers > 1 on a CPU, with gradients whose memory is taken when they are first written, and given back by
- * trek_arena_give_back and when they are zeroed. That of the sharer's own gradients is always taken. params_too: parameters lie
- * in pages, too, all of which have memory; the caller gives back what it can get elsewhere. twice: see trek_arena_new_twice. */
-trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, bool params_too, bool twice);
+/* The same for sharers > 1, with gradients whose memory is taken when they are first written, and given back by
+ * trek_arena_give_back and when they are zeroed. That of the sharer's own gradients is always taken. page: the size of the
+ * largest page (trek_pages_size) of all sharers' devices. params_too: parameters lie in pages, too, all of which have memory; the
+ * caller gives back what it can get elsewhere. twice: see trek_arena_new_twice. */
+trek_arena *trek_arena_new_paged(const trek_params *params, int sharers, size_t page, bool params_too, bool twice);
 /* The same as trek_arena_new_in, for an arena of which each element is kept by two sharers. Its layout does not depend on their
  * number, which may change (trek_arena_set_sharers). All have equal weights. */
 trek_arena *trek_arena_new_twice(const trek_params *params, int sharers, trek_arena_zeros_fn zeros, void *arg);
@@ -168,7 +169,7 @@ trek_tensor *trek_arena_stretch(trek_tensor *flat, int64_t begin, int64_t count)
 trek_status trek_arena_zero_others(trek_arena *arena);
 /* Gives memory to paged gradients that are this rank's own, for as long as its cuts are what they are. Others keep theirs if
  * there are any gradients. */
-void trek_arena_hold_own(trek_arena *arena);
+trek_status trek_arena_hold_own(trek_arena *arena);
 /* Gives back the memory of paged gradients [begin, end) of a part, except this rank's own. They are zeros then. */
 void trek_arena_give_back(trek_arena *arena, int part, int64_t begin, int64_t end);
 /* Makes the same layout for a replica's parameters, whose data becomes `owner`'s (one copy in shared memory);

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Everything that needs a GPU, from a checkout, without a network. No step stops another; what cannot run is skipped by
 # name. The last line says "N passed, N failed, N skipped, N not finished"; the exit status is 0 if nothing failed.
-#   usage: tests/gpu.sh [-o FOLDER] [-p PACK] pack PACK | lease [second] | test | grains | sanitize | bench [NAME] | all
+#   usage: tests/gpu.sh [-o FOLDER] [-p PACK] pack PACK | lease [second] | test | grains | divided | sanitize | bench [NAME] | all
 # pack: on a machine without a GPU, builds what lease needs and writes it into PACK, one archive and a small text.
 # lease: the first seven minutes on a GPU; lease second: five more. They take the programs from PACK (default gpu-pack),
 # if they are those of these sources and start here, and build them otherwise. all: test, sanitize and bench in turn.
-# grains: what test has of training in grains, alone.
+# grains: what test has of training in grains, alone. divided: of what is divided over ranks (.shard), for two GPUs or more.
 # NAME: one of gpu_bench.py --list, or gpu_bench.py's groups gpt2 and models, or overlap, or grains.
 # FOLDER (TREK_GPU_OUT, default the folder of work) gets a few files: gpu-PART.md, the page; gpu-PART.json;
 # gpu-PART-kernels.md; gpu-PART-logs.tar.gz. They are written anew while steps run, at least every 20 seconds.
@@ -126,7 +126,7 @@ ended() {
 case $part:$only in
 pack:?*) make_pack "$only" ;;
 lease:second) run_part second ;;
-lease: | test:* | grains:* | sanitize:* | bench:*) run_part "$part" ;;
+lease: | test:* | grains:* | divided:* | sanitize:* | bench:*) run_part "$part" ;;
 all:)
     failed=0
     for each in test sanitize bench; do

@@ -118,8 +118,8 @@ static trek_status run_rows(const dry_pass *c, int rank)
     const trek_comm *carrier = trek_step_carrier(c->s, rank);
     bool carries = c->s->grain == 0; /* the buckets of a grain are added to sums at once */
     if (to.sends)
-        trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true, .lags = carries && trek_comm_overlaps(carrier),
-                                                         .fills = carries && trek_comm_fills(carrier) });
+        trek_reducer_begin(own->reducer, carries ? trek_ranks_giving_back(c->s, carrier, (trek_sending){ 0 })
+                                                 : (trek_sending){ .gives_back = true });
     run.complete = to.sends || to.digest ? complete : NULL;
     if (c->s->grains && c->s->grain > 0 && on_host && !to.sends) {
         to.taker = (trek_grain_taker){ &c->s->grains->sums[rank], own->arena, 0 };

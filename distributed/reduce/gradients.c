@@ -9,29 +9,38 @@
 
 /* --- a factor ------------------------------------------------------------------------------------- */
 
+static trek_status scale_tensor(trek_tensor *grads, double factor)
+{
+    trek_var *all = trek_var_from(trek_tensor_retain(grads)), *scaled = all ? trek_mul_scalar(all, factor) : NULL;
+    return scaled ? trek_tensor_copy_from(grads, scaled->data) : trek_error_status();
+}
+
 /* The same where gradients have memory. */
-static void scale_pages(const trek_arena *arena, const trek_arena_part *part, double factor)
+static trek_status scale_pages(const trek_arena *arena, const trek_arena_part *part, double factor)
 {
     size_t size = trek_dtype_size(part->wide), all = (size_t)part->count * size;
-    for (size_t begin = 0, end; trek_pages_next(part->pages, &begin, &end); begin = end) {
+    trek_status status = TREK_OK;
+    for (size_t begin = 0, end; status == TREK_OK && trek_pages_next(part->pages, &begin, &end); begin = end) {
         end = end < all ? end : all;
-        arena->backend->scale(part->wide, part->grads->data + begin, (int64_t)((end - begin) / size), factor);
+        int64_t first = (int64_t)(begin / size), n = (int64_t)((end - begin) / size);
+        if (arena->backend->host_accessible) {
+            arena->backend->scale(part->wide, part->grads->data + begin, n, factor);
+            continue;
+        }
+        trek_tensor *grads = trek_arena_stretch(part->grads, first, n);
+        status = grads ? scale_tensor(grads, factor) : TREK_ERR_MEMORY;
+        trek_tensor_release(grads);
     }
+    return status;
 }
 
 /* Multiplies gradients by the factor, on the rank's device. */
 static trek_status scale_grads(trek_arena *arena, double factor)
 {
     trek_status status = TREK_OK;
-    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
-        if (arena->parts[p].pages) {
-            scale_pages(arena, &arena->parts[p], factor);
-            continue;
-        }
-        trek_var *grads = trek_var_from(trek_tensor_retain(arena->parts[p].grads));
-        trek_var *scaled = grads ? trek_mul_scalar(grads, factor) : NULL;
-        status = scaled ? trek_tensor_copy_from(arena->parts[p].grads, scaled->data) : trek_error_status();
-    }
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
+        status = arena->parts[p].pages ? scale_pages(arena, &arena->parts[p], factor)
+                                       : scale_tensor(arena->parts[p].grads, factor);
     return status;
 }
 
@@ -113,6 +122,17 @@ trek_status trek_ranks_unstash_grads(trek_step *s)
     trek_status status = trek_ranks_call(s->team->ranks, unstash_rank, s);
     s->state.factor = 1;
     return status;
+}
+
+/* --- sending them -------------------------------------------------------------------------------------------- */
+
+/* GPUs send all of a bucket, by a library that works beside the rank's own stream, or through the host. */
+trek_sending trek_ranks_giving_back(const trek_step *s, const trek_comm *comm, trek_sending how)
+{
+    how.gives_back = s->team->divides_grads;
+    how.lags = s->team->on_host ? trek_comm_overlaps(comm) : comm->nccl != NULL;
+    how.fills = !s->team->on_host || trek_comm_fills(comm);
+    return how;
 }
 
 /* --- dropping them ----------------------------------------------------------------------------------------- */

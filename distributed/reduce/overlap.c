@@ -67,11 +67,9 @@ void trek_overlap_begin(trek_step *s)
     s->overlap.on_tape = 0;
     for (int r = 0; r < s->team->local_ranks; r++) {
         trek_comm *comm = trek_step_carrier(s, r);
-        trek_reducer_begin(s->team->replicas[r].reducer, (trek_sending){ .comm = comm, .starts = true,
-                                                                  .scatters = s->team->sharers > 1,
-                                                                  .gives_back = s->team->divides_grads,
-                                                                  .lags = trek_comm_overlaps(comm),
-                                                                  .fills = trek_comm_fills(comm) });
+        trek_reducer_begin(s->team->replicas[r].reducer,
+                           trek_ranks_giving_back(s, comm, (trek_sending){ .comm = comm, .starts = true,
+                                                                           .scatters = s->team->sharers > 1 }));
     }
 }
 

@@ -137,7 +137,7 @@ static trek_status take_cuts(int rank, void *arg)
     trek_reduce_chunk *chunks = replica->own_chunks;
     double *sums = replica->own_sums;
     int n_chunks = replica->n_own_chunks;
-    trek_sharer_take(&sharer, &own->cuts);
+    trek_status status = trek_sharer_take(&sharer, &own->cuts);
     trek_divided_settle(replica);
     if (made->s->grains)
         trek_grain_sums_hold(made->s, rank);
@@ -147,7 +147,7 @@ static trek_status take_cuts(int rank, void *arg)
     own->chunks = chunks;
     own->sums = sums;
     own->n_chunks = n_chunks;
-    return TREK_OK;
+    return status;
 }
 
 static trek_status drop_cuts(int rank, void *arg)
@@ -174,10 +174,11 @@ static trek_status cut(trek_step *s, const trek_optimizer_spec *spec, bool bare,
     if (s->team->lent) /* nobody gives back what another process still reads */
         status = trek_replica_agree(s->job.comm, status, "graph_set_optimizer");
     *before = made;
-    if (status == TREK_OK)
-        trek_ranks_call(s->team->ranks, take_cuts, made);
-    else
-        trek_ranks_cut_end(before, true);
+    bool took = status == TREK_OK;
+    if (took)
+        status = trek_ranks_call(s->team->ranks, take_cuts, made);
+    if (status != TREK_OK)
+        trek_ranks_cut_end(before, !took);
     if (status != TREK_OK)
         trek_divided_forget(s->team);
     return status;
@@ -301,10 +302,8 @@ static trek_status scatter(const rank_step *x)
 {
     trek_comm *comm = trek_step_carrier(x->s, x->rank);
     trek_status started = x->call->sent ? TREK_OK
-        : trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = comm, .starts = true, .scatters = true,
-                                                                      .gives_back = x->s->team->divides_grads,
-                                                                      .lags = trek_comm_overlaps(comm),
-                                                                      .fills = trek_comm_fills(comm) });
+        : trek_reducer_run(x->replica->reducer,
+                           trek_ranks_giving_back(x->s, comm, (trek_sending){ .comm = comm, .starts = true, .scatters = true }));
     trek_status ended = trek_comm_finish(comm);
     if (started != TREK_OK || ended != TREK_OK)
         return started != TREK_OK ? started : ended;
@@ -413,7 +412,7 @@ static trek_status update_shared(rank_step *x)
 static trek_status update_separate(rank_step *x)
 {
     bool sends = !x->state.skip && !x->s->team->divides_params;
-    trek_divided_begin_update(x->replica);
+    trek_divided_begin_update(x->replica); /* of a CPU, it does not fail */
     if (!x->state.skip)
         work(x->s, x->rank, &x->state);
     trek_divided_end_update(x->replica);
@@ -445,13 +444,17 @@ static trek_status update_on_device(rank_step *x)
     opts.whole = x->call->grains; /* their sums are read whole */
     opts.join_norm = opts.whole ? NULL : trek_sharer_join_norm;
     opts.arg = comm;
-    trek_status status = trek_optimizer_step_with(x->replica->optimizer, &opts);
+    trek_status status = trek_divided_begin_update(x->replica);
+    if (status == TREK_OK)
+        status = trek_optimizer_step_with(x->replica->optimizer, &opts);
+    trek_status ended = trek_divided_end_update(x->replica);
+    status = status == TREK_OK ? ended : status;
     if (status != TREK_OK) { /* the others are about to enter an exchange */
         trek_comm_abort(comm, "a rank cannot update its part");
         return status;
     }
     trek_arena_zero_grads(x->replica->arena);
-    return gather_params(x);
+    return x->s->team->lent ? trek_comm_barrier(comm) : x->s->team->divides_params ? TREK_OK : gather_params(x);
 }
 
 static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separate, between, decide_on_device, update_on_device,

@@ -61,6 +61,8 @@ trek_ahead *trek_ahead_new(const trek_ahead_work *work, int n)
     ahead->before.list = trek_calloc((size_t)ahead->room, sizeof *ahead->before.list);
     ahead->now.list = trek_calloc((size_t)ahead->room, sizeof *ahead->now.list);
     bool made = ahead->before.list && ahead->now.list && trek_condition_init(&ahead->changed);
+    if (made && !work->copy)
+        return ahead;
     if (made && trek_thread_begin(&ahead->thread, run, ahead) == 0)
         return ahead;
     if (made)
@@ -80,7 +82,8 @@ void trek_ahead_free(trek_ahead **address)
     ahead->stops = true;
     trek_condition_wake_all(&ahead->changed);
     trek_lock_release(ahead->work.lock);
-    trek_thread_join(ahead->thread);
+    if (ahead->work.copy)
+        trek_thread_join(ahead->thread);
     trek_condition_destroy(&ahead->changed);
     drop(ahead);
 }

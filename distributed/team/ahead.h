@@ -9,7 +9,8 @@
 
 typedef struct trek_ahead trek_ahead;
 
-/* copy is called by the thread, without the lock; ended with it, after that. */
+/* copy is called by the thread, without the lock; ended with it, after that. copy NULL: there is no thread, only the guess, and
+ * trek_ahead_start is not called. */
 typedef struct trek_ahead_work {
     trek_status (*copy)(void *arg, int bucket);
     void (*ended)(void *arg, int bucket, trek_status status);

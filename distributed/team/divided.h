@@ -40,13 +40,15 @@ void trek_divided_settle(const rank_replica *replica);
 /* Sets whether a rank keeps all buckets that it has gathered until the next update, so that all passes of a step have them. Those
  * that exceed its budget are given back nevertheless. */
 void trek_divided_keep(const rank_replica *replica, bool keeps);
-/* Waits until no rank's thread copies ahead any more. Called while ranks are idle, before anyone updates. */
+/* Waits until no rank's thread copies ahead any more; GPUs wait for each other in trek_divided_begin_update. Called while ranks
+ * are idle, before anyone updates. */
 void trek_divided_rest(const trek_team *team);
 /* Returns how often an op has needed a bucket that was gathered then, or (ahead) before. */
 int64_t trek_divided_gathered(const rank_replica *replica, bool ahead);
-/* Begins and ends an update of the rank's own cuts: what it has of others is given back. */
-void trek_divided_begin_update(const rank_replica *replica);
-void trek_divided_end_update(const rank_replica *replica);
+/* Begins and ends an update of the rank's own cuts: what it has of others is given back. Called by the rank. They fail on GPUs
+ * only, with errors of the device. */
+trek_status trek_divided_begin_update(const rank_replica *replica);
+trek_status trek_divided_end_update(const rank_replica *replica);
 /* Gives back what ranks have of others. Called while they are idle. */
 void trek_divided_forget(const trek_team *team);
 

@@ -272,13 +272,22 @@ static trek_status send_low(const trek_reducer *r, const stretch *x, char *data)
     return trek_low_sums_all_reduce(r->low, numbers, x->count);
 }
 
+/* Takes the memory of a bucket. Where that fails, on a GPU, the others must not wait for what cannot be sent. */
+static trek_status fill(const trek_reducer *r, const trek_arena_part *part, const char *data, size_t bytes)
+{
+    trek_status status = trek_pages_take_surely(part->pages, data, bytes);
+    if (status != TREK_OK && r->now.comm)
+        trek_comm_abort(r->now.comm, "a rank has no memory for a bucket of gradients");
+    return status;
+}
+
 static void send_stretch(trek_reducer *r, const stretch *x)
 {
     int64_t start = trek_trace_enter("bucket");
     const trek_arena_part *part = &r->parts[r->items[x->first].part];
     char *data = contribute(r, x);
     if (r->now.gives_back && r->now.fills) /* also where there is no gradient */
-        trek_pages_take_surely(part->pages, data, (size_t)x->count * trek_dtype_size(part->wide));
+        note(r, fill(r, part, data, (size_t)x->count * trek_dtype_size(part->wide)));
     trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM, .dtype = part->wide, .count = x->count,
                             .in = data,
                             .out = data, .on_device = r->device.type != TREK_CPU };

@@ -51,13 +51,13 @@ trek_status trek_sharer_cut(const trek_sharer *x, const trek_optimizer_spec *spe
     return status;
 }
 
-void trek_sharer_take(const trek_sharer *x, trek_sharer_cuts *made)
+trek_status trek_sharer_take(const trek_sharer *x, trek_sharer_cuts *made)
 {
     trek_buckets old = x->reducer->buckets;
     trek_arena_divide(x->arena, &made->division);
-    trek_arena_hold_own(x->arena);
     x->reducer->buckets = made->buckets;
     made->buckets = old;
+    return trek_arena_hold_own(x->arena);
 }
 
 void trek_sharer_cuts_clear(trek_sharer_cuts *made)

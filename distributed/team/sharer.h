@@ -26,7 +26,7 @@ typedef struct trek_sharer_cuts {
 trek_status trek_sharer_cut(const trek_sharer *sharer, const trek_optimizer_spec *spec, int64_t bucket_bytes,
                             trek_tensor *const *masters, trek_sharer_cuts *made);
 /* Exchanges *made with the cuts of arena and reducer. Called while no optimizer exists, or before it is freed. */
-void trek_sharer_take(const trek_sharer *sharer, trek_sharer_cuts *made);
+trek_status trek_sharer_take(const trek_sharer *sharer, trek_sharer_cuts *made);
 void trek_sharer_cuts_clear(trek_sharer_cuts *made);
 /* Gathers every sharer's cuts of the parameters that the last `prepare` has found to be updated, on all sharers. A
  * collective. */

@@ -61,7 +61,7 @@ static trek_status register_grads(trek_team *team, int rank)
 {
     trek_arena *arena = team->replicas[rank].arena;
     trek_status status = TREK_OK;
-    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
+    for (int p = 0; p < arena->n_parts && status == TREK_OK && !team->divides_grads; p++) /* pages move */
         status = trek_comm_nccl_register(trek_ranks_comm(team->ranks, rank), arena->parts[p].grads->data,
                                          (size_t)arena->parts[p].count * trek_dtype_size(arena->parts[p].wide));
     return status;
@@ -83,7 +83,7 @@ static trek_status make_arena(trek_team *team, int rank)
     if (!params)
         return trek_error_status();
     own->arena = team->shared ? trek_arena_new_sharing(params, team->replicas[0].arena)
-        : team->divides_grads ? trek_arena_new_paged(params, team->sharers, team->divides_params, team->twice)
+        : team->divides_grads ? trek_arena_new_paged(params, team->sharers, team->page, team->divides_params, team->twice)
                               : trek_arena_new_in(params, team->sharers, NULL, NULL);
     trek_params_free(&params);
     return own->arena ? TREK_OK : trek_error_status();
@@ -108,7 +108,8 @@ static trek_status move_params(trek_team *team, trek_comm *comm)
     trek_params *params = trek_module_params(trek_graph_module(team->graph));
     if (!params)
         return trek_error_status();
-    team->replicas[0].arena = team->divides_grads ? trek_arena_new_paged(params, team->sharers, team->divides_params, team->twice)
+    team->replicas[0].arena = team->divides_grads
+        ? trek_arena_new_paged(params, team->sharers, team->page, team->divides_params, team->twice)
         : team->twice                             ? trek_arena_new_twice(params, team->sharers, zeros_of_comm, comm)
                                                   : trek_arena_new_in(params, team->sharers, zeros_of_comm, comm);
     trek_params_free(&params);
@@ -240,8 +241,9 @@ trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **gra
         return trek_error_status();
     }
     note_kinds(team);
-    team->divides_grads = opts->divides_grads && team->on_host;
-    team->divides_params = opts->divides_params && team->divides_grads;
+    team->divides_grads = opts->divides_grads;
+    team->divides_params = opts->divides_params;
+    team->page = opts->page;
     for (int r = 0; r < local_ranks; r++)
         team->replicas[r].graph = graphs[r];
     trek_status status = trek_ranks_call(ranks, list_rank, team);

@@ -78,7 +78,9 @@ typedef struct trek_team {
     bool divides_grads; /* and gradients: the memory of those that belong to other sharers is given back when they have been sent
                          */
     bool divides_params; /* and parameters (divided.h) */
+    size_t page;             /* then, the size of the largest page of all sharers' devices */
     struct trek_lent *lent;  /* then, with several processes: what they read from each other; otherwise NULL */
+    bool lends;              /* then, and parameters are divided over processes */
     bool gathers_ahead;      /* a thread of each rank gathers the next bucket while one is used (ahead.h) */
     bool graph_ends;         /* the team ends because its graph is freed */
     bool on_host; /* all ranks are in host memory; otherwise each decides in its own device's order, from the same sums */
@@ -105,6 +107,7 @@ typedef struct trek_team_opts {
     bool shared;
     int sharers;
     bool divides_grads, divides_params;
+    size_t page;             /* then, see trek_arena_new_paged */
     bool twice;              /* each part of the state has two sharers (optim/arena.h) */
     int64_t bucket_bytes;
     const int64_t *budgets;  /* [ranks] of memory, in bytes; NULL: none */

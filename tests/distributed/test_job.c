@@ -395,9 +395,7 @@ static void compare_divided_gradients(int engine)
 static void test_divided_gradients(void **state)
 {
     char why[256];
-    if (!test_on_cpu())
-        skip();
-    for (int engine = SHARED; engine <= GLOO; engine++)
+    for (int engine = SHARED; engine <= (test_on_cpu() ? GLOO : SHARED); engine++)
         if (engine == SHARED || trek_comm_gloo_there(why, sizeof why))
             compare_divided_gradients(engine);
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .sharded = 3 });
@@ -406,8 +404,6 @@ static void test_divided_gradients(void **state)
 /* And of parameters, which processes read from each other. */
 static void test_divided_parameters(void **state)
 {
-    if (!test_on_cpu())
-        skip();
     for (int processes = 2; processes <= 4; processes++)
         compare(&(job){ .processes = processes, .world = 1, .passes = 2, .batch = 7, .loss = processes % N_LOSSES,
                         .clip = processes != 3, .gathered = processes % 2 == 0, .adam = processes,

@@ -50,6 +50,21 @@ grains() {
     beside on_device audits_of_grains 120 test_audit
 }
 
+# What is divided over ranks: state, gradients, parameters; memory that comes and goes.
+divided() {
+    beside on_device pages 60 test_pages
+    beside on_device divided_over_ranks 240 test_sharded
+    beside on_device divided_parameters 240 test_divided
+}
+
+divided_over_processes() {
+    if [ -z "$why_not${listing:-}" ] && [ "$(gpus)" -lt 2 ]; then
+        skip divided_over_processes "one GPU: each process needs one of its own"
+    else
+        TREK_TEST_EACH_GPU=1 TREK_TEST_CASE='test_divided_*' on_device divided_over_processes 200 test_job
+    fi
+}
+
 tests_further() {
     local name
     beside on_device channels_last 120 test_channels_last
@@ -77,6 +92,7 @@ tests_further() {
     beside on_device nccl_one_rank 60 test_nccl
     TREK_CUDA_SYNC=1 beside on_device synchronised_after_each_op 120 test_losses
     grains
+    divided
     beside on_device mixed_devices 60 test_mixed_devices
     beside on_device heads 60 test_heads
     beside on_device ddp 120 test_ddp
@@ -109,6 +125,12 @@ part_test() {
 part_grains() {
     grains
     together
+}
+
+part_divided() {
+    divided
+    together
+    divided_over_processes
 }
 
 # tool_at PATH...: the first of these that is a program

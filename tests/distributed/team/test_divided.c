@@ -128,6 +128,15 @@ typedef struct training {
     bool answers;            /* with the same number each time */
 } training;
 
+/* GPU ranks have a GPU each, where there are so many; otherwise all have one. */
+static const trek_device *devices_of(const config *c)
+{
+    static trek_device own[8];
+    for (int r = 0; r < 8; r++)
+        own[r] = trek_cuda(r);
+    return !test_on_cpu() && trek_device_count(TREK_CUDA) >= c->ranks ? own : test_devices();
+}
+
 static trek_status try_begin(const config *c, training *t)
 {
     static const double uneven[] = { 3, 1, 2, 5, 1, 1, 2 }, slower[] = { 4, 2, 1 };
@@ -135,13 +144,14 @@ static trek_status try_begin(const config *c, training *t)
     static const int64_t ample[] = { 1 << 30, 1 << 28, 1 << 29, 1 << 30, 1 << 28, 1 << 27, 1 << 26 };
     *t = (training){ .c = *c };
     trek_seed(7);
-    t->graph = build(trek_cpu(0), &t->c);
+    t->graph = build(test_device(), &t->c);
     t->loader = make_loader();
     assert_int_equal(trek_graph_set_loader(t->graph, t->loader, "x"), TREK_OK);
     assert_int_equal(trek_graph_set_loss(t->graph, labelled_loss, NULL), TREK_OK);
     return trek_trainer_setup(t->graph, &(trek_trainer_opts){
-        .build_replica = build, .arg = &t->c, .ranks = c->ranks, .share_params = TREK_OFF, .shard = c->shard,
-        .bucket_bytes = c->bucket_bytes, .grain = c->grain, .accumulate = c->accumulate, .max_anchor = TREK_OFF,
+        .build_replica = build, .arg = &t->c, .devices = devices_of(c), .ranks = c->ranks, .share_params = TREK_OFF,
+        .shard = c->shard, .bucket_bytes = c->bucket_bytes, .grain = c->grain, .accumulate = c->accumulate,
+        .max_anchor = TREK_OFF,
         .balance = shares ? 0 : TREK_OFF, .shares = shares, .n_shares = shares ? c->ranks : 0,
         .overlap = c->ahead ? 1 : TREK_OFF, .memory_budget = c->limits ? c->limits : c->budgets ? ample : NULL,
         .n_memory_budget = c->budgets || c->limits ? c->ranks : 0,
@@ -179,10 +189,11 @@ static void train(const config *c, elements *to)
 static void same_bits(void **state)
 {
     static elements got, expected;
-    for (int k = 0; k < (test_short() ? 12 : 48); k++) {
+    for (int k = 0; k < (test_short_on_device() ? 5 : test_short() ? 12 : 48); k++) {
         uint32_t h = test_hash((uint32_t)(k + 77));
         config c = { .ranks = 2 + k % 6, .shard = TREK_SHARD_GRADIENTS, .bucket_bytes = 4096 << (h & 7),
-                     .grain = (h >> 3 & 3) == 0 ? 3 : 0, .accumulate = (int)(h >> 5 & 1) * 2, .optimizer = k % DIVIDED_OPTIMIZERS,
+                     .grain = (h >> 3 & 3) == 0 && test_on_cpu() ? 3 : 0, .accumulate = (int)(h >> 5 & 1) * 2,
+                     .optimizer = k % DIVIDED_OPTIMIZERS,
                      .low = h >> 6 & 1, .recompute = h >> 7 & 1, .budgets = h >> 8 & 1, .unequal = h >> 9 & 1,
                      .products = (h >> 10 & 7) == 0 ? TREK_AMP_PRODUCTS_FP8 : TREK_AMP_PRODUCTS_DEFAULT };
         c.low |= c.products != TREK_AMP_PRODUCTS_DEFAULT;
@@ -192,7 +203,9 @@ static void same_bits(void **state)
         train(&c, &expected);
         c.shard = TREK_SHARD_PARAMETERS;
         c.ahead = k % 2 && c.grain == 0;
+        trek_pages_guard = test_on_cpu() || k % 4 < 2; /* without it a GPU's memory is used again at once */
         train(&c, &got);
+        trek_pages_guard = true;
         char text[120];
         snprintf(text, sizeof text, "draw %d: %d ranks, optimizer %d, buckets of %d%s%s%s%s%s", k, c.ranks, c.optimizer,
                  (int)c.bucket_bytes, c.grain ? ", grains" : "", c.low ? ", bf16" : "", c.recompute ? ", recomputed" : "",
@@ -204,7 +217,7 @@ static void same_bits(void **state)
 /* A rank has its parts, two buckets of parameters, the gradients that are not sent yet, and its activations; the plan says so. */
 static void peak_is_as_planned(void **state)
 {
-    if (!trek_memory_account_counts())
+    if (!test_on_cpu() || !trek_memory_account_counts())
         skip();
     for (int k = 0; k < 4; k++) {
         config c = { .ranks = 2 + k, .bucket_bytes = 1 << 16, .width = LARGE, .budgets = true, .accumulate = k % 2 ? 2 : 0,
@@ -254,7 +267,7 @@ static int64_t gathered_in(const training *t, int64_t number)
 static void one_gathering_serves_a_step(void **state)
 {
     static elements values[2];
-    if (!trek_memory_account_counts())
+    if (!test_on_cpu() || !trek_memory_account_counts())
         skip();
     for (int k = 0; k < 3; k++) {
         int64_t limits[3] = { 1 << 30, 1 << 30, 1 << 30 }, gathered[2], most = 0;
@@ -297,7 +310,7 @@ static void larger_than_each_rank(void **state)
     static const int64_t ample[] = { 1 << 30, 1 << 30, 1 << 30 };
     static elements got, expected;
     int64_t besides[3], whole = 0, params = 0, budgets[3];
-    if (!trek_memory_account_counts())
+    if (!test_on_cpu() || !trek_memory_account_counts())
         skip();
     config c = { .ranks = 3, .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1 << 14, .grain = 3,
                  .slower = true, .limits = ample };
@@ -331,12 +344,63 @@ static void larger_than_each_rank(void **state)
     elements_expect(&got, &expected, "on three ranks");
 }
 
+typedef struct gpu_memory {
+    int64_t params, kept, planned, used; /* planned: for a pass, besides what is kept; used: what it was */
+} gpu_memory;
+
+static void look_at_gpus(const config *c, gpu_memory *ranks)
+{
+    training t;
+    trek_pages_guard = false; /* with it memory is not used again at once */
+    begin(c, &t);
+    assert_int_equal(epoch(&t, 0), TREK_OK);
+    for (int r = 0; r < c->ranks; r++) {
+        const trek_memory_row *row = &trek_graph_ranks(t.graph)->team->memory->rows[r];
+        ranks[r] = (gpu_memory){ row->params, trek_memory_usage(trek_cuda(r)).allocated, row->activations, 0 };
+        trek_memory_reset_peak(trek_cuda(r));
+    }
+    assert_int_equal(epoch(&t, 1), TREK_OK);
+    for (int r = 0; r < c->ranks; r++)
+        ranks[r].used = trek_memory_usage(trek_cuda(r)).allocated_peak - ranks[r].kept;
+    end(&t);
+    trek_pages_guard = true;
+}
+
+/* The same on GPUs of their own, by their allocators. */
+static void peak_on_gpus(void **state)
+{
+    enum { RANKS = 3 };
+    gpu_memory whole[RANKS], parts[RANKS];
+    if (test_on_cpu() || trek_device_count(TREK_CUDA) < RANKS || trek_pages_size(trek_cuda(0), NULL, 0) > 1 << 16)
+        skip(); /* on a real one the model is a few pages */
+    config c = { .ranks = RANKS, .bucket_bytes = 1 << 16, .width = 64, .budgets = true, .shard = TREK_SHARD_GRADIENTS };
+    look_at_gpus(&c, whole);
+    c.shard = TREK_SHARD_PARAMETERS;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        int64_t kept = 0;
+        c.ahead = ahead;
+        look_at_gpus(&c, parts);
+        for (int r = 0; r < RANKS; r++) {
+            kept += parts[r].params;
+            if (llabs(parts[r].used - parts[r].planned) > (parts[r].kept + parts[r].planned) / 50)
+                fail_msg("rank %d: %" PRId64 " bytes were planned for a pass, and %" PRId64 " used", r, parts[r].planned,
+                         parts[r].used);
+            assert_int_equal(whole[r].kept - parts[r].kept, whole[r].params - parts[r].params);
+            /* the widest op reads a weight of 4 * 64 * 64 numbers */
+            if (parts[r].used > whole[r].used + 4 * 4 * 64 * 64 + (2 + ahead) * c.bucket_bytes)
+                fail_msg("rank %d: %" PRId64 " bytes for a pass instead of %" PRId64, r, parts[r].used, whole[r].used);
+        }
+        assert_int_equal(kept, whole[0].params);
+    }
+}
+
 /* From the second step on, what is needed is known, and the next bucket is gathered ahead of its use. How many are depends on
  * when threads run, but the first one of a step always follows an idle thread. */
 static void gathers_ahead(void **state)
 {
     for (int ahead = 0; ahead < 2; ahead++) {
-        config c = { .ranks = 2, .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 1 << 18, .width = LARGE, .ahead = ahead };
+        config c = { .ranks = 2, .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = test_on_cpu() ? 1 << 18 : 1 << 16,
+                     .width = test_on_cpu() ? LARGE : 64, .ahead = ahead };
         training t;
         begin(&c, &t);
         for (int k = 0; k < 4; k++)
@@ -423,7 +487,7 @@ static trek_status save_answer(trek_graph *graph, const char *path)
 {
     trek_scope scope = trek_scope_begin();
     trek_module_train(trek_graph_module(graph), false);
-    trek_var *x = trek_var_from(trek_tensor_zeros(trek_dims(2, LENGTH), TREK_F32, trek_cpu(0)));
+    trek_var *x = trek_var_from(trek_tensor_zeros(trek_dims(2, LENGTH), TREK_F32, test_device()));
     trek_var *y = trek_forward(trek_graph_module(graph), x), *z = trek_graph_forward(graph, x);
     trek_state *state = trek_state_new();
     trek_status status = y && z ? trek_state_add(state, "y", trek_var_data(y)) : trek_error_status();
@@ -478,25 +542,27 @@ static void pointers_are_refused(void **state)
     REFUSED(trek_tensor_to_dlpack(table), TREK_ERR_STATE, "tensor_to_dlpack: tensor: it is divided");
     trek_comm *comm = trek_ranks_comm(trek_graph_ranks(t.graph)->team->ranks, 0);
     trek_comm *alone = NULL;
-    assert_int_equal(trek_comm_local((trek_device[]){ trek_cpu(0) }, 1, &alone), TREK_OK);
+    assert_int_equal(trek_comm_local((trek_device[]){ test_device() }, 1, &alone), TREK_OK);
     assert_non_null(comm);
     FAILS(trek_comm_broadcast(alone, table, 0), TREK_ERR_STATE, "broadcast: tensor: rank 0's is divided");
     trek_comm_free(&alone);
     trek_tensor *copy = trek_tensor_clone(table);
-    assert_non_null(trek_tensor_data(copy));
+    if (test_on_cpu())
+        assert_non_null(trek_tensor_data(copy));
     trek_tensor_release(copy);
     assert_int_equal(epoch(&t, 0), TREK_OK);
     end(&t);
     /* when the ranks are gone, parameters are a program's as before */
-    t.graph = build(trek_cpu(0), &c);
+    t.graph = build(test_device(), &c);
     trek_module *module = trek_graph_module(t.graph);
     assert_int_equal(trek_trainer_setup(t.graph, &(trek_trainer_opts){
-        .build_replica = build, .arg = &c, .ranks = 3, .share_params = TREK_OFF, .shard = c.shard, .max_anchor = TREK_OFF,
-        .bucket_bytes = 4096, .optimizer = divided_optimizer(0) }), TREK_OK);
+        .build_replica = build, .arg = &c, .devices = test_devices(), .ranks = 3, .share_params = TREK_OFF, .shard = c.shard,
+        .max_anchor = TREK_OFF, .bucket_bytes = 4096, .optimizer = divided_optimizer(0) }), TREK_OK);
     assert_int_equal(trek_trainer_setup(t.graph, &(trek_trainer_opts){ .ranks = 1, .optimizer = divided_optimizer(0) }), TREK_OK);
-    const float *values = trek_tensor_data(trek_var_data(model_of(t.graph)->table));
+    double *values = test_read(trek_var_data(model_of(t.graph)->table));
     for (int k = 0; k < VOCABULARY * WIDTH; k++)
         assert_true(values[k] == 0.3f * test_number(1, (uint32_t)k));
+    free(values);
     assert_ptr_equal(module, trek_graph_module(t.graph));
     trek_graph_free(&t.graph);
 }
@@ -506,6 +572,8 @@ static void reading_memory_ends_the_program(void **state)
 {
     config c = { .ranks = 2, .shard = TREK_SHARD_PARAMETERS, .bucket_bytes = 4096 };
     training t;
+    if (!test_on_cpu())
+        skip(); /* no process may touch that */
     begin(&c, &t);
     const trek_arena *arena = trek_graph_ranks(t.graph)->team->replicas[0].arena;
     fflush(NULL);
@@ -530,7 +598,7 @@ static void *infer(void *arg)
     trek_status status = TREK_OK;
     for (int k = 0; k < 20 && status == TREK_OK; k++) {
         trek_scope scope = trek_scope_begin();
-        trek_var *x = trek_var_from(trek_tensor_zeros(trek_dims(2, LENGTH), TREK_F32, trek_cpu(0))), *y;
+        trek_var *x = trek_var_from(trek_tensor_zeros(trek_dims(2, LENGTH), TREK_F32, test_device())), *y;
         y = trek_graph_infer(t->graph, &x, 1, NULL, NULL, 0);
         double sum = y ? trek_var_item(trek_sum(y, trek_dims_all(), false)) : NAN;
         if (k == 0)
@@ -573,7 +641,7 @@ static trek_status write_params(training *t, int way, const char *path)
     if (way == 0)
         return trek_state_load(module, path, NULL);
     if (way == 1) {
-        trek_tensor *values = numbers(9, trek_var_shape(model_of(t->graph)->table), trek_cpu(0));
+        trek_tensor *values = numbers(9, trek_var_shape(model_of(t->graph)->table), test_device());
         status = trek_tensor_copy_from(trek_var_data(model_of(t->graph)->table), values);
         trek_tensor_release(values);
         return status;
@@ -648,12 +716,13 @@ static void writing_in_a_pass_is_refused(void **state)
 
 int main(void)
 {
+    setenv("TREK_FAKE_GPUS", "4", 0);
     trek_pages_guard = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(same_bits, clear_error), cmocka_unit_test_setup(peak_is_as_planned, clear_error),
         cmocka_unit_test_setup(one_gathering_serves_a_step, clear_error),
         cmocka_unit_test_setup(larger_than_each_rank, clear_error),
-        cmocka_unit_test_setup(gathers_ahead, clear_error),
+        cmocka_unit_test_setup(peak_on_gpus, clear_error), cmocka_unit_test_setup(gathers_ahead, clear_error),
         cmocka_unit_test_setup(readers_get_values, clear_error), cmocka_unit_test_setup(pointers_are_refused, clear_error),
         cmocka_unit_test_setup(reading_memory_ends_the_program, clear_error),
         cmocka_unit_test_setup(threads_infer, clear_error),

@@ -60,9 +60,9 @@ static trek_status join_processes(trek_step *s)
 /* A rank with its own part of the optimizer's state must be able to read everything that it exchanges. */
 static trek_status check_sharers(const trek_step *s)
 {
-    if (s->team->sharers > 1 && s->job.mixed)
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_setup: .shard: set, with ranks on CPUs and on GPUs; they must be of one kind");
+    if (s->team->sharers > 1 && s->job.mixed && trek_job_has_others(&s->job))
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: set, with ranks on CPUs and on GPUs in several processes; "
+                                               "they must be of one kind, or in one process");
     if (s->team->sharers > 1 && trek_job_has_others(&s->job) && s->team->local_ranks > 1 && !s->team->shared &&
         (s->team->twice || !s->team->on_host))
         return trek_fail(TREK_ERR_UNSUPPORTED,
@@ -96,8 +96,6 @@ static trek_status check_divided_grads(const trek_step *s, bool params)
     char text[300];
     if (s->team->sharers > 1 && !s->team->divides_grads && !s->team->shared && !find_pages(s, text, sizeof text))
         why = text;
-    else if (s->job.mixed)
-        why = "ranks on CPUs and on GPUs; TREK_SHARD_STATE is for ranks of one kind, too";
     else if (s->grain > 0 && !s->team->on_host)
         why = "grains (.grain) on GPUs, whose sums are whole on each";
     else if (s->team->shared)

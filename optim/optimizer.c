@@ -472,20 +472,48 @@ static void zero_rest(trek_optimizer *optimizer)
     trek_arena_forget_grads(arena);
 }
 
+/* Measures this rank's own gradients. */
+static void measure_own(const trek_arena *arena, trek_update_state *s)
+{
+    s->sum_squares = 0;
+    s->finite = true;
+    for (int k = 0; k < arena->n_cuts; k++) {
+        const trek_arena_cut *cut = &arena->cuts[k];
+        const trek_arena_part *part = &arena->parts[cut->part];
+        double squares;
+        bool finite;
+        arena->backend->sum_squares(part->wide, part->grads->data + (size_t)cut->begin * trek_dtype_size(part->wide),
+                                    cut->end - cut->begin, &squares, &finite);
+        s->sum_squares += squares;
+        s->finite = s->finite && finite;
+    }
+}
+
+static void measure_all(const trek_arena *arena, trek_update_state *s)
+{
+    bool finite;
+    trek_arena_sum_squares(arena, &s->sum_squares, &finite);
+    s->finite = finite;
+}
+
 /* Measures and decides in the same way as a device's kernels. */
-static void decide(trek_optimizer *optimizer, const trek_step_opts *opts, trek_update_scaler *scaler)
+static trek_status decide(trek_optimizer *optimizer, const trek_step_opts *opts, trek_update_scaler *scaler)
 {
     trek_update_state *s = &optimizer->last;
     bool measured = opts->max_norm > 0 || scaler;
+    trek_status status = TREK_OK;
     s->factor = trek_step_factor(opts);
     s->max_norm = opts->max_norm;
     s->max_value = opts->max_value;
-    if (measured) {
-        bool finite;
-        trek_arena_sum_squares(optimizer->arena, &s->sum_squares, &finite);
-        s->finite = finite;
+    if (measured && opts->join_norm) {
+        measure_own(optimizer->arena, s);
+        status = opts->join_norm(s, opts->arg);
+    } else if (measured) {
+        measure_all(optimizer->arena, s);
     }
-    trek_update_decide_state(s, scaler, measured);
+    if (status == TREK_OK)
+        trek_update_decide_state(s, scaler, measured);
+    return status;
 }
 
 static void apply_all(trek_optimizer *optimizer, const trek_step_opts *opts)
@@ -502,7 +530,7 @@ static bool steps_together(const trek_optimizer *optimizer) { return optimizer->
 /* Sharers cannot step alone: their stepper does it, or all of them together. */
 static trek_status check_alone(const trek_optimizer *optimizer, bool joined)
 {
-    if (!optimizer->arena->cuts || (joined && (optimizer->device_update || steps_together(optimizer))))
+    if (!optimizer->arena->cuts || joined)
         return TREK_OK;
     return trek_fail(
         TREK_ERR_STATE,
@@ -543,7 +571,9 @@ static trek_status step(trek_optimizer *optimizer, const trek_step_opts *opts)
         return status;
     if (optimizer->device_update)
         return step_on_device(optimizer, opts);
-    decide(optimizer, opts, scaler);
+    status = decide(optimizer, opts, scaler);
+    if (status != TREK_OK)
+        return status;
     if (!optimizer->last.skip)
         apply_all(optimizer, opts);
     if (!optimizer->last.skip && together)

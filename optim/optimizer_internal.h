@@ -184,8 +184,8 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
 /* Called once after all ranges: updates the step counts and versions of the parameters. */
 void trek_optimizer_commit(trek_optimizer *optimizer);
 
-/* Combines sum_squares and finite, which update_norm has left in the device's memory, over all sharers. */
-typedef trek_status (*trek_join_norm_fn)(trek_update_state *on_device, void *arg);
+/* Combines sum_squares and finite over all sharers. On a device update_norm has left them in its memory. */
+typedef trek_status (*trek_join_norm_fn)(trek_update_state *state, void *arg);
 typedef struct trek_step_opts {
     double max_norm, max_value;  /* gradients are not clipped if <= 0 */
     double factor;               /* gradients are multiplied by it first; 0 means 1 */

@@ -322,7 +322,7 @@ static trek_status broadcast_params(trek_comm *comm, const trek_arena *arena)
 }
 
 /* CPUs and GPUs round differently, so all ranks take rank 0's parameters, which would otherwise drift apart. They
- * were written in this step, so their versions have already changed. */
+ * were written in this step, so their versions have already changed. (With sharers one rank updates each.) */
 static trek_status follow_first(trek_step *s, int rank)
 {
     const trek_arena *arena = s->team->replicas[rank].arena;
@@ -343,7 +343,7 @@ static trek_status finish(trek_step *s, int rank, bool skipped)
     trek_arena_forget_grads(s->team->replicas[rank].arena);
     if (s->team->shared && rank > 0 && !skipped)
         trek_arena_bump(s->team->replicas[rank].arena, s->team->replicas[0].arena);
-    trek_status status = s->job.mixed ? follow_first(s, rank) : TREK_OK;
+    trek_status status = s->job.mixed && s->team->sharers == 1 ? follow_first(s, rank) : TREK_OK;
     if (status != TREK_OK)
         return status;
     return trek_job_has_others(&s->job) ? TREK_OK : trek_ranks_merge_buffers(s, rank);

@@ -135,17 +135,18 @@ trek_status trek_sharer_gather_params(const trek_sharer *x)
 
 /* --- the norm of gradients --------------------------------------------------------------- */
 
-trek_status trek_sharer_join_norm(trek_update_state *on_device, void *comm)
+trek_status trek_sharer_join_norm(trek_update_state *state, void *arg)
 {
+    trek_comm *comm = arg;
+    bool on_device = comm->device.type != TREK_CPU;
     trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
-                                                               .dtype = TREK_F64,
-                                                               .count = 1, .in = &on_device->sum_squares,
-                                                               .out = &on_device->sum_squares, .on_device = true });
+                                                               .dtype = TREK_F64, .count = 1, .in = &state->sum_squares,
+                                                               .out = &state->sum_squares, .on_device = on_device });
     if (status != TREK_OK)
         return status;
     return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_MIN, .dtype = TREK_I32,
-                                                 .count = 1,
-                                                 .in = &on_device->finite, .out = &on_device->finite, .on_device = true });
+                                                 .count = 1, .in = &state->finite, .out = &state->finite,
+                                                 .on_device = on_device });
 }
 
 /* --- the whole state --------------------------------------------------------------------- */

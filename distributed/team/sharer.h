@@ -47,7 +47,7 @@ bool trek_sharer_next_piece(const trek_sharer *sharer, const trek_optimizer_item
 const char *trek_sharer_own_piece(const trek_sharer *sharer, const trek_optimizer_item *item, const trek_sharer_piece *piece);
 /* Gathers only the masters, on all sharers. */
 trek_status trek_sharer_gather_masters(const trek_sharer *sharer);
-/* A trek_join_norm_fn over a communicator: both numbers stay in device memory, and the host does not wait. */
-trek_status trek_sharer_join_norm(trek_update_state *on_device, void *comm);
+/* A trek_join_norm_fn over a communicator. On a GPU both numbers stay in its memory, and with NCCL the host does not wait. */
+trek_status trek_sharer_join_norm(trek_update_state *state, void *comm);
 
 #endif

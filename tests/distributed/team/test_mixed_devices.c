@@ -6,6 +6,7 @@
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
 #include "distributed/stepper_internal.h"
+#include "distributed/team/step.h"
 #include "distributed/trainer.h"
 #include "distributed/trainer_ranks.h"
 #include "graph/amp.h"
@@ -65,6 +66,7 @@ typedef struct run {
     int world;
     trek_dtype dtype;
     bool scaled, adam;
+    trek_shard shard;
 } run;
 
 static trek_graph *set_up(const run *c)
@@ -73,7 +75,7 @@ static trek_graph *set_up(const run *c)
     trek_graph *graph = build(c->devices[0], &dtype);
     assert_non_null(graph);
     trek_trainer_opts opts = { .build_replica = build, .arg = &dtype, .devices = c->devices, .ranks = c->world,
-                               .share_params = TREK_OFF,
+                               .share_params = TREK_OFF, .shard = c->shard, .bucket_bytes = c->shard ? 1 << 10 : 0,
                                .balance = TREK_OFF,
                                .max_anchor = TREK_OFF, .max_grad_norm = 0.5,
                                .optimizer = c->adam ? trek_adam(&(trek_adam_opts){ .lr = 0.01 })
@@ -111,6 +113,10 @@ static void check_ranks(trek_graph *graph, const run *c)
 static void train(const run *c, values *start, values *to)
 {
     trek_graph *graph = set_up(c);
+    const trek_team *team = trek_graph_ranks(graph)->team;
+    assert_int_equal(team->sharers, c->shard == TREK_SHARD_NONE ? 1 : c->world);
+    assert_int_equal(team->divides_grads, c->shard >= TREK_SHARD_GRADIENTS);
+    assert_int_equal(team->divides_params, c->shard == TREK_SHARD_PARAMETERS);
     read_graph(graph, start);
     for (int s = 0; s < STEPS; s++) {
         trek_scope scope = trek_scope_begin();
@@ -145,14 +151,16 @@ static void compare_changes(const values *start, const values *mixed, const valu
     }
 }
 
-static void compare(const trek_device *devices, int world)
+static void compare(const trek_device *devices, int world, trek_shard shard)
 {
     static values start, mixed, alike;
     const trek_device cpus[] = { trek_cpu(0), trek_cpu(1), trek_cpu(2) };
     for (int k = 0; k < 4; k++) {
-        run c = { .devices = devices, .world = world, .dtype = k == 3 ? TREK_BF16 : TREK_F32, .scaled = k == 1, .adam = k == 2 };
+        run c = { .devices = devices, .world = world, .dtype = k == 3 ? TREK_BF16 : TREK_F32, .scaled = k == 1, .adam = k == 2,
+                  .shard = shard };
         train(&c, &start, &mixed);
         c.devices = cpus;
+        c.shard = TREK_SHARD_NONE;
         train(&c, &start, &alike);
         double tolerance = k == 3 ? 0.02 : 1e-5;
         compare_changes(&start, &mixed, &alike, tolerance, k == 3 ? 0x1p-9 : 0x1p-23, k);
@@ -165,14 +173,25 @@ static void cpu_first(void **state)
 {
     if (test_on_cpu())
         skip();
-    compare((const trek_device[]){ trek_cpu(0), test_device() }, 2);
+    compare((const trek_device[]){ trek_cpu(0), test_device() }, 2, TREK_SHARD_NONE);
 }
 
 static void gpu_first(void **state)
 {
     if (test_on_cpu())
         skip();
-    compare((const trek_device[]){ test_device(), trek_cpu(0), trek_cpu(1) }, 3);
+    compare((const trek_device[]){ test_device(), trek_cpu(0), trek_cpu(1) }, 3, TREK_SHARD_NONE);
+}
+
+/* What is divided among CPUs and GPUs: the state, gradients, parameters. */
+static void divided(void **state)
+{
+    if (test_on_cpu())
+        skip();
+    for (trek_shard shard = TREK_SHARD_STATE; shard <= TREK_SHARD_PARAMETERS; shard++) {
+        compare((const trek_device[]){ trek_cpu(0), test_device(), test_device() }, 3, shard);
+        compare((const trek_device[]){ test_device(), trek_cpu(0), test_device() }, 3, shard);
+    }
 }
 
 static char line[512];
@@ -277,7 +296,7 @@ static void on_another_device(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(cpu_first), cmocka_unit_test(gpu_first),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(cpu_first), cmocka_unit_test(gpu_first), cmocka_unit_test(divided),
                                         cmocka_unit_test(found_and_named), cmocka_unit_test(wrapped),
                                         cmocka_unit_test(on_another_device) };
     return cmocka_run_group_tests(tests, NULL, NULL);

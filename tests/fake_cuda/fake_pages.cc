@@ -68,6 +68,8 @@ int frame_granularity(size_t *bytes, const FrameKind *kind, int which)
 {
     if (!bytes || !is_kind(kind) || which < 0 || which > 1)
         return INVALID_VALUE;
+    if (fails("cuMemGetAllocationGranularity"))
+        return NOT_SUPPORTED;
     *bytes = page();
     return DONE;
 }

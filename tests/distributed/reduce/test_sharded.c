@@ -603,6 +603,30 @@ static void refuse_divided(const trek_trainer_opts *opts, const char *text)
     }
 }
 
+/* And on GPUs: grains, and a driver that has no pages. */
+static void refused_on_gpus(void **state)
+{
+    run c = { .ranks = 2, .dtype = TREK_F32, .optimizer = ADAM, .sharded = true, .grads = true };
+    void (*fail_calls)(const char *) = NULL;
+    void *found = test_fake("trek_fake_fail");
+    if (test_on_cpu())
+        skip();
+    trek_graph *graph = build(test_device_of_rank(0), &c);
+    FAILS(trek_trainer_setup(graph, &(trek_trainer_opts){
+        .build_replica = build, .arg = &c, .devices = test_devices(), .ranks = 2, .shard = TREK_SHARD_GRADIENTS, .grain = 2,
+        .max_anchor = TREK_OFF, .optimizer = optimizer_of(&c) }), TREK_ERR_UNSUPPORTED, "with grains (.grain) on GPUs");
+    trek_graph_free(&graph);
+    if (!found)
+        return;
+    memcpy(&fail_calls, &found, sizeof found);
+    fail_calls("cuMemGetAllocationGranularity:1+");
+    graph = build(test_device_of_rank(0), &c);
+    FAILS(try_setup(&c, graph), TREK_ERR_UNSUPPORTED, "whose memory cannot be given back in pieces: the device has no virtual");
+    fail_calls(NULL);
+    SUCCEEDS(try_setup(&c, graph));
+    trek_graph_free(&graph);
+}
+
 /* What divided gradients do not work with. */
 static void refused_divided(void **state)
 {
@@ -638,7 +662,7 @@ int main(void)
             cmocka_unit_test(set_up_again),
         cmocka_unit_test(memory), cmocka_unit_test(whole_memory), cmocka_unit_test(optimizers_change),
         cmocka_unit_test(change_that_fails), cmocka_unit_test(failing_rank), cmocka_unit_test(group_before_saving),
-        cmocka_unit_test(refused), cmocka_unit_test(refused_divided),
+        cmocka_unit_test(refused), cmocka_unit_test(refused_divided), cmocka_unit_test(refused_on_gpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

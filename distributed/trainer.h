@@ -81,8 +81,8 @@ typedef enum trek_average {
  * two others have been gathered since. So a rank needs memory for its own part and for two buckets, or for as many as one op
  * reads.
  * - The bits are those of TREK_SHARD_GRADIENTS.
- * - If a step has several passes (grain, accumulate), a rank whose memory_budget has room for it keeps what it has gathered until
- * the update, so that one gathering serves all passes. trek_trainer_plan_text says which ranks do.
+ * - If a step has several passes (grain, accumulate), a rank whose memory_budget allows it keeps what it has gathered until the
+ *   update, so that one gathering serves all passes. trek_trainer_plan_text says which ranks do.
  * - Everything that reads parameters through trek gets their values: states, checkpoints, averages, evaluations, printing.
  *   Pointers to their memory are refused (STATE): trek_tensor_data returns NULL, and so does trek_tensor_to_dlpack.
  * - A program may write parameters of its graph between two passes. It must call trek_graph_parameters_changed before the next

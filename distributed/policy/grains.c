@@ -84,23 +84,36 @@ typedef struct grain_join {
     int64_t n;               /* grains of the batch */
     double *losses;          /* [2n] of each grain, and its weight: every number is that of one process, and zero in the others */
     double *runs;            /* [n] how many processes have run it */
+    double *draws;           /* [n] how many random draws were made after it, in all of these together */
     double *recorded;        /* [1] whether training functions have recorded anything */
     job_bytes texts;         /* of each process: what they have recorded */
 } grain_join;
 
+static uint64_t last_draw(const grain_pass *c)
+{
+    uint64_t last = trek_rank_here.rng_draw;
+    for (int r = 0; r < c->s->team->local_ranks; r++)
+        last = c->call.rng_draw[r] > last ? c->call.rng_draw[r] : last;
+    return last;
+}
+
 static trek_status join_losses(grain_pass *c, grain_join *j)
 {
     const trek_grains *g = c->grains;
-    memset(j->losses, 0, (size_t)(3 * j->n + 1) * sizeof *j->losses);
-    for (int64_t k = 0; k < g->n_records; k++)
-        if (trek_grains_record(g, k)->pass == c->call.pass_number)
-            j->runs[trek_grains_record(g, k)->number]++;
+    memset(j->losses, 0, (size_t)(4 * j->n + 1) * sizeof *j->losses);
+    for (int64_t k = 0; k < g->n_records; k++) {
+        const trek_grain_record *record = trek_grains_record(g, k);
+        if (record->pass != c->call.pass_number)
+            continue;
+        j->runs[record->number]++;
+        j->draws[record->number] += (double)last_draw(c);
+    }
     for (int64_t k = 0; k < j->n; k++) {
         j->losses[2 * k] = c->call.sums[k].loss;
         j->losses[2 * k + 1] = c->call.sums[k].weight;
         *j->recorded += (double)c->call.recorded[k].length + c->call.recorded[k].failed;
     }
-    return trek_job_reduce(&c->s->job, j->losses, 3 * j->n + 1, TREK_F64, TREK_REDUCTION_SUM);
+    return trek_job_reduce(&c->s->job, j->losses, 4 * j->n + 1, TREK_F64, TREK_REDUCTION_SUM);
 }
 
 /* The processes that are left divide the grains that died with others. *any: there were some. */
@@ -166,6 +179,10 @@ static trek_status take(grain_pass *c, const grain_join *j)
         c->call.sums[k].loss = j->losses[2 * k];
         c->call.sums[k].weight = j->losses[2 * k + 1];
         trek_text_clear(&c->call.recorded[k]);
+        /* a process that has run no grain, and knows of none in time if all were lost, draws what follows as the others do */
+        uint64_t draw = j->runs[k] > 0 ? (uint64_t)(j->draws[k] / j->runs[k]) : 0;
+        if (draw > trek_rank_here.rng_draw)
+            trek_rank_here.rng_draw = draw;
     }
     for (int p = 0; p < c->s->job.processes && j->texts.bytes && status == TREK_OK && c->s->job.process == 0; p++)
         status = sort_recorded(c, j->texts.bytes + (size_t)p * j->texts.room, j->texts.lengths[p]);
@@ -196,13 +213,14 @@ static trek_status join(grain_pass *c)
         return trek_fail(TREK_ERR_STATE,
                          "graph_train_batch: graph: another process is in its step already; in grains (.grain) all "
                          "processes train on the same batches");
-    j.losses = trek_calloc((size_t)(3 * j.n + 1), sizeof *j.losses);
+    j.losses = trek_calloc((size_t)(4 * j.n + 1), sizeof *j.losses);
     if (!j.losses) {
         trek_job_abort(&c->s->job, "a process has no memory for the losses of grains");
         return TREK_ERR_MEMORY;
     }
     j.runs = j.losses + 2 * j.n;
-    j.recorded = j.losses + 3 * j.n;
+    j.draws = j.losses + 3 * j.n;
+    j.recorded = j.losses + 4 * j.n;
     trek_status status = join_with(c, &j);
     trek_job_bytes_clear(&j.texts);
     trek_free(j.losses);
@@ -245,16 +263,14 @@ static trek_status tell(grain_pass *c)
 static trek_status count(grain_pass *c)
 {
     trek_step *s = c->s;
-    for (int r = 0; r < s->team->local_ranks; r++)
-        if (c->call.rng_draw[r] > trek_rank_here.rng_draw)
-            trek_rank_here.rng_draw = c->call.rng_draw[r];
+    trek_rank_here.rng_draw = last_draw(c);
     trek_status status = tell(c);
     for (int r = 0; r < s->team->local_ranks && status == TREK_OK; r++) {
         s->team->replicas[r].samples += c->pass.training ? c->call.rows[r] : 0;
         s->team->replicas[r].measured_rows += c->pass.backward ? c->call.rows[r] : 0;
-        if (c->call.rng_draw[r] > trek_rank_here.rng_draw)
-            trek_rank_here.rng_draw = c->call.rng_draw[r];
     }
+    if (status == TREK_OK)
+        trek_rank_here.rng_draw = last_draw(c);
     return status == TREK_OK ? trek_grain_call_give_recorded(&c->call) : status;
 }
 

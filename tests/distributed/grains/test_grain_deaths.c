@@ -145,6 +145,8 @@ static void options_do_not_change_that(void **state)
         { "model=0,overflow=3,steps=6", { NULL, NULL, "at=grain:6" }, 2 },
         { "model=2,grain=9,steps=4", { NULL, "after=11", NULL }, 2 },
         { "model=4,ranks=2,uneven,separate,steps=4", { NULL, "at=sum_grain:5", NULL }, 5 },
+        /* the last batch of an epoch has one sample, which was to be the dead one's, and the step goes on after it */
+        { "model=2,grain=2,batch=13,steps=3,accumulate=2", { "at=optimizer:1", NULL, NULL }, 2 },
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
         expect(cases[k].detail, 3, cases[k].deaths, cases[k].left);

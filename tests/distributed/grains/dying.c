@@ -195,11 +195,13 @@ trek_comm *dying_join(const part *me, int processes)
     return comm;
 }
 
+int dying_level(const char *text) { return test_on_cpu() ? dying_number(text, "divided=", 0) : 0; }
+
 grain_run dying_run(const char *text)
 {
     return (grain_run){ .model = dying_number(text, "model=", MLP), .grain = dying_number(text, "grain=", 3),
                         .ranks = dying_number(text, "ranks=", 1), .separate = strstr(text, "separate") || strstr(text, "divided"),
-                        .sharded = strstr(text, "sharded") != NULL, .divided = dying_number(text, "divided=", 0),
+                        .sharded = strstr(text, "sharded") != NULL, .divided = dying_level(text),
                         .batch = dying_number(text, "batch=", 20), .steps = dying_number(text, "steps=", 8),
                         .optimizer = dying_number(text, "optimizer=", 0), .accumulate = dying_number(text, "accumulate=", 0),
                         .clipped = strstr(text, "clipped") != NULL, .scaled = dying_word(text, "overflow=") != NULL,

@@ -27,6 +27,8 @@ typedef struct role {
 const char *dying_word(const char *text, const char *name);
 /* Returns the number behind a name, or `unset`. */
 int dying_number(const char *text, const char *name, int unset);
+/* Returns the number behind "divided=", or 0 on GPUs, whose grains divide the state only. */
+int dying_level(const char *text);
 /* Returns the communicator of so many processes. On failure it returns NULL, and the process has said why. */
 trek_comm *dying_join(const part *me, int processes);
 /* A moment at which the process may have to die: "at=NAME:2", when it comes for the third time. Spans of training are such

@@ -83,7 +83,7 @@ static trek_run_opts opts_of(const char *text, trek_comm *comm, trek_dataset *da
     static trek_device devices[GRAIN_RANKS];
     bool scaled = strstr(text, "scaled") != NULL, schedule = strstr(text, "schedule") != NULL;
     double rate = scaled && !mine ? 0.02 : 0.01;
-    int divided = mine ? dying_number(text, "divided=", 0) : 0;
+    int divided = mine ? dying_level(text) : 0;
     trek_run_opts o = { .build_model = build, .train_step = loss_of_training, .arg = &model, .dataset = dataset,
                         .evaluation = dataset, .evaluate = loss_of_evaluation, .input = "x",
                         .optimizer = trek_adamw(&(trek_adam_opts){ .lr = rate }), .batch_size = dying_number(text, "batch=", 20),

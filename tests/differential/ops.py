@@ -62,7 +62,7 @@ def covered():
 
 
 # Rows of ops.def whose public function has another name.
-RENAMED = {"div_rounded": "div_mode"}
+RENAMED = {"div_rounded": "div_mode", "sigmoid_mul": "glu", "silu_mul": "swiglu"}
 
 
 def rows():

@@ -117,14 +117,14 @@ static void await_sign(const char *what, int number)
 
 static _Atomic(trek_run *) running;
 
-/* Waits until the job knows of a process that has come: it has joined, or somebody has counted it. */
+/* Waits until the job knows of all that have come: they have joined, or the one that listens has counted them. */
 static void await_counted(trek_graph *graph, int world)
 {
     char path[128];
     name_sign(path, sizeof path, "counted", 0);
-    for (double since = 0; access(path, F_OK) != 0 && trek_graph_world_size(graph) < world && test_wait(&since);) {
+    for (double since = 0; access(path, F_OK) != 0 && test_wait(&since);) {
         trek_regroup *regroup = atomic_load(&running) ? trek_run_elastic_regroup(atomic_load(&running)) : NULL;
-        if (regroup && trek_regroup_joiners(regroup) > 0)
+        if (trek_graph_world_size(graph) + (regroup ? trek_regroup_joiners(regroup) : 0) >= world)
             give_sign("counted", 0);
     }
 }
@@ -183,6 +183,8 @@ static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
             await_sign("here", at[5] - '0');
     if (mine && epoch == 2 && strstr(mine->detail, "launched") && strstr(mine->detail, "hold="))
         await_counted(graph, mine->processes);
+    if (mine && epoch == 2 && strstr(mine->detail, "all=")) /* "all=3": until the job has so many, with those that wait */
+        await_counted(graph, atoi(strstr(mine->detail, "all=") + 4));
     if (mine && epoch == 2 && strstr(mine->detail, "until="))
         await_sign("over", atoi(strstr(mine->detail, "until=") + 6));
     return TREK_OK;

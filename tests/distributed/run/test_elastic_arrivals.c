@@ -46,7 +46,7 @@ static void test_again(void **state)
         { NULL, NULL, "at=epoch:1", "join,as=2" },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
-        assert_again(&w, 3, 1, "hold=3,", rows[k], 3, false);
+        assert_again(&w, 3, 1, "hold=3,all=3,", rows[k], 3, false);
 }
 
 /* Two at once; and one that others have gone on without to the last. */
@@ -54,9 +54,9 @@ static void test_again_several(void **state)
 {
     static world w;
     static const char *const two[] = { "at=loss:5", NULL, "at=reduce:5", "join,as=2", "join,as=0" };
-    assert_again(&w, 3, 2, "hold=34,", two, 3, false);
+    assert_again(&w, 3, 2, "hold=34,all=3,", two, 3, false);
     static const char *const one[] = { "at=loss:5", NULL, "join,as=0" };
-    assert_again(&w, 2, 1, "hold=2,", one, 2, false);
+    assert_again(&w, 2, 1, "hold=2,all=2,", one, 2, false);
 }
 
 /* Processes that were not in the run before: beside others that live, that have died, and that come again. */
@@ -64,11 +64,11 @@ static void test_newcomers(void **state)
 {
     static world w;
     static const char *const one[] = { NULL, NULL, "join,new" };
-    assert_again(&w, 2, 1, "hold=2,", one, 3, false);
+    assert_again(&w, 2, 1, "hold=2,all=3,", one, 3, false);
     static const char *const two[] = { NULL, NULL, "join,new", "join,new" };
-    assert_again(&w, 2, 2, "hold=23,", two, 4, false);
+    assert_again(&w, 2, 2, "hold=23,all=4,", two, 4, false);
     static const char *const three[] = { NULL, "at=loss:5", NULL, "join,as=1", "join,new" };
-    assert_again(&w, 3, 2, "hold=34,", three, 4, false);
+    assert_again(&w, 3, 2, "hold=34,all=4,", three, 4, false);
     static const char *const dies[] = { NULL, "at=epoch:4", "join,new", "join,new,at=epoch:1" };
     assert_again(&w, 2, 2, "hold=23,", dies, 2, false);
 }
@@ -77,7 +77,7 @@ static void test_again_averages(void **state)
 {
     static world w;
     static const char *const details[] = { NULL, "at=loss:5", NULL, "join,as=1" };
-    assert_again(&w, 3, 1, "average,hold=3,", details, 3, true);
+    assert_again(&w, 3, 1, "average,hold=3,all=3,", details, 3, true);
 }
 
 /* A joiner that dies while it waits, or as soon as it is in the group; others that die when one comes. */

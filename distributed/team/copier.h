@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a GPU rank copies other ranks' parameters (divided.h): on a stream of its own, beside what it computes. Streams wait for
- * each other by events, the host does not wait. With NULL, which stands for a CPU rank, all of these do nothing.
+/* How a GPU rank copies other ranks' parameters (divided.h): on a stream of its own, while it computes on another one. Streams
+ * wait for each other by events; the host does not wait. With NULL, which stands for a CPU rank, all of these do nothing.
  *
  * What a rank keeps is written by its own stream, in the update of a step. Others copy it after that (trek_copier_follow), and it
  * writes again after they have (trek_copier_wait_for_reader). When each calls these, ranks have met. */
@@ -15,7 +15,8 @@ typedef struct trek_copier trek_copier;
 trek_status trek_copier_new(trek_device device, trek_copier **result);
 void trek_copier_free(trek_copier **copier);
 
-/* Begins copies to memory that was just taken, and ends them: what the rank does meanwhile goes on beside them. */
+/* The first is called before copies to memory that was just taken, and the second after them. What the rank has begun in between
+ * does not wait for the copies. */
 trek_status trek_copier_begin(trek_copier *copier);
 trek_status trek_copier_end(trek_copier *copier);
 /* Copies bytes to the rank's device from another one, which has the copier `keeper`. What lies in host memory has been read when

@@ -21,8 +21,10 @@ static int report(const char *what, trek_status status)
     return status == TREK_OK ? 0 : 1;
 }
 
-/* Longer than anybody is kept from the machine by others. */
+/* One process has this deadline, when the others have come but one; they have a minute. So it does not matter how long a busy
+ * machine keeps them from coming. */
 enum { DEADLINE_MS = 3000 };
+#define A_MINUTE INT64_C(60000000000)
 
 /* --- parts -------------------------------------------------------------------------------------------------------- */
 
@@ -94,6 +96,22 @@ static int play_differ(const part *me)
     return code;
 }
 
+/* Says that the process is about to gather. The last one waits until all others but one have said so. Returns its deadline. */
+static int64_t come_last(trek_control *control, const part *me, bool last)
+{
+    trek_control_say(control, "about to gather", NULL);
+    for (int there = 0; last && there < me->processes - 2 && !trek_control_ended(control); processes_pause(10)) {
+        there = 0;
+        for (int p = 0; p < me->processes; p++) {
+            char phase[32];
+            int64_t silent, since;
+            trek_control_peer(control, p, phase, sizeof phase, &silent, &since);
+            there += p != me->process && strcmp(phase, "about to gather") == 0;
+        }
+    }
+    return last ? DEADLINE_MS * INT64_C(1000000) : A_MINUTE;
+}
+
 /* Comes to nothing before the group has ended. */
 static void stay_away(const trek_control *control)
 {
@@ -108,7 +126,7 @@ static int play_late(const part *me)
     trek_control *control = join(me, 60);
     if (!control)
         return report("join", trek_error_status());
-    int mine = 0, all[PROCESSES];
+    int mine = 0, all[PROCESSES], other = (me->process + 1) % me->processes;
     trek_control_say(control, "forward", NULL);
     trek_control_gather(control, &mine, sizeof mine, all, 0);
     if (strcmp(me->detail, "comes") == 0)
@@ -118,11 +136,14 @@ static int play_late(const part *me)
         processes_pause(DEADLINE_MS * 3 / 2);
         trek_control_say(control, NULL, NULL);
     }
-    int code = report("gather", trek_control_gather(control, &mine, sizeof mine, all, DEADLINE_MS * (int64_t)1000000));
+    bool comes = strncmp(me->detail, "comes", 5) == 0;
+    int64_t deadline = comes ? A_MINUTE : come_last(control, me, me->detail[0] != '0' + other);
+    int code = report("gather", trek_control_gather(control, &mine, sizeof mine, all, deadline));
     if (code == 0) { /* what is known of the others, when they have said it */
         char phase[32] = "", table[4096] = "";
         int64_t silent = 0, since = 0;
-        int other = (me->process + 1) % me->processes;
+        if (!comes)
+            trek_control_say(control, "forward", NULL);
         const char *wanted = me->detail[0] == '0' + other ? "training" : "forward";
         for (; strcmp(phase, wanted) != 0 || silent > 2000000000 || since <= 0; processes_pause(10))
             trek_control_peer(control, other, phase, sizeof phase, &silent, &since);
@@ -267,10 +288,8 @@ static int play_tree(const part *me)
 static int play_fall(const part *me)
 {
     trek_control *control = join(me, 30);
-    int64_t mine = me->process, all[PROCESSES], deadline = 60000000000;
+    int64_t mine = me->process, all[PROCESSES];
     trek_status status = control ? TREK_OK : trek_error_status();
-    if (strstr(me->detail, "late"))
-        deadline = DEADLINE_MS * (int64_t)1000000;
     for (int i = 0; status == TREK_OK && i < 8; i++) {
         trek_control_say(control, "forward", NULL);
         if (i == 4 && strcmp(me->detail, "kill") == 0)
@@ -291,6 +310,7 @@ static int play_fall(const part *me)
             processes_pause(DEADLINE_MS * 3 / 2);
             trek_control_say(control, NULL, NULL);
         }
+        int64_t deadline = i == 4 && strcmp(me->detail, "late") == 0 ? come_last(control, me, me->process == 1) : A_MINUTE;
         if (i == 4 && strcmp(me->detail, "more") == 0)
             status = trek_control_gather(control, all, sizeof mine + 8, malloc(sizeof all * 2), deadline);
         else

@@ -62,10 +62,10 @@ static int64_t digits_bytes(const trek_tensor *digits)
     return pages ? trek_pages_taken(pages) : bytes_of(digits);
 }
 
-/* Returns what the sums of a rank's grains take. */
+/* Returns what the sums of a rank's grains take now, without products, which come and go. */
 static int64_t sums_bytes(const trek_grain_sums *sums)
 {
-    int64_t bytes = bytes_of(sums->all_bins) + bytes_of(sums->slots.more) + sums->slots.product_bytes;
+    int64_t bytes = bytes_of(sums->all_bins) + bytes_of(sums->slots.more);
     for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
         bytes += bytes_of(sums->bins[p]);
         for (int k = 0; k < TREK_BINNED_DIGITS; k++)
@@ -82,7 +82,10 @@ static void measure_rows(const trek_step *s)
     trek_divided_forget(s->team);
     for (int r = 0; s->grains && r < s->team->local_ranks; r++)
         sums[r] = sums_bytes(&s->grains->sums[r]);
-    trek_memory_measure(s->team, &s->job, sums, s->team->memory->rows + s->team->memory->first_own);
+    trek_memory_row *rows = s->team->memory->rows + s->team->memory->first_own;
+    trek_memory_measure(s->team, &s->job, sums, rows);
+    for (int r = 0; s->grains && r < s->team->local_ranks; r++) /* none wait now: what is in use does not contain them */
+        rows[trek_memory_row_of(s->team, r)].grads += s->grains->sums[r].slots.product_bytes;
 }
 
 /* --- accounts ------------------------------------------------------------------------------ */

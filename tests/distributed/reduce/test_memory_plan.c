@@ -605,6 +605,7 @@ static void refused(void **state)
 int main(void)
 {
     trek_pages_guard = true; /* whoever reads what a rank does not have is stopped */
+    setenv("TREK_THREADS", "1", 1); /* room that is planned for other threads, and not needed, hides nothing */
     if (test_allocator_use() != TREK_OK)
         return 1;
     const struct CMUnitTest tests[] = {

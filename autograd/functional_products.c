@@ -43,6 +43,16 @@ trek_var *trek_inner(trek_var *x, trek_var *y)
     return trek_op_called_end(before, trek_tensordot(x, y, trek_dims(-1), trek_dims(-1)));
 }
 
+enum { KRON_LONG_ROW = 512, KRON_ROWS = 8 };
+
+/* Returns x in this shape, with dimension d, which has one element, repeated n times in memory. */
+static trek_var *repeat_along(trek_var *x, trek_shape shape, int d, int64_t n)
+{
+    trek_var *wide = trek_reshape(x, shape);
+    shape.sizes[d] = n;
+    return trek_contiguous(trek_expand(wide, shape));
+}
+
 trek_var *trek_kron(trek_var *x, trek_var *y)
 {
     if (!x || !y)
@@ -60,6 +70,12 @@ trek_var *trek_kron(trek_var *x, trek_var *y)
         wide_a.sizes[2 * d + 1] = wide_b.sizes[2 * d] = 1;
         shape.sizes[d] = in_a * in_b;
     }
+    /* Short rows are computed side by side, from inputs that are repeated along them, if these copies are small beside the
+     * result. */
+    int64_t row_a = n > 0 ? wide_a.sizes[2 * n - 2] : 1, row_b = n > 0 ? wide_b.sizes[2 * n - 1] : 1;
+    if (row_b < KRON_LONG_ROW && trek_var_numel(x) >= KRON_ROWS * row_a && trek_var_numel(y) >= KRON_ROWS * row_b && row_a > 0)
+        return trek_reshape(trek_mul(repeat_along(y, wide_b, 2 * n - 2, row_a), repeat_along(x, wide_a, 2 * n - 1, row_b)),
+                            shape);
     /* x last: along a row of the result it is one element */
     return trek_reshape(trek_mul(trek_reshape(trek_contiguous(y), wide_b), trek_reshape(x, wide_a)), shape);
 }

@@ -96,6 +96,7 @@ static void gradients(void **state)
     check_gradients(three, 3, (trek_shape[]){ trek_dims(2, 3), trek_dims(3, 2, 4), trek_dims(2, 4) }, true);
     check_gradients(dotted, 2, (trek_shape[]){ trek_dims(2, 3, 4), trek_dims(4, 2, 2) }, true);
     check_gradients(blocks, 2, (trek_shape[]){ trek_dims(2, 3), trek_dims(2) }, true);
+    check_gradients(blocks, 2, (trek_shape[]){ trek_dims(9, 2), trek_dims(8, 3) }, true);
     check_gradients(crossed, 2, (trek_shape[]){ trek_dims(3, 2), trek_dims(3, 1) }, true);
     check_gradients(added, 3, (trek_shape[]){ trek_dims(3), trek_dims(2, 4), trek_dims(4, 3) }, true);
     check_gradients(few_rows, 2, (trek_shape[]){ trek_dims(3, 4), trek_dims(30, 4) }, true);
@@ -141,6 +142,31 @@ static void products(void **state)
     ASSERT_REFUSED(trek_kron(random_values(1, trek_dims(1, 1, 1, 1, 1)), x), TREK_ERR_UNSUPPORTED);
 }
 
+/* Shapes whose rows are long or short, with inputs that are repeated or read as they are, in two layouts. */
+static void kronecker_products(void **state)
+{
+    static const int64_t rows[][4] = { { 9, 2, 8, 3 }, { 9, 5, 16, 4 }, { 8, 3, 8, 700 }, { 3, 9, 8, 2 }, { 8, 1, 8, 1 },
+                                       { 20, 0, 20, 3 } };
+    for (size_t r = 0; r < 2 * sizeof rows / sizeof *rows; r++) {
+        const int64_t *s = rows[r / 2];
+        bool turned = r & 1;
+        trek_var *x = random_values(1, turned ? trek_dims(s[1], s[0]) : trek_dims(s[0], s[1]));
+        trek_var *y = random_values(2, turned ? trek_dims(s[3], s[2]) : trek_dims(s[2], s[3]));
+        x = turned ? trek_transpose(x, 0, 1) : x;
+        y = turned ? trek_transpose(y, 0, 1) : y;
+        trek_var *product = trek_kron(x, y);
+        assert_non_null(product);
+        assert_true(trek_shape_equal(trek_var_shape(product), trek_dims(s[0] * s[2], s[1] * s[3])));
+        double *to = test_read(trek_var_data(product)), *of_a = test_read(trek_var_data(x)), *of_b = test_read(trek_var_data(y));
+        for (int64_t i = 0; i < s[0] * s[2]; i++)
+            for (int64_t j = 0; j < s[1] * s[3]; j++)
+                assert_true(to[i * s[1] * s[3] + j] == of_a[i / s[2] * s[1] + j / s[3]] * of_b[i % s[2] * s[3] + j % s[3]]);
+        free(to);
+        free(of_a);
+        free(of_b);
+    }
+}
+
 static void distances(void **state)
 {
     trek_var *x = VALUES(trek_dims(2, 2), TREK_F32, 0, 0, 3, 4), *y = VALUES(trek_dims(1, 2), TREK_F32, 0, 0);
@@ -175,8 +201,8 @@ static void distances_at_0(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(equations), TEST(against_loops), TEST(refused_equations), TEST(gradients), TEST(products), TEST(distances),
-        TEST(distances_at_0),
+        TEST(equations), TEST(against_loops), TEST(refused_equations), TEST(gradients), TEST(products), TEST(kronecker_products),
+        TEST(distances), TEST(distances_at_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,9 +68,12 @@ static void pack_panel(const half_plan *plan, const panel_source *s, float *to, 
     pack_units(s->dtype, plan->pairs, &c);
 }
 
-/* Returns how many units are packed for all panels before the next ones: if lanes are adjacent, several panels read
- * the same cache lines. */
-static int64_t pack_stretch(const panel_source *s, int64_t units) { return s->lane == 1 && units > 32 ? 32 : units; }
+/* Returns how many units are packed for all panels before the next ones: if lanes are adjacent, or nearly, several panels
+ * read the same cache lines. */
+static int64_t pack_stretch(const panel_source *s, int64_t units)
+{
+    return s->lane < s->step && units > 32 ? 32 : units;
+}
 
 static void pack_block_b(const half_plan *plan, const half_part *part, int64_t j0, int64_t j1, int64_t u0, int64_t units)
 {

@@ -107,22 +107,74 @@ TREK_INLINE void pack_transposed_numbers(const packing *c, const trek_dtype dtyp
     }
 }
 
-static void pack_strided(const packing *c, trek_dtype dtype, bool pairs)
+/* Copies numbers of 16 bits that lie `stride` apart. Every second one is the first half of a word; the last word may end behind
+ * what may be read. */
+TREK_INLINE void copy_halves(uint16_t *to, const uint16_t *from, int64_t stride, int64_t n)
 {
-    const uint16_t *halves = (const uint16_t *)(const void *)c->from;
-    for (int l = 0; l < c->fill; l++) {
-        const bool present = l < c->lanes;
-        if (!pairs) {
-            for (int64_t p = 0; p < c->k; p++)
-                c->to[p * c->to_row + l] = present ? number_at(dtype, c->from, l * c->lane + p * c->step) : 0;
-            continue;
-        }
-        for (int64_t p = 0; p < c->k; p += 2) {
-            uint32_t low = present ? halves[l * c->lane + p * c->step] : 0;
-            uint32_t high = present && p + 1 < c->k ? halves[l * c->lane + (p + 1) * c->step] : 0;
-            c->to[p / 2 * c->to_row + l] = trek_f32_bits(low | high << 16);
+    int64_t i = 0;
+    for (; stride == 2 && i < n - 1; i++) {
+        uint32_t word;
+        memcpy(&word, from + 2 * i, sizeof word);
+        to[i] = (uint16_t)word;
+    }
+    for (; i < n; i++)
+        to[i] = from[i * stride];
+}
+
+/* For lanes that follow each other in memory, each with numbers of 16 bits that do not. */
+TREK_INLINE void pack_apart_along_k(const packing *c, const trek_dtype dtype, const bool pairs)
+{
+    enum { PIECE = 256 };
+    for (int l = 0; l < c->lanes; l += W) {
+        packing adjacent = { .to_row = c->to_row, .lanes = c->lanes - l > W ? W : c->lanes - l,
+                             .fill = c->fill - l > W ? W : c->fill - l, .lane = PIECE, .step = 1 };
+        for (int64_t p = 0; p < c->k; p += PIECE) {
+            uint16_t piece[W * PIECE];
+            const uint16_t *from = (const uint16_t *)(const void *)c->from + l * c->lane + p * c->step;
+            adjacent.k = c->k - p > PIECE ? PIECE : c->k - p;
+            adjacent.from = (const char *)piece;
+            adjacent.to = c->to + (pairs ? p / 2 : p) * c->to_row + l;
+            for (int i = 0; i < adjacent.lanes; i++)
+                copy_halves(piece + i * PIECE, from + i * c->lane, c->step, adjacent.k);
+            pack_transposed_numbers(&adjacent, dtype, pairs);
         }
     }
+}
+
+/* Returns n numbers of 16 bits that lie `stride` apart, as words. If `inside`, what follows the last one may be read. */
+TREK_INLINE half_words load_apart(const uint16_t *from, int64_t stride, int n, bool inside)
+{
+    uint16_t some[W] = { 0 };
+    if (stride == 2 && inside)
+        return (half_words)load_part_f32((const float *)(const void *)from, lanes_f32(n)) & 0xffff;
+    copy_halves(some, from, stride, n);
+    return to_words(load_halves(some, W));
+}
+
+/* For lanes that lie nearer to each other than the numbers of one. */
+TREK_INLINE void pack_apart_across(const packing *c, const trek_dtype dtype, const bool pairs)
+{
+    const uint16_t *all = (const uint16_t *)(const void *)c->from;
+    const int per = pairs ? 2 : 1;
+    for (int l = 0; l < c->lanes; l += W) {
+        const int n = c->lanes - l > W ? W : c->lanes - l;
+        const trek_lanes written = lanes_f32(c->fill - l > W ? W : c->fill - l);
+        const uint16_t *from = all + l * c->lane;
+        float *to = c->to + l;
+        for (int64_t p = 0; p < c->k; p += per, from += per * c->step, to += c->to_row) {
+            half_words low = load_apart(from, c->lane, n, p + 1 < c->k), high = { 0 };
+            if (pairs && p + 1 < c->k)
+                high = load_apart(from + c->step, c->lane, n, p + 2 < c->k);
+            store_part_f32(to, written, pairs ? (V)(low | high << 16) : widen_low(dtype, low));
+        }
+    }
+}
+
+static void pack_strided_f32(const packing *c)
+{
+    for (int l = 0; l < c->lanes; l++)
+        for (int64_t p = 0; p < c->k; p++)
+            c->to[p * c->to_row + l] = number_at(TREK_F32, c->from, l * c->lane + p * c->step);
 }
 
 TREK_INLINE void pack_as(const packing *c, const trek_dtype dtype, const bool pairs)
@@ -131,8 +183,12 @@ TREK_INLINE void pack_as(const packing *c, const trek_dtype dtype, const bool pa
         pack_side_by_side(c, dtype, pairs);
     else if (c->step == 1)
         pack_transposed_numbers(c, dtype, pairs);
+    else if (dtype == TREK_F32)
+        pack_strided_f32(c);
+    else if (c->step < c->lane)
+        pack_apart_along_k(c, dtype, pairs);
     else
-        pack_strided(c, dtype, pairs);
+        pack_apart_across(c, dtype, pairs);
 }
 
 static void pack_f32(const packing *c) { pack_as(c, TREK_F32, false); }

@@ -20,6 +20,7 @@
 typedef struct TREK_R(gemm_plan) {
     const trek_gemm *g;
     bool pack_a, pack_b;
+    bool a_once; /* a packed panel of A is multiplied by one block of B only, and its place serves again */
     int64_t depth;                       /* of a block along k */
     int64_t cols;                        /* of a block of B */
     int64_t tile_rows, tile_cols;        /* rows and columns of C that one part computes */
@@ -144,6 +145,7 @@ static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1,
     const trek_gemm *g = plan->g;
     int64_t panels = (m1 - m0 + TILE_ROWS - 1) / TILE_ROWS, row = m0;
     TREK_R(tile_call) t = { .add = g->accumulate || p0 > 0 };
+    T *next = packed_a;
     for (int64_t panel = 0; panel < panels; panel++) {
         int rows = TREK_R(panel_rows)(row, m1, panel, panels);
         int64_t first = 0, end = j1; /* of k and of the columns that a triangle leaves */
@@ -152,7 +154,8 @@ static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1,
         t.a_row = g->a_row;
         t.a_col = g->a_col;
         if (plan->pack_a) {
-            T *to = packed_a + (row - m0) * depth;
+            T *to = plan->a_once && panel % PACKED_AT_ONCE == 0 ? packed_a : next;
+            next = to + rows * depth;
             if (!a_is_packed && panel % PACKED_AT_ONCE == 0)
                 TREK_R(pack_panels)(g, to, row, m1, panel, panels, p0, depth);
             t.a = to;
@@ -300,6 +303,9 @@ static trek_status TREK_R(gemm_tiled)(const trek_gemm *g)
     TREK_R(plan_parts)(&plan);
     int64_t rows = plan.tile_rows < g->m ? plan.tile_rows : g->m;
     int64_t cols = plan.tile_cols < plan.cols ? plan.tile_cols : plan.cols;
+    plan.a_once = cols == plan.tile_cols;
+    if (plan.a_once && rows > PACKED_AT_ONCE * TILE_ROWS)
+        rows = PACKED_AT_ONCE * TILE_ROWS;
     plan.a_size = plan.pack_a ? (rows * plan.depth + 2 * W) / W * W : 0;
     plan.b_size = plan.pack_b ? (cols + TILE_COLS - 1) / TILE_COLS * TILE_COLS * plan.depth : 0;
     int64_t parts = plan.row_parts * plan.col_parts, size = plan.a_size + plan.b_size;
@@ -334,7 +340,7 @@ static trek_status TREK_R(gemm)(const trek_gemm *g)
     if (g->m * g->n * g->k <= 65536 && g->b_col == 1 && g->c_col == 1) {
         TREK_R(gemm_plan) plan; /* small, and nothing to pack: only g and the flags of the plan are read */
         plan.g = g;
-        plan.pack_a = plan.pack_b = false;
+        plan.pack_a = plan.pack_b = plan.a_once = false;
         TREK_R(block)(&plan, 0, g->m, 0, g->n, 0, g->k, NULL, NULL, false);
         return TREK_OK;
     }
@@ -403,4 +409,5 @@ static void TREK_R(gemm_packed)(const trek_gemm *g, const T *packed, T *workspac
 #undef TILE_VECTORS
 #undef AHEAD
 #undef PACKED_AT_ONCE
+#undef PACKED_AHEAD
 #undef TILE_COLS

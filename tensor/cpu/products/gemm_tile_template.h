@@ -113,13 +113,17 @@ TREK_INLINE void TREK_R(run_tile)(int rows, int cols, TREK_R(tile_call) *t)
     TREK_R(tiles)[t->a_row == 1][vectors - 1][rows - 1](t);
 }
 
-/* Computes to[p * to_row + l] = from[l * lane + p] for l < lanes <= W, p < k, with zeros in lanes..fill. */
+/* Computes to[p * to_row + l] = from[l * lane + p] for l < lanes <= W, p < k, with zeros in lanes..fill. The lanes after these,
+ * which are usually the next ones, are fetched into the second-level cache meanwhile: each lane begins far from where the last
+ * one ended. */
 static void TREK_R(pack_transposed)(T *to, int64_t to_row, int lanes, int fill, const T *from, int64_t lane, int64_t k)
 {
     const trek_lanes written = TREK_R(lanes)(fill);
     for (int64_t p = 0; p < k; p += W) {
         int count = k - p < W ? (int)(k - p) : W;
         V r[W];
+        for (int l = 0; l < lanes; l++)
+            __builtin_prefetch(from + (lanes + l) * lane + p, 0, 2);
         if (lanes == W && count == W) {
 #pragma GCC unroll 16
             for (int l = 0; l < W; l++)
@@ -170,6 +174,7 @@ static void TREK_R(pack)(T *to, int64_t to_row, int lanes, int fill, const T *fr
 }
 
 #define PACKED_AT_ONCE 4
+#define PACKED_AHEAD 8 /* rows that are fetched ahead: the CPU's own fetching ends with a page */
 
 /* Packs panels (or tiles) that are adjacent in rows of `from`: to[q][p * lanes[q] + l], up to `vectors` vectors wide.
  * A row is read at once, because rows are far apart, often each in its own page. */
@@ -184,6 +189,8 @@ TREK_INLINE void TREK_R(pack_side_by_side)(const int vectors, T *const *to, cons
         part[q][1] = TREK_R(lanes)(lanes[q] > W ? lanes[q] - W : 0);
     }
     for (int64_t p = 0; p < k; p++) {
+        for (int q = 0; q < PACKED_AT_ONCE; q++)
+            __builtin_prefetch(at[q] + (p + PACKED_AHEAD) * step);
 #pragma GCC unroll 4
         for (int q = 0; q < PACKED_AT_ONCE; q++) {
 #pragma GCC unroll 2

@@ -352,6 +352,32 @@ static trek_grad_scaler *small_scaler(void)
     return trek_grad_scaler_new(&(trek_grad_scaler_opts){ .init_scale = 1024, .growth_interval = 3 });
 }
 
+static void expect_same_decision(trek_optimizer *host, trek_optimizer *device, bool skipped)
+{
+    trek_update_state x, y;
+    assert_int_equal(trek_optimizer_last_step(host, &x), TREK_OK);
+    assert_int_equal(trek_optimizer_last_step(device, &y), TREK_OK);
+    assert_true(x.skip == skipped && y.skip == skipped && x.taken == y.taken && x.skipped == y.skipped);
+    assert_true(x.grad_scale == y.grad_scale);
+    assert_true(x.norm == y.norm || (isnan(x.norm) && isnan(y.norm)));
+}
+
+static void expect_same_state(trek_optimizer *host, trek_optimizer *device)
+{
+    trek_optimizer *of[2] = { host, device };
+    trek_optimizer_entry *entries[2];
+    int n[2];
+    for (int w = 0; w < 2; w++)
+        assert_int_equal(trek_optimizer_export(of[w], &entries[w], &n[w]), TREK_OK);
+    assert_int_equal(n[0], n[1]);
+    for (int k = 0; k < n[0]; k++) {
+        assert_string_equal(entries[0][k].name, entries[1][k].name);
+        assert_true(test_same_bits(entries[0][k].tensor, entries[1][k].tensor));
+    }
+    for (int w = 0; w < 2; w++)
+        trek_optimizer_export_free(entries[w], n[w]);
+}
+
 /* What the host decides and what is decided in backend memory: the same bits, with groups, frozen and unused
  * parameters, clipping, a scaler, and gradients that overflow. */
 static void device_update_does_what_the_host_does(void **state)
@@ -386,25 +412,11 @@ static void device_update_does_what_the_host_does(void **state)
                 assert_null(trek_var_grad(bags[w]->vars[0]));
             }
             expect_same_params(&a, &b);
-            trek_update_state x, y;
-            assert_int_equal(trek_optimizer_last_step(host, &x), TREK_OK);
-            assert_int_equal(trek_optimizer_last_step(device, &y), TREK_OK);
-            assert_true(x.skip == poison && y.skip == poison && x.taken == y.taken && x.skipped == y.skipped);
-            assert_true(x.grad_scale == y.grad_scale);
-            assert_true(x.norm == y.norm || (isnan(x.norm) && isnan(y.norm)));
+            expect_same_decision(host, device, poison);
             assert_true(trek_grad_scaler_value(scalers[0]) == trek_grad_scaler_value(scalers[1]));
         }
-        trek_optimizer_entry *entries[2];
-        int n[2];
-        for (int w = 0; w < 2; w++)
-            assert_int_equal(trek_optimizer_export(*made[w], &entries[w], &n[w]), TREK_OK);
-        assert_int_equal(n[0], n[1]);
-        for (int k = 0; k < n[0]; k++) {
-            assert_string_equal(entries[0][k].name, entries[1][k].name);
-            assert_true(test_same_bits(entries[0][k].tensor, entries[1][k].tensor));
-        }
+        expect_same_state(host, device);
         for (int w = 0; w < 2; w++) {
-            trek_optimizer_export_free(entries[w], n[w]);
             trek_optimizer_free(made[w]);
             trek_grad_scaler_free(&scalers[w]);
             bag_end(bags[w]);
@@ -415,29 +427,38 @@ static void device_update_does_what_the_host_does(void **state)
 static void device_update_grows_with_groups(void **state)
 {
     static bag a, b;
-    bag_begin(&a, TREK_F32, TREK_F32);
-    bag_begin(&b, TREK_F32, TREK_F32);
-    trek_optimizer *host = trek_optimizer_new(spec_of(1), a.params), *device = trek_optimizer_new(spec_of(1), b.params);
-    assert_int_equal(trek_optimizer_use_device_update(device), TREK_OK);
-    for (int step = 0; step < 40; step++) {
-        feed(&a, step, 31, 1, false);
-        feed(&b, step, 31, 1, false);
-        assert_int_equal(trek_optimizer_step(host), TREK_OK);
-        assert_int_equal(trek_optimizer_step(device), TREK_OK);
-        trek_params *of[2] = { trek_params_new(), trek_params_new() };
-        trek_params_add(of[0], "x", a.vars[step % PARAMS]);
-        trek_params_add(of[1], "x", b.vars[step % PARAMS]);
-        trek_adam_opts opts = { .lr = 0.001 * (step + 1) };
-        assert_int_equal(trek_optimizer_add_group(host, of[0], trek_adam(&opts)), step + 1);
-        assert_int_equal(trek_optimizer_add_group(device, of[1], trek_adam(&opts)), step + 1);
-        trek_params_free(&of[0]);
-        trek_params_free(&of[1]);
+    for (int c = 0; c < 4 * N_SPECS; c++) {
+        trek_optimizer_spec spec = spec_of(c % N_SPECS);
+        bool scaled = c / N_SPECS % 2, low = c / (2 * N_SPECS);
+        bag *bags[] = { &a, &b };
+        trek_optimizer *made[2];
+        trek_grad_scaler *scalers[] = { small_scaler(), small_scaler() };
+        for (int w = 0; w < 2; w++) {
+            bag_begin(bags[w], low ? TREK_BF16 : TREK_F32, TREK_F32);
+            made[w] = trek_optimizer_new(spec, bags[w]->params);
+        }
+        assert_int_equal(trek_optimizer_use_device_update(made[1]), TREK_OK);
+        for (int step = 0; step < 40; step++) {
+            for (int w = 0; w < 2; w++) {
+                feed(bags[w], step, 31, scaled ? 1024 : 1, scaled && step % 3 == 2);
+                trek_step_opts opts = { .scaler = scaled ? scalers[w] : NULL, .adapt = true, .zero_grad = step % 2 };
+                assert_int_equal(trek_optimizer_step_with(made[w], &opts), TREK_OK);
+                trek_params *of = trek_params_new();
+                trek_params_add(of, "x", bags[w]->vars[step % PARAMS]);
+                *trek_lr_of(&spec) = 0.001 * (step + 1);
+                assert_int_equal(trek_optimizer_add_group(made[w], of, spec), step + 1);
+                trek_params_free(&of);
+            }
+            expect_same_params(&a, &b);
+            expect_same_decision(made[0], made[1], scaled && step % 3 == 2);
+        }
+        expect_same_state(made[0], made[1]);
+        for (int w = 0; w < 2; w++) {
+            trek_optimizer_free(&made[w]);
+            trek_grad_scaler_free(&scalers[w]);
+            bag_end(bags[w]);
+        }
     }
-    expect_same_params(&a, &b);
-    trek_optimizer_free(&host);
-    trek_optimizer_free(&device);
-    bag_end(&a);
-    bag_end(&b);
 }
 
 /* Wherever an allocation fails, a step is done or not done, and the next one is as if nothing had been. */

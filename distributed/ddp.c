@@ -42,8 +42,10 @@ static void module_free(trek_module *self)
     }
     if (ddp->n > 0 && !ddp->ranks)
         trek_comm_free(&ddp->replicas[0].comm);
+    trek_ddp_job_leave(ddp);
     trek_free(ddp->replicas);
     trek_free(ddp->devices);
+    trek_free(ddp->numbers);
     trek_ranks_free(&ddp->ranks);
 }
 
@@ -74,6 +76,8 @@ static trek_status resolve(trek_ddp *ddp, const trek_ddp_opts *opts)
     if (ddp->opts.overlap != 0 && ddp->opts.overlap != 1 && ddp->opts.overlap != TREK_OFF)
         return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: .overlap: %d; must be 0 (where it helps), 1 or TREK_OFF",
                          ddp->opts.overlap);
+    if (ddp->opts.min_processes < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: .min_processes: %d; must be 0 or more", ddp->opts.min_processes);
     return TREK_OK;
 }
 
@@ -164,21 +168,38 @@ static trek_status bind_layers(const trek_ddp *ddp, trek_ddp_replica *r)
     return r->sums ? TREK_OK : trek_error_status();
 }
 
-/* Lets one rank check with the others and take rank 0's values. */
-static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
+/* Lets one rank make its lists and compare them with the others'. */
+static trek_status list_rank(trek_ddp *ddp, int k, void *arg)
 {
     trek_status own = *(const trek_status *)arg;
     trek_ddp_replica *r = &ddp->replicas[k];
     r->all_on_host = gpus_of(ddp, r->world_size) == 0;
     if (own == TREK_OK)
-        own = trek_ddp_plan(r, ddp->opts.bucket_bytes);
+        own = trek_ddp_plan(ddp, r);
+    if (own == TREK_OK && ddp->opts.min_processes > 0 && r->model->meets)
+        own = trek_fail(TREK_ERR_UNSUPPORTED, "ddp_wrap_process: .min_processes: set, with layers that meet other ranks "
+                                              "(sync_batch_norm), which wait for a process that has died");
     if (own == TREK_OK)
         own = bind_layers(ddp, r);
-    char options[128];
-    snprintf(options, sizeof options, "the size of buckets\t%lld bytes\noverlap\t%d\n.shard\t%s\n",
-             (long long)ddp->opts.bucket_bytes, ddp->opts.overlap, ddp->opts.shard != TREK_SHARD_NONE ? "set" : "not set");
-    trek_status status = trek_replica_compare(r->model, r->comm, options, "ddp: the replicas differ", own);
-    return status == TREK_OK ? trek_ddp_take_first(r, true, true, TREK_OK) : status;
+    char options[160];
+    snprintf(options, sizeof options, "the size of buckets\t%lld bytes\noverlap\t%d\n.shard\t%s\n.min_processes\t%d\n",
+             (long long)ddp->opts.bucket_bytes, ddp->opts.overlap, ddp->opts.shard != TREK_SHARD_NONE ? "set" : "not set",
+             ddp->opts.min_processes);
+    return trek_replica_compare(r->model, r->comm, options, "ddp: the replicas differ", own);
+}
+
+static trek_status take_values(trek_ddp *ddp, int k, void *arg)
+{
+    (void)arg;
+    trek_status status = trek_ddp_take_first(&ddp->replicas[k], true, true, TREK_OK);
+    return status == TREK_OK ? trek_ddp_commit(ddp) : status;
+}
+
+/* Lets one rank check with the others and take rank 0's values. */
+static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
+{
+    trek_status status = list_rank(ddp, k, arg);
+    return status == TREK_OK ? take_values(ddp, k, NULL) : status;
 }
 
 /* Finds the device of a replica; the CPU if the model has no parameters or buffers. */
@@ -194,6 +215,7 @@ static trek_status finish_local(trek_ddp *ddp)
     ddp->devices = trek_calloc((size_t)ddp->n, sizeof *ddp->devices);
     if (!ddp->devices)
         return trek_error_status();
+    ddp->n_devices = ddp->n;
     for (int r = 0; r < ddp->n; r++)
         ddp->devices[r] = ddp->replicas[r].device;
     if (ddp->n > 1 && !(ddp->ranks = trek_ranks_new(ddp->devices, ddp->n)))
@@ -222,7 +244,7 @@ static void set_overlap(trek_ddp *ddp)
     bool mixed = gpus > 0 && gpus < comm->world; /* some ranks could start calls, but the others would wait in theirs */
     bool meets = ddp->replicas[0].model->meets; /* layers meet in backward, too: in one order with the buckets */
     bool by_itself = comm && (gpus > 0 ? comm->nccl != NULL : trek_comm_overlaps(comm));
-    ddp->overlap = comm && comm->world > 1 && !mixed && !meets &&
+    ddp->overlap = comm && comm->world > 1 && !mixed && !meets && ddp->opts.min_processes == 0 &&
         (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && by_itself));
 }
 
@@ -240,6 +262,10 @@ trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *
     trek_ddp *ddp = make(models, n, opts);
     if (!ddp)
         return NULL;
+    if (ddp->opts.min_processes > 0)
+        status = trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: .min_processes: %d; must be 0, since all replicas are in one process; "
+                                              "trek_ddp_wrap_process takes it",
+                           ddp->opts.min_processes);
     for (int r = 0; r < n && status == TREK_OK; r++)
         status = find_device(&ddp->replicas[r]);
     if (status == TREK_OK)
@@ -260,7 +286,10 @@ static trek_status gather_devices(trek_ddp *ddp, trek_status own)
 {
     trek_ddp_replica *r = &ddp->replicas[0];
     ddp->devices = trek_calloc((size_t)r->world_size, sizeof *ddp->devices);
-    trek_status status = trek_replica_agree(r->comm, own == TREK_OK && !ddp->devices ? trek_error_status() : own, "ddp");
+    ddp->numbers = trek_calloc((size_t)r->world_size, sizeof *ddp->numbers);
+    bool room = ddp->devices && ddp->numbers;
+    ddp->n_devices = room ? r->world_size : 0;
+    trek_status status = trek_replica_agree(r->comm, own == TREK_OK && !room ? trek_error_status() : own, "ddp");
     if (status != TREK_OK)
         return status;
     ddp->devices[r->rank] = r->device;
@@ -291,6 +320,7 @@ trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_
 {
     trek_status before = trek_error_status();
     trek_ddp *ddp = NULL;
+    comm = trek_ddp_job_comm(comm);
     if (before == TREK_OK)
         ddp = make(&model, 1, opts);
     else
@@ -302,6 +332,8 @@ trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_
     r->rank = trek_comm_rank(comm);
     r->world_size = trek_comm_world_size(comm);
     trek_status own = find_device(r);
+    if (own == TREK_OK)
+        own = trek_ddp_job_check(ddp, comm);
     if (own == TREK_OK && comm && !comm->control && r->device.type != TREK_CPU && !trek_device_equal(r->device, comm->device)) {
         char a[16], b[16];
         own = trek_fail(TREK_ERR_DEVICE,
@@ -313,7 +345,11 @@ trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_
     if (status == TREK_OK && comm && comm->control)
         status = join_device(ddp);
     if (status == TREK_OK)
-        status = join_rank(ddp, 0, &(trek_status){ TREK_OK });
+        status = list_rank(ddp, 0, &(trek_status){ TREK_OK });
+    if (status == TREK_OK)
+        status = trek_ddp_job_begin(ddp);
+    if (status == TREK_OK)
+        status = trek_ddp_call(ddp, take_values, NULL, TREK_DDP_PARAMS | TREK_DDP_BUFFERS);
     if (status == TREK_OK) {
         set_overlap(ddp);
         return ddp;
@@ -349,7 +385,10 @@ trek_module *trek_ddp_unwrap(trek_ddp **ddp)
 static trek_status plan_again(trek_ddp *ddp, int k, void *arg)
 {
     trek_ddp_plan_clear(&ddp->replicas[k]);
-    return join_rank(ddp, k, arg);
+    if (!ddp->job)
+        return join_rank(ddp, k, arg);
+    trek_status status = list_rank(ddp, k, arg);
+    return status == TREK_OK ? trek_ddp_commit(ddp) : status;
 }
 
 trek_status trek_ddp_refresh(trek_ddp *ddp)
@@ -357,9 +396,12 @@ trek_status trek_ddp_refresh(trek_ddp *ddp)
     if (!ddp)
         return trek_fail_missing("ddp_refresh", "wrapper");
     trek_status own = trek_error_status();
-    if (!ddp->ranks || trek_ranks_rank_here(ddp->ranks) >= 0)
-        return trek_ddp_call(ddp, plan_again, &own);
-    return own != TREK_OK ? own : trek_ddp_call_all(ddp, plan_again, &own);
+    if (ddp->ranks && trek_ranks_rank_here(ddp->ranks) < 0)
+        return own != TREK_OK ? own : trek_ddp_call_all(ddp, plan_again, &own);
+    trek_status status = trek_ddp_call(ddp, plan_again, &own, 0);
+    if (status == TREK_OK && ddp->job) /* what is taken from rank 0 is known now */
+        status = trek_ddp_call(ddp, take_values, NULL, TREK_DDP_PARAMS | TREK_DDP_BUFFERS);
+    return status;
 }
 
 /* --- what it is ------------------------------------------------------------------------------- */
@@ -381,12 +423,21 @@ trek_module *trek_ddp_replica_module(trek_ddp *ddp, int r)
     return ddp->replicas[r].module;
 }
 
-int trek_ddp_world_size(const trek_ddp *ddp) { return ddp ? ddp->replicas[0].world_size : 1; }
+int trek_ddp_world_size(const trek_ddp *ddp)
+{
+    int rank;
+    return !ddp ? 1 : ddp->job ? trek_ddp_job_shown(ddp->job, &rank) : ddp->replicas[0].world_size;
+}
 
 int trek_ddp_rank(const trek_ddp *ddp)
 {
+    int rank = 0;
     if (!ddp)
         return 0;
+    if (ddp->job) {
+        trek_ddp_job_shown(ddp->job, &rank);
+        return rank;
+    }
     int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
     return ddp->replicas[here > 0 ? here : 0].rank;
 }
@@ -395,7 +446,7 @@ int trek_ddp_devices(const trek_ddp *ddp, trek_device *devices, int capacity)
 {
     int n = trek_ddp_world_size(ddp);
     for (int r = 0; ddp && devices && r < n && r < capacity; r++)
-        devices[r] = ddp->devices[r];
+        devices[r] = ddp->job ? trek_ddp_job_device(ddp, r) : ddp->devices[r];
     return n;
 }
 
@@ -405,6 +456,8 @@ trek_comm *trek_ddp_comm(trek_ddp *ddp)
 {
     if (!ddp)
         return NULL;
+    if (ddp->job)
+        return trek_ddp_job_group(ddp->job);
     int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
     return ddp->replicas[here > 0 ? here : 0].comm;
 }

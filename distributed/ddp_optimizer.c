@@ -136,6 +136,8 @@ static trek_status make(trek_ddp *ddp, int k, void *arg)
     status = m->made ? TREK_OK : trek_error_status();
     if (r->world_size > 1)
         status = trek_agree(r->comm, status, "ddp_optimizer", m->made ? &text : NULL);
+    if (status == TREK_OK)
+        status = trek_ddp_commit(ddp);
     trek_text_clear(&text);
     if (status != TREK_OK)
         trek_optimizer_free(&m->made);
@@ -151,5 +153,5 @@ trek_optimizer *trek_ddp_optimizer(trek_ddp *ddp, trek_optimizer_spec spec)
             TREK_ERR_STATE,
             "ddp_optimizer: called outside of trek_ranks_run with several replicas; each rank makes its own optimizer there");
     making m = { .spec = spec };
-    return trek_ddp_call(ddp, make, &m) == TREK_OK ? m.made : NULL;
+    return trek_ddp_call(ddp, make, &m, 0) == TREK_OK ? m.made : NULL;
 }

@@ -28,13 +28,13 @@ static bool has_met(const trek_ddp_replica *r)
 }
 
 /* seeded: gradients contain their share of the weights already, even those of a rank with share 0. */
-static trek_status reduce_replica(trek_ddp_replica *r, double count, bool seeded, trek_status own)
+static trek_status reduce_replica(const trek_ddp *ddp, trek_ddp_replica *r, double count, bool seeded, trek_status own)
 {
+    if (r->world_size == 1 && own == TREK_OK && count == 0)
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "ddp_backward_weighted: count: the sum over all ranks is 0; at least one must be above 0");
     if (r->world_size == 1)
-        return own == TREK_OK && count == 0
-                   ? trek_fail(TREK_ERR_ARGUMENT,
-                               "ddp_backward_weighted: count: the sum over all ranks is 0; at least one must be above 0")
-                   : own;
+        return own == TREK_OK ? trek_ddp_commit(ddp) : own;
     if (own == TREK_OK)
         own = trek_reducer_prepare(r->reducer, false);
     int64_t start = trek_trace_enter("reduce");
@@ -46,6 +46,8 @@ static trek_status reduce_replica(trek_ddp_replica *r, double count, bool seeded
         reduction.factor = 1;
     if (status == TREK_OK)
         status = trek_reducer_run(r->reducer, reduction);
+    if (status == TREK_OK)
+        status = trek_ddp_commit(ddp);
     if (status == TREK_OK)
         status = trek_reducer_settle(r->reducer);
     trek_reducer_drop_spares(r->reducer);
@@ -60,14 +62,14 @@ static trek_status reduce(trek_ddp *ddp, int k, void *arg)
     trek_ddp_replica *r = &ddp->replicas[k];
     double count;
     trek_status own = trek_ddp_count(*(const double *const *)arg, k, &count), before = trek_error_status();
-    return r->reducer ? reduce_replica(r, count, false, before != TREK_OK ? before : own) : refuse(r);
+    return r->reducer ? reduce_replica(ddp, r, count, false, before != TREK_OK ? before : own) : refuse(r);
 }
 
 trek_status trek_ddp_reduce_gradients(trek_ddp *ddp)
 {
     if (!ddp)
         return trek_fail_missing("ddp_reduce_gradients", "wrapper");
-    return trek_ddp_call(ddp, reduce, &(const double *){ NULL });
+    return trek_ddp_call(ddp, reduce, &(const double *){ NULL }, 0);
 }
 
 trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const double *counts)
@@ -76,7 +78,7 @@ trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const double *coun
         return trek_fail_missing("ddp_reduce_gradients_weighted", "wrapper");
     if (!counts && trek_error_status() == TREK_OK)
         trek_fail_missing("ddp_reduce_gradients_weighted", "counts"); /* this rank still takes part */
-    return trek_ddp_call(ddp, reduce, &counts);
+    return trek_ddp_call(ddp, reduce, &counts, 0);
 }
 
 /* --- backward passes during which buckets are sent ---------------------------------------------------------------- */
@@ -125,7 +127,7 @@ static trek_status scale_left(const trek_reducer *reducer, double factor)
 
 /* Layers that meet mix the ranks' gradients in their backward pass. So each rank's loss is multiplied by its share of
  * the weights at the beginning, and the others wait for every rank's pass. */
-static trek_status backward_meeting(trek_ddp_replica *r, trek_var *loss, double count, trek_status own)
+static trek_status backward_meeting(const trek_ddp *ddp, trek_ddp_replica *r, trek_var *loss, double count, trek_status own)
 {
     double factor = 0;
     trek_status status = trek_reducer_meet(r->reducer, r->comm, "ddp", count, own, &factor);
@@ -134,7 +136,7 @@ static trek_status backward_meeting(trek_ddp_replica *r, trek_var *loss, double 
     own = scale_left(r->reducer, factor);
     if (own == TREK_OK && loss)
         own = run_pass(r, loss, factor, false);
-    return reduce_replica(r, count, true, own);
+    return reduce_replica(ddp, r, count, true, own);
 }
 
 static trek_status backward_overlapped(trek_ddp_replica *r, trek_var *loss, double count, trek_status own)
@@ -163,12 +165,12 @@ static trek_status backward_overlapped(trek_ddp_replica *r, trek_var *loss, doub
 typedef struct backward_call {
     trek_var *loss;
     double count;
-    bool gathered; /* the pass was run by trek_ddp_forward */
+    bool passed; /* the pass has been run, by trek_ddp_forward or before processes died */
 } backward_call;
 
 static trek_status backward(trek_ddp *ddp, int k, void *arg)
 {
-    const backward_call *c = arg;
+    backward_call *c = arg;
     trek_ddp_replica *r = &ddp->replicas[k];
     double count;
     trek_status own = trek_ddp_count(&c->count, 0, &count);
@@ -178,13 +180,14 @@ static trek_status backward(trek_ddp *ddp, int k, void *arg)
         own = trek_error_status();
     if (own == TREK_OK && count > 0 && !c->loss)
         own = trek_fail_missing("ddp_backward", "loss");
-    if (ddp->overlap && !c->gathered)
+    if (ddp->overlap && !c->passed)
         return backward_overlapped(r, c->loss, count, own);
-    if (r->world_size > 1 && r->model->meets && !c->gathered)
-        return backward_meeting(r, c->loss, count, own);
-    if (own == TREK_OK && (count > 0 || c->loss) && !c->gathered)
+    if (r->world_size > 1 && r->model->meets && !c->passed)
+        return backward_meeting(ddp, r, c->loss, count, own);
+    if (own == TREK_OK && (count > 0 || c->loss) && !c->passed)
         own = run_pass(r, c->loss, count > 0, false);
-    return reduce_replica(r, count, false, own);
+    c->passed |= ddp->job != NULL && own == TREK_OK;
+    return reduce_replica(ddp, r, count, false, own);
 }
 
 trek_status trek_ddp_backward(trek_ddp *ddp, trek_var *loss)
@@ -193,12 +196,12 @@ trek_status trek_ddp_backward(trek_ddp *ddp, trek_var *loss)
         return trek_fail_missing("ddp_backward", "wrapper");
     backward_call call = { loss, 1, false };
     if (!ddp->ranks || trek_ranks_rank_here(ddp->ranks) >= 0)
-        return trek_ddp_call(ddp, backward, &call);
-    call.gathered = true;
+        return trek_ddp_call(ddp, backward, &call, 0);
+    call.passed = true;
     trek_status status = trek_ddp_ready(&ddp->replicas[0]);
     if (status == TREK_OK)
         status = run_pass(&ddp->replicas[0], loss, 1, false);
-    return status == TREK_OK ? trek_ddp_call(ddp, backward, &call) : status;
+    return status == TREK_OK ? trek_ddp_call(ddp, backward, &call, 0) : status;
 }
 
 trek_status trek_ddp_backward_weighted(trek_ddp *ddp, trek_var *loss, double count)
@@ -209,5 +212,5 @@ trek_status trek_ddp_backward_weighted(trek_ddp *ddp, trek_var *loss, double cou
         return trek_fail(
             TREK_ERR_STATE,
             "ddp_backward_weighted: called outside of trek_ranks_run with several replicas; each rank calls it there");
-    return trek_ddp_call(ddp, backward, &(backward_call){ loss, count, false });
+    return trek_ddp_call(ddp, backward, &(backward_call){ loss, count, false }, 0);
 }

@@ -28,19 +28,19 @@ trek_status trek_ddp_call_all(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
 }
 
 /* Calls fn for the only replica of this process, whose device is the thread's meanwhile, as it is on the threads of ranks. */
-static trek_status call_alone(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
+static trek_status call_alone(trek_ddp *ddp, trek_ddp_fn fn, void *arg, unsigned changes)
 {
     trek_device before = trek_rank_here.device;
     trek_rank_here.device = ddp->replicas[0].device;
-    trek_status status = fn(ddp, 0, arg);
+    trek_status status = ddp->job ? trek_ddp_outlive(ddp, fn, arg, changes) : fn(ddp, 0, arg);
     trek_rank_here.device = before;
     return status;
 }
 
-trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
+trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg, unsigned changes)
 {
     if (!ddp->ranks)
-        return call_alone(ddp, fn, arg);
+        return call_alone(ddp, fn, arg, changes);
     int here = trek_ranks_rank_here(ddp->ranks);
     if (here >= 0)
         return fn(ddp, here, arg);
@@ -91,12 +91,14 @@ static trek_status check_entries(const trek_ddp_replica *r)
     return status;
 }
 
-trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes)
+trek_status trek_ddp_plan(const trek_ddp *ddp, trek_ddp_replica *r)
 {
     r->model = trek_replica_new(r->module);
     trek_status status = r->model ? check_entries(r) : trek_error_status();
     trek_params *params = status == TREK_OK ? trek_module_params(r->module) : NULL;
-    r->reducer = params ? trek_reducer_of_params(params, r->device, bucket_bytes, r->comm) : NULL;
+    r->reducer = params ? trek_reducer_of_params(params, r->device, ddp->opts.bucket_bytes, r->comm) : NULL;
+    if (r->reducer)
+        r->reducer->apart = ddp->opts.min_processes > 0; /* it may have to send them again */
     if (r->reducer && trek_reducer_make_room(r->reducer, r->world_size) == TREK_OK)
         return TREK_OK;
     trek_ddp_plan_clear(r);
@@ -129,25 +131,48 @@ trek_status trek_ddp_take_first(trek_ddp_replica *r, bool params, bool buffers, 
     return trek_replica_take_first(r->model, r->comm, (trek_replica_values){ params, buffers, r->all_on_host, 0 }, own);
 }
 
+typedef struct syncing {
+    int root;                /* of the ranks that the program sees */
+    bool any;                /* without it the first one of those that are left */
+} syncing;
+
+/* Finds the root in the group that makes the call. */
+static trek_status find_root(const trek_ddp *ddp, const syncing *c, int *root)
+{
+    int own, world = ddp->job ? trek_ddp_job_shown(ddp->job, &own) : ddp->replicas[0].world_size;
+    *root = c->root;
+    if (c->root < 0 || c->root >= world)
+        return trek_fail(TREK_ERR_ARGUMENT, "ddp_sync_params_from: root: rank %d; must be 0 to %d", c->root, world - 1);
+    if (!ddp->job)
+        return TREK_OK;
+    *root = trek_ddp_job_find(ddp->job, c->root);
+    if (*root >= 0)
+        return TREK_OK;
+    *root = 0;
+    return c->any ? TREK_OK : trek_fail(TREK_ERR_PEER, "ddp_sync_params_from: root: rank %d, which has died", c->root);
+}
+
 /* A rank that gives an invalid root still meets the others, so that they learn of it. */
 static trek_status sync_params(trek_ddp *ddp, int k, void *arg)
 {
     trek_ddp_replica *r = &ddp->replicas[k];
-    int root = *(const int *)arg;
+    int root = 0;
     trek_status own = trek_ddp_ready(r);
-    if (own == TREK_OK && (root < 0 || root >= r->world_size))
-        own = trek_fail(TREK_ERR_ARGUMENT, "ddp_sync_params_from: root: rank %d; must be 0 to %d", root, r->world_size - 1);
-    return trek_replica_take_first(r->model, r->comm, (trek_replica_values){ true, false, r->all_on_host, root }, own);
+    if (own == TREK_OK)
+        own = find_root(ddp, arg, &root);
+    own = trek_replica_take_first(r->model, r->comm, (trek_replica_values){ true, false, r->all_on_host, root }, own);
+    return own == TREK_OK ? trek_ddp_commit(ddp) : own;
 }
 
-trek_status trek_ddp_sync_params_from(trek_ddp *ddp, int root)
+static trek_status sync_from(trek_ddp *ddp, syncing call)
 {
     if (!ddp)
         return trek_fail_missing("ddp_sync_params", "wrapper");
-    return trek_ddp_call(ddp, sync_params, &root);
+    return trek_ddp_call(ddp, sync_params, &call, TREK_DDP_PARAMS);
 }
 
-trek_status trek_ddp_sync_params(trek_ddp *ddp) { return trek_ddp_sync_params_from(ddp, 0); }
+trek_status trek_ddp_sync_params_from(trek_ddp *ddp, int root) { return sync_from(ddp, (syncing){ root, false }); }
+trek_status trek_ddp_sync_params(trek_ddp *ddp) { return sync_from(ddp, (syncing){ 0, true }); }
 
 static trek_status sync_buffers(trek_ddp *ddp, int k, void *arg)
 {
@@ -161,12 +186,12 @@ static trek_status sync_buffers(trek_ddp *ddp, int k, void *arg)
         status =
             trek_fail(TREK_ERR_ARGUMENT,
                       "ddp_sync_buffers: count: the sum over all ranks is 0; at least one must be above 0"); /* on all ranks */
-    return status;
+    return status == TREK_OK ? trek_ddp_commit(ddp) : status;
 }
 
 trek_status trek_ddp_sync_buffers(trek_ddp *ddp, const double *counts)
 {
     if (!ddp)
         return trek_fail_missing("ddp_sync_buffers", "wrapper");
-    return trek_ddp_call(ddp, sync_buffers, &counts);
+    return trek_ddp_call(ddp, sync_buffers, &counts, TREK_DDP_BUFFERS);
 }

@@ -69,6 +69,16 @@ void trek_job_end(trek_job *job)
     trek_job_begin(job, NULL, 0, 0);
 }
 
+void trek_job_replace(trek_job *job, const trek_job *next)
+{
+    trek_survival *survival = job->survival;
+    job->survival = NULL;
+    trek_job_end(job);
+    *job = *next;
+    job->survival = survival;
+    trek_comm_free(&survival->next); /* the job has a handle of its own */
+}
+
 trek_status trek_job_gather(const trek_job *job, const void *own, size_t bytes, void *all)
 {
     if (trek_job_has_others(job))

@@ -195,6 +195,25 @@ trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, t
     return status;
 }
 
+trek_status trek_survival_again(trek_job *job, int64_t steps, trek_status (*take_over)(void *arg), void *arg)
+{
+    trek_survival *survival = job->survival;
+    trek_survival_verdict verdict = TREK_SURVIVAL_AGAIN;
+    trek_status status;
+    do {
+        if (survival->again)
+            trek_error_clear();
+        status = survival->again ? TREK_OK : trek_survival_meet(job, steps, false, &verdict);
+        survival->again = false;
+        if (status == TREK_OK && verdict == TREK_SURVIVAL_GO_ON) /* nobody can have left a commit that this one has not come to */
+            status = trek_fail(TREK_ERR_STATE, "job: another process has gone on to step %lld without this one",
+                               (long long)steps);
+        if (status == TREK_OK)
+            status = survival->away ? trek_survival_fail_away() : take_over(arg);
+    } while (!survival->away && (survival->again || trek_survival_may(job, status)));
+    return status;
+}
+
 trek_status trek_survival_join(trek_job *job, uint64_t program, int least, int ranks, double deadline_s)
 {
     trek_survival *survival = job->survival = trek_calloc(1, sizeof *survival);

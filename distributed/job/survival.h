@@ -113,6 +113,11 @@ bool trek_survival_may(const trek_job *job, trek_status status);
  * the message then contains the first error as well. Fewer survivors suffice if another process has already completed the
  * commit in which this one is, and has left. */
 trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict);
+/* Called when an operation has failed and survivors can continue: they meet, unless they have met in a commit, and take_over
+ * makes their group the job's (trek_job_replace). All of this begins again if more processes die meanwhile. When it has
+ * succeeded, the caller repeats the first part. `steps` is as in trek_survival_meet. Fails as that does, with PEER if a survivor
+ * is away, or as take_over does. */
+trek_status trek_survival_again(trek_job *job, int64_t steps, trek_status (*take_over)(void *arg), void *arg);
 /* The part of a process in the meeting of the survivors that is outside operations. `next` is the group that has met; survival is
  * that of its job, or NULL if it has none. Fails with errors of the engine. */
 trek_status trek_survival_tell_away(trek_comm *next, const trek_survival *survival);

@@ -42,11 +42,7 @@ static trek_status begin_job(trek_step *s)
         trek_job_end(&next);
         return status;
     }
-    s->job.survival = NULL;
-    trek_job_end(&s->job);
-    s->job = next;
-    s->job.survival = survival;
-    trek_comm_free(&survival->next); /* the job has a handle of its own */
+    trek_job_replace(&s->job, &next);
     return TREK_OK;
 }
 
@@ -115,8 +111,9 @@ static trek_status take_over_once(trek_step *s)
 }
 
 /* Another group may have met in the commit with which a state is divided. */
-static trek_status take_over(trek_step *s)
+static trek_status take_over(void *step)
 {
+    trek_step *s = step;
     const trek_survival *survival = s->job.survival;
     trek_status status;
     do
@@ -136,22 +133,7 @@ bool trek_survivors_go_on(trek_step *s, trek_status *status)
 
 trek_status trek_survivors_meet(trek_step *s)
 {
-    trek_survival *survival = s->job.survival;
-    trek_survival_verdict verdict = TREK_SURVIVAL_AGAIN;
-    trek_status status;
-    int64_t steps = s->team->graph->settings.steps;
-    do {
-        if (survival->again)
-            trek_error_clear();
-        status = survival->again ? TREK_OK : trek_survival_meet(&s->job, steps, false, &verdict);
-        survival->again = false;
-        if (status == TREK_OK && verdict == TREK_SURVIVAL_GO_ON) /* nobody can have left a commit that this one has not come to */
-            status = trek_fail(TREK_ERR_STATE, "job: another process has gone on to step %lld without this one",
-                               (long long)steps);
-        if (status == TREK_OK)
-            status = survival->away ? trek_survival_fail_away() : take_over(s);
-    } while (!survival->away && (survival->again || trek_survival_may(&s->job, status)));
-    return status;
+    return trek_survival_again(&s->job, s->team->graph->settings.steps, take_over, s);
 }
 
 trek_status trek_survivors_join(trek_step *s, const trek_survivors_opts *opts)

@@ -59,6 +59,7 @@ typedef struct trek_reducer {
     trek_arena_part parts[TREK_DTYPE_COUNT]; /* grads: the arena's; otherwise staging, NULL until it is needed */
     trek_buckets buckets;     /* of the reducer's items */
     bool *any;                /* [n] whether there is a gradient: in an arena here, after a meeting on some rank */
+    bool apart;               /* every gradient is sent from staging, so that it is what it was until the reduction is settled */
     bool mixed;               /* layers that meet have already mixed the ranks' gradients, with equal weights */
     size_t message_bytes;
     char *messages;           /* of the ranks that meet, after this rank's own; NULL: none */

@@ -39,6 +39,8 @@ static bool lie_in_place(const trek_reducer *r, int first, int end, bool ahead)
 {
     const trek_tensor *start = NULL;
     int64_t offset = 0;
+    if (r->apart)
+        return false;
     for (int k = first; k < end; k++) {
         const trek_reducer_item *item = &r->items[k];
         if (!trek_item_trains(item))

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "distributed/comm/gloo/gloo.h"
+#include "distributed/control/control.h"
 #include "tensor/trace.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
@@ -138,6 +139,14 @@ static trek_status (*run_really)(trek_comm *comm, const trek_comm_call *call);
 static atomic_bool trains;
 static int calls;
 
+/* Waits until another process has died. */
+static trek_status miss(const trek_comm *comm, trek_status status)
+{
+    for (double since = 0; !trek_control_ended(comm->control) && test_wait(&since);)
+        continue;
+    return status == TREK_OK ? trek_control_fail(comm->control) : status;
+}
+
 static trek_status run_counted(trek_comm *comm, const trek_comm_call *call)
 {
     int number = atomic_load(&trains) ? calls++ : -1;
@@ -146,6 +155,8 @@ static trek_status run_counted(trek_comm *comm, const trek_comm_call *call)
     trek_status status = run_really(comm, call);
     if (number >= 0 && number == dying_number(mine->detail, "after=", -1))
         die();
+    if (number >= 0 && number == dying_number(mine->detail, "late=", -1))
+        return miss(comm, status);
     return status;
 }
 
@@ -173,6 +184,7 @@ void dying_begin(const part *me, trek_comm *comm)
     atomic_store(&trek_trace_now, &sink);
 }
 
+void dying_count_calls(void) { atomic_store(&trains, true); }
 void dying_end(void) { atomic_store(&trek_trace_now, NULL); }
 int dying_calls(void) { return calls; }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that kill themselves at a moment which their part names: "at=grain:3", where this span begins for the third time,
  * counted from 0, with "_" for a space in its name; "before=7" and "after=7", at that call of the first group's communicator,
- * counted from the first grain on. With "stops=grain:3:200" it stands still at this moment for 200 ms (SIGSTOP). "threads=2": of
- * each rank. */
+ * counted from the first grain on. With "late=7" it does not see that this call has succeeded, and takes it for one that
+ * another process's death has ended. With "stops=grain:3:200" it stands still at this moment for 200 ms (SIGSTOP).
+ * "threads=2": of each rank. */
 #ifndef TREK_TESTS_DYING_H
 #define TREK_TESTS_DYING_H
 
@@ -43,6 +44,8 @@ void dying_give_sign(const char *what, int number);
 bool dying_has_sign(const char *what, int number);
 /* Ends the process if the sign does not come. */
 void dying_await_sign(const char *what, int number);
+/* Counts calls from here on, in a program that trains no grains. */
+void dying_count_calls(void);
 /* Returns how many calls have been made. */
 int dying_calls(void);
 /* Sets the number of threads, before the first one begins. */

@@ -321,6 +321,51 @@ static trek_status broadcast_params(trek_comm *comm, const trek_arena *arena)
     return status;
 }
 
+/* Takes process 0's values of a tensor of this part in its gradients' memory, which the update has set to zero, so that a process
+ * that dies meanwhile leaves no number of which only a part has been received. Memory of devices is written at the end anyway. */
+static trek_status take_whole(trek_comm *comm, const trek_arena_part *part, trek_tensor *tensor)
+{
+    bool apart = comm->rank > 0 && tensor->device.type == TREK_CPU;
+    trek_shape shape = trek_tensor_shape(tensor);
+    trek_tensor *room = apart ? trek_tensor_make_part(part->grads, 0, shape, (trek_dtype)tensor->dtype) : NULL;
+    trek_status status = apart && !room ? trek_error_status() : TREK_OK;
+    if (status != TREK_OK) {
+        trek_comm_abort(comm, "a process has no memory to take the first one's parameters");
+        return status;
+    }
+    status = trek_replica_take_tensor(comm, room ? room : tensor);
+    size_t bytes = room ? (size_t)room->numel * trek_dtype_size((trek_dtype)room->dtype) : 0;
+    if (room && status == TREK_OK)
+        memcpy(tensor->data, room->data, bytes);
+    if (room)
+        memset(room->data, 0, bytes);
+    trek_tensor_release(room);
+    return status;
+}
+
+static trek_status take_all_whole(trek_comm *comm, const trek_arena *arena)
+{
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
+        status = take_whole(comm, &arena->parts[p], arena->parts[p].master);
+        if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[p]))
+            status = take_whole(comm, &arena->parts[p], arena->parts[p].params);
+    }
+    return status;
+}
+
+/* The step has been made. If processes die now, the run goes on from it with the parameters of one of those that are left. */
+static trek_status follow_process(trek_step *s, const trek_arena *arena)
+{
+    if (!s->job.outlives)
+        return broadcast_params(s->job.comm, arena);
+    trek_status status = take_all_whole(s->job.comm, arena);
+    bool died = (status == TREK_ERR_PEER || status == TREK_ERR_TIMEOUT) && trek_regroup_may(s->job.comm);
+    if (died)
+        trek_error_clear();
+    return died ? TREK_OK : status;
+}
+
 /* CPUs and GPUs round differently, so all ranks take rank 0's parameters, which would otherwise drift apart. They
  * were written in this step, so their versions have already changed. (With sharers one rank updates each.) */
 static trek_status follow_first(trek_step *s, int rank)
@@ -330,8 +375,7 @@ static trek_status follow_first(trek_step *s, int rank)
     trek_status status = TREK_OK;
     if (trek_job_has_others(&s->job)) {
         status = trek_comm_barrier(local); /* an arena may be shared */
-        status = trek_replica_agree(trek_ranks_comm(s->team->ranks, rank), status == TREK_OK &&
-                                    rank == 0 ? broadcast_params(s->job.comm, arena) : status, "step");
+        status = trek_replica_agree(local, status == TREK_OK && rank == 0 ? follow_process(s, arena) : status, "step");
     }
     return status == TREK_OK && !s->team->shared && s->team->local_ranks > 1 ? broadcast_params(local, arena) : status;
 }

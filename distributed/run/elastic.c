@@ -11,7 +11,9 @@
  *
  * Until its last meeting of the processes a step changes buffers only, and each process does the rest by itself. So
  * parameters and optimizer are those of the last complete step, and processes that had passed the last meeting are
- * one step ahead of the others. Averaged parameters change in between; for them the whole state is kept. */
+ * one step ahead of the others. (In a job of CPUs and GPUs all then take the first one's parameters, which differ from their own
+ * by rounding only; the step is complete without that, since all take the state of one process when they go on.) Averaged
+ * parameters change in between; for them the whole state is kept. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -331,9 +333,6 @@ static trek_status check_ranks(const trek_run *run)
     const trek_job *job = trek_graph_job(run->graph);
     if (!run->elastic || trek_job_is_alone(job))
         return TREK_OK;
-    if (job->mixed)
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_run: .min_processes: set, with ranks on CPUs and on GPUs; they must be of one kind");
     if (trek_step_team(stepper_of(run))->sharers > 1 && !trek_step_team(stepper_of(run))->twice)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_run: .min_processes: set together with .trainer.shard; a process that dies "

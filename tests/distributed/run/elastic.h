@@ -11,6 +11,7 @@ enum { EPOCHS = 5, BATCH = 16, STEPS = (SAMPLES + BATCH - 1) / BATCH };
 
 /* --- a process -------------------------------------------------------------------------------------------------------- */
 
+extern bool mixed; /* every second process of the job is on the CPU, beside others on GPUs */
 extern bool plain; /* without batch norm, whose ranks see their own parts: those of two processes of two are not those of four */
 
 /* The model and its loss, which the process that trains alone also has, and a number that stands for the parameters. */
@@ -18,13 +19,14 @@ trek_graph *build(trek_device device, void *arg);
 trek_var *train_step(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg);
 double number_of_state(trek_state *state);
 
-/* Returns the devices of ranks from the first-th of the job on: each has a GPU of its own, as far as there are any. NULL: they
- * are on the CPU. The list lives until the next call. */
+/* Returns the devices of ranks from the first-th of the job on: each has a GPU of its own, as far as there are any, and with
+ * `mixed` every second one. NULL: they are on the CPU. The list lives until the next call. */
 const trek_device *elastic_devices(int first, int ranks);
-/* A process of the job, which does what its part's detail says. Returns its exit status. */
-int play(const part *me);
-/* Returns whether the engine under test is available; if not, says so. */
-bool engine_is_there(void);
+/* At the beginning of main: returns false in a process of the job, which has played its part, and if the engine under test is not
+ * available, which it says. Then main returns *status. */
+bool elastic_begins(int *status);
+/* Returns whether all tests are to be run: of an engine of the network only some are, except at night. */
+bool elastic_has_all(void);
 
 /* --- what is expected ------------------------------------------------------------------------------------------------- */
 

@@ -159,7 +159,7 @@ static bool is_result(double got, double number, double others)
 {
     bool gloo = strcmp(processes_engine(), "gloo") == 0;
     bool near = gloo || plain ? fabs(got - number) < (gloo ? 1e-6 * fabs(number) : 1e-9) : got == number;
-    return near && (plain || isnan(others) || got == others);
+    return near && ((plain && !mixed) || isnan(others) || got == others);
 }
 
 bool is_good(const world *w, int left, bool averages)

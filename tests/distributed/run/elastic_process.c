@@ -30,7 +30,7 @@
 /* --- what is trained --------------------------------------------------------------------------------------- */
 
 static trek_dtype dtype = TREK_F64; /* of the parameters; f32, as an outer optimizer has them: then inputs are cast */
-bool plain;
+bool plain, mixed;
 
 static void enter(const char *name);
 
@@ -214,7 +214,7 @@ const trek_device *elastic_devices(int first, int ranks)
 {
     static trek_device devices[PROCESSES * 2];
     for (int r = 0; r < ranks && !test_on_cpu(); r++)
-        devices[r] = trek_cuda((first + r) % trek_device_count(TREK_CUDA));
+        devices[r] = mixed && (first + r) % 2 ? trek_cpu(0) : trek_cuda((first + r) % trek_device_count(TREK_CUDA));
     return test_on_cpu() ? NULL : devices;
 }
 
@@ -229,6 +229,8 @@ static trek_run_opts opts_of(const part *me, trek_dataset *data)
     o.trainer.devices = elastic_devices(me->process * o.trainer.ranks, o.trainer.ranks);
     if (strstr(me->detail, "average"))
         o.trainer.average = TREK_AVERAGE_PARAMETERS;
+    if (mixed && !strstr(me->detail, "cadence")) /* otherwise devices that differ run windows */
+        o.trainer.max_anchor = TREK_OFF;
     if (strstr(me->detail, "cadence")) {
         o.policy = TREK_POLICY_CADENCE;
         o.batch_size = 4;
@@ -353,11 +355,12 @@ static void count_calls(trek_comm *comm)
     comm->engine = &counted;
 }
 
-int play(const part *me)
+static int play(const part *me)
 {
     static const trek_trace_sink sink = { .span = span, .event = event, .enter = enter };
     mine = me;
-    plain = strstr(me->detail, "two") || strstr(me->detail, "cadence") || strstr(me->detail, "plain");
+    mixed = strstr(me->detail, "mixed") != NULL;
+    plain = mixed || strstr(me->detail, "two") || strstr(me->detail, "cadence") || strstr(me->detail, "plain");
     int threads = left_threads() + left_by_engine(processes_engine());
     pthread_t killer;
     bool launched = strstr(me->detail, "launched") != NULL, again = getenv("TREK_JOIN") != NULL;
@@ -404,7 +407,7 @@ int play(const part *me)
     return good ? 0 : 1;
 }
 
-bool engine_is_there(void)
+static bool engine_is_there(void)
 {
     char why[256];
     if (strcmp(processes_engine(), "gloo") != 0 || trek_comm_gloo_there(why, sizeof why))
@@ -412,3 +415,13 @@ bool engine_is_there(void)
     printf("skipped: %s\n", why);
     return false;
 }
+
+bool elastic_begins(int *status)
+{
+    part me;
+    bool plays = processes_part(&me), begins = !plays && engine_is_there();
+    *status = plays ? play(&me) : 77;
+    return begins;
+}
+
+bool elastic_has_all(void) { return strcmp(processes_engine(), "gloo") != 0 || test_long(); }

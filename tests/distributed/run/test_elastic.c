@@ -71,6 +71,34 @@ static void test_one_between_devices(void **state)
     plain = false;
 }
 
+/* Processes on CPUs beside processes on GPUs, which all take the parameters of the first one after their update: those that are
+ * left have the same bits, and are what ranks of one kind have, up to rounding. */
+static void test_cpus_and_gpus(void **state)
+{
+    static world w;
+    static const char *const moments[] = { "at=optimizer:5", "at=optimizer:7", "at=loss:10", "at=reduce:7", "at=build:0",
+                                           "at=metrics:2",   "at=optimizer:11", "at=sync:8",  "at=evaluation:2" };
+    if (test_on_cpu())
+        skip();
+    plain = mixed = true;
+    for (int k = -1; k < (int)(sizeof moments / sizeof *moments); k++) {
+        char detail[48];
+        const char *details[PROCESSES] = { "mixed", "mixed", "mixed" };
+        if (k >= 0) {
+            snprintf(detail, sizeof detail, "mixed,%s", moments[k]);
+            details[k % 3] = detail;
+        }
+        processes_run_each(&w, 3, "elastic", details);
+        if (k >= 0 && !has_died(&w, k % 3))
+            FAIL_WORLD(&w, "%s: process %d has not died", detail, k % 3);
+        assert_good(&w, k < 0 ? 3 : 2);
+    }
+    static const char *const several[] = { "mixed,at=optimizer:5", "mixed", "mixed,at=loss:12", "mixed", "mixed" };
+    processes_run_each(&w, 5, "elastic", several);
+    assert_good(&w, 3);
+    plain = mixed = false;
+}
+
 static void test_saving(void **state)
 {
     static world w;
@@ -134,13 +162,15 @@ static void test_environment(void **state)
     assert_good(&w, 2);
 }
 
-/* Windows: the samples of a window that was not complete are trained on by the others. */
-static void test_windows(void **state)
+/* In windows, the samples of a window that was not complete are trained on by the others. */
+static void expect_windows(const char *all)
 {
     static world w;
     for (int victim = 0; victim < 3; victim++) {
-        const char *details[PROCESSES] = { "cadence", "cadence", "cadence" };
-        details[victim] = victim == 1 ? "cadence,at=loss:5" : "cadence,at=reduce:3"; /* it comes to so many however slow it is */
+        char detail[48];
+        const char *details[PROCESSES] = { all, all, all };
+        snprintf(detail, sizeof detail, "%s,%s", all, victim == 1 ? "at=loss:5" : "at=reduce:3"); /* however slow it is */
+        details[victim] = detail;
         double number = NAN;
         processes_run_each(&w, 3, "elastic", details);
         for (int p = 0; p < 3; p++) {
@@ -152,6 +182,13 @@ static void test_windows(void **state)
             WANT(&w, final && last && got == number && strstr(last, "samples 61 count 61 "));
         }
     }
+}
+
+static void test_windows(void **state)
+{
+    expect_windows("cadence");
+    if (!test_on_cpu())
+        expect_windows("cadence,mixed");
 }
 
 /* From the last average on. */
@@ -209,22 +246,19 @@ static void test_ends(void **state)
 
 int main(void)
 {
-    part me;
-    if (processes_part(&me))
-        return play(&me);
-    if (!engine_is_there())
-        return 77;
+    int status;
+    if (!elastic_begins(&status))
+        return status;
     const struct CMUnitTest engine[] = { /* who dies when, in the others, is the same for every engine */
         cmocka_unit_test(test_none), cmocka_unit_test(test_one), cmocka_unit_test(test_several),
         cmocka_unit_test(test_ranks), cmocka_unit_test(test_metrics), cmocka_unit_test(test_windows),
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_none), cmocka_unit_test(test_one), cmocka_unit_test(test_one_between_devices),
-        cmocka_unit_test(test_saving),
+        cmocka_unit_test(test_cpus_and_gpus), cmocka_unit_test(test_saving),
         cmocka_unit_test(test_several), cmocka_unit_test(test_ranks), cmocka_unit_test(test_averages),
         cmocka_unit_test(test_metrics), cmocka_unit_test(test_environment), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_ends), cmocka_unit_test(test_tries),
     };
-    bool all = strcmp(processes_engine(), "gloo") != 0 || test_long();
-    return all ? cmocka_run_group_tests(tests, NULL, NULL) : cmocka_run_group_tests(engine, NULL, NULL);
+    return elastic_has_all() ? cmocka_run_group_tests(tests, NULL, NULL) : cmocka_run_group_tests(engine, NULL, NULL);
 }

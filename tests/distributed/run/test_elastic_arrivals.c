@@ -73,6 +73,20 @@ static void test_newcomers(void **state)
     assert_again(&w, 2, 2, "hold=23,", dies, 2, false);
 }
 
+/* One on a CPU in the place of one on a GPU, and a new one on a GPU, in a run of both. */
+static void test_again_cpus_and_gpus(void **state)
+{
+    static world w;
+    if (test_on_cpu())
+        skip();
+    plain = mixed = true;
+    static const char *const again[] = { NULL, NULL, "at=loss:5", "join,as=2" };
+    assert_again(&w, 3, 1, "mixed,hold=3,all=3,", again, 3, false);
+    static const char *const two[] = { NULL, "at=optimizer:5", "join,new", "join,as=1" };
+    assert_again(&w, 2, 2, "mixed,hold=23,all=3,", two, 3, false);
+    plain = mixed = false;
+}
+
 static void test_again_averages(void **state)
 {
     static world w;
@@ -200,19 +214,16 @@ static void test_again_launched(void **state)
 
 int main(void)
 {
-    part me;
-    if (processes_part(&me))
-        return play(&me);
-    if (!engine_is_there())
-        return 77;
+    int status;
+    if (!elastic_begins(&status))
+        return status;
     const struct CMUnitTest engine[] = { /* who comes when, in the others, is the same for every engine */
         cmocka_unit_test(test_again), cmocka_unit_test(test_again_several),
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_again), cmocka_unit_test(test_again_several), cmocka_unit_test(test_newcomers),
         cmocka_unit_test(test_again_averages), cmocka_unit_test(test_again_deaths), cmocka_unit_test(test_again_refused),
-        cmocka_unit_test(test_again_host), cmocka_unit_test(test_again_launched),
+        cmocka_unit_test(test_again_host), cmocka_unit_test(test_again_cpus_and_gpus), cmocka_unit_test(test_again_launched),
     };
-    bool all = strcmp(processes_engine(), "gloo") != 0 || test_long();
-    return all ? cmocka_run_group_tests(tests, NULL, NULL) : cmocka_run_group_tests(engine, NULL, NULL);
+    return elastic_has_all() ? cmocka_run_group_tests(tests, NULL, NULL) : cmocka_run_group_tests(engine, NULL, NULL);
 }

@@ -93,8 +93,9 @@ static trek_status check_min_processes(const trek_trainer_opts *o)
     if (o->min_processes == 0)
         return TREK_OK;
     if (o->grain == 0)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain; without grains only a run "
-                                               "(trek_trainer_run) can go on without a process");
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain; set that, too (TREK_GRAIN "
+                                               "chooses a size). Without grains only a run (trek_trainer_run) or a loop over "
+                                               "trek_ddp can go on without a process");
     if (o->shard > TREK_SHARD_GRADIENTS)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_setup: .min_processes: set together with .shard TREK_SHARD_PARAMETERS; a process that dies "

@@ -22,7 +22,7 @@
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
 
-enum { IN = 5, HIDDEN = 7, ROWS = 23, STEPS = 9, WRAPPERS = 2 };
+enum { IN = 5, HIDDEN = 7, ROWS = 23, STEPS = 9, WRAPPERS = 2, LATER = 4, REFRESHED = 5 };
 
 /* --- what is trained ---------------------------------------------------------------------------------------------- */
 
@@ -153,7 +153,8 @@ static void say_place(const trained *t, int place)
 static int play(const part *me)
 {
     trained all[WRAPPERS] = { 0 };
-    int n = strstr(me->detail, "pair") ? WRAPPERS : 1;
+    bool later = strstr(me->detail, "later"); /* the second wrapper is made when processes have died */
+    int all_wrappers = later || strstr(me->detail, "pair") ? WRAPPERS : 1, n = later ? 1 : all_wrappers;
     trek_comm *comm = dying_join(me, me->processes);
     for (int k = 0; k < n && comm && trek_error_status() == TREK_OK; k++)
         begin(&all[k], k, comm, me);
@@ -163,17 +164,24 @@ static int play(const part *me)
         all[k].optimizer = trek_ddp_optimizer(all[k].ddp, spec_of(k));
     trek_status status = trek_error_status();
     for (int step = 0; step < STEPS && status == TREK_OK; step++) {
+        for (; step == LATER && n < all_wrappers && status == TREK_OK; n++) {
+            begin(&all[n], n, comm, me);
+            all[n].optimizer = trek_ddp_optimizer(all[n].ddp, spec_of(n));
+            status = trek_error_status();
+        }
         for (int k = 0; k < n && status == TREK_OK; k++) {
-            say_place(&all[k], n * step + k);
+            say_place(&all[k], all_wrappers * step + k);
             status = train(&all[k], k, step, strstr(me->detail, "from"));
         }
         if (status == TREK_OK && step % 4 == 2)
             status = merge(&all[0], step);
+        if (status == TREK_OK && step == REFRESHED)
+            status = trek_ddp_refresh(all[0].ddp);
     }
     for (int k = 0; k < n && status == TREK_OK; k++) {
         double params = 0;
         trek_module_each_param(all[k].model, add_up, &params);
-        say_place(&all[0], n * STEPS);
+        say_place(&all[0], all_wrappers * STEPS);
         printf("final %d %.17g calls %d.\n", k, params, dying_calls());
     }
     if (status != TREK_OK)
@@ -250,6 +258,13 @@ static void read_process(const world *w, int p, seen *all, bool *first)
     *first = false;
 }
 
+static int next_world(const seen *all, int place)
+{
+    while (all->world[++place] == 0)
+        continue;
+    return all->world[place];
+}
+
 /* Trains on the parts of the ranks; bit k of `missing` leaves out the k-th that has died in the last place in which it was seen.
  */
 static double train_alone(const seen *all, int which, unsigned missing, int *choices)
@@ -262,8 +277,10 @@ static double train_alone(const seen *all, int which, unsigned missing, int *cho
         double total = 0;
         bool takes[PROCESSES];
         int first, rows, place = all->wrappers * step + which, world = all->world[place];
+        if (world == 0) /* the wrapper is made later */
+            continue;
         for (int r = 0; r < world; r++) {
-            bool unsure = !all->lives[place][r] && all->world[place + 1] < world;
+            bool unsure = !all->lives[place][r] && next_world(all, place) < world;
             takes[r] = !(unsure && missing >> (*choices)++ & 1);
             part_of(r, world, &first, &rows);
             total += takes[r] ? step % 3 == 2 ? 1 : rows : 0;
@@ -323,7 +340,7 @@ static int expect(const char *detail, int n, const char *const *deaths, int left
         if (!dies(deaths[p]))
             read_process(&w, p, &all, &first);
     }
-    all.wrappers = strstr(detail, "pair") ? WRAPPERS : 1;
+    all.wrappers = strstr(detail, "pair") || strstr(detail, "later") ? WRAPPERS : 1;
     WANT(&w, all.world[all.wrappers * STEPS] == left);
     if (!is_merged(&all))
         FAIL_WORLD(&w, "%s: buffers are not those of the ranks", detail);
@@ -410,6 +427,8 @@ static void several_die(void **state)
         { "one", { "before=9", NULL, "before=9", NULL }, 2 },      { "pair", { NULL, "after=14", NULL, "at=regroup:0" }, 2 },
         { "one", { NULL, "at=bucket:9", "at=regroup:0", NULL }, 2 }, { "pair", { "at=reduce:3", "at=reduce:7", NULL, NULL }, 2 },
         { "one", { "at=reduce:2", "at=reduce:4", "at=reduce:6", NULL }, 1 },
+        { "later", { "at=reduce:2", NULL, NULL, "at=reduce:9" }, 2 },
+        { "later", { "at=reduce:0", "at=reduce:1", NULL, "at=reduce:2" }, 1 },
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
         expect(cases[k].detail, 4, cases[k].deaths, cases[k].left);

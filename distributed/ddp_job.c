@@ -10,6 +10,7 @@
  * and so do those that complete it later. */
 #include "distributed/comm/nccl.h"
 #include "distributed/ddp_internal.h"
+#include "distributed/job/job_bytes.h"
 #include "distributed/job/survival.h"
 #include "distributed/system/system.h"
 
@@ -34,22 +35,19 @@ TREK_PER_PROCESS(ddp_jobs, jobs, { .lock = TREK_LOCK_INIT });
 
 static bool is_of(const trek_ddp_job *j, const trek_comm *comm) { return j && comm && (j->first == comm || j->job.comm == comm); }
 
-trek_comm *trek_ddp_job_comm(trek_comm *comm)
+/* Returns the job to which a communicator belongs, or NULL. */
+static trek_ddp_job *job_of(const trek_comm *comm)
 {
     trek_lock_acquire(&jobs()->lock);
-    const trek_ddp_job *j = jobs()->of_process;
-    trek_comm *last = is_of(j, comm) ? j->job.comm : comm;
+    trek_ddp_job *j = is_of(jobs()->of_process, comm) ? jobs()->of_process : NULL;
     trek_lock_release(&jobs()->lock);
-    return last;
+    return j;
 }
 
-/* Returns whether it is the group of such a job, of which one process may be left. */
-static bool has_job(const trek_comm *comm)
+trek_comm *trek_ddp_job_comm(trek_comm *comm)
 {
-    trek_lock_acquire(&jobs()->lock);
-    bool has = is_of(jobs()->of_process, comm);
-    trek_lock_release(&jobs()->lock);
-    return has;
+    const trek_ddp_job *j = job_of(comm);
+    return j ? j->job.comm : comm;
 }
 
 /* Shows the program the present group. */
@@ -95,7 +93,7 @@ trek_status trek_ddp_job_check(const trek_ddp *ddp, const trek_comm *comm)
     int least = ddp->opts.min_processes;
     if (least == 0)
         return TREK_OK;
-    if (comm && !comm->control && !has_job(comm))
+    if (comm && !comm->control && !job_of(comm)) /* of a job one process may be left */
         return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap_process: .min_processes: %d, with a communicator of threads, which end "
                                             "together; it is for those of processes (trek_comm_init)",
                          least);
@@ -182,10 +180,9 @@ int trek_ddp_job_find(const trek_ddp_job *j, int rank)
 
 /* --- calls ------------------------------------------------------------------------------------------------------ */
 
-trek_status trek_ddp_commit(const trek_ddp *ddp)
-{
-    return ddp->job ? trek_survival_commit(&ddp->job->job, ddp->job->job.survival->commits) : TREK_OK;
-}
+static trek_status commit(const trek_ddp_job *j) { return trek_survival_commit(&j->job, j->job.survival->commits); }
+
+trek_status trek_ddp_commit(const trek_ddp *ddp) { return ddp->job ? commit(ddp->job) : TREK_OK; }
 
 static trek_status take_over(void *job)
 {
@@ -274,10 +271,9 @@ static void drop(kept_values *kept)
     trek_free(kept->copies);
 }
 
-/* Called when a call has failed. Returns whether those that are left make it again. */
-static bool goes_on(trek_ddp *ddp, const kept_values *kept, trek_status *status)
+/* Called when a call has failed. Returns whether those that are left make it again; they have what it had changed as before. */
+static bool goes_on(trek_ddp_job *j, const kept_values *kept, trek_status *status)
 {
-    trek_ddp_job *j = ddp->job;
     const trek_survival *survival = j->job.survival;
     if (!(survival->again || trek_survival_may(&j->job, *status)))
         return false;
@@ -308,7 +304,26 @@ trek_status trek_ddp_outlive(trek_ddp *ddp, trek_ddp_fn fn, void *arg, unsigned 
         status = follow(ddp);
         if (status == TREK_OK)
             status = fn(ddp, 0, arg);
-    } while (status != TREK_OK && goes_on(ddp, &kept, &status));
+    } while (status != TREK_OK && goes_on(ddp->job, &kept, &status));
     drop(&kept);
     return status == TREK_OK ? after_commit(ddp->job) : status;
+}
+
+trek_metric *trek_metric_join(trek_comm *comm, trek_metric *metric)
+{
+    static const kept_values nothing = { 0 };
+    trek_ddp_job *j = job_of(comm);
+    trek_metric *sum;
+    trek_status status;
+    if (!j)
+        return trek_job_join_metric(comm, metric);
+    do {
+        sum = trek_job_join_metric(j->job.comm, metric);
+        status = sum ? commit(j) : trek_error_status();
+        if (status != TREK_OK)
+            trek_metric_free(&sum);
+    } while (status != TREK_OK && goes_on(j, &nothing, &status));
+    if (status == TREK_OK && after_commit(j) != TREK_OK)
+        trek_metric_free(&sum);
+    return sum;
 }

@@ -7,7 +7,7 @@
 
 #include "data/loader_internal.h"
 #include "distributed/capture/recording.h"
-#include "distributed/ddp.h"
+#include "distributed/job/job_bytes.h"
 #include "distributed/make_step.h"
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/per_rank_step.h"
@@ -184,7 +184,7 @@ static trek_metric *join_metric(trek_stepper *stepper, trek_metric *metric)
     trek_metric *sum;
     trek_status status;
     do {
-        sum = trek_metric_join(s->job.comm, metric);
+        sum = trek_job_join_metric(s->job.comm, metric);
         status = sum ? trek_survival_commit(&s->job, stepper->graph->settings.steps) : trek_error_status();
         if (status != TREK_OK)
             trek_metric_free(&sum);

@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "distributed/ddp.h"
 #include "graph/metric_internal.h"
 
 /* Gathers when the lengths are known and no process has failed. */
@@ -65,7 +64,7 @@ static trek_status add(trek_metric *sum, const char *bytes, int64_t length)
     return status;
 }
 
-trek_metric *trek_metric_join(trek_comm *comm, trek_metric *metric)
+trek_metric *trek_job_join_metric(trek_comm *comm, trek_metric *metric)
 {
     if (!metric && !comm)
         return trek_fail_missing("metric_join", "metric"), NULL;

@@ -18,4 +18,7 @@ trek_status trek_job_bytes_gather(trek_comm *comm, const char *mine, int64_t len
                                   job_bytes *all);
 void trek_job_bytes_clear(job_bytes *all);
 
+/* trek_metric_join (distributed/ddp.h) in this group, whoever dies. */
+struct trek_metric *trek_job_join_metric(trek_comm *comm, struct trek_metric *metric);
+
 #endif

@@ -112,6 +112,23 @@ static trek_status merge(const trained *t, int step)
     return status;
 }
 
+/* Each rank has counted as many samples as its number says. */
+static trek_status count(const trained *t, int step, trek_comm *comm)
+{
+    int rank = trek_ddp_rank(t->ddp), world = trek_ddp_world_size(t->ddp);
+    trek_metric *own = trek_metric_new(&(trek_metric_spec){ .kind = TREK_METRIC_KIND_MSE });
+    trek_scope scope = trek_scope_begin();
+    trek_var *numbers = values_of(0, 0, rank + 1, 1, trek_cpu(0));
+    trek_status status = trek_metric_update(own, numbers, numbers);
+    trek_scope_end(scope);
+    trek_metric *all = status == TREK_OK ? trek_metric_join(step % 2 ? comm : trek_ddp_comm(t->ddp), own) : NULL;
+    if (all)
+        printf("counted %d rank %d world %d %d.\n", step, rank, world, (int)trek_metric_count(all));
+    trek_metric_free(&all);
+    trek_metric_free(&own);
+    return trek_error_status();
+}
+
 static trek_status train(const trained *t, int which, int step, bool from)
 {
     int first, rows;
@@ -175,6 +192,8 @@ static int play(const part *me)
         }
         if (status == TREK_OK && step % 4 == 2)
             status = merge(&all[0], step);
+        if (status == TREK_OK && step % 3 == 1)
+            status = count(&all[0], step, comm);
         if (status == TREK_OK && step == REFRESHED)
             status = trek_ddp_refresh(all[0].ddp);
     }
@@ -202,10 +221,35 @@ static int play(const part *me)
 typedef struct seen {
     int wrappers, world[WRAPPERS * STEPS + 1];
     bool lives[WRAPPERS * STEPS + 1][PROCESSES];
-    int merge_world[STEPS];
-    bool merges[STEPS][PROCESSES];
+    int merge_world[STEPS], count_world[STEPS], counted[STEPS];
+    bool merges[STEPS][PROCESSES], counts[STEPS][PROCESSES];
     double merged[STEPS], finals[WRAPPERS];
 } seen;
+
+static void read_counts(const world *w, int p, seen *all, bool first)
+{
+    for (const char *at = w->text[p]; (at = strstr(at, "counted ")); at++) {
+        int step, rank, ranks, got;
+        WANT(w, sscanf(at, "counted %d rank %d world %d %d", &step, &rank, &ranks, &got) == 4);
+        WANT(w, first || (all->count_world[step] == ranks && all->counted[step] == got));
+        all->count_world[step] = ranks;
+        all->counted[step] = got;
+        all->counts[step][rank] = true;
+    }
+}
+
+static bool is_counted(const seen *all)
+{
+    bool good = true;
+    for (int step = 1; step < STEPS; step += 3) {
+        int sum[2] = { 0 };
+        for (int r = 0; r < all->count_world[step]; r++)
+            for (int with = !all->counts[step][r]; with < 2; with++)
+                sum[with] += r + 1;
+        good = good && (all->counted[step] == sum[0] || all->counted[step] == sum[1]);
+    }
+    return good;
+}
 
 static void read_merges(const world *w, int p, seen *all, bool first)
 {
@@ -255,6 +299,7 @@ static void read_process(const world *w, int p, seen *all, bool *first)
         all->finals[which] = got;
     }
     read_merges(w, p, all, *first);
+    read_counts(w, p, all, *first);
     *first = false;
 }
 
@@ -344,6 +389,8 @@ static int expect(const char *detail, int n, const char *const *deaths, int left
     WANT(&w, all.world[all.wrappers * STEPS] == left);
     if (!is_merged(&all))
         FAIL_WORLD(&w, "%s: buffers are not those of the ranks", detail);
+    if (!is_counted(&all))
+        FAIL_WORLD(&w, "%s: metrics are not those of the ranks", detail);
     for (int which = 0; which < all.wrappers; which++)
         if (!is_trained(&all, which))
             FAIL_WORLD(&w, "%s: wrapper %d has not what its parts give", detail, which);

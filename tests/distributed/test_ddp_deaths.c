@@ -440,6 +440,24 @@ static void one_is_late(void **state)
     }
 }
 
+/* One that has completed the last call has left; one that is late completes it, too, although too few are left then. */
+static void the_last_call_is_completed(void **state)
+{
+    static world w;
+    char when[2][24];
+    const char *nobody[3] = { 0 };
+    int last = expect("one,least=2", 3, nobody, 3) - 1;
+    double got[2] = { NAN, NAN };
+    snprintf(when[0], sizeof when[0], "after=%d", last);
+    snprintf(when[1], sizeof when[1], "late=%d", last);
+    dying_play(&w, "one,least=2", (const role[]){ LIVES(when[1]), DIES(when[0]), LIVES("-"), { 0 } });
+    for (int p = 0; p < 3; p += 2) {
+        const char *final = strstr(w.text[p], "final 0 ");
+        WANT(&w, w.code[p] == 0 && final && sscanf(final, "final 0 %lf", &got[p / 2]) == 1);
+    }
+    WANT(&w, got[0] == got[1]);
+}
+
 static void two_wrappers_take_turns(void **state)
 {
     dies_before_or_after_any_call("pair", test_short() ? 25 : test_long() ? 1 : 11);
@@ -553,6 +571,7 @@ int main(void)
         return play(&me);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_dies_before_or_after_any_call), cmocka_unit_test(one_is_late),
+        cmocka_unit_test(the_last_call_is_completed),
         cmocka_unit_test(two_wrappers_take_turns),
         cmocka_unit_test(the_root_may_be_another_one), cmocka_unit_test(several_die), cmocka_unit_test(over_gloo_too),
         cmocka_unit_test(on_cpus_and_gpus),

@@ -98,8 +98,9 @@ static trek_var *leaf_of_cast(const trek_backward_call *b, int k)
 trek_tensor *trek_rule_sink_wide(trek_backward_call *b, int k, bool *overwrite)
 {
     trek_var *leaf = b->node->edges[k].leaf, *var = leaf ? leaf : leaf_of_cast(b, k);
-    bool fits = var && !b->create_graph &&
-                trek_device_equal(var->data->device, b->grad->data->device);
+    trek_device at = b->grad->data->device; /* all CPU devices have the same memory */
+    bool fits = var && !b->create_graph && (at.type == TREK_CPU ? var->data->device.type == TREK_CPU
+                                                                : trek_device_equal(var->data->device, at));
     return fits ? sink_of(var, TREK_F32, overwrite) : NULL;
 }
 

@@ -118,6 +118,8 @@ static trek_status give_to_node(trek_walk *w, trek_node *node, int output, trek_
         return capture(w, NULL, node, output, grad);
     if (join(w, node) != TREK_OK || (output == 0 && node->partial && trek_partial_complete(node) != TREK_OK))
         return trek_error_status();
+    if (trek_group_is_whole(node))
+        return trek_group_give(w, node, grad);
     if (output == 0)
         return trek_walk_add(&node->grad, grad, w->create_graph);
     if (!node->more_grads && !(node->more_grads = trek_calloc((size_t)node->n_outputs, sizeof *node->more_grads)))
@@ -347,10 +349,12 @@ static trek_status run_node(trek_walk *w, trek_node *node)
     return status;
 }
 
-static void drop_grads(trek_node *node)
+static void drop_grads(const trek_walk *w, trek_node *node)
 {
     trek_var *grad = node->grad;
     node->grad = NULL;
+    if (node->group_grads)
+        trek_group_drop(w, node);
     if (grad)
         trek_var_drop(grad);
     if (node->partial)
@@ -369,12 +373,13 @@ static void drop_grads(trek_node *node)
 static trek_status visit(trek_walk *w, trek_node *node, trek_status status)
 {
     leave(w, node);
-    bool runs = status == TREK_OK && (node->grad || node->more_grads), offloaded = runs && trek_offload_has(node->tape);
+    bool runs = status == TREK_OK && (node->grad || node->more_grads || node->group_grads), offloaded = runs &&
+        trek_offload_has(node->tape);
     if (offloaded)
         trek_offload_bring_ahead(node, w->id);
     if (runs)
         status = run_node(w, node);
-    drop_grads(node);
+    drop_grads(w, node);
     if (runs && w->fresh && status == TREK_OK) {
         w->fresh = false;
         status = settle_leaves(node);
@@ -478,7 +483,7 @@ static void clear_walk(trek_walk *w)
         if (node->walk != w->id)
             continue;
         leave(w, node);
-        drop_grads(node);
+        drop_grads(w, node);
         prev = node->prev;
         let_pass(node);
     }

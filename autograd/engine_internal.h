@@ -22,6 +22,7 @@ typedef struct trek_walk {
     const trek_node *of; /* the walk serves this node's rule through its composite: it ends at older nodes, whose gradients
                           * belong to the outer walk; captured[] is passed on and need not be memory of its own */
     int n_inputs;
+    int group;                  /* which one gives gradients to nodes without rows now, in a walk of groups */
     int made;                   /* results made from here on in the scope belong to the current gradient's node, and nobody
                                  * else uses them; INT_MAX if others may */
 } trek_walk;
@@ -60,11 +61,17 @@ static inline trek_status trek_walk_add(trek_var **slot, trek_var *grad, bool cr
 
 /* --- groups of rows (groups.c) --- */
 
-/* Returns whether what the node has saved has rows, in a node that gives gradients to leaves. */
+/* Returns whether what the node has saved has rows. */
 bool trek_group_divides(const trek_node *node, const trek_saved_tensor *saved);
 /* Returns the rows of one of n groups, a constant of the scope, or NULL on failure. */
 trek_var *trek_group_of(trek_tensor *x, int group, int n);
-/* Calls the rule in a walk that has groups, and gives leaves their gradients. */
+/* Returns whether the current walk has groups, and the node has a gradient for each. */
+bool trek_group_is_whole(const trek_node *node);
+/* Adds a gradient of the walk's group to those of a node without rows. */
+trek_status trek_group_give(trek_walk *w, trek_node *node, trek_var *grad);
+/* Drops the gradients that such a node has. */
+void trek_group_drop(const trek_walk *w, trek_node *node);
+/* Calls the rule in a walk that has groups, and passes on what each has for inputs without rows. */
 trek_status trek_group_call_rule(trek_walk *w, trek_backward_call *b);
 /* Calls the rule. */
 trek_status trek_walk_call_rule(trek_backward_call *b);

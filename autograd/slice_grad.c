@@ -3,6 +3,7 @@
  * of the whole size is made for each slice. Slices that follow one another along a dimension are copied, and only
  * what none of them fills is zeroed when it is needed. A gradient that is already at its place, because a kernel
  * wrote those of all slices into one piece of memory, is not even copied. */
+#include "autograd/engine_internal.h"
 #include "autograd/partial.h"
 #include "autograd/rules_internal.h"
 #include "autograd/slice_grad.h"
@@ -142,5 +143,5 @@ trek_status trek_rule_give_slice(trek_backward_call *b, trek_var *grad, int dim,
         return TREK_OK;
     if (edge->leaf)
         return give_to_leaf(b, &s, done);
-    return edge->node && edge->output == 0 ? give_to_node(b, &s, done) : TREK_OK;
+    return edge->node && edge->output == 0 && !trek_group_is_whole(edge->node) ? give_to_node(b, &s, done) : TREK_OK;
 }

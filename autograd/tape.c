@@ -89,7 +89,8 @@ trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_input
         return NULL;
     trek_node *node = (trek_node *)(void *)block;
     atomic_init(&node->refs, 1);
-    node->freed = node->held = false;
+    node->freed = node->held = node->whole = false;
+    node->group_id = 0;
     node->n_saved = 0;
     node->n_inputs = n_inputs;
     node->n_outputs = n_outputs;
@@ -103,7 +104,7 @@ trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_input
     node->next = NULL;
     node->grad = NULL;
     node->partial = NULL;
-    node->more_grads = NULL;
+    node->more_grads = node->group_grads = NULL;
     node->hooks = NULL;
     node->attrs = NULL;
     if (attrs) {

@@ -26,6 +26,8 @@ struct trek_node {
     atomic_int refs;
     bool freed;                   /* an earlier pass released what backward needs */
     bool held;                    /* one of the references belongs to the walk that it takes part in */
+    bool whole;                   /* groups.c: its result is the same for all rows; */
+    uint32_t group_id;            /* this look has found that */
     uint16_t n_saved;
     int n_inputs, n_outputs;
     uint32_t walk;                /* the walk it takes part in */
@@ -38,6 +40,7 @@ struct trek_node {
     trek_var *grad;               /* of output 0 */
     trek_partial *partial;        /* which part of grad is filled; NULL if all is (slice_grad.c) */
     trek_var **more_grads;        /* of outputs 1.. (functions, pairs) */
+    trek_var **group_grads;       /* of output 0, for each group of rows, if it is `whole` (groups.c) */
     trek_hook *hooks;
     trek_attrs *attrs;            /* may be NULL */
     trek_saved_tensor *saved;

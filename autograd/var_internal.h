@@ -39,6 +39,7 @@ typedef struct trek_leaf {
     bool has_grad;            /* something was accumulated since the last zeroing; otherwise grad may be overwritten */
     bool fresh;               /* grad is a rule's result: it gets its own memory before the walk goes on */
     bool due;                 /* that walk gives it a gradient */
+    bool shared;              /* several nodes of a tape with groups give it one (groups.c) */
     int pending;              /* and this many uses are still to come */
     uint32_t walk;            /* the walk that counted them */
     uint32_t watch;           /* the walk that watches it */
@@ -168,14 +169,16 @@ trek_status trek_var_place_grad(trek_var *var, trek_tensor *grad);
  * with the bits of a walk over that group alone (groups.c). */
 typedef struct trek_backward_groups {
     int n;
-    /* Called before and after leaf number k of the watch gets the gradient of a group. Between the calls its gradient is what
-     * the walk over that group alone would write to. */
-    void (*begin)(int k, int group, void *arg);
-    void (*end)(int k, int group, void *arg);
+    /* Called before and after leaf number k of the watch gets a gradient of a group. Between the calls its gradient is what
+     * the walk over that group alone would write to. shared: it may get several of each group, which come when others have got
+     * theirs, too. */
+    trek_status (*begin)(int k, int group, bool shared, void *arg);
+    void (*end)(int k, int group, bool shared, void *arg);
     void *arg;
 } trek_backward_groups;
-/* Returns whether such a walk from `root` is possible, with what rules of all its nodes do: its leaves are used once each, by ops
- * that are known to treat rows separately. *bytes becomes what the tape has saved for it. */
+/* Returns whether such a walk from `root` is possible, with what rules of all its nodes do: its leaves, and what follows from
+ * them alone, are used by ops of which that is known. *bytes becomes what the tape has saved for it, and what leaves that are
+ * used several times need meanwhile. */
 bool trek_backward_divides(const trek_var *root, int groups, int64_t *bytes);
 /* Returns whether a walk from `root` would give a gradient to this leaf, and to no other. */
 bool trek_backward_ends_at(const trek_var *root, const trek_var *leaf);

@@ -17,8 +17,11 @@
 static bool is_rowwise(const trek_module *module)
 {
     const struct trek_module_own *own = module->own;
-    return own->klass->rowwise && own->n_children == 0 && own->n_buffers == 0 && !own->parametrizations && !own->merged &&
-        !own->fp8 && !own->instead;
+    bool rowwise = own->klass->rowwise && own->n_buffers == 0 && !own->parametrizations && !own->merged && !own->fp8 &&
+        !own->instead;
+    for (int k = 0; k < own->n_children && rowwise; k++)
+        rowwise = is_rowwise(own->children[k].module);
+    return rowwise;
 }
 
 const char *trek_graph_grains_obstacle(const trek_graph *graph)
@@ -26,8 +29,8 @@ const char *trek_graph_grains_obstacle(const trek_graph *graph)
     const trek_graph_layout *l = &graph->layout;
     if (graph->graph_loader && graph->graph_loader->by_loss)
         return "the loss runs the forward itself";
-    if (graph->autocast != TREK_F32 || graph->fp8)
-        return "products have less than 32 bits";
+    if (graph->fp8)
+        return "products have 8 bits";
     if (trek_graph_keeps(graph) || l->n_inputs != 1 || trek_graph_input_is_whole(graph, 0))
         return "the graph has tags, states, loops or several inputs";
     for (int k = 0; k < l->n_nodes; k++)

@@ -258,6 +258,7 @@ const trek_module_class trek_multihead_attention_class = {
     .describe = attention_describe,
     .input_names = attention_inputs,
     .optional_inputs = true,
+    .rowwise = true,
 };
 
 static trek_status check_options(const trek_multihead_attention_opts *opts)

@@ -60,8 +60,8 @@ typedef struct trek_module_class {
      * class of that child then gives their names and says whether they may be left out. */
     bool hands_inputs_on;
     /* True if trek may give forward several grains at once (.grain): each row of the result follows from the same row of the
-     * input, by ops that treat rows alike. Only trek_linear, trek_conv2d, trek_layer_norm and trek_embedding use its
-     * parameters; it has no children, and forward records nothing. */
+     * input, by ops that treat rows alike, and rows are the first dimension of everything that forward computes from the input.
+     * All children must be row-wise, too, and forward records nothing. */
     bool rowwise;
 } trek_module_class;
 

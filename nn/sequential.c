@@ -88,6 +88,7 @@ const trek_module_class trek_sequential_class = {
     .name = "sequential",
     .size = sizeof(trek_module),
     .forward = sequential_forward,
+    .rowwise = true,
     .describe = sequential_describe,
 };
 

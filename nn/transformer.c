@@ -86,7 +86,7 @@ static void layer_describe(const trek_module *self, char *text, size_t size)
 static const char *const encoder_inputs[] = { "mask", NULL }, *const decoder_inputs[] = { "memory", "mask", "memory_mask", NULL };
 static const trek_module_class encoder_layer_class = {
     .name = "transformer_encoder_layer", .size = sizeof(transformer_layer), .forward_many = layer_forward_many,
-    .describe = layer_describe, .input_names = encoder_inputs, .optional_inputs = true,
+    .describe = layer_describe, .input_names = encoder_inputs, .optional_inputs = true, .rowwise = true,
 };
 static const trek_module_class decoder_layer_class = {
     .name = "transformer_decoder_layer", .size = sizeof(transformer_layer), .forward_many = layer_forward_many,
@@ -192,7 +192,7 @@ static trek_var *stack_forward_many(trek_module *self, trek_var *const *inputs, 
 
 static const trek_module_class encoder_class = {
     .name = "transformer_encoder", .size = sizeof(stack), .forward_many = stack_forward_many, .input_names = encoder_inputs,
-    .optional_inputs = true,
+    .optional_inputs = true, .rowwise = true,
 };
 static const trek_module_class decoder_class = {
     .name = "transformer_decoder", .size = sizeof(stack), .forward_many = stack_forward_many, .input_names = decoder_inputs,

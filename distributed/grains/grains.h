@@ -44,6 +44,8 @@ typedef struct trek_grain_place {
     trek_grain_product products[TREK_BINNED_TERMS]; /* in which slots there is one instead */
     uint32_t waiting;
     bool dirty;              /* what the arena has is of no use any more */
+    trek_tensor *kept;       /* instead of a slot: gradients of grains that run at once; owned */
+    uint32_t keeps;          /* which of them are there, a bit for each */
 } trek_grain_place;
 
 /* Where gradients of grains wait until they are added to the sums together. */
@@ -53,6 +55,7 @@ typedef struct trek_grain_slots {
     int64_t bytes;           /* of a slot */
     int64_t product_bytes;   /* of products that wait at a time, as far as a dry pass has seen them; */
     int64_t product_room;    /* and what adding them needs for itself */
+    int64_t shared_bytes; /* of a grain: gradients of parameters without slots that got several of each, when some ran at once */
     int64_t least_product;   /* elements of a weight whose gradient may wait as a product; tests make it smaller */
     trek_tensor *more;       /* slots 1 to n - 1, owned */
     trek_grain_place *places; /* [segments] */
@@ -235,6 +238,7 @@ typedef struct trek_grain_taker {
     trek_grain_sums *sums;
     const trek_arena *arena;
     int group;               /* of the grains that run at once; otherwise 0 */
+    bool shared;             /* its parameter gets several gradients of each of them */
 } trek_grain_taker;
 bool trek_grain_sums_take(int k, trek_tensor *grad, trek_tensor *x, void *on);
 /* Returns how many bytes that would keep until the gradient is added, and notes what adding it needs; 0: it would not take it. */
@@ -250,8 +254,8 @@ void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena);
  * trek_backward_groups, where `on` is a trek_grain_taker; the last is called after them, with
  * their number, or with 0 if they have given nothing. */
 void trek_grain_sums_begin_grains(trek_grain_sums *sums, const trek_arena *arena, int n);
-void trek_grain_sums_begin_group(int k, int group, void *on);
-void trek_grain_sums_end_group(int k, int group, void *on);
+trek_status trek_grain_sums_begin_group(int k, int group, bool shared, void *on);
+void trek_grain_sums_end_group(int k, int group, bool shared, void *on);
 void trek_grain_sums_end_grains(trek_grain_sums *sums, const trek_arena *arena, int n);
 /* Or drops them, which are in the arena. */
 void trek_grain_sums_drop(trek_arena *arena);

@@ -122,7 +122,7 @@ static trek_status run_rows(const dry_pass *c, int rank)
                                                  : (trek_sending){ .gives_back = true });
     run.complete = to.sends || to.digest ? complete : NULL;
     if (c->s->grains && c->s->grain > 0 && on_host && !to.sends) {
-        to.taker = (trek_grain_taker){ &c->s->grains->sums[rank], own->arena, 0 };
+        to.taker = (trek_grain_taker){ .sums = &c->s->grains->sums[rank], .arena = own->arena };
         run.product = foresee;
     }
     run.arg = &to;

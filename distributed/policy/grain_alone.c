@@ -113,7 +113,7 @@ trek_status trek_grain_train(trek_grain_call *c, int rank, int64_t number, const
     const rank_replica *own = &s->team->replicas[rank];
     trek_batch_run run = trek_grain_batch_run(c, rank);
     trek_grain_bucket on = { s, rank };
-    watched_taker taker = { { &g->sums[rank], own->arena, 0 }, g->digests->replay };
+    watched_taker taker = { { .sums = &g->sums[rank], .arena = own->arena }, g->digests->replay };
     if (s->team->divides_grads && pass->backward) {
         trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true, .deliver = trek_grain_sums_add_bucket, .arg = &on });
         run.complete = trek_reducer_complete;

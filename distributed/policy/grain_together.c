@@ -12,9 +12,12 @@
 #include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
 
-/* What backward may need for several grains: so much, and a part of what the rank's sums take. */
-#define LEAST_BYTES ((int64_t)4 << 20)
+/* What backward may need for several grains: what stays in a core's caches, and a part of what the
+ * rank's sums take. A few grains may need more: adding to the sums what they have together saves more time than the cache. */
+#define LEAST_BYTES ((int64_t)2 << 20)
+#define MOST_BYTES ((int64_t)16 << 20)
 #define PART_OF_SUMS 4
+#define FEW 4
 
 /* --- whether ------------------------------------------------------------------------------- */
 
@@ -26,16 +29,16 @@ static int64_t bytes_of_sums(const trek_grain_sums *sums)
     return bytes;
 }
 
-/* Returns whether the rank's budget, if it has one, leaves room for n grains and the products of as many that wait. Its plan has
- * one grain. */
-static bool has_room(const trek_team *team, int rank, int64_t n)
+/* Returns whether the rank's budget, if it has one, leaves room for n grains, the products of as many that wait, and the
+ * gradients that they keep. Its plan has one grain. */
+static bool has_room(const trek_team *team, int rank, const trek_grain_slots *slots)
 {
     const trek_team_memory *memory = team->memory;
     if (!memory || !memory->accounts || !memory->rows)
         return true;
     const trek_memory_row *row = &memory->rows[memory->first_own + trek_memory_row_of(team, rank)];
-    int64_t left = row->budget - trek_memory_total(row);
-    return row->budget == 0 || (row->activations >= 0 && left >= 2 * n * row->activations * row->ranks);
+    int64_t left = row->budget - trek_memory_total(row), one = 2 * row->activations + slots->shared_bytes;
+    return row->budget == 0 || (row->activations >= 0 && left >= slots->n * one * row->ranks);
 }
 
 /* Returns whether all gradients have places. */
@@ -68,12 +71,15 @@ int64_t trek_grains_most_together(const trek_grain_call *c, int rank)
     const trek_grain_sums *sums = &g->sums[rank];
     if (!c->pass->backward || !team->on_host || team->divides_grads || c->audited || g->digests->replay || !c->batch ||
         team->replicas[rank].model->n_buffers > 0 || trek_module_watched() || !may_run_together(c, rank) ||
-        !has_places(&sums->slots, team->replicas[rank].model) || !has_room(team, rank, sums->slots.n))
+        !has_places(&sums->slots, team->replicas[rank].model) || !has_room(team, rank, &sums->slots))
         return 0;
     if (sums->together.bytes == 0)
         return 1; /* it tells how much memory a grain needs */
-    int64_t most = (LEAST_BYTES + bytes_of_sums(sums) / PART_OF_SUMS) / sums->together.bytes;
-    return most < 1 ? 0 : most < sums->slots.n ? most : sums->slots.n;
+    int64_t part = bytes_of_sums(sums) / PART_OF_SUMS, most = (LEAST_BYTES + part) / sums->together.bytes;
+    int64_t few = (MOST_BYTES + part) / sums->together.bytes;
+    if (most < FEW)
+        most = few < FEW ? few : FEW;
+    return most < sums->slots.n ? most : sums->slots.n;
 }
 
 /* --- how ----------------------------------------------------------------------------------- */
@@ -136,7 +142,7 @@ static trek_status run(together *t, trek_grain_sums *sums, bool *done, int64_t *
 {
     const trek_grain_call *c = t->call;
     const rank_replica *own = &c->s->team->replicas[t->rank];
-    trek_grain_taker taker = { sums, own->arena, 0 };
+    trek_grain_taker taker = { .sums = sums, .arena = own->arena };
     trek_backward_groups groups = { .n = t->n, .begin = trek_grain_sums_begin_group, .end = trek_grain_sums_end_group,
                                     .arg = &taker };
     trek_pass_sum *of[TREK_BINNED_TERMS];

@@ -17,7 +17,8 @@ static trek_var *block_forward(trek_module *self, trek_var *x)
     return trek_add(x, trek_forward(m->feed, trek_forward(m->second, x)));
 }
 
-static const trek_module_class block_class = { .name = "block", .size = sizeof(block_module), .forward = block_forward };
+static const trek_module_class block_class = { .name = "block", .size = sizeof(block_module), .forward = block_forward,
+                                               .rowwise = true };
 
 static trek_module *block_new(int64_t width, int64_t heads, trek_device device)
 {
@@ -46,7 +47,7 @@ static trek_var *gpt_forward(trek_module *self, trek_var *tokens)
     return trek_linear(trek_last_positions(trek_forward(m->last, x)), trek_module_find(m->tokens, "weight"), NULL);
 }
 
-static const trek_module_class gpt_class = { .name = "gpt", .size = sizeof(gpt_module), .forward = gpt_forward };
+static const trek_module_class gpt_class = { .name = "gpt", .size = sizeof(gpt_module), .forward = gpt_forward, .rowwise = true };
 
 trek_module *bench_gpt_new(int layers, int64_t width, int64_t heads, int64_t context, int64_t vocabulary, trek_device device)
 {

@@ -73,6 +73,22 @@ static layer draw_other(void)
     }
 }
 
+static layer draw_attention(void)
+{
+    int64_t heads = 1 + drawn(4), width = heads * (1 + drawn(drawn(2) ? 40 : 8)), tokens = 1 + drawn(drawn(3) ? 12 : 300);
+    trek_module *m;
+    if (drawn(2))
+        m = trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){
+            .embed_dim = width, .heads = heads, .no_bias = drawn(2), .add_bias_kv = drawn(3) == 0, .add_zero_attn = drawn(3) == 0,
+            .causal = drawn(2), .dropout = drawn(2) ? 0.3 : 0 });
+    else
+        m = trek_nn_transformer_encoder_with(&(trek_transformer_opts){
+            .d_model = width, .heads = heads, .dim_feedforward = 1 + drawn(90), .layers = 1 + drawn(2),
+            .dropout = drawn(2) ? 0.3 : TREK_ZERO, .causal = drawn(2), .norm_first = drawn(2),
+            .activation = drawn(2) ? TREK_ACTIVATION_GELU : TREK_ACTIVATION_RELU });
+    return (layer){ m, trek_dims(tokens, width) };
+}
+
 static trek_tensor *rows_of(trek_tensor *x, int64_t first, int64_t rows)
 {
     int64_t sizes[TREK_MAX_DIMS];
@@ -150,6 +166,7 @@ static void compare_drawn(layer (*draw)(void), int n)
 
 static void linear_layers_treat_rows_alike(void **unused) { compare_drawn(draw_linear, test_short() ? 60 : 400); }
 static void convolutions_treat_images_alike(void **unused) { compare_drawn(draw_conv, test_short() ? 20 : 100); }
+static void attention_treats_samples_alike(void **unused) { compare_drawn(draw_attention, test_short() ? 20 : 80); }
 static void other_layers_treat_rows_alike(void **unused) { compare_drawn(draw_other, test_short() ? 60 : 300); }
 
 int main(void)
@@ -157,6 +174,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_layers_treat_rows_alike),
         cmocka_unit_test(convolutions_treat_images_alike),
+        cmocka_unit_test(attention_treats_samples_alike),
         cmocka_unit_test(other_layers_treat_rows_alike),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

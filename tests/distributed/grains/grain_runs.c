@@ -91,7 +91,7 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
     }
 }
 
-static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward = net_forward };
+static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward = net_forward, .rowwise = true };
 
 static trek_tensor *numbers(uint32_t stream, trek_shape shape, trek_device device)
 {

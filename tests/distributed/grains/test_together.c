@@ -14,6 +14,7 @@
 #include "graph/observe.h"
 #include "graph/passes.h"
 #include "graph/settings.h"
+#include "nn/kv_cache.h"
 #include "nn/layers.h"
 #include "nn/module_tree.h"
 #include "optim/optimizers.h"
@@ -39,6 +40,9 @@ typedef struct training {
     grain_loss loss;
     bool clipped, freezes, records, separate;
     bool embeds;             /* a model that begins with an embedding */
+    bool attends;            /* a model of texts, with attention and parameters that are used several times */
+    bool large;              /* one that has large parameters */
+    trek_dtype autocast;
     bool wide;               /* a model whose activations need much more memory than its parameters */
     int64_t budget;          /* 0: none */
 } training;
@@ -82,11 +86,82 @@ static trek_graph *build_wide(trek_device device)
     return trek_flow_build(flow);
 }
 
+/* --- texts --- */
+
+enum { MORE_PLACES = TOKENS + 3 };
+
+/* Parameters that are repeated for all rows, cut into parts, cast, and used by several ops. */
+typedef struct text {
+    trek_module base;
+    uint64_t kind;
+    trek_module *blocks, *attention;
+    trek_var *table, *places, *scale, *square;
+} text;
+
+static trek_var *text_forward(trek_module *self, trek_var *tokens)
+{
+    text *m = (text *)self;
+    trek_var *places = m->kind & 1 ? trek_narrow(trek_mul_scalar(m->places, 2), 0, 1, TOKENS)
+                                   : trek_embedding(trek_token_positions(tokens), m->places, -1);
+    trek_var *x = trek_add(trek_embedding(tokens, m->table, -1), places);
+    x = trek_forward(m->blocks, x);
+    if (m->kind & 2)
+        x = trek_mul(x, m->kind & 4 ? m->scale : trek_add_scalar(trek_square(m->scale), 1));
+    if (m->attention) /* of other keys than queries, so that its weight is used in parts */
+        x = trek_forward_many(m->attention, (trek_var *[]){ x, trek_tanh(x) }, 2);
+    if (m->kind & 8)
+        x = trek_sub(trek_matmul(x, m->square), trek_linear(x, trek_transpose(m->square, 0, 1), NULL));
+    if (m->kind & 16)
+        x = trek_add(x, trek_linear(trek_linear(x, m->square, NULL), m->square, NULL));
+    return trek_flatten(trek_linear(x, m->kind & 32 ? m->table : trek_cast(m->table, trek_var_dtype(m->table)), NULL), 1, -1);
+}
+
+static const trek_module_class text_class = { .name = "text", .size = sizeof(text), .forward = text_forward, .rowwise = true };
+
+static void param(trek_module *m, const char *name, size_t offset, trek_shape shape)
+{
+    trek_tensor *values = trek_tensor_randn(shape, TREK_F32, trek_cpu(0));
+    for (int64_t i = 0; i < trek_tensor_numel(values); i++)
+        ((float *)trek_tensor_data(values))[i] *= 0.2f;
+    trek_module_param(m, name, offset, values);
+}
+
+static trek_graph *build_text(trek_device device, const training *of)
+{
+    uint64_t seed = of->model, *state = &seed;
+    int64_t words = of->large ? 500 : drawn(state, 2) ? WORDS : 250; /* whose table has no slot */
+    int64_t width = of->large ? 120 : drawn(state, 3) ? 24 : 72;
+    trek_module *m = trek_module_new(&text_class);
+    text *t = (text *)m;
+    t->kind = drawn(state, 64);
+    param(m, "table", offsetof(text, table), trek_dims(words, width));
+    param(m, "places", offsetof(text, places), trek_dims(MORE_PLACES, width));
+    if (t->kind & 2)
+        param(m, "scale", offsetof(text, scale), drawn(state, 2) ? trek_dims(width) : trek_dims(1, TOKENS, 1));
+    if (t->kind & 24)
+        param(m, "square", offsetof(text, square), trek_dims(width, width));
+    trek_module_add(m, "blocks", offsetof(text, blocks), trek_nn_transformer_encoder_with(&(trek_transformer_opts){
+        .d_model = width, .heads = 1 + (int64_t)drawn(state, 3), .dim_feedforward = 2 * width,
+            .layers = 1 + (int64_t)drawn(state, 2),
+        .dropout = drawn(state, 2) ? 0.2 : TREK_ZERO, .causal = drawn(state, 2), .norm_first = drawn(state, 2),
+        .activation = drawn(state, 2) ? TREK_ACTIVATION_GELU : TREK_ACTIVATION_RELU, .device = device }));
+    if (drawn(state, 2))
+        trek_module_add(m, "attention", offsetof(text, attention), trek_nn_multihead_attention_with(
+            &(trek_multihead_attention_opts){ .embed_dim = width, .heads = 2, .add_bias_kv = drawn(state, 2),
+                                              .causal = drawn(state, 2), .device = device }));
+    trek_flow *flow = trek_flow_from(trek_module_check(m));
+    return trek_flow_build(trek_flow_through(flow, trek_nn_linear(TOKENS * words, CLASSES, device)));
+}
+
 /* Images of 8 x 8 at first, or rows. */
 static trek_graph *build(trek_device device, void *arg)
 {
     if (((const training *)arg)->wide)
         return build_wide(device);
+    if (((const training *)arg)->attends) {
+        trek_seed(11);
+        return build_text(device, arg);
+    }
     uint64_t seed = ((const training *)arg)->model, *state = &seed;
     int64_t width = FEATURES;
     trek_flow *flow = NULL;
@@ -224,12 +299,14 @@ static void train(const training *t, outcome *o)
     trek_loader *loader = trek_loader_new(make_dataset(), &(trek_loader_opts){ .batch_size = t->batch });
     trek_graph *graph = build(trek_cpu(0), (void *)(uintptr_t)t);
     memset(o, 0, sizeof *o);
-    if (!graph || trek_graph_set_loader(graph, loader, t->embeds ? "tokens" : "x") != TREK_OK ||
+    if (!graph || trek_graph_set_loader(graph, loader, t->embeds || t->attends ? "tokens" : "x") != TREK_OK ||
         trek_graph_set_loss(graph, loss_of, (void *)(uintptr_t)t) != TREK_OK ||
         trek_trainer_setup(graph, &(trek_trainer_opts){
             .build_replica = build, .arg = (void *)(uintptr_t)t, .ranks = t->ranks, .grain = t->grain,
             .memory_budget = t->budget ? &t->budget : NULL, .n_memory_budget = t->budget ? 1 : 0,
             .accumulate = t->accumulate, .max_grad_norm = t->clipped ? 0.7 : 0, .share_params = t->separate ? TREK_OFF : 0,
+            .amp = { .dtype = t->autocast, .scaling = t->autocast == TREK_F16 ? 1 : TREK_OFF,
+                     .scaler = { .growth_interval = 2 } },
             .optimizer = trek_adamw(&(trek_adam_opts){ .lr = 0.01 }) }) != TREK_OK)
         fail_msg("%s", trek_error());
     prepare(t, graph);
@@ -272,15 +349,19 @@ static void expect_same(training t)
     for (int k = 0; k < apart.n; k++)
         if (memcmp(&apart.params[k], &together.params[k], sizeof(float)) != 0)
             fail_msg(
-                "model %llu, %d ranks, grains of %d in batches of %d, %d at once, loss %d: parameter %d is %.9g, and %.9g in "
-                "passes of their own",
-                (unsigned long long)t.model, t.ranks, t.grain, t.batch, t.at_once, t.loss, k, (double)together.params[k],
+                "model %llu%s, %s, %d ranks, grains of %d in batches of %d, %d at once, accumulate %d, loss %d: parameter %d is "
+                "%.9g, and %.9g in passes of their own",
+                (unsigned long long)t.model, t.attends ? " of texts" : "", trek_dtype_name(t.autocast), t.ranks, t.grain, t.batch,
+                t.at_once, t.accumulate, t.loss, k, (double)together.params[k],
                 (double)apart.params[k]);
     assert_memory_equal(apart.losses, together.losses, sizeof apart.losses);
     assert_memory_equal(apart.recorded, together.recorded, sizeof apart.recorded);
     assert_int_equal(apart.together, 0);
-    if (t.loss != WITH_PARAMETER && t.loss != WEIGHTED) /* which have samples of weight 0 */
-        assert_true(together.together > 0);
+    if (t.loss != WITH_PARAMETER && t.loss != WEIGHTED && together.together == 0) /* which have samples of weight 0 */
+        fail_msg("model %llu%s, %s, %d ranks, grains of %d in batches of %d, %d at once: no grains have run together",
+                 (unsigned long long)t.model, t.attends ? " of texts" : "", trek_dtype_name(t.autocast), t.ranks, t.grain,
+                 t.batch,
+                 t.at_once);
     else if (t.loss == WITH_PARAMETER)
         assert_int_equal(together.together, 0);
 }
@@ -302,6 +383,23 @@ static void drawn_models_have_the_bits_of_single_grains(void **state)
         t.records = drawn(&seed, 3) == 0;
         t.separate = drawn(&seed, 2);
         t.embeds = drawn(&seed, 4) == 0;
+        t.attends = drawn(&seed, 3) == 0;
+        t.autocast = drawn(&seed, 3) ? TREK_F32 : drawn(&seed, 2) ? TREK_BF16 : TREK_F16;
+        expect_same(t);
+    }
+}
+
+/* Their gradients have no slots, and are computed as products, or kept for some of the grains. */
+static void large_parameters_have_the_bits_of_single_grains(void **state)
+{
+    int n = test_short() ? 8 : 24;
+    uint64_t seed = test_seed() * 1000033;
+    for (int k = 0; k < n; k++) {
+        training t = { .model = seed + (uint64_t)k, .attends = true, .large = true, .steps = 2, .batch = 20, .at_once = 16 };
+        t.grain = 1 + k % 2;
+        t.ranks = 1 + k % 3 / 2;
+        t.accumulate = k % 4 == 3 ? 2 : 0;
+        t.autocast = k % 8 == 5 ? TREK_BF16 : TREK_F32;
         expect_same(t);
     }
 }
@@ -342,6 +440,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drawn_models_have_the_bits_of_single_grains),
+        cmocka_unit_test(large_parameters_have_the_bits_of_single_grains),
         cmocka_unit_test(a_loss_of_parameters_is_computed_for_each_grain),
         cmocka_unit_test(frozen_parameters_do_not_change_that), cmocka_unit_test(several_at_once_keep_to_the_budget),
     };

@@ -314,6 +314,27 @@ void TREK_ISA_NAME(trek_binned_add_here)(const trek_binned *to, void *const *ter
     add_part(&(binned_work){ .sum = to, .terms = terms, .n = n }, 0, trek_binned_blocks(to->count));
 }
 
+enum { LOOK = 64, LARGEST_EXPONENT = 126 };
+
+/* A block that has no lower bin than the bound keeps it. Otherwise its bin becomes that of the bound if a single number is as large,
+ * which is found among the first ones, unless all of them are much smaller than the bound. */
+void TREK_ISA_NAME(trek_binned_add_below)(const trek_binned *to, void *const *terms, int n, int exponent)
+{
+    const float *x[TREK_BINNED_TERMS];
+    int bin = bin_of(exponent, LOWEST_F32);
+    for (int k = 0; k < n; k++)
+        x[k] = terms[k];
+    bool known = exponent <= LARGEST_EXPONENT;
+    if (known && (to->bins[0] == TREK_BINNED_EMPTY || to->bins[0] < bin)) {
+        uint32_t most = most_f32(x[0], to->count < LOOK ? to->count : LOOK);
+        known = most > 0 && bin_of(exponent_f32(most), LOWEST_F32) == bin;
+    }
+    if (known)
+        add_numbers_f32(to, 0, x, n, to->count, bin, exponent);
+    else
+        add_block_f32(to, 0, terms, n);
+}
+
 static void add(const trek_binned *to, void *const *terms, int n, int64_t first, int64_t blocks, bool zero)
 {
     binned_work w = { .sum = to, .terms = terms, .n = n, .first = first, .zero = zero };

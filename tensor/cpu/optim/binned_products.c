@@ -3,6 +3,8 @@
  * cache. Elements have the same bits however many terms are added together, and if they are only computed. */
 #include "tensor/cpu/kernels.h"
 
+#include <limits.h>
+#include <math.h>
 #include <stdatomic.h>
 
 #include "tensor/binned_room.h"
@@ -36,6 +38,8 @@ typedef struct products_tile {
     float *grad;                 /* of one term: [samples][rows + PITCH] */
     float *x;                    /* of each term: [samples][columns + PITCH], in `x_size` elements */
     int64_t x_size;
+    double norms[TREK_BINNED_TERMS]; /* with tiles side by side: of each term, the largest norm of a column of x; */
+    double bounds[TILE_ROWS];    /* and of the results that are added at once, an upper bound for each row */
 } products_tile;
 
 static void copy_columns(float *to, const float *from, int64_t samples, int64_t columns, int64_t stride)
@@ -44,12 +48,63 @@ static void copy_columns(float *to, const float *from, int64_t samples, int64_t 
         memcpy(to + s * (columns + PITCH), from + s * stride, (size_t)columns * sizeof *to);
 }
 
+/* Copies the few columns of grad that most tiles have, and fetches those of the tile below, which lie in other lines of the cache. */
+static void copy_rows(float *to, const float *from, int64_t samples, int64_t stride)
+{
+    for (int64_t s = 0; s < samples; s++) {
+        memcpy(to + s * (TILE_ROWS + PITCH), from + s * stride, TILE_ROWS * sizeof *to);
+        __builtin_prefetch(from + s * stride + 2 * TILE_ROWS - 1);
+    }
+}
+
+/* Computes the sums of squares of columns, at most a block of them. */
+static void square_columns(const float *x, int64_t samples, int64_t columns, double *squares)
+{
+    for (int64_t i = 0; i < columns; i++)
+        squares[i] = 0;
+    for (int64_t s = 0; s < samples; s++, x += columns + PITCH)
+        for (int64_t i = 0; i < columns; i++)
+            squares[i] += (double)x[i] * (double)x[i];
+}
+
+/* NaN is the largest. */
+static double larger(double x, double y) { return y > x || y != y ? y : x; }
+
 /* Copies the columns of x that tiles below each other read. Without tiles side by side, rows of x are no multiples of blocks, and
  * are read as they are. */
-static void copy_x(const products_work *w, const products_tile *t)
+static void copy_x(const products_work *w, products_tile *t)
 {
-    for (int k = 0; k < w->n && w->across > 1; k++)
-        copy_columns(t->x + k * t->x_size, w->terms[k].x + t->column, w->terms[k].samples, t->columns, w->columns);
+    double squares[TREK_BINNED_BLOCK];
+    for (int k = 0; k < w->n && w->across > 1; k++) {
+        float *x = t->x + k * t->x_size;
+        copy_columns(x, w->terms[k].x + t->column, w->terms[k].samples, t->columns, w->columns);
+        square_columns(x, w->terms[k].samples, t->columns, squares);
+        t->norms[k] = 0;
+        for (int64_t i = 0; i < t->columns; i++)
+            t->norms[k] = larger(t->norms[k], squares[i]);
+        t->norms[k] = sqrt(t->norms[k]);
+    }
+}
+
+/* Bounds a term's results: by the norms of what is multiplied (Cauchy and Schwarz), and a little more for rounding. */
+static void bound_rows(products_tile *t, int k, int64_t samples)
+{
+    double squares[TILE_ROWS];
+    square_columns(t->grad, samples, t->rows, squares);
+    for (int64_t i = 0; i < t->rows; i++) {
+        double bound = sqrt(squares[i]) * t->norms[k] * 1.01;
+        t->bounds[i] = larger(t->bounds[i], bound);
+    }
+}
+
+/* Returns an exponent: the numbers are below 2^(exponent + 1). */
+static int exponent_of(double bound)
+{
+    int exponent;
+    if (!(bound < INFINITY))
+        return INT_MAX;
+    frexp(bound, &exponent);
+    return exponent - 1 > -127 ? exponent - 1 : -127;
 }
 
 /* Computes a tile of a term. */
@@ -57,7 +112,10 @@ static trek_status compute(const products_work *w, int k, const products_tile *t
 {
     const trek_binned_product *term = &w->terms[k];
     bool copies = w->across > 1;
-    copy_columns(t->grad, term->grad + t->row, term->samples, t->rows, w->rows);
+    if (t->rows == TILE_ROWS)
+        copy_rows(t->grad, term->grad + t->row, term->samples, w->rows);
+    else
+        copy_columns(t->grad, term->grad + t->row, term->samples, t->rows, w->rows);
     trek_gemm g = { .m = t->rows, .n = t->columns, .k = term->samples, .a = t->grad, .b = copies ? t->x + k * t->x_size : term->x,
                     .a_dtype = TREK_F32, .b_dtype = TREK_F32, .a_row = 1, .a_col = t->rows + PITCH,
                     .b_row = t->columns + (copies ? PITCH : 0), .b_col = 1, .c = to, .c_dtype = TREK_F32, .c_row = to_row,
@@ -65,8 +123,10 @@ static trek_status compute(const products_work *w, int k, const products_tile *t
     return TREK_ISA_NAME(trek_gemm_f32)(&g);
 }
 
-/* Adds n results to elements [at, at + count) of the sums, from element `from` of each result on. */
-static void add_results(const products_work *w, const products_tile *t, int n, int64_t at, int64_t from, int64_t count)
+/* Adds n results to elements [at, at + count) of the sums, from element `from` of each result on. bound: of a block; < 0: none is
+ * known. */
+static void add_results(const products_work *w, const products_tile *t, int n, int64_t at, int64_t from, int64_t count,
+                        double bound)
 {
     void *terms[TREK_BINNED_TERMS];
     trek_binned to = { .dtype = TREK_F32, .count = count < w->to->count - at ? count : w->to->count - at,
@@ -75,25 +135,32 @@ static void add_results(const products_work *w, const products_tile *t, int n, i
         to.digits[k] = w->to->digits[k] + at;
     for (int k = 0; k < n; k++)
         terms[k] = t->results + k * t->size + from;
-    TREK_ISA_NAME(trek_binned_add_here)(&to, terms, n);
+    if (bound < 0)
+        TREK_ISA_NAME(trek_binned_add_here)(&to, terms, n);
+    else
+        TREK_ISA_NAME(trek_binned_add_below)(&to, terms, n, exponent_of(bound));
 }
 
 /* Adds a tile of all terms. */
-static trek_status add_tile(const products_work *w, const products_tile *t)
+static trek_status add_tile(const products_work *w, products_tile *t)
 {
     int64_t count = t->rows * t->columns;
     for (int k = 0, n; k < w->n; k += n) {
+        for (int64_t i = 0; i < t->rows && w->across > 1; i++)
+            t->bounds[i] = 0;
         for (n = 0; n < t->together && k + n < w->n; n++) {
             float *result = t->results + n * t->size;
             trek_status status = compute(w, k + n, t, result, t->columns);
             if (status != TREK_OK)
                 return status;
             memset(result + count, 0, (size_t)(t->size - count) * sizeof *result);
+            if (w->across > 1)
+                bound_rows(t, k + n, w->terms[k + n].samples);
         }
         if (w->across == 1)
-            add_results(w, t, n, t->row * w->columns, 0, trek_binned_blocks(count) * TREK_BINNED_BLOCK);
+            add_results(w, t, n, t->row * w->columns, 0, trek_binned_blocks(count) * TREK_BINNED_BLOCK, -1);
         for (int64_t i = 0; i < t->rows && w->across > 1; i++)
-            add_results(w, t, n, (t->row + i) * w->columns + t->column, i * t->columns, t->columns);
+            add_results(w, t, n, (t->row + i) * w->columns + t->column, i * t->columns, t->columns, t->bounds[i]);
     }
     return TREK_OK;
 }

@@ -120,11 +120,14 @@ typedef struct trek_backend {
     /* Adds the numbers of n terms, at most TREK_BINNED_TERMS, and replaces them by 0 if `zero` is set. terms[k] is the address of
      * element 0. */
     void (*binned_add)(const trek_binned *to, void *const *terms, int n, int64_t first, int64_t blocks, bool zero);
-    /* Only the CPU has these two. Add n terms that are gradients of one weight, which begins with element 0, and compute one of
-     * them, with the same bits. Both fail only with MEMORY. */
+    /* Only the CPU has these three. Add n terms that are gradients of one weight, which begins with element 0; compute one of
+     * them, with the same bits; and compute what binned_read gives when they have been added to empty sums. They fail only with
+     * MEMORY. */
     trek_status (*binned_add_products)(const trek_binned *to, int64_t rows, int64_t columns, const trek_binned_product *terms,
                                        int n);
     trek_status (*binned_write_product)(float *place, int64_t rows, int64_t columns, const trek_binned_product *term);
+    trek_status (*binned_read_products)(float *place, int64_t rows, int64_t columns, const trek_binned_product *terms, int n,
+                                        double factor);
     /* Adds n other sums of the same size. Only the CPU has it: sums of devices are added by collectives. */
     void (*binned_merge)(const trek_binned *to, const trek_binned *const *from, int n, int64_t first, int64_t blocks);
     /* Raises the bins of all blocks to at least these, so that digits of sums with equal bins can be added. The digits of

@@ -51,6 +51,7 @@ typedef struct trek_grain_place {
 /* Where gradients of grains wait until they are added to the sums together. */
 typedef struct trek_grain_slots {
     int n, used;             /* slots [0, used) have gradients; those of the next grain go to slot `used` */
+    bool full;               /* all products of earlier grains wait as well, and are added before the next grain */
     int at_once;             /* grains that run at once; 0: one, by itself */
     int64_t bytes;           /* of a slot */
     int64_t product_bytes;   /* of products that wait at a time, as far as a dry pass has seen them; */
@@ -58,7 +59,8 @@ typedef struct trek_grain_slots {
     int64_t shared_bytes; /* of a grain: gradients of parameters without slots that got several of each, when some ran at once */
     int64_t least_product;   /* elements of a weight whose gradient may wait as a product; tests make it smaller */
     trek_tensor *more;       /* slots 1 to n - 1, owned */
-    trek_grain_place *places; /* [segments] */
+    trek_grain_place *places; /* [n_places] of the segments */
+    int n_places;
     int *segment_of;         /* [numbers] of a parameter by its number, -1: none */
     int numbers;
 } trek_grain_slots;
@@ -216,6 +218,8 @@ trek_status trek_grain_sums_lend(trek_step *s);
 /* Ends that, and drops all that grains of the step have given, because a process has died with a part of it. trek_grains_merge
  * finds that all grains are lost. */
 trek_status trek_grain_sums_lose(trek_step *s);
+/* Returns whether the sums of the step are those of a single rank on a CPU, which has them whole. */
+bool trek_grain_sums_alone(const trek_step *s);
 /* squares.c: computes the sum of squares of divided gradients, with the bits that it has if they are not divided. Every rank of
  * every process calls it after trek_grain_sums_read. */
 trek_status trek_grain_sums_squares(trek_step *s, int rank, double *sum);
@@ -225,11 +229,12 @@ trek_status trek_grain_sums_read(trek_step *s, int rank);
 /* slots.c: a rank's gradients, on their way to its sums. */
 trek_status trek_grain_slots_make(trek_grain_slots *slots, const trek_arena *arena);
 void trek_grain_slots_free(trek_grain_slots *slots);
-/* Called before and after a rank runs grains. In between no parameter has a gradient when a backward begins: products that add to
+/* Called before and after a rank runs grains. alone: the step has no other ranks; then products wait until the sums are read, if
+ * they are all that is known of a gradient. In between no parameter has a gradient when a backward begins: products that add to
  * gradients may have other bits than products that replace them, and which grains a rank has run before must not show. Before the
  * end not all gradients are in the sums. */
 void trek_grain_sums_open(trek_grain_sums *sums, const trek_arena *arena);
-void trek_grain_sums_close(trek_grain_sums *sums, trek_arena *arena);
+void trek_grain_sums_close(trek_grain_sums *sums, trek_arena *arena, bool alone);
 /* Called before a grain. shown: somebody will look at its gradients, which therefore come to the arena. */
 void trek_grain_sums_begin(trek_grain_sums *sums, const trek_arena *arena, bool shown);
 /* The callback of backward (trek_backward_watch.product); `on` is a trek_grain_taker. It takes gradients of weights that would
@@ -257,6 +262,12 @@ void trek_grain_sums_begin_grains(trek_grain_sums *sums, const trek_arena *arena
 trek_status trek_grain_sums_begin_group(int k, int group, bool shared, void *on);
 void trek_grain_sums_end_group(int k, int group, bool shared, void *on);
 void trek_grain_sums_end_grains(trek_grain_sums *sums, const trek_arena *arena, int n);
+/* Drops products that wait. */
+void trek_grain_sums_forget(trek_grain_sums *sums);
+/* Adds products that wait. A failure is the thread's error. */
+void trek_grain_sums_settle(trek_grain_sums *sums, const trek_arena *arena);
+/* Turns the sums of a part into gradients, in the arena, and products that wait, which were not added to them. */
+trek_status trek_grain_sums_read_part(trek_grain_sums *sums, const trek_arena *arena, int part, double factor);
 /* Or drops them, which are in the arena. */
 void trek_grain_sums_drop(trek_arena *arena);
 

@@ -33,6 +33,21 @@ static int64_t padded(const trek_arena_segment *segment)
 
 /* --- beginning and end --- */
 
+static void release_product(trek_grain_place *place, int slot)
+{
+    trek_tensor_release(place->products[slot].grad);
+    trek_tensor_release(place->products[slot].x);
+    place->products[slot] = (trek_grain_product){ 0 };
+    place->waiting &= ~(1u << slot);
+}
+
+static void release_products(trek_grain_place *place)
+{
+    for (int slot = 0; slot < TREK_BINNED_TERMS && place->waiting; slot++)
+        if (place->waiting >> slot & 1)
+            release_product(place, slot);
+}
+
 /* Numbers the segments by the numbers of their parameters. */
 static trek_status number_segments(trek_grain_slots *slots, const trek_arena *arena)
 {
@@ -63,6 +78,7 @@ trek_status trek_grain_slots_make(trek_grain_slots *slots, const trek_arena *are
         slots->bytes += waits ? bytes : 0;
     }
     slots->n = TREK_BINNED_TERMS;
+    slots->n_places = arena->n_segments;
     slots->least_product = LEAST_PRODUCT;
     slots->more = trek_tensor_zeros(trek_dims((slots->n - 1) * slots->bytes), TREK_U8, trek_cpu(0));
     return slots->more ? TREK_OK : trek_error_status();
@@ -70,6 +86,8 @@ trek_status trek_grain_slots_make(trek_grain_slots *slots, const trek_arena *are
 
 void trek_grain_slots_free(trek_grain_slots *slots)
 {
+    for (int k = 0; slots->places && k < slots->n_places; k++)
+        release_products(&slots->places[k]);
     trek_free(slots->places);
     trek_free(slots->segment_of);
     trek_tensor_release(slots->more);
@@ -134,14 +152,6 @@ static void add_places(trek_grain_sums *sums, const trek_arena *arena, uint32_t 
 }
 
 /* --- products that nobody has computed --- */
-
-static void release_product(trek_grain_place *place, int slot)
-{
-    trek_tensor_release(place->products[slot].grad);
-    trek_tensor_release(place->products[slot].x);
-    place->products[slot] = (trek_grain_product){ 0 };
-    place->waiting &= ~(1u << slot);
-}
 
 static trek_binned_product product_in(const trek_grain_place *place, int slot)
 {
@@ -250,23 +260,82 @@ trek_status trek_grain_sums_show(trek_grain_sums *sums, trek_arena *arena)
     return status;
 }
 
-/* Adds the products of all slots. A failure is the thread's error. */
-static void add_products(trek_grain_sums *sums, const trek_arena *arena)
+static int products_in(const trek_grain_place *place, trek_binned_product *terms)
+{
+    int n = 0;
+    for (int slot = 0; slot < TREK_BINNED_TERMS; slot++)
+        if (place->waiting >> slot & 1)
+            terms[n++] = product_in(place, slot);
+    return n;
+}
+
+static bool is_empty(const trek_binned *sums)
+{
+    for (int64_t block = 0; block < trek_binned_blocks(sums->count); block++)
+        if (sums->bins[block] != TREK_BINNED_EMPTY)
+            return false;
+    return true;
+}
+
+/* Adds the products of all slots. unless_empty: but not where the sums are empty. */
+static void add_products(trek_grain_sums *sums, const trek_arena *arena, bool unless_empty)
 {
     for (int k = 0; k < arena->n_segments; k++) {
         trek_grain_place *place = &sums->slots.places[k];
         trek_binned_product terms[TREK_BINNED_TERMS];
-        int n = 0;
-        for (int slot = 0; slot < sums->slots.used; slot++)
-            if (place->waiting >> slot & 1)
-                terms[n++] = product_in(place, slot);
+        int n = products_in(place, terms);
         trek_binned to = n > 0 ? sums_of(sums, arena, k, k + 1) : (trek_binned){ 0 };
         const trek_tensor *weight = arena->segments[k].param->data;
-        if (n > 0 && arena->backend->binned_add_products(&to, weight->sizes[0], weight->sizes[1], terms, n) != TREK_OK)
+        if (n == 0 || (unless_empty && is_empty(&to)))
+            continue;
+        if (arena->backend->binned_add_products(&to, weight->sizes[0], weight->sizes[1], terms, n) != TREK_OK)
             trek_status_or(TREK_ERR_MEMORY);
-        for (int slot = 0; slot < TREK_BINNED_TERMS && place->waiting; slot++)
-            release_product(place, slot);
+        release_products(place);
     }
+}
+
+void trek_grain_sums_settle(trek_grain_sums *sums, const trek_arena *arena)
+{
+    sums->slots.full = false;
+    add_products(sums, arena, false);
+}
+
+void trek_grain_sums_forget(trek_grain_sums *sums)
+{
+    sums->slots.full = false;
+    for (int k = 0; k < sums->slots.n_places; k++)
+        release_products(&sums->slots.places[k]);
+}
+
+static trek_status read_products(trek_grain_sums *sums, const trek_arena *arena, int k, double factor)
+{
+    const trek_arena_segment *segment = &arena->segments[k];
+    const trek_tensor *weight = segment->param->data;
+    trek_binned_product terms[TREK_BINNED_TERMS];
+    int n = products_in(&sums->slots.places[k], terms);
+    float *to = (float *)(void *)arena->parts[segment->part].grads->data + segment->offset;
+    trek_status status = arena->backend->binned_read_products(to, weight->sizes[0], weight->sizes[1], terms, n, factor);
+    release_products(&sums->slots.places[k]);
+    return status;
+}
+
+trek_status trek_grain_sums_read_part(trek_grain_sums *sums, const trek_arena *arena, int part, double factor)
+{
+    const trek_binned *all = &sums->parts[part];
+    char *grads = arena->parts[part].grads->data;
+    int64_t from = 0;
+    trek_status status = TREK_OK;
+    for (int k = 0; k < arena->n_segments && status == TREK_OK; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        if (segment->part != part || !sums->slots.places[k].waiting)
+            continue;
+        int64_t first = segment->offset / TREK_BINNED_BLOCK;
+        arena->backend->binned_read(all, factor, grads, from, first - from);
+        status = read_products(sums, arena, k, factor);
+        from = first + trek_binned_blocks(padded(segment));
+    }
+    arena->backend->binned_read(all, factor, grads, from, trek_binned_blocks(all->count) - from);
+    return status;
 }
 
 /* --- a rank runs grains --- */
@@ -275,8 +344,16 @@ static void add_slots(trek_grain_sums *sums, const trek_arena *arena)
 {
     if (sums->slots.used > 0)
         add_places(sums, arena, ~AT_ONCE);
-    add_products(sums, arena);
+    trek_grain_sums_settle(sums, arena);
     sums->slots.used = 0;
+}
+
+/* Adds what all slots have, except for products: these may be the last of the step. */
+static void empty_slots(trek_grain_sums *sums, const trek_arena *arena)
+{
+    add_places(sums, arena, ~AT_ONCE);
+    sums->slots.used = 0;
+    sums->slots.full = true;
 }
 
 void trek_grain_sums_open(trek_grain_sums *sums, const trek_arena *arena)
@@ -290,10 +367,12 @@ void trek_grain_sums_open(trek_grain_sums *sums, const trek_arena *arena)
 }
 
 /* The program sees zeros until the sums are read. */
-void trek_grain_sums_close(trek_grain_sums *sums, trek_arena *arena)
+void trek_grain_sums_close(trek_grain_sums *sums, trek_arena *arena, bool alone)
 {
     int64_t start = trek_trace_enter("sum grain");
-    add_slots(sums, arena);
+    if (sums->slots.used > 0)
+        empty_slots(sums, arena);
+    add_products(sums, arena, alone);
     select_slot(&sums->slots, arena, 0);
     for (int k = 0; k < arena->n_segments; k++) {
         trek_grain_place *place = &sums->slots.places[k];
@@ -307,6 +386,8 @@ void trek_grain_sums_close(trek_grain_sums *sums, trek_arena *arena)
 
 void trek_grain_sums_begin(trek_grain_sums *sums, const trek_arena *arena, bool shown)
 {
+    if (sums->slots.full)
+        trek_grain_sums_settle(sums, arena);
     if (!shown)
         return;
     add_slots(sums, arena);
@@ -337,7 +418,7 @@ void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
     if (at_once)
         add_places(sums, arena, AT_ONCE);
     if (++slots->used == slots->n)
-        add_slots(sums, arena);
+        empty_slots(sums, arena);
     select_slot(slots, arena, slots->used);
     trek_trace_end("sum grain", start, 0);
 }
@@ -346,7 +427,7 @@ void trek_grain_sums_add(trek_grain_sums *sums, const trek_arena *arena)
 
 void trek_grain_sums_begin_grains(trek_grain_sums *sums, const trek_arena *arena, int n)
 {
-    if (sums->slots.used + n > sums->slots.n)
+    if (sums->slots.full || sums->slots.used + n > sums->slots.n)
         add_slots(sums, arena);
     sums->slots.at_once = n;
     sums->slots.shared_bytes = 0;
@@ -496,7 +577,7 @@ void trek_grain_sums_end_grains(trek_grain_sums *sums, const trek_arena *arena, 
     sums->slots.used += n;
     sums->slots.at_once = 0;
     if (sums->slots.used == sums->slots.n)
-        add_slots(sums, arena);
+        empty_slots(sums, arena);
     select_slot(&sums->slots, arena, sums->slots.used);
     trek_trace_end("sum grain", start, 0);
 }

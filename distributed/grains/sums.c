@@ -106,6 +106,7 @@ void trek_grain_sums_free(trek_step *s)
 
 void trek_grain_sums_clear(trek_grain_sums *sums)
 {
+    trek_grain_sums_forget(sums);
     for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
         trek_op_call fill = { .op = &trek_ops[TREK_OP_fill], .attrs = { .f = { TREK_BINNED_EMPTY } }, .n_outputs = 1,
                               .outputs = { sums->bins[p] } };
@@ -326,6 +327,23 @@ static void read_own(trek_step *s, int rank)
     trek_grain_sums_clear(&s->grains->sums[rank]);
 }
 
+bool trek_grain_sums_alone(const trek_step *s)
+{
+    return s->team->on_host && s->team->local_ranks == 1 && !s->team->divides_grads && !trek_job_has_others(&s->job);
+}
+
+/* Does it where there is one rank. */
+static trek_status read_alone(trek_step *s)
+{
+    const trek_arena *arena = s->team->replicas[0].arena;
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
+        status = trek_grain_sums_read_part(&s->grains->sums[0], arena, p, s->grains->factor);
+        trek_grain_spread(s, 0, p, 0, arena->parts[p].count);
+    }
+    return status;
+}
+
 static void read_slice(trek_step *s, int rank)
 {
     const trek_arena *arena = s->team->replicas[0].arena;
@@ -344,6 +362,8 @@ trek_status trek_grain_sums_read(trek_step *s, int rank)
         return trek_grain_device_sums_read(s, rank);
     if (rank == 0)
         s->grains->broken = true;
+    if (!trek_grain_sums_alone(s))
+        trek_grain_sums_settle(&s->grains->sums[rank], s->team->replicas[rank].arena); /* those of a process that was alone */
     if (s->team->divides_grads)
         read_own(s, rank);
     else
@@ -356,6 +376,8 @@ trek_status trek_grain_sums_read(trek_step *s, int rank)
             s->grains->broken = false; /* from here on they remain what they are */
         if (status == TREK_OK)
             status = trek_grain_exchange_read(s, rank);
+    } else if (trek_grain_sums_alone(s)) {
+        status = read_alone(s);
     } else {
         read_slice(s, rank);
         status = trek_comm_barrier(local);

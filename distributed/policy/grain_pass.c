@@ -172,7 +172,7 @@ static trek_status run_grains(trek_grain_call *c, int rank)
         status = run_taken(c, rank, number, n);
         trek_job_say(&c->s->job, c->pass->backward ? "forward and backward" : "forward", false);
     }
-    trek_grain_sums_close(sums, arena);
+    trek_grain_sums_close(sums, arena, trek_grain_sums_alone(c->s));
     status = status == TREK_OK ? trek_error_status() : status;
     if (status != TREK_OK)
         atomic_store_explicit(&c->failed, true, memory_order_relaxed);

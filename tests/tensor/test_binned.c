@@ -403,6 +403,10 @@ static void products_have_the_bits_of_their_terms(void **state)
             add(&apart, (const char *)one, 1);
         }
         read_sum(&together, 0.7, first);
+        memset(one, 0, (size_t)w.count * sizeof *one);
+        assert_int_equal(trek_cpu_backend()->binned_read_products(one, w.rows, w.columns, w.terms, w.n, 0.7), TREK_OK);
+        for (int64_t i = 0; i < w.count; i++)
+            assert_true(memcmp(&first[i], &one[i], sizeof *one) == 0 || (isnan(first[i]) && isnan(one[i])));
         read_sum(&apart, 0.7, one);
         for (int64_t i = 0; i < w.count; i++)
             assert_true(memcmp(&first[i], &one[i], sizeof *one) == 0 || (isnan(first[i]) && isnan(one[i])));

@@ -316,8 +316,8 @@ void TREK_ISA_NAME(trek_binned_add_here)(const trek_binned *to, void *const *ter
 
 enum { LOOK = 64, LARGEST_EXPONENT = 126 };
 
-/* A block that has no lower bin than the bound keeps it. Otherwise its bin becomes that of the bound if a single number is as large,
- * which is found among the first ones, unless all of them are much smaller than the bound. */
+/* A block that has no lower bin than the bound keeps it. Otherwise its bin becomes that of the bound if a single number is as
+ * large, which is found among the first ones, unless all of them are much smaller than the bound. */
 void TREK_ISA_NAME(trek_binned_add_below)(const trek_binned *to, void *const *terms, int n, int exponent)
 {
     const float *x[TREK_BINNED_TERMS];
@@ -562,6 +562,11 @@ static void read_part(void *arg, int64_t begin, int64_t end)
         else
             read_row_f32(x->digits[0] + at, x->digits[1] + at, NULL, (float *)(void *)to, n, x->bins[block], w->factor);
     }
+}
+
+void TREK_ISA_NAME(trek_binned_read_here)(const trek_binned *sum, double factor, void *data)
+{
+    read_part(&(binned_work){ .sum = sum, .data = data, .factor = factor }, 0, trek_binned_blocks(sum->count));
 }
 
 static void read_sums(const trek_binned *sum, double factor, void *data, int64_t first, int64_t blocks)

@@ -12,15 +12,17 @@
 #include "tensor/cpu/products/gemm.h"
 #include "tensor/memory_internal.h"
 
-#define TILE_ROWS 14 /* of a tile, if possible: a tile of registers */
-#define TILE 16384   /* elements of a tile whose rows are those of the weight */
+#define TILE_ROWS TREK_BINNED_TILE_ROWS /* a tile of registers */
+#define TILE TREK_BINNED_TILE
 #define RESULTS TREK_BINNED_RESULTS
 #define PITCH TREK_BINNED_PITCH
 
 /* The weight is computed in tiles of whole blocks: some columns of a block's width, or some of its rows. */
 typedef struct products_work {
-    const trek_binned *to;       /* NULL: the product is written to `place` */
+    const trek_binned *to;       /* NULL: the result is written to `place` */
     float *place;
+    bool reads;                  /* then it is what sums of the terms give; otherwise the product of a single term */
+    double factor;
     const trek_binned_product *terms;
     int n;
     int64_t rows, columns;       /* of the weight */
@@ -34,6 +36,9 @@ typedef struct products_tile {
     int64_t row, column, rows, columns;
     int64_t size;                /* of a result, whole blocks */
     int together;                /* terms whose results are added at once */
+    const trek_binned *to;       /* the sums, of which the tile begins with element `first`; */
+    int64_t first;
+    int64_t pitch;               /* between its rows */
     float *results;              /* [together][size] */
     float *grad;                 /* of one term: [samples][rows + PITCH] */
     float *x;                    /* of each term: [samples][columns + PITCH], in `x_size` elements */
@@ -48,7 +53,8 @@ static void copy_columns(float *to, const float *from, int64_t samples, int64_t 
         memcpy(to + s * (columns + PITCH), from + s * stride, (size_t)columns * sizeof *to);
 }
 
-/* Copies the few columns of grad that most tiles have, and fetches those of the tile below, which lie in other lines of the cache. */
+/* Copies the few columns of grad that most tiles have, and fetches those of the tile below, which lie in other lines of the
+ * cache. */
 static void copy_rows(float *to, const float *from, int64_t samples, int64_t stride)
 {
     for (int64_t s = 0; s < samples; s++) {
@@ -125,14 +131,13 @@ static trek_status compute(const products_work *w, int k, const products_tile *t
 
 /* Adds n results to elements [at, at + count) of the sums, from element `from` of each result on. bound: of a block; < 0: none is
  * known. */
-static void add_results(const products_work *w, const products_tile *t, int n, int64_t at, int64_t from, int64_t count,
-                        double bound)
+static void add_results(const products_tile *t, int n, int64_t at, int64_t from, int64_t count, double bound)
 {
     void *terms[TREK_BINNED_TERMS];
-    trek_binned to = { .dtype = TREK_F32, .count = count < w->to->count - at ? count : w->to->count - at,
-                       .bins = w->to->bins + at / TREK_BINNED_BLOCK };
+    trek_binned to = { .dtype = TREK_F32, .count = count < t->to->count - at ? count : t->to->count - at,
+                       .bins = t->to->bins + at / TREK_BINNED_BLOCK };
     for (int k = 0; k < trek_binned_digits(TREK_F32); k++)
-        to.digits[k] = w->to->digits[k] + at;
+        to.digits[k] = t->to->digits[k] + at;
     for (int k = 0; k < n; k++)
         terms[k] = t->results + k * t->size + from;
     if (bound < 0)
@@ -158,11 +163,45 @@ static trek_status add_tile(const products_work *w, products_tile *t)
                 bound_rows(t, k + n, w->terms[k + n].samples);
         }
         if (w->across == 1)
-            add_results(w, t, n, t->row * w->columns, 0, trek_binned_blocks(count) * TREK_BINNED_BLOCK, -1);
+            add_results(t, n, t->first, 0, trek_binned_blocks(count) * TREK_BINNED_BLOCK, -1);
         for (int64_t i = 0; i < t->rows && w->across > 1; i++)
-            add_results(w, t, n, (t->row + i) * w->columns + t->column, i * t->columns, t->columns, t->bounds[i]);
+            add_results(t, n, t->first + i * t->pitch, i * t->columns, t->columns, t->bounds[i]);
     }
     return TREK_OK;
+}
+
+/* Adds a tile of all terms to sums of its own, which stay in the cache, and writes what they give. digits: room for both. */
+static trek_status read_tile(const products_work *w, products_tile *t, int64_t *digits)
+{
+    int32_t bins[RESULTS / TREK_BINNED_BLOCK];
+    trek_binned sums = { .dtype = TREK_F32, .count = t->rows * t->columns, .digits = { digits, digits + t->size }, .bins = bins };
+    for (int64_t block = 0; block < trek_binned_blocks(sums.count); block++)
+        bins[block] = TREK_BINNED_EMPTY;
+    t->to = &sums;
+    t->first = 0;
+    t->pitch = t->columns;
+    trek_status status = add_tile(w, t);
+    if (status == TREK_OK && w->across == 1)
+        TREK_ISA_NAME(trek_binned_read_here)(&sums, w->factor, w->place + t->row * w->columns);
+    for (int64_t i = 0; i < t->rows && w->across > 1 && status == TREK_OK; i++) {
+        trek_binned row = { .dtype = TREK_F32, .count = t->columns, .bins = bins + i,
+                            .digits = { digits + i * t->columns, digits + t->size + i * t->columns } };
+        TREK_ISA_NAME(trek_binned_read_here)(&row, w->factor, w->place + (t->row + i) * w->columns + t->column);
+    }
+    return status;
+}
+
+/* Does what the work wants of a tile. */
+static trek_status run_tile(const products_work *w, products_tile *t, int64_t *digits)
+{
+    if (w->reads)
+        return read_tile(w, t, digits);
+    if (!w->to)
+        return compute(w, 0, t, w->place + t->row * w->columns + t->column, w->columns);
+    t->to = w->to;
+    t->first = t->row * w->columns + t->column;
+    t->pitch = w->columns;
+    return add_tile(w, t);
 }
 
 static void tiles(void *arg, int64_t begin, int64_t end)
@@ -173,9 +212,11 @@ static void tiles(void *arg, int64_t begin, int64_t end)
         samples = w->terms[k].samples > samples ? w->terms[k].samples : samples;
     products_tile t = { .size = trek_binned_blocks(w->tile_rows * w->tile_columns) * TREK_BINNED_BLOCK };
     t.together = t.size < RESULTS / TREK_BINNED_TERMS ? TREK_BINNED_TERMS : t.size < RESULTS ? (int)(RESULTS / t.size) : 1;
-    int64_t results = w->to ? t.together * t.size : 0, grad = samples * (w->tile_rows + PITCH), column = -1;
+    int64_t results = w->to || w->reads ? t.together * t.size : 0, grad = samples * (w->tile_rows + PITCH), column = -1;
     t.x_size = samples * (w->tile_columns + PITCH);
-    float *room = trek_block_alloc((size_t)(results + grad + w->n * t.x_size) * sizeof *room);
+    size_t bytes = w->reads ? (size_t)(2 * t.size) * sizeof(int64_t) : 0;
+    int64_t *digits = trek_block_alloc(bytes + (size_t)(results + grad + w->n * t.x_size) * sizeof(float));
+    float *room = digits ? (float *)(void *)((char *)digits + bytes) : NULL;
     trek_status status = room ? TREK_OK : TREK_ERR_MEMORY;
     for (int64_t tile = begin; tile < end && status == TREK_OK; tile++) {
         t.row = tile % w->down * w->tile_rows; /* tiles below each other read the same columns of x */
@@ -188,10 +229,9 @@ static void tiles(void *arg, int64_t begin, int64_t end)
         if (t.column != column)
             copy_x(w, &t);
         column = t.column;
-        status = w->to ? add_tile(w, &t)
-                       : compute(w, 0, &t, w->place + t.row * w->columns + t.column, w->columns);
+        status = run_tile(w, &t, digits);
     }
-    trek_block_free(room);
+    trek_block_free(digits);
     if (status != TREK_OK)
         atomic_store_explicit(&w->status, (int)status, memory_order_relaxed);
 }
@@ -222,8 +262,17 @@ static trek_status write_product(float *place, int64_t rows, int64_t columns, co
     return run(&w);
 }
 
+static trek_status read_products(float *place, int64_t rows, int64_t columns, const trek_binned_product *terms, int n,
+                                 double factor)
+{
+    products_work w = { .place = place, .reads = true, .factor = factor, .terms = terms, .n = n, .rows = rows,
+                        .columns = columns };
+    return run(&w);
+}
+
 void TREK_ISA_NAME(trek_cpu_register_binned_products)(trek_backend *b)
 {
     b->binned_add_products = add_products;
     b->binned_write_product = write_product;
+    b->binned_read_products = read_products;
 }

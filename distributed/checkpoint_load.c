@@ -255,7 +255,8 @@ static trek_status prepare(restoring *r)
         status = check_loader(r);
     if (status == TREK_OK)
         status = check_optimizer(r);
-    if (status == TREK_OK && !(r->loading = trek_state_loading_new(r->model, trek_graph_module(r->graph), NULL, &report)))
+    const trek_state_load_opts how = { .allow_missing = r->plain && r->s && r->s->team->divides_params }; /* without_kept */
+    if (status == TREK_OK && !(r->loading = trek_state_loading_new(r->model, trek_graph_module(r->graph), &how, &report)))
         status = trek_error_status();
     r->optimizer = (trek_ranks_loading){ .team = r->s ? r->s->team : NULL, .optimizer = trek_graph_optimizer(r->graph),
                                          .state = { r->entries, r->n_entries, r->n_rates, r->rates } };

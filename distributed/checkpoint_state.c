@@ -12,6 +12,7 @@
 #include "graph/amp.h"
 #include "graph/graph_loader_internal.h"
 #include "nn/safetensors.h"
+#include "tensor/pages.h"
 #include "tensor/print.h"
 #include "tensor/random_internal.h"
 
@@ -104,11 +105,34 @@ static trek_status add_optimizer(trek_state *state, trek_optimizer *optimizer, c
     return status;
 }
 
+/* Returns the entries of a state whose tensors this process has, with their aliases. Parameters that are divided among processes
+ * are left out: one that comes gets its part of them (reduce/twice.h). */
+static trek_state *without_kept(trek_state *all)
+{
+    trek_state *some = trek_state_new();
+    trek_status status = some ? TREK_OK : trek_error_status();
+    for (int k = 0; k < all->n_entries && status == TREK_OK; k++)
+        if (!trek_tensor_is_kept(all->entries[k].tensor))
+            status = trek_state_add_like(some, all->entries[k].name, &all->entries[k], &(trek_state_change){ 0 });
+    for (int k = 0; k < all->n_aliases && status == TREK_OK; k++)
+        if (!trek_tensor_is_kept(all->entries[all->aliases[k].entry].tensor))
+            status = trek_state_add_alias(some, all->aliases[k].name, all->entries[all->aliases[k].entry].name);
+    if (status != TREK_OK)
+        trek_state_free(&some);
+    trek_state_free(&all);
+    return some;
+}
+
+static trek_state *collect_model(trek_module *module, const trek_checkpoint_content *content)
+{
+    trek_state *state = content->copies ? trek_state_of(module) : trek_state_borrow(module);
+    return state && content->plain ? without_kept(state) : state;
+}
+
 trek_state *trek_checkpoint_collect(trek_graph *graph, trek_loader *loader, const trek_checkpoint_content *content)
 {
-    trek_module *module = trek_graph_module(graph);
     trek_optimizer *optimizer = trek_graph_optimizer(graph);
-    trek_state *state = content->copies ? trek_state_of(module) : trek_state_borrow(module);
+    trek_state *state = collect_model(trek_graph_module(graph), content);
     trek_status status = state ? check_names(state) : trek_error_status();
     if (status == TREK_OK)
         status = trek_state_set_metadata(state, TREK_STATE_CHECKPOINT, TREK_CHECKPOINT_VERSION);

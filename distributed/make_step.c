@@ -183,7 +183,8 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
         TRY(trek_grain_sums_lend(s));
     TRY(make_workload(s, opts));
     s->team->gathers_ahead = s->team->divides_params && gathers_ahead(s, opts->overlap);
-    return s->team->divides_params ? trek_divided_begin(s->team, s->job.comm) : TREK_OK;
+    return !s->team->divides_params ? TREK_OK
+        : trek_divided_begin(s->team, s->job.processes > 1 ? s->job.comm : NULL, opts->joins);
 }
 
 /* What a process says of those who divide something. */

@@ -167,7 +167,7 @@ typedef trek_status (*trek_checkpoint_fn)(trek_graph *graph, int64_t epoch, cons
  *   (TREK_TRANSPORT_HOST: the beginning of the epoch), it costs a copy of the whole state.
  * - An error of the program itself ends the run on all processes.
  * - In a job of CPUs and GPUs, whose updates round differently, all have the parameters of one process after each step.
- * - Errors: UNSUPPORTED over MPI, and with .trainer.shard, unless it is TREK_SHARD_STATE or TREK_SHARD_GRADIENTS in grains.
+ * - Errors: UNSUPPORTED over MPI, and with .trainer.shard without grains.
  *
  * outer, with TREK_TRANSPORT_HOST: the ranks' results are given to an outer optimizer instead of being averaged (DiLoCo), for
  * machines that are far apart. Each rank trains its batches of a round independently. With TREK_POLICY_CADENCE and an anchor

@@ -158,8 +158,10 @@ typedef enum trek_average {
  * - With shard TREK_SHARD_STATE each part of the optimizer's state is kept by two processes. If both die before the others have
  *   copied it, trek_graph_train_batch or trek_graph_step fails with PEER, and names them.
  * - With shard TREK_SHARD_GRADIENTS so is each part of the sums of gradients, and all grains of the step are computed again.
- * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, with shard TREK_SHARD_PARAMETERS, together with
- *   shares, plan or speed_hint, with a loader over a stream, and over MPI, which ends with the first process that dies.
+ * - With shard TREK_SHARD_PARAMETERS so is each part of the parameters. Until the others divide them again, they read those of a
+ *   process that has died from the other one that keeps them.
+ * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shares, plan or speed_hint, with a
+ *   loader over a stream, and over MPI, which ends with the first process that dies.
  *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
  * itself: processes of one rank each, or the GPUs of one process. Results are equal up to the order of sums. All ranks must give

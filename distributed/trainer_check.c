@@ -96,11 +96,6 @@ static trek_status check_min_processes(const trek_trainer_opts *o)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain; set that, too (TREK_GRAIN "
                                                "chooses a size). Without grains only a run (trek_trainer_run) or a loop over "
                                                "trek_ddp can go on without a process");
-    if (o->shard > TREK_SHARD_GRADIENTS)
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_setup: .min_processes: set together with .shard TREK_SHARD_PARAMETERS; a process that dies "
-                         "takes its part of "
-                         "the parameters with it. TREK_SHARD_STATE and TREK_SHARD_GRADIENTS keep each part of the state twice");
     const char *other = o->shares ? "shares" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint" : NULL;
     if (other)
         return trek_fail(TREK_ERR_UNSUPPORTED,

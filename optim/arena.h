@@ -137,6 +137,7 @@ typedef struct trek_arena_division {
     trek_arena_cut *cuts;
     int64_t owned[TREK_DTYPE_COUNT];
     trek_tensor *masters[TREK_DTYPE_COUNT]; /* of 16-bit parameters; otherwise NULL */
+    bool bare;               /* set before it is made: they are zeros */
 } trek_arena_division;
 /* Returns an owner for each segment. Each sharer owns consecutive segments, and none has much more than another, in proportion
  * to their weights, of the sum of elements / all elements and work / all work (NULL, or with weights: only elements count).

@@ -166,7 +166,7 @@ static trek_tensor *make_own_masters(const trek_arena *arena, const trek_arena_d
     const trek_arena_part *part = &arena->parts[p];
     trek_tensor *all = trek_tensor_zeros(trek_shape_make(&division->owned[p], 1), part->wide, arena->device);
     trek_status status = all ? TREK_OK : trek_error_status();
-    for (int k = 0; status == TREK_OK && next_of(division, p, &k); k++) {
+    for (int k = 0; status == TREK_OK && !division->bare && next_of(division, p, &k); k++) {
         const trek_arena_cut *cut = &division->cuts[k];
         size_t size = trek_dtype_size(part->wide);
         if (whole) {

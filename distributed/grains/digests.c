@@ -355,31 +355,43 @@ trek_status trek_digests_share(trek_step *s)
     return join_processes(s, &d->shared);
 }
 
-trek_status trek_digests_leave(trek_step *s)
+trek_status trek_digests_values(trek_step *s)
 {
     trek_digests *d = s->grains->digests;
     int64_t step = s->team->graph->settings.steps + 1, start = trek_trace_enter("digest");
-    trek_digest gradients = { { 0, 0 } }, parameters = { { 0, 0 } };
+    if (s->team->on_host) /* it may be made again */
+        memset(d->parameters, 0, (size_t)s->team->local_ranks * sizeof *d->parameters);
     trek_status status = is_quick(s) ? TREK_OK : trek_ranks_call(s->team->ranks, digest_values, s);
     for (int r = 0; r < s->team->local_ranks && is_quick(s) && status == TREK_OK; r++)
         status = digest_values(r, s);
-    for (int r = 0; r < s->team->local_ranks; r++) {
-        trek_digest_join(&gradients, &d->gradients[r]);
-        trek_digest_join(&parameters, &d->parameters[r]);
-    }
-    if (s->team->divides_grads)
-        gradients = d->shared;
+    d->values = (trek_digest){ { 0, 0 } };
+    for (int r = 0; r < s->team->local_ranks; r++)
+        trek_digest_join(&d->values, &d->parameters[r]);
     if (s->team->divides_params)
         status = trek_replica_agree(s->job.comm, status, "graph_step");
     if (status == TREK_OK && s->team->divides_params)
-        status = join_processes(s, &parameters);
-    trek_step_digest digest = { .parameters = { parameters.half[0], parameters.half[1] },
+        status = join_processes(s, &d->values);
+    trek_trace_end("digest", start, step);
+    return status;
+}
+
+trek_status trek_digests_leave(trek_step *s)
+{
+    trek_digests *d = s->grains->digests;
+    int64_t step = s->team->graph->settings.steps + 1;
+    trek_digest gradients = { { 0, 0 } };
+    bool known = s->twice && s->team->divides_params;
+    trek_status status = known ? TREK_OK : trek_digests_values(s);
+    for (int r = 0; r < s->team->local_ranks; r++)
+        trek_digest_join(&gradients, &d->gradients[r]);
+    if (s->team->divides_grads)
+        gradients = d->shared;
+    trek_step_digest digest = { .parameters = { d->values.half[0], d->values.half[1] },
                                 .gradients = { gradients.half[0], gradients.half[1] },
                                 .samples = { d->samples.half[0], d->samples.half[1] },
                                 .loss = d->weight > 0 ? d->loss / d->weight : 0, .weight = d->weight };
     d->steps[step % TREK_DIGESTS_KEPT] = step;
     d->of[step % TREK_DIGESTS_KEPT] = digest;
-    trek_trace_end("digest", start, step);
     return status == TREK_OK && d->of_grains ? tell(s, d, step, &digest) : status;
 }
 

@@ -20,6 +20,7 @@ typedef struct trek_digests {
     /* of the step that is under way */
     trek_digest samples;
     trek_digest *gradients, *parameters; /* [local_ranks] what each rank has added up */
+    trek_digest values;      /* of parameters and buffers */
     trek_digest shared;      /* of divided gradients: those of all ranks of the job */
     trek_tensor **on_device; /* [local_ranks] both of a rank on a GPU, where they are added up; NULL on the host */
     double loss, weight;
@@ -47,7 +48,10 @@ trek_status trek_digests_share(trek_step *s);
 bool trek_digests_find(const trek_step *s, int64_t step, trek_step_digest *digest);
 /* Returns the number of ranks of the run whose steps are made again; 0: none are, or it is unknown. */
 int trek_grains_replayed_ranks(const trek_step *s);
-/* The step is made: digests the parameters, and keeps the digest. Its number is that of the graph's steps + 1. */
+/* Digests parameters and buffers as they are after the step. If parameters are divided it is a collective, which can be repeated;
+ * and if they are kept twice it is called when all have updated theirs, before trek_digests_leave. */
+trek_status trek_digests_values(trek_step *s);
+/* The step is made: digests its values, and keeps the digest. Its number is that of the graph's steps + 1. */
 trek_status trek_digests_leave(trek_step *s);
 
 #endif

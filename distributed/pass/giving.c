@@ -183,7 +183,7 @@ void trek_taking_reserve(const trek_step *s, trek_taking *taking)
     const trek_arena *arena = s->team->replicas[0].arena;
     const trek_optimizer *optimizer = s->twice ? NULL : s->team->replicas[0].optimizer;
     int64_t bytes = 0;
-    for (int p = 0; p < arena->n_parts; p++) {
+    for (int p = 0; p < arena->n_parts && !s->team->divides_params; p++) {
         bytes += arena->parts[p].count * (int64_t)trek_dtype_size(arena->parts[p].dtype);
         for (int kind = 0; kind < TREK_GATHERED && optimizer; kind++) {
             const trek_tensor *own = trek_optimizer_own(optimizer, kind, p);

@@ -4,12 +4,14 @@
 
 #include "distributed/comm/nccl.h"
 #include "distributed/grains/counter.h"
+#include "distributed/grains/digests.h"
 #include "distributed/grains/grains.h"
 #include "distributed/job/rank_devices.h"
 #include "distributed/pass/division.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
 #include "distributed/reduce/twice.h"
+#include "distributed/team/divided.h"
 #include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "tensor/trace.h"
@@ -83,11 +85,28 @@ static trek_status make_exchange(trek_step *s)
     return s->team->on_host ? trek_grain_exchange_make(s) : trek_ranks_call(s->team->ranks, make_room, s);
 }
 
+/* Nobody reads from, or adds to, what the others of the last group lend. */
+static trek_status withdraw(trek_step *s)
+{
+    trek_status status = trek_grain_sums_lose(s);
+    if (status != TREK_OK || !s->team->divides_params)
+        return status;
+    s->twice->settled = false;
+    return trek_divided_withdraw(s->team);
+}
+
+/* Parameters are lent when the processes of the job are those that keep them. Another group lends anew. */
+static trek_status lend_params(trek_step *s)
+{
+    bool lends = s->team->divides_params && s->twice->settled && !s->team->lent && s->job.processes > 1;
+    return lends && !s->job.survival->next ? trek_divided_lend(s->team, s->job.comm) : TREK_OK;
+}
+
 static trek_status take_over_once(trek_step *s)
 {
     trek_survival *survival = s->job.survival;
     int64_t start = trek_trace_enter("take over");
-    trek_status status = trek_grain_sums_lose(s);
+    trek_status status = withdraw(s);
     if (status != TREK_OK)
         give_up(survival, survival->next);
     else
@@ -107,7 +126,7 @@ static trek_status take_over_once(trek_step *s)
         status = trek_twice_redivide(s);
     if (status == TREK_OK && !survival->few && !survival->next) /* another group lends anew */
         status = trek_grain_sums_lend(s);
-    return status;
+    return status == TREK_OK ? lend_params(s) : status;
 }
 
 /* Another group may have met in the commit with which a state is divided. */
@@ -171,12 +190,14 @@ trek_status trek_survivors_follow(trek_step *s, trek_comm *group)
 
 trek_status trek_survivors_gather(trek_step *s)
 {
-    s->twice->stale = true;
+    s->twice->stale = !s->team->divides_params;
     trek_status status = take_next(s);
     if (status != TREK_OK)
         return status;
     do {
         status = trek_twice_gather(s);
+        if (status == TREK_OK && s->team->divides_params)
+            status = trek_digests_values(s);
         if (status == TREK_OK)
             status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
     } while (status != TREK_OK && trek_survivors_go_on(s, &status));
@@ -189,9 +210,11 @@ trek_status trek_survivors_settle(trek_step *s)
     trek_status status;
     if (!s->twice)
         return TREK_OK;
-    do
+    do {
         status = trek_twice_redivide(s);
-    while (status != TREK_OK && trek_survivors_go_on(s, &status));
+        if (status == TREK_OK)
+            status = lend_params(s);
+    } while (status != TREK_OK && trek_survivors_go_on(s, &status));
     return status == TREK_OK ? take_next(s) : status;
 }
 

@@ -175,13 +175,13 @@ trek_status trek_ranks_step(trek_step *s)
         status =
             trek_fail(TREK_ERR_STATE,
                       "graph_step: the graph has no optimizer; call trek_graph_set_optimizer or give one to trek_trainer_setup");
-    if (status == TREK_OK && s->twice)
-        status = trek_twice_check(s, "graph_step");
     trek_step_call call;
     int64_t start = trek_trace_enter("sync");
     trek_job_say(&s->job, "step", true);
     do {
         call = (trek_step_call){ .s = s, .update = true, .kind = s->team->sharers > 1 ? trek_ranks_sharded_kind(s) : NULL };
+        if (status == TREK_OK)
+            status = trek_twice_check(s, "graph_step");
         if (status == TREK_OK)
             status = prepare(s);
         status = meet(s, status, true);
@@ -191,7 +191,7 @@ trek_status trek_ranks_step(trek_step *s)
     trek_trace_end("sync", start, s->team->graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s, &call.decided);
-    if (status == TREK_OK && s->twice && s->job.survival && !call.decided.skip)
+    if (status == TREK_OK && s->twice && s->job.survival && (!call.decided.skip || s->team->divides_params))
         status = trek_survivors_gather(s);
     if (status == TREK_OK && (!s->records || trek_workload_replays(s->pace.workload))) /* no time is known while it is recorded */
         status = trek_ranks_update_workload(s, TREK_DRIFT_STABLE);

@@ -307,8 +307,8 @@ static trek_status open_sums(const grain_pass *c, trek_status status)
     trek_grains_empty(c->s);
     status = trek_job_sync_begin_pass(c->s, &sends);
     c->grains->emptied = false;
-    if (status != TREK_OK) /* those that are left have emptied theirs when they go on */
-        trek_survivors_go_on(c->s, &status);
+    if (status != TREK_OK && trek_survivors_go_on(c->s, &status)) /* those that are left have emptied theirs */
+        status = trek_twice_check(c->s, "graph_train_batch");
     return status;
 }
 

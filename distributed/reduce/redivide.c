@@ -53,7 +53,7 @@ static double room_of(const trek_step *s)
     bool any = false;
     for (int p = 0; p < s->job.processes; p++)
         any |= s->job.members[p].budgets & 1;
-    int64_t whole = row->params + (s->team->divides_grads ? 0 : row->grads);
+    int64_t whole = (s->team->divides_params ? 0 : row->params) + (s->team->divides_grads ? 0 : row->grads);
     int64_t left = row->budget - whole - row->other - (row->activations > 0 ? row->activations : 0);
     return !any ? 1 : left > 0 ? (double)left : 0;
 }
@@ -353,13 +353,46 @@ static trek_status move_uneven(const redivision *x, int kind, int p)
     return status;
 }
 
+/* Moves divided parameters, whose pages have room for both divisions. */
+static trek_status move_pages(const redivision *x, int p)
+{
+    const trek_arena_part *part = &x->arena.parts[p];
+    int64_t size = (int64_t)trek_dtype_size(part->dtype), end;
+    trek_status status = TREK_OK;
+    for (int64_t at = 0; at < part->count && status == TREK_OK; at = end) {
+        moving m = stretch_at(x, p, at, &end);
+        char *here = part->params->data + at * size;
+        m.bytes = (end - at) * size;
+        m.from = m.from ? here : NULL;
+        m.to = m.to ? here : NULL;
+        status = move(x, &m);
+    }
+    return status;
+}
+
 static trek_status move_state(const redivision *x)
 {
     trek_status status = TREK_OK;
+    for (int p = 0; p < x->arena.n_parts && status == TREK_OK && x->s->team->divides_params; p++)
+        status = move_pages(x, p);
     for (int kind = 0; kind < TREK_GATHERED && x->optimizer; kind++)
         for (int p = 0; p < x->arena.n_parts && status == TREK_OK; p++)
             if (trek_optimizer_own(x->optimizer, kind, p))
                 status = trek_optimizer_is_uneven(x->optimizer, kind) ? move_uneven(x, kind, p) : move_even(x, kind, p);
+    return status;
+}
+
+/* Without an optimizer nothing but parameters says what masters are. */
+static trek_status fill_masters(const redivision *x)
+{
+    trek_arena *arena = arena_of(x);
+    if (x->optimizer || !x->s->team->divides_params)
+        return TREK_OK;
+    for (int k = 0; k < arena->n_segments; k++)
+        arena->segments[k].version = arena->segments[k].param->data->storage->version - 1;
+    trek_status status = trek_arena_refresh_masters(arena);
+    if (status != TREK_OK)
+        trek_comm_abort(x->s->job.comm, "a process has no memory for its part of the parameters");
     return status;
 }
 
@@ -412,12 +445,17 @@ static trek_status redivide(redivision *x)
         status = trek_replica_agree(x->s->job.comm, divide(x), "the optimizer's state");
     if (status == TREK_OK)
         status = move_state(x);
+    if (status == TREK_OK)
+        status = fill_masters(x);
     return status == TREK_OK ? tell_counts(x) : status;
 }
 
 static void conclude(redivision *x)
 {
     trek_twice *twice = x->s->twice;
+    for (int k = 0; k < x->arena.n_segments && x->s->team->divides_params && twice->fresh; k++)
+        trek_tensor_bump(x->arena.segments[k].param->data);
+    twice->settled = !some(x, joins);
     twice->sharer = x->s->job.process;
     twice->fresh &= x->s->job.survival->joins;
     twice->stale = false;

@@ -50,7 +50,7 @@ typedef struct rank_cuts {
 struct trek_ranks_cuts {
     trek_step *s;
     const trek_optimizer_spec *spec;
-    bool bare;               /* masters do not move */
+    bool bare;               /* values do not move: neither masters nor divided parameters */
     rank_cuts ranks[];       /* [local_ranks] */
 };
 
@@ -76,7 +76,8 @@ static trek_status plan_chunks(rank_cuts *made)
 trek_sharer trek_ranks_sharer(const trek_step *s, int rank)
 {
     const rank_replica *own = &s->team->replicas[rank];
-    return (trek_sharer){ trek_step_carrier(s, rank), own->arena, own->reducer, own->optimizer };
+    return (trek_sharer){ .comm = trek_step_carrier(s, rank), .arena = own->arena, .reducer = own->reducer,
+                          .optimizer = own->optimizer };
 }
 
 int trek_ranks_sharer_process(const trek_step *s, int sharer, int *local)
@@ -107,6 +108,7 @@ static trek_status make_cuts(int rank, void *arg)
     trek_tensor *masters[TREK_DTYPE_COUNT] = { NULL };
     if (!is_sharer(made->s, rank))
         return TREK_OK;
+    sharer.bare = made->bare && (sharer.optimizer || made->s->team->divides_params);
     bool moves = sharer.optimizer && has_masters(sharer.arena) && !made->bare;
     trek_status status = moves ? trek_sharer_gather_masters(&sharer) : TREK_OK;
     for (int p = 0; p < sharer.arena->n_parts && moves && status == TREK_OK; p++)
@@ -122,7 +124,8 @@ static trek_status make_cuts(int rank, void *arg)
 static trek_status prepare_cuts(int rank, void *arg)
 {
     trek_ranks_cuts *made = arg;
-    return is_sharer(made->s, rank) ? trek_divided_prepare(&made->s->team->replicas[rank], &made->ranks[rank].cuts) : TREK_OK;
+    return is_sharer(made->s, rank)
+        ? trek_divided_prepare(&made->s->team->replicas[rank], &made->ranks[rank].cuts, !made->bare) : TREK_OK;
 }
 
 /* Exchanges the cuts that were made and those of the rank. */
@@ -138,7 +141,8 @@ static trek_status take_cuts(int rank, void *arg)
     double *sums = replica->own_sums;
     int n_chunks = replica->n_own_chunks;
     trek_status status = trek_sharer_take(&sharer, &own->cuts);
-    trek_divided_settle(replica);
+    if (!made->bare)
+        trek_divided_settle(replica);
     if (made->s->grains)
         trek_grain_sums_hold(made->s, rank);
     replica->own_chunks = own->chunks;
@@ -148,6 +152,15 @@ static trek_status take_cuts(int rank, void *arg)
     own->sums = sums;
     own->n_chunks = n_chunks;
     return status;
+}
+
+/* Gives back parameters that were the rank's by cuts that it does not have any more. */
+static trek_status settle_cuts(int rank, void *arg)
+{
+    const trek_ranks_cuts *made = arg;
+    if (is_sharer(made->s, rank))
+        trek_divided_settle(&made->s->team->replicas[rank]);
+    return TREK_OK;
 }
 
 static trek_status drop_cuts(int rank, void *arg)
@@ -171,7 +184,7 @@ static trek_status cut(trek_step *s, const trek_optimizer_spec *spec, bool bare,
     trek_status status = trek_ranks_call(s->team->ranks, make_cuts, made);
     if (status == TREK_OK)
         status = trek_ranks_call(s->team->ranks, prepare_cuts, made);
-    if (s->team->lent) /* nobody gives back what another process still reads */
+    if (s->team->lent && !bare) /* nobody gives back what another process still reads */
         status = trek_replica_agree(s->job.comm, status, "graph_set_optimizer");
     *before = made;
     bool took = status == TREK_OK;
@@ -202,10 +215,12 @@ void trek_ranks_cut_end(trek_ranks_cuts **address, bool keep)
         return;
     if (!keep) {
         trek_ranks_call(before->s->team->ranks, prepare_cuts, before); /* it has had room for them */
-        if (before->s->team->lent)
+        if (before->s->team->lent && !before->bare)
             trek_comm_barrier(before->s->job.comm);
         trek_ranks_call(before->s->team->ranks, take_cuts, before);
     }
+    if (before->bare)
+        trek_ranks_call(before->s->team->ranks, settle_cuts, before);
     trek_ranks_call(before->s->team->ranks, drop_cuts, before);
     trek_free(before);
 }
@@ -408,17 +423,18 @@ static trek_status update_shared(rank_step *x)
     return trek_ranks_meet_after(x, status);
 }
 
-/* Divided parameters are gathered when they are read, when all have updated theirs. */
+/* Divided parameters are gathered when they are read, when all have updated theirs: if parts are kept twice, that is when all
+ * have come to the next commit (trek_survivors_gather). */
 static trek_status update_separate(rank_step *x)
 {
-    bool sends = !x->state.skip && !x->s->team->divides_params;
+    bool sends = !x->state.skip && !x->s->team->divides_params, meets = x->s->team->lent && !x->s->twice;
     trek_divided_begin_update(x->replica); /* of a CPU, it does not fail */
     if (!x->state.skip)
         work(x->s, x->rank, &x->state);
     trek_divided_end_update(x->replica);
     trek_arena_zero_grads(x->replica->arena);
     trek_status status = sends ? gather_params(x)
-        : x->s->team->lent ? trek_comm_barrier(trek_step_carrier(x->s, x->rank)) : TREK_OK;
+        : meets ? trek_comm_barrier(trek_step_carrier(x->s, x->rank)) : TREK_OK;
     if (status == TREK_OK && !x->state.skip)
         trek_optimizer_commit(x->replica->optimizer);
     return status;

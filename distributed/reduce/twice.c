@@ -45,5 +45,7 @@ trek_status trek_twice_gather(trek_step *s)
 {
     trek_status status = trek_twice_check(s, "graph_step");
     trek_sharer sharer = trek_ranks_sharer(s, 0);
-    return status == TREK_OK ? trek_sharer_gather_params(&sharer) : status;
+    if (status != TREK_OK || (s->team->divides_params && trek_job_is_alone(&s->job)))
+        return status;
+    return s->team->divides_params ? trek_comm_barrier(s->job.comm) : trek_sharer_gather_params(&sharer);
 }

@@ -336,8 +336,7 @@ static trek_status check_ranks(const trek_run *run)
     if (trek_step_team(stepper_of(run))->sharers > 1 && !trek_step_team(stepper_of(run))->twice)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_run: .min_processes: set together with .trainer.shard; a process that dies "
-                         "takes its part of the optimizer's state with it. With .trainer.grain "
-                         "TREK_SHARD_STATE and TREK_SHARD_GRADIENTS keep each part twice");
+                         "takes its part of the optimizer's state with it. With .trainer.grain each part is kept twice");
     return trek_comm_settle(job->comm); /* what set-up has sent to devices */
 }
 

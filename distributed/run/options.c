@@ -229,7 +229,7 @@ trek_text trek_run_describe(const trek_run *run)
 bool trek_run_outlives_in_steps(const trek_run *run)
 {
     const trek_trainer_opts *t = &run->opts.trainer;
-    bool fixed = t->shares || t->plan || t->speed_hint.ratio != 0 || t->shard > TREK_SHARD_GRADIENTS; /* for a number of ranks */
+    bool fixed = t->shares || t->plan || t->speed_hint.ratio != 0; /* for a number of ranks */
     return run->opts.min_processes > 0 && t->grain != 0 && !fixed && !trek_dataset_is_stream(run->opts.dataset);
 }
 

@@ -60,9 +60,15 @@ static trek_status make_room_for(trek_divided *d, int n)
 
 /* --- beginning and end --------------------------------------------------------------------- */
 
+typedef struct beginning {
+    trek_team *team;
+    bool blank;
+} beginning;
+
 static trek_status begin_rank(int rank, void *arg)
 {
-    const trek_team *team = arg;
+    const beginning *b = arg;
+    const trek_team *team = b->team;
     rank_replica *own = &team->replicas[rank];
     trek_divided *d = own->divided = trek_calloc(1, sizeof *d);
     if (!d)
@@ -71,6 +77,7 @@ static trek_status begin_rank(int rank, void *arg)
                          .rank = rank,
                          .keeper = { trek_divided_read_bytes, trek_divided_write_bytes, trek_divided_leave_op, d } };
     d->thread = &trek_rank_here;
+    d->blank = b->blank;
     trek_lock_init(&d->lock);
     trek_status status = make_room_for(d, own->reducer->buckets.n);
     if (status == TREK_OK)
@@ -140,10 +147,10 @@ static trek_status lend(trek_team *team, trek_comm *comm, trek_status own)
     return status;
 }
 
-trek_status trek_divided_begin(trek_team *team, trek_comm *comm)
+trek_status trek_divided_begin(trek_team *team, trek_comm *comm, bool blank)
 {
     team->lends = comm != NULL;
-    trek_status status = trek_ranks_call(team->ranks, begin_rank, team);
+    trek_status status = trek_ranks_call(team->ranks, begin_rank, &(beginning){ team, blank });
     if (comm)
         status = lend(team, comm, status);
     if (status == TREK_OK)
@@ -153,6 +160,17 @@ trek_status trek_divided_begin(trek_team *team, trek_comm *comm)
         trek_ranks_call(team->ranks, end_rank, team);
     }
     return status;
+}
+
+trek_status trek_divided_lend(trek_team *team, trek_comm *comm) { return lend(team, comm, TREK_OK); }
+
+trek_status trek_divided_withdraw(trek_team *team)
+{
+    trek_divided_rest(team);
+    trek_divided_forget(team);
+    for (int r = 0; r < team->local_ranks; r++)
+        team->replicas[r].divided->blank = false;
+    return trek_lent_free(&team->lent);
 }
 
 static trek_status read_gone(void *arg, const void *from, size_t bytes, uint64_t use, bool first)
@@ -173,7 +191,7 @@ static trek_status leave_rank(int rank, void *arg)
     const trek_team *team = arg;
     trek_divided *d = team->replicas[rank].divided;
     const trek_arena *arena = trek_divided_own(d)->arena;
-    bool works = trek_memory_account_work(false), has_all = d->written || !team->lent;
+    bool works = trek_memory_account_work(false), has_all = d->written || !(team->lent || team->twice);
     trek_lock_acquire(&d->lock);
     if (rank == 0 && !d->written && !(team->lent && team->graph_ends))
         has_all = trek_divided_take_all(d, 0) == TREK_OK;
@@ -202,19 +220,19 @@ void trek_divided_end(trek_team *team)
 
 /* --- cuts, and updates ----------------------------------------------------------------------- */
 
-trek_status trek_divided_prepare(const rank_replica *replica, const trek_sharer_cuts *next)
+trek_status trek_divided_prepare(const rank_replica *replica, const trek_sharer_cuts *next, bool copies)
 {
     trek_divided *d = replica->divided;
     if (!d)
         return TREK_OK;
     trek_divided_rest_of(d); /* others may give back what it copies from them */
     trek_status status = make_room_for(d, next->buckets.n);
-    if (status == TREK_OK && d->team->lent) /* a program's values are not lent */
+    if (status == TREK_OK && d->team->lent && copies) /* a program's values are not lent */
         status = trek_divided_check(d->team, "graph_set_optimizer");
     for (int k = 0; k < next->division.n_cuts && status == TREK_OK && !d->written; k++) {
         const trek_arena_cut *cut = &next->division.cuts[k];
         status = trek_divided_take(replica->arena, cut, true);
-        if (status == TREK_OK)
+        if (status == TREK_OK && copies)
             status = trek_divided_copy_range(d, cut);
     }
     return status == TREK_OK ? trek_divided_show_own(d, next->division.cuts, next->division.n_cuts) : status;

@@ -14,18 +14,34 @@ static trek_status read_lent(const trek_divided *d, const trek_lent_piece *piece
     return status == TREK_OK ? sent : status;
 }
 
-/* Copies elements from the sharer that keeps them: one of the ranks of all processes. */
-static trek_status copy_piece(const trek_divided *d, int keeper, int part, int64_t begin, int64_t end)
+/* Copies elements of a part from a sharer that keeps them: one of the ranks of all processes. */
+static trek_status copy_from(const trek_divided *d, int keeper, int part, int64_t begin, int64_t end)
 {
     const trek_arena *own = trek_divided_own(d)->arena;
-    if (begin >= end || keeper == own->sharer)
-        return TREK_OK;
     size_t offset = (size_t)begin * trek_divided_item(own, part), bytes = (size_t)(end - begin) * trek_divided_item(own, part);
     char *to = trek_divided_place_of(own, part, begin);
     if (d->team->lent)
         return read_lent(d, &(trek_lent_piece){ d->rank, keeper, part, offset, bytes }, to);
+    if (d->team->twice)
+        return trek_fail(TREK_ERR_PEER,
+                         "parameters: a part of them was lost with the processes that kept it; load a checkpoint, in "
+                         "a new job");
     const rank_replica *other = &d->team->replicas[keeper];
     return trek_copier_copy(d->copier, to, trek_divided_place_of(other->arena, part, begin), other->divided->copier, bytes);
+}
+
+/* Copies a piece that is not the rank's own. If one of two that keep it cannot be read any more, the other one can. */
+static trek_status copy_piece(const trek_divided *d, const trek_bucket_piece *piece, int part)
+{
+    int own = trek_divided_own(d)->arena->sharer;
+    bool twice = d->team->twice && piece->second >= 0;
+    if (piece->begin >= piece->end || piece->owner == own || (twice && piece->second == own) || d->blank)
+        return TREK_OK;
+    trek_status status = copy_from(d, piece->owner, part, piece->begin, piece->end);
+    if (status != TREK_ERR_PEER || !twice || !d->team->lent)
+        return status;
+    trek_error_clear();
+    return copy_from(d, piece->second, part, piece->begin, piece->end);
 }
 
 trek_status trek_divided_copy_elements(const trek_divided *d, const trek_arena_cut *range)
@@ -35,7 +51,7 @@ trek_status trek_divided_copy_elements(const trek_divided *d, const trek_arena_c
     trek_status status = TREK_OK;
     for (int64_t at = range->begin;
          status == TREK_OK && trek_buckets_next_piece(buckets, d->team->sharers, range->part, &at, range->end, &piece);)
-        status = copy_piece(d, piece.owner, range->part, piece.begin, piece.end);
+        status = copy_piece(d, &piece, range->part);
     return status;
 }
 

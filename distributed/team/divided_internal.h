@@ -28,6 +28,7 @@ struct trek_divided {
     trek_copier *copier;     /* of a GPU rank; NULL: of a CPU rank */
     trek_tensor **shown;     /* [parts] what other processes read of a GPU rank's parameters, in host memory; NULL: nothing */
     const trek_rank_context *thread; /* the rank's own */
+    bool blank;              /* no rank has values yet that it could read (trek_divided_begin) */
     bool follows;            /* copies follow the last update of all ranks */
     trek_divided_bucket *buckets; /* [capacity], by the number of the reducer's bucket */
     trek_lock lock;          /* of all below, since several threads may read rank 0's parameters (trek_graph_infer) */

@@ -53,7 +53,8 @@ trek_status trek_divided_take_all(trek_divided *d, int readers)
     if (status == TREK_OK)
         return TREK_OK;
     trek_divided_drop_copies(d, readers);
-    trek_lent_show(d->team->lent);
+    if (d->team->lent)
+        trek_lent_show(d->team->lent);
     return status;
 }
 

@@ -31,6 +31,7 @@ static trek_status divide(const trek_sharer *x, trek_tensor *const *masters, tre
             cuts[n++] = (trek_arena_cut){ .part = segment->part, .begin = segment->offset,
                                           .end = trek_arena_slot_end(segment->offset + segment->count) };
     }
+    made->division.bare = x->bare;
     trek_status status = cuts ? trek_arena_division_make(arena, cuts, n, masters, &made->division) : TREK_ERR_MEMORY;
     trek_free(cuts);
     return status;

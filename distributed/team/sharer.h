@@ -12,6 +12,7 @@ typedef struct trek_sharer {
     trek_arena *arena;            /* made for the same number of sharers */
     trek_reducer *reducer;        /* of the arena */
     trek_optimizer *optimizer;    /* NULL: none exists yet */
+    bool bare;                    /* masters of new cuts are zeros, which the caller fills */
 } trek_sharer;
 
 /* How the sharers cut arena and buckets, in the same way, and which of the cuts are this sharer's. */

@@ -119,6 +119,28 @@ static void one_comes_for_a_part_of_the_state(void **state)
                                                            DIES("as=1,at=divide_state:1"), { 0 } }, 2);
 }
 
+/* And of parameters, of which nobody has all: those that are left when one dies divide them, and divide them again when one
+ * comes, which may die while it gets them. */
+static void one_comes_for_a_part_of_the_parameters(void **state)
+{
+    static const char *const details[] = { "model=1", "model=6,batch=21", "model=0,optimizer=2", "model=6,optimizer=4",
+                                           "model=2,optimizer=5,overflow=2", "model=6,optimizer=6" };
+    char detail[96];
+    for (int k = 0; k < (test_short() ? 2 : 6); k++) {
+        snprintf(detail, sizeof detail, "%s,sharded,divided=2,steps=9,waits=3,again=6", details[k]);
+        arriving_expect(detail, (const role[]){ LIVES("-"), DIES("at=sync:1"), DIES("at=sync:4"), LIVES("as=1"),
+                                                LIVES("as=2,turn=1"), { 0 } }, 3);
+    }
+    arriving_expect("model=6,of=2,waits=4,sharded,divided=2",
+                    (const role[]){ DIES("at=sync:2"), LIVES("-"), LIVES("as=0"), { 0 } }, 2);
+    arriving_expect("model=1,of=4,waits=3,sharded,divided=2",
+                    (const role[]){ DIES("at=arrival:0"), DIES("at=grain:1"), LIVES("-"), LIVES("-"), LIVES("as=1"), { 0 } }, 3);
+    arriving_expect("model=6,of=3,waits=3,sharded,divided=2",
+                    (const role[]){ LIVES("-"), DIES("at=grain:1"), LIVES("-"), DIES("as=1,at=fetch_state:0"), { 0 } }, 2);
+    arriving_expect("model=1,of=3,waits=3,sharded,divided=2",
+                    (const role[]){ LIVES("-"), DIES("at=grain:1"), LIVES("-"), DIES("as=1,at=divide_state:1"), { 0 } }, 2);
+}
+
 static void options_do_not_change_that(void **state)
 {
     static const char *const details[] = { "model=1,batch=7,accumulate=3,waits=3",
@@ -132,7 +154,7 @@ static void options_do_not_change_that(void **state)
 
 /* Who dies, when, who comes in whose place, and who of these dies again, as they are drawn. TREK_TEST_DRAWS says how often. The
  * moments are those that come for certain. */
-static void draw_arrivals(int n, uint64_t first_seed, bool sharded)
+static void draw_arrivals(int n, uint64_t first_seed, bool sharded, int level)
 {
     static const char *const spans[] = { "sync", "reduce", "optimizer", "loader_wait" };
     for (int k = 0; k < n; k++) {
@@ -148,6 +170,8 @@ static void draw_arrivals(int n, uint64_t first_seed, bool sharded)
                  8 + (int)test_draw(&seed, 20),
                  (int)test_draw(&seed, sharded ? 6 : 4), (int)test_draw(&seed, 3), processes,
                  test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "", sharded ? ",sharded" : "");
+        if (level > 0)
+            snprintf(detail + strlen(detail), sizeof detail - strlen(detail), ",divided=%d", level);
         dying_draw_ways(&seed, detail, sizeof detail);
         for (int p = 0; p < processes; p++) {
             strcpy(living[p], "-");
@@ -181,13 +205,23 @@ static int draws(void)
 
 static void drawn_arrivals_do_not_show(void **state)
 {
-    draw_arrivals(draws(), 1700, false);
+    draw_arrivals(draws(), 1700, false, 0);
 }
 
 /* One dies, since what two keep is lost if both die at once; and not in set-up, which makes a pass where there are budgets. */
 static void drawn_arrivals_get_their_part_of_the_state(void **state)
 {
-    draw_arrivals(draws(), 3100, true);
+    draw_arrivals(draws(), 3100, true, 0);
+}
+
+static void drawn_arrivals_get_their_part_of_the_gradients(void **state)
+{
+    draw_arrivals(draws(), 5100, true, 1);
+}
+
+static void drawn_arrivals_get_their_part_of_the_parameters(void **state)
+{
+    draw_arrivals(draws(), 7100, true, 2);
 }
 
 static void over_gloo_too(void **state)
@@ -248,6 +282,9 @@ int main(void)
         cmocka_unit_test_setup(options_do_not_change_that, clear_error),
         cmocka_unit_test_setup(drawn_arrivals_do_not_show, clear_error),
         cmocka_unit_test_setup(drawn_arrivals_get_their_part_of_the_state, clear_error),
+        cmocka_unit_test_setup(drawn_arrivals_get_their_part_of_the_gradients, clear_error),
+        cmocka_unit_test_setup(drawn_arrivals_get_their_part_of_the_parameters, clear_error),
+        cmocka_unit_test_setup(one_comes_for_a_part_of_the_parameters, clear_error),
         cmocka_unit_test_setup(over_gloo_too, clear_error),
         cmocka_unit_test_setup(one_that_does_not_fit_disturbs_nobody, clear_error),
     };

@@ -88,6 +88,12 @@ static void one_dies_with_a_part_of_the_gradients(void **state)
     dies_before_or_after_any_call("model=1,steps=4,clipped,sharded,divided=1");
 }
 
+/* And if parameters are: they are read from the other process that keeps them, until they are divided anew. */
+static void one_dies_with_a_part_of_the_parameters(void **state)
+{
+    dies_before_or_after_any_call("model=1,steps=4,clipped,sharded,divided=2");
+}
+
 static void one_dies_in_any_span(void **state)
 {
     const char *exchange = test_on_cpu() ? "at=reduce_processes:2" : "at=reduce_grains:2";
@@ -152,9 +158,9 @@ static void options_do_not_change_that(void **state)
         expect(cases[k].detail, 3, cases[k].deaths, cases[k].left);
 }
 
-/* With divided gradients or without: optimizers that update elements and whole parameters, f32 copies of bf16, parts of different
- * sizes (an odd batch), ranks that share a part, a step that is skipped; one process after the other; and deaths while the state
- * is divided again. */
+/* With divided gradients or parameters, or without: optimizers that update elements and whole parameters, f32 copies of bf16,
+ * parts of different sizes (an odd batch), ranks that share a part, a step that is skipped; one process after the other; and
+ * deaths while the state is divided again. */
 static void every_kind_of_state_is_kept_twice(void **state)
 {
     static const struct {
@@ -174,10 +180,14 @@ static void every_kind_of_state_is_kept_twice(void **state)
         { "model=0,overflow=3,steps=6", { NULL, "at=optimizer:2", NULL, NULL }, 3 },
         { "model=1,steps=6,optimizer=2,batch=21", { "at=sync:1", NULL, "at=divide_state:0", NULL }, 2 },
         { "model=2,steps=6", { NULL, "at=grain:1", NULL, "at=gather_parameters:2" }, 2 },
+        { "model=6,optimizer=0,steps=5,batch=21,divided=2", { NULL, "at=digest:1", NULL, "at=optimizer:2" }, 2 },
+        { "model=3,optimizer=5,steps=5,batch=21,divided=2", { NULL, NULL, NULL, "at=digest:0" }, 3 },
+        { "model=6,optimizer=4,overflow=3,steps=6,divided=2", { "at=sync:1", "at=divide_state:0", NULL, NULL }, 2 },
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++) {
         char detail[96];
-        const char *level = k % 2 == 0 && !strstr(cases[k].detail, "ranks=") ? ",divided=1" : "";
+        static const char *const levels[] = { ",divided=1", "", ",divided=2" };
+        const char *level = strstr(cases[k].detail, "ranks=") || strstr(cases[k].detail, "divided=") ? "" : levels[k % 3];
         snprintf(detail, sizeof detail, "%s,sharded%s", cases[k].detail, level);
         if (!test_short() || k % 3 == 0)
             expect(detail, 4, cases[k].deaths, cases[k].left);
@@ -187,9 +197,12 @@ static void every_kind_of_state_is_kept_twice(void **state)
 /* Of three processes each part has two: whichever two die at once, one part is lost. */
 static void a_part_that_dies_twice_is_named(void **state)
 {
-    dying_expect("model=0,sharded", (const role[]){ DIES("before=14"), REPORTS("-", "TREK_ERR_PEER: graph_step: .shard: "
-                                                                               "processes 0 and 2 are lost, with a part"),
-                                                    DIES("before=14"), { 0 } }, 0, -1);
+    static const char *const details[] = { "model=0,sharded", "model=0,sharded,divided=1", "model=0,sharded,divided=2" };
+    for (int k = 0; k < 3; k++)
+        dying_expect(details[k], (const role[]){ DIES("before=14"),
+                                                 REPORTS("-", "TREK_ERR_PEER: graph_*: .shard: processes 0 and "
+                                                                            "2 are lost, with a part"),
+                                                 DIES("before=14"), { 0 } }, 0, -1);
 }
 
 static void the_plan_says_that_parts_are_kept_twice(void **state)
@@ -199,6 +212,10 @@ static void the_plan_says_that_parts_are_kept_twice(void **state)
     dying_play(&w, detail, (const role[]){ LIVES("-"), LIVES("-"), LIVES("-"), { 0 } });
     assert_non_null(strstr(w.text[0], "the optimizer's state: each part is kept by two of 3 processes, which have "
                                       "66.7 %, 66.7 %, 66.7 % of it; parameters and gradients are whole on each rank\n"));
+    dying_play(&w, "model=0,steps=3,sharded,divided=2,plan", (const role[]){ LIVES("-"), LIVES("-"), LIVES("-"), { 0 } });
+    if (test_on_cpu())
+        assert_non_null(strstr(w.text[0], "parameters, gradients and the optimizer's state: each part is kept by two of 3 "
+                                          "processes, which have "));
     dying_play(&w, detail, (const role[]){ LIVES("-"), LIVES("-"), DIES("at=grain:1"), { 0 } });
     assert_non_null(strstr(w.text[1], "kept by two of 2 processes, which have 100.0 %, 100.0 % of it;"));
     dying_play(&w, detail, (const role[]){ LIVES("-"), DIES("at=grain:1"), { 0 } });
@@ -214,15 +231,18 @@ static void over_gloo_too(void **state)
     expect("model=1,steps=4,gloo", 3, (const char *[]){ "at=grain:5", NULL, NULL }, 2);
     expect("model=1,steps=5,gloo,sharded", 3, (const char *[]){ NULL, NULL, "at=gather_parameters:1" }, 2);
     expect("model=2,steps=4,gloo,sharded,divided=1", 3, (const char *[]){ NULL, "at=grain:4", NULL }, 2);
+    expect("model=1,steps=4,gloo,sharded,divided=2", 3, (const char *[]){ NULL, NULL, "at=grain:4" }, 2);
+    expect("model=6,steps=5,gloo,sharded,divided=2", 3, (const char *[]){ "at=optimizer:1", NULL, NULL }, 2);
     expect("model=6,steps=5,gloo,sharded,batch=21", 4, (const char *[]){ NULL, "at=sync:1", "at=sync:3", NULL }, 2);
 }
 
 /* Moments and victims as they are drawn. TREK_TEST_DRAWS says how often. */
-static void draw_deaths(int n, uint64_t first, bool sharded, int levels)
+static void draw_deaths(int n, uint64_t first, bool sharded, int level)
 {
     static const char *const usual[] = { "grain", "sum_grain", "backward", "sync", "reduce", "optimizer" };
     static const char *const divided[] = { "grain", "sum_grain", "sync", "optimizer", "gather_parameters", "divide_state" };
-    const char *const *spans = sharded ? divided : usual; /* with budgets, set-up makes a pass of its own */
+    static const char *const parted[] = { "grain", "sum_grain", "sync", "optimizer", "digest", "divide_state" };
+    const char *const *spans = level > 1 ? parted : sharded ? divided : usual; /* with budgets, set-up makes a pass of its own */
     for (int k = 0; k < n; k++) {
         uint64_t seed = test_seed() * 1000003 + (uint64_t)k + first;
         char detail[240], when[4][96];
@@ -233,9 +253,8 @@ static void draw_deaths(int n, uint64_t first, bool sharded, int levels)
                  6 + (int)test_draw(&seed, 20), 4 + (int)test_draw(&seed, 3), (int)test_draw(&seed, sharded ? 6 : 4),
                  (int)test_draw(&seed, 3), test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "",
                  sharded ? ",sharded" : "");
-        if (levels > 0)
-            snprintf(detail + strlen(detail), sizeof detail - strlen(detail), ",divided=%d",
-                     1 + (int)test_draw(&seed, (uint64_t)levels));
+        if (level > 0)
+            snprintf(detail + strlen(detail), sizeof detail - strlen(detail), ",divided=%d", level);
         dying_draw_ways(&seed, detail, sizeof detail);
         for (int p = 0; p < processes; p++) {
             strcpy(when[p], "-");
@@ -276,6 +295,11 @@ static void drawn_deaths_do_not_show_in_divided_gradients(void **state)
     draw_deaths(draws(), 4100, true, 1);
 }
 
+static void drawn_deaths_do_not_show_in_divided_parameters(void **state)
+{
+    draw_deaths(draws(), 6100, true, 2);
+}
+
 static void too_few_are_left(void **state)
 {
     dying_leave_too_few();
@@ -303,8 +327,6 @@ static void what_it_cannot_do_is_refused(void **state)
     expect_error(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: -1; must be 0 or more");
     setup_with(&(trek_trainer_opts){ .min_processes = 1 });
     expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain");
-    setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shard = TREK_SHARD_PARAMETERS });
-    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shard TREK_SHARD_PARAMETERS");
     setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shares = shares, .n_shares = 2 });
     expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shares");
     int model = MLP;
@@ -328,6 +350,7 @@ int main(void)
         cmocka_unit_test_setup(one_dies_before_or_after_any_call, clear_error),
         cmocka_unit_test_setup(one_dies_with_a_part_of_the_state, clear_error),
         cmocka_unit_test_setup(one_dies_with_a_part_of_the_gradients, clear_error),
+        cmocka_unit_test_setup(one_dies_with_a_part_of_the_parameters, clear_error),
         cmocka_unit_test_setup(one_dies_in_any_span, clear_error),
         cmocka_unit_test_setup(one_of_two_dies, clear_error),
         cmocka_unit_test_setup(several_die, clear_error),
@@ -339,6 +362,7 @@ int main(void)
         cmocka_unit_test_setup(drawn_deaths_do_not_show, clear_error),
         cmocka_unit_test_setup(drawn_deaths_do_not_show_in_divided_state, clear_error),
         cmocka_unit_test_setup(drawn_deaths_do_not_show_in_divided_gradients, clear_error),
+        cmocka_unit_test_setup(drawn_deaths_do_not_show_in_divided_parameters, clear_error),
         cmocka_unit_test_setup(too_few_are_left, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,6 +69,22 @@ static void newcomers_get_their_part_of_the_state(void **state)
                                                                    LIVES("as=new"), { 0 } }, 3);
 }
 
+/* A newcomer gets its part of parameters of which nobody has all. It may be the one with whom they become enough again. */
+static void newcomers_get_their_part_of_the_parameters(void **state)
+{
+    (void)state;
+    static const char *const details[] = { "model=0", "model=6,batch=21,optimizer=4", "model=3,optimizer=5,overflow=2" };
+    for (int k = 0; k < 3; k++) {
+        char detail[96];
+        snprintf(detail, sizeof detail, "%s,sharded,divided=2,steps=9,of=2,waits=2,again=5", details[k]);
+        arriving_expect(detail, (const role[]){ LIVES("-"), LIVES("-"), LIVES("as=new"), LIVES("as=new,turn=1"), { 0 } }, 4);
+    }
+    arriving_expect("model=0,of=2,steps=10,waits=3,sharded,divided=2",
+                    (const role[]){ DIES("at=sync:6"), DIES("at=sync:8"), LIVES("as=new"), { 0 } }, 1);
+    arriving_expect("model=6,of=3,waits=3,sharded,divided=2",
+                    (const role[]){ LIVES("-"), LIVES("-"), DIES("at=divide_state:1"), LIVES("as=new"), { 0 } }, 3);
+}
+
 /* Processes of one machine share memory; with one of another machine they go on over Gloo. */
 static void a_newcomer_from_another_machine(void **state)
 {
@@ -79,6 +95,10 @@ static void a_newcomer_from_another_machine(void **state)
     arriving_expect("model=4,of=3,steps=9,waits=3,again=6", (const role[]){ LIVES("-"), DIES("at=sync:5"), LIVES("-"),
                                                                    LIVES("as=new,apart"), LIVES("as=new,turn=1"), { 0 } },
            4);
+    arriving_expect("model=1,of=2,steps=9,waits=3,sharded,divided=2",
+                    (const role[]){ LIVES("-"), LIVES("-"), LIVES("as=new,apart"), { 0 } }, 3);
+    arriving_expect("model=6,of=3,steps=9,waits=3,sharded,divided=2",
+                    (const role[]){ LIVES("-"), DIES("at=sync:5"), LIVES("-"), LIVES("as=new,apart"), { 0 } }, 3);
 }
 
 /* A newcomer that is not let in knows why, and the others go on as if it had not come. */
@@ -161,6 +181,7 @@ int main(void)
         cmocka_unit_test_setup(several_newcomers, clear_error),
         cmocka_unit_test_setup(they_die_around_newcomers, clear_error),
         cmocka_unit_test_setup(newcomers_get_their_part_of_the_state, clear_error),
+        cmocka_unit_test_setup(newcomers_get_their_part_of_the_parameters, clear_error),
         cmocka_unit_test_setup(a_newcomer_from_another_machine, clear_error),
         cmocka_unit_test_setup(newcomers_that_do_not_fit_disturb_nobody, clear_error),
         cmocka_unit_test_setup(drawn_newcomers_do_not_show, clear_error),

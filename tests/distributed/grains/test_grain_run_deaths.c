@@ -122,12 +122,37 @@ static void a_state_in_parts_outlives_deaths(void **state)
     expect("model=1,sharded", 4, (const char *[]){ "at=evaluation:0", "at=divide_state:0", NULL, NULL }, &expected, NULL);
 }
 
+/* And parameters, of which nobody has all: they are put together then, too. */
+static void parameters_in_parts_outlive_deaths(void **state)
+{
+    static const char *const moments[] = { "at=grain:2", "at=reduce:1", "at=optimizer:1", "at=sync:2", "at=divide_state:0",
+                                           "at=evaluation:0", "at=evaluation:1", "before=20", "after=24", "at=digest:2" };
+    for (int k = 0; k < (int)(sizeof moments / sizeof *moments); k += test_short() ? 3 : 1) {
+        char detail[128];
+        const char *deaths[4] = { 0 };
+        snprintf(detail, sizeof detail, "model=%d,sharded,divided=2", k % 3 == 2 ? LSTM : k % 3);
+        deaths[k % 3] = moments[k];
+        if (strstr(moments[k], "divide_state"))
+            deaths[0] = "at=sync:1";
+        outcome expected = running_alone(detail);
+        expect(detail, 4, deaths, &expected, NULL);
+    }
+    outcome expected = running_alone("model=1");
+    expect("model=1,sharded,divided=2", 2, (const char *[]){ NULL, "at=evaluation:0" }, &expected, NULL); /* one is left */
+    expect("model=1,sharded,divided=2", 3, (const char *[]){ NULL, "at=grain:2", "at=evaluation:1" }, &expected, NULL);
+    expect("model=1,sharded,divided=2", 4, (const char *[]){ "at=evaluation:0", "at=divide_state:0", NULL, NULL }, &expected,
+           NULL);
+}
+
 static void with_checkpoints_too(void **state)
 {
     char detail[200], folder[] = "/tmp/trek-run-deaths-XXXXXX";
     assert_non_null(mkdtemp(folder));
     snprintf(detail, sizeof detail, "model=0,sharded,checkpoints=%s", folder);
     outcome expected = running_alone("model=0");
+    expect(detail, 3, (const char *[]){ "at=grain:4", NULL, NULL }, &expected, NULL);
+    expect(detail, 3, (const char *[]){ NULL, "at=evaluation:0", NULL }, &expected, NULL);
+    snprintf(detail, sizeof detail, "model=0,sharded,divided=2,checkpoints=%s", folder);
     expect(detail, 3, (const char *[]){ "at=grain:4", NULL, NULL }, &expected, NULL);
     expect(detail, 3, (const char *[]){ NULL, "at=evaluation:0", NULL }, &expected, NULL);
     assert_int_equal(test_remove(folder), 0);
@@ -172,6 +197,7 @@ int main(void)
         cmocka_unit_test_setup(several_die, clear_error),
         cmocka_unit_test_setup(another_process_writes_checkpoints, clear_error),
         cmocka_unit_test_setup(a_state_in_parts_outlives_deaths, clear_error),
+        cmocka_unit_test_setup(parameters_in_parts_outlive_deaths, clear_error),
         cmocka_unit_test_setup(with_checkpoints_too, clear_error),
         cmocka_unit_test_setup(a_part_that_is_lost_ends_the_run, clear_error),
         cmocka_unit_test_setup(over_gloo_too, clear_error),

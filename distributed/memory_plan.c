@@ -352,10 +352,15 @@ static trek_status choose_gathering(trek_step *s)
 {
     if (!s->team->divides_params || !(s->grain > 0 || trek_accumulation_weighs(&s->team->graph->accumulation)))
         return TREK_OK;
+    trek_memory_row *rows = s->team->memory->rows + s->team->memory->first_own;
+    for (int k = 0; k < s->team->memory->n_own; k++)
+        rows[k].kept = rows[k].activations;
     keep_where_possible(s, false);
     trek_status status = measure_activations(s);
     if (status == TREK_OK && keep_where_possible(s, true))
         status = measure_activations(s);
+    for (int k = 0; k < s->team->memory->n_own; k++)
+        rows[k].kept = rows[k].gathers == 1 && rows[k].activations > rows[k].kept ? rows[k].activations - rows[k].kept : 0;
     measure_rows(s);
     return status;
 }
@@ -379,10 +384,25 @@ trek_status trek_memory_settle(trek_step *s, trek_status own)
     if (own == TREK_OK && s->job.process == 0)
         log_table(s);
     if (own == TREK_OK)
-        own = trek_memory_check(memory);
+        own = trek_memory_check(memory, "trainer_setup");
     if (own == TREK_OK)
         limit_accounts(memory);
     return own;
+}
+
+/* What a rank's threads have in use besides, and what a pass needs, is what set-up has measured: a pass may be under way. */
+trek_status trek_memory_renew(trek_step *s)
+{
+    trek_team_memory *memory = s->team->memory;
+    int64_t other[TREK_MAX_RANKS];
+    if (!trek_memory_is_planned(s))
+        return TREK_OK;
+    for (int k = 0; k < memory->n_own; k++)
+        other[k] = memory->rows[memory->first_own + k].other;
+    measure_rows(s);
+    for (int k = 0; k < memory->n_own; k++)
+        memory->rows[memory->first_own + k].other = other[k];
+    return gather_rows(s, TREK_OK);
 }
 
 /* --- the text -------------------------------------------------------------------------------- */

@@ -333,7 +333,7 @@ static trek_status outlive(trainer_setup *s)
     const trek_survivors_opts opts = { .workload = &workload, .least = least, .lent = trek_trainer_regroup(s),
                                        .program = trek_arrivals_program(s->graph, &options),
                                        .state = s->run ? s->run->state : &trek_arrivals_state,
-                                       .deadline_s = s->opts.deadline_s };
+                                       .deadline_s = s->opts.deadline_s, .renew_plan = trek_memory_renew };
     trek_text_clear(&options);
     step->grain_chosen |= s->joins && s->chooses_grain; /* by the others */
     return s->joins ? trek_arrivals_join(step, &opts) : trek_survivors_begin(step, &opts);

@@ -160,6 +160,8 @@ typedef enum trek_average {
  * - With shard TREK_SHARD_GRADIENTS so is each part of the sums of gradients, and all grains of the step are computed again.
  * - With shard TREK_SHARD_PARAMETERS so is each part of the parameters. Until the others divide them again, they read those of a
  *   process that has died from the other one that keeps them.
+ * - With memory_budget and shard the plan is made again when processes have died or come. If a budget is too small then,
+ *   trek_graph_train_batch or trek_graph_step fails with MEMORY and the numbers, in all processes.
  * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shares, plan or speed_hint, with a
  *   loader over a stream, and over MPI, which ends with the first process that dies.
  *

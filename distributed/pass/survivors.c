@@ -12,6 +12,7 @@
 #include "distributed/pass/shares.h"
 #include "distributed/reduce/twice.h"
 #include "distributed/team/divided.h"
+#include "distributed/team/memory.h"
 #include "distributed/team/step.h"
 #include "graph/graph_internal.h"
 #include "tensor/trace.h"
@@ -62,6 +63,12 @@ static trek_status begin_pace(trek_step *s)
     return status;
 }
 
+static void note_plan(trek_step *s, const trek_survivors_opts *opts)
+{
+    if (s->twice)
+        s->twice->renew_plan = opts->renew_plan;
+}
+
 trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts)
 {
     s->workload = *opts->workload;
@@ -74,6 +81,7 @@ trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts)
         s->job.survival->state = opts->state;
     if (s->twice)
         s->twice->sharer = s->job.process;
+    note_plan(s, opts);
     return status;
 }
 
@@ -89,17 +97,33 @@ static trek_status make_exchange(trek_step *s)
 static trek_status withdraw(trek_step *s)
 {
     trek_status status = trek_grain_sums_lose(s);
-    if (status != TREK_OK || !s->team->divides_params)
-        return status;
-    s->twice->settled = false;
-    return trek_divided_withdraw(s->team);
+    if (s->twice)
+        s->twice->settled = s->twice->renewed = false;
+    return status == TREK_OK && s->team->divides_params ? trek_divided_withdraw(s->team) : status;
 }
 
-/* Parameters are lent when the processes of the job are those that keep them. Another group lends anew. */
-static trek_status lend_params(trek_step *s)
+/* What the processes keep must fit their budgets. If it does not, all of them fail, here and from now on. */
+static trek_status renew_plan(trek_step *s)
 {
-    bool lends = s->team->divides_params && s->twice->settled && !s->team->lent && s->job.processes > 1;
-    return lends && !s->job.survival->next ? trek_divided_lend(s->team, s->job.comm) : TREK_OK;
+    trek_status status = s->twice->renew_plan(s);
+    s->twice->renewed = status == TREK_OK;
+    if (status == TREK_OK) {
+        status = trek_memory_check(s->team->memory, "job");
+        s->twice->exceeds = status != TREK_OK;
+    }
+    return status;
+}
+
+/* When the processes of the job are those that keep everything, they lend parameters, and their plan is made again. Another group
+ * does so itself. */
+static trek_status settle(trek_step *s)
+{
+    trek_status status = TREK_OK;
+    if (!s->twice || !s->twice->settled || s->job.survival->next)
+        return TREK_OK;
+    if (s->team->divides_params && !s->team->lent && s->job.processes > 1)
+        status = trek_divided_lend(s->team, s->job.comm);
+    return status == TREK_OK && !s->twice->renewed ? renew_plan(s) : status;
 }
 
 static trek_status take_over_once(trek_step *s)
@@ -126,7 +150,7 @@ static trek_status take_over_once(trek_step *s)
         status = trek_twice_redivide(s);
     if (status == TREK_OK && !survival->few && !survival->next) /* another group lends anew */
         status = trek_grain_sums_lend(s);
-    return status == TREK_OK ? lend_params(s) : status;
+    return status == TREK_OK ? settle(s) : status;
 }
 
 /* Another group may have met in the commit with which a state is divided. */
@@ -158,6 +182,7 @@ trek_status trek_survivors_meet(trek_step *s)
 trek_status trek_survivors_join(trek_step *s, const trek_survivors_opts *opts)
 {
     s->workload = *opts->workload;
+    note_plan(s, opts);
     trek_status status = trek_survival_join(&s->job, opts->program, opts->least, s->team->local_ranks, opts->deadline_s);
     if (status != TREK_OK)
         return status;
@@ -213,7 +238,7 @@ trek_status trek_survivors_settle(trek_step *s)
     do {
         status = trek_twice_redivide(s);
         if (status == TREK_OK)
-            status = lend_params(s);
+            status = settle(s);
     } while (status != TREK_OK && trek_survivors_go_on(s, &status));
     return status == TREK_OK ? take_next(s) : status;
 }

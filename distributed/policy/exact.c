@@ -181,7 +181,7 @@ trek_status trek_ranks_step(trek_step *s)
     do {
         call = (trek_step_call){ .s = s, .update = true, .kind = s->team->sharers > 1 ? trek_ranks_sharded_kind(s) : NULL };
         if (status == TREK_OK)
-            status = trek_twice_check(s, "graph_step");
+            status = trek_twice_may_train(s, "graph_step");
         if (status == TREK_OK)
             status = prepare(s);
         status = meet(s, status, true);

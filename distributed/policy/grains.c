@@ -250,7 +250,7 @@ static trek_status tell(grain_pass *c)
         weight += c->call.sums[k].weight;
     do {
         trek_giving_await(s);
-        status = c->pass.backward ? trek_twice_check(s, "graph_train_batch") : TREK_OK;
+        status = c->pass.backward ? trek_twice_may_train(s, "graph_train_batch") : TREK_OK;
         if (status == TREK_OK && c->pass.backward)
             status = trek_job_sync_pass(s, weight, &total, NULL);
         if (status == TREK_OK && c->pass.joint && trek_job_has_others(&s->job))
@@ -308,7 +308,7 @@ static trek_status open_sums(const grain_pass *c, trek_status status)
     status = trek_job_sync_begin_pass(c->s, &sends);
     c->grains->emptied = false;
     if (status != TREK_OK && trek_survivors_go_on(c->s, &status)) /* those that are left have emptied theirs */
-        status = trek_twice_check(c->s, "graph_train_batch");
+        status = trek_twice_may_train(c->s, "graph_train_batch");
     return status;
 }
 
@@ -361,7 +361,7 @@ static trek_var *train_batch(trek_step *s, const trek_batch *batch)
     trek_ranks_note_wait(s, c.pass.backward);
     trek_status status = trek_error_status();
     if (status == TREK_OK && c.pass.backward)
-        status = trek_twice_check(s, "graph_train_batch");
+        status = trek_twice_may_train(s, "graph_train_batch");
     if (status == TREK_OK && c.pass.backward && s->grains->passes == 0)
         status = trek_arrivals_look(s, batch);
     if (status == TREK_OK)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "distributed/reduce/sharded.h"
+#include "distributed/team/memory.h"
 #include "distributed/team/step.h"
 
 trek_status trek_twice_begin(trek_step *s, bool joins, bool alone)
@@ -39,6 +40,12 @@ trek_status trek_twice_check(const trek_step *s, const char *what)
     return trek_fail(TREK_ERR_PEER, "%s: .shard: %s lost, with a part of the optimizer's state of which there is no other copy; "
                                     "load a checkpoint, in a new job",
                      what, who);
+}
+
+trek_status trek_twice_may_train(const trek_step *s, const char *what)
+{
+    trek_status status = trek_twice_check(s, what);
+    return status == TREK_OK && s->twice && s->twice->exceeds ? trek_memory_check(s->team->memory, what) : status;
 }
 
 trek_status trek_twice_gather(trek_step *s)

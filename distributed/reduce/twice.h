@@ -25,7 +25,10 @@ typedef struct trek_twice {
                               * of them; -1: it has just come */
     int numbers[TREK_MAX_RANKS]; /* [sharers] of the processes, in the job */
     bool fresh;              /* this process has come, and does not know yet how often parameters have been updated */
-    bool settled;            /* the state is divided among all that are in the job's group now; known if parameters are, too */
+    bool settled;            /* the state is divided among all that are in the job's group now, */
+    bool renewed;            /* and the plan of memory has been made again by renew_plan; */
+    bool exceeds;            /* some budget is too small for it */
+    trek_status (*renew_plan)(trek_step *s);
     bool stale;              /* its parameters are new only where it keeps their state */
     int lost[2];             /* the keepers, by their numbers in the job, that have taken a part of the state with them, in
                               * ascending order; both are the same if one kept it alone. -1: the state is whole */
@@ -37,9 +40,10 @@ trek_status trek_twice_begin(trek_step *s, bool joins, bool alone);
 void trek_twice_end(trek_step *s);
 /* Fails with PEER if a part of the state has been lost. `what` is the function that needs it. It succeeds if s is NULL. */
 trek_status trek_twice_check(const trek_step *s, const char *what);
+/* The same, and fails with MEMORY if those that are left have budgets which are too small for what they keep now. */
+trek_status trek_twice_may_train(const trek_step *s, const char *what);
 /* Gives all processes the parameters of the last update, unless these are divided: then it waits until all have made it. A
- * collective that can be repeated. Fails as trek_twice_check does, and
- * with errors of the engine. */
+ * collective that can be repeated. Fails as trek_twice_check does, and with errors of the engine. */
 trek_status trek_twice_gather(trek_step *s);
 /* Divides the state anew among the processes of the job, with a commit at the end: a collective of those that have formed a
  * group. One that has no state of the job yet (survival->joins) gets nothing. It notes whether a part has been lost. Fails with

@@ -275,24 +275,24 @@ void trek_memory_describe(const trek_team_memory *memory, const trek_team *team,
     add_recomputations(memory, unit, text);
 }
 
-trek_status trek_memory_check(const trek_team_memory *memory)
+trek_status trek_memory_check(const trek_team_memory *memory, const char *function)
 {
     trek_text text = { 0 };
     for (int k = 0; k < memory->n_rows; k++) {
         const trek_memory_row *row = &memory->rows[k];
-        if (row->budget == 0 || trek_memory_total(row) <= row->budget)
+        int64_t needed = trek_memory_total(row) - row->kept;
+        if (row->budget == 0 || needed <= row->budget)
             continue;
         trek_text_format(&text, "%s%" PRId64 " for rank%s ", text.length ? ", and " : "", row->budget, row->ranks > 1 ? "s" : "");
         add_ranks(&text, row);
         trek_text_format(&text, ", which need%s %" PRId64 " (parameters %" PRId64 ", gradients %" PRId64 ", state %" PRId64
-                         ", other %" PRId64 ", activations %" PRId64 "%s)", row->ranks > 1 ? "" : "s", trek_memory_total(row),
-                         row->params, row->grads,
-                         row->state, row->other, row->activations > 0 ? row->activations : 0,
+                         ", other %" PRId64 ", activations %" PRId64 "%s)", row->ranks > 1 ? "" : "s", needed, row->params,
+                         row->grads, row->state, row->other, row->activations > 0 ? row->activations - row->kept : 0,
                          row->recomputed > 0 ? " with everything recomputed that can be" : "");
     }
     if (text.length == 0 && !text.failed)
         return TREK_OK;
-    trek_status status = trek_fail(TREK_ERR_MEMORY, "trainer_setup: .memory_budget: %s; must be at least as much",
+    trek_status status = trek_fail(TREK_ERR_MEMORY, "%s: .memory_budget: %s; must be at least as much", function,
                                    text.data ? text.data : "too little");
     trek_text_clear(&text);
     return status;

@@ -27,6 +27,7 @@ typedef struct trek_memory_row {
     int64_t recompute_ns, pass_ns; /* what that takes, and a forward and backward without it; of the rank with the most */
     double part;                 /* of the state, 0 to 1 */
     int64_t gathers;             /* divided parameters: 1: once a step; 2: in each of its passes; 0: a step has one pass */
+    int64_t kept;                /* 1: by which activations are larger; it is given back where it would be too much */
 } trek_memory_row;
 
 typedef struct trek_team_memory {
@@ -58,7 +59,7 @@ static inline int64_t trek_memory_total(const trek_memory_row *row)
 }
 /* Writes a table of the rows, in lines. team NULL: a single rank that has none. */
 void trek_memory_describe(const trek_team_memory *memory, const trek_team *team, trek_text *text);
-/* Returns TREK_OK if each row fits its budget. Otherwise fails with MEMORY and the numbers. */
-trek_status trek_memory_check(const trek_team_memory *memory);
+/* Returns TREK_OK if each row fits its budget. Otherwise fails with MEMORY and the numbers. `function` begins the message. */
+trek_status trek_memory_check(const trek_team_memory *memory, const char *function);
 
 #endif

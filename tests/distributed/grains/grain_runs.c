@@ -347,9 +347,9 @@ static trek_graph *set_up(const grain_run *run, trek_loader *loader)
     int64_t budgets[64]; /* which differ, where state is divided */
     bool many = run->ranks > 1 || run->comm || run->min_processes > 0;
     int divided = run->separate && test_on_cpu() ? run->divided : 0;
-    bool by_budgets = run->sharded && run->batch % 2 && many;
+    bool by_budgets = run->sharded && (run->batch % 2 || run->budget) && many;
     for (int r = 0; r < run->ranks && r < 64; r++)
-        budgets[r] = (int64_t)(64 << 20) << (r + trek_comm_rank(run->comm)) % 4;
+        budgets[r] = run->budget ? run->budget : (int64_t)(64 << 20) << (r + trek_comm_rank(run->comm)) % 4;
     trek_trainer_opts opts = { .build_replica = grain_build, .arg = (void *)(uintptr_t)&run->model, .ranks = run->ranks,
                                .devices = devices,
                                .grain = run->grain, .share_params = run->separate ? TREK_OFF : 0,
@@ -466,8 +466,11 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             r->most_grains = grains > r->most_grains ? grains : r->most_grains;
             if (run->again && !run_again(run, graph))
                 return false;
-            if (trek_graph_step(graph) != TREK_OK)
+            if (trek_graph_step(graph) != TREK_OK) {
+                if (run->on_failed)
+                    run->on_failed(graph);
                 return false;
+            }
             double norm = trek_graph_grad_norm(graph);
             r->digest = isnan(norm) ? r->digest : mix(r->digest, &norm, sizeof norm);
             trek_step_digest digest = { .weight = 0 };

@@ -15,6 +15,8 @@ typedef struct grain_run {
     int ranks;               /* of this process */
     bool separate;           /* parameters of their own */
     bool sharded;            /* the optimizer's state is divided; it is not part of the digest */
+    void (*on_failed)(trek_graph *graph); /* when a step has failed */
+    int64_t budget;          /* in bytes, of each rank, where state is divided; 0: none, or budgets that differ */
     int divided;             /* with it and `separate`, on CPUs: 1: gradients are, too; 2: that, and parameters */
     const double *shares;    /* [all ranks of the job] NULL: equal */
     int n_shares;

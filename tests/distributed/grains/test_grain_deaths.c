@@ -2,6 +2,7 @@
 /* Real processes that train in grains and die: before and after every call in which they meet, in every span, in the middle of a
  * grain, several of them, and while the others find each other. Those that are left end with the bits of one process that trains
  * alone. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +31,26 @@ static void print_plan(trek_graph *graph)
     trek_string_free(&plan);
 }
 
+/* The first error remains the one that is told. */
+static void step_again(trek_graph *graph)
+{
+    trek_kept_error first;
+    trek_error_keep(&first);
+    trek_error_clear();
+    trek_status status = trek_graph_step(graph);
+    if (status != TREK_ERR_MEMORY || !strstr(trek_error(), "graph_step: .memory_budget: ")) {
+        printf("another step ended with %s: %s\n", trek_status_name(status), trek_error());
+        exit(2);
+    }
+    trek_error_clear();
+    trek_error_put_back(&first);
+}
+
 static int play(const part *me)
 {
     static grain_result result;
     grain_run run = dying_run(me->detail);
+    run.on_failed = strstr(me->detail, "insists") ? step_again : NULL;
     run.after_step = strstr(me->detail, "plan") ? print_plan : NULL;
     run.ranks += me->process == 0 && strstr(me->detail, "uneven"); /* processes may have different numbers of ranks */
     if (!(run.comm = dying_join(me, me->processes)))
@@ -53,45 +70,45 @@ static int expect(const char *detail, int n, const char *const *deaths, int left
 
 /* --- tests -------------------------------------------------------------------------------------------------- */
 
-static void dies_before_or_after_any_call(const char *detail)
+static void dies_before_or_after_any_call(const char *detail, int n)
 {
-    const char *nobody[3] = { 0 };
+    const char *nobody[4] = { 0 };
     uint64_t digest = dying_digest(detail, false);
-    int made = expect(detail, 3, nobody, 3), every = test_short() ? 5 : test_long() ? 1 : 3;
+    int made = expect(detail, n, nobody, n), every = test_short() ? 5 : test_long() ? 1 : 3;
     assert_true(made > 12);
     for (int k = 0; k < made; k++)
         for (int after = 0; after < 2; after++) {
             char when[32];
-            const char *deaths[3] = { 0 };
+            const char *deaths[4] = { 0 };
             snprintf(when, sizeof when, "%s=%d", after ? "after" : "before", k);
-            deaths[(k + after) % 3] = when;
+            deaths[(k + after) % n] = when;
             if ((2 * k + after) % every == 0 && !(after && k == made - 1)) /* after the last one it is done */
-                dying_expect(detail, dying_roles(3, deaths), digest, 2);
+                dying_expect(detail, dying_roles(n, deaths), digest, n - 1);
         }
 }
 
 /* Every call of two steps, and both sides of it: rounds of messages, records, bins, digits, the commit. */
 static void one_dies_before_or_after_any_call(void **state)
 {
-    dies_before_or_after_any_call("model=1,steps=3,clipped");
+    dies_before_or_after_any_call("model=1,steps=3,clipped", 3);
 }
 
 /* The same if the optimizer's state is divided: parameters are gathered, too. */
 static void one_dies_with_a_part_of_the_state(void **state)
 {
-    dies_before_or_after_any_call("model=1,steps=4,clipped,sharded");
+    dies_before_or_after_any_call("model=1,steps=4,clipped,sharded", 3);
 }
 
 /* And if gradients are: all that grains have given in the step is made again. */
 static void one_dies_with_a_part_of_the_gradients(void **state)
 {
-    dies_before_or_after_any_call("model=1,steps=4,clipped,sharded,divided=1");
+    dies_before_or_after_any_call("model=1,steps=4,clipped,sharded,divided=1", 3);
 }
 
-/* And if parameters are: they are read from the other process that keeps them, until they are divided anew. */
+/* And if parameters are: they are divided again among the others, of whom none keeps all. */
 static void one_dies_with_a_part_of_the_parameters(void **state)
 {
-    dies_before_or_after_any_call("model=1,steps=4,clipped,sharded,divided=2");
+    dies_before_or_after_any_call("model=2,steps=4,clipped,sharded,divided=2", 4);
 }
 
 static void one_dies_in_any_span(void **state)
@@ -220,6 +237,66 @@ static void the_plan_says_that_parts_are_kept_twice(void **state)
     assert_non_null(strstr(w.text[1], "kept by two of 2 processes, which have 100.0 %, 100.0 % of it;"));
     dying_play(&w, detail, (const role[]){ LIVES("-"), DIES("at=grain:1"), { 0 } });
     assert_non_null(strstr(w.text[0], "the optimizer's state: whole in one process; parameters"));
+}
+
+enum { PARAMETERS, TOTAL = 5 };
+
+/* Returns a number of a rank's row of the plan, in KiB. */
+static double number_of(const char *plan, int rank, int column)
+{
+    char row[32];
+    snprintf(row, sizeof row, "\n%d (cpu:", rank);
+    char *at = strstr(plan, row);
+    assert_non_null(at);
+    double number = strtod(strchr(at, ')') + 1, &at);
+    while (column-- > 0)
+        number = strtod(at, &at);
+    return number;
+}
+
+/* Parameters that a process does not keep any more take no memory: four have as much in all as the three that are left. */
+static void what_has_gone_to_others_is_given_back(void **state)
+{
+    static world w;
+    const char *detail = "model=2,batch=21,steps=4,sharded,divided=2,plan,budget=9000";
+    double all[2] = { 0 };
+    if (!test_on_cpu())
+        skip();
+    for (int dies = 0; dies < 2; dies++) {
+        dying_play(&w, detail, (const role[]){ LIVES("-"), LIVES("-"), LIVES("-"), LIVES(dies ? "at=sync:0" : "-"), { 0 } });
+        for (int r = 0; r < 4 - dies; r++)
+            all[dies] += number_of(w.text[0], r, PARAMETERS);
+    }
+    assert_true(all[0] > 0 && all[1] == all[0]);
+}
+
+/* Budgets that are enough for three processes may be too small for two: both say so, with the numbers, and go no further. If they
+ * are enough, the plan is that of two. */
+static void what_is_left_may_not_fit(void **state)
+{
+    static world w;
+    if (!test_on_cpu())
+        skip();
+    for (int level = 0; level < 3; level++) {
+        char detail[160];
+        const char *which = level == 0 ? "" : level == 1 ? ",divided=1" : ",divided=2";
+        snprintf(detail, sizeof detail, "model=2,optimizer=1,batch=21,steps=4,sharded%s,plan,budget=9000", which);
+        dying_play(&w, detail, (const role[]){ LIVES("-"), LIVES("-"), LIVES("-"), { 0 } });
+        double three = 0, two = INFINITY, most = 0;
+        for (int r = 0; r < 3; r++)
+            three = fmax(three, number_of(w.text[0], r, TOTAL));
+        dying_play(&w, detail, (const role[]){ LIVES("-"), LIVES("-"), DIES("at=sync:0"), { 0 } });
+        for (int r = 0; r < 2; r++)
+            two = fmin(two, number_of(w.text[0], r, TOTAL)), most = fmax(most, number_of(w.text[0], r, TOTAL));
+        snprintf(detail, sizeof detail, "model=2,optimizer=1,batch=21,steps=4,sharded%s,insists,budget=%d", which,
+                 (int)((three + two) / 2));
+        const char *says = "*TREK_ERR_MEMORY: *: .memory_budget: * for rank 0 (cpu:0), which needs *, and * for rank 1 (cpu:0)*";
+        dying_expect(detail, (const role[]){ LIVES("-"), LIVES("-"), LIVES("-"), { 0 } }, dying_digest(detail, false), 3);
+        dying_expect(detail, (const role[]){ { .text = "-", .fails = says }, { .text = "-", .fails = says }, DIES("at=sync:0"),
+                                             { 0 } }, 0, -1);
+        snprintf(detail, sizeof detail, "model=2,optimizer=1,batch=21,steps=4,sharded%s,budget=%d", which, (int)most + 4);
+        dying_expect(detail, (const role[]){ LIVES("-"), LIVES("-"), DIES("at=grain:3"), { 0 } }, dying_digest(detail, false), 2);
+    }
 }
 
 static void over_gloo_too(void **state)
@@ -358,6 +435,8 @@ int main(void)
         cmocka_unit_test_setup(every_kind_of_state_is_kept_twice, clear_error),
         cmocka_unit_test_setup(a_part_that_dies_twice_is_named, clear_error),
         cmocka_unit_test_setup(the_plan_says_that_parts_are_kept_twice, clear_error),
+        cmocka_unit_test_setup(what_has_gone_to_others_is_given_back, clear_error),
+        cmocka_unit_test_setup(what_is_left_may_not_fit, clear_error),
         cmocka_unit_test_setup(over_gloo_too, clear_error),
         cmocka_unit_test_setup(drawn_deaths_do_not_show, clear_error),
         cmocka_unit_test_setup(drawn_deaths_do_not_show_in_divided_state, clear_error),

@@ -128,6 +128,15 @@ void arriving_end(void)
         dying_give_sign("come", dying_number(mine->detail, "turn=", 0));
 }
 
+/* With "awaits=P" a process goes on when process P, which dies here, is dead. */
+static void await_death(trek_graph *graph)
+{
+    int other = dying_number(mine->detail, "awaits=", -1);
+    dying_enter("epoch");
+    if (other >= 0)
+        dying_await_sign("dead", other);
+}
+
 int arriving_play(const part *me)
 {
     static grain_result result;
@@ -135,6 +144,7 @@ int arriving_play(const part *me)
     run.last_only = true;
     run.after_step = arriving_wait;
     run.on_joined = go_astray;
+    run.on_epoch = await_death;
     if (!arriving_begin(me, &run.comm))
         return 1;
     bool good = grain_train(&run, &result);

@@ -480,6 +480,8 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             if (run->after_step)
                 run->after_step(graph);
         }
+        if (run->on_epoch)
+            run->on_epoch(graph);
         if (run->evaluates && trek_error_status() == TREK_OK && !evaluate(graph, r))
             return false;
     }

@@ -41,6 +41,7 @@ typedef struct grain_run {
     int min_processes;       /* with it: the job goes on while so many are left; 0: it does not outlive any */
     void (*on_joined)(trek_graph *graph); /* called in a process that has joined the others, before its loop */
     void (*after_step)(trek_graph *graph);
+    void (*on_epoch)(trek_graph *graph); /* at its end, before an evaluation */
     bool last_only;          /* the digest is that of the end, and of the last step; processes that come know no others */
 } grain_run;
 

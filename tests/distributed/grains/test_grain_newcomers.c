@@ -101,6 +101,41 @@ static void a_newcomer_from_another_machine(void **state)
                     (const role[]){ LIVES("-"), DIES("at=sync:5"), LIVES("-"), LIVES("as=new,apart"), { 0 } }, 3);
 }
 
+/* Parts of other machines are read over connections, which end with the process that is read. */
+static void processes_of_other_machines_die(void **state)
+{
+    static const char *const moments[] = { "at=grain:1", "at=sync:2", "at=optimizer:1", "at=digest:2", "at=sum_grain:5",
+                                           "at=divide_state:0" };
+    char why[256], detail[96], text[64];
+    if (!trek_comm_gloo_there(why, sizeof why) || !arriving_machines())
+        skip();
+    for (int k = 0; k < 6; k++) {
+        role roles[5] = { LIVES("-"), LIVES("apart"), LIVES("apart"), LIVES("-"), { 0 } };
+        snprintf(detail, sizeof detail, "model=%d,of=4,steps=5,gloo,sharded,divided=%d", k % 2 ? 2 : 6, 1 + (k != 4));
+        snprintf(text, sizeof text, "apart,%s", moments[k]);
+        roles[k % 2 ? 3 : 2] = (role)DIES(k % 2 ? moments[k] : text);
+        if (k == 5)
+            roles[0] = (role)DIES("at=sync:1");
+        arriving_expect(detail, roles, 3 - (k == 5));
+    }
+}
+
+/* Before an evaluation, too: the others read what the dead one kept from the other process that keeps it, and notice the death in
+ * the next step. */
+static void processes_of_other_machines_die_before_evaluations(void **state)
+{
+    char why[256];
+    if (!trek_comm_gloo_there(why, sizeof why) || !arriving_machines())
+        skip();
+    for (int k = 0; k < 4; k++) {
+        char detail[120];
+        role roles[5] = { LIVES("apart"), LIVES("apart"), LIVES("apart"), LIVES("apart"), { 0 } };
+        roles[k] = (role)DIES("apart,awaits=-1,at=epoch:0");
+        snprintf(detail, sizeof detail, "model=2,of=4,steps=7,batch=26,gloo,sharded,divided=2,evaluates,awaits=%d", k);
+        arriving_expect(detail, roles, 3);
+    }
+}
+
 /* A newcomer that is not let in knows why, and the others go on as if it had not come. */
 static void newcomers_that_do_not_fit_disturb_nobody(void **state)
 {
@@ -183,6 +218,8 @@ int main(void)
         cmocka_unit_test_setup(newcomers_get_their_part_of_the_state, clear_error),
         cmocka_unit_test_setup(newcomers_get_their_part_of_the_parameters, clear_error),
         cmocka_unit_test_setup(a_newcomer_from_another_machine, clear_error),
+        cmocka_unit_test_setup(processes_of_other_machines_die, clear_error),
+        cmocka_unit_test_setup(processes_of_other_machines_die_before_evaluations, clear_error),
         cmocka_unit_test_setup(newcomers_that_do_not_fit_disturb_nobody, clear_error),
         cmocka_unit_test_setup(drawn_newcomers_do_not_show, clear_error),
     };

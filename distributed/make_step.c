@@ -15,6 +15,7 @@
 #include "distributed/pass/division.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/shares.h"
+#include "distributed/pass/survivors.h"
 #include "distributed/policy/policies.h"
 #include "distributed/reduce/reduce.h"
 #include "distributed/reduce/sharded.h"
@@ -40,8 +41,18 @@ static trek_status copy_rank(int rank, void *arg)
 
 trek_status trek_step_copy_first(trek_step *s)
 {
-    trek_status status = trek_divided_take_written(s->team, s->job.comm);
-    return status == TREK_OK ? trek_ranks_call(s->team->ranks, copy_rank, s) : status;
+    bool meets = s->team->lent && s->job.survival;
+    trek_status status;
+    do {
+        status = trek_divided_take_written(s->team, s->job.comm);
+        if (status == TREK_OK && meets)
+            status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
+    } while (status != TREK_OK && trek_survivors_go_on(s, &status));
+    if (status == TREK_OK) {
+        trek_divided_forget_written(s->team);
+        status = trek_ranks_call(s->team->ranks, copy_rank, s);
+    }
+    return status == TREK_OK && meets ? trek_survivors_after_commit(s) : status;
 }
 
 /* Joins the other processes of the job: checks that the graphs are the same, and takes process 0's values. */

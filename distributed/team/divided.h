@@ -68,5 +68,8 @@ trek_status trek_divided_check(const trek_team *team, const char *what);
 /* Gives each rank its own cuts of what the program has written. Over processes (comm) all call it, and all programs must have
  * written, or none; otherwise it fails with STATE. */
 trek_status trek_divided_take_written(trek_team *team, trek_comm *comm);
+/* Called when all have done so, also in other processes: rank 0 keeps its own cuts only. Until then the former can be repeated.
+ */
+void trek_divided_forget_written(const trek_team *team);
 
 #endif

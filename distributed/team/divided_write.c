@@ -68,8 +68,6 @@ static trek_status lend_written(const trek_team *team, trek_comm *comm)
     if (status != TREK_OK || !own)
         return status;
     status = trek_ranks_call(team->ranks, take_written, (trek_team *)(uintptr_t)team);
-    first->written = false;
-    trek_divided_forget_now(first);
     trek_status shown = trek_lent_show(team->lent);
     own = status = status == TREK_OK ? shown : status;
     trek_status met = trek_comm_gather_bytes(comm, &own, sizeof own, all);
@@ -88,11 +86,14 @@ trek_status trek_divided_take_written(trek_team *team, trek_comm *comm)
     if (!first || !first->written)
         return TREK_OK;
     trek_status status = trek_copier_finish(first->copier); /* what the program has written */
-    if (status == TREK_OK)
-        status = trek_ranks_call(team->ranks, take_written, team);
-    if (status != TREK_OK)
-        return status;
+    return status == TREK_OK ? trek_ranks_call(team->ranks, take_written, team) : status;
+}
+
+void trek_divided_forget_written(const trek_team *team)
+{
+    trek_divided *first = team->replicas[0].divided;
+    if (!first || !first->written)
+        return;
     first->written = false;
     trek_divided_forget_now(first);
-    return TREK_OK;
 }

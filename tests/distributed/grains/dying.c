@@ -220,6 +220,7 @@ grain_run dying_run(const char *text)
                         .clipped = strstr(text, "clipped") != NULL, .scaled = dying_word(text, "overflow=") != NULL,
                         .autocast = strstr(text, "bf16") ? TREK_BF16 : TREK_F32, .slow = strstr(text, "slow") != NULL,
                         .freezes = strstr(text, "freezes") != NULL, .evaluates = strstr(text, "evaluates") != NULL,
+                        .writes = strstr(text, "writes") != NULL,
                         .overflow = dying_number(text, "overflow=", 0),
                         .unrecorded = true, .whole = true, .place = dying_number(text, "as=", 0),
                         .min_processes = dying_number(text, "least=", 1) };

@@ -436,6 +436,19 @@ static double train_batch(const grain_run *run, trek_graph *graph, trek_batch *b
     return pass.mean;
 }
 
+/* Halves the parameters, which programs may write between two steps. */
+static bool write_params(trek_graph *graph)
+{
+    const trek_replica *model = trek_graph_ranks(graph)->team->replicas[0].model;
+    trek_status status = TREK_OK;
+    for (int k = 0; k < model->n_params && status == TREK_OK; k++) {
+        trek_tensor *value = model->params[k]->data, *half = trek_tensor_mul_scalar(value, 0.5);
+        status = half ? trek_tensor_copy_from(value, half) : trek_error_status();
+        trek_tensor_release(half);
+    }
+    return status == TREK_OK && trek_graph_parameters_changed(graph) == TREK_OK;
+}
+
 static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *r)
 {
     int pass = 0, passes = run->accumulate > 1 ? run->accumulate : 1;
@@ -477,6 +490,8 @@ static bool train_epochs(const grain_run *run, trek_graph *graph, grain_result *
             if (run->grain != 0 && trek_trainer_digest(graph, trek_graph_steps(graph), &digest) != TREK_OK)
                 return false;
             r->digest = mix(run->last_only ? EMPTY : r->digest, &digest, sizeof digest);
+            if (run->writes && step_now == 1 && !write_params(graph))
+                return false;
             if (run->after_step)
                 run->after_step(graph);
         }

@@ -42,6 +42,7 @@ typedef struct grain_run {
     void (*on_joined)(trek_graph *graph); /* called in a process that has joined the others, before its loop */
     void (*after_step)(trek_graph *graph);
     void (*on_epoch)(trek_graph *graph); /* at its end, before an evaluation */
+    bool writes;             /* the program writes parameters after the second step */
     bool last_only;          /* the digest is that of the end, and of the last step; processes that come know no others */
 } grain_run;
 

@@ -111,6 +111,13 @@ static void one_dies_with_a_part_of_the_parameters(void **state)
     dies_before_or_after_any_call("model=2,steps=4,clipped,sharded,divided=2", 4);
 }
 
+/* The same where programs write parameters, of which each then keeps its part. Without deaths the calls come in one order: those
+ * of trek_graph_parameters_changed are among them. */
+static void one_dies_when_parameters_are_written(void **state)
+{
+    dies_before_or_after_any_call("model=0,steps=3,writes,sharded,divided=2", 4);
+}
+
 static void one_dies_in_any_span(void **state)
 {
     const char *exchange = test_on_cpu() ? "at=reduce_processes:2" : "at=reduce_grains:2";
@@ -428,6 +435,7 @@ int main(void)
         cmocka_unit_test_setup(one_dies_with_a_part_of_the_state, clear_error),
         cmocka_unit_test_setup(one_dies_with_a_part_of_the_gradients, clear_error),
         cmocka_unit_test_setup(one_dies_with_a_part_of_the_parameters, clear_error),
+        cmocka_unit_test_setup(one_dies_when_parameters_are_written, clear_error),
         cmocka_unit_test_setup(one_dies_in_any_span, clear_error),
         cmocka_unit_test_setup(one_of_two_dies, clear_error),
         cmocka_unit_test_setup(several_die, clear_error),

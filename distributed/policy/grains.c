@@ -301,15 +301,20 @@ static trek_status prepare(grain_pass *c)
  * theirs. */
 static trek_status open_sums(const grain_pass *c, trek_status status)
 {
-    bool sends;
+    trek_survival *survival = c->s->job.survival;
+    bool sends, died = false, again = true;
     if (status != TREK_OK || !c->pass.backward || c->call.pass_number > 0)
         return status;
     trek_grains_empty(c->s);
-    status = trek_job_sync_begin_pass(c->s, &sends);
+    while (again) {
+        if (survival)
+            survival->ahead = false;
+        status = trek_job_sync_begin_pass(c->s, &sends);
+        died = status != TREK_OK && trek_survivors_go_on(c->s, &status); /* those that are left have emptied theirs, */
+        again = died && survival->ahead; /* but who was still in the last commit comes here only now */
+    }
     c->grains->emptied = false;
-    if (status != TREK_OK && trek_survivors_go_on(c->s, &status)) /* those that are left have emptied theirs */
-        status = trek_twice_may_train(c->s, "graph_train_batch");
-    return status;
+    return died ? trek_twice_may_train(c->s, "graph_train_batch") : status;
 }
 
 static trek_status run_pass(grain_pass *c)

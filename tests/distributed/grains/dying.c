@@ -139,9 +139,12 @@ static trek_status (*run_really)(trek_comm *comm, const trek_comm_call *call);
 static atomic_bool trains;
 static int calls;
 
-/* Waits until another process has died. */
-static trek_status miss(const trek_comm *comm, trek_status status)
+/* The call has ended for the others, and one of them has died, before this process knows of either. */
+static trek_status learn_late(const trek_comm *comm, trek_status status)
 {
+    int dead = dying_number(mine->detail, "of-process=", -1);
+    if (dead >= 0)
+        dying_await_sign("dead", dead);
     for (double since = 0; !trek_control_ended(comm->control) && test_wait(&since);)
         continue;
     return status == TREK_OK ? trek_control_fail(comm->control) : status;
@@ -156,7 +159,7 @@ static trek_status run_counted(trek_comm *comm, const trek_comm_call *call)
     if (number >= 0 && number == dying_number(mine->detail, "after=", -1))
         die();
     if (number >= 0 && number == dying_number(mine->detail, "late=", -1))
-        return miss(comm, status);
+        return learn_late(comm, status);
     return status;
 }
 

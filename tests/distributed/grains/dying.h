@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that kill themselves at a moment which their part names: "at=grain:3", where this span begins for the third time,
  * counted from 0, with "_" for a space in its name; "before=7" and "after=7", at that call of the first group's communicator,
- * counted from the first grain on. With "late=7" it does not see that this call has succeeded, and takes it for one that
- * another process's death has ended. With "stops=grain:3:200" it stands still at this moment for 200 ms (SIGSTOP).
- * "threads=2": of each rank. */
+ * counted from the first grain on. With "late=7" that call fails when another process has died, although it has ended for the
+ * others; with "late=7,of-process=2" when process 2 is dead. With "stops=grain:3:200" it stands still at this moment for 200 ms
+ * (SIGSTOP). "threads=2": of each rank. */
 #ifndef TREK_TESTS_DYING_H
 #define TREK_TESTS_DYING_H
 

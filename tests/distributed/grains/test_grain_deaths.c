@@ -118,6 +118,25 @@ static void one_dies_when_parameters_are_written(void **state)
     dies_before_or_after_any_call("model=0,steps=3,writes,sharded,divided=2", 4);
 }
 
+/* Process 0 dies before its next call, in which the others are, while process 1 has not learned yet that the last one has ended.
+ */
+static void another_is_behind(void **state)
+{
+    static const char *const details[] = { "model=1,steps=3,clipped", "model=1,steps=3,sharded",
+                                           "model=2,steps=3,sharded,divided=1", "model=2,steps=3,clipped,sharded,divided=2" };
+    for (int d = 0; d < 4; d++) {
+        const char *nobody[4] = { 0 };
+        uint64_t digest = dying_digest(details[d], false);
+        int made = expect(details[d], 4, nobody, 4), every = test_short() ? 7 : test_long() ? 1 : 3;
+        for (int k = d % every; k < made - 1; k += every) {
+            char dies[32], late[48];
+            snprintf(dies, sizeof dies, "before=%d", k + 1);
+            snprintf(late, sizeof late, "late=%d,of-process=0", k);
+            dying_expect(details[d], (const role[]){ DIES(dies), LIVES(late), LIVES("-"), LIVES("-"), { 0 } }, digest, 3);
+        }
+    }
+}
+
 static void one_dies_in_any_span(void **state)
 {
     const char *exchange = test_on_cpu() ? "at=reduce_processes:2" : "at=reduce_grains:2";
@@ -436,6 +455,7 @@ int main(void)
         cmocka_unit_test_setup(one_dies_with_a_part_of_the_gradients, clear_error),
         cmocka_unit_test_setup(one_dies_with_a_part_of_the_parameters, clear_error),
         cmocka_unit_test_setup(one_dies_when_parameters_are_written, clear_error),
+        cmocka_unit_test_setup(another_is_behind, clear_error),
         cmocka_unit_test_setup(one_dies_in_any_span, clear_error),
         cmocka_unit_test_setup(one_of_two_dies, clear_error),
         cmocka_unit_test_setup(several_die, clear_error),

@@ -101,6 +101,10 @@ static void it_gets_its_part_of_a_divided_state(void **state)
     expect("model=1,of=2,waits=3,sharded", (const role[]){ LIVES("-"), DIES("at=evaluation:0"), LIVES("as=1"), { 0 } });
     expect("model=0,of=2,waits=3,sharded,divided=1", (const role[]){ LIVES("-"), DIES("at=evaluation:0"), LIVES("as=1"), { 0 } });
     expect_kept("model=1,of=2,waits=1,sharded,divided=1", (const role[]){ LIVES("-"), LIVES("-"), LIVES("as=new"), { 0 } });
+    expect_kept("model=0,of=2,waits=1,sharded,divided=2", (const role[]){ LIVES("-"), LIVES("-"), LIVES("as=new"), { 0 } });
+    expect_kept("model=1,waits=1,again=3,sharded,divided=2", (const role[]){ LIVES("-"), DIES("at=sync:0"), LIVES("-"),
+                                                                             LIVES("as=1"), LIVES("as=new,turn=1"), { 0 } });
+    expect("model=3,of=2,waits=3,sharded,divided=2", (const role[]){ LIVES("-"), DIES("at=evaluation:0"), LIVES("as=1"), { 0 } });
     expect("model=0,of=3,waits=1,sharded", (const role[]){ LIVES("-"), LIVES("-"), DIES("at=evaluation:0"), LIVES("as=new"),
                                                           { 0 } });
 }

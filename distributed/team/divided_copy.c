@@ -37,10 +37,15 @@ static trek_status copy_piece(const trek_divided *d, const trek_bucket_piece *pi
     bool twice = d->team->twice && piece->second >= 0;
     if (piece->begin >= piece->end || piece->owner == own || (twice && piece->second == own) || d->blank)
         return TREK_OK;
+    if (!twice || !d->team->lent)
+        return copy_from(d, piece->owner, part, piece->begin, piece->end);
+    trek_kept_error before;
+    trek_error_keep(&before);
     trek_status status = copy_from(d, piece->owner, part, piece->begin, piece->end);
-    if (status != TREK_ERR_PEER || !twice || !d->team->lent)
+    if (status != TREK_ERR_PEER)
         return status;
     trek_error_clear();
+    trek_error_put_back(&before);
     return copy_from(d, piece->second, part, piece->begin, piece->end);
 }
 

@@ -124,6 +124,8 @@ static void another_is_behind(void **state)
 {
     static const char *const details[] = { "model=1,steps=3,clipped", "model=1,steps=3,sharded",
                                            "model=2,steps=3,sharded,divided=1", "model=2,steps=3,clipped,sharded,divided=2" };
+    if (!test_on_cpu()) /* how many calls there are depends on who runs which grains */
+        skip();
     for (int d = 0; d < 4; d++) {
         const char *nobody[4] = { 0 };
         uint64_t digest = dying_digest(details[d], false);
@@ -232,7 +234,8 @@ static void every_kind_of_state_is_kept_twice(void **state)
         static const char *const levels[] = { ",divided=1", "", ",divided=2" };
         const char *level = strstr(cases[k].detail, "ranks=") || strstr(cases[k].detail, "divided=") ? "" : levels[k % 3];
         snprintf(detail, sizeof detail, "%s,sharded%s", cases[k].detail, level);
-        if (!test_short() || k % 3 == 0)
+        bool possible = test_on_cpu() || !strstr(detail, "ranks="); /* several GPUs of a process cannot have a part each */
+        if (possible && (!test_short() || k % 3 == 0))
             expect(detail, 4, cases[k].deaths, cases[k].left);
     }
 }

@@ -13,14 +13,13 @@
 #include "tensor/memory_account.h"
 #include "tensor/memory_internal.h"
 #include "tensor/op.h"
+#include "tensor/spare_pages.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
 enum page_state { ABSENT, TAKEN, HELD };
-
-enum { POPULATED = 16 };
 
 struct trek_pages {
     char *memory;
@@ -34,7 +33,9 @@ struct trek_pages {
     bool guarded;                /* what is absent cannot be read */
     int file;                    /* which others have mapped, too; -1: none */
     size_t offset;               /* in it */
-    uint8_t state[];             /* [pages] */
+    trek_spare_pages spare;      /* what was given back, for what is taken next */
+    uint8_t *seams;              /* [pages + 1] the system knows a stretch of memory that begins here */
+    uint8_t state[];             /* [pages], before the seams */
 };
 
 size_t trek_pages_size(trek_device device, char *why, size_t n)
@@ -59,6 +60,8 @@ static void release(void *data, void *arg)
         pages->backend->release(pages->range);
     else
         munmap(data, pages->bytes);
+    trek_pages_keep_spare(pages, 0);
+    trek_spare_pages_clear(&pages->spare);
     trek_memory_use(pages->user, -trek_pages_taken(pages), true);
     trek_free(pages);
 }
@@ -111,9 +114,10 @@ trek_tensor *trek_pages_zeros(trek_shape shape, trek_dtype dtype, trek_device de
     if (size == 0)
         return trek_fail_null(TREK_ERR_DEVICE, "pages: device: its memory cannot come and go in pieces: %s", why);
     size_t n = (bytes + size - 1) / size + (bytes == 0);
-    trek_pages *pages = trek_calloc(1, sizeof *pages + n);
+    trek_pages *pages = trek_calloc(1, sizeof *pages + 2 * n + 1);
     if (!pages)
         return NULL;
+    pages->seams = pages->state + n;
     pages->bytes = n * size;
     pages->size = size;
     pages->file = -1;
@@ -165,12 +169,53 @@ static trek_status take_on_device(const trek_pages *pages, size_t first, size_t 
     return status;
 }
 
-static void take_on_host(const trek_pages *pages, size_t first, size_t end, int64_t more)
+/* Finds the next pages of [*first, end) without memory: [*first, *stop). */
+static bool next_absent(const trek_pages *pages, size_t *first, size_t end, size_t *stop)
 {
-    if (pages->guarded && more > 0)
-        mprotect(pages->memory + first * pages->size, (end - first) * pages->size, PROT_READ | PROT_WRITE);
-    if (more >= POPULATED) /* in one call, instead of a fault for each page */
-        madvise(pages->memory + first * pages->size, (end - first) * pages->size, MADV_POPULATE_WRITE);
+    while (*first < end && pages->state[*first] != ABSENT)
+        ++*first;
+    for (*stop = *first; *stop < end && pages->state[*stop] == ABSENT; ++*stop)
+        ;
+    return *first < *stop;
+}
+
+/* Returns how many of the pages [first, end) that have no memory can have spare memory. */
+static int64_t count_reused(const trek_pages *pages, size_t first, size_t end)
+{
+    size_t n = 0, stop;
+    for (; pages->spare.held > 0 && pages->file < 0 && next_absent(pages, &first, end, &stop); first = stop)
+        n += stop - first >= TREK_SPARE_LEAST ? stop - first : 0;
+    return (int64_t)(n < pages->spare.held ? n : pages->spare.held);
+}
+
+/* Gives the first n of pages [first, ...) spare memory; new memory, when they are written, where the system moves none. */
+static void reuse(trek_pages *pages, size_t first, size_t n)
+{
+    for (size_t end = first + n, got; first < end; first += got) {
+        bool moved;
+        got = trek_spare_pages_get(&pages->spare, pages->memory + first * pages->size, end - first, &moved);
+        if (!moved)
+            continue;
+        memset(pages->seams + first, 0, got);
+        pages->seams[first] = pages->seams[first + got] = 1;
+    }
+}
+
+/* reused: the number of pages that have spare memory. */
+static void take_on_host(trek_pages *pages, size_t first, size_t end, size_t reused)
+{
+    for (size_t stop; next_absent(pages, &first, end, &stop); first = stop) {
+        char *memory = pages->memory + first * pages->size;
+        if (pages->guarded)
+            mprotect(memory, (stop - first) * pages->size, PROT_READ | PROT_WRITE);
+        if (stop - first < TREK_SPARE_LEAST)
+            continue;
+        size_t again = stop - first < reused ? stop - first : reused;
+        reuse(pages, first, again);
+        reused -= again;
+        if (first + again < stop) /* in one call, instead of a fault for each page */
+            madvise(memory + again * pages->size, (stop - first - again) * pages->size, MADV_POPULATE_WRITE);
+    }
 }
 
 static trek_status take(trek_pages *pages, const void *from, size_t bytes, enum page_state to, bool surely)
@@ -179,15 +224,16 @@ static trek_status take(trek_pages *pages, const void *from, size_t bytes, enum 
     int64_t more = 0;
     for (size_t k = first; k < end; k++)
         more += pages->state[k] == ABSENT;
-    if (more > 0 && !trek_memory_use(pages->user, more * (int64_t)pages->size, surely))
+    int64_t reused = more > 0 ? count_reused(pages, first, end) : 0;
+    if (more > reused && !trek_memory_use(pages->user, (more - reused) * (int64_t)pages->size, surely))
         return trek_fail(TREK_ERR_MEMORY, "out of memory: %lld bytes were asked for, which exceed the budget",
-                         (long long)(more * (int64_t)pages->size));
+                         (long long)((more - reused) * (int64_t)pages->size));
     trek_status status = pages->backend && more > 0 ? take_on_device(pages, first, end) : TREK_OK;
     if (status != TREK_OK)
         return status;
     pages->taken += more;
     if (!pages->backend)
-        take_on_host(pages, first, end, more);
+        take_on_host(pages, first, end, (size_t)reused);
     for (size_t k = first; k < end; k++)
         pages->state[k] = (uint8_t)(pages->state[k] > to ? pages->state[k] : to);
     return TREK_OK;
@@ -219,21 +265,55 @@ static bool give_to_system(const trek_pages *pages, void *memory, size_t bytes)
 #endif
 }
 
+static void drop_on_host(const trek_pages *pages, size_t first, size_t end)
+{
+    char *memory = pages->memory + first * pages->size;
+    if (first < end && !give_to_system(pages, memory, (end - first) * pages->size))
+        memset(memory, 0, (end - first) * pages->size);
+}
+
+/* Lets what may stay of pages [first, end) be spare, and gives the rest to the system. Returns how many pages are spare. */
+static size_t put_aside(trek_pages *pages, size_t first, size_t end)
+{
+    size_t spare = 0, rest = first; /* pages [rest, k) go to the system */
+    for (size_t k = first, stop; pages->spare.most > 0 && pages->file < 0 && k < end; k = stop) {
+        for (stop = k + 1; stop < end && !pages->seams[stop]; stop++)
+            ;
+        size_t put = trek_spare_pages_put(&pages->spare, pages->memory + k * pages->size, stop - k);
+        if (put == 0)
+            continue;
+        drop_on_host(pages, rest, k);
+        rest = k + put;
+        spare += put;
+    }
+    drop_on_host(pages, rest, end);
+    return spare;
+}
+
 /* Gives back pages [first, end), all of which have memory on a device. */
 static void drop(trek_pages *pages, size_t first, size_t end)
 {
     char *memory = pages->memory + first * pages->size;
+    size_t spare = 0;
     if (first == end)
         return;
     if (pages->backend)
         pages->backend->give_back(pages->range, first, end);
-    else if (!give_to_system(pages, memory, (end - first) * pages->size))
-        memset(memory, 0, (end - first) * pages->size);
+    else
+        spare = put_aside(pages, first, end);
     if (pages->guarded)
         mprotect(memory, (end - first) * pages->size, PROT_NONE);
     memset(pages->state + first, ABSENT, end - first);
     pages->taken -= (int64_t)(end - first);
-    trek_memory_use(pages->user, -(int64_t)((end - first) * pages->size), true);
+    trek_memory_use(pages->user, -(int64_t)((end - first - spare) * pages->size), true);
+}
+
+void trek_pages_keep_spare(trek_pages *pages, size_t bytes)
+{
+    if (pages->backend)
+        return;
+    size_t given = trek_spare_pages_limit(&pages->spare, pages->size, (bytes + pages->size - 1) / pages->size);
+    trek_memory_use(pages->user, -(int64_t)(given * pages->size), true);
 }
 
 static void clear(const trek_pages *pages, size_t begin, size_t end)
@@ -345,11 +425,14 @@ static bool move_from_file(const trek_pages *pages, size_t first, size_t end)
     for (; next_taken(pages, &begin, end, &stop); begin = stop)
         memcpy(own + (begin - first) * pages->size, pages->memory + begin * pages->size, (stop - begin) * pages->size);
     bool moved = mremap(own, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, memory) != MAP_FAILED;
-    if (!moved)
+    if (!moved) {
         munmap(own, bytes);
-    else
-        clear_absent(pages, first, end, false);
-    return moved;
+        return false;
+    }
+    clear_absent(pages, first, end, false);
+    memset(pages->seams + first, 0, end - first);
+    pages->seams[first] = pages->seams[end] = 1;
+    return true;
 }
 
 /* Moves all pages to a file, or (fd -1) from the one in which they lie. */

@@ -39,7 +39,11 @@ trek_status trek_pages_hold(trek_pages *pages, const void *from, size_t bytes);
 void trek_pages_release_holds(trek_pages *pages);
 /* Makes zeros of the bytes, and gives back the memory of pages that have no others. */
 void trek_pages_give_back(trek_pages *pages, void *from, size_t bytes);
-/* Returns how many bytes have memory. */
+/* From now on, of the memory that is given back up to so many bytes stay, for what is taken next. They count as if they were
+ * taken. 0, as at the beginning: none, and what has stayed goes back to the system. On a GPU it does nothing, since its driver's
+ * memory is used again anyway. */
+void trek_pages_keep_spare(trek_pages *pages, size_t bytes);
+/* Returns how many bytes have memory; without what was given back. */
 int64_t trek_pages_taken(const trek_pages *pages);
 /* Finds the next stretch of bytes that have memory, from offset *begin on: [*begin, *end). Returns false if there is none. */
 bool trek_pages_next(const trek_pages *pages, size_t *begin, size_t *end);

@@ -52,6 +52,8 @@ trek_arena_cut trek_divided_range_of(const trek_arena *arena, const void *from, 
 bool trek_divided_is_own(const trek_arena *arena, const trek_arena_cut *range);
 /* Takes the memory of a range. surely: whatever the account may have. */
 trek_status trek_divided_take(const trek_arena *arena, const trek_arena_cut *range, bool surely);
+/* Lets as much memory stay as a range needs, of what is given back from now on, for what is taken next; range NULL: no more. */
+void trek_divided_keep_spare(const trek_arena *arena, const trek_arena_cut *range);
 /* Gives back what is not the rank's own: of pages that have a part's layout, or of the parameters. */
 void trek_divided_give_back_in(const trek_arena *arena, int part, trek_pages *pages, int64_t begin, int64_t end);
 void trek_divided_give_back(const trek_arena *arena, int part, int64_t begin, int64_t end);

@@ -50,6 +50,13 @@ trek_status trek_divided_take(const trek_arena *arena, const trek_arena_cut *ran
     return surely ? trek_pages_take_surely(pages, from, bytes) : trek_pages_take(pages, from, bytes);
 }
 
+void trek_divided_keep_spare(const trek_arena *arena, const trek_arena_cut *range)
+{
+    for (int p = 0; p < arena->n_parts; p++)
+        trek_pages_keep_spare(arena->parts[p].param_pages, range && range->part == p
+                                  ? (size_t)(range->end - range->begin) * trek_divided_item(arena, p) : 0);
+}
+
 void trek_divided_give_back_in(const trek_arena *arena, int part, trek_pages *pages, int64_t begin, int64_t end)
 {
     size_t item = trek_divided_item(arena, part);

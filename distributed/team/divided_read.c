@@ -178,12 +178,13 @@ static void gather_next(trek_divided *d, uint64_t use)
     for (int k = 0; k < trek_divided_own(d)->reducer->buckets.n; k++)
         most += d->buckets[k].gathered && d->buckets[k].use == use;
     most = d->keeps ? INT_MAX : most > TREK_DIVIDED_BUCKETS ? most : TREK_DIVIDED_BUCKETS;
+    trek_arena_cut all = whole_of(&trek_divided_own(d)->reducer->buckets.list[next]);
+    trek_divided_keep_spare(trek_divided_own(d)->arena, &all);
     while (d->n_gathered >= most && drop_one(d, use))
         ;
-    if (d->n_gathered >= most)
-        return;
-    trek_arena_cut all = whole_of(&trek_divided_own(d)->reducer->buckets.list[next]);
-    if (take_if(d, &all) != TREK_OK)
+    bool taken = d->n_gathered < most && take_if(d, &all) == TREK_OK;
+    trek_divided_keep_spare(trek_divided_own(d)->arena, NULL);
+    if (!taken)
         return;
     d->n_gathered++;
     d->buckets[next].coming = d->buckets[next].ahead = true;
@@ -214,9 +215,16 @@ static trek_status gather_range(trek_divided *d, const trek_arena_cut *range, ui
     if (d->written || trek_divided_is_own(trek_divided_own(d)->arena, range))
         return TREK_OK;
     trek_status status = trek_divided_check(d->team, "parameters");
-    for (int k = trek_buckets_find(buckets, range->part, range->begin);
-         k < buckets->n && overlaps(&buckets->list[k], range) && status == TREK_OK; k++)
+    int first = trek_buckets_find(buckets, range->part, range->begin), end = first;
+    while (end < buckets->n && overlaps(&buckets->list[end], range))
+        end++;
+    if (first < end)
+        trek_divided_keep_spare(trek_divided_own(d)->arena,
+                                &(trek_arena_cut){ .part = range->part, .begin = buckets->list[first].begin,
+                                                   .end = buckets->list[end - 1].begin + buckets->list[end - 1].count });
+    for (int k = first; k < end && status == TREK_OK; k++)
         status = gather(d, k, use);
+    trek_divided_keep_spare(trek_divided_own(d)->arena, NULL);
     if (status == TREK_OK && d->ahead)
         gather_next(d, use);
     return status;

@@ -336,10 +336,30 @@ static void send_bucket(const trek_bucket *bucket, void *arg)
         give_back(r);
 }
 
+/* Lets memory for the largest bucket or parameter stay, of what is given back while they come and go. */
+static void keep_spare(const trek_reducer *r, bool keeps)
+{
+    size_t most[TREK_DTYPE_COUNT] = { 0 };
+    for (int k = 0; keeps && k < r->buckets.n; k++) {
+        const trek_bucket *bucket = &r->buckets.list[k];
+        size_t bytes = (size_t)bucket->count * trek_dtype_size(r->parts[bucket->part].wide);
+        most[bucket->part] = bytes > most[bucket->part] ? bytes : most[bucket->part];
+    }
+    for (int k = 0; keeps && k < r->n; k++) {
+        const trek_reducer_item *item = &r->items[k];
+        size_t bytes = (size_t)item->count * trek_dtype_size(r->parts[item->part].wide);
+        most[item->part] = bytes > most[item->part] ? bytes : most[item->part];
+    }
+    for (int p = 0; r->arena && p < r->arena->n_parts; p++)
+        if (r->parts[p].pages)
+            trek_pages_keep_spare(r->parts[p].pages, most[p]);
+}
+
 void trek_reducer_begin(trek_reducer *r, trek_sending reduction)
 {
     r->now = reduction;
     r->status = TREK_OK;
+    keep_spare(r, reduction.gives_back);
     trek_buckets_begin(&r->buckets);
 }
 
@@ -354,6 +374,7 @@ trek_status trek_reducer_rest(trek_reducer *r)
 {
     trek_buckets_rest(&r->buckets, send_bucket, r);
     give_back(r);
+    keep_spare(r, false);
     return r->status;
 }
 

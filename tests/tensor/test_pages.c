@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,10 +19,11 @@
 #include "tensor/dlpack.h"
 #include "tensor/memory_account.h"
 #include "tensor/op.h"
+#include "tensor/spare_pages.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 
-enum { PAGES = 40 };
+enum { PAGES = 40, MANY = 600 };
 
 static size_t page_size(void) { return trek_pages_size(trek_cpu(0), NULL, 0); }
 
@@ -41,6 +43,19 @@ static int resident(const trek_tensor *t)
     if (file)
         fclose(file);
     return kib < 0 ? -1 : (int)((size_t)kib * 1024 / page_size());
+}
+
+/* Whether the system moves memory from one address to another. */
+static bool moves_memory(void)
+{
+    size_t page = page_size();
+    trek_spare_pages spare = { .n = 0 };
+    trek_spare_pages_limit(&spare, page, TREK_SPARE_LEAST);
+    char *from = mmap(NULL, TREK_SPARE_LEAST * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bool moves = trek_spare_pages_put(&spare, from, TREK_SPARE_LEAST) > 0;
+    trek_spare_pages_clear(&spare);
+    munmap(from, TREK_SPARE_LEAST * page);
+    return moves;
 }
 
 static trek_tensor *make(void)
@@ -135,6 +150,103 @@ static void counted(void **state)
     assert_int_equal(trek_memory_account_peak(account), besides + 7 * (int64_t)page);
     trek_pages_give_back(pages, t->data, PAGES * page);
     assert_int_equal(trek_memory_account_used(account), besides + 4 * (int64_t)page);
+    trek_tensor_release(t);
+    assert_int_equal(trek_memory_account_used(account), 0);
+    trek_memory_account_leave();
+    trek_memory_account_free(&account);
+}
+
+/* Any order, while some memory stays that was given back: what is taken is zeros all the same, what has stayed counts, and it is
+ * never more than was allowed. */
+static void spare_in_drawn_orders(void **state)
+{
+    size_t page = page_size(), bytes = MANY * page, limit = 0;
+    if (!trek_memory_account_counts())
+        skip();
+    trek_memory_account *account = trek_memory_account_new(1);
+    assert_int_equal(trek_memory_account_join(account, 0), TREK_OK);
+    trek_memory_account_begin(account, 0);
+    char *expected = calloc(bytes, 1);
+    trek_tensor *t = trek_pages_zeros(trek_dims((int64_t)bytes), TREK_U8, trek_cpu(0));
+    trek_pages *pages = trek_pages_of(t);
+    int64_t besides = trek_memory_account_used(account);
+    int stayed = 0;
+    for (uint32_t draw = 0; draw < 3000; draw++) {
+        size_t begin = (size_t)((test_number(1, draw) + 1) / 2 * (double)(bytes - 1)), count = (draw % 5 ? 60 : 300) * page;
+        count = count < bytes - begin ? count : bytes - begin;
+        if (draw % 11 == 0) {
+            limit = draw % 3 ? draw % 7 * 50 * page : 0;
+            trek_pages_keep_spare(pages, limit);
+        } else if (draw % 2) {
+            trek_pages_give_back(pages, t->data + begin, count);
+            memset(expected + begin, 0, count);
+        } else {
+            assert_int_equal(trek_pages_take(pages, t->data + begin, count), TREK_OK);
+            if (draw % 8) {
+                memset(t->data + begin, (int)(draw % 255 + 1), count);
+                memset(expected + begin, (int)(draw % 255 + 1), count);
+            }
+        }
+        int64_t spare = trek_memory_account_used(account) - besides - trek_pages_taken(pages);
+        assert_true(spare >= 0 && spare <= (int64_t)limit);
+        stayed += spare > 0;
+        if (draw % 4 == 0)
+            assert_memory_equal(t->data, expected, bytes);
+    }
+    assert_memory_equal(t->data, expected, bytes);
+    assert_true(stayed > 100 || !moves_memory());
+    trek_tensor_release(t);
+    assert_int_equal(trek_memory_account_used(account), 0);
+    trek_memory_account_leave();
+    trek_memory_account_free(&account);
+    free(expected);
+}
+
+/* Takes half of the pages in two stretches, and gives them back, then the other half, and so on. Returns how often the system has
+ * found memory. */
+static long faults_of_halves(trek_tensor *t, int rounds)
+{
+    trek_pages *pages = trek_pages_of(t);
+    size_t half = MANY / 2 * page_size();
+    struct rusage before, after;
+    getrusage(RUSAGE_THREAD, &before);
+    for (int k = 0; k < rounds; k++) {
+        char *from = t->data + (size_t)(k % 2) * half;
+        size_t some = (size_t)(1 + k % 5) * (half / 6);
+        assert_int_equal(trek_pages_take(pages, from, some), TREK_OK);
+        assert_int_equal(trek_pages_take(pages, from + some, half - some), TREK_OK);
+        assert_true(from[0] == 0 && from[half / 2] == 0 && from[half - 1] == 0);
+        memset(from, k + 1, half);
+        trek_pages_give_back(pages, from, half);
+    }
+    getrusage(RUSAGE_THREAD, &after);
+    return after.ru_minflt - before.ru_minflt;
+}
+
+/* What stays is used again, without new memory from the system; within a budget that has room for it once. */
+static void spare_is_used_again(void **state)
+{
+    enum { ROUNDS = 20 };
+    size_t page = page_size();
+    if (!moves_memory() || !trek_memory_account_counts())
+        skip();
+    trek_memory_account *account = trek_memory_account_new(1);
+    assert_int_equal(trek_memory_account_join(account, 0), TREK_OK);
+    trek_memory_account_begin(account, 0);
+    trek_tensor *t = trek_pages_zeros(trek_dims((int64_t)(MANY * page)), TREK_U8, trek_cpu(0));
+    trek_pages *pages = trek_pages_of(t);
+    int64_t besides = trek_memory_account_used(account);
+    trek_memory_account_limit(account, besides + MANY / 2 * (int64_t)page);
+    assert_true(faults_of_halves(t, ROUNDS) >= ROUNDS * MANY / 2);
+    trek_pages_keep_spare(pages, MANY / 2 * page);
+    assert_true(faults_of_halves(t, ROUNDS) < MANY / 2 + 50); /* those of the first round */
+    assert_int_equal(trek_memory_account_used(account), besides + MANY / 2 * (int64_t)page);
+    trek_pages_keep_spare(pages, 100 * page); /* the rest is the system's */
+    assert_int_equal(trek_memory_account_used(account), besides + 100 * (int64_t)page);
+    FAILS(trek_pages_take(pages, t->data, (MANY / 2 + 1) * page), TREK_ERR_MEMORY, "exceed the budget");
+    assert_int_equal(trek_memory_account_used(account), besides + 100 * (int64_t)page);
+    SUCCEEDS(trek_pages_take(pages, t->data, MANY / 2 * page)); /* of which 100 were there */
+    assert_int_equal(trek_memory_account_peak(account), besides + MANY / 2 * (int64_t)page);
     trek_tensor_release(t);
     assert_int_equal(trek_memory_account_used(account), 0);
     trek_memory_account_leave();
@@ -236,8 +348,6 @@ static void kept(void **state)
     for (int k = 0; k < 4; k++)
         trek_tensor_release((trek_tensor *[]){ turned, part, one, t }[k]);
 }
-
-enum { MANY = 600 };
 
 static int pages_of_file(int fd)
 {
@@ -360,7 +470,9 @@ static void gpu_without_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(drawn_orders), cmocka_unit_test(counted), cmocka_unit_test(parts),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(drawn_orders), cmocka_unit_test(counted),
+                                        cmocka_unit_test(spare_in_drawn_orders), cmocka_unit_test(spare_is_used_again),
+                                        cmocka_unit_test(parts),
                                         cmocka_unit_test(kept), cmocka_unit_test(in_a_file), cmocka_unit_test(on_a_gpu),
                                         cmocka_unit_test(gpu_without_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 /* The beginning and end of offloading. */
 #include "autograd/offload.h"
 
+#include "autograd/offload_internal.h"
 #include "autograd/offload_values.h"
 
 enum { MIN_BYTES = 1 << 20, AHEAD = 4 };
@@ -37,3 +38,5 @@ void trek_offload_end(void)
     if (--o->depth < TREK_OFFLOAD_DEEPEST)
         trek_grad_mode_here.offload = o->before[o->depth];
 }
+
+int64_t trek_offload_sent_here(void) { return trek_tape_here && trek_tape_here->offload ? trek_tape_here->offload->sent : 0; }

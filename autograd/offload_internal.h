@@ -27,6 +27,9 @@ void trek_offload_bring_ahead(const trek_node *node, uint32_t walk);
 /* Called after it, in a walk that keeps the tape: values that no older node needs leave again. */
 void trek_offload_leave_again(const trek_node *node);
 
+/* Returns how many bytes the calling thread's tape has sent to host memory. */
+int64_t trek_offload_sent_here(void);
+
 static inline bool trek_offload_has(const trek_tape *tape) { return tape->n_offloaded > 0; }
 /* Called if the thread has ended between begin and end. */
 void trek_offload_thread_end(trek_tape *tape);

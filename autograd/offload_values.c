@@ -237,6 +237,7 @@ static void begin_to_send(struct trek_offload *o, trek_value *v)
         return;
     }
     append(&o->leaving, v);
+    o->sent += (int64_t)v->storage->bytes;
     count(&bytes_sent, (long long)v->storage->bytes);
 }
 

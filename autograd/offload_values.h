@@ -23,6 +23,7 @@ struct trek_offload {
     trek_value_list staying;   /* on the device and not copied: other holders exist or existed */
     trek_value_list leaving;   /* in the order in which their copies end */
     trek_lane *lanes;
+    int64_t sent;              /* bytes, since it was made */
 };
 
 /* Returns the tape's state, made when first needed, or NULL with MEMORY. Returns NULL for a NULL tape. */

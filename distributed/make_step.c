@@ -265,7 +265,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     bool sites = opts->averages && opts->sites && opts->comm;
     trek_team_opts of = { .shared = opts->shared && (!opts->averages || (sites && local_ranks > 1)), .sharers = 1,
                           .bucket_bytes = opts->bucket_bytes, .budgets = opts->budgets, .recomputes = opts->recomputes,
-                          .comm = opts->comm };
+                          .host_budget = opts->host_budget, .comm = opts->comm };
     of.shared &= !opts->shards_grads || local_ranks > 1; /* a rank that is alone shares with nobody */
     bool shards = opts->shards && (opts->comm || !of.shared);
     int counts[TREK_MAX_RANKS] = { 0 };

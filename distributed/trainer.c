@@ -27,7 +27,7 @@
 #include "graph/timeline.h"
 #include "nn/fp8.h"
 #include "nn/module_tree.h"
-#include "nn/recompute_internal.h"
+#include "nn/ways.h"
 #include "nn/text.h"
 #include "tensor/backend.h"
 #include "tensor/try_internal.h"
@@ -151,7 +151,7 @@ static void put_back(trainer_setup *s)
     if (plain)
         trek_graph_set_stepper(s->graph, plain);
     take_optimizer(s);
-    trek_recompute_forget(trek_graph_module(s->graph));
+    trek_ways_forget(trek_graph_module(s->graph));
     trek_error_clear();
     trek_error_put_back(&first);
 }
@@ -219,7 +219,7 @@ static trek_status make_ranks(trainer_setup *s)
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && trek_trainer_count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
                              .budgets = s->opts.memory_budget, .reduces_bf16 = s->opts.reduce_dtype == TREK_BF16,
-                             .recomputes = s->opts.activations == TREK_AUTO,
+                             .recomputes = s->opts.activations == TREK_AUTO, .host_budget = s->opts.host_budget,
                              .comm = s->comm, .outlives = trek_trainer_regroup(s) != NULL,
                              .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard >= TREK_SHARD_STATE,
@@ -357,7 +357,7 @@ static trek_status find_ranks(trainer_setup *s)
 /* Makes the stepper that the options ask for; without options for ranks the one that there is stays. */
 static trek_status make_stepper(trainer_setup *s)
 {
-    trek_recompute_forget(trek_graph_module(s->graph)); /* what an earlier plan has chosen */
+    trek_ways_forget(trek_graph_module(s->graph)); /* what an earlier plan has chosen */
     if (s->local_ranks > 1 || s->comm || s->opts.grain > 0 || s->opts.memory_budget || s->opts.activations == TREK_AUTO)
         return make_ranks(s);
     return trek_graph_ranks(s->graph) ? make_plain(s) : TREK_OK;

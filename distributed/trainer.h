@@ -116,12 +116,16 @@ typedef enum trek_average {
  * - Errors: UNSUPPORTED with grain, average, ranks on GPUs, and over MPI. All processes must give the same value.
  *
  * activations: with TREK_AUTO set-up chooses, for each rank that would exceed its memory (memory_budget, otherwise what is free),
- * which parts of its forward pass run again in backward (trek_forward_recomputed), so that the plan fits in the least time. It
- * measures what each module of a forward keeps and how long it takes, chooses, and measures again. Parts are modules, and
+ * which parts of its forward pass run again in backward (trek_forward_recomputed), and for GPUs also what backward needs of which
+ * parts waits in host memory (trek_nn_offload), so that the plan fits in the least time. It measures what each module of a
+ * forward keeps and how long it takes, and how fast values are copied, chooses, and measures again. Parts are modules, and
  * neighbouring children of a trek_nn_sequential. trek_trainer_plan_text names them.
- * - Results have the same bits, whatever each rank recomputes. If everything fits, nothing is recomputed.
- * - Modules with several results, that run more than once in a forward, or with a graph inside are not recomputed as a whole.
- *   Values are not moved to host memory (trek_nn_offload); a program can do that itself.
+ * - Results have the same bits, whatever each rank recomputes or moves. If everything fits, nothing is.
+ * - Modules with several results, that run more than once in a forward, or with a graph inside are not recomputed or moved as a
+ *   whole. Steps in which something is moved are not captured.
+ * - What is moved takes at most host_budget bytes of host memory for all ranks of the process together, in equal parts for its
+ *   GPUs. By default that is half of the memory that the machine has free at set-up, divided by the number of processes.
+ * TREK_OFF: nothing is moved.
  * - It needs trek_graph_set_loader and trek_graph_set_loss before set-up; otherwise it fails with STATE.
  * - Errors: MEMORY, with the numbers, if it does not fit even so. UNSUPPORTED together with average, for streams, for layers that
  *   use other ranks, and for graphs that carry states.
@@ -209,8 +213,10 @@ typedef struct trek_trainer_opts {
     trek_shard shard;              /* what the ranks divide among themselves (see above); default: nothing */
     const int64_t *memory_budget;  /* bytes of memory that each rank of this process may use (see above); copied; default NULL */
     int n_memory_budget;           /* number of `memory_budget`: the number of this process's ranks */
-    /* TREK_AUTO: what does not fit into a rank's memory is recomputed in backward (see above). Default 0: everything is kept. */
+    /* TREK_AUTO: what does not fit into a rank's memory is recomputed in backward, or moved to host memory until then (see
+     * above). Default 0: everything is kept. */
     int activations;
+    int64_t host_budget;           /* bytes of host memory that activations of this process may be moved to (see above) */
     /* TREK_BF16: f32 gradients are sent between processes as bf16 (see above). Default TREK_F32. */
     trek_dtype reduce_dtype;
     int64_t bucket_bytes;          /* bytes of a bucket of gradients; the first has at most 1 MiB; default 25 MiB */

@@ -136,6 +136,9 @@ static trek_status check_activations(const trek_trainer_opts *o)
 {
     if (o->activations != 0 && o->activations != TREK_AUTO)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .activations: %d; must be 0 or TREK_AUTO", o->activations);
+    if (o->host_budget < TREK_OFF || (o->host_budget != 0 && o->activations == 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .host_budget: %lld; must be %s", (long long)o->host_budget,
+                         o->activations == 0 ? "0 without .activations" : "0 or more, or TREK_OFF");
     if (o->activations != 0 && o->average == TREK_AVERAGE_PARAMETERS)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .activations: set together with .average of parameters, whose "
                                                "rounds keep copies that the plan does not know");

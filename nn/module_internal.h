@@ -25,7 +25,7 @@ typedef struct trek_module_link {
     trek_module *module; /* the child */
 } trek_module_link;
 
-/* Children of a sequential that backward runs again together (recompute_internal.h). */
+/* Children of a sequential that are run in a way of their own together (ways.h). */
 typedef struct trek_module_stretch {
     int first, n;
     trek_module *module; /* a sequential of these children, which is not in the tree; owned */

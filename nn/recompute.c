@@ -311,9 +311,9 @@ trek_module *trek_nn_recompute(trek_module *module)
     return trek_module_check(layer);
 }
 
-/* --- modules of a tree that stays as it is ------------------------------------------------------------------ */
+/* --- modules of a tree that stays as it is (ways.h) ---------------------------------------------------------- */
 
-static trek_var *run_recomputed(trek_module *module, trek_var *const *inputs, int n)
+trek_var *trek_module_run_recomputed(trek_module *module, trek_var *const *inputs, int n)
 {
     bool whole = module->own->training && trek_grad_enabled() && n <= MOST_INPUTS;
     for (int k = 0; k < n; k++)
@@ -325,45 +325,6 @@ static trek_var *run_recomputed(trek_module *module, trek_var *const *inputs, in
     trek_params_free(&params);
     return y;
 }
-
-void trek_module_recompute(trek_module *module, bool on) { module->own->instead = on ? run_recomputed : NULL; }
-
-bool trek_module_recomputes(const trek_module *module) { return module->own->instead == run_recomputed; }
-
-/* Children keep their names, which errors and traces tell. */
-static trek_module *make_stretch(const trek_module *sequential, int first, int n)
-{
-    trek_module *module = trek_module_new(&trek_sequential_class);
-    for (int k = first; module && k < first + n; k++)
-        trek_module_add(module, sequential->own->children[k].name, TREK_NO_FIELD, sequential->own->children[k].module);
-    return trek_module_check(module);
-}
-
-trek_status trek_sequential_recompute(trek_module *sequential, int first, int n)
-{
-    int capacity = sequential->own->n_stretches, count = capacity;
-    trek_module *module = make_stretch(sequential, first, n);
-    if (!module)
-        return trek_error_status();
-    if (trek_array_grow(&sequential->own->stretches, &capacity, count + 1, sizeof *sequential->own->stretches) != TREK_OK) {
-        trek_module_free(&module);
-        return trek_error_status();
-    }
-    trek_module_recompute(module, true);
-    sequential->own->stretches[sequential->own->n_stretches++] = (trek_module_stretch){ first, n, module };
-    return TREK_OK;
-}
-
-static trek_status forget(const char *name, trek_module *module, void *arg)
-{
-    (void)name, (void)arg;
-    if (trek_module_recomputes(module))
-        trek_module_recompute(module, false);
-    trek_module_drop_stretches(module);
-    return TREK_OK;
-}
-
-trek_status trek_recompute_forget(trek_module *module) { return trek_module_each(module, forget, NULL); }
 
 static trek_status note_meeting(const char *name, trek_module *module, void *meets)
 {

@@ -8,6 +8,7 @@
 #include "nn/module_internal.h"
 #include "nn/recompute_internal.h"
 #include "nn/walk.h"
+#include "nn/ways.h"
 #include "tensor/devices.h"
 #include "tensor/memory_internal.h"
 #include "tensor/try_internal.h"
@@ -88,17 +89,44 @@ void trek_kept_clear(trek_kept *kept)
 
 /* --- segments ------------------------------------------------------------------------------- */
 
-static trek_status add_segment(trek_kept *kept, trek_kept_segment segment, trek_segment on_line)
+static trek_status append(trek_kept *kept, trek_kept_segment segment, trek_segment on_line)
 {
-    if (on_line.end >= kept->n_points)
-        on_line.end = kept->n_points - 1;
-    if (on_line.end <= on_line.begin)
-        return TREK_OK;
     TRY(trek_array_grow(&kept->segments, &kept->cap_segments, kept->n_segments + 1, sizeof *kept->segments));
     TRY(trek_array_grow(&kept->line, &kept->cap_line, kept->n_segments + 1, sizeof *kept->line));
     kept->segments[kept->n_segments] = segment;
     kept->line[kept->n_segments++] = on_line;
     return TREK_OK;
+}
+
+/* Turns a segment that is recomputed into one that is moved. On the device remain its result, and for a moment the values that
+ * are used or on their way, each of which is at most as large as the largest step between two points. Returns false if there is
+ * nothing that is worth it. */
+static bool move_segment(const trek_kept *kept, const trek_moving *moving, trek_segment *segment)
+{
+    int64_t most = 0, largest = 0, bytes = kept->held[segment->end] - kept->held[segment->begin] - segment->result;
+    for (int p = segment->begin + 1; p <= segment->end; p++) {
+        int64_t above = kept->held[p] - kept->held[segment->begin], step = kept->held[p] - kept->held[p - 1];
+        most = above > most ? above : most;
+        largest = step > largest ? step : largest;
+    }
+    if (kept->host <= 0 || moving->out <= 0 || bytes < trek_way_min_bytes)
+        return false;
+    segment->host = bytes;
+    segment->ns = trek_moving_ns(moving, bytes, segment->ns);
+    segment->need = segment->result + (TREK_WAY_AHEAD + 1) * largest;
+    segment->need = segment->need < most ? segment->need : most;
+    return true;
+}
+
+static trek_status add_segment(trek_kept *kept, const trek_moving *moving, trek_kept_segment segment, trek_segment on_line)
+{
+    if (on_line.end >= kept->n_points)
+        on_line.end = kept->n_points - 1;
+    if (on_line.end <= on_line.begin)
+        return TREK_OK;
+    TRY(append(kept, segment, on_line));
+    segment.moved = move_segment(kept, moving, &on_line);
+    return segment.moved ? append(kept, segment, on_line) : TREK_OK;
 }
 
 /* What a graph within the graph has tagged would be tagged again. */
@@ -157,7 +185,8 @@ static int runs_in(const trek_kept *kept, int sequential, int *runs, int *childr
     return n;
 }
 
-static trek_status add_stretches(trek_kept *kept, int sequential, const int *runs, const int *children, int n)
+static trek_status add_stretches(trek_kept *kept, const trek_moving *moving, int sequential, const int *runs, const int *children,
+                                 int n)
 {
     trek_module *module = kept->runs[sequential].module;
     for (int first = 0; first < n; first++) {
@@ -168,26 +197,28 @@ static trek_status add_stretches(trek_kept *kept, int sequential, const int *run
             ns += run->ns;
             if (first == 0 && last == n - 1) /* the sequential itself */
                 continue;
-            TRY(add_segment(kept, (trek_kept_segment){ module, children[first], after - children[first] },
-                            (trek_segment){ kept->runs[runs[first]].begin, run->end, run->result, ns }));
+            TRY(add_segment(kept, moving,
+                            (trek_kept_segment){ .module = module, .first = children[first], .n = after - children[first] },
+                            (trek_segment){ kept->runs[runs[first]].begin, run->end, run->result, ns, 0, 0 }));
         }
     }
     return TREK_OK;
 }
 
-static trek_status add_children(trek_kept *kept, int sequential)
+static trek_status add_children(trek_kept *kept, const trek_moving *moving, int sequential)
 {
     int *list = trek_calloc(2 * (size_t)kept->n_runs, sizeof *list);
     if (!list)
         return TREK_ERR_MEMORY;
     int n = runs_in(kept, sequential, list, list + kept->n_runs);
-    trek_status status = add_stretches(kept, sequential, list, list + kept->n_runs, n);
+    trek_status status = add_stretches(kept, moving, sequential, list, list + kept->n_runs, n);
     trek_free(list);
     return status;
 }
 
-trek_status trek_kept_find_segments(trek_kept *kept)
+trek_status trek_kept_find_segments(trek_kept *kept, const trek_moving *moving, int64_t host)
 {
+    kept->host = host;
     TRY(kept->status);
     TRY(drop_what_cannot(kept));
     for (int p = kept->n_points - 1; p >= 0; p--)
@@ -198,24 +229,25 @@ trek_status trek_kept_find_segments(trek_kept *kept)
             kept->runs[run.parent].may;
         bool fuses = run.module->own->klass == &trek_linear_class || run.module->own->klass == &trek_conv_classes[1];
         if (run.may && !in_sequential && !fuses) /* in a sequential it is a stretch of one; what fuses keeps little by itself */
-            TRY(add_segment(kept, (trek_kept_segment){ .module = run.module },
-                            (trek_segment){ run.begin, run.end, run.result, run.ns }));
-        TRY(add_children(kept, k));
+            TRY(add_segment(kept, moving, (trek_kept_segment){ .module = run.module },
+                            (trek_segment){ run.begin, run.end, run.result, run.ns, 0, 0 }));
+        TRY(add_children(kept, moving, k));
     }
     return TREK_OK;
 }
 
 /* --- what was chosen ------------------------------------------------------------------------ */
 
-trek_status trek_kept_recompute(const trek_kept *kept, trek_module *root, const bool *recomputed)
+trek_status trek_kept_apply(const trek_kept *kept, trek_module *root, const bool *chosen)
 {
-    trek_status status = trek_recompute_forget(root);
+    trek_status status = trek_ways_forget(root);
     for (int k = 0; k < kept->n_segments && status == TREK_OK; k++) {
         const trek_kept_segment *segment = &kept->segments[k];
-        if (recomputed[k] && segment->n == 0)
-            trek_module_recompute(segment->module, true);
-        else if (recomputed[k])
-            status = trek_sequential_recompute(segment->module, segment->first, segment->n);
+        trek_module_way way = segment->moved ? TREK_WAY_MOVE : TREK_WAY_RECOMPUTE;
+        if (chosen[k] && segment->n == 0)
+            trek_module_set_way(segment->module, way);
+        else if (chosen[k])
+            status = trek_sequential_set_way(segment->module, segment->first, segment->n, way);
     }
     return status;
 }
@@ -240,9 +272,13 @@ static trek_status name_segment(const char *path, trek_module *module, void *arg
     return TREK_ERR_STATE; /* ends the walk */
 }
 
-void trek_kept_describe(const trek_kept *kept, trek_module *root, const bool *recomputed, trek_text *text)
+int trek_kept_describe(const trek_kept *kept, trek_module *root, const bool *chosen, bool moved, trek_text *text)
 {
+    int n = 0;
     for (int k = 0; k < kept->n_segments; k++)
-        if (recomputed[k])
+        if (chosen[k] && kept->segments[k].moved == moved) {
             trek_walk_modules(root, 0, name_segment, &(naming){ &kept->segments[k], text });
+            n++;
+        }
+    return n;
 }

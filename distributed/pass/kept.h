@@ -5,6 +5,7 @@
 #define TREK_DISTRIBUTED_PASS_KEPT_H
 
 #include "distributed/balance/recomputing.h"
+#include "distributed/pass/moving.h"
 #include "nn/module.h"
 #include "nn/text.h"
 #include "nn/watch.h"
@@ -24,6 +25,7 @@ typedef struct trek_kept_run {
 typedef struct trek_kept_segment {
     trek_module *module;
     int first, n;            /* n 0: the module itself */
+    bool moved;              /* if it is chosen, it is moved; otherwise recomputed */
 } trek_kept_segment;
 
 typedef struct trek_kept {
@@ -35,6 +37,7 @@ typedef struct trek_kept {
     int64_t *held;           /* [n_points] */
     trek_kept_segment *segments;
     trek_segment *line;      /* [n_segments] */
+    int64_t host;            /* bytes of host memory for what is moved */
     int here;                /* the innermost run that has not ended; -1: none */
     trek_status status;
 } trek_kept;
@@ -42,16 +45,18 @@ typedef struct trek_kept {
 /* Makes an empty record. It must not move while it observes, and is cleared with trek_kept_clear. */
 void trek_kept_begin(trek_kept *kept, trek_device device, const trek_memory_account *account);
 void trek_kept_clear(trek_kept *kept);
-/* Finds the segments among the runs: modules that ran once and have one result, and neighbouring children of a sequential. Fails
- * with MEMORY. */
-trek_status trek_kept_find_segments(trek_kept *kept);
+/* Finds the segments among the runs: modules that ran once and have one result, and neighbouring children of a sequential. Each
+ * may be recomputed, and (host > 0) also moved to so many bytes of host memory, which takes as long as was measured. Fails with
+ * MEMORY. */
+trek_status trek_kept_find_segments(trek_kept *kept, const trek_moving *moving, int64_t host);
 static inline trek_forward_line trek_kept_line(const trek_kept *kept)
 {
-    return (trek_forward_line){ .n_points = kept->n_points, .held = kept->held, .n = kept->n_segments, .segments = kept->line };
+    return (trek_forward_line){ .n_points = kept->n_points, .held = kept->held, .n = kept->n_segments, .segments = kept->line,
+                                .host = kept->host };
 }
-/* Has the segments that are marked recomputed from now on, in the tree of `root`, and no others. Fails with MEMORY. */
-trek_status trek_kept_recompute(const trek_kept *kept, trek_module *root, const bool *recomputed);
-/* Adds the names of the segments that are marked: "blocks.0, body.3-5". */
-void trek_kept_describe(const trek_kept *kept, trek_module *root, const bool *recomputed, trek_text *text);
+/* Has the segments that are marked recomputed or moved from now on, in the tree of `root`, and no others. Fails with MEMORY. */
+trek_status trek_kept_apply(const trek_kept *kept, trek_module *root, const bool *chosen);
+/* Adds the names of the segments that are marked, those that are moved or the others: "blocks.0, body.3-5". Returns how many. */
+int trek_kept_describe(const trek_kept *kept, trek_module *root, const bool *chosen, bool moved, trek_text *text);
 
 #endif

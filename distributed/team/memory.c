@@ -16,12 +16,13 @@ trek_status trek_team_memory_new(trek_team *team, const int64_t *budgets)
     memory->n_own = memory->n_rows = trek_memory_n_own(team);
     memory->rows = trek_calloc((size_t)memory->n_own, sizeof *memory->rows);
     memory->recomputed = trek_calloc((size_t)memory->n_own, sizeof *memory->recomputed);
+    memory->moved = trek_calloc((size_t)memory->n_own, sizeof *memory->moved);
     memory->budgets = budgets ? trek_calloc((size_t)team->local_ranks, sizeof *budgets) : NULL;
     for (int r = 0; memory->budgets && r < team->local_ranks; r++)
         memory->budgets[r] = budgets[r];
     for (int k = 0; memory->rows && k < memory->n_own; k++)
         memory->rows[k].activations = -1;
-    return memory->rows && memory->recomputed && (memory->budgets || !budgets) ? TREK_OK : TREK_ERR_MEMORY;
+    return memory->rows && memory->recomputed && memory->moved && (memory->budgets || !budgets) ? TREK_OK : TREK_ERR_MEMORY;
 }
 
 void trek_team_memory_free(trek_team *team)
@@ -35,7 +36,10 @@ void trek_team_memory_free(trek_team *team)
     trek_free(memory->accounts);
     for (int k = 0; memory->recomputed && k < memory->n_own; k++)
         trek_text_clear(&memory->recomputed[k]);
+    for (int k = 0; memory->moved && k < memory->n_own; k++)
+        trek_text_clear(&memory->moved[k]);
     trek_free(memory->recomputed);
+    trek_free(memory->moved);
     trek_free(memory->budgets);
     trek_free(memory->rows);
     trek_free(memory);
@@ -196,19 +200,42 @@ static void add_parts(const trek_team *team, trek_text *text)
     trek_text_format(text, "%s%s\n", weights ? "" : " of the same size", whole_of(team));
 }
 
-/* Says what a row's ranks recompute; the names are those of this process's own rows. */
-static void add_recomputed(const trek_team_memory *memory, int k, int64_t unit, trek_text *text)
+static void add_amount(trek_text *text, int64_t bytes, int64_t unit)
+{
+    int64_t tenths = (bytes * 10 + unit / 2) / unit;
+    trek_text_format(text, "%" PRId64 ".%d %s", tenths / 10, (int)(tenths % 10), unit == 1 << 10 ? "KiB" : "MiB");
+}
+
+/* "recomputed in backward: rank 0 (cuda:0): 2 segments (...)"; the names are those of this process's own rows. */
+static void add_segments(const trek_team_memory *memory, int k, const char *what, int64_t n, const trek_text *names,
+                         trek_text *text)
 {
     const trek_memory_row *row = &memory->rows[k];
     int own = k - memory->first_own;
-    int64_t tenths = (row->saved * 10 + unit / 2) / unit;
-    trek_text_format(text, "recomputed in backward: rank%s ", row->ranks > 1 ? "s" : "");
+    trek_text_format(text, "%s: rank%s ", what, row->ranks > 1 ? "s" : "");
     add_ranks(text, row);
-    trek_text_format(text, ": %" PRId64 " segment%s", row->recomputed, row->recomputed > 1 ? "s" : "");
-    if (own >= 0 && own < memory->n_own && memory->recomputed[own].length > 0)
-        trek_text_format(text, " (%s%s)", memory->recomputed[own].data, row->ranks > 1 ? " of the first" : "");
-    trek_text_format(text, ", %" PRId64 ".%d %s less; about %" PRId64 " %% more time for forward and backward\n", tenths / 10,
-                     (int)(tenths % 10), unit == 1 << 10 ? "KiB" : "MiB",
+    trek_text_format(text, ": %" PRId64 " segment%s", n, n > 1 ? "s" : "");
+    if (own >= 0 && own < memory->n_own && names[own].length > 0)
+        trek_text_format(text, " (%s%s)", names[own].data, row->ranks > 1 ? " of the first" : "");
+    trek_text_add(text, ", ");
+}
+
+/* Says what a row's ranks recompute and move. */
+static void add_recomputed(const trek_team_memory *memory, int k, int64_t unit, trek_text *text)
+{
+    const trek_memory_row *row = &memory->rows[k];
+    if (row->recomputed > 0)
+        add_segments(memory, k, "recomputed in backward", row->recomputed, memory->recomputed, text);
+    if (row->moved > 0) {
+        trek_text_add(text, row->recomputed > 0 ? "and\n" : "");
+        add_segments(memory, k, "moved to host memory until backward", row->moved, memory->moved, text);
+        add_amount(text, row->host, unit);
+        trek_text_add(text, " of at most ");
+        add_amount(text, row->host_budget, unit);
+        trek_text_add(text, ", ");
+    }
+    add_amount(text, row->saved, unit);
+    trek_text_format(text, " less; about %" PRId64 " %% more time for forward and backward\n",
                      row->pass_ns > 0 ? (100 * row->recompute_ns + row->pass_ns / 2) / row->pass_ns : 0);
 }
 
@@ -216,7 +243,7 @@ static void add_recomputations(const trek_team_memory *memory, int64_t unit, tre
 {
     bool any = false;
     for (int k = 0; k < memory->n_rows; k++)
-        if (memory->rows[k].recomputed > 0) {
+        if (memory->rows[k].recomputed > 0 || memory->rows[k].moved > 0) {
             add_recomputed(memory, k, unit, text);
             any = true;
         }
@@ -288,7 +315,8 @@ trek_status trek_memory_check(const trek_team_memory *memory, const char *functi
         trek_text_format(&text, ", which need%s %" PRId64 " (parameters %" PRId64 ", gradients %" PRId64 ", state %" PRId64
                          ", other %" PRId64 ", activations %" PRId64 "%s)", row->ranks > 1 ? "" : "s", needed, row->params,
                          row->grads, row->state, row->other, row->activations > 0 ? row->activations - row->kept : 0,
-                         row->recomputed > 0 ? " with everything recomputed that can be" : "");
+                         row->moved > 0 ? " with everything recomputed or moved that can be"
+                             : row->recomputed > 0 ? " with everything recomputed that can be" : "");
     }
     if (text.length == 0 && !text.failed)
         return TREK_OK;

@@ -22,9 +22,11 @@ typedef struct trek_memory_row {
     int64_t activations;         /* the most that a forward and backward needs; -1: not measured */
     int64_t samples;             /* of that pass */
     trek_room room;              /* what recomputation may make of the activations, estimated; zeros: not known */
-    int64_t recomputed;          /* how many segments of the forwards backward runs again, */
-    int64_t saved;               /* by which activations are smaller, */
-    int64_t recompute_ns, pass_ns; /* what that takes, and a forward and backward without it; of the rank with the most */
+    int64_t recomputed;          /* how many segments of the forwards backward runs again */
+    int64_t saved;               /* by which, and by what is moved, activations are smaller */
+    int64_t moved;               /* how many segments' values wait in host memory for backward, */
+    int64_t host, host_budget;   /* which takes so much of it, and may take so much */
+    int64_t recompute_ns, pass_ns; /* what both take, and a forward and backward without them; of the rank with the most */
     double part;                 /* of the state, 0 to 1 */
     int64_t gathers;             /* divided parameters: 1: once a step; 2: in each of its passes; 0: a step has one pass */
     int64_t kept;                /* 1: by which activations are larger; it is given back where it would be too much */
@@ -36,8 +38,9 @@ typedef struct trek_team_memory {
     trek_memory_row *rows;
     int n_own, first_own;        /* the rows of this process */
     trek_memory_account **accounts; /* [n_own] of ranks on CPUs; NULL: they are not counted */
-    bool recomputes;             /* what to recompute is chosen (.activations); */
-    trek_text *recomputed;       /* [n_own] the names of what has been chosen, of the row's first rank that recomputes */
+    bool recomputes;             /* what to recompute or move is chosen (.activations); */
+    int64_t host_budget;         /* the program's, for what is moved; 0: half of what is free; TREK_OFF: nothing is */
+    trek_text *recomputed, *moved; /* [n_own] the names of what has been chosen, of the row's first rank that does it */
 } trek_team_memory;
 
 /* Makes the record. budgets: [local_ranks] or NULL. Fails with MEMORY. */

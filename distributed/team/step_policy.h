@@ -29,7 +29,8 @@ typedef struct trek_ranks_opts {
     int64_t bucket_bytes;
     bool reduces_bf16;            /* f32 gradients travel between processes as bf16 */
     const int64_t *budgets;       /* [ranks] bytes of memory that each may use; NULL: none */
-    bool recomputes;              /* chooses what to recompute, so that it is enough */
+    bool recomputes;              /* chooses what to recompute or to move, so that it is enough */
+    int64_t host_budget;          /* bytes of host memory for what is moved; 0: half of what is free */
     int overlap;                  /* 0: if the engine progresses by itself; 1: always between processes; TREK_OFF: never */
     trek_comm *comm;              /* among processes; the stepper takes a handle. NULL: one process */
     const trek_workload_opts *workload;

@@ -255,8 +255,10 @@ trek_status trek_team_begin(trek_team *team, trek_ranks *ranks, trek_graph **gra
         status = plan_reduce(team);
     if (status == TREK_OK)
         status = trek_team_memory_new(team, opts->budgets);
-    if (status == TREK_OK)
+    if (status == TREK_OK) {
         team->memory->recomputes = opts->recomputes;
+        team->memory->host_budget = opts->host_budget;
+    }
     return status == TREK_OK ? make_watches(team) : status;
 }
 

@@ -111,7 +111,8 @@ typedef struct trek_team_opts {
     bool twice;              /* each part of the state has two sharers (optim/arena.h) */
     int64_t bucket_bytes;
     const int64_t *budgets;  /* [ranks] of memory, in bytes; NULL: none */
-    bool recomputes;         /* segments to be recomputed are chosen so that it is enough */
+    bool recomputes;         /* segments to be recomputed or moved are chosen so that it is enough */
+    int64_t host_budget;     /* bytes of host memory for what is moved; 0: half of what is free */
     trek_comm *comm;         /* of the processes, in whose memory gradients are reduced; NULL: a single process */
 } trek_team_opts;
 /* Makes a team, which owns the group and the graphs of ranks 1 and above, also on failure; it must be ended in any case.

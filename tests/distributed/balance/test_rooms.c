@@ -36,12 +36,13 @@ static void draw_model(uint64_t *seed, model *m)
     for (int b = 0; b < blocks; b++) {
         m->held[2 * b + 1] = m->held[2 * b] + first;
         m->held[2 * b + 2] = m->held[2 * b + 1] + second;
-        m->segments[n++] = (trek_segment){ 2 * b, 2 * b + 2, result, ns[0] + ns[1] };
-        m->segments[n++] = (trek_segment){ 2 * b + 1, 2 * b + 2, result, ns[1] };
+        m->segments[n++] = (trek_segment){ .begin = 2 * b, .end = 2 * b + 2, .result = result, .ns = ns[0] + ns[1] };
+        m->segments[n++] = (trek_segment){ .begin = 2 * b + 1, .end = 2 * b + 2, .result = result, .ns = ns[1] };
         if (b > 0)
-            m->segments[n++] = (trek_segment){ 2 * b - 2, 2 * b + 2, result, 2 * (ns[0] + ns[1]) };
+            m->segments[n++] = (trek_segment){ .begin = 2 * b - 2, .end = 2 * b + 2, .result = result,
+                                               .ns = 2 * (ns[0] + ns[1]) };
     }
-    m->line = (trek_forward_line){ 2 * blocks + 1, m->held, n, m->segments };
+    m->line = (trek_forward_line){ 2 * blocks + 1, m->held, n, m->segments, 0 };
     m->pass_ns = 3 * blocks * (ns[0] + ns[1]); /* backward takes twice as long as forward */
     m->state = m->held[2 * blocks] * drawn(seed, 1, 40) / 10;
 }

@@ -181,6 +181,7 @@ static const option options[] = {
     CALLS("trainer.shares", 4, draw_shares),
     CALLS("trainer.memory_budget", 3, draw_budgets),
     PICK("trainer.activations", INT, TRAINER(activations), 4, TREK_AUTO),
+    PICK("trainer.host_budget", INT64, TRAINER(host_budget), 3, TREK_OFF, 1 << 20),
     PICK("trainer.min_share", REAL, TRAINER(min_share), 6, TREK_ZERO, 0.1),
     PICK("trainer.allow_idle", BOOL, TRAINER(allow_idle), 5, 1),
     PICK("trainer.anchor", INT64, TRAINER(anchor), 4, 2),
@@ -366,6 +367,8 @@ static void settle_activations(sweep *s)
 {
     if (s->way == SWEEP_GATHERED || s->norm == SWEEP_SYNC_BATCH_NORM || s->run.site == TREK_SITE_PROCESS)
         s->run.trainer.activations = 0;
+    if (s->run.trainer.activations == 0)
+        s->run.trainer.host_budget = 0;
 }
 
 static void settle_shares(sweep *s)

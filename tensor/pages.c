@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tensor/pages.h"
+#include "tensor/pages_internal.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -8,35 +8,14 @@
 #include <unistd.h>
 
 #include "tensor/debug.h"
-#include "tensor/device_pages.h"
 #include "tensor/dlpack.h"
 #include "tensor/memory_account.h"
 #include "tensor/memory_internal.h"
 #include "tensor/op.h"
-#include "tensor/spare_pages.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-
-enum page_state { ABSENT, TAKEN, HELD };
-
-struct trek_pages {
-    char *memory;
-    const struct trek_device_pages *backend; /* NULL: the system's, on a CPU */
-    trek_device_range *range;    /* of the backend */
-    size_t bytes, size;          /* of all pages; of one */
-    int64_t taken;               /* pages that have memory */
-    struct trek_block_cache *user; /* who has it */
-    const trek_pages_keeper *keeper; /* NULL: what is absent is zero */
-    trek_pages_keeper taker;     /* who takes what ops are about to use, on a device */
-    bool guarded;                /* what is absent cannot be read */
-    int file;                    /* which others have mapped, too; -1: none */
-    size_t offset;               /* in it */
-    trek_spare_pages spare;      /* what was given back, for what is taken next */
-    uint8_t *seams;              /* [pages + 1] the system knows a stretch of memory that begins here */
-    uint8_t state[];             /* [pages], before the seams */
-};
 
 size_t trek_pages_size(trek_device device, char *why, size_t n)
 {
@@ -66,18 +45,6 @@ static void release(void *data, void *arg)
     trek_free(pages);
 }
 
-/* Large pages would have memory as a whole as soon as one byte is written. */
-static void *reserve(size_t bytes)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-        return NULL;
-#ifdef MADV_NOHUGEPAGE
-    madvise(memory, bytes, MADV_NOHUGEPAGE);
-#endif
-    return memory;
-}
-
 static trek_status take_before(void *arg, const void *from, size_t bytes, uint64_t use, bool first)
 {
     (void)use, (void)first;
@@ -91,7 +58,7 @@ static trek_status reserve_pages(trek_pages *pages, trek_device device, size_t n
 {
     if (device.type == TREK_CPU) {
         pages->user = trek_memory_user();
-        pages->memory = reserve(pages->bytes);
+        pages->memory = trek_pages_reserve(pages->bytes);
         return pages->memory ? TREK_OK : trek_fail(TREK_ERR_MEMORY, "out of memory: the system has no addresses for %zu bytes",
                                                    pages->bytes);
     }
@@ -117,7 +84,7 @@ trek_tensor *trek_pages_zeros(trek_shape shape, trek_dtype dtype, trek_device de
     trek_pages *pages = trek_calloc(1, sizeof *pages + 2 * n + 1);
     if (!pages)
         return NULL;
-    pages->seams = pages->state + n;
+    pages->marks = pages->state + n;
     pages->bytes = n * size;
     pages->size = size;
     pages->file = -1;
@@ -183,7 +150,7 @@ static bool next_absent(const trek_pages *pages, size_t *first, size_t end, size
 static int64_t count_reused(const trek_pages *pages, size_t first, size_t end)
 {
     size_t n = 0, stop;
-    for (; pages->spare.held > 0 && pages->file < 0 && next_absent(pages, &first, end, &stop); first = stop)
+    for (; pages->spare.held > 0 && next_absent(pages, &first, end, &stop); first = stop)
         n += stop - first >= TREK_SPARE_LEAST ? stop - first : 0;
     return (int64_t)(n < pages->spare.held ? n : pages->spare.held);
 }
@@ -196,18 +163,20 @@ static void reuse(trek_pages *pages, size_t first, size_t n)
         got = trek_spare_pages_get(&pages->spare, pages->memory + first * pages->size, end - first, &moved);
         if (!moved)
             continue;
-        memset(pages->seams + first, 0, got);
-        pages->seams[first] = pages->seams[first + got] = 1;
+        trek_pages_mark(pages, first, first + got, pages->file >= 0 ? AWAY : 0);
     }
 }
 
-/* reused: the number of pages that have spare memory. */
-static void take_on_host(trek_pages *pages, size_t first, size_t end, size_t reused)
+/* reused: the number of pages that have spare memory. leaves: memory that comes and goes does not lie in the file, since the
+ * system moves none that does. */
+static void take_on_host(trek_pages *pages, size_t first, size_t end, bool leaves, size_t reused)
 {
     for (size_t stop; next_absent(pages, &first, end, &stop); first = stop) {
         char *memory = pages->memory + first * pages->size;
         if (pages->guarded)
             mprotect(memory, (stop - first) * pages->size, PROT_READ | PROT_WRITE);
+        if (pages->file >= 0 && pages->spare.most > 0 && leaves)
+            trek_pages_leave_file(pages, first, stop);
         if (stop - first < TREK_SPARE_LEAST)
             continue;
         size_t again = stop - first < reused ? stop - first : reused;
@@ -222,9 +191,11 @@ static trek_status take(trek_pages *pages, const void *from, size_t bytes, enum 
 {
     size_t end, first = find(pages, from, bytes, &end);
     int64_t more = 0;
+    if (surely && trek_pages_return_to_file(pages, first, end) != TREK_OK)
+        return TREK_ERR_MEMORY;
     for (size_t k = first; k < end; k++)
         more += pages->state[k] == ABSENT;
-    int64_t reused = more > 0 ? count_reused(pages, first, end) : 0;
+    int64_t reused = more > 0 && !(surely && pages->file >= 0) ? count_reused(pages, first, end) : 0;
     if (more > reused && !trek_memory_use(pages->user, (more - reused) * (int64_t)pages->size, surely))
         return trek_fail(TREK_ERR_MEMORY, "out of memory: %lld bytes were asked for, which exceed the budget",
                          (long long)((more - reused) * (int64_t)pages->size));
@@ -233,7 +204,7 @@ static trek_status take(trek_pages *pages, const void *from, size_t bytes, enum 
         return status;
     pages->taken += more;
     if (!pages->backend)
-        take_on_host(pages, first, end, (size_t)reused);
+        take_on_host(pages, first, end, !surely, (size_t)reused);
     for (size_t k = first; k < end; k++)
         pages->state[k] = (uint8_t)(pages->state[k] > to ? pages->state[k] : to);
     return TREK_OK;
@@ -255,31 +226,36 @@ void trek_pages_release_holds(trek_pages *pages)
 }
 
 /* Returns false if the system keeps the memory, for example because it is locked. */
-static bool give_to_system(const trek_pages *pages, void *memory, size_t bytes)
+static bool give_to_system(bool in_file, void *memory, size_t bytes)
 {
 #ifdef __linux__
-    return madvise(memory, bytes, pages->file >= 0 ? MADV_REMOVE : MADV_DONTNEED) == 0;
+    return madvise(memory, bytes, in_file ? MADV_REMOVE : MADV_DONTNEED) == 0;
 #else /* where that does not make zeros */
-    return pages->file < 0 && mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+    return !in_file && mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
                                    0) != MAP_FAILED;
 #endif
 }
 
 static void drop_on_host(const trek_pages *pages, size_t first, size_t end)
 {
-    char *memory = pages->memory + first * pages->size;
-    if (first < end && !give_to_system(pages, memory, (end - first) * pages->size))
-        memset(memory, 0, (end - first) * pages->size);
+    for (size_t stop; first < end; first = stop) {
+        for (stop = first + 1; stop < end && trek_pages_in_file(pages, stop) == trek_pages_in_file(pages, first); stop++)
+            ;
+        char *memory = pages->memory + first * pages->size;
+        if (!give_to_system(trek_pages_in_file(pages, first), memory, (stop - first) * pages->size))
+            memset(memory, 0, (stop - first) * pages->size);
+    }
 }
 
 /* Lets what may stay of pages [first, end) be spare, and gives the rest to the system. Returns how many pages are spare. */
 static size_t put_aside(trek_pages *pages, size_t first, size_t end)
 {
     size_t spare = 0, rest = first; /* pages [rest, k) go to the system */
-    for (size_t k = first, stop; pages->spare.most > 0 && pages->file < 0 && k < end; k = stop) {
-        for (stop = k + 1; stop < end && !pages->seams[stop]; stop++)
+    for (size_t k = first, stop; pages->spare.most > 0 && k < end; k = stop) {
+        for (stop = k + 1; stop < end && !(pages->marks[stop] & SEAM); stop++)
             ;
-        size_t put = trek_spare_pages_put(&pages->spare, pages->memory + k * pages->size, stop - k);
+        size_t put = trek_pages_in_file(pages, k) ? 0
+            : trek_spare_pages_put(&pages->spare, pages->memory + k * pages->size, stop - k);
         if (put == 0)
             continue;
         drop_on_host(pages, rest, k);
@@ -343,6 +319,8 @@ void trek_pages_give_back(trek_pages *pages, void *from, size_t bytes)
     drop(pages, run, end);
 }
 
+size_t trek_pages_bytes(const trek_pages *pages) { return pages->bytes; }
+char *trek_pages_memory(const trek_pages *pages) { return pages->memory; }
 int64_t trek_pages_taken(const trek_pages *pages) { return pages->taken * (int64_t)pages->size; }
 
 bool trek_pages_next(const trek_pages *pages, size_t *begin, size_t *end)
@@ -356,117 +334,6 @@ bool trek_pages_next(const trek_pages *pages, size_t *begin, size_t *end)
     *end = k * pages->size;
     return *begin < *end;
 }
-
-/* --- in a file ----------------------------------------------------------------------------- */
-
-/* So many are moved at a time, which for a moment have memory in both places. */
-enum { MOVED = 256 };
-
-size_t trek_pages_bytes(const trek_pages *pages) { return pages->bytes; }
-char *trek_pages_memory(const trek_pages *pages) { return pages->memory; }
-
-/* Finds the next pages of [*first, end) that have memory: [*first, *stop). */
-static bool next_taken(const trek_pages *pages, size_t *first, size_t end, size_t *stop)
-{
-    while (*first < end && pages->state[*first] == ABSENT)
-        ++*first;
-    for (*stop = *first; *stop < end && pages->state[*stop] != ABSENT; ++*stop)
-        ;
-    return *first < *stop;
-}
-
-/* file: they may have memory from another time. */
-static void clear_absent(const trek_pages *pages, size_t first, size_t end, bool file)
-{
-    for (size_t begin = first, stop, k = first; k < end; begin = k = stop) {
-        bool taken = next_taken(pages, &k, end, &stop);
-        char *memory = pages->memory + begin * pages->size;
-        size_t bytes = (k - begin) * pages->size;
-        stop = taken ? stop : end;
-        if (file && bytes > 0)
-            madvise(memory, bytes, MADV_REMOVE);
-        if (pages->guarded && bytes > 0)
-            mprotect(memory, bytes, PROT_NONE);
-    }
-}
-
-static bool write_all(int fd, const char *from, size_t bytes, size_t offset)
-{
-    while (bytes > 0) {
-        ssize_t written = pwrite(fd, from, bytes, (off_t)offset);
-        if (written <= 0)
-            return false;
-        from += written;
-        bytes -= (size_t)written;
-        offset += (size_t)written;
-    }
-    return true;
-}
-
-static bool move_to_file(const trek_pages *pages, size_t first, size_t end, int fd, size_t offset)
-{
-    size_t begin = first, stop;
-    for (; next_taken(pages, &begin, end, &stop); begin = stop)
-        if (!write_all(fd, pages->memory + begin * pages->size, (stop - begin) * pages->size, offset + begin * pages->size))
-            return false;
-    if (mmap(pages->memory + first * pages->size, (end - first) * pages->size, PROT_READ | PROT_WRITE,
-             MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, (off_t)(offset + first * pages->size)) == MAP_FAILED)
-        return false;
-    clear_absent(pages, first, end, true);
-    return true;
-}
-
-static bool move_from_file(const trek_pages *pages, size_t first, size_t end)
-{
-    size_t bytes = (end - first) * pages->size, begin = first, stop;
-    char *own = reserve(bytes), *memory = pages->memory + first * pages->size;
-    if (!own)
-        return false;
-    for (; next_taken(pages, &begin, end, &stop); begin = stop)
-        memcpy(own + (begin - first) * pages->size, pages->memory + begin * pages->size, (stop - begin) * pages->size);
-    bool moved = mremap(own, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, memory) != MAP_FAILED;
-    if (!moved) {
-        munmap(own, bytes);
-        return false;
-    }
-    clear_absent(pages, first, end, false);
-    memset(pages->seams + first, 0, end - first);
-    pages->seams[first] = pages->seams[end] = 1;
-    return true;
-}
-
-/* Moves all pages to a file, or (fd -1) from the one in which they lie. */
-static trek_status move(trek_pages *pages, int fd, size_t offset)
-{
-    size_t n = pages->bytes / pages->size, k = 0, end;
-    int from = pages->file;
-    size_t from_offset = pages->offset;
-    bool moved = true;
-    for (; k < n && moved; k = moved ? end : k) {
-        end = k + MOVED < n ? k + MOVED : n;
-        moved = fd >= 0 ? move_to_file(pages, k, end, fd, offset) : move_from_file(pages, k, end);
-    }
-    if (moved) {
-        pages->file = fd;
-        pages->offset = offset;
-        return TREK_OK;
-    }
-    for (size_t back = 0; back < k; back = end) { /* there is room, where they have been */
-        end = back + MOVED < k ? back + MOVED : k;
-        (void)!(from < 0 ? move_from_file(pages, back, end) : move_to_file(pages, back, end, from, from_offset));
-    }
-    return trek_fail(TREK_ERR_MEMORY, "out of memory: %zu bytes cannot be moved between this process's memory and memory that "
-                                      "others read", pages->bytes);
-}
-
-trek_status trek_pages_share(trek_pages *pages, int fd, size_t offset)
-{
-    if (pages->backend)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "pages: those of a GPU cannot be moved to memory that other processes read");
-    return pages->file >= 0 ? TREK_OK : move(pages, fd, offset);
-}
-
-trek_status trek_pages_unshare(trek_pages *pages) { return pages->file < 0 ? TREK_OK : move(pages, -1, 0); }
 
 /* --- keepers ----------------------------------------------------------------------------- */
 

@@ -31,7 +31,8 @@ size_t trek_pages_size(trek_device device, char *why, size_t n);
 /* Takes the memory of the bytes from an address on. Fails with MEMORY if the account of the thread that has it may have no
  * more, or if a GPU has no more. */
 trek_status trek_pages_take(trek_pages *pages, const void *from, size_t bytes);
-/* Takes it whatever the account may have. It fails on GPUs only. */
+/* Takes it whatever the account may have. In a file it lies in the file from then on. It fails on GPUs, and with MEMORY if the
+ * file has none. */
 trek_status trek_pages_take_surely(trek_pages *pages, const void *from, size_t bytes);
 /* Does that, and holds it: giving back makes zeros of it. */
 trek_status trek_pages_hold(trek_pages *pages, const void *from, size_t bytes);
@@ -49,9 +50,10 @@ int64_t trek_pages_taken(const trek_pages *pages);
 bool trek_pages_next(const trek_pages *pages, size_t *begin, size_t *end);
 
 /* Moves the pages to a file of memory, from `offset` on, which is a multiple of a page: who has mapped it, too, sees what they
- * contain, and what is written to them later. Addresses stay. What has no memory has none in the file, as long as nobody reads
- * it. fd is borrowed until trek_pages_unshare, or as long as the tensor exists. Fails with MEMORY; then nothing has changed.
- * Called while nobody uses the tensor. */
+ * contain, and what is written to them later; of pages that trek_pages_take takes while some memory stays
+ * (trek_pages_keep_spare), only after they are taken surely, or held. Addresses stay. What has no memory has none in the file, as
+ * long as nobody reads it. fd is borrowed until trek_pages_unshare, or as long as the tensor exists. Fails with MEMORY; then
+ * nothing has changed. Called while nobody uses the tensor. */
 trek_status trek_pages_share(trek_pages *pages, int fd, size_t offset);
 /* Makes the pages this process's own again, with the same contents. The file keeps what it has. The same errors. */
 trek_status trek_pages_unshare(trek_pages *pages);

@@ -253,6 +253,64 @@ static void spare_is_used_again(void **state)
     trek_memory_account_free(&account);
 }
 
+/* The same of pages in a file: there is what is held, and what was taken while nothing stayed. Memory that stays is used again
+ * outside of the file, which needs no new memory. */
+static void spare_beside_a_file(void **state)
+{
+    enum { ROUNDS = 20 };
+    size_t page = page_size(), bytes = MANY * page;
+    bool held[MANY] = { false }, spare = false, shared = false;
+    trek_tensor *t = trek_pages_zeros(trek_dims((int64_t)bytes), TREK_U8, trek_cpu(0));
+    trek_pages *pages = trek_pages_of(t);
+    char *expected = calloc(bytes, 1);
+    int fd = memfd_create("trek-test", 0);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)(bytes + page)) == 0);
+    const char *view = mmap(NULL, bytes + page, PROT_READ, MAP_SHARED, fd, 0);
+    for (uint32_t draw = 0; draw < 2000; draw++) {
+        size_t begin = (size_t)((test_number(1, draw) + 1) / 2 * (double)(bytes - 1)), count = (draw % 5 ? 30 : 300) * page;
+        count = count < bytes - begin ? count : bytes - begin;
+        size_t first = begin / page, end = (begin + count + page - 1) / page;
+        if (draw % 50 == 10) {
+            SUCCEEDS(shared ? trek_pages_unshare(pages) : trek_pages_share(pages, fd, page));
+            shared = !shared;
+        } else if (draw % 13 == 0) {
+            spare = !spare;
+            trek_pages_keep_spare(pages, spare ? bytes / 2 : 0);
+        } else if (draw % 41 == 0) {
+            trek_pages_release_holds(pages);
+            memset(held, 0, sizeof held);
+        } else if (draw % 3 == 0) {
+            trek_pages_give_back(pages, t->data + begin, count);
+            memset(expected + begin, 0, count);
+        } else {
+            bool holds = draw % 7 == 1;
+            bool surely = draw % 7 == 3;
+            SUCCEEDS(holds ? trek_pages_hold(pages, t->data + begin, count)
+                         : surely ? trek_pages_take_surely(pages, t->data + begin, count)
+                                  : trek_pages_take(pages, t->data + begin, count));
+            for (size_t k = first; k < end && holds; k++)
+                held[k] = true;
+            memset(t->data + begin, (int)(draw % 255 + 1), count);
+            memset(expected + begin, (int)(draw % 255 + 1), count);
+            assert_true(!shared || !surely || memcmp(view + page + begin, expected + begin, count) == 0);
+        }
+        for (size_t k = 0; k < MANY && shared && draw % 4 == 0; k++)
+            assert_true(!held[k] || memcmp(view + (k + 1) * page, expected + k * page, page) == 0);
+        if (draw % 4 == 0)
+            assert_memory_equal(t->data, expected, bytes);
+    }
+    trek_pages_release_holds(pages);
+    trek_pages_give_back(pages, t->data, bytes);
+    SUCCEEDS(trek_pages_share(pages, fd, page));
+    trek_pages_keep_spare(pages, bytes / 2);
+    assert_true(faults_of_halves(t, ROUNDS) < MANY / 2 + 50 || !moves_memory());
+    SUCCEEDS(trek_pages_unshare(pages));
+    munmap((void *)(uintptr_t)view, bytes + page);
+    trek_tensor_release(t);
+    close(fd);
+    free(expected);
+}
+
 /* Parts of it are in pages, too, and other tensors are not; one without elements works. */
 static void parts(void **state)
 {
@@ -472,6 +530,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(drawn_orders), cmocka_unit_test(counted),
                                         cmocka_unit_test(spare_in_drawn_orders), cmocka_unit_test(spare_is_used_again),
+                                        cmocka_unit_test(spare_beside_a_file),
                                         cmocka_unit_test(parts),
                                         cmocka_unit_test(kept), cmocka_unit_test(in_a_file), cmocka_unit_test(on_a_gpu),
                                         cmocka_unit_test(gpu_without_memory) };

@@ -252,14 +252,22 @@ static void peak_is_as_planned(void **state)
     }
 }
 
-/* Returns how many buckets a rank gathers in the steps of an epoch. */
+static int64_t gathered_by_all(const trek_team *team)
+{
+    int64_t n = 0;
+    for (int r = 0; r < team->local_ranks; r++)
+        n += trek_divided_gathered(&team->replicas[r], false) + trek_divided_gathered(&team->replicas[r], true);
+    return n;
+}
+
+/* Returns how many buckets the ranks gather in the steps of an epoch, whoever of them runs how many grains. */
 static int64_t gathered_in(const training *t, int64_t number)
 {
-    const rank_replica *own = &trek_graph_ranks(t->graph)->team->replicas[0];
-    int64_t before = trek_divided_gathered(own, false) + trek_divided_gathered(own, true);
+    const trek_team *team = trek_graph_ranks(t->graph)->team;
+    int64_t before = gathered_by_all(team);
     if (epoch(t, number) != TREK_OK)
         fail_msg("%s", trek_error());
-    return trek_divided_gathered(own, false) + trek_divided_gathered(own, true) - before;
+    return gathered_by_all(team) - before;
 }
 
 /* A gathering serves all passes of a step, in grains or not, where budgets allow it; otherwise each pass gathers, with less
@@ -283,7 +291,7 @@ static void one_gathering_serves_a_step(void **state)
                                    : "once a step, and kept until its update, by rank 0 (cpu:0), 1 (cpu:1), 2 (cpu:2)\n"));
             trek_free(text);
             gathered[tight] = gathered_in(&t, 0);
-            int64_t steps = trek_graph_steps(t.graph), buckets = team->replicas[0].reducer->buckets.n;
+            int64_t steps = trek_graph_steps(t.graph), buckets = c.ranks * team->replicas[0].reducer->buckets.n;
             if (tight ? gathered[1] < 2 * gathered[0] : gathered[0] > steps * buckets)
                 fail_msg("case %d: %" PRId64 " buckets, %" PRId64 " in %" PRId64 " steps", k, gathered[tight], buckets, steps);
             for (int r = 0; r < c.ranks; r++) {

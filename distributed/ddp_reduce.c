@@ -186,7 +186,8 @@ static trek_status backward(trek_ddp *ddp, int k, void *arg)
         return backward_meeting(ddp, r, c->loss, count, own);
     if (own == TREK_OK && (count > 0 || c->loss) && !c->passed)
         own = run_pass(r, c->loss, count > 0, false);
-    c->passed |= ddp->job != NULL && own == TREK_OK;
+    if (ddp->job && own == TREK_OK) /* the process has one replica: the call is not shared with other threads */
+        c->passed = true;
     return reduce_replica(ddp, r, count, false, own);
 }
 

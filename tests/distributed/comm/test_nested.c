@@ -185,7 +185,8 @@ static void moves(rank_job *job)
         for (int in_place = 0; in_place < 2; in_place++) {
             char *from = in_place ? all->bytes + (size_t)job->rank * bytes : own->bytes;
             memset(all, 0, sizeof *all);
-            fill((values *)(void *)from, TREK_F32, job->rank, sizes[k]);
+            fill(other, TREK_F32, job->rank, sizes[k]);
+            memcpy(from, other, bytes);
             call(job, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_F32, .count = sizes[k], .in = from,
                                         .out = all });
             for (int r = 0; r < job->world; r++) {

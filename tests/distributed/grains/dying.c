@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/control/control.h"
 #include "tensor/trace.h"
@@ -145,8 +146,8 @@ static trek_status learn_late(const trek_comm *comm, trek_status status)
     int dead = dying_number(mine->detail, "of-process=", -1);
     if (dead >= 0)
         dying_await_sign("dead", dead);
-    for (double since = 0; !trek_control_ended(comm->control) && test_wait(&since);)
-        continue;
+    for (double since = 0; !(trek_control_ended(comm->control) && trek_comm_ended(comm)) && test_wait(&since);)
+        continue; /* the control thread tells the communicator after the channel */
     return status == TREK_OK ? trek_control_fail(comm->control) : status;
 }
 

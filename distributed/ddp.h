@@ -35,16 +35,17 @@
  * PEER, which names it, and gradients and parameters do not change. If the communicator itself fails during a reduction (a
  * process dies), the gradients must not be used; the parameters do not change.
  *
- * min_processes, for a job of several processes: if one dies, the calls of the wrapper continue without it as long as at
- * least this number is left, and return no error. A reduction in which it dies gives the mean of those that are left, each
- * with its count, from the gradients that they have computed: what the lost process has computed since the last reduction is
- * missing. trek_ddp_world_size and trek_ddp_rank change at the end of the same call on all ranks, the one in which the loss
- * was noticed or the next, so that a loop which divides its data by them in each step loses and doubles none later on.
- * trek_ddp_comm is another communicator then. Gradients are sent from a copy, and calls that copy parameters or buffers keep
- * those from before. It is for every engine except MPI, and for processes on CPUs, on GPUs, and on both. All wrappers of a
- * process that set it have the communicator of the job. trek_metric_join with this communicator continues as the wrapper's
- * calls do, and lacks what lost processes had counted. Collectives of the program fail with PEER when a process dies, as
- * wrapping does. A process that was started again cannot join. */
+ * min_processes, for a job of several processes: if a process dies, the wrapper's calls succeed without it, as long as at least
+ * this number of processes remains.
+ * - If a process dies during a reduction, the remaining processes reduce the gradients that they have computed: the result is
+ *   their mean, weighted by their counts. What the lost process has computed since the last reduction is missing.
+ * - trek_ddp_world_size and trek_ddp_rank change at the end of the same call on all ranks. So a loop that divides its data by
+ *   them in each step neither loses nor repeats samples in later steps. trek_ddp_comm then returns a new communicator.
+ * - Gradients are sent from a copy, and calls that copy parameters or buffers keep the old values until they have succeeded.
+ * - It works with every engine except MPI, and for processes on CPUs, on GPUs, and on both. All wrappers of a process that set it
+ *   must use the communicator of the job.
+ * - trek_metric_join with this communicator continues in the same way, without what lost processes had counted. The program's own
+ *   collectives, and wrapping, fail with PEER when a process dies. A restarted process cannot join. */
 #ifndef TREK_DISTRIBUTED_DDP_H
 #define TREK_DISTRIBUTED_DDP_H
 

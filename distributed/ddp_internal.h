@@ -39,13 +39,12 @@ struct trek_ddp {
     bool overlap;
 };
 
-/* What a call changes before its commit, although those who are left need it to make the call again. */
+/* What a call changes before its commit, so that a copy is needed to make the call again. */
 enum { TREK_DDP_PARAMS = 1, TREK_DDP_BUFFERS = 2 };
 
-/* Calls fn for the calling rank's replica. If processes die that the others can outlive, it is called again by those that are
- * left, after what it `changes` has been put back. fn calls trek_ddp_commit at its end, and then changes what it must not
- * change before. Outside a run of several replicas it calls fn for all of them, on their
- * ranks. */
+/* Calls fn for the calling rank's replica; outside a run of several replicas, for all of them, on their ranks. If a process dies
+ * and the others can continue, each of them restores the values that the call `changes`, and calls fn again. fn ends with
+ * trek_ddp_commit; whatever it must not change before all have succeeded, it changes after that. */
 typedef trek_status (*trek_ddp_fn)(trek_ddp *ddp, int replica, void *arg);
 trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg, unsigned changes);
 /* Calls fn for all replicas, on their ranks, whatever error the caller has. */

@@ -18,9 +18,9 @@ trek_status trek_memory_divide(trek_step *s, trek_status own, int64_t grain, con
 /* Compares what is kept now, and what a pass needs, with the budgets, and logs the table. CPU ranks cannot exceed their budgets
  * from here on. A collective; own is the caller's status. Fails with MEMORY, on all processes, if a budget is too small. */
 trek_status trek_memory_settle(trek_step *s, trek_status own);
-/* Measures what is kept after it has been divided anew, since the processes of the job have changed, and gathers the rows of all
- * processes that there are now. If nothing was planned it does nothing. A collective. Fails with MEMORY, or with errors of the
- * engine. */
+/* Makes the plan again when processes have died or come, and the parts have been divided among the present ones: measures what
+ * each rank keeps, and gathers the rows of all processes. Without a plan it does nothing. A collective. Fails with MEMORY, or
+ * with errors of the engine. */
 trek_status trek_memory_renew(trek_step *s);
 
 #endif

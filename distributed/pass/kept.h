@@ -56,7 +56,8 @@ static inline trek_forward_line trek_kept_line(const trek_kept *kept)
 }
 /* Has the segments that are marked recomputed or moved from now on, in the tree of `root`, and no others. Fails with MEMORY. */
 trek_status trek_kept_apply(const trek_kept *kept, trek_module *root, const bool *chosen);
-/* Adds the names of the segments that are marked, those that are moved or the others: "blocks.0, body.3-5". Returns how many. */
+/* Adds the names of the marked segments to the text, either of those that are moved or of those that are recomputed, such as
+ * "blocks.0, body.3-5". Returns how many there are. */
 int trek_kept_describe(const trek_kept *kept, trek_module *root, const bool *chosen, bool moved, trek_text *text);
 
 #endif

@@ -18,8 +18,9 @@ trek_status trek_moving_measure(trek_step *s, trek_moving *of);
 /* Writes how many bytes each rank's passes have moved to host memory since the process began: bytes[local_ranks]. */
 trek_status trek_moving_count(trek_step *s, int64_t *bytes);
 
-/* Returns the time that it takes to move so many bytes of a segment whose forward takes that long. They are copied while the
- * segment runs, forward and, which takes about twice as long, backward; only what takes longer is waited for. */
+/* Returns by how much a pass becomes longer if so many bytes of a segment are moved, whose forward takes forward_ns. The bytes
+ * are copied to the host while the segment's forward runs, and back while its backward runs, which is assumed to take twice as
+ * long. A copy costs only the time by which it exceeds that. */
 static inline int64_t trek_moving_ns(const trek_moving *moving, int64_t bytes, int64_t forward_ns)
 {
     double out = (double)bytes * moving->out - (double)forward_ns, back = (double)bytes * moving->back - 2 * (double)forward_ns;

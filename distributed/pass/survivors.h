@@ -17,7 +17,7 @@ typedef struct trek_survivors_opts {
     trek_regroup *lent;      /* of a run; NULL: none */
     const trek_survival_state *state; /* for processes that join; NULL: none can */
     double deadline_s;       /* of calls, in a process that joins */
-    trek_status (*renew_plan)(trek_step *s); /* trek_memory_renew: called by all when what they keep was divided anew */
+    trek_status (*renew_plan)(trek_step *s); /* trek_memory_renew: all call it after the parts were divided anew */
 } trek_survivors_opts;
 
 /* Makes the job of a step able to continue, as a collective of a job of several processes that train in grains. Fails as

@@ -245,8 +245,9 @@ static void divided_parameters_are_given_back(void **state)
             if (llabs(row->params - whole / c.ranks) > whole / 50 || llabs(row->grads - whole / c.ranks) > whole / 50)
                 fail_msg("case %d, row %d: %" PRId64 " bytes of parameters and %" PRId64 " of gradients, of %" PRId64, k, r,
                          row->params, row->grads, whole);
-            /* one layer's weight is four buckets, of parameters and of gradients */
-            if (row->activations > 3 * activations + (3 << 16) + 2 * WIDE * WIDE * 4 + (2 << 16))
+            /* one layer's weight is four buckets, of parameters and of gradients; those of the layer before may stay for them
+             * (trek_pages_keep_spare) while the layer's product packs the weight, as it does without AVX-512 */
+            if (row->activations > 3 * activations + (3 << 16) + 3 * WIDE * WIDE * 4 + (2 << 16))
                 fail_msg("case %d, row %d: %" PRId64 " bytes of activations", k, r, row->activations);
             if (peak > planned + planned / 50 || peak < planned - planned / 50)
                 fail_msg("case %d, row %d: %" PRId64 " bytes were planned, and %" PRId64 " used", k, r, planned, peak);

@@ -2,6 +2,7 @@
 #include "distributed/policy/grain_source.h"
 
 #include "distributed/balance/handout.h"
+#include "distributed/comm/comm_internal.h"
 #include "distributed/grains/counter.h"
 #include "distributed/pass/division.h"
 #include "distributed/pass/shares.h"
@@ -24,8 +25,14 @@ static void note_end(const trek_grain_call *call, const trek_grain_source *sourc
     trek_grain_pace_stop(source->pace, source->first_rank + rank, call->pass->backward ? part : 0, trek_now_ns());
 }
 
-/* Takes grains, if the others would not be done earlier without this rank. Otherwise it waits, as it would have to at the end of
- * the pass, and looks again. */
+/* Returns whether a process has died or left. Its ranks may still look as if they were about to take a grain. */
+static bool some_are_gone(const trek_grain_call *call)
+{
+    return call->s->job.comm && trek_comm_ended(call->s->job.comm);
+}
+
+/* Takes grains, if the others would not be done earlier without this rank, or cannot be expected to take any. Otherwise it waits,
+ * as it would have to at the end of the pass, and looks again. */
 static int64_t next_by_pace(trek_grain_call *call, int rank, int64_t most, int64_t *n)
 {
     trek_grain_source *source = call->source;
@@ -35,7 +42,7 @@ static int64_t next_by_pace(trek_grain_call *call, int rank, int64_t most, int64
     while (taken < 0 && (left = source->left(source)) > 0 && !atomic_load_explicit(&call->failed, memory_order_relaxed)) {
         int64_t some = most > 1 ? trek_grain_pace_most(source->pace, number, left) : 1;
         some = most > 1 && most < some ? most : some;
-        if (trek_grain_pace_takes(source->pace, number, left, trek_now_ns()))
+        if (trek_grain_pace_takes(source->pace, number, left, trek_now_ns()) || some_are_gone(call))
             taken = source->take(source, some, n);
         else
             trek_sleep_ns(trek_grain_pace_pause(source->pace));

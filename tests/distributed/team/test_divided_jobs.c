@@ -20,6 +20,7 @@
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/comm/shared/lent.h"
 #include "distributed/control/control.h"
+#include "distributed/grains/grains.h"
 #include "distributed/stepper.h"
 #include "distributed/team/divided.h"
 #include "distributed/team/memory.h"
@@ -123,13 +124,26 @@ static trek_graph *build(trek_device device, void *arg)
     return trek_flow_build(trek_flow_from(trek_module_check(m)));
 }
 
-static bool dies; /* in the loss */
+static const trek_step *dies; /* this process dies in the loss of its step; NULL: it does not */
 static atomic_bool ran[8]; /* which ranks of this process have trained on anything */
+
+/* As others see it, each rank of the process will take a grain at once, and run it in no time. */
+static void look_ready(const trek_step *s)
+{
+    const trek_grain_pace *pace = s->grains ? &s->grains->pace_of_all : NULL;
+    for (int r = 0; pace && pace->words && r < s->job.local_ranks; r++)
+        for (int k = 0; k < 64; k++) {
+            trek_grain_pace_start(pace, s->job.first_rank + r, 1, 0);
+            trek_grain_pace_stop(pace, s->job.first_rank + r, 1, 0);
+        }
+}
 
 static trek_var *loss(trek_graph *graph, trek_var *y, const trek_batch *batch, void *arg)
 {
-    if (dies)
+    if (dies) {
+        look_ready(dies);
         _exit(0);
+    }
     atomic_store(&ran[trek_rank_here.rank], true);
     return labelled_loss(graph, y, batch, NULL);
 }
@@ -450,7 +464,7 @@ static void checkpoint(trek_comm *comm, const char *path, bool loads)
 }
 
 /* Process 1 dies in its loss, or in an update. The others learn of it, and read its part, or are told that it is not whole. In
- * grains they may be adding to its sums then. */
+ * grains they may be adding to its sums then, and do not wait for it to take what is left. */
 static void die(trek_comm *comm, bool in_update, int grain)
 {
     static elements got, before;
@@ -464,7 +478,7 @@ static void die(trek_comm *comm, bool in_update, int grain)
         trek_lent_begin_update(trek_graph_ranks(t.graph)->team->lent, 0);
         _exit(0);
     }
-    dies = process == 1;
+    dies = process == 1 ? trek_graph_ranks(t.graph) : NULL;
     int64_t number = 1;
     if (status == TREK_OK)
         status = epoch(&t, number);

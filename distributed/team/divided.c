@@ -9,22 +9,24 @@
 
 /* --- what is held -------------------------------------------------------------------------------- */
 
-/* Holds cuts in pages [parts], and nothing else. */
-static void hold_cuts(const trek_divided *d, trek_pages *const *pages)
+/* Holds cuts in pages [parts], and nothing else. Fails if there is no memory for them. */
+static trek_status hold_cuts(const trek_divided *d, trek_pages *const *pages)
 {
     const trek_arena *arena = trek_divided_own(d)->arena;
     for (int p = 0; p < arena->n_parts; p++)
         trek_pages_release_holds(pages[p]);
-    for (int k = 0; k < arena->n_cuts; k++) {
+    trek_status status = TREK_OK;
+    for (int k = 0; k < arena->n_cuts && status == TREK_OK; k++) {
         const trek_arena_cut *cut = &arena->cuts[k];
         size_t item = trek_divided_item(arena, cut->part);
-        trek_pages_hold(pages[cut->part], trek_pages_memory(pages[cut->part]) + (size_t)cut->begin * item,
-                        (size_t)(cut->end - cut->begin) * item);
+        status = trek_pages_hold(pages[cut->part], trek_pages_memory(pages[cut->part]) + (size_t)cut->begin * item,
+                                 (size_t)(cut->end - cut->begin) * item);
     }
+    return status;
 }
 
-/* Holds the rank's own cuts, and gives back the rest. */
-static void hold_own(trek_divided *d)
+/* Holds the rank's own cuts, and gives back the rest. If that fails, nothing is given back. */
+static trek_status hold_own(trek_divided *d)
 {
     const trek_arena *arena = trek_divided_own(d)->arena;
     trek_pages *params[TREK_DTYPE_COUNT], *shown[TREK_DTYPE_COUNT];
@@ -32,15 +34,18 @@ static void hold_own(trek_divided *d)
         params[p] = arena->parts[p].param_pages;
         shown[p] = d->shown ? trek_pages_of(d->shown[p]) : NULL;
     }
-    hold_cuts(d, params);
-    if (d->shown)
-        hold_cuts(d, shown);
+    trek_status status = hold_cuts(d, params);
+    if (status == TREK_OK && d->shown)
+        status = hold_cuts(d, shown);
+    if (status != TREK_OK)
+        return status;
     for (int p = 0; p < arena->n_parts && d->shown; p++)
         trek_divided_give_back_in(arena, p, shown[p], 0, arena->parts[p].count);
     trek_lock_acquire(&d->lock);
     if (!d->written)
         trek_divided_drop_copies(d, 0);
     trek_lock_release(&d->lock);
+    return TREK_OK;
 }
 
 static trek_status make_room_for(trek_divided *d, int n)
@@ -99,7 +104,8 @@ static trek_status divide_rank(int rank, void *arg)
     trek_divided *d = ((const trek_team *)arg)->replicas[rank].divided;
     const trek_arena *arena = trek_divided_own(d)->arena;
     trek_status status = trek_copier_finish(d->copier); /* others read what was written until now */
-    hold_own(d);
+    if (status == TREK_OK)
+        status = hold_own(d);
     for (int p = 0; p < arena->n_parts; p++)
         trek_pages_set_keeper(arena->parts[p].param_pages, &d->keeper);
     return status;
@@ -242,7 +248,7 @@ void trek_divided_settle(const rank_replica *replica)
 {
     if (!replica->divided)
         return;
-    hold_own(replica->divided);
+    (void)hold_own(replica->divided); /* trek_divided_prepare has taken the memory */
     trek_lock_acquire(&replica->divided->lock);
     if (replica->divided->ahead)
         trek_ahead_begin(replica->divided->ahead, true);

@@ -16,316 +16,18 @@
  * parameters change in between; for them the whole state is kept. */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "autograd/var_internal.h"
 #include "data/loader_position.h"
 #include "distributed/checkpoint_internal.h"
 #include "distributed/comm/init_internal.h"
-#include "distributed/comm/regroup.h"
 #include "distributed/job/agreement.h"
-#include "distributed/job/job_file.h"
-#include "distributed/job/survival.h"
-#include "distributed/pass/survivors.h"
-#include "distributed/reduce/sharded.h"
-#include "distributed/reduce/twice.h"
-#include "distributed/run/run_internal.h"
-#include "distributed/stepper.h"
+#include "distributed/run/elastic_internal.h"
 #include "distributed/system/system.h"
 #include "distributed/team/replica.h"
-#include "graph/observe_internal.h"
-#include "nn/safetensors.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-/* What one of this process's ranks has recorded in the epoch so far. */
-typedef struct kept_scalar {
-    char *name;
-    bool seen, recorded, total;
-    double sum, weight;
-    trek_tensor *on_device;  /* NULL: none of it is on a device */
-    trek_metric_mark metric; /* of trek_record_metric */
-} kept_scalar;
-
-typedef struct kept_rank {
-    kept_scalar *scalars;
-    int n, capacity;
-    int64_t rows;
-    double ms;
-} kept_rank;
-
-/* The complete step whose result a state is, or an epoch that does not exist (see below). */
-typedef struct place {
-    int64_t epoch, batch, steps;
-    int64_t parts, looked;   /* of the run */
-} place;
-
-/* What a process says of its state when all look for the newest. */
-typedef struct offer {
-    place at;
-    int64_t file;            /* it has the state in a file */
-} offer;
-
-enum { NOTHING_YET = -1, OTHERS_STATE = -2 }; /* OTHERS_STATE: it has joined others and has no state of them yet */
-
-typedef struct run_elastic {
-    trek_regroup *regroup;
-    trek_comm *comm;         /* the current group */
-    int64_t followed;        /* how many groups of the job have become it since the graph was built */
-    trek_status status;      /* OK, or why the state could not be kept */
-    place at;
-    int64_t admitted;        /* the last epoch in which joiners were admitted, from 1 on */
-    uint64_t rng_step, rng_draw;
-    double numbers[TREK_RUN_NUMBERS];
-    int64_t epoch_steps, epoch_ns; /* since the epoch began */
-    int n_buffers, n_ranks;
-    trek_tensor **buffers;   /* of rank 0 */
-    kept_rank *ranks;        /* of this process */
-    int file;                /* holds the whole state; -1: the graph has it */
-} run_elastic;
-
-static const trek_step *stepper_of(const trek_run *run) { return trek_graph_ranks(run->graph); }
-
 trek_regroup *trek_run_elastic_regroup(const trek_run *run) { return run->elastic ? run->elastic->regroup : NULL; }
-
-static trek_survival *survival_of(const trek_run *run)
-{
-    return trek_graph_job(run->graph)->survival;
-}
-
-/* A group of the job becomes the run's. */
-static void take_group(trek_run *run, trek_comm *group)
-{
-    run_elastic *e = run->elastic;
-    if (!trek_comm_retain(group))
-        return;
-    e->followed = survival_of(run)->groups;
-    trek_comm_free(&e->comm);
-    e->comm = run->opts.trainer.comm = group;
-}
-
-/* The last group that the job has formed in a step becomes the run's. */
-static void follow_job(trek_run *run)
-{
-    const trek_survival *survival = survival_of(run);
-    trek_comm *last = survival && survival->next ? survival->next : survival ? trek_graph_job(run->graph)->comm : NULL;
-    if (last && survival->groups != run->elastic->followed)
-        take_group(run, last);
-}
-
-/* --- what is kept ------------------------------------------------------------------------------------------- */
-
-static void free_scalar(kept_scalar *s)
-{
-    trek_free(s->name);
-    trek_tensor_release(s->on_device);
-    trek_metric_mark_clear(&s->metric);
-}
-
-static void drop_kept(run_elastic *e)
-{
-    for (int k = 0; k < e->n_buffers; k++)
-        trek_tensor_release(e->buffers[k]);
-    for (int r = 0; r < e->n_ranks; r++) {
-        for (int k = 0; k < e->ranks[r].n; k++)
-            free_scalar(&e->ranks[r].scalars[k]);
-        trek_free(e->ranks[r].scalars);
-    }
-    trek_free(e->buffers);
-    trek_free(e->ranks);
-    e->buffers = NULL;
-    e->ranks = NULL;
-    e->n_buffers = e->n_ranks = 0;
-}
-
-static trek_status make_room(run_elastic *e, const trek_step *s)
-{
-    const trek_team *team = trek_step_team(s);
-    const trek_replica *model = team->replicas[0].model;
-    e->ranks = trek_calloc((size_t)team->local_ranks, sizeof *e->ranks);
-    e->n_ranks = e->ranks ? team->local_ranks : 0;
-    e->buffers = trek_calloc((size_t)model->n_buffers + 1, sizeof *e->buffers);
-    if (!e->ranks || !e->buffers)
-        return TREK_ERR_MEMORY;
-    for (; e->n_buffers < model->n_buffers; e->n_buffers++)
-        if (!(e->buffers[e->n_buffers] = trek_tensor_clone(model->buffers[e->n_buffers]->data)))
-            return trek_error_status();
-    return TREK_OK;
-}
-
-static trek_status keep_buffers(run_elastic *e, const trek_step *s)
-{
-    trek_status status = TREK_OK;
-    for (int k = 0; k < e->n_buffers && status == TREK_OK; k++)
-        status = trek_tensor_copy_from(e->buffers[k], trek_step_team(s)->replicas[0].model->buffers[k]->data);
-    return status;
-}
-
-/* Keeps scalars. Those of a graph have a fixed order, and none is removed. */
-static trek_status keep_scalars(kept_rank *kept, const trek_graph *graph)
-{
-    trek_status status = trek_array_grow(&kept->scalars, &kept->capacity, graph->n_observations, sizeof *kept->scalars);
-    for (int k = 0; k < graph->n_observations && status == TREK_OK; k++) {
-        const trek_observation *o = &graph->observations[k];
-        kept_scalar *to = &kept->scalars[k];
-        if (k == kept->n) {
-            *to = (kept_scalar){ .name = trek_strdup(o->name) };
-            if (!to->name)
-                return trek_error_status();
-            kept->n++;
-        }
-        trek_tensor_release(to->on_device);
-        *to = (kept_scalar){ to->name, o->seen, o->recorded, o->total, o->sum, o->weight,
-                             o->on_device ? trek_tensor_retain(o->on_device) : NULL, to->metric };
-        status = trek_metric_mark_set(&to->metric, o->metric);
-    }
-    return status;
-}
-
-static trek_status keep_observed(run_elastic *e, const trek_step *s)
-{
-    trek_status status = TREK_OK;
-    for (int r = 0; r < e->n_ranks && status == TREK_OK; r++) {
-        e->ranks[r].rows = trek_step_team(s)->replicas[r].measured_rows;
-        e->ranks[r].ms = trek_step_team(s)->replicas[r].measured_ms;
-        status = keep_scalars(&e->ranks[r], trek_step_team(s)->replicas[r].graph);
-    }
-    return status;
-}
-
-static void forget_observed(run_elastic *e)
-{
-    for (int r = 0; r < e->n_ranks; r++) {
-        for (int k = 0; k < e->ranks[r].n; k++)
-            e->ranks[r].scalars[k].seen = false;
-        e->ranks[r].rows = 0;
-        e->ranks[r].ms = 0;
-    }
-}
-
-static trek_status give_metric(const kept_scalar *kept, trek_graph *graph)
-{
-    trek_metric *from = trek_metric_mark_make(&kept->metric);
-    trek_metric *to = from ? trek_observation_metric(graph, kept->name, &from->form) : NULL;
-    trek_status status = to ? trek_metric_merge(to, from) : trek_error_status();
-    trek_metric_free(&from);
-    return status;
-}
-
-/* Gives what was recorded to the graph that has been rebuilt. */
-static trek_status give_observed(run_elastic *e, trek_run *run)
-{
-    trek_step *s = trek_graph_ranks(run->graph);
-    trek_status status = TREK_OK;
-    for (int r = 0; r < e->n_ranks && status == TREK_OK; r++) {
-        kept_rank *kept = &e->ranks[r];
-        for (int k = 0; k < kept->n && status == TREK_OK; k++) {
-            kept_scalar *o = &kept->scalars[k];
-            if (!o->seen)
-                continue;
-            double more = o->on_device ? trek_tensor_item(o->on_device) : 0;
-            status = o->metric.metric ? give_metric(o, run->graph)
-                                      : trek_observation_add(run->graph, o->name, o->total, o->sum + more, o->weight);
-            if (status == TREK_OK)
-                trek_observation_find(run->graph, o->name)->recorded = o->recorded;
-        }
-        if (s && r < trek_step_team(s)->local_ranks) {
-            trek_step_team(s)->replicas[r].measured_rows = kept->rows;
-            trek_step_team(s)->replicas[r].measured_ms = kept->ms;
-        }
-    }
-    return status == TREK_OK ? trek_error_status() : status;
-}
-
-/* --- a state in memory ------------------------------------------------------------------------------------------ */
-
-static void close_file(run_elastic *e)
-{
-    if (e->file >= 0)
-        close(e->file);
-    e->file = -1;
-}
-
-/* Sets the graph's state to that of the last complete step, except what no step changes, and writes it. */
-static trek_status write_state(trek_run *run)
-{
-    run_elastic *e = run->elastic;
-    const trek_replica *model = trek_step_team(stepper_of(run))->replicas[0].model;
-    trek_status status = trek_job_file_empty(&e->file);
-    for (int k = 0; k < e->n_buffers && status == TREK_OK; k++)
-        status = trek_tensor_copy_from(model->buffers[k]->data, e->buffers[k]);
-    trek_rank_here.rng_step = e->rng_step;
-    trek_rank_here.rng_draw = e->rng_draw;
-    if (status == TREK_OK)
-        status = trek_loader_seek(run->train, e->at.epoch, e->at.batch);
-    if (status == TREK_OK)
-        status = trek_checkpoint_write(run->graph, run->train, e->file, "the state of the run", e->numbers, TREK_RUN_NUMBERS);
-    if (status != TREK_OK)
-        close_file(e);
-    return status;
-}
-
-/* With averaged parameters every step writes its state. The loader is at its position already. */
-static trek_status write_average(trek_run *run)
-{
-    run_elastic *e = run->elastic;
-    trek_status status = trek_job_file_empty(&e->file);
-    trek_state *state = status == TREK_OK ? trek_run_state(run, e->numbers) : NULL;
-    if (status == TREK_OK)
-        status = state ? trek_state_write_file(state, e->file, "the state of the run") : trek_error_status();
-    trek_state_free(&state);
-    return status;
-}
-
-/* --- keeping ------------------------------------------------------------------------------------------------------ */
-
-static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
-{
-    run_elastic *e = run->elastic;
-    const trek_step *s = stepper_of(run);
-    bool in_epoch = epoch == e->at.epoch && run->parts == e->at.parts;
-    int64_t steps = trek_graph_steps(run->graph);
-    trek_status status = e->n_ranks ? TREK_OK : make_room(e, s);
-    if (status == TREK_OK)
-        status = keep_buffers(e, s);
-    if (status == TREK_OK && in_epoch)
-        status = keep_observed(e, s);
-    else
-        forget_observed(e);
-    e->epoch_steps = in_epoch ? e->epoch_steps + steps - e->at.steps : 0;
-    e->epoch_ns = in_epoch ? trek_now_ns() - run->epoch_start_ns : 0;
-    e->at = (place){ epoch, batch, steps, run->parts, run->looked };
-    e->rng_step = trek_rank_here.rng_step;
-    e->rng_draw = trek_rank_here.rng_draw;
-    e->numbers[TREK_RUN_BEST] = run->best;
-    e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
-    if (status == TREK_OK && trek_step_averages(s) && batch == 0)
-        status = trek_loader_seek(run->train, epoch, 0); /* it is at the end of the epoch before */
-    if (status == TREK_OK && trek_step_averages(s)) /* devices may still exchange what goes with the averages */
-        status = trek_comm_settle(trek_graph_job(run->graph)->comm);
-    return status == TREK_OK && trek_step_averages(s) ? write_average(run) : status;
-}
-
-trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch)
-{
-    if (!run->elastic || trek_job_is_alone(trek_graph_job(run->graph)))
-        return TREK_OK;
-    return keep(run, epoch, batch);
-}
-
-/* Nothing is under way: keeps the whole state, as a checkpoint does. */
-static trek_status keep_whole(trek_run *run, int64_t epoch)
-{
-    run_elastic *e = run->elastic;
-    forget_observed(e);
-    e->epoch_steps = e->epoch_ns = 0;
-    e->at = (place){ epoch, 0, trek_graph_steps(run->graph), run->parts, run->looked };
-    e->numbers[TREK_RUN_BEST] = run->best;
-    e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
-    trek_status status = trek_loader_seek(run->train, epoch, 0);
-    return status == TREK_OK ? write_average(run) : status;
-}
 
 /* Checks the ranks. The result is the same in all processes. */
 static trek_status check_ranks(const trek_run *run)
@@ -345,7 +47,7 @@ static run_elastic *begin(trek_run *run)
     run_elastic *e = run->elastic = trek_calloc(1, sizeof *run->elastic);
     if (e) {
         e->file = -1;
-        e->at.epoch = NOTHING_YET;
+        e->at.epoch = RUN_NOTHING_YET;
     }
     return e;
 }
@@ -444,158 +146,10 @@ void trek_run_elastic_end(trek_run *run, bool complete)
         trek_regroup_leave(e->regroup, 1);
     trek_regroup_free(&e->regroup);
     trek_comm_free(&e->comm);
-    drop_kept(e);
-    close_file(e);
+    trek_run_elastic_drop(e);
+    trek_run_elastic_close_file(e);
     trek_free(e);
     run->elastic = NULL;
-}
-
-/* --- the newest state ------------------------------------------------------------------------------------------------ */
-
-static int later(const place *a, const place *b)
-{
-    if (a->epoch != b->epoch)
-        return a->epoch > b->epoch ? 1 : -1;
-    if (a->parts != b->parts)
-        return a->parts > b->parts ? 1 : -1;
-    return a->batch > b->batch ? 1 : a->batch < b->batch ? -1 : 0;
-}
-
-/* This process is behind: its own last step was complete, too, as another process knows. */
-static trek_status catch_up(trek_run *run, const place *newest)
-{
-    run_elastic *e = run->elastic;
-    run_epoch *pending = run->pending;
-    trek_status status = TREK_OK;
-    run->pending = NULL;
-    if (newest->epoch > e->at.epoch || newest->parts > e->at.parts) {
-        forget_observed(e);
-        e->epoch_steps = 0;
-        if (pending)
-            status = trek_run_publish(run, pending);
-        pending = NULL;
-    } else if (run->graph && stepper_of(run)) {
-        status = keep_observed(e, stepper_of(run));
-        e->epoch_steps += newest->steps - e->at.steps;
-    }
-    trek_run_epoch_free(pending);
-    e->at = *newest;
-    return status;
-}
-
-/* Copies the bytes of the file of `source` to the file of every process. A process that got only a part keeps what it
- * had. */
-static trek_status share_bytes(run_elastic *e, int source, int64_t bytes)
-{
-    bool gives = e->comm->rank == source;
-    trek_job_file file;
-    trek_status status = trek_job_file_map(&file, gives ? e->file : -1, bytes);
-    status = trek_replica_agree(e->comm, status, "trainer_run");
-    if (status == TREK_OK)
-        status = trek_job_file_send(e->comm, &file, source);
-    trek_job_file_unmap(&file);
-    if (!gives && status == TREK_OK) {
-        close_file(e);
-        e->file = file.fd;
-    } else if (!gives && file.fd >= 0) {
-        close(file.fd);
-    }
-    return status;
-}
-
-/* Copies the state to the files of all processes. It stays there until a graph has loaded it. */
-static trek_status share_state(trek_run *run, int source)
-{
-    run_elastic *e = run->elastic;
-    int64_t bytes = -1, *all = trek_calloc((size_t)e->comm->world, sizeof *all);
-    struct stat about;
-    trek_status own = all ? TREK_OK : TREK_ERR_MEMORY;
-    if (e->comm->rank == source && own == TREK_OK && e->file < 0)
-        own = write_state(run);
-    if (e->comm->rank == source && own == TREK_OK && fstat(e->file, &about) == 0)
-        bytes = (int64_t)about.st_size;
-    trek_status status = trek_replica_agree(e->comm, own, "trainer_run");
-    if (status == TREK_OK)
-        status = trek_comm_gather_bytes(e->comm, &bytes, sizeof bytes, all);
-    if (status == TREK_OK)
-        status = share_bytes(e, source, all[source]);
-    trek_free(all);
-    return status;
-}
-
-/* Returns the process with the newest state, in a file if one has it there; offers[] are those of all processes. */
-static int find_newest(const offer *offers, int n)
-{
-    int newest = 0;
-    for (int p = 1; p < n; p++) {
-        int order = later(&offers[p].at, &offers[newest].at);
-        if (order > 0 || (order == 0 && offers[p].file > offers[newest].file))
-            newest = p;
-    }
-    return newest;
-}
-
-/* Puts an optimizer's state together that is divided (reduce/twice.h). All have made the same updates, since one that is away has
- * left the last step. So the job of their graphs goes on in the group, which divides the state anew if some have died with their
- * parts. *again: another group has met meanwhile. */
-static trek_status put_together(trek_run *run, bool *again)
-{
-    run_elastic *e = run->elastic;
-    trek_step *s = trek_graph_ranks(run->graph);
-    const trek_comm *group = e->comm;
-    trek_status status = trek_graph_job(run->graph)->comm == group ? TREK_OK : trek_survivors_follow(s, e->comm);
-    if (status != TREK_OK)
-        return status;
-    follow_job(run);
-    *again = e->comm != group;
-    if (!*again)
-        status = trek_twice_check(s, "trainer_run");
-    return *again ? status : trek_ranks_gather_state(s, status, true);
-}
-
-/* Copies the newest state to all. *from_start: no process has a state yet. */
-static trek_status share_newest(trek_run *run, const offer *offers, bool *from_start, bool *again)
-{
-    run_elastic *e = run->elastic;
-    int n = trek_comm_world_size(e->comm), source = find_newest(offers, n);
-    const offer newest = offers[source];
-    bool late = false, parted = run->graph && stepper_of(run) && trek_step_team(stepper_of(run))->twice && !newest.file;
-    trek_status status = TREK_OK;
-    for (int p = 0; p < n; p++)
-        late |= offers[p].at.epoch == OTHERS_STATE;
-    *from_start = newest.at.epoch < 0 && !late;
-    if (newest.at.epoch < 0)
-        return *from_start ? TREK_OK
-            : trek_fail(TREK_ERR_STATE,
-                        "trainer_run: none of the remaining processes has a state of the run from which it could continue");
-    if (parted)
-        status = put_together(run, again);
-    if (status == TREK_OK && !*again)
-        status = share_state(run, source);
-    if (parted)
-        trek_ranks_forget_state(trek_graph_ranks(run->graph));
-    return status == TREK_OK && !*again && later(&newest.at, &e->at) > 0 ? catch_up(run, &newest.at) : status;
-}
-
-/* *from_start: no process has a state yet. */
-static trek_status agree_on_state(trek_run *run, bool *from_start)
-{
-    run_elastic *e = run->elastic;
-    bool again = true;
-    trek_status status = TREK_OK;
-    *from_start = false;
-    while (again && status == TREK_OK) {
-        const offer own = { .at = e->at, .file = e->file >= 0 };
-        offer *offers = trek_calloc((size_t)trek_comm_world_size(e->comm), sizeof *offers);
-        again = false;
-        status = trek_replica_agree(e->comm, offers ? TREK_OK : TREK_ERR_MEMORY, "trainer_run");
-        if (status == TREK_OK)
-            status = trek_comm_gather_bytes(e->comm, &own, sizeof own, offers);
-        if (status == TREK_OK)
-            status = share_newest(run, offers, from_start, &again);
-        trek_free(offers);
-    }
-    return status;
 }
 
 /* --- going on --------------------------------------------------------------------------------------------------------- */
@@ -622,7 +176,7 @@ static trek_status load_state(trek_run *run)
         status = trek_run_take_rest(run, read);
     trek_state_free(&read);
     if (status == TREK_OK)
-        status = give_observed(e, run);
+        status = trek_run_elastic_give_observed(e, run);
     status = trek_replica_agree(e->comm, status, "trainer_run");
     if (status != TREK_OK)
         return status;
@@ -638,18 +192,18 @@ static trek_status load_state(trek_run *run)
     run->before.ns = e->epoch_ns;
     run->before.samples = goes_on ? 0 : samples_of(e);
     run->epoch_start_ns = trek_now_ns() - e->epoch_ns;
-    drop_kept(e); /* belongs to another graph */
+    trek_run_elastic_drop(e); /* belongs to another graph */
     status = trek_run_elastic_keep(run, run->first_epoch, e->at.batch);
     if (!goes_on || !trek_step_averages(s))
-        close_file(e);
+        trek_run_elastic_close_file(e);
     return status;
 }
 
 /* Starts again where all were when the run began. */
 static trek_status start_anew(trek_run *run, trek_status (*build)(trek_run *run))
 {
-    drop_kept(run->elastic);
-    run->elastic->at = (place){ .epoch = NOTHING_YET };
+    trek_run_elastic_drop(run->elastic);
+    run->elastic->at = (run_place){ .epoch = RUN_NOTHING_YET };
     run->first_epoch = run->parts = 0;
     run->resumed = false;
     memset(&run->before, 0, sizeof run->before);
@@ -667,7 +221,7 @@ static trek_status take_up(trek_run *run, bool told, void (*drop)(trek_run *run)
     trek_status status =
         !told && trek_run_outlives_in_steps(run) ? trek_survival_tell_away(e->comm, survival_of(run)) : TREK_OK;
     if (status == TREK_OK)
-        status = agree_on_state(run, &from_start);
+        status = trek_run_elastic_agree(run, &from_start);
     if (status != TREK_OK)
         return status;
     if (run->graph && run->graph->settings.stop_agreed)
@@ -724,7 +278,7 @@ static bool may_go_on(trek_run *run, trek_status status, bool *met)
     *met = false;
     if (!e || !e->regroup || (status != TREK_ERR_PEER && status != TREK_ERR_TIMEOUT))
         return false;
-    follow_job(run);
+    trek_run_elastic_follow(run);
     trek_survival *survival = survival_of(run);
     *met = survival && survival->away;
     if (*met)
@@ -760,7 +314,7 @@ bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(tre
 
 static trek_status admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
 {
-    trek_status status = keep_whole(run, epoch);
+    trek_status status = trek_run_elastic_keep_whole(run, epoch);
     if (status == TREK_OK)
         status = regroup(run, "a process was to join");
     return status == TREK_OK ? take_up(run, false, drop, build) : status;
@@ -778,7 +332,7 @@ trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(tr
         return TREK_OK;
     trek_status status = TREK_OK;
     bool closed = e->admitted == epoch + 1;
-    follow_job(run);
+    trek_run_elastic_follow(run);
     for (int joiners = 1; status == TREK_OK && joiners > 0;) { /* joiners ask, too */
         const trek_regroup_door door = { .closed = closed, .ranks = trek_graph_job(run->graph)->world_size };
         status = trek_regroup_invite(e->regroup, e->comm, &door, &joiners);
@@ -818,7 +372,7 @@ static trek_status join_in_step(trek_run *run, trek_status (*build)(trek_run *ru
         return status;
     const trek_job *job = trek_graph_job(run->graph);
     run->elastic->regroup = trek_survival_give_regroup(job);
-    take_group(run, job->comm);
+    trek_run_elastic_take_group(run, job->comm);
     status = trek_run_arrive(run);
     if (status == TREK_OK)
         status = trek_run_elastic_keep(run, run->first_epoch, job->survival->place.batch);
@@ -839,7 +393,7 @@ trek_status trek_run_elastic_join(trek_run *run, trek_status (*make)(trek_run *r
     run_elastic *e = begin(run);
     if (!e)
         return TREK_ERR_MEMORY;
-    e->at.epoch = OTHERS_STATE;
+    e->at.epoch = RUN_OTHERS_STATE;
     if (trek_run_outlives_in_steps(run))
         return join_in_step(run, build);
     run->rated = true; /* by the others */

@@ -14,6 +14,8 @@
 #define TREK_CONTROL_TORN_NS 2000000000
 #define TREK_CONTROL_TOKEN 256
 #define TREK_CONTROL_ARRIVALS 256
+/* How long a stranger may take to say who it is, if others wait for its place. */
+#define TREK_CONTROL_HURRIED_NS 250000000
 #define TREK_CONTROL_HOOKS 8
 #define TREK_CONTROL_PAYLOAD (64u << 20)
 /* The words for the loss of a process whose message does not fit its seal. */
@@ -200,11 +202,15 @@ void trek_control_consume(trek_control_link *link, const trek_control_head *head
 void trek_control_link_close(trek_control_link *link);
 void trek_control_wake(trek_control *control);
 
+/* arrivals.c: accepts the connections of strangers, as far as there are places for them. */
+void trek_control_accept_arrivals(trek_control *control);
+/* Reads what a stranger has sent, and admits or refuses it. */
+void trek_control_serve_arrival(trek_control *control, trek_control_link *arrival);
+
 /* serve.c */
 void *trek_control_serve(void *control);
-/* Read what has come on a connection and act on each message: of a process of the job, and of a stranger. */
+/* Reads what has come on the connection of a process of the job, and acts on each message. */
 void trek_control_serve_link(trek_control *control, trek_control_link *link);
-void trek_control_serve_arrival(trek_control *control, trek_control_link *arrival);
 /* Returns whether the process that was called has proved itself. If false, link->forged says whether it has failed for good. */
 bool trek_control_has_proof(trek_control *control, trek_control_link *link);
 /* Serves a connection of the tree in the same way. */

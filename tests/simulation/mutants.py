@@ -32,7 +32,7 @@ SEEDS = 2 # kept for each mutant
 # name, file, what stands there, what stood there before
 MUTANTS = [
     ("late_comers_are_not_told", "distributed/control/control.c", "    if (!started)\n        tell_late_comers(control);\n", ""),
-    ("waits_longer_than_process_0", "distributed/control/serve.c",
+    ("waits_longer_than_process_0", "distributed/control/arrivals.c",
      "hello->left_ns > 0 && hello->left_ns <", "false && hello->left_ns <"),
     ("lost_one_is_not_told", "distributed/control/serve.c",
      "    else if (!atomic_load(&control->stopping) && !control->peers[process].left)\n"
@@ -76,7 +76,7 @@ MUTANTS = [
     ("one_dies_at_the_very_end", "distributed/run/train.c",
      "    while (status != TREK_OK && trek_run_elastic_go_on(run, &status, clean_up, build)) {\n        status = is_over",
      "    while (false) {\n        status = is_over"),
-    ("next_group_is_turned_away", "distributed/control/serve.c",
+    ("next_group_is_turned_away", "distributed/control/arrivals.c",
      "if (comes_early(control, &hello)) {", "if (false) {"),
     ("old_group_closes_its_rendezvous", "distributed/control/serve.c", "(waited || control->patient)", "control->patient"),
     ("lost_while_joining_for_good", "distributed/control/serve.c", "    if (forgets(control, process))\n", "    if (false)\n"),

@@ -6,7 +6,6 @@
 #include <math.h>
 
 #include "distributed/team/rank_sums.h"
-#include "tensor/rank_context.h"
 
 /* --- runs ------------------------------------------------------------------------------------------- */
 
@@ -27,20 +26,10 @@ trek_status trek_ddp_call_all(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
     return trek_ranks_call(ddp->ranks, run_rank, &(ddp_run){ ddp, fn, arg });
 }
 
-/* Calls fn for the only replica of this process, whose device is the thread's meanwhile, as it is on the threads of ranks. */
-static trek_status call_alone(trek_ddp *ddp, trek_ddp_fn fn, void *arg, unsigned changes)
-{
-    trek_device before = trek_rank_here.device;
-    trek_rank_here.device = ddp->replicas[0].device;
-    trek_status status = ddp->job ? trek_ddp_outlive(ddp, fn, arg, changes) : fn(ddp, 0, arg);
-    trek_rank_here.device = before;
-    return status;
-}
-
 trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg, unsigned changes)
 {
     if (!ddp->ranks)
-        return call_alone(ddp, fn, arg, changes);
+        return ddp->job ? trek_ddp_outlive(ddp, fn, arg, changes) : fn(ddp, 0, arg);
     int here = trek_ranks_rank_here(ddp->ranks);
     if (here >= 0)
         return fn(ddp, here, arg);

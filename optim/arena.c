@@ -556,7 +556,7 @@ void trek_arena_sum_squares(const trek_arena *arena, double *sum, bool *finite)
         const trek_arena_part *part = &arena->parts[p];
         double of_part = 0.0;
         bool part_finite = true;
-        arena->backend->sum_squares(part->wide, part->grads->data, part->count, &of_part, &part_finite);
+        arena->backend->sum_squares(arena->device, part->wide, part->grads->data, part->count, &of_part, &part_finite);
         *sum += of_part;
         *finite = *finite && part_finite;
     }

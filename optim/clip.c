@@ -18,7 +18,7 @@ double trek_clip_factor(double norm, double max_norm)
 
 /* Memory that one call of the backend covers. */
 typedef struct clip_span {
-    const trek_backend *backend;
+    trek_device device;
     const trek_storage *home; /* the arena's buffer; NULL for a gradient of its own */
     trek_dtype dtype;
     char *data;
@@ -34,19 +34,19 @@ static void sum_span(clip_span *span, void *arg)
     clip_span *total = arg;
     double sum = 0.0;
     bool finite = true;
-    span->backend->sum_squares(span->dtype, span->data, span->count, &sum, &finite);
+    trek_backends[span->device.type]->sum_squares(span->device, span->dtype, span->data, span->count, &sum, &finite);
     total->sum += sum;
     total->finite = total->finite && finite;
 }
 
 static void scale_span(clip_span *span, void *arg)
 {
-    span->backend->scale(span->dtype, span->data, span->count, *(const double *)arg);
+    trek_backends[span->device.type]->scale(span->device, span->dtype, span->data, span->count, *(const double *)arg);
 }
 
 static void clamp_span(clip_span *span, void *arg)
 {
-    span->backend->clamp_abs(span->dtype, span->data, span->count, *(const double *)arg);
+    trek_backends[span->device.type]->clamp_abs(span->device, span->dtype, span->data, span->count, *(const double *)arg);
 }
 
 static trek_tensor *grad_of(const trek_params *params, int k)
@@ -75,7 +75,7 @@ static trek_status walk_low(trek_tensor *grad, span_fn fn, void *arg, bool write
     trek_tensor *wide = trek_tensor_cast(grad, TREK_F32);
     if (!wide)
         return trek_error_status();
-    clip_span span = { .backend = trek_backends[grad->device.type], .dtype = TREK_F32, .data = wide->data, .count = grad->numel };
+    clip_span span = { .device = grad->device, .dtype = TREK_F32, .data = wide->data, .count = grad->numel };
     fn(&span, arg);
     trek_status status = writes ? trek_tensor_copy_from(grad, wide) : TREK_OK;
     trek_tensor_release(wide);
@@ -105,7 +105,7 @@ static trek_status walk(const trek_params *params, span_fn fn, void *arg, bool w
         }
         if (span.count > 0)
             fn(&span, arg);
-        span = (clip_span){ .backend = trek_backends[grad->device.type], .home = home, .dtype = dtype, .data = grad->data,
+        span = (clip_span){ .device = grad->device, .home = home, .dtype = dtype, .data = grad->data,
                             .count = grad->numel };
         if (!grad->contiguous) {
             walk_strided(grad, 0, grad->data, &span, fn, arg);

@@ -139,7 +139,7 @@ static void combine(trek_tensor *to, const trek_tensor *x, double p, double q)
 static trek_tensor *newton_schulz(const double *o, trek_tensor *x, trek_tensor *other, trek_tensor *gram, trek_tensor *square)
 {
     double norm = trek_whole_norm((trek_dtype)x->dtype, x->data, x->numel);
-    trek_cpu_backend()->scale((trek_dtype)x->dtype, x->data, x->numel, 1 / (norm < o[EPS] ? o[EPS] : norm));
+    trek_cpu_backend()->scale(trek_cpu(0), (trek_dtype)x->dtype, x->data, x->numel, 1 / (norm < o[EPS] ? o[EPS] : norm));
     for (int k = 0; k < (int)o[STEPS]; k++) {
         trek_tensor across = transposed(x), *done = other;
         product(gram, x, &across);

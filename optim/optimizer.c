@@ -411,7 +411,7 @@ static void apply_piece(trek_optimizer *optimizer, const trek_optimizer_run *run
     if (whole)
         trek_optimizer_apply_whole(optimizer, run, slice);
     else
-        optimizer->arena->backend->update_slice(&optimizer->kernel, all->wide, slice);
+        optimizer->arena->backend->update_slice(optimizer->arena->device, &optimizer->kernel, all->wide, slice);
 }
 
 void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, void *grads,
@@ -482,7 +482,8 @@ static void measure_own(const trek_arena *arena, trek_update_state *s)
         const trek_arena_part *part = &arena->parts[cut->part];
         double squares;
         bool finite;
-        arena->backend->sum_squares(part->wide, part->grads->data + (size_t)cut->begin * trek_dtype_size(part->wide),
+        arena->backend->sum_squares(arena->device, part->wide,
+                                    part->grads->data + (size_t)cut->begin * trek_dtype_size(part->wide),
                                     cut->end - cut->begin, &squares, &finite);
         s->sum_squares += squares;
         s->finite = s->finite && finite;

@@ -227,7 +227,7 @@ void trek_optimizer_apply_whole(trek_optimizer *optimizer, const trek_optimizer_
         if (slice->kept >> s & 1 && trek_optimizer_state_extent(optimizer, s, run->segment, &begin, &shape) > 0)
             slice->state[s] = optimizer->state[s][run->part]->data + begin * size;
     if (slice->value_limit > 0) { /* it is read more than once */
-        arena->backend->clamp_abs(part->wide, slice->grad, slice->count, slice->value_limit);
+        arena->backend->clamp_abs(arena->device, part->wide, slice->grad, slice->count, slice->value_limit);
         slice->value_limit = 0;
     }
     int workspace = 0;

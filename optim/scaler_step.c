@@ -25,7 +25,7 @@ trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *o
     bool finite;
     trek_arena_sum_squares(arena, &sum, &finite);
     for (int p = 0; p < arena->n_parts; p++)
-        arena->backend->scale(arena->parts[p].wide, arena->parts[p].grads->data, arena->parts[p].count,
+        arena->backend->scale(arena->device, arena->parts[p].wide, arena->parts[p].grads->data, arena->parts[p].count,
                               1.0 / scaler->values.scale);
     for (int k = 0; k < arena->n_segments; k++)
         if (arena->segments[k].param->leaf->has_grad)

@@ -17,7 +17,7 @@ static inline trek_update_slice trek_whole_slice(const trek_update_whole *w)
 
 static inline void trek_whole_elements(trek_update_fn update, trek_dtype dtype, const trek_update_slice *slice)
 {
-    trek_cpu_backend()->update_slice(&(trek_update_kernel){ update, -1 }, dtype, slice);
+    trek_cpu_backend()->update_slice(trek_cpu(0), &(trek_update_kernel){ update, -1 }, dtype, slice);
 }
 
 /* Returns the 2-norm. */
@@ -25,7 +25,7 @@ static inline double trek_whole_norm(trek_dtype dtype, const void *data, int64_t
 {
     double sum;
     bool finite;
-    trek_cpu_backend()->sum_squares(dtype, data, count, &sum, &finite);
+    trek_cpu_backend()->sum_squares(trek_cpu(0), dtype, data, count, &sum, &finite);
     return sqrt(sum);
 }
 

@@ -94,9 +94,9 @@ typedef struct trek_backend {
     /* kernels[op][dtype of the key input]; NULL: not available */
     trek_kernel kernels[TREK_OP_COUNT][TREK_DTYPE_COUNT];
 
-    /* Flat arenas; dtype F32 or F64. */
+    /* Flat arenas in the memory of the device; dtype F32 or F64. */
     /* An optimizer's update of a slice, and the rewriting of its 16-bit parameters. */
-    void (*update_slice)(const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice);
+    void (*update_slice)(trek_device device, const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice);
     /* Returns the number of the kernel with that name, or -1. NULL: classes provide a function. */
     int (*update_kernel)(const char *name);
     /* Writes the 16-bit elements [begin, begin + n) of low from the n of master. Only the CPU has it. */
@@ -109,11 +109,11 @@ typedef struct trek_backend {
     void (*write_states)(const trek_update_slice *slice, int64_t begin, int64_t n, const float *rows);
     /* Computes a sum of squares in f64, in fixed blocks that are combined in order. *finite is false if any element
      * is inf or NaN. */
-    void (*sum_squares)(trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite);
+    void (*sum_squares)(trek_device device, trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite);
     /* Computes to[i] = sum over k of from[k][i], in the order of k. `to` may be one of `from`. */
-    void (*sum_arrays)(trek_dtype dtype, void *to, const void *const *from, int n, int64_t count);
-    void (*scale)(trek_dtype dtype, void *data, int64_t count, double factor);
-    void (*clamp_abs)(trek_dtype dtype, void *data, int64_t count, double limit);
+    void (*sum_arrays)(trek_device device, trek_dtype dtype, void *to, const void *const *from, int n, int64_t count);
+    void (*scale)(trek_device device, trek_dtype dtype, void *data, int64_t count, double factor);
+    void (*clamp_abs)(trek_device device, trek_dtype dtype, void *data, int64_t count, double limit);
     /* Sums that do not depend on the order of their terms (tensor/binned.h), in the backend's memory. `first` and `blocks`
      * say which blocks are meant; `data` is the address of element 0. None of them fails on the CPU. On a device they put
      * work on the calling thread's stream on the device of its rank; a failure is the thread's error. */

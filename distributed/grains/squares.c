@@ -36,7 +36,8 @@ static void measure(const squares *q, int k, const void *data)
 {
     const trek_reduce_chunk *chunk = &q->s->team->chunks[k];
     bool finite;
-    q->own->arena->backend->sum_squares(q->own->arena->parts[chunk->part].wide, data, chunk->end - chunk->begin, &q->sums[k],
+    q->own->arena->backend->sum_squares(q->own->arena->device, q->own->arena->parts[chunk->part].wide, data,
+                                        chunk->end - chunk->begin, &q->sums[k],
                                         &finite);
     if (!finite)
         q->sums[k] = NAN;

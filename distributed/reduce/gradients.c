@@ -24,7 +24,7 @@ static trek_status scale_pages(const trek_arena *arena, const trek_arena_part *p
         end = end < all ? end : all;
         int64_t first = (int64_t)(begin / size), n = (int64_t)((end - begin) / size);
         if (arena->backend->host_accessible) {
-            arena->backend->scale(part->wide, part->grads->data + begin, n, factor);
+            arena->backend->scale(arena->device, part->wide, part->grads->data + begin, n, factor);
             continue;
         }
         trek_tensor *grads = trek_arena_stretch(part->grads, first, n);

@@ -93,7 +93,7 @@ static void reduce_piece(trek_step *s, int part, const bool *row, int64_t begin,
     char *to = grads_at(s, 0, part, begin);
     if (n == 0 || (n == 1 && from[0] == to))
         return;
-    arena->backend->sum_arrays(dtype, to, from, n, end - begin);
+    arena->backend->sum_arrays(arena->device, dtype, to, from, n, end - begin);
     for (int k = 0; k < n; k++)
         if (from[k] != to)
             memset((void *)(uintptr_t)from[k], 0, (size_t)(end - begin) * trek_dtype_size(dtype));
@@ -176,7 +176,7 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
             scale_chunk(s, chunk);
         if (w->measure) {
             bool finite; /* a sum of squares that is not finite shows it, too */
-            backend->sum_squares(dtype, grads, chunk->end - chunk->begin, &sums[k], &finite);
+            backend->sum_squares(replica->arena->device, dtype, grads, chunk->end - chunk->begin, &sums[k], &finite);
             if (!finite)
                 sums[k] = NAN;
         }

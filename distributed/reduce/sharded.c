@@ -290,7 +290,8 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
                                        w->update->value_limit, false);
             continue;
         }
-        arena->backend->sum_squares(part->wide, part->grads->data + (size_t)chunk->begin * trek_dtype_size(part->wide),
+        arena->backend->sum_squares(arena->device, part->wide,
+                                    part->grads->data + (size_t)chunk->begin * trek_dtype_size(part->wide),
                                     chunk->end - chunk->begin, &w->own->own_sums[k], &finite);
         if (!finite)
             w->own->own_sums[k] = NAN;

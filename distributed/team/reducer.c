@@ -252,7 +252,7 @@ static char *contribute(trek_reducer *r, const stretch *x)
         note(r, trek_reducer_collect(r, x->first, x->end));
     char *data = trek_reducer_place(r, x->first) + (size_t)(x->begin - start->offset) * size;
     if (r->now.factor > 0 && r->now.factor != 1)
-        r->backend->scale(part->wide, data, x->count, r->now.factor);
+        r->backend->scale(r->device, part->wide, data, x->count, r->now.factor);
     return data;
 }
 

@@ -58,8 +58,9 @@ static void squares_part(void *arg, int64_t begin, int64_t end)
     }
 }
 
-static void sum_squares(trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite)
+static void sum_squares(trek_device device, trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite)
 {
+    (void)device;
     squares s = { .dtype = dtype, .data = data, .count = count };
     int64_t blocks = (count + SUM_BLOCK - 1) / SUM_BLOCK;
     s.part = (blocks + SUM_PARTS - 1) / SUM_PARTS * SUM_BLOCK;
@@ -102,8 +103,9 @@ typedef struct arrays {
 SUM_ARRAYS(float, f32)
 SUM_ARRAYS(double, f64)
 
-static void sum_arrays(trek_dtype dtype, void *to, const void *const *from, int n, int64_t count)
+static void sum_arrays(trek_device device, trek_dtype dtype, void *to, const void *const *from, int n, int64_t count)
 {
+    (void)device;
     arrays a = { .to = to, .from = from, .n = n };
     if (n > 0)
         trek_parallel(count, GRAIN, dtype == TREK_F64 ? sum_arrays_part_f64 : sum_arrays_part_f32, &a);
@@ -131,14 +133,16 @@ static void sum_arrays(trek_dtype dtype, void *to, const void *const *from, int 
 SCALE(float, f32)
 SCALE(double, f64)
 
-static void scale(trek_dtype dtype, void *data, int64_t count, double factor)
+static void scale(trek_device device, trek_dtype dtype, void *data, int64_t count, double factor)
 {
+    (void)device;
     arrays a = { .to = data, .number = factor };
     trek_parallel(count, GRAIN, dtype == TREK_F64 ? scale_part_f64 : scale_part_f32, &a);
 }
 
-static void clamp_abs(trek_dtype dtype, void *data, int64_t count, double limit)
+static void clamp_abs(trek_device device, trek_dtype dtype, void *data, int64_t count, double limit)
 {
+    (void)device;
     arrays a = { .to = data, .number = limit };
     trek_parallel(count, GRAIN, dtype == TREK_F64 ? clamp_part_f64 : clamp_part_f32, &a);
 }

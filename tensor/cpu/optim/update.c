@@ -34,7 +34,7 @@ static trek_status update_norm(trek_device device, const trek_update *update, co
     for (int k = 0; k < n; k++) {
         double sum;
         bool finite;
-        trek_cpu_backend()->sum_squares(spans[k].dtype, spans[k].data, spans[k].count, &sum, &finite);
+        trek_cpu_backend()->sum_squares(trek_cpu(0), spans[k].dtype, spans[k].data, spans[k].count, &sum, &finite);
         update->state->sum_squares += sum;
         update->state->finite &= finite;
     }
@@ -94,7 +94,8 @@ static void update_part_in_blocks(void *arg, int64_t begin, int64_t end)
     for (int64_t at = begin, next; at < end; at = next) {
         next = at + block < end ? at + block : end;
         if (s->value_limit > 0)
-            backend->clamp_abs(job->dtype, (char *)s->grad + at * trek_item_size[job->dtype], next - at, s->value_limit);
+            backend->clamp_abs(trek_cpu(0), job->dtype, (char *)s->grad + at * trek_item_size[job->dtype], next - at,
+                               s->value_limit);
         if (low_state)
             update_low_state(job, at, next);
         else
@@ -104,8 +105,9 @@ static void update_part_in_blocks(void *arg, int64_t begin, int64_t end)
     }
 }
 
-static void update_slice(const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice)
+static void update_slice(trek_device device, const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice)
 {
+    (void)device;
     slice_job job = { kernel->host, dtype, slice };
     bool in_blocks = slice->low || slice->value_limit > 0 || has_low_state(&job);
     trek_parallel(slice->count, GRAIN, in_blocks ? update_part_in_blocks : update_part, &job);
@@ -123,7 +125,7 @@ static trek_status update_apply(trek_device device, const trek_update *update, b
         }
         trek_update_slice slice;
         trek_update_slice_of(update, run, zero_grads, &slice);
-        update_slice(&update->kernel, (trek_dtype)run->dtype, &slice);
+        update_slice(trek_cpu(0), &update->kernel, (trek_dtype)run->dtype, &slice);
     }
     return TREK_OK;
 }

@@ -230,25 +230,19 @@ static trek_status update_apply(trek_device device, const trek_update *update, b
     return update_at(update->kernel.device)->apply(queue, update, zero_grads);
 }
 
-/* --- slices: on the device of the calling thread's rank ---------------------------------------------------- */
+/* --- slices ------------------------------------------------------------------------------------------------ */
 
-static trek_cuda_queue *queue_of_place(void)
+static void update_slice(trek_device device, const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice)
 {
-    trek_device here = trek_plugin_host->rank_context()->device;
-    return trek_cuda_queue_here(here.type == TREK_CUDA ? here.index : 0);
-}
-
-static void update_slice(const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice)
-{
-    trek_cuda_queue *queue = slice->count ? queue_of_place() : nullptr;
+    trek_cuda_queue *queue = slice->count ? trek_cuda_queue_here(device.index) : nullptr;
     if (queue)
         update_at(kernel->device)->slice(queue, dtype, slice);
 }
 
 /* Waits for the result. After an error, which is set in the calling thread, the sum is NaN and not finite. */
-static void sum_squares(trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite)
+static void sum_squares(trek_device device, trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite)
 {
-    trek_cuda_queue *queue = queue_of_place();
+    trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
     trek_update_span span = { data, count, dtype };
     trek_update_state state = {};
     trek_cuda_scratch result = { nullptr, nullptr };
@@ -256,7 +250,7 @@ static void sum_squares(trek_dtype dtype, const void *data, int64_t count, doubl
     *finite = false;
     if (!queue || trek_cuda_scratch_take(queue, sizeof state, &result) != TREK_OK)
         return;
-    trek_device device = { TREK_CUDA, queue->device->index }, host = { TREK_CPU, 0 };
+    trek_device host = { TREK_CPU, 0 };
     trek_status status = trek_cuda_norm_of(queue, &span, 1, (trek_update_state *)result.data);
     if (status == TREK_OK)
         status = trek_cuda_copy_bytes(&state, host, result.data, device, sizeof state, nullptr);
@@ -301,9 +295,9 @@ static trek_status sum_arrays_of(trek_cuda_queue *queue, T *to, const void *cons
     return status;
 }
 
-static void sum_arrays(trek_dtype dtype, void *to, const void *const *from, int n, int64_t count)
+static void sum_arrays(trek_device device, trek_dtype dtype, void *to, const void *const *from, int n, int64_t count)
 {
-    trek_cuda_queue *queue = n > 0 && count > 0 ? queue_of_place() : nullptr;
+    trek_cuda_queue *queue = n > 0 && count > 0 ? trek_cuda_queue_here(device.index) : nullptr;
     if (!queue)
         return;
     if (dtype == TREK_F64)
@@ -326,18 +320,18 @@ template <typename T> static __global__ void clamp_kernel(T *x, int64_t n, T lim
     }
 }
 
-static void scale(trek_dtype dtype, void *data, int64_t count, double factor)
+static void scale(trek_device device, trek_dtype dtype, void *data, int64_t count, double factor)
 {
-    trek_cuda_queue *queue = count ? queue_of_place() : nullptr;
+    trek_cuda_queue *queue = count ? trek_cuda_queue_here(device.index) : nullptr;
     if (queue && dtype == TREK_F64)
         launch("scale", queue, trek_loop(count), scale_kernel<double>, (double *)data, count, factor);
     else if (queue)
         launch("scale", queue, trek_loop(count), scale_kernel<float>, (float *)data, count, (float)factor);
 }
 
-static void clamp_abs(trek_dtype dtype, void *data, int64_t count, double limit)
+static void clamp_abs(trek_device device, trek_dtype dtype, void *data, int64_t count, double limit)
 {
-    trek_cuda_queue *queue = count ? queue_of_place() : nullptr;
+    trek_cuda_queue *queue = count ? trek_cuda_queue_here(device.index) : nullptr;
     if (queue && dtype == TREK_F64)
         launch("clamp_abs", queue, trek_loop(count), clamp_kernel<double>, (double *)data, count, limit);
     else if (queue)

@@ -226,7 +226,7 @@ trek_status trek_grain_sums_squares(trek_step *s, int rank, double *sum);
 /* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and
  * processes. The sums are of no use afterwards; trek_grains_reset empties them. */
 trek_status trek_grain_sums_read(trek_step *s, int rank);
-/* slots.c: a rank's gradients, on their way to its sums. */
+/* slots.c, products.c and several.c: a rank's gradients, on their way to its sums. */
 trek_status trek_grain_slots_make(trek_grain_slots *slots, const trek_arena *arena);
 void trek_grain_slots_free(trek_grain_slots *slots);
 /* Called before and after a rank runs grains. alone: the step has no other ranks; then products wait until the sums are read, if

@@ -481,10 +481,10 @@ static trek_status find_joiners(trek_regroup *regroup, trek_comm *comm, const tr
 }
 
 /* Where nobody admits, nobody can wait either, so it is tried here: the system may release the port of a process that has died
- * later than admit_soon waits for it. */
-int trek_regroup_joiners(trek_regroup *regroup)
+ * later than admit_soon waits for it, and this process may be busy for long before it meets the others who are left. */
+int trek_regroup_joiners(trek_regroup *regroup, const trek_comm *comm)
 {
-    if (regroup->nobody_admits && trek_now_ns() >= regroup->admit_ns) {
+    if ((regroup->nobody_admits || trek_comm_ended(comm)) && trek_now_ns() >= regroup->admit_ns) {
         admit(regroup, 0);
         regroup->admit_ns = trek_now_ns() + ADMIT_AGAIN_NS;
     }
@@ -498,7 +498,7 @@ trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, const tr
     *n = 0;
     if (!joiners || !all)
         trek_comm_abort(comm, "a process has no memory for the list of joining processes"); /* the others wait for its part */
-    else if (regroup->nobody_admits)
+    else if (regroup->nobody_admits || trek_comm_ended(comm))
         admit(regroup, 0);
     trek_status status = joiners && all ? find_joiners(regroup, comm, door, joiners, all, n) : TREK_ERR_MEMORY;
     trek_free(joiners);

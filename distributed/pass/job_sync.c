@@ -339,7 +339,7 @@ static bool has_joiners(const trek_step *s)
 {
     const trek_survival *survival = s->job.survival;
     return trek_division_is_alone(s) && survival && survival->state && !survival->over &&
-        trek_regroup_joiners(survival->regroup) > 0;
+        trek_regroup_joiners(survival->regroup, s->job.comm) > 0;
 }
 
 static void note_joiners(trek_step *s)

@@ -86,10 +86,10 @@ static int take_port(const part *me)
 }
 
 /* Returns whether the process admits joiners before long, once the port is free. */
-static bool admits_in_the_end(const part *me, trek_regroup *regroup)
+static bool admits_in_the_end(const part *me, trek_regroup *regroup, const trek_comm *comm)
 {
     for (int k = 0; k < 6000; k++) {
-        trek_regroup_joiners(regroup);
+        trek_regroup_joiners(regroup, comm);
         int fd = take_port(me);
         if (fd < 0)
             return true;
@@ -115,7 +115,7 @@ static trek_comm *again(const part *me, trek_regroup *regroup, trek_comm *comm)
                trek_regroup_lost(regroup), processes_now() - start);
     if (fd >= 0)
         trek_socket_close(fd);
-    if (next && fd >= 0 && !admits_in_the_end(me, regroup))
+    if (next && fd >= 0 && !admits_in_the_end(me, regroup, next))
         printf("wrong: nobody admits\n");
     trek_comm_free(&comm);
     return next;

@@ -23,23 +23,24 @@
 static const part *mine;
 
 /* Returns how many processes have come, or wait to be let in, which the one sees that listens at the job's address. */
-static int arrived(const trek_survival *survival)
+static int arrived(const trek_survival *survival, const trek_comm *comm)
 {
-    return dying_has_sign("come", 0) + dying_has_sign("come", 1) + trek_regroup_joiners(survival->regroup);
+    return dying_has_sign("come", 0) + dying_has_sign("come", 1) + trek_regroup_joiners(survival->regroup, comm);
 }
 
 void arriving_wait(trek_graph *graph)
 {
     static const char *const words[] = { "waits=", "again=" };
     const trek_survival *survival = trek_graph_ranks(graph)->job.survival;
+    const trek_comm *comm = trek_graph_ranks(graph)->job.comm;
     if (dying_word(mine->detail, "as="))
         dying_give_sign("come", dying_number(mine->detail, "turn=", 0));
     for (int k = 0; k < 2; k++) {
         if (!survival || trek_graph_steps(graph) != dying_number(mine->detail, words[k], -1))
             continue;
-        for (double since = 0; !dying_has_sign("go", k) && arrived(survival) <= k && test_wait(&since);)
+        for (double since = 0; !dying_has_sign("go", k) && arrived(survival, comm) <= k && test_wait(&since);)
             continue;
-        if (arrived(survival) > k)
+        if (arrived(survival, comm) > k)
             dying_give_sign("go", k);
         dying_await_sign("go", k);
     }

@@ -15,6 +15,7 @@
 #include "distributed/run.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/run_progress.h"
+#include "distributed/stepper.h"
 #include "graph/flow.h"
 #include "graph/observe.h"
 #include "graph/settings.h"
@@ -124,7 +125,7 @@ static void await_counted(trek_graph *graph, int world)
     name_sign(path, sizeof path, "counted", 0);
     for (double since = 0; access(path, F_OK) != 0 && test_wait(&since);) {
         trek_regroup *regroup = atomic_load(&running) ? trek_run_elastic_regroup(atomic_load(&running)) : NULL;
-        if (trek_graph_world_size(graph) + (regroup ? trek_regroup_joiners(regroup) : 0) >= world)
+        if (trek_graph_world_size(graph) + (regroup ? trek_regroup_joiners(regroup, trek_graph_job(graph)->comm) : 0) >= world)
             give_sign("counted", 0);
     }
 }

@@ -484,7 +484,7 @@ static trek_status find_joiners(trek_regroup *regroup, trek_comm *comm, const tr
  * later than admit_soon waits for it, and this process may be busy for long before it meets the others who are left. */
 int trek_regroup_joiners(trek_regroup *regroup, const trek_comm *comm)
 {
-    if ((regroup->nobody_admits || trek_comm_ended(comm)) && trek_now_ns() >= regroup->admit_ns) {
+    if ((regroup->nobody_admits || (comm && trek_comm_ended(comm))) && trek_now_ns() >= regroup->admit_ns) {
         admit(regroup, 0);
         regroup->admit_ns = trek_now_ns() + ADMIT_AGAIN_NS;
     }

@@ -49,8 +49,8 @@ trek_supply *trek_regroup_supply(const trek_regroup *regroup, const struct iovec
  * token, this process's number and the suppliers are filled in. Fails as trek_supply_fetch does. */
 trek_status trek_regroup_fetch(const trek_regroup *regroup, const int *ports, const trek_supply_fetching *fetching);
 
-/* Returns how many joiners wait in this process. If no process of the group, comm, admits any, or if the group has ended, perhaps
- * by the death of the one that did, it tries to, from time to time. */
+/* Returns how many joiners wait in this process. If no process of the group admits any, or if the group (comm; NULL: the process
+ * is alone) has ended, perhaps by the death of the one that did, it tries to, from time to time. */
 int trek_regroup_joiners(trek_regroup *regroup, const trek_comm *comm);
 typedef struct trek_regroup_door {
     bool closed;             /* joiners go on waiting, if one process says so */

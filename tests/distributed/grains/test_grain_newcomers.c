@@ -43,7 +43,8 @@ static void they_die_around_newcomers(void **state)
                                                             { 0 } }, 3);
     arriving_expect("model=3,of=2,waits=3", (const role[]){ LIVES("-"), LIVES("-"), DIES("as=new,at=arrival:0"), { 0 } }, 2);
     /* the one that listens dies, while the other one is not in a step */
-    arriving_expect("model=5,steps=9,of=2,waits=4", (const role[]){ DIES("at=optimizer:3"), LIVES("-"), LIVES("as=new"), { 0 } }, 2);
+    arriving_expect("model=5,steps=9,of=2,waits=4", (const role[]){ DIES("at=optimizer:3"), LIVES("-"), LIVES("as=new"), { 0 } },
+                    2);
     arriving_expect("model=1,steps=12,of=2,waits=3,again=7", (const role[]){ LIVES("-"), LIVES("-"), DIES("as=new,at=sync:1"),
                                                                     LIVES("as=new,after=2,turn=1"), { 0 } }, 3);
 }

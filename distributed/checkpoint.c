@@ -232,7 +232,7 @@ static trek_status save_together(trek_graph *graph, trek_step *s, trek_loader *l
     trek_comm_say(comm, "save");
     trek_status status = save(&x);
     if (status == TREK_OK)
-        status = trek_survival_commit(x.job, trek_graph_steps(graph));
+        status = trek_survival_commit(x.job);
     trek_comm_say(comm, NULL);
     return status;
 }
@@ -245,6 +245,6 @@ trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const c
     trek_status status;
     do
         status = save_together(graph, s, trek_checkpoint_loader(graph, loader), path);
-    while (status != TREK_OK && s && trek_survivors_go_on(s, &status)); /* another process is the first one then */
+    while (status != TREK_OK && s && trek_survival_go_on(trek_step_job(s), &status)); /* another process is the first one then */
     return status == TREK_OK && s ? trek_survivors_after_commit(s) : status;
 }

@@ -3,11 +3,13 @@
  * nothing that it needs itself before its commit, so that those who are left can make it again.
  *
  * All wrappers of a process belong to one job, since a death may find some processes in a call of one of them and others in a
- * call of another. A wrapper takes the job's new group at its next call.
+ * call of another; its survival is also that of graphs. A wrapper takes the job's new group at its next call.
  *
  * What the program sees of the group (its rank, the number of ranks) changes at the end of the same call in all processes, so
  * that they divide their data alike: one that has completed a call when the others meet sees the new group after its next call,
  * and so do those that complete it later. */
+#include <string.h>
+
 #include "distributed/comm/nccl.h"
 #include "distributed/ddp_internal.h"
 #include "distributed/job/job_bytes.h"
@@ -18,10 +20,11 @@ enum { NOBODY_JOINS = 1 };   /* the program of such a job, which no process that
 
 struct trek_ddp_job {
     trek_job job;            /* its group changes when processes die */
-    trek_comm *first;        /* a handle of that which the wrappers were given */
     int wrappers;
+    bool held;               /* its group is another one than the program sees, until a call is complete */
     int shown, rank;         /* how many ranks the program sees, and which of them it is; */
-    int *numbers;            /* [shown] theirs in the job, which never change */
+    int *numbers;            /* [shown] theirs in the job, which never change, */
+    int *members;            /* [job.processes] and those of the processes of its group */
 };
 
 typedef struct ddp_jobs {
@@ -33,7 +36,7 @@ TREK_PER_PROCESS(ddp_jobs, jobs, { .lock = TREK_LOCK_INIT });
 
 /* --- beginning and ending ----------------------------------------------------------------------------------- */
 
-static bool is_of(const trek_ddp_job *j, const trek_comm *comm) { return j && comm && (j->first == comm || j->job.comm == comm); }
+static bool is_of(const trek_ddp_job *j, const trek_comm *comm) { return j && trek_survival_of(comm) == j->job.survival; }
 
 /* Returns the job to which a communicator belongs, or NULL. */
 static trek_ddp_job *job_of(const trek_comm *comm)
@@ -46,8 +49,8 @@ static trek_ddp_job *job_of(const trek_comm *comm)
 
 trek_comm *trek_ddp_job_comm(trek_comm *comm)
 {
-    const trek_ddp_job *j = job_of(comm);
-    return j ? j->job.comm : comm;
+    const trek_survival *survival = trek_survival_of(comm);
+    return survival ? survival->group : comm;
 }
 
 /* Shows the program the present group. */
@@ -55,32 +58,53 @@ static void show(trek_ddp_job *j)
 {
     j->shown = j->job.processes;
     j->rank = j->job.process;
-    for (int p = 0; p < j->shown; p++)
-        j->numbers[p] = trek_regroup_number(j->job.survival->regroup, p);
+    memcpy(j->numbers, j->members, (size_t)j->shown * sizeof *j->numbers);
+    j->held = false;
+}
+
+static void note_members(trek_ddp_job *j)
+{
+    for (int p = 0; p < j->job.processes; p++)
+        j->members[p] = trek_regroup_number(j->job.survival->regroup, p);
+}
+
+static trek_status take_over(void *job)
+{
+    trek_ddp_job *j = job;
+    trek_job next;
+    trek_job_begin(&next, j->job.survival->group, 1, 0);
+    trek_job_replace(&j->job, &next);
+    note_members(j);
+    j->held = true;
+    return TREK_OK;
 }
 
 static void end(trek_ddp_job *j)
 {
     trek_job_end(&j->job);
-    trek_comm_free(&j->first);
     trek_free(j->numbers);
+    trek_free(j->members);
     trek_free(j);
 }
 
 static trek_ddp_job *begin(trek_comm *comm, int least)
 {
     trek_ddp_job *j = trek_calloc(1, sizeof *j);
-    int *numbers = trek_calloc((size_t)comm->world, sizeof *numbers);
-    if (!j || !numbers) {
+    int *numbers = trek_calloc((size_t)comm->world, sizeof *numbers),
+        *members = trek_calloc((size_t)comm->world, sizeof *members);
+    if (!j || !numbers || !members) {
         trek_comm_abort(comm, "a process has no memory to continue without others"); /* they wait for its rendezvous */
         trek_free(j);
         trek_free(numbers);
+        trek_free(members);
         return NULL;
     }
     j->numbers = numbers;
-    j->first = trek_comm_retain(comm) ? comm : NULL;
+    j->members = members;
     trek_job_begin(&j->job, comm, 1, 0);
-    if (trek_survival_begin(&j->job, NOBODY_JOINS, least, NULL) == TREK_OK) {
+    const trek_survival_opts opts = { .program = NOBODY_JOINS, .least = least, .take_over = take_over, .arg = j };
+    if (trek_survival_begin(&j->job, &opts) == TREK_OK) {
+        note_members(j);
         show(j);
         return j;
     }
@@ -93,7 +117,7 @@ trek_status trek_ddp_job_check(const trek_ddp *ddp, const trek_comm *comm)
     int least = ddp->opts.min_processes;
     if (least == 0)
         return TREK_OK;
-    if (comm && !comm->control && !job_of(comm)) /* of a job one process may be left */
+    if (comm && !comm->control && !trek_survival_of(comm)) /* of a job one process may be left */
         return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap_process: .min_processes: %d, with a communicator of threads, which end "
                                             "together; it is for those of processes (trek_comm_init)",
                          least);
@@ -130,8 +154,10 @@ trek_status trek_ddp_job_begin(trek_ddp *ddp)
     }
     trek_lock_release(&jobs()->lock);
     for (int p = 0; p < ddp->n_devices && ddp->job; p++)
-        ddp->numbers[p] = trek_regroup_number(j->job.survival->regroup, p);
-    return ddp->job ? TREK_OK : trek_error_status();
+        ddp->numbers[p] = j->members[p];
+    if (!ddp->job)
+        return trek_error_status();
+    return ddp->job->wrappers == 1 ? trek_survival_entered(&ddp->job->job) : TREK_OK;
 }
 
 void trek_ddp_job_leave(trek_ddp *ddp)
@@ -173,26 +199,16 @@ trek_device trek_ddp_job_device(const trek_ddp *ddp, int rank) { return device_o
 int trek_ddp_job_find(const trek_ddp_job *j, int rank)
 {
     for (int p = 0; p < j->job.processes; p++)
-        if (trek_regroup_number(j->job.survival->regroup, p) == j->numbers[rank])
+        if (j->members[p] == j->numbers[rank])
             return p;
     return -1;
 }
 
 /* --- calls ------------------------------------------------------------------------------------------------------ */
 
-static trek_status commit(const trek_ddp_job *j) { return trek_survival_commit(&j->job, j->job.survival->commits); }
+static trek_status commit(const trek_ddp_job *j) { return trek_survival_commit(&j->job); }
 
 trek_status trek_ddp_commit(const trek_ddp *ddp) { return ddp->job ? commit(ddp->job) : TREK_OK; }
-
-static trek_status take_over(void *job)
-{
-    trek_ddp_job *j = job;
-    trek_job next;
-    trek_job_begin(&next, j->job.survival->next, 1, 0);
-    trek_job_replace(&j->job, &next);
-    j->job.survival->held = j->job.survival->held_next;
-    return TREK_OK;
-}
 
 /* The wrapper takes the job's group. It is not larger than the last one, so its lists have room for it. */
 static trek_status follow(trek_ddp *ddp)
@@ -207,7 +223,7 @@ static trek_status follow(trek_ddp *ddp)
     r->rank = job->process;
     r->world_size = job->processes;
     for (int p = 0; p < r->world_size; p++)
-        gpus |= device_of(ddp, trek_regroup_number(job->survival->regroup, p)).type != TREK_CPU;
+        gpus |= device_of(ddp, ddp->job->members[p]).type != TREK_CPU;
     r->all_on_host = !gpus;
     if (r->reducer)
         r->reducer->home = r->comm;
@@ -274,25 +290,21 @@ static void drop(kept_values *kept)
 /* Called when a call has failed. Returns whether those that are left make it again; they have what it had changed as before. */
 static bool goes_on(trek_ddp_job *j, const kept_values *kept, trek_status *status)
 {
-    const trek_survival *survival = j->job.survival;
-    if (!(survival->again || trek_survival_may(&j->job, *status)))
+    if (!trek_survival_go_on(&j->job, status))
         return false;
-    *status = trek_survival_again(&j->job, survival->commits, take_over, j);
-    if (*status == TREK_OK)
-        *status = put_back(kept);
-    if (*status != TREK_OK && !survival->over) /* the others make the call again, and wait */
+    *status = put_back(kept);
+    if (*status != TREK_OK) /* the others make the call again, and wait */
         trek_comm_abort(j->job.comm, "a process cannot continue without others");
     return *status == TREK_OK;
 }
 
-/* A group that has met in the commit becomes the job's, and the program sees it when all do. */
+/* A group that has met in the commit becomes the job's, and the program sees it after the next call, as it does where that call
+ * has failed already. */
 static trek_status after_commit(trek_ddp_job *j)
 {
-    trek_survival *survival = j->job.survival;
-    trek_status status = survival->next ? take_over(j) : TREK_OK;
-    if (survival->commits >= survival->held && j->shown != j->job.processes)
+    if (j->held)
         show(j);
-    return status;
+    return trek_survival_take_next(&j->job);
 }
 
 trek_status trek_ddp_outlive(trek_ddp *ddp, trek_ddp_fn fn, void *arg, unsigned changes)

@@ -46,8 +46,8 @@ trek_status trek_step_copy_first(trek_step *s)
     do {
         status = trek_divided_take_written(s->team, s->job.comm);
         if (status == TREK_OK && meets)
-            status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
-    } while (status != TREK_OK && trek_survivors_go_on(s, &status));
+            status = trek_survival_commit(&s->job);
+    } while (status != TREK_OK && trek_survival_go_on(&s->job, &status));
     if (status == TREK_OK) {
         trek_divided_forget_written(s->team);
         status = trek_ranks_call(s->team->ranks, copy_rank, s);

@@ -174,7 +174,7 @@ static trek_status gather_observations(trek_stepper *stepper)
     trek_status status;
     do
         status = trek_ranks_gather_observations(s->team, &s->job);
-    while (status != TREK_OK && trek_survivors_go_on(s, &status));
+    while (status != TREK_OK && trek_survival_go_on(&s->job, &status));
     return status == TREK_OK ? trek_survivors_after_commit(s) : status;
 }
 
@@ -185,10 +185,10 @@ static trek_metric *join_metric(trek_stepper *stepper, trek_metric *metric)
     trek_status status;
     do {
         sum = trek_job_join_metric(s->job.comm, metric);
-        status = sum ? trek_survival_commit(&s->job, stepper->graph->settings.steps) : trek_error_status();
+        status = sum ? trek_survival_commit(&s->job) : trek_error_status();
         if (status != TREK_OK)
             trek_metric_free(&sum);
-    } while (status != TREK_OK && trek_survivors_go_on(s, &status));
+    } while (status != TREK_OK && trek_survival_go_on(&s->job, &status));
     if (status == TREK_OK && trek_survivors_after_commit(s) != TREK_OK)
         trek_metric_free(&sum);
     return sum;

@@ -154,6 +154,7 @@ typedef enum trek_average {
  * Functions of the trainer do not fail, and parameters have the bits of a job in which nobody died. trek_graph_world_size tells
  * how many ranks are left. docs/same-bits.md says more.
  * - It has no effect in a job of one process.
+ * - All graphs of a process that set it, and wrappers that do (trek_ddp), continue as one job, outside trek_trainer_run.
  * - A process that is started again (TREK_JOIN, trek-run --restarts), and one that was not in the job before (trek-run --join),
  * join the others in trek_trainer_setup, which waits for their next step. trek_trainer_joined tells where its loop begins.
  * - If fewer processes are left, trek_graph_train_batch or trek_graph_step fails with PEER in all of them.

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "distributed/comm/init_internal.h"
+#include "distributed/job/survival.h"
 #include "distributed/team/replica.h"
 #include "graph/graph_internal.h"
 #include "tensor/backend.h"
@@ -52,8 +53,10 @@ static trek_status find_processes(trainer_setup *s)
     s->joins = !s->opts.comm && s->opts.min_processes > 0 && !trek_trainer_regroup(s) && trek_comm_init_joins();
     if (s->joins)
         return TREK_OK;
-    if (s->opts.comm && trek_comm_retain(s->opts.comm))
-        s->comm = s->opts.comm;
+    const trek_survival *survival = trek_survival_of(s->opts.comm); /* whose group may be another one by now */
+    trek_comm *given = survival ? survival->group : s->opts.comm;
+    if (given && trek_comm_retain(given))
+        s->comm = given;
     else
         s->comm = trek_comm_init(&(trek_comm_opts){ .deadline_s = s->opts.deadline_s });
     if (!s->comm)

@@ -35,7 +35,7 @@ static trek_status sum_parts(trek_step *s, trek_status own, const double *part, 
     if (status == TREK_OK)
         status = trek_comm_run(s->job.comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_REDUCTION_SUM,
                                                               .dtype = TREK_F64, .count = 2, .in = part, .out = sum });
-    return status == TREK_OK ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : status;
+    return status == TREK_OK ? trek_survival_commit(&s->job) : status;
 }
 
 double trek_trainer_mean(trek_graph *graph, trek_var *loss)
@@ -51,7 +51,7 @@ double trek_trainer_mean(trek_graph *graph, trek_var *loss)
         return own == TREK_OK && part[1] > 0 ? trek_var_item(loss) : own == TREK_OK ? 0 : (double)NAN;
     do
         status = sum_parts(s, own, part, sum);
-    while (status != TREK_OK && trek_survivors_go_on(s, &status));
+    while (status != TREK_OK && trek_survival_go_on(&s->job, &status));
     if (status == TREK_OK)
         status = trek_survivors_after_commit(s);
     return status != TREK_OK ? (double)NAN : sum[1] > 0 ? sum[0] / sum[1] : 0;

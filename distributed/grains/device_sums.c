@@ -173,7 +173,7 @@ trek_status trek_grain_device_sums_read(trek_step *s, int rank)
     trek_trace_end("reduce grains", start, s->team->graph->settings.steps);
     status = agree(&x, status == TREK_OK ? trek_error_status() : status);
     if (status == TREK_OK && s->job.survival) /* all have the whole gradient */
-        status = agree(&x, rank == 0 ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : TREK_OK);
+        status = agree(&x, rank == 0 ? trek_survival_commit(&s->job) : TREK_OK);
     if (status == TREK_OK && rank == 0) {
         s->grains->pending = s->grains->broken = false;
         s->grains->n_records = 0;

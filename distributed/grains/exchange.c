@@ -233,7 +233,7 @@ trek_status trek_grain_exchange_read(trek_step *s, int rank)
     for (int p = 0; p < s->team->replicas[0].arena->n_parts && status == TREK_OK; p++)
         status = read_part(s, rank, p);
     if (status == TREK_OK) /* all have the whole gradient */
-        status = trek_replica_agree(local, rank == 0 ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : TREK_OK,
+        status = trek_replica_agree(local, rank == 0 ? trek_survival_commit(&s->job) : TREK_OK,
                                     "step");
     trek_trace_end("reduce processes", start, s->team->graph->settings.steps);
     return status;

@@ -76,7 +76,6 @@ void trek_job_replace(trek_job *job, const trek_job *next)
     trek_job_end(job);
     *job = *next;
     job->survival = survival;
-    trek_comm_free(&survival->next); /* the job has a handle of its own */
 }
 
 trek_status trek_job_gather(const trek_job *job, const void *own, size_t bytes, void *all)

@@ -42,7 +42,7 @@ static inline bool trek_job_is_ready(const trek_job *job) { return job->process_
 trek_status trek_job_meet(trek_job *job, const trek_job_member *own, bool *gpus);
 /* Ends a job; it becomes a job of one without ranks. */
 void trek_job_end(trek_job *job);
-/* Replaces a job, some of whose processes have died, by the job of the remaining ones, whose group is survival->next. */
+/* Replaces a job, some of whose processes have died, by the job of the remaining ones. */
 void trek_job_replace(trek_job *job, const trek_job *next);
 
 static inline bool trek_job_is_alone(const trek_job *job) { return !job->comm; }

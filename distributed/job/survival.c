@@ -9,27 +9,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek_regroup *lent)
-{
-    trek_survival *survival = trek_calloc(1, sizeof *survival);
-    if (!survival) {
-        trek_comm_abort(job->comm, "a process has no memory to continue without others"); /* they wait for its rendezvous */
-        return TREK_ERR_MEMORY;
-    }
-    survival->least = least;
-    survival->lent = lent != NULL;
-    survival->regroup = lent ? lent : trek_regroup_new(job->comm, program);
-    job->survival = survival;
-    if (lent)
-        trek_regroup_set_program(lent, program);
-    return survival->regroup ? TREK_OK : trek_error_status();
-}
-
-trek_regroup *trek_survival_give_regroup(const trek_job *job)
-{
-    job->survival->lent = true;
-    return job->survival->regroup;
-}
+#define ANY (-1) /* all members; of a process that cannot say which ones it has */
 
 void trek_survival_leave(const trek_job *job, const char *why)
 {
@@ -43,28 +23,10 @@ void trek_survival_leave(const trek_job *job, const char *why)
         trek_control_end(job->comm->control, TREK_ERR_PEER, message);
 }
 
-void trek_survival_end(trek_job *job)
-{
-    trek_survival *survival = job->survival;
-    if (!survival)
-        return;
-    job->survival = NULL;
-    if (survival->regroup && !survival->lent && survival->least > 1) /* otherwise those who are left are never too few */
-        trek_regroup_leave(survival->regroup, survival->commits);
-    if (!survival->lent)
-        trek_regroup_free(&survival->regroup);
-    trek_comm_free(&survival->next);
-    trek_job_file_await_end(&survival->taken);
-    trek_free(survival);
-}
-
-/* Returns the last group of the process. */
-static trek_comm *last_group(const trek_job *job) { return job->survival->next ? job->survival->next : job->comm; }
-
 bool trek_survival_may(const trek_job *job, trek_status status)
 {
     bool died = status == TREK_ERR_PEER || status == TREK_ERR_TIMEOUT;
-    return died && job->survival && !job->survival->over && trek_regroup_may(last_group(job));
+    return died && job->survival && !job->survival->over && trek_regroup_may(job->survival->group);
 }
 
 trek_survival_verdict trek_survival_decide(const trek_survivor *all, int n, const trek_survivor *own)
@@ -86,7 +48,7 @@ static void say_who(const trek_survival *survival)
 {
     const char *lost = trek_regroup_lost(survival->regroup);
     bool many = strchr(lost, ',') != NULL;
-    int world = trek_comm_world_size(survival->next);
+    int world = trek_comm_world_size(survival->group);
     const char *how = left(survival) > survival->commits ? "lost, or have ended" : "lost",
         *come = trek_regroup_come(survival->regroup);
     if (come[0] && !survival->joins)
@@ -107,31 +69,28 @@ static trek_status fail_to_go_on(const char *reason)
 }
 
 /* Returns the next group. Too few processes may complete a commit which others have completed, and then left. */
-static trek_comm *meet(const trek_job *job)
+static trek_comm *meet(trek_survival *survival)
 {
-    trek_survival *survival = job->survival;
-    trek_comm *next = trek_regroup_meet(survival->regroup, last_group(job), survival->least);
+    trek_comm *next = trek_regroup_meet(survival->regroup, survival->group, survival->least);
     if (next || trek_error_status() != TREK_ERR_PEER || left(survival) <= survival->commits)
         return next;
     trek_error_clear();
-    next = trek_regroup_meet(survival->regroup, last_group(job), 1);
+    next = trek_regroup_meet(survival->regroup, survival->group, 1);
     survival->few = next && trek_comm_world_size(next) < survival->least;
     return next;
 }
 
 /* Forms the next group. */
-static trek_status regroup(const trek_job *job, const char *reason)
+static trek_status regroup(trek_survival *survival, const char *reason)
 {
-    trek_survival *survival = job->survival;
     int64_t start = trek_trace_enter("regroup");
     trek_error_clear();
-    trek_comm *next = meet(job);
+    trek_comm *next = meet(survival);
     trek_trace_end("regroup", start, next ? trek_comm_world_size(next) : 0);
     survival->over = !next;
     if (!next)
         return fail_to_go_on(reason);
-    trek_comm_free(&survival->next);
-    survival->next = next;
+    trek_survival_give_group(survival, next);
     survival->groups++;
     say_who(survival);
     return TREK_OK;
@@ -152,22 +111,22 @@ static void count_newcomers(trek_survival *survival, const trek_survivor *all, i
 
 static trek_status agree(trek_survival *survival, trek_survivor *own, trek_survival_verdict *verdict)
 {
-    int n = trek_comm_world_size(survival->next);
+    int n = trek_comm_world_size(survival->group);
     trek_survivor *all = trek_calloc((size_t)n, sizeof *all);
     if (!all) {
-        trek_comm_abort(survival->next, "a process has no memory to continue without others");
+        trek_comm_abort(survival->group, "a process has no memory to continue without others");
         return TREK_ERR_MEMORY;
     }
+    own->members = survival->joins ? ANY : trek_survival_own_members(survival);
     own->left = left(survival);
-    trek_status status = trek_comm_gather_bytes(survival->next, own, sizeof *own, all);
+    trek_status status = trek_comm_gather_bytes(survival->group, own, sizeof *own, all);
     if (status == TREK_OK) {
         count_newcomers(survival, all, n, own);
         *verdict = trek_survival_decide(all, n, own);
-        survival->held_next = 0;
+        survival->together = ANY;
         survival->away = false;
         for (int p = 0; p < n; p++) {
-            if (all[p].steps + 1 > survival->held_next) /* somebody may have begun the step after these */
-                survival->held_next = all[p].steps + 1;
+            survival->together &= all[p].members;
             survival->away |= all[p].away != 0;
             survival->ahead |= !all[p].joins && !all[p].away && all[p].commits < own->commits;
         }
@@ -178,68 +137,20 @@ static trek_status agree(trek_survival *survival, trek_survivor *own, trek_survi
     return status;
 }
 
-trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict)
+static trek_status meet_others(const trek_job *job, bool ready, trek_survival_verdict *verdict)
 {
-    trek_survivor own = { .commits = job->survival->commits, .steps = steps, .ready = ready, .joins = job->survival->joins };
+    trek_survivor own = { .commits = job->survival->commits, .ready = ready, .joins = job->survival->joins };
     trek_status status;
     do {
         char reason[TREK_ERROR_SIZE];
         trek_status why;
         trek_error_take(&why, reason);
-        status = regroup(job, why != TREK_OK ? reason : "a process of the job has died");
+        status = regroup(job->survival, why != TREK_OK ? reason : "a process of the job has died");
         if (status == TREK_OK)
             status = agree(job->survival, &own, verdict);
         else
             return status;
     } while (trek_survival_may(job, status));
-    return status;
-}
-
-trek_status trek_survival_again(trek_job *job, int64_t steps, trek_status (*take_over)(void *arg), void *arg)
-{
-    trek_survival *survival = job->survival;
-    trek_survival_verdict verdict = TREK_SURVIVAL_AGAIN;
-    trek_status status;
-    do {
-        if (survival->again)
-            trek_error_clear();
-        status = survival->again ? TREK_OK : trek_survival_meet(job, steps, false, &verdict);
-        survival->again = false;
-        if (status == TREK_OK && verdict == TREK_SURVIVAL_GO_ON) /* nobody can have left a commit that this one has not come to */
-            status = trek_fail(TREK_ERR_STATE, "job: another process has gone on to step %lld without this one",
-                               (long long)steps);
-        if (status == TREK_OK)
-            status = survival->away ? trek_survival_fail_away() : take_over(arg);
-    } while (!survival->away && (survival->again || trek_survival_may(job, status)));
-    return status;
-}
-
-trek_status trek_survival_join(trek_job *job, uint64_t program, int least, int ranks, double deadline_s)
-{
-    trek_survival *survival = job->survival = trek_calloc(1, sizeof *survival);
-    trek_survival_verdict verdict;
-    if (!survival)
-        return TREK_ERR_MEMORY;
-    survival->least = least;
-    survival->joins = true;
-    survival->commits = -1;
-    survival->regroup = trek_regroup_join(program, ranks, &survival->next);
-    if (!survival->regroup)
-        return trek_error_status();
-    trek_comm_set_deadline(survival->next, deadline_s);
-    trek_survivor own = { .commits = -1, .steps = -1, .joins = 1 };
-    trek_status status = agree(survival, &own, &verdict);
-    return trek_survival_may(job, status) ? trek_survival_meet(job, -1, false, &verdict) : status;
-}
-
-trek_status trek_survival_tell_away(trek_comm *next, const trek_survival *survival)
-{
-    trek_survivor own = { .commits = survival ? survival->commits : -1, .away = 1 };
-    trek_survivor *all = trek_calloc((size_t)trek_comm_world_size(next), sizeof *all);
-    if (!all)
-        trek_comm_abort(next, "a process has no memory to continue without others");
-    trek_status status = all ? trek_comm_gather_bytes(next, &own, sizeof own, all) : TREK_ERR_MEMORY;
-    trek_free(all);
     return status;
 }
 
@@ -249,7 +160,74 @@ trek_status trek_survival_fail_away(void)
                                     "from the last complete step");
 }
 
-trek_status trek_survival_commit(const trek_job *job, int64_t steps)
+/* Another group may have met in a commit within. */
+static trek_status take_over(trek_survival *survival)
+{
+    trek_status status = trek_survival_take_over(survival);
+    return status == TREK_OK && survival->away ? trek_survival_fail_away() : status;
+}
+
+trek_status trek_survival_again(const trek_job *job)
+{
+    trek_survival *survival = job->survival;
+    trek_survival_verdict verdict = TREK_SURVIVAL_AGAIN;
+    trek_status status;
+    do {
+        if (survival->again)
+            trek_error_clear();
+        status = survival->again ? TREK_OK : meet_others(job, false, &verdict);
+        survival->again = false;
+        if (status == TREK_OK && verdict == TREK_SURVIVAL_GO_ON) /* nobody can have left a commit that this one has not come to */
+            status = trek_fail(TREK_ERR_STATE, "job: another process has gone on without this one");
+        if (status == TREK_OK)
+            status = survival->away ? trek_survival_fail_away() : take_over(survival);
+    } while (!survival->away && (survival->again || trek_survival_may(job, status)));
+    return status;
+}
+
+bool trek_survival_go_on(const trek_job *job, trek_status *status)
+{
+    const trek_survival *survival = job->survival;
+    if (!survival || survival->away || !(survival->again || trek_survival_may(job, *status)))
+        return false;
+    *status = trek_survival_again(job);
+    return *status == TREK_OK;
+}
+
+trek_status trek_survival_take_next(const trek_job *job)
+{
+    trek_status status = job->survival->next ? take_over(job->survival) : TREK_OK;
+    if (status != TREK_OK)
+        trek_survival_go_on(job, &status);
+    return status;
+}
+
+trek_status trek_survival_join(trek_job *job, const trek_survival_opts *opts, int ranks, double deadline_s)
+{
+    trek_survival_verdict verdict;
+    trek_status status = trek_survival_begin_joining(job, opts, ranks);
+    if (status != TREK_OK)
+        return status;
+    trek_survivor own = { .commits = -1, .joins = 1 };
+    trek_comm_set_deadline(job->survival->group, deadline_s);
+    status = agree(job->survival, &own, &verdict);
+    if (trek_survival_may(job, status))
+        status = meet_others(job, false, &verdict);
+    return status == TREK_OK ? trek_survival_take_next(job) : status;
+}
+
+trek_status trek_survival_tell_away(trek_comm *next, const trek_survival *survival)
+{
+    trek_survivor own = { .commits = survival ? survival->commits : -1, .away = 1, .members = ANY };
+    trek_survivor *all = trek_calloc((size_t)trek_comm_world_size(next), sizeof *all);
+    if (!all)
+        trek_comm_abort(next, "a process has no memory to continue without others");
+    trek_status status = all ? trek_comm_gather_bytes(next, &own, sizeof own, all) : TREK_ERR_MEMORY;
+    trek_free(all);
+    return status;
+}
+
+trek_status trek_survival_commit(const trek_job *job)
 {
     trek_survival *survival = job->survival;
     trek_survival_verdict verdict = TREK_SURVIVAL_GO_ON;
@@ -264,10 +242,16 @@ trek_status trek_survival_commit(const trek_job *job, int64_t steps)
         return status;
     status = trek_comm_gather_bytes(job->comm, &here, sizeof here, all);
     if (trek_survival_may(job, status))
-        status = trek_survival_meet(job, steps, true, &verdict);
+        status = meet_others(job, true, &verdict);
     survival->again = status == TREK_OK && verdict == TREK_SURVIVAL_AGAIN;
     if (survival->again)
         status = trek_fail(TREK_ERR_PEER, "job: a process has died before all were ready; the others begin again");
     survival->commits += status == TREK_OK;
     return status;
+}
+
+trek_status trek_survival_entered(const trek_job *job)
+{
+    trek_status status = job->survival->n_members > 1 ? trek_survival_commit(job) : TREK_OK;
+    return status == TREK_OK ? trek_survival_take_next(job) : status;
 }

@@ -22,6 +22,12 @@
  * state. It has no state before it has left the commit of this operation, and says so (`joins`). All others have the state of the
  * last complete step then.
  *
+ * Several graphs of a process, and wrappers (trek_ddp), have one survival together, since a death may find some processes in an
+ * operation of one graph and others in an operation of another. All processes call these operations in the same order, so they
+ * are counted over all graphs. The new group becomes that of all graphs at once, in the order in which these were set up, when
+ * every process is between the same two operations: before it repeats the first part, or after it has completed the second one.
+ * A graph that one process has freed meanwhile keeps its old group in the others, which are about to free it, too.
+ *
  * In a run, processes also meet outside such operations, for example when an epoch begins. A survivor that was there, or that
  * has just joined, says that it is away (trek_survival_tell_away). The others then complete the second part, if they have
  * everything, and leave their operation with PEER. All of them go on together from the last complete step (run/elastic.c), in
@@ -49,11 +55,33 @@ typedef struct trek_survival_state {
     const char *optimizer;   /* with which names of the optimizer's state begin */
 } trek_survival_state;
 
+/* What trains in a job, with a survival. */
+typedef struct trek_survival_opts {
+    uint64_t program;        /* is the same in all processes, and those that join must have it */
+    int least;               /* how many processes must survive */
+    trek_regroup *lent;      /* of a run; NULL: none */
+    const trek_survival_state *state; /* NULL: nobody is let in */
+    trek_status (*take_over)(void *arg); /* makes survival->group that of its job (trek_job_replace), as a collective of it */
+    void *arg;
+} trek_survival_opts;
+
+typedef struct trek_survival_member {
+    const trek_job *job;     /* NULL: this place is empty */
+    trek_status (*take_over)(void *arg);
+    void *arg;
+} trek_survival_member;
+
+enum { TREK_SURVIVAL_MEMBERS = 63 };
+
 typedef struct trek_survival {
+    trek_survival_member members[TREK_SURVIVAL_MEMBERS]; /* what has it together; each has the same place in all processes */
+    int n_members, entered;  /* how many there are, and have ever been */
+    int64_t together;        /* bits of the members that all processes had when they met last */
     trek_regroup *regroup;
     bool lent;               /* the regroup belongs to a run, which ends it */
     int least;               /* how many processes must survive */
-    trek_comm *next;         /* the group that has met and is not the job's yet; NULL: none */
+    trek_comm *first, *group; /* the group with which it began (NULL: it has joined), and the one that has met last */
+    bool next;               /* the latter is not that of the members yet */
     int64_t groups;          /* how many have met since the job's first one */
     int64_t commits;         /* how many this process has completed */
     bool over;               /* the survivors cannot continue */
@@ -66,16 +94,15 @@ typedef struct trek_survival {
     bool ahead;              /* a survivor had not left the last commit yet, as this one had; pass/arrivals.c resets it */
     trek_survival_place place; /* of a process that has arrived, */
     trek_job_file_ending taken; /* and the state that it has got */
-    const trek_survival_state *state; /* NULL: nobody is let in */
-    bool away;               /* a survivor was outside such operations: `next` is for the run */
-    int64_t held;            /* loaders divide batches as before the last death until so many steps are complete; 0: no more */
-    int64_t held_next;       /* the same after the group `next` has become the job's */
+    const trek_survival_state *state; /* NULL: nobody is let in, for instance because several graphs are trained */
+    bool away;               /* a survivor was outside such operations: the group is for the run */
+    bool held;               /* loaders divide batches as before the last death, until a step is complete */
 } trek_survival;
 
 /* What a survivor reports when the survivors meet. */
 typedef struct trek_survivor {
     int64_t commits;
-    int64_t steps;           /* complete ones */
+    int64_t members;         /* bits of those that it has */
     int64_t ready;           /* it is in a commit, with everything that it needs */
     int64_t left;            /* the most commits that a process which has left in order had completed, as far as it knows */
     int64_t away;            /* it is outside such an operation */
@@ -91,40 +118,57 @@ typedef enum trek_survival_verdict {
 /* Decides from the reports of n survivors; `own` is one of them. Survivors in the same place decide alike. */
 trek_survival_verdict trek_survival_decide(const trek_survivor *all, int n, const trek_survivor *own);
 
-/* Makes a job of several processes able to go on, as a collective. `program` is the same in all of them, and processes that join
- * must have it. With `lent`, the regroup of a run, it is no collective. Fails with the errors of trek_regroup_new, or with
- * MEMORY.
- */
-trek_status trek_survival_begin(trek_job *job, uint64_t program, int least, trek_regroup *lent);
+/* Makes a job of several processes able to go on, as a collective: it becomes a member of the survival that others of this
+ * process have over these processes, or gets the first one. With a regroup that is lent it gets its own, and that is no
+ * collective. Fails with the errors of trek_regroup_new, with MEMORY, or with UNSUPPORTED (too many members). When the caller is
+ * able to take over, it calls trek_survival_entered. */
+trek_status trek_survival_begin(trek_job *job, const trek_survival_opts *opts);
+/* Meets the others in the same call, so that all have the new member when one of them returns. Fails as trek_survival_commit and
+ * take_over do. */
+trek_status trek_survival_entered(const trek_job *job);
 /* Lets this process join a job that is at work with that many ranks, instead of beginning one: waits until it is let in, and
- * meets the others. Their group is job->survival->next. Fails with the errors of trek_regroup_join and trek_survival_meet. */
-trek_status trek_survival_join(trek_job *job, uint64_t program, int least, int ranks, double deadline_s);
+ * meets the others. Their group becomes the job's. Fails with the errors of trek_regroup_join, as trek_survival_again does, or
+ * with MEMORY. */
+trek_status trek_survival_join(trek_job *job, const trek_survival_opts *opts, int ranks, double deadline_s);
+/* The first part of it: they have let it in. */
+trek_status trek_survival_begin_joining(trek_job *job, const trek_survival_opts *opts, int ranks);
+/* Returns the survival that members of this process have over the job of this communicator, which is that with which it began or
+ * its present one; NULL: none. */
+trek_survival *trek_survival_of(const trek_comm *comm);
 /* Gives the regroup of a job that this process has joined to its run, which lends it to the job from then on. */
 trek_regroup *trek_survival_give_regroup(const trek_job *job);
 /* Takes this process out of the job for good. The others go on as if it had died; why: their log says it. */
 void trek_survival_leave(const trek_job *job, const char *why);
-/* Ends it. Where few survivors could not continue, this process says farewell before. */
+/* Ends it for this job. If no other member has it, this process says farewell, where few survivors could not continue. */
 void trek_survival_end(trek_job *job);
+/* Gives it a group that has met and is not that of the members yet. */
+void trek_survival_give_group(trek_survival *survival, trek_comm *group);
+/* Returns the bits of its members. */
+int64_t trek_survival_own_members(const trek_survival *survival);
+/* Makes its group that of all members which all processes have. Another group may meet in a commit within; if a survivor is not
+ * away, that is taken over, too. Fails as take_over does. */
+trek_status trek_survival_take_over(trek_survival *survival);
 /* Returns whether a call has failed because processes of a job have died that the others can outlive. */
 bool trek_survival_may(const trek_job *job, trek_status status);
-/* Forms a group of the survivors, and begins again if more processes die meanwhile. It stores the group in job->survival->next.
- * `steps` is the number of complete steps; `ready` says that this process is in a commit. The thread's error must be that of the
- * call that failed; it is cleared. Fails with PEER if fewer than .min_processes survive, or with the errors of trek_regroup_meet;
- * the message then contains the first error as well. Fewer survivors suffice if another process has already completed the
- * commit in which this one is, and has left. */
-trek_status trek_survival_meet(const trek_job *job, int64_t steps, bool ready, trek_survival_verdict *verdict);
-/* Called when an operation has failed and survivors can continue: they meet, unless they have met in a commit, and take_over
- * makes their group the job's (trek_job_replace). All of this begins again if more processes die meanwhile. When it has
- * succeeded, the caller repeats the first part. `steps` is as in trek_survival_meet. Fails as that does, with PEER if a survivor
- * is away, or as take_over does. */
-trek_status trek_survival_again(trek_job *job, int64_t steps, trek_status (*take_over)(void *arg), void *arg);
+/* Called when an operation has failed and survivors can continue. They form a group, unless they have met in a commit, and begin
+ * again if more processes die meanwhile. The thread's error must be that of the call that failed; it is cleared. The group
+ * becomes that of the members. When it has succeeded, the caller repeats the first part. Fails with PEER if fewer than
+ * .min_processes survive, with the errors of trek_regroup_meet (the message then contains the first error as well), with PEER if
+ * a survivor is away, or as take_over does. */
+trek_status trek_survival_again(const trek_job *job);
+/* Calls it if this is so. Returns true if it has succeeded. Returns false otherwise; if the survivors cannot continue, *status
+ * says why. */
+bool trek_survival_go_on(const trek_job *job, trek_status *status);
+/* Called after a commit, when the second part has been done: a group that has met in the commit becomes that of the members. */
+trek_status trek_survival_take_next(const trek_job *job);
 /* The part of a process in the meeting of the survivors that is outside operations. `next` is the group that has met; survival is
  * that of its job, or NULL if it has none. Fails with errors of the engine. */
 trek_status trek_survival_tell_away(trek_comm *next, const trek_survival *survival);
 /* Fails with PEER in a process that has met one that is away. */
 trek_status trek_survival_fail_away(void);
-/* The meeting between the two parts, in a job that can outlive some of its processes; in other jobs it does nothing. Fails with
- * PEER if the first part must be repeated, or if too few processes survive, and with errors of the engine. */
-trek_status trek_survival_commit(const trek_job *job, int64_t steps);
+/* The meeting between the two parts, in a job that can outlive some of its processes; in other jobs it does nothing. Fewer than
+ * .min_processes survivors suffice if another process has already completed this commit, and has left. Fails with PEER if the
+ * first part must be repeated, or if too few processes survive, and with errors of the engine. */
+trek_status trek_survival_commit(const trek_job *job);
 
 #endif

@@ -122,7 +122,7 @@ static trek_status exchange_and_commit(trek_step *s, const trek_batch *batch, tr
     int64_t start = trek_trace_enter("arrival");
     trek_status status = exchange(s, batch, taking);
     if (status == TREK_OK && s->job.survival->newcomers > 0)
-        status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
+        status = trek_survival_commit(&s->job);
     trek_trace_end("arrival", start, s->job.processes);
     return status;
 }
@@ -143,7 +143,7 @@ static trek_status let_in(trek_step *s, const trek_batch *batch)
     while (!complete && status == TREK_OK) {
         status = exchange_and_commit(s, batch, NULL);
         complete = status == TREK_OK;
-        if (!complete && trek_survivors_go_on(s, &status))
+        if (!complete && trek_survival_go_on(&s->job, &status))
             complete = survival->newcomers == 0;
     }
     survival->newcomers = 0;
@@ -162,9 +162,9 @@ static trek_status invite(trek_step *s, bool *met)
                                              &n);
     *met = status != TREK_OK || n > 0;
     if (status == TREK_OK && n > 0)
-        status = trek_survivors_meet(s);
+        status = trek_survival_again(&s->job);
     else if (status != TREK_OK)
-        trek_survivors_go_on(s, &status);
+        trek_survival_go_on(&s->job, &status);
     return status;
 }
 
@@ -250,7 +250,7 @@ trek_status trek_arrivals_join(trek_step *s, const trek_survivors_opts *opts)
         status = exchange_and_commit(s, NULL, &taking);
         complete = status == TREK_OK;
         if (!complete)
-            trek_survivors_go_on(s, &status);
+            trek_survival_go_on(&s->job, &status);
     }
     if (status == TREK_OK)
         status = take_state(s, &taking);

@@ -88,8 +88,9 @@ static void publish(trek_step *s, trek_job_cut divides)
         s->next_divider = division()->steppers;
         division()->steppers = s;
     }
-    if (division()->steppers == s) {
-        take_shares(s);
+    const trek_step *first = division()->steppers; /* it may have waited for the same step */
+    if (first == s || (s->job.survival && first->job.survival == s->job.survival)) {
+        take_shares(first);
         atomic_store(&trek_job_here.cut, divides);
     }
     trek_lock_release(&division()->lock);
@@ -98,7 +99,7 @@ static void publish(trek_step *s, trek_job_cut divides)
 
 void trek_division_publish(trek_step *s)
 {
-    if (trek_job_has_others(&s->job) && !(s->job.survival && s->job.survival->held > 0))
+    if (trek_job_has_others(&s->job) && !(s->job.survival && s->job.survival->held))
         publish(s, cut);
 }
 

@@ -18,10 +18,10 @@
 #include "tensor/trace.h"
 
 /* The others cannot continue without a process that has no memory, unless it has just come: it leaves them then. */
-static void give_up(const trek_survival *survival, trek_comm *comm)
+static void give_up(const trek_survival *survival)
 {
     if (!survival->joins)
-        trek_comm_abort(comm, "a process has no memory to continue with others");
+        trek_comm_abort(survival->group, "a process has no memory to continue with others");
 }
 
 /* Begins a job with the new group, in the place of the last one. */
@@ -31,10 +31,10 @@ static trek_status begin_job(trek_step *s)
     const trek_job_member own = trek_job_sync_member(s);
     trek_job next;
     bool gpus;
-    trek_job_begin(&next, survival->next, s->team->local_ranks, s->team->kinds);
+    trek_job_begin(&next, survival->group, s->team->local_ranks, s->team->kinds);
     trek_status status = trek_job_is_ready(&next) ? TREK_OK : trek_error_status();
     if (status != TREK_OK)
-        give_up(survival, survival->next);
+        give_up(survival);
     else
         status = trek_job_meet(&next, &own, &gpus);
     if (status == TREK_OK && gpus)
@@ -67,22 +67,6 @@ static void note_plan(trek_step *s, const trek_survivors_opts *opts)
 {
     if (s->twice)
         s->twice->renew_plan = opts->renew_plan;
-}
-
-trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts)
-{
-    s->workload = *opts->workload;
-    trek_shared_words_end(&s->grains->words); /* each process trains on its own part: who has which is not known of the dead */
-    trek_grain_counter_free(&s->grains->counter);
-    trek_status status = trek_comm_settle(s->job.comm); /* what set-up has sent to devices; all have it when all have begun */
-    if (status == TREK_OK)
-        status = trek_survival_begin(&s->job, opts->program, opts->least, opts->lent);
-    if (status == TREK_OK)
-        s->job.survival->state = opts->state;
-    if (s->twice)
-        s->twice->sharer = s->job.process;
-    note_plan(s, opts);
-    return status;
 }
 
 static trek_status make_room(int rank, void *s) { return trek_grain_device_sums_make(s, rank); }
@@ -126,24 +110,24 @@ static trek_status settle(trek_step *s)
     return status == TREK_OK && !s->twice->renewed ? renew_plan(s) : status;
 }
 
-static trek_status take_over_once(trek_step *s)
+static trek_status take_over(void *step)
 {
-    trek_survival *survival = s->job.survival;
+    trek_step *s = step;
+    const trek_survival *survival = s->job.survival;
     int64_t start = trek_trace_enter("take over");
     trek_status status = withdraw(s);
     if (status != TREK_OK)
-        give_up(survival, survival->next);
+        give_up(survival);
     else
         status = begin_job(s);
     if (status == TREK_OK) {
-        survival->held = survival->held_next;
         status = trek_job_sync_make_rooms(s);
         if (status == TREK_OK)
             status = begin_pace(s);
         if (status == TREK_OK && trek_job_has_others(&s->job))
             status = make_exchange(s);
         if (status != TREK_OK)
-            give_up(survival, s->job.comm);
+            give_up(survival);
     }
     trek_trace_end("take over", start, s->job.processes);
     if (status == TREK_OK && s->twice && !survival->few) /* too few complete the last step only, which needs no state */
@@ -153,70 +137,49 @@ static trek_status take_over_once(trek_step *s)
     return status == TREK_OK ? settle(s) : status;
 }
 
-/* Another group may have met in the commit with which a state is divided. */
-static trek_status take_over(void *step)
+static trek_survival_opts opts_of(trek_step *s, const trek_survivors_opts *opts)
 {
-    trek_step *s = step;
-    const trek_survival *survival = s->job.survival;
-    trek_status status;
-    do
-        status = take_over_once(s);
-    while (status == TREK_OK && survival->next && !survival->away);
-    return status == TREK_OK && survival->away ? trek_survival_fail_away() : status;
+    return (trek_survival_opts){ .program = opts->program, .least = opts->least, .lent = opts->lent, .state = opts->state,
+                                 .take_over = take_over, .arg = s };
 }
 
-bool trek_survivors_go_on(trek_step *s, trek_status *status)
+trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts)
 {
-    trek_survival *survival = s->job.survival;
-    if (!survival || survival->away || !(survival->again || trek_survival_may(&s->job, *status)))
-        return false;
-    *status = trek_survivors_meet(s);
-    return *status == TREK_OK;
-}
-
-trek_status trek_survivors_meet(trek_step *s)
-{
-    return trek_survival_again(&s->job, s->team->graph->settings.steps, take_over, s);
+    const trek_survival_opts own = opts_of(s, opts);
+    s->workload = *opts->workload;
+    trek_shared_words_end(&s->grains->words); /* each process trains on its own part: who has which is not known of the dead */
+    trek_grain_counter_free(&s->grains->counter);
+    trek_status status = trek_comm_settle(s->job.comm); /* what set-up has sent to devices; all have it when all have begun */
+    if (status == TREK_OK)
+        status = trek_survival_begin(&s->job, &own);
+    if (s->twice)
+        s->twice->sharer = s->job.process;
+    note_plan(s, opts);
+    return status == TREK_OK ? trek_survival_entered(&s->job) : status;
 }
 
 trek_status trek_survivors_join(trek_step *s, const trek_survivors_opts *opts)
 {
     s->workload = *opts->workload;
+    const trek_survival_opts own = opts_of(s, opts);
     note_plan(s, opts);
-    trek_status status = trek_survival_join(&s->job, opts->program, opts->least, s->team->local_ranks, opts->deadline_s);
-    if (status != TREK_OK)
-        return status;
-    s->job.survival->state = opts->state;
-    status = take_over(s);
-    if (status != TREK_OK)
-        trek_survivors_go_on(s, &status);
-    return status;
-}
-
-/* A group that has met in the last commit becomes the job's. */
-static trek_status take_next(trek_step *s)
-{
-    trek_status status = s->job.survival->next ? take_over(s) : TREK_OK;
-    if (status != TREK_OK)
-        trek_survivors_go_on(s, &status);
-    return status;
+    return trek_survival_join(&s->job, &own, s->team->local_ranks, opts->deadline_s);
 }
 
 trek_status trek_survivors_follow(trek_step *s, trek_comm *group)
 {
     trek_survival *survival = s->job.survival;
-    if (survival->next != group && trek_comm_retain(group)) {
-        trek_comm_free(&survival->next);
-        survival->next = group;
-    }
+    if (survival->group != group && trek_comm_retain(group))
+        trek_survival_give_group(survival, group);
+    survival->next = true;
     survival->again = false;
-    return take_next(s);
+    return trek_survival_take_next(&s->job);
 }
 
 trek_status trek_survivors_gather(trek_step *s)
 {
     s->twice->stale = !s->team->divides_params;
-    trek_status status = take_next(s);
+    trek_status status = trek_survival_take_next(&s->job);
     if (status != TREK_OK)
         return status;
     do {
@@ -224,8 +187,8 @@ trek_status trek_survivors_gather(trek_step *s)
         if (status == TREK_OK && s->team->divides_params)
             status = trek_digests_values(s);
         if (status == TREK_OK)
-            status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
-    } while (status != TREK_OK && trek_survivors_go_on(s, &status));
+            status = trek_survival_commit(&s->job);
+    } while (status != TREK_OK && trek_survival_go_on(&s->job, &status));
     s->twice->stale &= status != TREK_OK;
     return status;
 }
@@ -239,26 +202,31 @@ trek_status trek_survivors_settle(trek_step *s)
         status = trek_twice_redivide(s);
         if (status == TREK_OK)
             status = settle(s);
-    } while (status != TREK_OK && trek_survivors_go_on(s, &status));
-    return status == TREK_OK ? take_next(s) : status;
+    } while (status != TREK_OK && trek_survival_go_on(&s->job, &status));
+    return status == TREK_OK ? trek_survival_take_next(&s->job) : status;
 }
 
 void trek_survivors_divide(trek_step *s)
 {
-    if (!s->job.survival || s->job.survival->held == 0)
+    if (!s->job.survival || !s->job.survival->held)
         return;
-    s->job.survival->held = 0;
+    s->job.survival->held = false;
     trek_division_publish(s);
 }
 
 trek_status trek_survivors_after_commit(trek_step *s)
 {
-    trek_survival *survival = s->job.survival;
+    const trek_survival *survival = s->job.survival;
     if (!survival)
         return TREK_OK;
     if (survival->away)
         return trek_survival_fail_away();
-    if (s->team->graph->settings.steps >= survival->held)
+    return trek_survival_take_next(&s->job);
+}
+
+trek_status trek_survivors_after_step(trek_step *s)
+{
+    if (s->job.survival && !s->job.survival->away)
         trek_survivors_divide(s);
-    return take_next(s);
+    return trek_survivors_after_commit(s);
 }

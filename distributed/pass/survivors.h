@@ -26,17 +26,14 @@ trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts);
 /* Lets this process, whose step has been made in a job of its own, join a job that is at work (trek_survival_join), and makes the
  * group of all its job. It has no state of that job yet. */
 trek_status trek_survivors_join(trek_step *s, const trek_survivors_opts *opts);
-/* Meets the others, although no process has died: some have come. */
-trek_status trek_survivors_meet(trek_step *s);
 /* Makes a group that has met outside the operations of the job the job's, as a collective of its processes. Others may form the
  * next one meanwhile. Fails with PEER, also if a survivor is away (job/survival.h), or with MEMORY. */
 trek_status trek_survivors_follow(trek_step *s, trek_comm *group);
-/* Called when an operation of all processes has failed. Returns true if processes have died and the survivors can continue: the
- * caller repeats the operation. Returns false otherwise; if the survivors cannot continue, *status says why. */
-bool trek_survivors_go_on(trek_step *s, trek_status *status);
 /* Called when what follows a commit (trek_survival_commit) has been done: a group that has met in the commit becomes the job's.
- * After a step, loaders divide batches among the survivors. Fails with PEER if a survivor is away (job/survival.h). */
+ * Fails with PEER if a survivor is away (job/survival.h). */
 trek_status trek_survivors_after_commit(trek_step *s);
+/* The same at the end of a step, the first of which after a death makes loaders divide batches among the survivors. */
+trek_status trek_survivors_after_step(trek_step *s);
 /* Gives all processes the parameters of an update that each has made for the parts which it keeps, in a job that keeps each part
  * of the optimizer's state twice (reduce/twice.h). Processes may die meanwhile. Called after the step's commit. Fails with PEER
  * if a part of the state is lost. */

@@ -187,7 +187,7 @@ trek_status trek_ranks_step(trek_step *s)
         status = meet(s, status, true);
         if (status == TREK_OK)
             status = trek_ranks_run_step(&call);
-    } while (status != TREK_OK && trek_survivors_go_on(s, &status)); /* a process has died: the others make it again */
+    } while (status != TREK_OK && trek_survival_go_on(&s->job, &status)); /* a process has died: the others make it again */
     trek_trace_end("sync", start, s->team->graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s, &call.decided);
@@ -203,7 +203,7 @@ trek_status trek_ranks_step(trek_step *s)
         trek_step_merged(s);
     trek_ranks_reset(s);
     trek_ranks_count_step(s);
-    return s->job.survival ? trek_survivors_after_commit(s) : TREK_OK;
+    return trek_survivors_after_step(s);
 }
 
 static bool wanted(const trek_ranks_opts *opts)

@@ -201,7 +201,7 @@ static trek_status join_with(grain_pass *c, grain_join *j)
     if (status == TREK_OK && *j->recorded > 0)
         status = gather_recorded(c, j);
     if (status == TREK_OK)
-        status = trek_survival_commit(&c->s->job, c->s->team->graph->settings.steps);
+        status = trek_survival_commit(&c->s->job);
     return status == TREK_OK ? take(c, j) : status;
 }
 
@@ -230,7 +230,7 @@ static trek_status join(grain_pass *c)
 /* Goes on without processes that have died. If they have taken a part of the sums with them, all grains of the pass are lost. */
 static bool go_on(grain_pass *c, trek_status *status)
 {
-    if (!trek_survivors_go_on(c->s, status))
+    if (!trek_survival_go_on(&c->s->job, status))
         return false;
     for (int64_t k = 0; k < trek_grains_count(c->grains, c->pass.rows) && c->s->team->divides_grads; k++) {
         trek_pass_sum_clear(&c->call.sums[k]);
@@ -310,7 +310,7 @@ static trek_status open_sums(const grain_pass *c, trek_status status)
         if (survival)
             survival->ahead = false;
         status = trek_job_sync_begin_pass(c->s, &sends);
-        died = status != TREK_OK && trek_survivors_go_on(c->s, &status); /* those that are left have emptied theirs, */
+        died = status != TREK_OK && trek_survival_go_on(&c->s->job, &status); /* those that are left have emptied theirs, */
         again = died && survival->ahead; /* but who was still in the last commit comes here only now */
     }
     c->grains->emptied = false;

@@ -474,7 +474,7 @@ trek_status trek_twice_redivide(trek_step *s)
     trek_status status = redivide(&x);
     bool whole = status == TREK_OK && !x.later && s->twice->lost[0] < 0;
     if (status == TREK_OK)
-        status = trek_survival_commit(&s->job, s->team->graph->settings.steps);
+        status = trek_survival_commit(&s->job);
     if (status == TREK_OK && whole)
         conclude(&x);
     end(&x, status == TREK_OK);

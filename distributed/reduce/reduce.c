@@ -420,7 +420,7 @@ static trek_status decide_separate(rank_step *x);
 static trek_status commit_divided(trek_step *s)
 {
     trek_status status = trek_digests_share(s);
-    return status == TREK_OK ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : status;
+    return status == TREK_OK ? trek_survival_commit(&s->job) : status;
 }
 
 /* Grains leave the whole gradient in every arena, also where the optimizer's state is divided, so that its norm has the same

@@ -26,9 +26,8 @@ void trek_run_elastic_take_group(trek_run *run, trek_comm *group)
 void trek_run_elastic_follow(trek_run *run)
 {
     const trek_survival *survival = survival_of(run);
-    trek_comm *last = survival && survival->next ? survival->next : survival ? trek_graph_job(run->graph)->comm : NULL;
-    if (last && survival->groups != run->elastic->followed)
-        trek_run_elastic_take_group(run, last);
+    if (survival && survival->groups != run->elastic->followed)
+        trek_run_elastic_take_group(run, survival->group);
 }
 
 /* What a process says of its state when all look for the newest. */

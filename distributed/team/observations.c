@@ -183,7 +183,7 @@ static trek_status gather_processes(const trek_team *team, const trek_job *job, 
     job_bytes all = { 0 };
     trek_status status = exchange(team, job, own, &all);
     if (status == TREK_OK) /* all have it, and need what they have recorded no more */
-        status = trek_survival_commit(job, graph->settings.steps);
+        status = trek_survival_commit(job);
     if (status == TREK_OK)
         trek_graph_each(graph, drop_recorded, NULL);
     for (int p = 0; status == TREK_OK && p < job->processes; p++)

@@ -97,7 +97,7 @@ MUTANTS = [
     ("groups_one_round_apart", "distributed/control/find_members.c",
      "        if (visitor && visitor->generation > place->generation)\n            place->generation = visitor->generation;\n", ""),
     ("updates_before_all_have_the_gradient", "distributed/grains/exchange.c",
-     "rank == 0 ? trek_survival_commit(&s->job, s->team->graph->settings.steps) : TREK_OK", "TREK_OK"),
+     "rank == 0 ? trek_survival_commit(&s->job) : TREK_OK", "TREK_OK"),
     ("sums_are_reduced_in_place", "distributed/grains/exchange.c",
      "        c.sums.digits[k] = (int64_t *)(void *)x->sums[k]->data;\n", "        c.sums.digits[k] = own->digits[k] + c.got * BLOCK;\n"),
     ("lost_grains_are_left_out", "distributed/grains/records.c", "        again = lost.n > 0;\n", "        again = false;\n"),
@@ -107,9 +107,8 @@ MUTANTS = [
      "        ready = ready && all[p].commits == own->commits && all[p].ready;\n", ""),
     ("nobody_is_ahead", "distributed/job/survival.c", "    survival->commits += status == TREK_OK;\n", ""),
     ("batches_are_divided_anew_at_once", "distributed/pass/survivors.c",
-     "        survival->held = survival->held_next;\n        status = trek_job_sync_make_rooms(s);\n        if (status == TREK_OK)\n"
-     "            status = begin_pace(s);\n",
-     "        status = trek_job_sync_make_rooms(s);\n        if (status == TREK_OK)\n            status = begin_pace(s);\n"
+     "        if (status == TREK_OK)\n            status = begin_pace(s);\n",
+     "        if (status == TREK_OK)\n            status = begin_pace(s);\n        s->job.survival->held = false;\n"
      "        trek_division_publish(s);\n"),
     ("grain_shows_what_another_one_gave", "distributed/grains/slots.c",
      "        if (stays && !arena->segments[k].param->leaf->has_grad)\n            trek_arena_zero_segment(arena, k);\n", ""),
@@ -126,7 +125,7 @@ MUTANTS = [
     ("keeps_to_the_memory_of_one_machine", "distributed/comm/regroup.c", "return too_local ? NULL : regroup->engine;", "return regroup->engine;"),
     ("waits_for_joiners_like_for_members", "distributed/control/find_members.c", "missing += k < rendezvous->n_entered && !visitor", "missing += !visitor"),
     ("lets_in_more_than_fit", "distributed/comm/regroup.c", "if (!joins || joiner.ranks > room) {", "if (!joins) {"),
-    ("leaves_without_a_farewell", "distributed/job/survival.c", "    if (survival->regroup && !survival->lent && survival->least > 1)", "    if (false)"),
+    ("leaves_without_a_farewell", "distributed/job/survival_members.c", "    if (survival->regroup && !survival->lent && survival->least > 1)", "    if (false)"),
     ("who_gets_no_more_still_counts", "distributed/grains/counter.c",
      "    if (n == 0) /* it does not come again, so the others must take what is left */\n        l->pace[process] = -1;\n", ""),
     ("subjects_are_not_compared", "distributed/grains/counter.c", "c && least >= 0 && least == -most", "c"),

@@ -83,12 +83,12 @@ trek_status __wrap_trek_grain_exchange_read(trek_step *s, int rank)
     return __real_trek_grain_exchange_read(s, rank);
 }
 
-trek_status __real_trek_survival_commit(const trek_job *job, int64_t steps);
-trek_status __wrap_trek_survival_commit(const trek_job *job, int64_t steps);
-trek_status __wrap_trek_survival_commit(const trek_job *job, int64_t steps)
+trek_status __real_trek_survival_commit(const trek_job *job);
+trek_status __wrap_trek_survival_commit(const trek_job *job);
+trek_status __wrap_trek_survival_commit(const trek_job *job)
 {
     sim_faults_come_to(COMMITS, sim_here());
-    return __real_trek_survival_commit(job, steps);
+    return __real_trek_survival_commit(job);
 }
 
 trek_status __real_trek_supply_fetch(const trek_supply_fetching *fetching);

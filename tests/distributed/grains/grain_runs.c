@@ -285,7 +285,7 @@ static trek_status add_values(const char *name, trek_var *var, void *arg)
     return TREK_OK;
 }
 
-static bool add_state(const grain_run *run, trek_graph *graph, grain_result *r)
+bool grain_add_state(const grain_run *run, trek_graph *graph, grain_result *r)
 {
     trek_optimizer_entry *entries;
     int n;
@@ -337,7 +337,7 @@ void grain_flip(trek_device device, void *address, unsigned char bits)
     assert_int_equal(backend->copy_bytes(address, device, &byte, trek_cpu(0), 1, NULL), TREK_OK);
 }
 
-static trek_graph *set_up(const grain_run *run, trek_loader *loader)
+trek_graph *grain_set_up(const grain_run *run, trek_loader *loader)
 {
     trek_device room[GRAIN_RANKS];
     const trek_device *devices = grain_devices(run->comm, run->ranks, run->one_device, room);
@@ -530,11 +530,11 @@ bool grain_train(const grain_run *wanted, grain_result *result)
     trek_seed(17);
     trek_loader *loader = trek_loader_new(grain_dataset(), &(trek_loader_opts){ .batch_size = run->batch, .shuffle = true,
                                                                                .seed = 5 });
-    trek_graph *graph = loader ? set_up(run, loader) : NULL;
+    trek_graph *graph = loader ? grain_set_up(run, loader) : NULL;
     if (!(run->min_processes > 0 && graph && trek_trainer_joined(graph, NULL))) /* otherwise it has the numbers of the others */
         trek_seed(23);
     result->grain = graph && run->grain ? trek_graph_ranks(graph)->grain : 0;
-    bool done = graph && train_epochs(run, graph, result) && add_state(run, graph, result);
+    bool done = graph && train_epochs(run, graph, result) && grain_add_state(run, graph, result);
     result->world = graph ? trek_graph_world_size(graph) : 0;
     trek_graph_free(&graph);
     trek_loader_free(&loader);

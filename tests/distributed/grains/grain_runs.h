@@ -3,6 +3,7 @@
 #ifndef TREK_TESTS_GRAIN_RUNS_H
 #define TREK_TESTS_GRAIN_RUNS_H
 
+#include "data/loader.h"
 #include "distributed/trainer.h"
 
 enum { MLP, CONV_AND_BATCH_NORM, GPT, LSTM, TIED_EMBEDDING, DROPOUT_AND_RECOMPUTATION, MODELS };
@@ -66,6 +67,10 @@ extern bool grain_noise;
 /* Trains. Returns false with an error. On the fake device, unless TREK_TEST_LONG is set, it makes a few steps only, and where GPT
  * is to be trained with 16-bit products, TIED_EMBEDDING is. */
 bool grain_train(const grain_run *run, grain_result *result);
+/* Parts of it, for programs with a loop of their own: set up a graph over a loader of grain_dataset, with a loss that reads *run;
+ * and add parameters, buffers and the optimizer's state to the digest. */
+trek_graph *grain_set_up(const grain_run *run, trek_loader *loader);
+bool grain_add_state(const grain_run *run, trek_graph *graph, grain_result *result);
 /* Draws a run of up to `ranks` ranks, the same for the same state of the generator. */
 grain_run grain_draw(uint64_t *state, int ranks);
 /* Whether case k of a list is run. On the fake device, where a case takes a second under the thread sanitizer, every third is,

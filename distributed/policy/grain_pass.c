@@ -247,7 +247,9 @@ trek_status trek_grain_call_run(trek_grain_call *c)
     trek_step *s = c->s;
     trek_text before = trek_observations_take(s->team->graph);
     int64_t first = s->grains->n_records;
+    uint64_t rng_step = trek_rank_here.rng_step; /* that of a pass which is made again is another one where graphs take turns */
     trek_status status = trek_ranks_call(s->team->ranks, run_rank, c), given = TREK_OK;
+    trek_rank_here.rng_step = rng_step;
     if (status == TREK_OK && !s->team->on_host)
         status = fetch(c, first);
     if (before.failed)

@@ -179,7 +179,7 @@ static uint64_t digest_of(const char *detail)
 }
 
 /* What two and three graphs are trained like. */
-static const char *const ways[] = { "graphs=2,steps=3", "graphs=2,steps=3,woven,clipped", "graphs=3,steps=4,frees",
+static const char *const ways[] = { "graphs=2,steps=3", "graphs=3,steps=3,woven,clipped", "graphs=3,steps=4,frees",
                                     "graphs=2,steps=3,sharded",
                                     "graphs=2,steps=3,woven,sharded,divided=1", "graphs=2,steps=3,sharded,divided=2",
                                     "graphs=2,steps=3,wrapper-first", "graphs=2,steps=3,wrapper-last,woven" };
@@ -234,7 +234,7 @@ static void another_is_in_another_graph(void **state)
 static void a_graph_comes_later(void **state)
 {
     static const char *const moments[] = { "at=grain:2", "at=sync:0", "at=sync:1", "at=optimizer:1", "at=sync:4", "at=sync:5" };
-    static const char *const details[] = { "graphs=2,steps=4,later", "graphs=2,steps=4,later,woven,sharded" };
+    static const char *const details[] = { "graphs=2,steps=4,later", "graphs=3,steps=4,later,woven,sharded" };
     for (int d = 0; d < 2; d++) {
         uint64_t digest = digest_of(details[d]);
         for (int k = d; k < 6; k += test_short() ? 3 : 1) {

@@ -355,22 +355,18 @@ trek_supply *trek_regroup_supply(const trek_regroup *regroup, const struct iovec
     return trek_supply_new(own.address, regroup->token, own.number, parts, n);
 }
 
-trek_status trek_regroup_fetch(const trek_regroup *regroup, const int *ports, const trek_supply_fetching *fetching)
+trek_supplier trek_regroup_supplier(const trek_regroup *regroup, int process, int port)
 {
-    trek_supplier suppliers[TREK_MAX_RANKS];
+    trek_supplier supplier = { .port = port };
+    snprintf(supplier.address, sizeof supplier.address, "%s", regroup->members[process].address);
+    return supplier;
+}
+
+trek_status trek_regroup_fetch(const trek_regroup *regroup, const trek_supply_fetching *fetching)
+{
     trek_supply_fetching whole = *fetching;
     whole.token = regroup->token;
     whole.number = trek_rendezvous_member(regroup->rendezvous).number;
-    whole.suppliers = suppliers;
-    whole.n_suppliers = 0;
-    for (int p = 0; p < regroup->n; p++) {
-        trek_supplier *supplier = &suppliers[whole.n_suppliers];
-        if (ports[p] == 0)
-            continue;
-        snprintf(supplier->address, sizeof supplier->address, "%s", regroup->members[p].address);
-        supplier->port = ports[p];
-        whole.n_suppliers++;
-    }
     return trek_supply_fetch(&whole);
 }
 

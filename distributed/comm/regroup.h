@@ -45,9 +45,10 @@ int trek_regroup_number(const trek_regroup *regroup, int process);
 /* Supplies parts of memory to processes of the job (control/supply.h), at the address at which the others find this process.
  * Fails as trek_supply_new does. */
 trek_supply *trek_regroup_supply(const trek_regroup *regroup, const struct iovec *parts, int n);
-/* Fetches what some of the processes of the group supply; ports[p] is the port of process p, and 0 if it supplies nothing. The
- * token, this process's number and the suppliers are filled in. Fails as trek_supply_fetch does. */
-trek_status trek_regroup_fetch(const trek_regroup *regroup, const int *ports, const trek_supply_fetching *fetching);
+/* Returns where a process of the present group is found, which supplies at that port. It remains true in later groups. */
+trek_supplier trek_regroup_supplier(const trek_regroup *regroup, int process, int port);
+/* Fetches what suppliers have. The token and this process's number are filled in. Fails as trek_supply_fetch does. */
+trek_status trek_regroup_fetch(const trek_regroup *regroup, const trek_supply_fetching *fetching);
 
 /* Returns how many joiners wait in this process. If no process of the group admits any, or if the group (comm; NULL: the process
  * is alone) has ended, perhaps by the death of the one that did, it tries to, from time to time. */

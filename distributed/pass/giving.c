@@ -235,8 +235,10 @@ static trek_status prepare(const trek_step *s, const trek_giving_card *all, trek
     trek_free(taking->missing); /* of a transfer that has failed */
     taking->missing = NULL;
     taking->n_missing = 0;
+    taking->n_suppliers = 0;
     for (int p = 0; p < s->job.processes; p++)
-        taking->ports[p] = all[p].layout == all[0].layout ? all[p].port : 0;
+        if (all[p].layout == all[0].layout && all[p].port > 0)
+            taking->suppliers[taking->n_suppliers++] = trek_regroup_supplier(s->job.survival->regroup, p, all[p].port);
     if (all[0].head <= 0 || all[0].told < all[0].head || all[0].bytes < all[0].head)
         return fail_told();
     told->memory = trek_alloc((size_t)all[0].told);
@@ -267,8 +269,10 @@ trek_status trek_taking_fetch(trek_step *s, trek_taking *taking)
     const trek_supply_fetching fetching = { .ranges = taking->missing,
                                             .n_ranges = taking->n_missing,
                                             .memory = taking->file.memory,
+                                            .suppliers = taking->suppliers,
+                                            .n_suppliers = taking->n_suppliers,
                                             .quiet_ns = s->job.comm ? s->job.comm->deadline_ns : 0 };
-    trek_status status = trek_regroup_fetch(s->job.survival->regroup, taking->ports, &fetching);
+    trek_status status = trek_regroup_fetch(s->job.survival->regroup, &fetching);
     trek_trace_end("fetch state", start, taking->file.bytes);
     return status;
 }

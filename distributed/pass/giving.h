@@ -48,7 +48,8 @@ struct trek_taking {
     int64_t head;            /* bytes of its head */
     trek_supply_range *missing; /* what it must fetch */
     int n_missing;
-    int ports[TREK_MAX_RANKS]; /* [processes] where it can */
+    int n_suppliers;         /* where it can: they stay where they are if another group meets */
+    trek_supplier suppliers[TREK_MAX_RANKS];
 };
 
 /* Makes the memory for the file, as far as this process knows what it will need, before others wait for it. */

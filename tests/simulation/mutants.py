@@ -124,7 +124,15 @@ MUTANTS = [
     ("numbers_are_given_twice", "distributed/control/join_queue.c", "rendezvous->unused++ : note->number;", "rendezvous->unused : note->number;"),
     ("keeps_to_the_memory_of_one_machine", "distributed/comm/regroup.c", "return too_local ? NULL : regroup->engine;", "return regroup->engine;"),
     ("waits_for_joiners_like_for_members", "distributed/control/find_members.c", "missing += k < rendezvous->n_entered && !visitor", "missing += !visitor"),
+    ("looks_for_suppliers_in_the_next_group", "distributed/comm/regroup.c",
+     "    return trek_supply_fetch(&whole);\n",
+     "    trek_supplier *suppliers = (trek_supplier *)(uintptr_t)whole.suppliers;\n"
+     "    for (int p = 0; p < whole.n_suppliers && p < regroup->n; p++)\n"
+     "        snprintf(suppliers[p].address, sizeof suppliers[p].address, \"%s\", regroup->members[p].address);\n"
+     "    return trek_supply_fetch(&whole);\n"),
     ("lets_in_more_than_fit", "distributed/comm/regroup.c", "if (!joins || joiner.ranks > room) {", "if (!joins) {"),
+    ("graphs_look_for_others_apart", "distributed/job/survival_members.c",
+     "    trek_survival *survival = opts->lent ? NULL : trek_survival_of(job->comm);\n", "    trek_survival *survival = NULL;\n"),
     ("leaves_without_a_farewell", "distributed/job/survival_members.c", "    if (survival->regroup && !survival->lent && survival->least > 1)", "    if (false)"),
     ("who_gets_no_more_still_counts", "distributed/grains/counter.c",
      "    if (n == 0) /* it does not come again, so the others must take what is left */\n        l->pace[process] = -1;\n", ""),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program's own loop that trains in grains, and goes on when processes die in the middle of a step (job/survival.h); some of
- * them are started again, and come back (pass/arrivals.h). One more process, which no fault touches, trains alone. All that get
- * to the end have its bits: a step happened in all of them or in none, and each grain was counted once. */
+ * them are started again, and come back (pass/arrivals.h). Some programs train several graphs in turn. One more process, which no
+ * fault touches, trains alone. All that get to the end have its bits: a step happened in all of them or in none, and each grain
+ * was counted once. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@
 #include "tensor/log.h"
 #include "tests/simulation/scenario.h"
 
-enum { IN = 3, PARAMS = IN + 1, MOST_SAMPLES = 40, MOST_STEPS = 32 };
+enum { IN = 3, PARAMS = IN + 1, MOST_SAMPLES = 40, MOST_STEPS = 32, GRAPHS = 3 };
 
 /* Of one process; one that is started again has another. */
 typedef struct member {
@@ -31,13 +32,15 @@ typedef struct member {
     int64_t wait_ns, works_ns, since_ns;
     int64_t steps;           /* of the graph, complete ones */
     int ranks;               /* in the job, at the end */
-    uint64_t digest[MOST_STEPS]; /* of each step that it has made; 0: it has not, or it has come later */
-    double params[PARAMS];
+    uint64_t digest[GRAPHS][MOST_STEPS]; /* of each step that it has made; 0: it has not, or it has come later */
+    double params[GRAPHS][PARAMS];
     outcome failed;
 } member;
 
 static struct {
     int n, machines, least, n_members, restarts, newcomers, samples, batch, grain, accumulate;
+    int graphs;              /* which each process trains in turn */
+    bool woven;              /* all of them have passes when one makes its step */
     int64_t epochs;
     bool sharded;            /* the optimizer's state is divided, and each part of it kept by two processes */
     double deadline_s, audit;
@@ -65,12 +68,12 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
 
 static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward = net_forward };
 
-static trek_graph *build(trek_device device, void *arg)
+static trek_graph *build(int graph)
 {
+    trek_device device = trek_cpu(0);
     double values[PARAMS];
-    (void)arg;
     for (int k = 0; k < PARAMS; k++)
-        values[k] = number_of(5000 + k);
+        values[k] = number_of(5000 + graph * PARAMS + k);
     trek_module *m = trek_module_new(&net_class);
     trek_module_param(m, "weight", offsetof(net, weight), trek_tensor_from_data(values, trek_dims(1, IN), TREK_F64, device));
     trek_module_param(m, "bias", offsetof(net, bias), trek_tensor_from_data(values + IN, trek_dims(1), TREK_F64, device));
@@ -117,7 +120,7 @@ static void is_at_work(member *own, const char *what)
 }
 
 /* What a step has left behind is the same in all processes. */
-static void note_step(member *own, trek_graph *graph)
+static void note_step(member *own, trek_graph *graph, uint64_t *digests)
 {
     trek_step_digest digest;
     own->steps = trek_graph_steps(graph);
@@ -126,40 +129,75 @@ static void note_step(member *own, trek_graph *graph)
         return;
     }
     for (size_t k = 0; k < sizeof digest; k++)
-        own->digest[own->steps] = (own->digest[own->steps] ^ ((unsigned char *)&digest)[k]) * 0x100000001b3u + 1;
+        digests[own->steps] = (digests[own->steps] ^ ((unsigned char *)&digest)[k]) * 0x100000001b3u + 1;
 }
 
-static trek_status train_epoch(member *own, trek_graph *graph)
+static bool make_pass(member *own, trek_graph *graph, trek_batch *batch)
+{
+    if (!trek_graph_train_batch(graph, batch))
+        return false;
+    sim_faults_come_to(PASS_ENDS, sim_here());
+    is_at_work(own, "a pass");
+    return true;
+}
+
+static bool make_step(member *own, trek_graph *const *graphs, int k)
+{
+    if (trek_graph_step(graphs[k]) != TREK_OK)
+        return false;
+    sim_faults_come_to(STEP_ENDS, sim_here());
+    is_at_work(own, "a step");
+    note_step(own, graphs[k], own->digest[k]);
+    return true;
+}
+
+/* One pass of each graph, and then one step, or each graph's step after its pass. */
+static bool train_on(member *own, trek_graph *const *graphs, trek_batch *batch, bool steps)
+{
+    bool good = true;
+    for (int k = 0; k < job.graphs && good; k++) {
+        good = make_pass(own, graphs[k], batch);
+        if (good && steps && !job.woven)
+            good = make_step(own, graphs, k);
+    }
+    for (int k = job.graphs - 1; k >= 0 && good && steps && job.woven; k--)
+        good = make_step(own, graphs, k);
+    return good;
+}
+
+static trek_status train_epoch(member *own, trek_graph *const *graphs)
 {
     int pass = 0, passes = job.accumulate > 1 ? job.accumulate : 1;
-    for (trek_batch *batch; (batch = trek_graph_next(graph));) {
-        if (!trek_graph_train_batch(graph, batch))
+    for (trek_batch *batch; (batch = trek_graph_next(graphs[0]));) {
+        pass = (pass + 1) % passes;
+        if (!train_on(own, graphs, batch, pass == 0))
             break;
-        sim_faults_come_to(PASS_ENDS, sim_here());
-        is_at_work(own, "a pass");
-        if (++pass < passes)
-            continue;
-        pass = 0;
-        if (trek_graph_step(graph) != TREK_OK)
-            break;
-        sim_faults_come_to(STEP_ENDS, sim_here());
-        is_at_work(own, "a step");
-        note_step(own, graph);
     }
-    return pass > 0 && trek_error_status() == TREK_OK ? trek_graph_zero_grad(graph) : trek_error_status();
+    for (int k = 0; k < job.graphs && pass > 0 && trek_error_status() == TREK_OK; k++)
+        trek_graph_zero_grad(graphs[k]);
+    return trek_error_status();
 }
 
-static trek_status train(member *own, trek_graph *graph)
+static trek_status set_up(member *own, trek_graph *const *graphs, trek_loader *loader)
 {
     trek_trainer_opts opts = { .grain = job.grain, .min_processes = own->number != job.n ? job.least : 0,
                                .accumulate = job.accumulate, .deadline_s = job.deadline_s, .balance = TREK_OFF,
                                .audit = job.audit, .shard = job.sharded ? TREK_SHARD_STATE : TREK_SHARD_NONE,
                                .optimizer = trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }) };
+    for (int k = 0; k < job.graphs && trek_error_status() == TREK_OK; k++) {
+        trek_graph_set_loader(graphs[k], loader, "x");
+        trek_graph_set_loss(graphs[k], loss, own);
+        trek_trainer_setup(graphs[k], &opts);
+    }
+    return trek_error_status();
+}
+
+static trek_status train(member *own, trek_graph *const *graphs)
+{
+    trek_graph *graph = graphs[0];
     trek_loader *loader = trek_loader_new(make_data(), &(trek_loader_opts){ .batch_size = job.batch, .shuffle = true, .seed = 5,
                                                                            .prefetch = TREK_ZERO });
-    trek_graph_set_loader(graph, loader, "x");
-    trek_graph_set_loss(graph, loss, own);
-    trek_status status = trek_trainer_setup(graph, &opts);
+    trek_status status = set_up(own, graphs, loader);
     own->built = status == TREK_OK;
     own->since_ns = sim.now_ns;
     own->steps = trek_graph_steps(graph); /* one that comes may find that the last step has been made */
@@ -172,37 +210,45 @@ static trek_status train(member *own, trek_graph *graph)
     for (; epoch < job.epochs && status == TREK_OK; epoch++, joined = false) {
         if (!joined)
             trek_graph_start(graph, epoch);
-        status = train_epoch(own, graph);
+        status = train_epoch(own, graphs);
     }
     own->ranks = trek_graph_world_size(graph);
+    for (int k = 0; k < job.graphs && status == TREK_OK; k++)
+        if (trek_graph_world_size(graphs[k]) != own->ranks)
+            sim_fail("process %d: graph %d has %d ranks, and the first one %d", own->number, k, trek_graph_world_size(graphs[k]),
+                     own->ranks);
     trek_audit_report audit = { 0 };
     if (own->built && trek_trainer_audit(graph, &audit) == TREK_OK && audit.differences > 0)
         sim_fail("process %d: an audit has found a difference in step %lld, grain %lld", own->number, (long long)audit.step,
                  (long long)audit.grain);
-    trek_graph_set_loader(graph, NULL, NULL);
+    for (int k = 0; k < job.graphs; k++)
+        trek_graph_set_loader(graphs[k], NULL, NULL);
     trek_loader_free(&loader);
     return status;
 }
 
-static void take_params(member *own, trek_graph *graph)
+static void take_params(trek_graph *graph, double *params)
 {
     const net *m = (const net *)(const void *)trek_graph_module(graph)->own->children[0].module;
-    trek_tensor_to_host(trek_var_data(m->weight), TREK_F64, own->params, IN * sizeof(double));
-    trek_tensor_to_host(trek_var_data(m->bias), TREK_F64, own->params + IN, sizeof(double));
+    trek_tensor_to_host(trek_var_data(m->weight), TREK_F64, params, IN * sizeof(double));
+    trek_tensor_to_host(trek_var_data(m->bias), TREK_F64, params + IN, sizeof(double));
 }
 
 /* On a thread of its own, with which goes what the library keeps for a thread. */
 static void *train_all(void *arg)
 {
     member *own = arg;
-    trek_graph *graph = build(trek_cpu(0), NULL);
-    own->done = graph && train(own, graph) == TREK_OK;
-    if (own->done)
-        take_params(own, graph);
-    else
+    trek_graph *graphs[GRAPHS] = { NULL };
+    for (int k = 0; k < job.graphs; k++)
+        graphs[k] = build(k);
+    own->done = trek_error_status() == TREK_OK && train(own, graphs) == TREK_OK;
+    for (int k = 0; k < job.graphs && own->done; k++)
+        take_params(graphs[k], own->params[k]);
+    if (!own->done)
         outcome_take(&own->failed);
     sim_trace("ends after %lld steps: %s", (long long)own->steps, own->failed.message);
-    trek_graph_free(&graph);
+    for (int k = 0; k < job.graphs; k++)
+        trek_graph_free(&graphs[k]);
     return NULL;
 }
 
@@ -234,7 +280,7 @@ static int64_t passes(void) { return (job.samples + job.batch - 1) / job.batch *
 static int64_t commits(void)
 {
     int64_t steps = passes() / job.epochs / (job.accumulate > 1 ? job.accumulate : 1) * job.epochs;
-    return passes() + steps * (job.sharded ? 2 : 1);
+    return job.graphs * (passes() + steps * (job.sharded ? 2 : 1) + 1) - 1;
 }
 
 /* Around a state that is divided: to divide it again takes a death before that. */
@@ -243,7 +289,7 @@ static void draw_moment(sim_random *random)
     static const int moments[] = { GRAIN_RUNS,         PASS_ENDS, STEP_ENDS,           SUMS_ARE_EXCHANGED,
                                    SUMS_ARE_EXCHANGED, COMMITS,   PARAMS_ARE_GATHERED, STATE_IS_DIVIDED };
     int moment = moments[sim_below(random, job.sharded ? 8 : 6)];
-    int64_t turns = job.n * (moment == COMMITS ? commits() : passes());
+    int64_t turns = job.n * (moment == COMMITS ? commits() : job.graphs * passes());
     scenario_draw_moment(random, moment, moment == STATE_IS_DIVIDED ? job.n : turns, job.n);
 }
 
@@ -271,7 +317,7 @@ static void draw_newcomers(sim_random *random, int64_t within_ns, int64_t works)
 
 static void begin(sim_random *random)
 {
-    sim_random apart = *random; /* the other schedules are what they are without newcomers */
+    sim_random apart = *random, graphs = apart; /* the other schedules are what they are without newcomers, or several graphs */
     static const int batches[] = { 4, 6, 8, 16 };
     memset(&job, 0, sizeof job);
     scenario_settings(random);
@@ -295,13 +341,16 @@ static void begin(sim_random *random)
                           .steps = 300 + 80 * (uint64_t)passes(),
                           .longest_ns = 20 * SIM_S };
     sim_faults_draw(random, &mix);
+    bool comes = sim_chance(&apart, 250);
+    job.graphs = sim_chance(&graphs, 500) && !comes ? 2 + (int)sim_below(&graphs, GRAPHS - 1) : 1;
+    job.woven = sim_chance(&graphs, 500);
     job.sharded = sim_chance(random, 500);
     job.audit = sim_chance(random, 200) ? 0.5 : 0;
     if (job.n > 2 && sim.machines > 1 && sim_chance(random, 150))
         draw_last_commit(random);
     else if (sim_chance(random, 600))
         draw_moment(random);
-    if (sim_chance(&apart, 250))
+    if (comes)
         draw_newcomers(&apart, late + passes() * works + SIM_S, works);
     sim.bound_ns = sim.now_ns + 7200 * SIM_S;
     job.restarts = sim_chance(random, 500) ? 1 + (int)sim_below(random, 3) : 0;
@@ -367,6 +416,14 @@ static bool may_fail(const member *m)
     return left() < job.least && strstr(said, ".min_processes is");
 }
 
+static void compare_steps(int process, int graph, const uint64_t *digests, const uint64_t *alone)
+{
+    for (int k = 0; k < MOST_STEPS; k++)
+        if (digests[k] && alone[k] && digests[k] != alone[k])
+            sim_fail("process %d: step %d of graph %d has left something else than in a process that trains alone", process, k,
+                     graph);
+}
+
 static void check(void)
 {
     const member *alone = &job.members[job.n];
@@ -384,12 +441,12 @@ static void check(void)
         if (!m->done && !may_fail(m))
             sim_fail("process %d did not get to the end: after %lld steps: %s: %s", p, (long long)m->steps,
                      trek_status_name(m->failed.status), m->failed.message);
+        for (int k = 0; k < GRAPHS; k++)
+            compare_steps(p, k, m->digest[k], alone->digest[k]);
         if (m->done && memcmp(m->params, alone->params, sizeof m->params) != 0)
-            sim_fail("process %d: parameters are %.17g ... %.17g instead of %.17g ... %.17g", p, m->params[0], m->params[IN],
-                     alone->params[0], alone->params[IN]);
-        for (int k = 0; k < MOST_STEPS; k++)
-            if (m->digest[k] && alone->digest[k] && m->digest[k] != alone->digest[k])
-                sim_fail("process %d: step %d has left something else than in a process that trains alone", p, k);
+            sim_fail("process %d: parameters are %.17g ... %.17g instead of %.17g ... %.17g", p, m->params[0][0],
+                     m->params[0][IN],
+                     alone->params[0][0], alone->params[0][IN]);
         if (m->done && m->steps != alone->steps)
             sim_fail("process %d has made %lld steps of %lld", p, (long long)m->steps, (long long)alone->steps);
     }

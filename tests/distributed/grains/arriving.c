@@ -28,21 +28,36 @@ static int arrived(const trek_survival *survival, const trek_comm *comm)
     return dying_has_sign("come", 0) + dying_has_sign("come", 1) + trek_regroup_joiners(survival->regroup, comm);
 }
 
-void arriving_wait(trek_graph *graph)
+/* Returns whether process k that comes is waited for before this step: that step is named, or it has not come, although it was
+ * waited for, and processes have died meanwhile. The one at which it waited to be let in may be among them. */
+static bool is_due(const trek_survival *survival, int k, int64_t step)
 {
     static const char *const words[] = { "waits=", "again=" };
+    static int64_t groups[2];
+    int64_t first = dying_number(mine->detail, words[k], -1);
+    bool due = survival && (step == first || (first > 0 && step > first && survival->groups != groups[k] &&
+                                              !dying_has_sign("come", k)));
+    if (due)
+        groups[k] = survival->groups;
+    return due;
+}
+
+void arriving_wait(trek_graph *graph)
+{
+    const int64_t step = trek_graph_steps(graph);
     const trek_survival *survival = trek_graph_ranks(graph)->job.survival;
     const trek_comm *comm = trek_graph_ranks(graph)->job.comm;
     if (dying_word(mine->detail, "as="))
         dying_give_sign("come", dying_number(mine->detail, "turn=", 0));
     for (int k = 0; k < 2; k++) {
-        if (!survival || trek_graph_steps(graph) != dying_number(mine->detail, words[k], -1))
+        if (!is_due(survival, k, step))
             continue;
-        for (double since = 0; !dying_has_sign("go", k) && arrived(survival, comm) <= k && test_wait(&since);)
+        int go = (int)(2 * step) + k;
+        for (double since = 0; !dying_has_sign("go", go) && arrived(survival, comm) <= k && test_wait(&since);)
             continue;
         if (arrived(survival, comm) > k)
-            dying_give_sign("go", k);
-        dying_await_sign("go", k);
+            dying_give_sign("go", go);
+        dying_await_sign("go", go);
     }
 }
 

@@ -9,7 +9,7 @@
 #include "distributed/control/control_internal.h"
 #include "distributed/system/system.h"
 
-/* How long a parent, which has already joined, may take to accept a child. */
+/* How long a parent, which has already joined, may take to accept a child, and to prove that it belongs to the job. */
 #define CLIMB_NS 10000000000
 
 /* Returns whether waiting is useless because the parent can no longer be reached. */
@@ -40,7 +40,7 @@ trek_status trek_control_climb(trek_control *control)
                  TREK_MAX_RANKS);
         trek_control_end_locked(control, TREK_ERR_COMM, message);
     } else if (fd >= 0) {
-        control->up = (trek_control_link){ .fd = fd, .process = control->node.parent };
+        control->up = (trek_control_link){ .fd = fd, .process = control->node.parent, .since_ns = trek_now_ns() };
         trek_control_say_hello(control, &control->up, "", 0);
         trek_control_wake(control); /* the thread must watch the connection */
     }
@@ -62,6 +62,14 @@ static void lose_branch(trek_control *control, trek_control_link *link)
     int process = link->process;
     trek_control_link_close(link);
     note_torn(control, process);
+}
+
+/* Until the parent has proved that it belongs to the job, nothing is sent to it, so the system would not notice either that the
+ * network between the two is cut. */
+void trek_control_notice_silent_parent(trek_control *control, int64_t now)
+{
+    if (control->up.fd >= 0 && !trek_seal_is_open(&control->up.seal) && now - control->up.since_ns > CLIMB_NS)
+        lose_branch(control, &control->up);
 }
 
 /* The other process has ended the group because a connection of the tree is torn, and gives the reason. */

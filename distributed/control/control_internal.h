@@ -219,6 +219,8 @@ void trek_control_serve_branch(trek_control *control, trek_control_link *link);
 /* branch.c */
 /* Connects to the parent if that is not process 0. Called without the lock. */
 trek_status trek_control_climb(trek_control *control);
+/* Gives the connection to the parent up if that does not answer. */
+void trek_control_notice_silent_parent(trek_control *control, int64_t now);
 /* place.c */
 /* Takes the position that process 0 assigns. fan 0: there is no tree. */
 void trek_control_take_place(trek_control *control, int fan);

@@ -293,11 +293,14 @@ static void notice_time(trek_control *control)
     if (now - control->loop_ns > beat_ns(control) + TREK_CONTROL_BEAT_NS / 4)
         control->still_ns = now;
     control->loop_ns = now;
-    if (slept)
+    if (slept) {
         for (int p = 0; p < control->processes; p++)
             control->peers[p].report.heard_ns = now;
-    else
+        control->up.since_ns = now;
+    } else {
         notice_silence(control, now);
+        trek_control_notice_silent_parent(control, now);
+    }
     if (!atomic_load(&control->ended)) {
         notice_who_does_not_come(control, now);
         notice_torn_branch(control, now);

@@ -121,13 +121,15 @@ static trek_status find_last(redivision *x)
     int root = first_of(x, false), n = root < 0 ? 0 : x->cards[root].sharers;
     double weights[TREK_MAX_RANKS];
     trek_status status = TREK_OK;
-    if (some(x, is_new)) {
+    if (root >= 0 && some(x, is_new)) {
         memcpy(weights, arena_of(x)->weights, (size_t)arena_of(x)->sharers * sizeof *weights);
         status = broadcast(x, root, weights, n * (int64_t)sizeof *weights);
+        if (status == TREK_OK)
+            status = broadcast(x, root, x->s->twice->numbers, n * (int64_t)sizeof *x->s->twice->numbers);
     }
     x->arena = *arena_of(x);
     if (status == TREK_OK && x->s->twice->sharer < 0) {
-        x->arena.weights = x->weights = trek_calloc((size_t)n, sizeof *x->weights);
+        x->arena.weights = x->weights = trek_calloc((size_t)n + 1, sizeof *x->weights);
         x->arena.sharers = n;
         if (x->weights)
             memcpy(x->weights, weights, (size_t)n * sizeof *weights);
@@ -154,6 +156,13 @@ static void note_lost(trek_twice *twice, const int *keepers)
     int first = twice->numbers[keepers[0]], second = keepers[1] >= 0 ? twice->numbers[keepers[1]] : first;
     twice->lost[0] = first < second ? first : second;
     twice->lost[1] = first < second ? second : first;
+}
+
+/* Returns whether something was divided, and nobody is left that took part in it, and notes it. */
+static bool are_gone(const redivision *x)
+{
+    x->s->twice->gone |= first_of(x, false) < 0 && (x->optimizer || x->s->team->divides_params);
+    return x->s->twice->gone;
 }
 
 /* Returns whether a part of the state has been lost with its keepers, and notes who they were. */
@@ -434,6 +443,8 @@ static trek_status redivide(redivision *x)
     x->later = status == TREK_OK && is_for_later(x);
     if (status == TREK_OK && !x->later && x->optimizer && x->s->twice->sharer >= 0) /* what it gives must fit the parameters */
         status = trek_arena_refresh_masters(arena_of(x));
+    if (status == TREK_OK && are_gone(x))
+        return TREK_OK;
     if (status == TREK_OK && !x->later)
         status = find_last(x);
     if (status == TREK_ERR_MEMORY)
@@ -472,7 +483,7 @@ trek_status trek_twice_redivide(trek_step *s)
     x.cards = trek_calloc((size_t)s->job.processes, sizeof *x.cards);
     x.room = trek_alloc((size_t)ROOM);
     trek_status status = redivide(&x);
-    bool whole = status == TREK_OK && !x.later && s->twice->lost[0] < 0;
+    bool whole = status == TREK_OK && !x.later && s->twice->lost[0] < 0 && !s->twice->gone;
     if (status == TREK_OK)
         status = trek_survival_commit(&s->job);
     if (status == TREK_OK && whole)

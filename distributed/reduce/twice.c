@@ -30,10 +30,12 @@ void trek_twice_end(trek_step *s)
 trek_status trek_twice_check(const trek_step *s, const char *what)
 {
     char who[48];
-    if (!s || !s->twice || s->twice->lost[0] < 0)
+    if (!s || !s->twice || (s->twice->lost[0] < 0 && !s->twice->gone))
         return TREK_OK;
     const int *lost = s->twice->lost;
-    if (lost[0] == lost[1])
+    if (s->twice->gone)
+        snprintf(who, sizeof who, "all processes that were there before are");
+    else if (lost[0] == lost[1])
         snprintf(who, sizeof who, "process %d is", lost[0]);
     else
         snprintf(who, sizeof who, "processes %d and %d are", lost[0], lost[1]);

@@ -404,7 +404,8 @@ stage_processes() {
 }
 
 # Jobs that are drawn at random, each compared with one rank: how many, TREK_TEST_DRAWS says; a tenth as many over MPI, where it is
-# installed. And faults that replays and audits have to find: 200, and a million grains without any.
+# installed. Jobs in which processes die and come, and those with divided memory. And faults that replays and audits have to find:
+# 200, and a million grains without any.
 stage_grains() {
     built plain "jobs in grains" || return
     local draws=${TREK_TEST_DRAWS:-2000}
@@ -413,6 +414,7 @@ stage_grains() {
         TREK_TEST_DRAWS=$((draws / 10)) tests plain grains_mpi grain_jobs_mpi --timeout-multiplier 20
     TREK_TEST_DRAWS=${TREK_TEST_DEATHS:-500} tests plain deaths grain_arrivals grain_deaths grain_newcomers grain_run_arrivals \
         --timeout-multiplier 20
+    TREK_TEST_DRAWS=${TREK_TEST_DIVIDED:-300} TREK_TEST_CASE=same_bits tests plain divided divided_jobs --timeout-multiplier 20
     TREK_TEST_DRAWS=${TREK_TEST_FAULTS:-200} TREK_TEST_AUDITED=${TREK_TEST_AUDITED:-1000000} tests plain faults replay audit --timeout-multiplier 60
 }
 

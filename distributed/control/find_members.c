@@ -150,17 +150,23 @@ static outcome visit_one(trek_rendezvous *rendezvous, trek_member *member, int64
     return how;
 }
 
-/* Visits a process. If it sends this process on to a process that is not there, this process comes back. */
+/* How long a process waits that was sent on to one that is dead, before it asks again. */
+#define NOTICE_NS 10000000
+
+/* Visits a process. If it sends this process on to a process that is not there, which it may not have noticed yet, this process
+ * comes back, as long as somebody who is silent would be waited for. */
 static outcome visit(trek_rendezvous *rendezvous, const trek_member *member, int64_t until_ns, trek_rendezvous_place *place)
 {
+    int64_t start = trek_now_ns();
     trek_member at = *member;
     outcome how = visit_one(rendezvous, &at, until_ns, place);
-    for (int hops = 0; how == OUTCOME_SENT_ON && hops <= rendezvous->n_members; hops++) {
+    while (how == OUTCOME_SENT_ON && trek_now_ns() - start < TREK_RENDEZVOUS_SILENCE_NS) {
         how = visit_one(rendezvous, &at, until_ns, place);
         if (how != OUTCOME_LOST)
             continue;
+        trek_sleep_ns(NOTICE_NS);
         at = *member;
-        how = OUTCOME_SENT_ON;
+        how = visit_one(rendezvous, &at, until_ns, place);
     }
     return how == OUTCOME_SENT_ON ? OUTCOME_LOST : how;
 }

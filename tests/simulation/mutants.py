@@ -59,6 +59,7 @@ MUTANTS = [
     ("forgotten_hook_still_runs", "distributed/control/end.c",
      "        while (control->hooks[h].calling && !trek_thread_equal(trek_thread_self(), control->thread))\n"
      "            trek_condition_wait(&control->changed, &control->lock);\n", ""),
+    ("who_has_not_noticed_a_death_is_dead", "distributed/control/find_members.c", "        trek_sleep_ns(NOTICE_NS);\n", "        break;\n"),
     ("guest_that_died_is_waited_for", "distributed/control/find_members.c",
      "        if (rendezvous->visitors[k].answered && rendezvous->visitors[k].line.fd < 0) {", "        if (false) {"),
     ("epoch_on_averages_is_left_out", "distributed/run/elastic_kept.c",

@@ -372,12 +372,12 @@ static bool died_built(void)
     return built;
 }
 
-/* Of the processes with which the job began. */
-static int left(void)
+/* Of the processes with which the job began. built: and have set up. */
+static int left(bool built)
 {
     int n = 0;
     for (int p = 0; p < job.n; p++)
-        n += job.members[p].built && sim.processes[p]->end != SIM_KILLED && !sim.processes[p]->tainted;
+        n += (job.members[p].built || !built) && sim.processes[p]->end != SIM_KILLED && !sim.processes[p]->tainted;
     return n;
 }
 
@@ -407,13 +407,15 @@ static bool may_fail(const member *m)
     if (m->again && !m->built && may_be_lost() && strstr(said, "cannot give its state"))
         return true;
     if (m->again && !m->built) /* it came too early, or too late, or found only others that have no state */
-        return m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || left() < job.least ||
+        return m->failed.status == TREK_ERR_STATE || m->failed.status == TREK_ERR_TIMEOUT || left(true) < job.least ||
                strstr(said, "a job that has just ended") || scenario_nobody_opened(said) || !has_begun();
+    if (!m->built && left(false) < job.least && strstr(said, ".min_processes is")) /* in the set-up of a further graph */
+        return true;
     if (!m->built)
         return !died_built() && (scenario_names_culprit(said) || strstr(said, "process"));
     if (strstr(said, "no other copy; load a checkpoint"))
         return may_be_lost();
-    return left() < job.least && strstr(said, ".min_processes is");
+    return left(true) < job.least && strstr(said, ".min_processes is");
 }
 
 static void compare_steps(int process, int graph, const uint64_t *digests, const uint64_t *alone)

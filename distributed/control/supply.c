@@ -327,7 +327,7 @@ void trek_supply_await(trek_supply *supply, int number, int64_t quiet_ns, bool (
         bool has_gone = gone(arg); /* asks others, so without the lock */
         trek_lock_acquire(&supply->lock);
         const visitor *known = find_visitor(supply, number);
-        int64_t heard = known && known->heard_ns > begun ? known->heard_ns : begun;
+        int64_t heard = known ? known->heard_ns : begun; /* a silence that was waited for counts when this is repeated */
         done = (known ? known->lines == 0 : has_gone) || (quiet_ns > 0 && now - heard > quiet_ns);
         if (!done)
             trek_condition_wait_until(&supply->changed, &supply->lock, now + (int64_t)TURN_MS * 1000000);

@@ -124,6 +124,8 @@ MUTANTS = [
      "p < x->arena.n_parts && false; p++) {"),
     ("nobody_knows_that_all_who_had_it_are_lost", "distributed/reduce/redivide.c", "    return x->s->twice->gone;\n",
      "    return x->s->twice->gone = false;\n"),
+    ("waits_anew_for_who_is_silent", "distributed/control/supply.c", "known ? known->heard_ns : begun;",
+     "known && known->heard_ns > begun ? known->heard_ns : begun;"),
     ("divides_before_all_have_their_parts", "distributed/reduce/redivide.c", "    end(&x, status == TREK_OK);\n", "    end(&x, true);\n"),
     ("numbers_are_given_twice", "distributed/control/join_queue.c", "rendezvous->unused++ : note->number;", "rendezvous->unused : note->number;"),
     ("keeps_to_the_memory_of_one_machine", "distributed/comm/regroup.c", "return too_local ? NULL : regroup->engine;", "return regroup->engine;"),

@@ -494,7 +494,7 @@ trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, const tr
     *n = 0;
     if (!joiners || !all)
         trek_comm_abort(comm, "a process has no memory for the list of joining processes"); /* the others wait for its part */
-    else if (regroup->nobody_admits || trek_comm_ended(comm))
+    else if (regroup->nobody_admits)
         admit(regroup, 0);
     trek_status status = joiners && all ? find_joiners(regroup, comm, door, joiners, all, n) : TREK_ERR_MEMORY;
     trek_free(joiners);

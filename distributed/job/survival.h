@@ -57,7 +57,7 @@ typedef struct trek_survival_state {
 
 /* What trains in a job, with a survival. */
 typedef struct trek_survival_opts {
-    uint64_t program;        /* is the same in all processes, and those that join must have it */
+    uint64_t program;        /* the same number in all processes; one that joins must have it, too */
     int least;               /* how many processes must survive */
     trek_regroup *lent;      /* of a run; NULL: none */
     const trek_survival_state *state; /* NULL: nobody is let in */
@@ -102,7 +102,7 @@ typedef struct trek_survival {
 /* What a survivor reports when the survivors meet. */
 typedef struct trek_survivor {
     int64_t commits;
-    int64_t members;         /* bits of those that it has */
+    int64_t members;         /* a bit for each member that it has */
     int64_t ready;           /* it is in a commit, with everything that it needs */
     int64_t left;            /* the most commits that a process which has left in order had completed, as far as it knows */
     int64_t away;            /* it is outside such an operation */

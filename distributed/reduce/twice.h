@@ -31,8 +31,8 @@ typedef struct trek_twice {
     trek_status (*renew_plan)(trek_step *s);
     bool stale;              /* its parameters are new only where it keeps their state */
     int lost[2];             /* the keepers, by their numbers in the job, that have taken a part of the state with them, in
-                              * ascending order; both are the same if one kept it alone. -1: there are none */
-    bool gone;               /* all that had any part of it have died, and those that have come since do not know who they were */
+                              * ascending order; both are the same if one kept it alone. -1: none has */
+    bool gone;               /* all that had a part of it have died; those that have come since do not know who they were */
 } trek_twice;
 
 /* Makes a step's record, when its team exists. joins: this process has nothing before it has met the others; alone: it has no

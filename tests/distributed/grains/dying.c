@@ -4,6 +4,7 @@
 
 #include <fnmatch.h>
 #include <inttypes.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -75,17 +76,30 @@ static void die(void)
     kill(getpid(), SIGKILL);
 }
 
-/* Stands still until a child wakes it, which waits by poll(): that is not stretched as sleeps are (tests/support/sleeps.c). Who
- * stands still for longer than is drawn here may be left behind by the others, and rightly so. */
+static bool has_stopped(pid_t process)
+{
+    char path[32], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    if (fd >= 0)
+        close(fd);
+    const char *name_ends = n > 0 ? strrchr(text, ')') : NULL;
+    return name_ends && strncmp(name_ends, ") T", 3) == 0;
+}
+
+/* Stands still until a child wakes it, which waits by poll(): that is not stretched as sleeps are (tests/support/sleeps.c). It is
+ * woken once: a later signal could come while the leak sanitizer looks at a process that ends. Who stands still for longer than
+ * is drawn here may be left behind by the others, and rightly so. */
 static void stand_still(int ms)
 {
     pid_t own = getpid(), child = fork();
     if (child == 0) {
+        while (getppid() == own && !has_stopped(own))
+            poll(NULL, 0, 1);
         poll(NULL, 0, ms);
-        for (int k = 0; k < 20; k++) { /* it may not have stopped yet */
+        if (getppid() == own)
             kill(own, SIGCONT);
-            poll(NULL, 0, 50);
-        }
         _exit(0);
     }
     if (child > 0)

@@ -107,8 +107,6 @@ static trek_status check_divided_grads(const trek_step *s, bool params)
     char text[300];
     if (s->team->sharers > 1 && !s->team->divides_grads && !s->team->shared && !find_pages(s, text, sizeof text))
         why = text;
-    else if (s->grain > 0 && !s->team->on_host)
-        why = "grains (.grain) on GPUs, whose sums are whole on each";
     else if (s->team->shared)
         why = "ranks that share their parameters and add their gradients to each other's; set .share_params to TREK_OFF, or give "
               "each rank a process";

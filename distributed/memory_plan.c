@@ -56,23 +56,24 @@ bool trek_memory_is_planned(const trek_step *s) { return has_budgets(s) || recom
 
 static int64_t bytes_of(const trek_tensor *t) { return t ? t->numel * (int64_t)trek_dtype_size((trek_dtype)t->dtype) : 0; }
 
-static int64_t digits_bytes(const trek_tensor *digits)
+/* Divided sums of GPUs lie in host memory. */
+static int64_t bytes_on(trek_device_type type, const trek_tensor *t)
 {
-    const trek_pages *pages = digits ? trek_pages_of(digits) : NULL;
-    return pages ? trek_pages_taken(pages) : bytes_of(digits);
+    const trek_pages *pages = t ? trek_pages_of(t) : NULL;
+    return !t || t->device.type != type ? 0 : pages ? trek_pages_taken(pages) : bytes_of(t);
 }
 
-/* Returns what the sums of a rank's grains take now, without products, which come and go. */
-static int64_t sums_bytes(const trek_grain_sums *sums)
+/* Returns what the sums of a rank's grains take of its memory now, without products, which come and go. */
+static int64_t sums_bytes(const trek_grain_sums *sums, trek_device_type type)
 {
-    int64_t bytes = bytes_of(sums->all_bins) + bytes_of(sums->slots.more);
+    int64_t bytes = bytes_on(type, sums->all_bins) + bytes_on(type, sums->slots.more) + bytes_on(type, sums->stage.norm);
     for (int p = 0; p < TREK_DTYPE_COUNT; p++) {
-        bytes += bytes_of(sums->bins[p]);
+        bytes += bytes_on(type, sums->bins[p]);
         for (int k = 0; k < TREK_BINNED_DIGITS; k++)
-            bytes += digits_bytes(sums->digits[p][k]);
+            bytes += bytes_on(type, sums->digits[p][k]);
     }
     for (int k = 0; k < TREK_BINNED_DIGITS; k++)
-        bytes += bytes_of(sums->piece[k]);
+        bytes += bytes_on(type, sums->piece[k]);
     return bytes;
 }
 
@@ -81,7 +82,7 @@ static void measure_rows(const trek_step *s)
     int64_t sums[TREK_MAX_RANKS] = { 0 };
     trek_divided_forget(s->team);
     for (int r = 0; s->grains && r < s->team->local_ranks; r++)
-        sums[r] = sums_bytes(&s->grains->sums[r]);
+        sums[r] = sums_bytes(&s->grains->sums[r], s->team->replicas[r].arena->device.type);
     trek_memory_row *rows = s->team->memory->rows + s->team->memory->first_own;
     trek_memory_measure(s->team, &s->job, sums, rows);
     for (int r = 0; s->grains && r < s->team->local_ranks; r++) /* none wait now: what is in use does not contain them */

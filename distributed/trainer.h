@@ -72,10 +72,11 @@ typedef enum trek_average {
  * - Gradients that a program reads (trek_var_grad) are this rank's own where it keeps them, and otherwise zeros.
  * - With grain ranks add each bucket to the sums of those who keep it instead of reducing it, on other machines by connections of
  *   their own. The bits are those of one rank.
- * - On GPUs memory comes and goes by the driver's virtual memory (CUDA 12), in pages of 2 MiB.
+ * - On GPUs memory comes and goes by the driver's virtual memory (CUDA 12), in pages of 2 MiB. With grain the sums lie in host
+ *   memory: 16 bytes for each f32 gradient, or twice that in jobs with min_processes, over all processes.
  * - Errors: UNSUPPORTED for GPUs whose driver does not have that, for CPU ranks of one process that share their parameters,
- *   together with windows (max_anchor, global_batch), for grain on GPUs or together with audit or digests, and with layers that
- *   meet other ranks. trek_graph_reduce then fails with UNSUPPORTED.
+ *   together with windows (max_anchor, global_batch), for grain together with audit or digests, and with layers that meet other
+ *   ranks. trek_graph_reduce then fails with UNSUPPORTED.
  * With TREK_SHARD_PARAMETERS ranks, of one process or several, keep only their part of the parameters, too. A bucket of
  * parameters is gathered when an op is about to read one of them, in forward and backward, and its memory is given back when
  * two others have been gathered since. So a rank needs memory for its own part and for two buckets, or for as many as one op

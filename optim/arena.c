@@ -562,6 +562,15 @@ void trek_arena_sum_squares(const trek_arena *arena, double *sum, bool *finite)
     }
 }
 
+int64_t trek_arena_filled(const trek_arena *arena, int part)
+{
+    int64_t end = 0;
+    for (int k = 0; k < arena->n_segments; k++)
+        if (arena->segments[k].part == part)
+            end = trek_arena_slot_end(arena->segments[k].offset + arena->segments[k].count);
+    return end;
+}
+
 int trek_arena_find(const trek_arena *arena, const trek_var *param)
 {
     for (int k = 0; arena && k < arena->n_segments; k++)

@@ -198,6 +198,9 @@ trek_status trek_arena_refresh_masters(trek_arena *arena);
 void trek_arena_note_masters(trek_arena *arena);
 /* Computes the sum of squares of all gradients in f64. *finite becomes false if one is inf or NaN. */
 void trek_arena_sum_squares(const trek_arena *arena, double *sum, bool *finite);
+/* Returns how many elements of a part have parameters, up to the end of the last one's slot. The rest is padding, which depends
+ * on the number of sharers. */
+int64_t trek_arena_filled(const trek_arena *arena, int part);
 /* Returns the segment of a parameter, or -1. */
 int trek_arena_find(const trek_arena *arena, const trek_var *param);
 

@@ -308,13 +308,13 @@ trek_status trek_device_update_numbers(trek_optimizer *optimizer, const trek_ste
     return status;
 }
 
-/* Measures the gradients of all sharers. */
+/* Measures the gradients of all sharers, with the same bits however many these are. */
 static trek_status measure_whole(const trek_optimizer *optimizer)
 {
     const trek_arena *arena = optimizer->arena;
     trek_update_span spans[TREK_DTYPE_COUNT];
     for (int p = 0; p < arena->n_parts; p++)
-        spans[p] = (trek_update_span){ arena->parts[p].grads->data, arena->parts[p].count, arena->parts[p].wide };
+        spans[p] = (trek_update_span){ arena->parts[p].grads->data, trek_arena_filled(arena, p), arena->parts[p].wide };
     return arena->backend->update_norm(arena->device, &optimizer->device_update->at, spans, arena->n_parts);
 }
 
@@ -322,6 +322,8 @@ static trek_status measure_whole(const trek_optimizer *optimizer)
 static trek_status measure(const trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     const trek_arena *arena = optimizer->arena;
+    if (opts->norm_parts)
+        return arena->backend->norm_join(arena->device, opts->norm_parts, opts->n_norm_parts, optimizer->device_update->at.state);
     if (opts->whole)
         return measure_whole(optimizer);
     trek_update_span few[TREK_DTYPE_COUNT] = { { 0 } };

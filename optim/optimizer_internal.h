@@ -196,6 +196,8 @@ typedef struct trek_step_opts {
     bool whole;                  /* every sharer has the gradients of all: it measures them by itself */
     trek_join_norm_fn join_norm; /* required with sharers, unless `whole` is set */
     void *arg;                   /* passed to it */
+    const double *norm_parts; /* on a device: the gradients were measured, over all sharers (trek_backend.norm_parts); NULL: no */
+    int64_t n_norm_parts;
 } trek_step_opts;
 static inline double trek_step_factor(const trek_step_opts *opts) { return opts->factor > 0 ? opts->factor : 1; }
 /* Takes over what the program has changed in the groups of the first rank's optimizer. Fails with MEMORY. */

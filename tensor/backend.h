@@ -15,7 +15,7 @@
 TREK_BEGIN
 
 /* The version and the size of the table below and of that in device_comm.h. The size depends on the number of ops. */
-#define TREK_BACKEND_ABI (20 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (21 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work that is done in order. Every thread has its own compute stream on each device that it uses; NULL stands for it
  * wherever a stream is an argument. */
@@ -157,6 +157,12 @@ typedef struct trek_backend {
     /* Computes state->sum_squares in f64 over n spans, in fixed blocks that are combined in a fixed order, and
      * state->finite. */
     trek_status (*update_norm)(trek_device device, const trek_update *update, const trek_update_span *spans, int n);
+    /* The same in two halves, of which other devices make a part: sums over n spans of at most trek_update_norm_chunk elements
+     * each, parts[2k], and 1 instead of 0 in parts[2k + 1] where one is inf or NaN; and the norm of all n of them. `parts` is in
+     * the device's memory. The chunks of a span that update_norm is given begin at multiples of that number; their parts follow
+     * each other. Only devices that the host cannot read have these. */
+    trek_status (*norm_parts)(trek_device device, const trek_update_span *spans, int64_t n, double *parts);
+    trek_status (*norm_join)(trek_device device, const double *parts, int64_t n, trek_update_state *state);
     /* Calls trek_update_decide_state, then trek_update_decide_segment for every segment. measured: update_norm was
      * called before. */
     trek_status (*update_decide)(trek_device device, const trek_update *update, bool measured);

@@ -118,6 +118,9 @@ typedef struct trek_update_span {
     trek_dtype dtype; /* F32 or F64 */
 } trek_update_span;
 
+/* Returns how many elements are measured together, of `total` in all spans: at most 1024 parts are added up, and some more. */
+static inline int64_t trek_update_norm_chunk(int64_t total) { return (total / 1024 / 16384 + 1) * 16384; }
+
 /* --- the arithmetic that every backend's kernels use --------------------------------------------------- */
 
 /* Returns PyTorch's max_norm / (norm + 1e-6), at most 1; 1 for a norm that is not finite, or without a limit. */

@@ -37,7 +37,7 @@ trek_status trek_grain_device_sums_make(trek_step *s, int rank)
 {
     exchange x = exchange_of(s, rank);
     int64_t most = 0, digits = 0;
-    if ((!x.local && !x.others) || x.sums->all_bins)
+    if ((!x.local && !x.others) || x.sums->all_bins || s->team->divides_grads)
         return TREK_OK;
     for (int p = 0; p < x.arena->n_parts; p++) {
         most = x.arena->parts[p].count > most ? x.arena->parts[p].count : most;

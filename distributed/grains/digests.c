@@ -150,6 +150,25 @@ void trek_digests_read(trek_step *s, int rank, int part, int64_t begin, int64_t 
             add_segment(&s->grains->digests->gradients[rank], arena, &arena->segments[k], begin, end);
 }
 
+/* Brings both digests of a rank to the host. */
+static trek_status fetch(trek_digests *d, int rank, const trek_arena *arena)
+{
+    trek_digest both[2];
+    trek_status status = arena->backend->copy_bytes(both, trek_cpu(0), d->on_device[rank]->data, arena->device, sizeof both,
+                                                    NULL);
+    if (status == TREK_OK) {
+        d->gradients[rank] = both[0];
+        d->parameters[rank] = both[1];
+    }
+    return status;
+}
+
+trek_status trek_digests_fetch(trek_step *s, int rank)
+{
+    trek_digests *d = s->grains->digests;
+    return d->on_device ? fetch(d, rank, s->team->replicas[rank].arena) : TREK_OK;
+}
+
 /* --- a step --- */
 
 void trek_digests_reset(trek_step *s)
@@ -193,19 +212,6 @@ void trek_digests_add(trek_digests *d, const trek_grain_record *record)
     add_loss(&d->grains, record->loss, record->weight);
 }
 
-/* Brings both digests of a rank to the host. */
-static trek_status fetch(trek_digests *d, int rank, const trek_arena *arena)
-{
-    trek_digest both[2];
-    trek_status status = arena->backend->copy_bytes(both, trek_cpu(0), d->on_device[rank]->data, arena->device, sizeof both,
-                                                    NULL);
-    if (status == TREK_OK) {
-        d->gradients[rank] = both[0];
-        d->parameters[rank] = both[1];
-    }
-    return status;
-}
-
 /* The blocks [begin, end) of a value that a rank digests: a slice of each value, or, since divided parameters are gathered as a
  * whole, every so many values, of all ranks of the job. */
 static void slice_of(const trek_step *s, int rank, int value, size_t blocks, size_t *begin, size_t *end)
@@ -214,6 +220,16 @@ static void slice_of(const trek_step *s, int rank, int value, size_t blocks, siz
     bool own = value % s->job.world_size == s->job.first_rank + rank;
     *begin = s->team->divides_params ? 0 : blocks * (size_t)rank / ranks;
     *end = s->team->divides_params ? (own ? blocks : 0) : blocks * ((size_t)rank + 1) / ranks;
+}
+
+/* Forgets what a GPU has digested of parameters, in the order of its work. */
+static trek_status forget_values(const trek_digests *d, int rank)
+{
+    trek_tensor *values = trek_tensor_make_part(d->on_device[rank], sizeof(trek_digest), trek_dims(2), TREK_I64);
+    trek_op_call fill = { .op = &trek_ops[TREK_OP_fill], .n_outputs = 1, .outputs = { values } };
+    trek_status status = values ? trek_op_run(&fill) : trek_error_status();
+    trek_tensor_release(values);
+    return status;
 }
 
 /* Digests a rank's slice of the parameters and buffers. */
@@ -228,7 +244,9 @@ static trek_status digest_values(int rank, void *arg)
     span_list list = { .n = 0 };
     if (d->on_device)
         list = spans_for(own->arena->backend, own->arena->device, d->on_device[rank], 1);
-    for (int k = 0; k < model->n_params + model->n_buffers; k++) {
+    if (d->on_device && s->twice) /* it may be made again */
+        status = forget_values(d, rank);
+    for (int k = 0; k < model->n_params + model->n_buffers && status == TREK_OK; k++) {
         trek_tensor *x = k < model->n_params ? params->params[k]->data : model->buffers[k - model->n_params]->data;
         size_t bytes = (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype), begin, end;
         slice_of(s, rank, k, (bytes + TREK_DIGEST_BLOCK - 1) / TREK_DIGEST_BLOCK, &begin, &end);
@@ -241,6 +259,8 @@ static trek_status digest_values(int rank, void *arg)
             status = add_span(&list, (trek_digest_span){ from, (int64_t)size, KEY(k) + begin, 0 });
         else if (begin < end && status == TREK_OK)
             trek_digest_add(digest, KEY(k) + begin, from, size);
+        if (read != x && status == TREK_OK) /* its memory is used again by what follows on the device */
+            status = flush(&list);
         trek_tensor_release(read);
     }
     if (status == TREK_OK)

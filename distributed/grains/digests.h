@@ -42,6 +42,8 @@ void trek_digests_add(trek_digests *digests, const trek_grain_record *record);
 /* Adds gradients that a rank has just read from the sums: elements [begin, end) of a part of the arena. On a GPU it may set an
  * error. */
 void trek_digests_read(trek_step *s, int rank, int part, int64_t begin, int64_t end);
+/* Brings what a rank on a GPU has digested to the host, on which trek_digests_share adds it up. Called by the rank. */
+trek_status trek_digests_fetch(trek_step *s, int rank);
 /* If gradients are divided: adds up what the processes have read of them, when they all have. It is a collective. */
 trek_status trek_digests_share(trek_step *s);
 /* Gives the digest of a step that is still known. */

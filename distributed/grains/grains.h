@@ -71,6 +71,16 @@ typedef struct trek_grain_together {
     int64_t bytes;           /* of memory that backward needs for one; 0: not known yet */
 } trek_grain_together;
 
+/* A bucket of a GPU's gradients on its way to divided sums (stage.c), and the parts of the norm of divided gradients. */
+typedef struct trek_grain_stage {
+    struct trek_copier *copier; /* NULL: gradients are in host memory, or whole on each rank */
+    char *room;              /* [end - begin] elements, pinned; NULL: nothing is on its way */
+    int part;
+    int64_t begin, end;
+    trek_tensor *norm;       /* [2 n_norm] on the device, as of trek_backend.norm_parts; owned */
+    int64_t n_norm;
+} trek_grain_stage;
+
 /* The sums of a rank's gradients, for each part of its arena. */
 typedef struct trek_grain_sums {
     trek_binned parts[TREK_DTYPE_COUNT];
@@ -80,6 +90,7 @@ typedef struct trek_grain_sums {
     bool has_lock;
     trek_grain_slots slots;
     trek_grain_together together;
+    trek_grain_stage stage;
     /* On a GPU, if there are other ranks: room for the bins of all ranks, and for a piece of the sums of all (device_sums.c). */
     trek_tensor *all_bins, *piece[TREK_BINNED_DIGITS];
 } trek_grain_sums;
@@ -212,10 +223,7 @@ typedef struct trek_grain_bucket {
 void trek_grain_sums_add_bucket(const trek_bucket *bucket, void *on);
 /* Gives memory to the blocks of a rank's sums that it keeps, and to no others. The sums are empty. */
 void trek_grain_sums_hold(trek_step *s, int rank);
-/* Lets the ranks of all processes add to each other's sums, if gradients are divided among several processes. A collective of
- * these. Fails as trek_lent_new does. */
-trek_status trek_grain_sums_lend(trek_step *s);
-/* Ends that, and drops all that grains of the step have given, because a process has died with a part of it. trek_grains_merge
+/* Ends lending, and drops all that grains of the step have given, because a process has died with a part of it. trek_grains_merge
  * finds that all grains are lost. */
 trek_status trek_grain_sums_lose(trek_step *s);
 /* Returns whether the sums of the step are those of a single rank on a CPU, which has them whole. */
@@ -223,9 +231,30 @@ bool trek_grain_sums_alone(const trek_step *s);
 /* squares.c: computes the sum of squares of divided gradients, with the bits that it has if they are not divided. Every rank of
  * every process calls it after trek_grain_sums_read. */
 trek_status trek_grain_sums_squares(trek_step *s, int rank, double *sum);
+/* Returns the sharer that has all elements [begin, end) of a part, or -1: several have some. */
+int trek_grain_squares_owner(const trek_step *s, const rank_replica *own, int part, int64_t begin, int64_t end);
 /* Called by every rank: replaces the gradients in all arenas by those of the step, from the sums of all ranks and
  * processes. The sums are of no use afterwards; trek_grains_reset empties them. */
 trek_status trek_grain_sums_read(trek_step *s, int rank);
+/* keepers.c: adds elements [begin, end) of a part, whole blocks, which begin at `data`, to the sums of those who keep them. Ranks
+ * begin with different ones. What two keep is added to the sums of both. zero: they become zeros. */
+trek_status trek_grain_sums_add_to_keepers(const trek_grain_bucket *on, int part, int64_t begin, int64_t end, char *data,
+                                           bool zero);
+/* Lets the ranks of all processes add to each other's sums, if gradients are divided among several processes. A collective of
+ * these. Fails as trek_lent_new does. */
+trek_status trek_grain_sums_lend(trek_step *s);
+/* stage.c: gradients of GPUs and divided sums. Called by the rank: makes what it needs for that. */
+trek_status trek_grain_stage_make(trek_step *s, int rank);
+void trek_grain_stage_free(trek_grain_stage *stage);
+/* Begins to copy a bucket to host memory. A failure is the thread's error, as of the next one. */
+void trek_grain_stage_bucket(const trek_grain_bucket *on, const trek_bucket *bucket);
+/* Adds that bucket to the sums, before its memory is given back. `on` is a trek_grain_bucket. */
+void trek_grain_stage_settle(void *on);
+/* Writes sums that the rank keeps to its gradients on the device. */
+trek_status trek_grain_stage_read(trek_step *s, int rank, const trek_arena_cut *cut);
+/* device_squares.c: the same as trek_grain_sums_squares on GPUs, whose norm has the bits that update_norm gives if gradients are
+ * not divided. The rank's update takes it from stage.norm. */
+trek_status trek_grain_device_squares(trek_step *s, int rank);
 /* slots.c, products.c and several.c: a rank's gradients, on their way to its sums. */
 trek_status trek_grain_slots_make(trek_grain_slots *slots, const trek_arena *arena);
 void trek_grain_slots_free(trek_grain_slots *slots);

@@ -21,15 +21,13 @@ typedef struct squares {
     int chunks[AT_ONCE], n;  /* which are in it, all of one part */
 } squares;
 
-/* Finds the sharer that has all of a chunk, or returns -1. */
-static int owner_of(const squares *q, const trek_reduce_chunk *chunk)
+int trek_grain_squares_owner(const trek_step *s, const rank_replica *own, int part, int64_t begin, int64_t end)
 {
     trek_bucket_piece piece;
     int owner = -2;
-    for (int64_t at = chunk->begin;
-         trek_buckets_next_piece(&q->own->reducer->buckets, q->s->team->sharers, chunk->part, &at, chunk->end, &piece);)
+    for (int64_t at = begin; trek_buckets_next_piece(&own->reducer->buckets, s->team->sharers, part, &at, end, &piece);)
         owner = owner == -2 || owner == piece.owner ? piece.owner : -1;
-    return owner == -2 ? q->own->arena->sharer : owner; /* padding, which is zeros for all */
+    return owner == -2 ? own->arena->sharer : owner; /* padding, which is zeros for all */
 }
 
 static void measure(const squares *q, int k, const void *data)
@@ -88,10 +86,11 @@ static trek_status measure_all(squares *q)
     trek_status status = TREK_OK;
     memset(q->sums, 0, (size_t)team->n_chunks * sizeof *q->sums);
     for (int k = 0; k < team->n_chunks && status == TREK_OK; k++) {
-        const trek_arena_part *part = &q->own->arena->parts[team->chunks[k].part];
-        int owner = owner_of(q, &team->chunks[k]);
+        const trek_reduce_chunk *chunk = &team->chunks[k];
+        const trek_arena_part *part = &q->own->arena->parts[chunk->part];
+        int owner = trek_grain_squares_owner(q->s, q->own, chunk->part, chunk->begin, chunk->end);
         if (owner == q->own->arena->sharer)
-            measure(q, k, part->grads->data + (size_t)team->chunks[k].begin * trek_dtype_size(part->wide));
+            measure(q, k, part->grads->data + (size_t)chunk->begin * trek_dtype_size(part->wide));
         else if (owner < 0)
             status = add(q, k);
     }

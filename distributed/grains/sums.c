@@ -18,11 +18,11 @@ static int64_t blocks_of(const trek_arena *arena, int part) { return trek_binned
 
 /* --- beginning and end --- */
 
-/* Divided sums have memory only where a rank keeps them. */
+/* Divided sums have memory only where a rank keeps them. It is host memory, to which all ranks of all processes can add. */
 static trek_tensor *make_digits(const trek_arena *arena, int p, trek_comm *comm)
 {
     trek_shape shape = trek_dims(arena->parts[p].count);
-    return arena->parts[p].pages ? trek_pages_zeros(shape, TREK_I64, arena->device)
+    return arena->parts[p].pages ? trek_pages_zeros(shape, TREK_I64, trek_cpu(0))
         : trek_comm_zeros(comm, shape, TREK_I64, arena->device);
 }
 
@@ -30,7 +30,7 @@ static trek_tensor *make_digits(const trek_arena *arena, int p, trek_comm *comm)
 static trek_tensor *make_bins(const trek_arena *arena, int p)
 {
     trek_shape shape = trek_dims(blocks_of(arena, p));
-    trek_tensor *bins = arena->parts[p].pages ? trek_pages_zeros(shape, TREK_I32, arena->device)
+    trek_tensor *bins = arena->parts[p].pages ? trek_pages_zeros(shape, TREK_I32, trek_cpu(0))
         : trek_tensor_zeros(shape, TREK_I32, arena->device);
     if (bins && arena->parts[p].pages)
         trek_pages_hold(trek_pages_of(bins), bins->data, (size_t)bins->numel * sizeof(int32_t));
@@ -69,7 +69,7 @@ static trek_status make_rank(int rank, void *arg)
     if (status == TREK_OK)
         trek_grain_sums_hold(s, rank);
     if (status == TREK_OK && !s->team->on_host)
-        status = trek_grain_device_sums_make(s, rank);
+        status = s->team->divides_grads ? trek_grain_stage_make(s, rank) : trek_grain_device_sums_make(s, rank);
     return status == TREK_OK ? trek_error_status() : status;
 }
 
@@ -93,6 +93,7 @@ void trek_grain_sums_free(trek_step *s)
         }
     for (int r = 0; g->sums && r < s->team->local_ranks; r++) {
         trek_grain_slots_free(&g->sums[r].slots);
+        trek_grain_stage_free(&g->sums[r].stage);
         if (g->sums[r].has_lock)
             trek_lock_destroy(&g->sums[r].lock);
         trek_tensor_release(g->sums[r].all_bins);
@@ -113,90 +114,6 @@ void trek_grain_sums_clear(trek_grain_sums *sums)
         if (sums->bins[p])
             trek_op_run(&fill);
     }
-}
-
-/* --- sums that the ranks of other processes add to --- */
-
-/* Returns the number of the first piece that a rank lends of a part: its digits, and then its bins. */
-static int first_piece(const trek_arena *arena, int part)
-{
-    int k = 0;
-    for (int p = 0; p < part; p++)
-        k += trek_binned_digits(arena->parts[p].wide) + 1;
-    return k;
-}
-
-static trek_binned lent_sums(const trek_grains *g, const trek_arena *arena, int sharer, int part)
-{
-    int digits = trek_binned_digits(arena->parts[part].wide), first = first_piece(arena, part);
-    trek_binned sums = { .dtype = arena->parts[part].wide, .count = arena->parts[part].count };
-    for (int k = 0; k < digits; k++)
-        sums.digits[k] = (int64_t *)(void *)trek_lent_memory(g->lent, sharer, first + k);
-    sums.bins = (int32_t *)(void *)trek_lent_memory(g->lent, sharer, first + digits);
-    return sums;
-}
-
-/* Adds elements [begin, end) of a part, whole blocks, which begin at `data`, to the sums of a rank of this machine. */
-static trek_status add_here(const trek_step *s, int sharer, const trek_bucket_piece *piece, int part, char *data, bool zero)
-{
-    trek_grains *g = s->grains;
-    const trek_arena *arena = s->team->replicas[0].arena;
-    trek_binned sums = g->lent ? lent_sums(g, arena, sharer, part) : g->sums[sharer].parts[part];
-    char *first = data - (size_t)piece->begin * trek_dtype_size(sums.dtype);
-    trek_status status = TREK_OK;
-    if (g->lent)
-        status = trek_lent_lock(g->lent, sharer);
-    else
-        trek_lock_acquire(&g->sums[sharer].lock);
-    if (status != TREK_OK)
-        return status;
-    arena->backend->binned_add(&sums, (void *[]){ first }, 1, piece->begin / TREK_BINNED_BLOCK,
-                               trek_binned_blocks(piece->end - piece->begin), zero);
-    if (g->lent)
-        trek_lent_unlock(g->lent, sharer);
-    else
-        trek_lock_release(&g->sums[sharer].lock);
-    return TREK_OK;
-}
-
-/* Takes gradients of a part that a rank of another machine has given: k is the part, and offset is among its gradients. */
-static bool take(void *arg, int rank, int k, uint64_t offset, void *data, uint64_t bytes)
-{
-    trek_step *s = arg;
-    const trek_arena *arena = s->team->replicas[0].arena;
-    if (k < 0 || k >= arena->n_parts)
-        return false;
-    uint64_t size = trek_dtype_size(arena->parts[k].wide), block = TREK_BINNED_BLOCK * size;
-    uint64_t all = (uint64_t)trek_binned_blocks(arena->parts[k].count) * block;
-    if (offset % block != 0 || bytes % block != 0 || offset > all || bytes > all - offset)
-        return false;
-    trek_bucket_piece piece = { .begin = (int64_t)(offset / size), .end = (int64_t)((offset + bytes) / size) };
-    return add_here(s, s->team->replicas[rank].arena->sharer, &piece, k, data, false) == TREK_OK;
-}
-
-trek_status trek_grain_sums_lend(trek_step *s)
-{
-    trek_grains *g = s->grains;
-    if (!s->team->divides_grads || s->job.processes == 1)
-        return TREK_OK;
-    const trek_arena *arena = s->team->replicas[0].arena;
-    int n = first_piece(arena, arena->n_parts), at = 0;
-    trek_pages **pages = trek_calloc((size_t)(s->team->local_ranks * n), sizeof(trek_pages *));
-    for (int r = 0; r < s->team->local_ranks && pages; r++)
-        for (int p = 0; p < arena->n_parts; p++) {
-            for (int k = 0; k < trek_binned_digits(arena->parts[p].wide); k++)
-                pages[at++] = trek_pages_of(g->sums[r].digits[p][k]);
-            pages[at++] = trek_pages_of(g->sums[r].bins[p]);
-        }
-    trek_status status = trek_replica_agree(s->job.comm, pages ? TREK_OK : TREK_ERR_MEMORY, "trainer_setup: .shard");
-    if (status == TREK_OK)
-        status = trek_replica_agree(s->job.comm, trek_lent_new(s->job.comm, &(trek_lent_opts){ pages, s->team->local_ranks, n,
-                                                                                             "gradients", take, s }, &g->lent),
-                                    "trainer_setup: .shard");
-    if (status != TREK_OK)
-        trek_lent_free(&g->lent);
-    trek_free(pages);
-    return status;
 }
 
 static trek_status lose_rank(int rank, void *arg)
@@ -220,53 +137,22 @@ trek_status trek_grain_sums_lose(trek_step *s)
 
 /* --- a bucket of a grain --- */
 
-/* Adds elements of a part, which lie in the arena of a rank, to the sums of one of those who keep them. */
-static trek_status add_to(const trek_grain_bucket *on, int sharer, const trek_bucket_piece *piece, int part, bool zero)
-{
-    const trek_step *s = on->s;
-    const trek_arena *arena = s->team->replicas[on->rank].arena;
-    size_t size = trek_dtype_size(arena->parts[part].wide), at = (size_t)piece->begin * size;
-    char *data = arena->parts[part].grads->data + at;
-    if (!s->grains->lent || trek_lent_memory(s->grains->lent, sharer, 0))
-        return add_here(s, sharer, piece, part, data, zero);
-    int64_t count = trek_binned_blocks(piece->end - piece->begin) * TREK_BINNED_BLOCK;
-    return trek_lent_give(s->grains->lent, &(trek_lent_piece){ on->rank, sharer, part, at, (size_t)count * size }, data);
-}
-
-static bool keeps(const trek_bucket_piece *piece, int sharer) { return piece->owner == sharer || piece->second == sharer; }
-
-/* Adds elements [begin, end) of a part, whole blocks, to the sums of those who keep them. Ranks begin with different ones. What
- * two keep is added to the sums of both. */
-static trek_status add_to_owners(const trek_grain_bucket *on, int part, int64_t begin, int64_t end)
-{
-    const rank_replica *own = &on->s->team->replicas[on->rank];
-    int sharers = own->arena->sharers;
-    trek_bucket_piece piece;
-    trek_status status = TREK_OK;
-    for (int k = 0; k < sharers && status == TREK_OK; k++)
-        for (int64_t at = begin; status == TREK_OK && trek_buckets_next_piece(&own->reducer->buckets, sharers, part, &at, end,
-                                                                              &piece);)
-            if (keeps(&piece, (own->arena->sharer + k) % sharers))
-                status = add_to(on, (own->arena->sharer + k) % sharers, &piece, part, !own->arena->twice);
-    if (own->arena->twice) {
-        size_t size = trek_dtype_size(own->arena->parts[part].wide);
-        memset(own->arena->parts[part].grads->data + (size_t)begin * size, 0, (size_t)(end - begin) * size);
-    }
-    return status;
-}
-
 void trek_grain_sums_add_bucket(const trek_bucket *bucket, void *on)
 {
     const trek_grain_bucket *x = on;
     const trek_arena *arena = x->s->team->replicas[x->rank].arena;
     int64_t start = trek_trace_enter("sum grain");
-    for (int k = bucket->first; k < bucket->end; k++) {
+    if (!arena->backend->host_accessible && trek_error_status() == TREK_OK)
+        trek_grain_stage_bucket(x, bucket);
+    for (int k = bucket->first; k < bucket->end && arena->backend->host_accessible; k++) {
         const trek_arena_segment *segment = &arena->segments[k];
+        size_t size = trek_dtype_size(arena->parts[segment->part].wide);
         int64_t begin = segment->offset, end = trek_arena_slot_end(segment->offset + segment->count);
         begin = begin > bucket->begin ? begin : bucket->begin;
         end = end < bucket->begin + bucket->count ? end : bucket->begin + bucket->count;
         if (segment->param->leaf->has_grad && begin < end && trek_error_status() == TREK_OK)
-            add_to_owners(x, segment->part, begin, end);
+            trek_grain_sums_add_to_keepers(x, segment->part, begin, end,
+                                           arena->parts[segment->part].grads->data + (size_t)begin * size, true);
     }
     trek_trace_end("sum grain", start, 0);
 }
@@ -308,23 +194,38 @@ static void merge_slice(trek_step *s, int rank)
     }
 }
 
+static trek_status read_cut(trek_step *s, int rank, const trek_arena_cut *cut)
+{
+    const trek_arena *arena = s->team->replicas[rank].arena;
+    if (!arena->backend->host_accessible)
+        return trek_grain_stage_read(s, rank, cut);
+    arena->backend->binned_read(&s->grains->sums[rank].parts[cut->part], s->grains->factor, arena->parts[cut->part].grads->data,
+                                cut->begin / TREK_BINNED_BLOCK, trek_binned_blocks(cut->end - cut->begin));
+    return TREK_OK;
+}
+
 /* The rank's own, whose sums it has itself. They are empty afterwards: others may add to them as soon as all have read theirs. */
-static void read_own(trek_step *s, int rank)
+static trek_status read_own(trek_step *s, int rank)
 {
     const rank_replica *own = &s->team->replicas[rank];
     const trek_arena *arena = own->arena;
     trek_bucket_piece piece;
-    for (int k = 0; k < arena->n_cuts; k++) {
+    trek_status status = TREK_OK;
+    for (int k = 0; k < arena->n_cuts && status == TREK_OK; k++) {
         const trek_arena_cut *cut = &arena->cuts[k];
-        arena->backend->binned_read(&s->grains->sums[rank].parts[cut->part], s->grains->factor,
-                                    arena->parts[cut->part].grads->data,
-                                    cut->begin / TREK_BINNED_BLOCK, trek_binned_blocks(cut->end - cut->begin));
+        status = read_cut(s, rank, cut);
         for (int64_t at = cut->begin; /* what another one keeps, too, is digested once */
              trek_buckets_next_piece(&own->reducer->buckets, arena->sharers, cut->part, &at, cut->end, &piece);)
             if (piece.owner == arena->sharer)
                 trek_digests_read(s, rank, cut->part, piece.begin, piece.end);
     }
     trek_grain_sums_clear(&s->grains->sums[rank]);
+    if (status == TREK_OK)
+        status = trek_digests_fetch(s, rank);
+    status = status == TREK_OK ? trek_error_status() : status;
+    if (status != TREK_OK) /* on a GPU; the others are about to wait */
+        trek_comm_abort(trek_step_carrier(s, rank), "a rank cannot read the sums of its gradients");
+    return status;
 }
 
 bool trek_grain_sums_alone(const trek_step *s)
@@ -358,18 +259,18 @@ trek_status trek_grain_sums_read(trek_step *s, int rank)
 {
     trek_comm *local = trek_ranks_comm(s->team->ranks, rank);
     trek_status status = TREK_OK;
-    if (!s->team->on_host)
+    if (!s->team->on_host && !s->team->divides_grads)
         return trek_grain_device_sums_read(s, rank);
     if (rank == 0)
         s->grains->broken = true;
     if (!trek_grain_sums_alone(s))
         trek_grain_sums_settle(&s->grains->sums[rank], s->team->replicas[rank].arena); /* those of a process that was alone */
     if (s->team->divides_grads)
-        read_own(s, rank);
+        status = read_own(s, rank);
     else
         merge_slice(s, rank);
     if (s->team->divides_grads) {
-        status = trek_comm_barrier(trek_step_carrier(s, rank));
+        status = status == TREK_OK ? trek_comm_barrier(trek_step_carrier(s, rank)) : status;
     } else if (trek_job_has_others(&s->job)) {
         status = trek_comm_barrier(local);
         if (rank == 0 && status == TREK_OK)

@@ -119,7 +119,7 @@ static trek_status run_rows(const dry_pass *c, int rank)
     bool carries = c->s->grain == 0; /* the buckets of a grain are added to sums at once */
     if (to.sends)
         trek_reducer_begin(own->reducer, carries ? trek_ranks_giving_back(c->s, carrier, (trek_sending){ 0 })
-                                                 : (trek_sending){ .gives_back = true });
+                                                 : (trek_sending){ .gives_back = true, .lags = !on_host });
     run.complete = to.sends || to.digest ? complete : NULL;
     if (c->s->grains && c->s->grain > 0 && on_host && !to.sends) {
         to.taker = (trek_grain_taker){ .sums = &c->s->grains->sums[rank], .arena = own->arena };

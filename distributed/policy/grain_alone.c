@@ -115,7 +115,9 @@ trek_status trek_grain_train(trek_grain_call *c, int rank, int64_t number, const
     trek_grain_bucket on = { s, rank };
     watched_taker taker = { { .sums = &g->sums[rank], .arena = own->arena }, g->digests->replay };
     if (s->team->divides_grads && pass->backward) {
-        trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true, .deliver = trek_grain_sums_add_bucket, .arg = &on });
+        trek_reducer_begin(own->reducer, (trek_sending){ .gives_back = true, .deliver = trek_grain_sums_add_bucket, .arg = &on,
+                                                         .settle = s->team->on_host ? NULL : trek_grain_stage_settle,
+                                                         .lags = !s->team->on_host });
         run.complete = trek_reducer_complete;
         run.arg = own->reducer;
     } else if (pass->backward && s->team->on_host) {

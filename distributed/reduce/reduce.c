@@ -423,15 +423,26 @@ static trek_status commit_divided(trek_step *s)
     return status == TREK_OK ? trek_survival_commit(&s->job) : status;
 }
 
-/* Grains leave the whole gradient in every arena, also where the optimizer's state is divided, so that its norm has the same
- * bits. */
-static trek_status decide_all(rank_step *x)
+/* A GPU's update decides by itself, from the squares of all. */
+static trek_status decide_divided(rank_step *x)
 {
     double sum = 0;
+    trek_status status = TREK_OK;
+    if (!x->s->team->on_host)
+        return trek_ranks_measures_on_device(x->s, x->rank) ? trek_grain_device_squares(x->s, x->rank) : TREK_OK;
+    if (x->measure)
+        status = trek_grain_sums_squares(x->s, x->rank, &sum);
+    if (status == TREK_OK)
+        x->state = trek_ranks_decide(x->s, sum, x->measure);
+    return status;
+}
+
+/* Grains leave the whole gradient in every arena, also where the optimizer's state is divided, so that its norm has the same
+ * bits. Where gradients are divided, too, it is measured by all together, before the step is sure. */
+static trek_status decide_all(rank_step *x)
+{
     if (x->call->grains && x->s->team->divides_grads) {
-        trek_status status = x->measure ? trek_grain_sums_squares(x->s, x->rank, &sum) : TREK_OK;
-        if (status == TREK_OK)
-            x->state = trek_ranks_decide(x->s, sum, x->measure);
+        trek_status status = decide_divided(x);
         if (status == TREK_OK) /* all have what they need */
             status = trek_replica_agree(x->local, x->rank == 0 ? commit_divided(x->s) : TREK_OK, "step");
         return status;
@@ -641,6 +652,11 @@ trek_step_opts trek_ranks_step_opts(const trek_step *s, int rank)
     const trek_graph_settings *settings = &s->team->graph->settings;
     return (trek_step_opts){ .max_norm = settings->max_norm, .max_value = settings->max_value, .adapt = true, .zero_grad = true,
                              .scaler = trek_ranks_scaler(s, rank) };
+}
+
+bool trek_ranks_measures_on_device(const trek_step *s, int rank)
+{
+    return s->team->graph->settings.max_norm > 0 || trek_ranks_scaler(s, rank);
 }
 
 void trek_ranks_claim_gradients(const rank_step *x)

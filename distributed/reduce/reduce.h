@@ -77,6 +77,8 @@ void trek_ranks_reset(trek_step *s);
 
 /* Returns the options of the update of a rank that decides on its own device. */
 trek_step_opts trek_ranks_step_opts(const trek_step *s, int rank);
+/* Returns whether such a step measures gradients: it clips them, or a loss is scaled. */
+bool trek_ranks_measures_on_device(const trek_step *s, int rank);
 
 /* Replace the gradients of all ranks of the job by their sum, for ranks with separate arenas, and merge buffers.
  * Called by every rank. */

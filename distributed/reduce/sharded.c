@@ -458,9 +458,15 @@ static trek_status update_on_device(rank_step *x)
     trek_ranks_claim_gradients(x);
     trek_step_opts opts = trek_ranks_step_opts(x->s, x->rank);
     opts.zero_grad = false;
-    opts.whole = x->call->grains; /* their sums are read whole */
+    bool divided = x->s->team->divides_grads;
+    const trek_grain_stage *stage = x->call->grains && divided ? &x->s->grains->sums[x->rank].stage : NULL;
+    opts.whole = x->call->grains && !divided; /* their sums are read whole */
     opts.join_norm = opts.whole ? NULL : trek_sharer_join_norm;
     opts.arg = comm;
+    if (stage && trek_ranks_measures_on_device(x->s, x->rank)) {
+        opts.norm_parts = (const double *)(const void *)stage->norm->data;
+        opts.n_norm_parts = stage->n_norm;
+    }
     trek_status status = trek_divided_begin_update(x->replica);
     if (status == TREK_OK)
         status = trek_optimizer_step_with(x->replica->optimizer, &opts);
@@ -471,7 +477,8 @@ static trek_status update_on_device(rank_step *x)
         return status;
     }
     trek_arena_zero_grads(x->replica->arena);
-    return x->s->team->lent ? trek_comm_barrier(comm) : x->s->team->divides_params ? TREK_OK : gather_params(x);
+    bool meets = x->s->team->lent && !x->s->twice;
+    return meets ? trek_comm_barrier(comm) : x->s->team->divides_params ? TREK_OK : gather_params(x);
 }
 
 static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separate, between, decide_on_device, update_on_device,

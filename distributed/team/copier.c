@@ -68,6 +68,15 @@ trek_status trek_copier_send(trek_copier *c, void *to, void *room, size_t bytes)
     return status;
 }
 
+trek_status trek_copier_bring(trek_copier *c, void *room, const void *from, size_t bytes)
+{
+    return c->backend->copy_bytes(room, trek_cpu(0), from, c->device, bytes, c->stream);
+}
+
+trek_status trek_copier_wait(trek_copier *c) { return c->backend->event_sync(c->copied); }
+
+void trek_copier_put_away(trek_copier *c, void *room) { c->backend->pinned_release(room); }
+
 trek_status trek_copier_fetch(trek_copier *c, void *to, const void *from, size_t bytes)
 {
     return c->backend->copy_bytes(to, trek_cpu(0), from, c->device, bytes, NULL);

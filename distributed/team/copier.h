@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a GPU rank copies other ranks' parameters (divided.h): on a stream of its own, while it computes on another one. Streams
- * wait for each other by events; the host does not wait. With NULL, which stands for a CPU rank, all of these do nothing.
+/* How a GPU rank copies other ranks' parameters (divided.h), and its own gradients (grains/stage.c): on a stream of its own,
+ * while it computes on another one. Streams wait for each other by events; the host does not wait. With NULL, which stands for a
+ * CPU rank, all of these do nothing.
  *
  * What a rank keeps is written by its own stream, in the update of a step. Others copy it after that (trek_copier_follow), and it
  * writes again after they have (trek_copier_wait_for_reader). When each calls these, ranks have met. */
@@ -26,6 +27,11 @@ trek_status trek_copier_copy(trek_copier *copier, void *to, const void *from, tr
  * it, or (to NULL) only releases it. NULL: MEMORY. */
 void *trek_copier_room(trek_copier *copier, size_t bytes);
 trek_status trek_copier_send(trek_copier *copier, void *to, void *room, size_t bytes);
+/* Copies bytes of the rank's GPU to such memory, between trek_copier_begin and trek_copier_end; trek_copier_wait waits for these
+ * copies. trek_copier_put_away releases such memory. */
+trek_status trek_copier_bring(trek_copier *copier, void *room, const void *from, size_t bytes);
+trek_status trek_copier_wait(trek_copier *copier);
+void trek_copier_put_away(trek_copier *copier, void *room);
 /* Copies bytes of the rank's GPU to host memory, after what the calling thread has put there. */
 trek_status trek_copier_fetch(trek_copier *copier, void *to, const void *from, size_t bytes);
 /* Makes what the rank does from here on wait for all copies that have ended before. */

@@ -168,7 +168,22 @@ trek_status trek_divided_begin(trek_team *team, trek_comm *comm, bool blank)
     return status;
 }
 
-trek_status trek_divided_lend(trek_team *team, trek_comm *comm) { return lend(team, comm, TREK_OK); }
+/* Who has parts anew, which were moved to its GPU, shows them, too. A process that was alone has shown nothing yet. */
+static trek_status show_rank(int rank, void *arg)
+{
+    trek_divided *d = ((const trek_team *)arg)->replicas[rank].divided;
+    bool begins = d->copier && !d->shown;
+    trek_status status = begins ? trek_divided_make_shown(d) : TREK_OK;
+    if (status == TREK_OK && begins)
+        status = hold_own(d);
+    return status == TREK_OK ? trek_divided_show_own(d, trek_divided_own(d)->arena->cuts, trek_divided_own(d)->arena->n_cuts)
+                             : status;
+}
+
+trek_status trek_divided_lend(trek_team *team, trek_comm *comm)
+{
+    return lend(team, comm, trek_ranks_call(team->ranks, show_rank, team));
+}
 
 trek_status trek_divided_withdraw(trek_team *team)
 {

@@ -313,6 +313,8 @@ static void give_back(trek_reducer *r)
     if (!sent)
         return;
     r->under_way = NULL;
+    if (r->now.settle)
+        r->now.settle(r->now.arg);
     if (r->now.comm)
         note(r, trek_comm_finish(r->now.comm));
     trek_arena_give_back(r->arena, sent->part, sent->begin, sent->begin + sent->count);

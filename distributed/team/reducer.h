@@ -42,7 +42,8 @@ typedef struct trek_sending {
     bool gives_back; /* then the memory of the rest is given back (trek_arena_give_back) as soon as a bucket has been sent.
                       * With comm NULL nothing is sent, only given back: for measuring memory */
     trek_bucket_fn deliver;   /* then, called instead of sending a bucket; NULL: it is sent */
-    void *arg;                /* of `deliver` */
+    void (*settle)(void *arg); /* called before the memory of what was delivered is given back; NULL: nothing */
+    void *arg;                /* of both */
     bool lags;                /* and one bucket may be under way meanwhile (trek_comm_overlaps), */
     bool fills;               /* and all of a bucket needs memory while it is sent (trek_comm_fills) */
 } trek_sending;

@@ -5,8 +5,6 @@
 #include "tensor/cuda/optim/update_apply.cuh"
 
 #define THREADS TREK_UPDATE_THREADS
-#define NORM_BLOCKS 1024     /* the most partial sums */
-#define NORM_CHUNK 16384     /* the fewest elements of a block */
 #define SOURCES 128          /* arrays that one launch adds */
 
 template <typename... P, typename... A>
@@ -46,11 +44,6 @@ struct norm_spans {
     int64_t chunk;
 };
 
-struct norm_part {
-    double sum;
-    long long finite;
-};
-
 /* Computes the sum over a block's threads, in thread 0, always in the order of the same tree. */
 __device__ __forceinline__ void add_up(double *sums, int *flags)
 {
@@ -85,7 +78,8 @@ __device__ __forceinline__ void squares_of(const T *x, int64_t begin, int64_t en
     }
 }
 
-static __global__ void norm_parts_kernel(norm_spans s, norm_part *parts)
+/* parts: [2 blocks] a sum, and 1 if some number is inf or NaN. */
+static __global__ void norm_parts_kernel(norm_spans s, double *parts)
 {
     TREK_SHARED(double, sums, THREADS);
     TREK_SHARED(int, flags, THREADS);
@@ -107,20 +101,20 @@ static __global__ void norm_parts_kernel(norm_spans s, norm_part *parts)
     flags[threadIdx.x] = finite;
     add_up(sums, flags);
     if (threadIdx.x == 0) {
-        parts[blockIdx.x].sum = sums[0];
-        parts[blockIdx.x].finite = flags[0];
+        parts[2 * (int64_t)blockIdx.x] = sums[0];
+        parts[2 * (int64_t)blockIdx.x + 1] = flags[0] ? 0 : 1;
     }
 }
 
-static __global__ void norm_kernel(const norm_part *parts, int64_t n, trek_update_state *state)
+static __global__ void norm_kernel(const double *parts, int64_t n, trek_update_state *state)
 {
     TREK_SHARED(double, sums, THREADS);
     TREK_SHARED(int, flags, THREADS);
     double sum = 0;
     int finite = 1;
     for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        sum += parts[i].sum;
-        finite &= parts[i].finite != 0;
+        sum += parts[2 * i];
+        finite &= parts[2 * i + 1] == 0;
     }
     sums[threadIdx.x] = sum;
     flags[threadIdx.x] = finite;
@@ -131,36 +125,59 @@ static __global__ void norm_kernel(const norm_part *parts, int64_t n, trek_updat
     }
 }
 
-trek_status trek_cuda_norm_of(trek_cuda_queue *queue, const trek_update_span *spans, int n, trek_update_state *state)
+/* Measures spans in chunks, one after the other. */
+static trek_status norm_parts_of(trek_cuda_queue *queue, const trek_update_span *spans, int64_t n, int64_t chunk, double *parts)
 {
-    int64_t total = 0, blocks = 0, done = 0;
-    for (int k = 0; k < n; k++)
-        total += spans[k].count;
-    int64_t chunk = (total / NORM_BLOCKS / NORM_CHUNK + 1) * NORM_CHUNK;
-    for (int k = 0; k < n; k++)
-        blocks += (spans[k].count + chunk - 1) / chunk;
-    trek_cuda_scratch parts = { nullptr, nullptr };
-    trek_status status = trek_cuda_scratch_take(queue, (size_t)blocks * sizeof(norm_part), &parts);
-    for (int k = 0; k < n && status == TREK_OK;) {
+    trek_status status = TREK_OK;
+    for (int64_t k = 0; k < n && status == TREK_OK;) {
         norm_spans s = {};
         s.chunk = chunk;
         for (; k < n && s.n < TREK_UPDATE_SPANS; k++) {
-            if (spans[k].count == 0)
-                continue;
             s.span[s.n] = spans[k];
             s.first_block[s.n + 1] = s.first_block[s.n] + (spans[k].count + chunk - 1) / chunk;
-            s.n++;
+            s.n += spans[k].count > 0;
         }
         if (s.n > 0)
             status = launch("update_norm", queue, trek_blocks(dim3((unsigned)s.first_block[s.n]), dim3(THREADS)),
-                            norm_parts_kernel, s, (norm_part *)parts.data + done);
-        done += s.first_block[s.n];
+                            norm_parts_kernel, s, parts);
+        parts += 2 * s.first_block[s.n];
     }
+    return status;
+}
+
+static trek_status norm_join_of(trek_cuda_queue *queue, const double *parts, int64_t n, trek_update_state *state)
+{
+    return launch("update_norm", queue, trek_blocks(dim3(1), dim3(THREADS)), norm_kernel, parts, n, state);
+}
+
+trek_status trek_cuda_norm_of(trek_cuda_queue *queue, const trek_update_span *spans, int n, trek_update_state *state)
+{
+    int64_t total = 0, blocks = 0;
+    for (int k = 0; k < n; k++)
+        total += spans[k].count;
+    int64_t chunk = trek_update_norm_chunk(total);
+    for (int k = 0; k < n; k++)
+        blocks += (spans[k].count + chunk - 1) / chunk;
+    trek_cuda_scratch parts = { nullptr, nullptr };
+    trek_status status = trek_cuda_scratch_take(queue, (size_t)blocks * 2 * sizeof(double), &parts);
     if (status == TREK_OK)
-        status = launch("update_norm", queue, trek_blocks(dim3(1), dim3(THREADS)), norm_kernel, (const norm_part *)parts.data,
-                        blocks, state);
+        status = norm_parts_of(queue, spans, n, chunk, (double *)parts.data);
+    if (status == TREK_OK)
+        status = norm_join_of(queue, (const double *)parts.data, blocks, state);
     trek_cuda_scratch_give(queue, &parts);
     return status;
+}
+
+static trek_status norm_parts(trek_device device, const trek_update_span *spans, int64_t n, double *parts)
+{
+    trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
+    return queue ? norm_parts_of(queue, spans, n, INT64_MAX / 2, parts) : trek_error_status();
+}
+
+static trek_status norm_join(trek_device device, const double *parts, int64_t n, trek_update_state *state)
+{
+    trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
+    return queue ? norm_join_of(queue, parts, n, state) : trek_error_status();
 }
 
 static trek_status update_norm(trek_device device, const trek_update *update, const trek_update_span *spans, int n)
@@ -342,6 +359,8 @@ extern "C" void trek_cuda_register_update(trek_backend *backend)
 {
     backend->update_numbers = update_numbers;
     backend->update_norm = update_norm;
+    backend->norm_parts = norm_parts;
+    backend->norm_join = norm_join;
     backend->update_decide = update_decide;
     backend->update_apply = update_apply;
     backend->update_scaler = update_scaler;

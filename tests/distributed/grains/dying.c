@@ -225,7 +225,7 @@ trek_comm *dying_join(const part *me, int processes)
     return comm;
 }
 
-int dying_level(const char *text) { return test_on_cpu() ? dying_number(text, "divided=", 0) : 0; }
+int dying_level(const char *text) { return dying_number(text, "divided=", 0); }
 
 grain_run dying_run(const char *text)
 {

@@ -346,7 +346,7 @@ trek_graph *grain_set_up(const grain_run *run, trek_loader *loader)
     trek_graph *graph = grain_build(room[0], (void *)(uintptr_t)&run->model);
     int64_t budgets[64]; /* which differ, where state is divided */
     bool many = run->ranks > 1 || run->comm || run->min_processes > 0;
-    int divided = run->separate && test_on_cpu() ? run->divided : 0;
+    int divided = run->separate ? run->divided : 0;
     bool by_budgets = run->sharded && (run->batch % 2 || run->budget) && many;
     for (int r = 0; r < run->ranks && r < 64; r++)
         budgets[r] = run->budget ? run->budget : (int64_t)(64 << 20) << (r + trek_comm_rank(run->comm)) % 4;

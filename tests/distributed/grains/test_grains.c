@@ -124,8 +124,6 @@ static void a_divided_state_does_not_change_that(void **state)
 /* Each rank has a part of the gradients, too: grains give each bucket to those who keep it. */
 static void divided_gradients_do_not_change_that(void **state)
 {
-    if (!test_on_cpu())
-        skip();
     for (int k = 0; k < MODELS * 2; k++)
         expect_same(&(grain_run){ .model = k % MODELS, .ranks = 2 + k % 4, .grain = 3, .batch = 20 + k % 2, .steps = 4,
                                   .separate = true, .sharded = true, .divided = 1 + k % 2, .clipped = k % 3 < 2,

@@ -53,6 +53,7 @@ typedef struct config {
     int64_t bucket_bytes, grain, width;
     int accumulate, optimizer;
     bool plain; /* no dropout: a pass that fails draws random numbers, too */
+    double max_norm;
     const int64_t *limits; /* [ranks] budgets; NULL: see `budgets` */
     bool low, recompute, writes, budgets, unequal, slower, ahead; /* slower: each rank gets half of what the one before it gets */
     trek_amp_products products;
@@ -155,7 +156,7 @@ static trek_status try_begin(const config *c, training *t)
         .balance = shares ? 0 : TREK_OFF, .shares = shares, .n_shares = shares ? c->ranks : 0,
         .overlap = c->ahead ? 1 : TREK_OFF, .memory_budget = c->limits ? c->limits : c->budgets ? ample : NULL,
         .n_memory_budget = c->budgets || c->limits ? c->ranks : 0,
-        .amp = { .dtype = c->low ? TREK_BF16 : TREK_F32, .products = c->products },
+        .amp = { .dtype = c->low ? TREK_BF16 : TREK_F32, .products = c->products }, .max_grad_norm = c->max_norm,
         .optimizer = divided_optimizer(c->optimizer) });
 }
 
@@ -192,7 +193,7 @@ static void same_bits(void **state)
     for (int k = 0; k < (test_short_on_device() ? 5 : test_short() ? 12 : 48); k++) {
         uint32_t h = test_hash((uint32_t)(k + 77));
         config c = { .ranks = 2 + k % 6, .shard = TREK_SHARD_GRADIENTS, .bucket_bytes = 4096 << (h & 7),
-                     .grain = (h >> 3 & 3) == 0 && test_on_cpu() ? 3 : 0, .accumulate = (int)(h >> 5 & 1) * 2,
+                     .grain = (h >> 3 & 3) == 0 ? 3 : 0, .accumulate = (int)(h >> 5 & 1) * 2,
                      .optimizer = k % DIVIDED_OPTIMIZERS,
                      .low = h >> 6 & 1, .recompute = h >> 7 & 1, .budgets = h >> 8 & 1, .unequal = h >> 9 & 1,
                      .products = (h >> 10 & 7) == 0 ? TREK_AMP_PRODUCTS_FP8 : TREK_AMP_PRODUCTS_DEFAULT };
@@ -211,6 +212,25 @@ static void same_bits(void **state)
                  (int)c.bucket_bytes, c.grain ? ", grains" : "", c.low ? ", bf16" : "", c.recompute ? ", recomputed" : "",
                  c.unequal ? ", unequal" : "", c.ahead ? ", ahead" : "");
         elements_expect(&got, &expected, "%s", text);
+    }
+}
+
+/* In grains that is so whatever is divided. The norm by which gradients are clipped is that of many pieces, of which a rank has
+ * some, and of some a part. */
+static void grains_have_the_bits_of_the_whole(void **state)
+{
+    static elements got, expected;
+    for (int ranks = test_short_on_device() ? 3 : 2; ranks <= (test_short() ? 3 : 5); ranks++) {
+        config c = { .ranks = ranks, .shard = TREK_SHARD_NONE, .bucket_bytes = ranks % 2 ? 1 << 17 : 4096, .grain = 3,
+                     .optimizer = ranks == 4 ? 4 : 0, .width = 64, .max_norm = 0.3, .low = ranks == 3, .budgets = ranks > 3 };
+        train(&c, &expected);
+        for (int level = TREK_SHARD_STATE; level <= TREK_SHARD_PARAMETERS; level++) {
+            c.shard = (trek_shard)level;
+            trek_pages_guard = test_on_cpu(); /* without it a GPU's memory is used again at once */
+            train(&c, &got);
+            trek_pages_guard = true;
+            elements_expect(&got, &expected, "level %d, %d ranks", level, ranks);
+        }
     }
 }
 
@@ -399,6 +419,29 @@ static void peak_on_gpus(void **state)
                 fail_msg("rank %d: %" PRId64 " bytes for a pass instead of %" PRId64, r, parts[r].used, whole[r].used);
         }
         assert_int_equal(kept, whole[0].params);
+    }
+}
+
+/* In grains as well: their sums lie in host memory, and no rank has more of a GPU than it was planned to have. */
+static void peak_of_grains_on_gpus(void **state)
+{
+    enum { RANKS = 3 };
+    gpu_memory sums[RANKS], steps[RANKS];
+    if (test_on_cpu() || trek_device_count(TREK_CUDA) < RANKS || trek_pages_size(trek_cuda(0), NULL, 0) > 1 << 16)
+        skip();
+    for (int level = TREK_SHARD_GRADIENTS; level <= TREK_SHARD_PARAMETERS; level++) {
+        config c = { .ranks = RANKS, .bucket_bytes = 1 << 16, .width = 64, .budgets = true, .shard = (trek_shard)level };
+        look_at_gpus(&c, steps);
+        c.grain = 3;
+        look_at_gpus(&c, sums);
+        for (int r = 0; r < RANKS; r++) {
+            if (sums[r].used > sums[r].planned + (sums[r].kept + sums[r].planned) / 50)
+                fail_msg("level %d, rank %d: %" PRId64 " bytes were planned for a pass, and %" PRId64 " used", level, r,
+                         sums[r].planned, sums[r].used);
+            if (level == TREK_SHARD_GRADIENTS && sums[r].kept > steps[r].kept + steps[r].kept / 50)
+                fail_msg("level %d, rank %d keeps %" PRId64 " bytes, and %" PRId64 " without grains", level, r, sums[r].kept,
+                         steps[r].kept);
+        }
     }
 }
 
@@ -727,10 +770,13 @@ int main(void)
     setenv("TREK_FAKE_GPUS", "4", 0);
     trek_pages_guard = true;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(same_bits, clear_error), cmocka_unit_test_setup(peak_is_as_planned, clear_error),
+        cmocka_unit_test_setup(same_bits, clear_error),
+        cmocka_unit_test_setup(grains_have_the_bits_of_the_whole, clear_error),
+        cmocka_unit_test_setup(peak_is_as_planned, clear_error),
         cmocka_unit_test_setup(one_gathering_serves_a_step, clear_error),
         cmocka_unit_test_setup(larger_than_each_rank, clear_error),
-        cmocka_unit_test_setup(peak_on_gpus, clear_error), cmocka_unit_test_setup(gathers_ahead, clear_error),
+        cmocka_unit_test_setup(peak_on_gpus, clear_error), cmocka_unit_test_setup(peak_of_grains_on_gpus, clear_error),
+        cmocka_unit_test_setup(gathers_ahead, clear_error),
         cmocka_unit_test_setup(readers_get_values, clear_error), cmocka_unit_test_setup(pointers_are_refused, clear_error),
         cmocka_unit_test_setup(reading_memory_ends_the_program, clear_error),
         cmocka_unit_test_setup(threads_infer, clear_error),

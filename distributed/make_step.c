@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm/nccl.h"
 #include "distributed/comm/nested.h"
 #include "distributed/comm/shared/lent.h"
 #include "distributed/grains/digests.h"
@@ -65,7 +66,9 @@ static trek_status join_processes(trek_step *s)
         status = trek_replica_take_first(s->team->replicas[0].model, s->job.comm,
                                          (trek_replica_values){ .params = true, .buffers = true,
                                                                 .on_host = s->team->on_host && !s->job.mixed }, TREK_OK);
-    return status == TREK_OK ? trek_step_copy_first(s) : status;
+    if (status == TREK_OK)
+        status = trek_step_copy_first(s);
+    return status == TREK_OK ? trek_comm_settle(s->job.comm) : status; /* the program's parameters are those of process 0 now */
 }
 
 /* A rank with its own part of the optimizer's state must be able to read everything that it exchanges. */
@@ -74,12 +77,10 @@ static trek_status check_sharers(const trek_step *s)
     if (s->team->sharers > 1 && s->job.mixed && trek_job_has_others(&s->job))
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: set, with ranks on CPUs and on GPUs in several processes; "
                                                "they must be of one kind, or in one process");
-    if (s->team->sharers > 1 && trek_job_has_others(&s->job) && s->team->local_ranks > 1 && !s->team->shared &&
-        (s->team->twice || !s->team->on_host))
+    if (s->team->twice && trek_job_has_others(&s->job) && s->team->local_ranks > 1 && !s->team->shared)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_setup: .shard: set, with several %s in each of several processes, which have parameters of "
-                         "their own%s; give each rank a process", s->team->on_host ? "ranks" : "GPUs",
-                         s->team->twice ? " (.min_processes)" : "");
+                         "their own (.min_processes); give each rank a process", s->team->on_host ? "ranks" : "GPUs");
     return TREK_OK;
 }
 
@@ -200,14 +201,16 @@ static trek_status make_parts(trek_step *s, const trek_ranks_opts *opts)
 typedef struct sharers_here {
     int32_t n;               /* all its ranks, if these have parameters of their own */
     int32_t page;            /* the size of the largest page of their devices; 0: some device has none */
+    int32_t gpus;            /* whether all its ranks are on GPUs */
 } sharers_here;
 
 static sharers_here describe_sharers(const trek_ranks *ranks, bool apart)
 {
-    sharers_here own = { .n = apart ? trek_ranks_world_size(ranks) : 1, .page = INT32_MAX };
+    sharers_here own = { .n = apart ? trek_ranks_world_size(ranks) : 1, .page = INT32_MAX, .gpus = true };
     size_t most = 0;
     for (int r = 0; r < trek_ranks_world_size(ranks); r++) {
         size_t page = trek_pages_size(trek_ranks_device(ranks, r), NULL, 0);
+        own.gpus &= trek_ranks_device(ranks, r).type != TREK_CPU;
         most = page > most ? page : most;
         own.page = page == 0 ? 0 : own.page;
     }
@@ -215,8 +218,9 @@ static sharers_here describe_sharers(const trek_ranks *ranks, bool apart)
     return own;
 }
 
-/* Finds out how many sharers each process has, their number, and the size of the largest page (0: some have none). */
-static trek_status count_sharers(const trek_ranks_opts *opts, const sharers_here *own, int *counts, trek_team_opts *of)
+/* Finds out how many sharers each process has, their number, the size of the largest page (0: some have none), and whether all
+ * are on GPUs (own->gpus). */
+static trek_status count_sharers(const trek_ranks_opts *opts, sharers_here *own, int *counts, trek_team_opts *of)
 {
     sharers_here all[TREK_MAX_RANKS] = { *own };
     trek_status status = opts->comm ? trek_comm_gather_bytes(opts->comm, own, sizeof *own, all) : TREK_OK;
@@ -224,14 +228,21 @@ static trek_status count_sharers(const trek_ranks_opts *opts, const sharers_here
     for (int p = 0, sharers = 0; p < trek_comm_world_size(opts->comm) && status == TREK_OK; p++) {
         counts[p] = all[p].n;
         of->sharers = sharers += counts[p];
+        own->gpus &= all[p].gpus;
         size_t page = (size_t)all[p].page;
         of->page = page == 0 || of->page == 0 ? 0 : page > of->page ? page : of->page;
     }
     return status;
 }
 
-/* Lets all ranks of the job exchange what they divide. */
-static trek_status join_ranks(trek_step *s, const int *counts)
+static trek_status join_gpu(int rank, void *arg)
+{
+    const trek_step *s = arg;
+    return trek_comm_nccl_join(s->carriers[rank], trek_ranks_device(s->team->ranks, rank));
+}
+
+/* Lets all ranks of the job exchange what they divide. gpus: all are on GPUs, in every process. */
+static trek_status join_ranks(trek_step *s, const int *counts, bool gpus)
 {
     trek_comm *local[TREK_MAX_RANKS];
     int n = counts[s->job.process];
@@ -243,7 +254,7 @@ static trek_status join_ranks(trek_step *s, const int *counts)
         trek_free(s->carriers);
         s->carriers = NULL;
     }
-    return status;
+    return status == TREK_OK && gpus ? trek_ranks_call(s->team->ranks, join_gpu, s) : status;
 }
 
 static const trek_step_policy *find_policy(const trek_ranks_opts *opts)
@@ -288,7 +299,7 @@ trek_status trek_step_make(trek_step *s, trek_team *team, trek_ranks *ranks, tre
     trek_job_begin(&s->job, opts->comm, local_ranks, team->kinds);
     s->job.outlives = opts->outlives;
     if (status == TREK_OK && opts->comm && !of.twice && of.sharers > s->job.processes)
-        status = join_ranks(s, counts);
+        status = join_ranks(s, counts, here.gpus);
     return status == TREK_OK ? make_parts(s, opts) : status;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "distributed/comm/nested.h"
 #include "distributed/control/control.h"
 #include "distributed/system/system.h"
 #include "tensor/device_comm.h"
@@ -263,6 +264,12 @@ static void detach(trek_comm *comm)
 
 /* --- between processes ------------------------------------------------------------------- */
 
+/* Returns the control channel of the processes; NULL: the ranks are threads of one. */
+static struct trek_control *control_of(const trek_comm *comm)
+{
+    return comm->control ? comm->control : trek_comm_nested_control(comm);
+}
+
 /* What a process announces before all make a communicator. */
 typedef struct process_card {
     unsigned char uuid[16];
@@ -374,10 +381,10 @@ static trek_status join_made(trek_comm *comm, trek_device device, const process_
     trek_status status = gather_bytes(comm, &own, sizeof own, made);
     for (int r = 0; r < comm->world; r++)
         own = own && status == TREK_OK && made[r];
-    if (own && comm->control)
-        status = trek_control_on_end(comm->control, group_ended, part);
+    if (own && control_of(comm))
+        status = trek_control_on_end(control_of(comm), group_ended, part);
     if (own && status == TREK_OK) {
-        part->control = comm->control;
+        part->control = control_of(comm);
         use(comm, part);
     } else if (part) {
         drop_part(part);
@@ -467,7 +474,7 @@ static trek_status begin(const struct trek_comm_nccl *part, const trek_comm_call
     }
 }
 
-static bool processes_ended(const trek_comm *comm) { return comm->control && trek_control_ended(comm->control); }
+static bool processes_ended(const trek_comm *comm) { return control_of(comm) && trek_control_ended(control_of(comm)); }
 
 /* The library may notice the death of a process before the control channel, which names it. */
 #define NOTICE_NS 1000000000
@@ -475,7 +482,7 @@ static bool processes_ended(const trek_comm *comm) { return comm->control && tre
 static void await_end(const trek_comm *comm)
 {
     int64_t until = trek_now_ns() + NOTICE_NS;
-    while (comm->control && !processes_ended(comm) && !comm->engine->ended(comm) && trek_now_ns() < until)
+    while (control_of(comm) && !processes_ended(comm) && !comm->engine->ended(comm) && trek_now_ns() < until)
         trek_sleep_ns(1000000);
 }
 
@@ -489,7 +496,7 @@ static trek_status fail_by_end(trek_comm *comm, const trek_comm_call *call, trek
     if (!by_processes && !comm->engine->ended(comm))
         return own;
     trek_error_clear();
-    return by_processes ? trek_control_fail(comm->control) : comm->engine->run(comm, call);
+    return by_processes ? trek_control_fail(control_of(comm)) : comm->engine->run(comm, call);
 }
 
 trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
@@ -515,7 +522,7 @@ static trek_status start(trek_comm *comm, const trek_comm_call *call)
     status = trek_comm_nccl_give(comm, call);
     if (status == TREK_OK || processes_ended(comm))
         return status;
-    if (comm->control && comm->nccl->backend->capturing()) /* the call was recorded, so nobody waits for it */
+    if (control_of(comm) && comm->nccl->backend->capturing()) /* the call was recorded, so nobody waits for it */
         return status;
     char reason[256]; /* the others' devices would wait for this rank's device in vain */
     snprintf(reason, sizeof reason, "%s", trek_error());

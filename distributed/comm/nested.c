@@ -27,6 +27,13 @@ typedef struct nested_comm {
 
 static nested_comm *of(trek_comm *comm) { return (nested_comm *)(void *)comm; }
 
+static const trek_comm_engine nested_engine;
+
+struct trek_control *trek_comm_nested_control(const trek_comm *comm)
+{
+    return comm->engine == &nested_engine ? ((const nested_comm *)(const void *)comm)->group->between->control : NULL;
+}
+
 int trek_comm_nested_place(const trek_comm *comm, int rank, int *local)
 {
     const nested_group *g = ((const nested_comm *)(const void *)comm)->group;
@@ -185,6 +192,8 @@ static trek_status nested_run(trek_comm *comm, const trek_comm_call *call)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "comm: op: a mean over ranks of several processes; must be a sum, which the caller "
                          "divides");
+    if (call->on_device) /* devices carry it out when all have met (nccl.h) */
+        return exchange(self, &(trek_comm_call){ .kind = TREK_COMM_BARRIER }, trek_comm_barrier(self->local));
     g->ins[self->local->rank] = (char *)(uintptr_t)call->in;
     g->outs[self->local->rank] = call->out;
     trek_status status = exchange(self, call, collect(self, call));

@@ -14,6 +14,9 @@
 /* Makes the handles of this process's ranks. local: [counts[own process]] of its ranks; counts: [processes] the ranks of each.
  * Both communicators are borrowed, and are used in the order of the calls. Fails with MEMORY; then nothing is made. */
 trek_status trek_comm_nested(trek_comm *const *local, trek_comm *between, const int *counts, trek_comm **made);
+/* Returns the control channel of the processes, whose end ends the group; NULL: they have none, or the communicator is another.
+ */
+struct trek_control *trek_comm_nested_control(const trek_comm *comm);
 /* Returns the process of a rank, and in *local its number there. */
 int trek_comm_nested_place(const trek_comm *comm, int rank, int *local);
 

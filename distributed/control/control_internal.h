@@ -16,7 +16,7 @@
 #define TREK_CONTROL_ARRIVALS 256
 /* How long a stranger may take to say who it is, if others wait for its place. */
 #define TREK_CONTROL_HURRIED_NS 250000000
-#define TREK_CONTROL_HOOKS 8
+#define TREK_CONTROL_HOOKS 40 /* each GPU of a process may have one */
 #define TREK_CONTROL_PAYLOAD (64u << 20)
 /* The words for the loss of a process whose message does not fit its seal. */
 #define TREK_CONTROL_FORGED                                                                                                      \

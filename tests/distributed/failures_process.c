@@ -7,6 +7,7 @@
 #include "nn/module_internal.h"
 #include "nn/module_tree.h"
 #include "optim/optimizers.h"
+#include "tensor/devices.h"
 #include "tensor/log.h"
 #include "tests/distributed/failures.h"
 
@@ -193,6 +194,13 @@ static trek_var *module_forward(trek_module *self, trek_var *x)
 
 static const trek_module_class trap_class = { .name = "trap", .size = sizeof(trek_module), .forward = module_forward };
 
+/* Each rank of all processes has a GPU, if there are so many: then their library joins them. */
+static trek_device device_of(int local)
+{
+    bool each = !test_on_cpu() && my.processes * my.ranks <= trek_device_count(TREK_CUDA);
+    return each ? trek_cuda(rank * my.ranks + local) : test_device_of_rank(local);
+}
+
 trek_graph *build(trek_device device, void *arg)
 {
     int64_t hidden = (my.mode == LARGE ? WIDE : HIDDEN) + (arg ? *(int *)arg : 0);
@@ -210,7 +218,7 @@ trek_graph *build(trek_device device, void *arg)
 trek_loader *loader_new(void)
 {
     return trek_loader_new(labelled_rows(9, SAMPLES, IN, CLASSES),
-                           &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3, .device = test_device() });
+                           &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3, .device = device_of(0) });
 }
 
 static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
@@ -242,7 +250,7 @@ uint64_t hash_of(trek_graph *graph)
 
 trek_status set_up(trek_graph *graph, int ranks, trek_comm *among, double deadline)
 {
-    trek_device devices[2] = { test_device_of_rank(0), test_device_of_rank(1) };
+    trek_device devices[2] = { device_of(0), device_of(1) };
     return trek_trainer_setup(graph,
                               &(trek_trainer_opts){ .build_replica = build,
                                                     .devices = devices,
@@ -322,7 +330,7 @@ static trek_status evaluate(trek_graph *graph, trek_loader *loader)
     if (status == TREK_OK)
         status = trek_dataset_get(trek_loader_dataset(loader), indices, BATCH, x);
     if (status == TREK_OK) {
-        trek_var *input = trek_to(trek_var_from(x[0]), test_device()), *label = trek_to(trek_var_from(x[1]), test_device());
+        trek_var *input = trek_to(trek_var_from(x[0]), device_of(0)), *label = trek_to(trek_var_from(x[1]), device_of(0));
         trek_var *loss = trek_cross_entropy(trek_graph_forward(graph, input), label);
         sum = loss ? trek_var_item(loss) : 0;
         status = trek_error_status();
@@ -503,7 +511,7 @@ static int take_part(const char *folder)
     trek_seed(7);
     pthread_t listener;
     bool listens = rank != my.victim && phase_to_hear() && pthread_create(&listener, NULL, hear, NULL) == 0;
-    trek_graph *graph = build(test_device(), &wider);
+    trek_graph *graph = build(device_of(0), &wider);
     trek_loader *loader = loader_new();
     trek_status status = begin(graph, loader, deadline);
     bool begun = status == TREK_OK;

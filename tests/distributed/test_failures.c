@@ -42,9 +42,6 @@ static void run_expecting(const scenario *list, int n, int at_once, bool (*look)
     assert_int_equal(run_all(list, n, at_once, look), 0);
 }
 
-/* Ranks that have parameters of their own divide the optimizer's state within a process, or over processes of one each. */
-static bool goes(const scenario *s) { return s->mode < PARTS || s->ranks == 1 || test_on_cpu(); }
-
 /* Engines, processes, ranks and victims in turn. */
 static scenario nth(int k, act what, place where)
 {
@@ -60,8 +57,6 @@ static scenario nth(int k, act what, place where)
                    .place = where,
                    .seed = seed + (uint32_t)k * 7919u };
     s.victim = k / 3 % s.processes;
-    if (!goes(&s))
-        s.ranks = 1;
     return s;
 }
 
@@ -73,7 +68,7 @@ static void test_undisturbed(void **state)
         for (int ranks = 1; ranks <= 2; ranks++)
             for (int how = 0; how < MODES; how++) {
                 list[n] = (scenario){ .processes = processes, .ranks = ranks, .mode = how, .victim = -1 };
-                n += goes(&list[n]);
+                n++;
             }
     for (int k = 0, shared_ones = n; k < shared_ones; k++) {
         list[n] = list[k];
@@ -128,8 +123,6 @@ static void test_killed(void **state)
         list[n].mode = k % 3 == 0 ? list[n].mode : k % 3 == 1 ? PARTS : OWNERS;
         list[n].victim = k % list[n].processes;
         list[n].seed |= 1;
-        if (!goes(&list[n]))
-            list[n].ranks = 1;
     }
     run_expecting(list, n, 3, look_failed);
 }

@@ -356,9 +356,9 @@ static void test_sharded(void **state)
 {
     for (int loss = 0; loss < N_LOSSES; loss++)
         for (int gathered = 0; gathered < 2; gathered++)
-            compare(&(job){ .processes = 2 + (loss + gathered) % 3, .world = test_on_cpu() ? 1 + (loss == 1) : 1,
+            compare(&(job){ .processes = 2 + (loss + gathered) % 3, .world = 1 + (loss == 1),
                             .passes = 1 + (loss == 2), .batch = 7, .loss = loss, .gathered = gathered, .adam = loss == 0,
-                            .clip = loss != 1, .separate = loss == 2, .uneven = loss == 1 && test_on_cpu(),
+                            .clip = loss != 1, .separate = loss == 2, .uneven = loss == 1,
                             .sharded = 1 + gathered });
     compare(&(job){ .processes = 3, .world = 1, .passes = 3, .accumulate = 3, .batch = 5, .loss = BY_STATED, .adam = 1,
                     .sharded = 1 });
@@ -368,10 +368,10 @@ static void test_sharded(void **state)
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .sharded = 1 });
     for (int whole = 2; whole <= 4; whole++)
         for (int gathered = 0; gathered < 2; gathered++)
-            compare(&(job){ .processes = 2 + (whole + gathered) % 3, .world = test_on_cpu() && gathered ? 2 : 1,
+            compare(&(job){ .processes = 2 + (whole + gathered) % 3, .world = 1 + gathered,
                             .passes = 1 + gathered, .batch = 7, .loss = gathered ? BY_STATED : BY_LABELS, .gathered = gathered,
                             .clip = whole == 3, .adam = whole, .separate = whole == 2 && !gathered,
-                            .uneven = whole == 4 && test_on_cpu(), .sharded = 2 - gathered });
+                            .uneven = whole == 4, .sharded = 2 - gathered });
 }
 
 /* And of gradients, which are reduced in every pass. */
@@ -399,6 +399,10 @@ static void test_divided_gradients(void **state)
         if (engine == SHARED || trek_comm_gloo_there(why, sizeof why))
             compare_divided_gradients(engine);
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .sharded = 3 });
+    for (int level = 1; level <= 6; level++) /* several ranks in each of several processes, which have parameters of their own */
+        compare(&(job){ .processes = 2 + level % 2, .world = 2, .passes = 1 + level % 2, .batch = 9, .loss = level % N_LOSSES,
+                        .clip = level % 3 > 0, .gathered = level % 2 == 0, .adam = level % 5, .separate = true,
+                        .uneven = level == 4, .sharded = level });
 }
 
 /* And of parameters, which processes read from each other. */
@@ -492,6 +496,10 @@ static void test_gpus_of_processes(void **state)
     for (int passes = 1; passes <= 2; passes++)
         compare(&(job){ .processes = 2, .world = 2, .passes = passes, .batch = 7, .loss = BY_LABELS, .gathered = passes == 1,
                         .clip = 1, .mixed = GPUS_OF_ITS_OWN });
+    for (int level = 1; level <= 6; level++) /* each GPU of all has a part; one communicator joins them */
+        compare(&(job){ .processes = 2, .world = 2, .passes = 1 + level % 2, .batch = 9, .loss = level % N_LOSSES,
+                        .clip = level % 3 > 0, .gathered = level % 2 == 0, .adam = level % 5, .mixed = GPUS_OF_ITS_OWN,
+                        .sharded = level });
 }
 
 /* Whether devices differ is decided from all processes' devices, not from each one's own. */

@@ -180,7 +180,7 @@ static void options_do_not_change_that(void **state)
                                                  .overflow = 3 } }, 2);
     expect_same(&(job){ .processes = 2, .run = { .model = CONV_AND_BATCH_NORM, .ranks = 2, .grain = 3, .batch = 7, .steps = 4,
                                                  .accumulate = 3, .clipped = true } }, 2);
-    for (int ranks = 1; ranks <= (test_on_cpu() ? 2 : 1); ranks++) /* those of a process share what it has; GPUs cannot */
+    for (int ranks = 1; ranks <= 2; ranks++) /* those of a process share what it has; GPUs have a part each */
         expect_same(&(job){ .processes = 3, .run = { .model = GPT, .ranks = ranks, .grain = 3, .batch = 20, .steps = 4,
                                                      .sharded = true, .clipped = true } }, 1);
     expect_same(&(job){ .processes = 4, .run = { .model = GPT, .ranks = 1, .grain = 9, .batch = 20, .steps = 4 } }, 1);
@@ -248,14 +248,13 @@ static void divided_sums_have_the_same_bits(void **state)
 {
     char why[256];
     bool gloo = trek_comm_gloo_there(why, sizeof why), apart = gloo && may_go_apart();
-    bool many = test_on_cpu(); /* several GPUs in each of several processes cannot have a part each */
     for (int k = 0; k < 2 * MODELS; k++) {
         int engine = k % 3 == 1 && gloo ? GLOO : SHARED;
-        if (!many && !grain_takes(k))
+        if (!test_on_cpu() && !grain_takes(k))
             continue;
         expect_same(&(job){ .processes = 2 + k % 3, .engine = engine, .apart = apart && engine == GLOO,
-                            .uneven = many && k % 4 == 1, .shares = k % 5 == 2,
-                            .run = { .model = k % MODELS, .ranks = many ? 1 + k / 2 % 2 : 1, .grain = 2 + k % 2,
+                            .uneven = k % 4 == 1, .shares = k % 5 == 2,
+                            .run = { .model = k % MODELS, .ranks = 1 + k / 2 % 2, .grain = 2 + k % 2,
                                      .batch = 20 + k % 2,
                                      .steps = 4,
                                      .separate = true, .sharded = true, .divided = 1 + (k + k / MODELS) % 2, .clipped = k % 3 < 2,
@@ -288,11 +287,7 @@ static void expect_same_of_drawn(bool mpi, int otherwise)
         j.apart = apart && j.engine == GLOO && test_draw(&seed, 2);
         j.run.evaluates = j.run.freezes = false;
         j.run.separate |= j.run.sharded && j.run.divided > 0 && test_on_cpu();
-        bool apart_too = j.run.separate && j.run.divided && test_on_cpu(); /* otherwise ranks of a process share parameters */
-        if (j.run.sharded && !apart_too && j.run.ranks + j.uneven > 1) {
-            j.run.separate = false;
-            j.run.sharded = test_on_cpu();
-        }
+        j.run.separate &= !j.run.sharded || j.run.divided > 0 || !test_on_cpu(); /* ranks that share parameters share a part */
         expect_same(&j, 1 + (int)test_draw(&seed, 3));
     }
 }

@@ -166,7 +166,8 @@ static trek_status note_meeting(const char *name, trek_module *module, void *mee
 static trek_workload_opts workload_opts(const trainer_setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
-    bool unequal = o->speed_hint.ratio > 1, meets = false, may = o->max_anchor == 0 && o->grain == 0 && !has_stream(s);
+    bool unequal = o->speed_hint.ratio > 1, meets = false, may = o->max_anchor == 0 && o->grain == 0 && o->min_processes == 0 &&
+        !has_stream(s);
     trek_module_each(trek_graph_module(s->graph), note_meeting, &meets);
         /* if layers meet, shares are exact but windows are not */
     trek_workload_opts workload = { .unequal = unequal, .balance = o->balance,
@@ -221,7 +222,8 @@ static trek_status make_ranks(trainer_setup *s)
                              .budgets = s->opts.memory_budget, .reduces_bf16 = s->opts.reduce_dtype == TREK_BF16,
                              .recomputes = s->opts.activations == TREK_AUTO, .host_budget = s->opts.host_budget,
                              .comm = s->comm, .outlives = trek_trainer_regroup(s) != NULL,
-                             .overlap = s->opts.grain > 0 ? TREK_OFF : s->opts.overlap,
+                             .redoes = trek_trainer_redoes(&s->opts),
+                             .overlap = s->opts.grain > 0 || trek_trainer_redoes(&s->opts) ? TREK_OFF : s->opts.overlap,
                              .shards = s->opts.shard >= TREK_SHARD_STATE,
                              .shards_grads = s->opts.shard >= TREK_SHARD_GRADIENTS,
                              .shards_params = s->opts.shard >= TREK_SHARD_PARAMETERS,
@@ -332,7 +334,7 @@ static trek_status outlive(trainer_setup *s)
     describe_device(trek_ranks_device(step->team->ranks, 0), &options);
     const trek_survivors_opts opts = { .workload = &workload, .least = least, .lent = trek_trainer_regroup(s),
                                        .program = trek_arrivals_program(s->graph, &options),
-                                       .state = s->run ? s->run->state : &trek_arrivals_state,
+                                       .state = s->run ? s->run->state : s->opts.grain > 0 ? &trek_arrivals_state : NULL,
                                        .deadline_s = s->opts.deadline_s, .renew_plan = trek_memory_renew };
     trek_text_clear(&options);
     step->grain_chosen |= s->joins && s->chooses_grain; /* by the others */

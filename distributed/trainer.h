@@ -152,15 +152,21 @@ typedef enum trek_average {
  *   min_processes would be left, it stays, and the log says so.
  *
  * min_processes: if processes of the job die, also in the middle of a step, the others compute what died with them, and go on.
- * Functions of the trainer do not fail, and parameters have the bits of a job in which nobody died. trek_graph_world_size tells
- * how many ranks are left. docs/same-bits.md says more.
+ * Functions of the trainer do not fail. In grains (grain) parameters have the bits of a job in which nobody died
+ * (docs/same-bits.md). Without grains those that are left drop the step's gradients, divide its batches among themselves, and
+ * make its passes again: each sample counts once, and parameters are those of a job in which nobody died to rounding
+ * (docs/distributed.md). trek_graph_world_size tells how many ranks are left.
  * - It has no effect in a job of one process.
  * - All graphs of a process that set it, and wrappers that do (trek_ddp), continue as one job, outside trek_trainer_run.
- * - A process that is started again (TREK_JOIN, trek-run --restarts), and one that was not in the job before (trek-run --join),
- * join the others in trek_trainer_setup, which waits for their next step. trek_trainer_joined tells where its loop begins.
+ * - In grains a process that is started again (TREK_JOIN, trek-run --restarts), and one that was not in the job before (trek-run
+ * --join), join the others in trek_trainer_setup, which waits for their next step. trek_trainer_joined tells where its loop
+ * begins.
  * - If fewer processes are left, trek_graph_train_batch or trek_graph_step fails with PEER in all of them.
  * - A communicator of the program's own has ended, too. trek_comm_init returns the one of those that are left.
  * - trek_graph_reduce fails with UNSUPPORTED.
+ * - Without grains it needs trek_graph_set_loader, trek_graph_set_loss and trek_graph_train_batch; another loop fails with
+ *   UNSUPPORTED, and so does setup together with shard, overlap, average, max_anchor, global_batch or reduce_dtype, for ranks on
+ *   CPUs and on GPUs, for layers that use other ranks, and for graphs that carry states.
  * - With shard TREK_SHARD_STATE each part of the optimizer's state is kept by two processes. If both die before the others have
  *   copied it, trek_graph_train_batch or trek_graph_step fails with PEER, and names them.
  * - With shard TREK_SHARD_GRADIENTS so is each part of the sums of gradients, and all grains of the step are computed again.
@@ -168,7 +174,7 @@ typedef enum trek_average {
  *   process that has died from the other one that keeps them.
  * - With memory_budget and shard the plan is made again when processes have died or come. If a budget is too small then,
  *   trek_graph_train_batch or trek_graph_step fails with MEMORY and the numbers, in all processes.
- * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED without grain, together with shares, plan or speed_hint, with a
+ * - Errors: ARGUMENT if the job has fewer processes. UNSUPPORTED together with shares, plan or speed_hint, with a
  *   loader over a stream, and over MPI, which ends with the first process that dies.
  *
  * overlap: gradients are sent in buckets while backward goes on, as in trek_ddp_opts. It needs ranks that can send each by
@@ -203,8 +209,8 @@ typedef struct trek_trainer_opts {
      * Default 0: none. */
     double audit;
     bool audit_removes;            /* a process with a rank that was wrong leaves the job (see above); default false */
-    /* With grain: a job goes on while at least this number of its processes is left, with the same bits (see above). Default 0:
-     * the death of a process is an error in the others. */
+    /* A job goes on while at least this number of its processes is left, in grains with the same bits (see above). Default 0: the
+     * death of a process is an error in the others. */
     int min_processes;
     double max_grad_norm;          /* clips the 2-norm of all gradients; TREK_OFF: no clipping; default: the graph's limit */
     double max_grad_value;         /* clips each element of the gradients; TREK_OFF: no clipping; default: the graph's limit */

@@ -27,6 +27,9 @@ typedef struct trainer_setup {
 
 static inline trek_regroup *trek_trainer_regroup(const trainer_setup *s) { return s->run ? s->run->regroup : NULL; }
 
+/* Returns whether passes are made again when processes die (pass/redo.h). In grains only what died is computed again. */
+static inline bool trek_trainer_redoes(const trek_trainer_opts *o) { return o->min_processes > 0 && o->grain == 0; }
+
 /* Finds the other processes of the job and the devices of this process's ranks. Checks that the graph is where it has to be. */
 trek_status trek_trainer_find_ranks(trainer_setup *s);
 /* Returns the device of the graph's parameters (or buffers), or `fallback` if it has none. */

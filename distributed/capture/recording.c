@@ -58,8 +58,8 @@ static const char *obstacle(const trek_stepper *stepper)
         return s->policy->obstacle ? s->policy->obstacle : s->policy->parts->obstacle(s);
     if (trek_job_has_others(&s->job) && s->job.ranks_most > 1)
         return "several processes with several ranks each train the graph";
-    if (s->job.outlives && trek_job_has_others(&s->job))
-        return "its run goes on when a process dies (.min_processes), so its steps wait for what others send";
+    if ((s->job.outlives || s->job.survival) && trek_job_has_others(&s->job))
+        return "its training goes on when a process dies (.min_processes), so its steps wait for what others send";
     if (s->team->sharers > 1)
         return "the ranks keep the optimizer's state in parts";
     if (s->team->on_host || (s->team->kinds & 1u << TREK_CPU))

@@ -4,7 +4,6 @@
 #include "distributed/grains/counter.h"
 #include "distributed/grains/digests.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "graph/graph_internal.h"
@@ -18,14 +17,6 @@ static trek_status refuse(const char *why)
     return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .grain: set, with %s", why);
 }
 
-static bool has_states(const trek_graph *graph)
-{
-    bool has = graph->layout.n_states > 0;
-    for (int k = 0; k < graph->n_below; k++)
-        has |= graph->below[k]->layout.n_states > 0;
-    return has;
-}
-
 static trek_status check(const trek_step *s)
 {
     if (s->job.mixed)
@@ -36,7 +27,7 @@ static trek_status check(const trek_step *s)
         return refuse("averaged parameters; grains are summed to one gradient");
     if (trek_team_meets(s->team))
         return refuse("layers that use the samples of other ranks (synchronised batch norm); each grain is normalised by itself");
-    if (has_states(s->team->graph))
+    if (trek_team_has_states(s->team))
         return refuse("a graph that carries states from batch to batch; grains are independent of each other");
     return TREK_OK;
 }
@@ -55,46 +46,6 @@ static trek_status plan_buffers(trek_grains *g, const trek_replica *replica)
     g->record_bytes = at;
     g->first_buffers = trek_calloc(at, 1);
     return g->first_buffers ? TREK_OK : TREK_ERR_MEMORY;
-}
-
-/* The loader ends: none of its samples can be read any more. */
-static void forget(trek_loader_follower *follower)
-{
-    trek_grains *g = (trek_grains *)(void *)((char *)follower - offsetof(trek_grains, follower));
-    for (int64_t k = 0; k < g->passes; k++)
-        g->pass[k].loader = g->pass[k].loader == g->loader ? NULL : g->pass[k].loader;
-    g->loader = NULL;
-}
-
-static void follow(trek_grains *g, trek_loader *loader)
-{
-    if (g->loader == loader)
-        return;
-    if (g->loader) {
-        trek_loader_unfollow(g->loader, &g->follower);
-        forget(&g->follower);
-    }
-    if (loader)
-        trek_loader_follow(loader, &g->follower);
-    g->loader = loader;
-}
-
-trek_status trek_grains_add_pass(trek_grains *g, const trek_grain_pass *pass)
-{
-    if (g->passes == g->pass_room) {
-        int64_t room = 2 * g->pass_room + 4;
-        trek_grain_pass *grown = trek_calloc((size_t)room, sizeof *grown);
-        if (!grown)
-            return TREK_ERR_MEMORY;
-        if (g->passes > 0)
-            memcpy(grown, g->pass, (size_t)g->passes * sizeof *grown);
-        trek_free(g->pass);
-        g->pass = grown;
-        g->pass_room = room;
-    }
-    follow(g, pass->loader);
-    g->pass[g->passes++] = *pass;
-    return TREK_OK;
 }
 
 /* Makes the words in which processes take grains from each other, if they share memory, and those of the ranks' pace. */
@@ -132,7 +83,6 @@ trek_status trek_grains_make(trek_step *s)
         return TREK_ERR_MEMORY;
     g->size = s->grain;
     g->piece = TREK_GRAIN_PIECE;
-    g->follower.forget = forget;
     g->factor = 1;
     status = plan_buffers(g, s->team->replicas[0].model);
     return status == TREK_OK ? trek_grain_sums_make(s) : status;
@@ -143,13 +93,12 @@ void trek_grains_free(trek_step *s)
     trek_grains *g = s->grains;
     if (!g)
         return;
-    follow(g, NULL);
+    trek_step_passes_clear(&g->passes);
     trek_shared_words_end(&g->words);
     trek_grain_counter_free(&g->counter);
     trek_lent_free(&g->lent);
     trek_grain_sums_free(s);
     trek_digests_free(s);
-    trek_free(g->pass);
     trek_free((void *)g->pace.words);
     trek_free(g->buffer_at);
     trek_free(g->first_buffers);
@@ -171,7 +120,7 @@ void trek_grains_reset(trek_step *s)
     trek_grains *g = s->grains;
     trek_grains_empty(s);
     trek_digests_reset(s);
-    g->passes = 0;
+    g->passes.n = 0;
     g->n_records = 0;
     g->factor = 1;
     g->pending = g->broken = false;

@@ -22,6 +22,7 @@
 #include "distributed/grains/digest.h"
 #include "distributed/grains/pace.h"
 #include "distributed/system/system.h"
+#include "distributed/team/passes.h"
 #include "distributed/team/team.h"
 #include "tensor/binned.h"
 
@@ -111,19 +112,6 @@ typedef struct trek_grain_record {
     double denominator;      /* D of the step */
 } trek_grain_record;
 
-/* A pass, as it has to be known for running any of its grains, in any process, as often as necessary. */
-typedef struct trek_grain_pass {
-    trek_loader *loader;     /* of the batch; NULL: it has ended, or the step has gone on with another one */
-    int64_t epoch, batch;    /* of the loader */
-    int64_t rows;            /* of that batch, in all processes */
-    bool backward, training;
-    bool joint;              /* its grains have numbers in all processes; otherwise each has a batch of its own */
-    int no_grad_depth;       /* of the caller, as the next field */
-    trek_offload_opts offload;
-    double denominator;
-    uint64_t rng_step, rng_draw;
-} trek_grain_pass;
-
 typedef struct trek_grains {
     int64_t size;            /* samples of a grain */
     trek_grain_sums *sums;   /* [local_ranks] */
@@ -141,12 +129,9 @@ typedef struct trek_grains {
     trek_grain_pace pace_of_all; /* of the ranks that do so, in words behind these */
     trek_grain_pace pace;    /* of the ranks of this process, if they take its own grains only */
     struct trek_grain_counter *counter; /* hands out grains among machines; NULL: memory is shared, or parts are fixed */
-    trek_loader_follower follower; /* of `loader`, from which the last pass came; NULL: none, or it has ended */
-    trek_loader *loader;
 
     /* of a step */
-    trek_grain_pass *pass;   /* [passes], those with a backward pass */
-    int64_t passes, pass_room;
+    trek_step_passes passes; /* those with a backward pass; the grains of each begin after it was added */
     char *records;           /* of this process's grains since gradients were read from the sums last */
     _Atomic int64_t n_records; /* ranks take places for theirs */
     _Atomic uint64_t begun;  /* runs of grains that ranks of this process have begun */
@@ -176,8 +161,6 @@ void trek_grains_empty(trek_step *s);
 /* Fails with UNSUPPORTED: a program's own forward and backward are not divided into grains. */
 trek_status trek_grains_refuse(const char *function);
 
-/* Adds a pass, whose grains all begin after it. Its loader is watched until the step ends. Fails with MEMORY. */
-trek_status trek_grains_add_pass(trek_grains *grains, const trek_grain_pass *pass);
 /* Returns the number of grains of a batch of so many rows. */
 static inline int64_t trek_grains_count(const trek_grains *grains, int64_t rows)
 {

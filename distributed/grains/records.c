@@ -174,8 +174,8 @@ static trek_status merge_buffers(trek_step *s, const grain_list *list)
 static trek_status check_complete(const trek_grains *g, const grain_list *list)
 {
     int64_t at = 0;
-    for (int64_t p = 0; p < g->passes && g->pass[p].joint && list->n > 0; p++) {
-        int64_t n = trek_grains_count(g, g->pass[p].rows);
+    for (int64_t p = 0; p < g->passes.n && g->passes.of[p].joint && list->n > 0; p++) {
+        int64_t n = trek_grains_count(g, g->passes.of[p].rows);
         for (int64_t k = 0; k < n; k++, at++) {
             const trek_grain_record *record = at < list->n ? list->of[at] : NULL;
             if (!record || record->pass != p || record->number != k)
@@ -203,8 +203,8 @@ static trek_status find_lost(const trek_grains *g, const grain_list *list, lost_
 {
     int64_t at = 0;
     trek_status status = TREK_OK;
-    for (int64_t pass = 0; pass < g->passes; pass++)
-        for (int64_t k = 0; k < trek_grains_count(g, g->pass[pass].rows) && status == TREK_OK; k++) {
+    for (int64_t pass = 0; pass < g->passes.n; pass++)
+        for (int64_t k = 0; k < trek_grains_count(g, g->passes.of[pass].rows) && status == TREK_OK; k++) {
             while (at < list->n && (list->of[at]->pass < pass || (list->of[at]->pass == pass && list->of[at]->number < k)))
                 at++;
             if (at < list->n && list->of[at]->pass == pass && list->of[at]->number == k)
@@ -221,7 +221,7 @@ static trek_status run_lost(trek_step *s, const lost_grains *lost, trek_grains_r
 {
     int64_t *numbers = trek_calloc((size_t)lost->n, sizeof *numbers);
     trek_status status = numbers ? TREK_OK : TREK_ERR_MEMORY;
-    for (int64_t pass = 0; pass < s->grains->passes && status == TREK_OK; pass++) {
+    for (int64_t pass = 0; pass < s->grains->passes.n && status == TREK_OK; pass++) {
         int64_t n = 0;
         for (int k = s->job.process; k < lost->n; k += s->job.processes)
             if (lost->list[k].pass == pass)

@@ -185,10 +185,15 @@ trek_status trek_survival_again(const trek_job *job)
     return status;
 }
 
-bool trek_survival_go_on(const trek_job *job, trek_status *status)
+bool trek_survival_repeats(const trek_job *job, trek_status status)
 {
     const trek_survival *survival = job->survival;
-    if (!survival || survival->away || !(survival->again || trek_survival_may(job, *status)))
+    return survival && !survival->away && (survival->again || trek_survival_may(job, status));
+}
+
+bool trek_survival_go_on(const trek_job *job, trek_status *status)
+{
+    if (!trek_survival_repeats(job, *status))
         return false;
     *status = trek_survival_again(job);
     return *status == TREK_OK;

@@ -150,6 +150,8 @@ int64_t trek_survival_own_members(const trek_survival *survival);
 trek_status trek_survival_take_over(trek_survival *survival);
 /* Returns whether a call has failed because processes of a job have died that the others can outlive. */
 bool trek_survival_may(const trek_job *job, trek_status status);
+/* Returns the same, or whether the last commit has ended with the decision to repeat the first part. */
+bool trek_survival_repeats(const trek_job *job, trek_status status);
 /* Called when an operation has failed and survivors can continue. They form a group, unless they have met in a commit, and begin
  * again if more processes die meanwhile. The thread's error must be that of the call that failed; it is cleared. The group
  * becomes that of the members. When it has succeeded, the caller repeats the first part. Fails with PEER if fewer than

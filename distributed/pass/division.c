@@ -28,15 +28,21 @@ bool trek_division_is_alone(const trek_step *s)
     return alone;
 }
 
+/* Divides into whole units by the shares of so many processes. */
+static void divide_by(const double *shares, int processes, int64_t unit, int64_t total, int64_t *first)
+{
+    int64_t counts[TREK_MAX_RANKS], at = 0;
+    trek_apportion((total + unit - 1) / unit, shares, processes, counts);
+    for (int p = 0; p <= processes; p++) {
+        first[p] = at * unit < total ? at * unit : total;
+        at += p < processes ? counts[p] : 0;
+    }
+}
+
 /* Called with the lock held. */
 static void divide(int64_t total, int64_t *first)
 {
-    int64_t counts[TREK_MAX_RANKS], unit = division()->unit, at = 0;
-    trek_apportion((total + unit - 1) / unit, division()->shares, division()->processes, counts);
-    for (int p = 0; p <= division()->processes; p++) {
-        first[p] = at * unit < total ? at * unit : total;
-        at += p < division()->processes ? counts[p] : 0;
-    }
+    divide_by(division()->shares, division()->processes, division()->unit, total, first);
 }
 
 void trek_division_of(int64_t total, int64_t *first)
@@ -63,18 +69,33 @@ static void cut_nothing(int64_t total, int64_t *first, int64_t *rows)
     *rows = 0;
 }
 
+static int64_t unit_of(const trek_step *s) { return s->grain > 0 ? s->grain : 1; }
+
+/* Adds up the shares of the ranks of each process. */
+static void add_shares(const trek_step *s, double *of_processes)
+{
+    const double *shares = trek_ranks_shares(s);
+    for (int p = 0, at = 0; p < s->job.processes; p++) {
+        of_processes[p] = 0;
+        for (int r = 0; r < s->job.process_ranks[p]; r++)
+            of_processes[p] += shares[at++];
+    }
+}
+
+void trek_division_of_job(const trek_step *s, int64_t total, int64_t *first)
+{
+    double shares[TREK_MAX_RANKS];
+    add_shares(s, shares);
+    divide_by(shares, s->job.processes, unit_of(s), total, first);
+}
+
 /* Called with the lock held. */
 static void take_shares(const trek_step *s)
 {
-    const double *shares = trek_ranks_shares(s);
     division()->processes = s->job.processes;
     division()->process = s->job.process;
-    division()->unit = s->grain > 0 ? s->grain : 1;
-    for (int p = 0, at = 0; p < s->job.processes; p++) {
-        division()->shares[p] = 0;
-        for (int r = 0; r < s->job.process_ranks[p]; r++)
-            division()->shares[p] += shares[at++];
-    }
+    division()->unit = unit_of(s);
+    add_shares(s, division()->shares);
     trek_job_here.process = s->job.process;
     trek_job_here.processes = s->job.processes;
     atomic_store(&trek_job_here.cut, cut);

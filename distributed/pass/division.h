@@ -19,5 +19,7 @@ void trek_division_withdraw(trek_step *s);
 bool trek_division_is_alone(const trek_step *s);
 /* Writes where the part of each process begins, if `total` samples are divided now; first: [processes + 1]. */
 void trek_division_of(int64_t total, int64_t *first);
+/* The same for the present group and shares of this step, which loaders may not follow yet. */
+void trek_division_of_job(const trek_step *s, int64_t total, int64_t *first);
 
 #endif

@@ -8,6 +8,7 @@
 #include "distributed/grains/grains.h"
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/job_sync.h"
+#include "distributed/pass/redo.h"
 #include "distributed/pass/shares.h"
 #include "distributed/pass/split_forward.h"
 #include "distributed/team/step.h"
@@ -221,8 +222,8 @@ trek_var *trek_ranks_forward(trek_step *s, trek_var *const *inputs, int n)
         trek_graph_forget_nested_tags(s->team->graph);
         return trek_graph_run_route(s->team->graph, inputs, n);
     }
-    if (s->grains && trek_team_is_training(s->team) && trek_grad_enabled())
-        return trek_grains_refuse("graph_forward"), NULL;
+    if (trek_team_is_training(s->team) && trek_grad_enabled() && (s->grains || trek_redoes(s)))
+        return s->grains ? trek_grains_refuse("graph_forward") : trek_redo_refuse("graph_forward"), NULL;
     trek_job_say(&s->job, "forward", false);
     trek_ranks_note_wait(s, trek_team_is_training(s->team) && trek_grad_enabled());
     trek_team_follow_flags(s->team);

@@ -17,6 +17,7 @@
 #include "data/batch_here.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/workload.h"
+#include "distributed/job/survival.h"
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
@@ -138,16 +139,22 @@ trek_reader *trek_ranks_reader(trek_step *s, int rank, trek_loader *loader)
     return own->reader;
 }
 
-/* The rank reads its rows itself, and ahead. */
+/* Returns whether ranks read their rows again, which other processes may have had: such a batch has no fields. */
+static bool reads_again(const trek_pass *c) { return c->batch->unread && !c->batch->vars; }
+
+/* The rank reads its rows itself, and ahead if nothing is read again. */
 static trek_status run_own_rows(const trek_pass *c, int rank)
 {
-    trek_reader *reader = trek_ranks_reader(c->s, rank, c->graph_loader->loader);
-    trek_status status = reader ? trek_reader_begin_part(reader, c->batch->epoch, c->batch->first_batch, &c->of[rank].cut)
-                                : trek_error_status();
-    trek_batch *part = status == TREK_OK ? trek_reader_next(reader) : NULL;
+    const rank_part *of = &c->of[rank];
+    trek_reader *reader = trek_ranks_reader(c->s, rank, c->batch->loader);
+    trek_batch *part = NULL;
+    if (reader && reads_again(c))
+        part = trek_reader_rows(reader, c->batch->epoch, c->batch->first_batch, c->batch->first + of->first, of->rows);
+    else if (reader && trek_reader_begin_part(reader, c->batch->epoch, c->batch->first_batch, &of->cut) == TREK_OK)
+        part = trek_reader_next(reader);
     if (!part)
         return trek_error_status();
-    status = run_batch(c, rank, part, true);
+    trek_status status = run_batch(c, rank, part, true);
     trek_reader_end_batch(reader);
     return status;
 }
@@ -326,7 +333,7 @@ static trek_status plan_parts(trek_pass *c)
         c->of[r] = (rank_part){ .first = at, .rows = counts[s->job.first_rank + r] };
         at += counts[s->job.first_rank + r];
     }
-    return status == TREK_OK && c->batch->unread ? plan_cuts(c) : status;
+    return status == TREK_OK && c->batch->unread && !reads_again(c) ? plan_cuts(c) : status;
 }
 
 /* Traces how long each rank waited for the last one. */
@@ -392,11 +399,14 @@ static trek_status begin_pass(trek_pass *c)
     return status;
 }
 
-/* Runs backward, now that the forward has given the weights. */
+/* Runs backward, now that the forward has given the weights. Where processes may die, a pass is an operation of all: of several
+ * graphs all have to be in the same one (job/survival.h). */
 static trek_status go_back(trek_pass *c)
 {
     double total = 0;
     trek_status status = weigh(c, &total, &c->sends);
+    if (status == TREK_OK)
+        status = trek_survival_commit(&c->s->job);
     if (status != TREK_OK)
         return status;
     if (!c->weighs)
@@ -443,7 +453,8 @@ static trek_status run_per_rank_step(trek_pass *c)
         status = go_back(c);
     trek_status sent = c->sends ? trek_overlap_end(s) : TREK_OK;
     status = status == TREK_OK ? sent : status;
-    if (status != TREK_OK && c->backward) /* an evaluation has no round in which others would learn it */
+    bool died = trek_survival_repeats(&s->job, status);
+    if (status != TREK_OK && c->backward && !died) /* an evaluation has no round in which others would learn it */
         trek_job_sync_failed(s, status);
     else if (status == TREK_OK && !c->known)
         status = find_factor(c);

@@ -74,13 +74,15 @@ static trek_status make_room(int rank, void *s) { return trek_grain_device_sums_
 /* Makes the memory in which the sums of all processes are formed; a process that was alone had none. */
 static trek_status make_exchange(trek_step *s)
 {
+    if (!s->grains)
+        return TREK_OK;
     return s->team->on_host ? trek_grain_exchange_make(s) : trek_ranks_call(s->team->ranks, make_room, s);
 }
 
 /* Nobody reads from, or adds to, what the others of the last group lend. */
 static trek_status withdraw(trek_step *s)
 {
-    trek_status status = trek_grain_sums_lose(s);
+    trek_status status = s->grains ? trek_grain_sums_lose(s) : TREK_OK;
     if (s->twice)
         s->twice->settled = s->twice->renewed = false;
     return status == TREK_OK && s->team->divides_params ? trek_divided_withdraw(s->team) : status;
@@ -132,7 +134,7 @@ static trek_status take_over(void *step)
     trek_trace_end("take over", start, s->job.processes);
     if (status == TREK_OK && s->twice && !survival->few) /* too few complete the last step only, which needs no state */
         status = trek_twice_redivide(s);
-    if (status == TREK_OK && !survival->few && !survival->next) /* another group lends anew */
+    if (status == TREK_OK && s->grains && !survival->few && !survival->next) /* another group lends anew */
         status = trek_grain_sums_lend(s);
     return status == TREK_OK ? settle(s) : status;
 }
@@ -147,8 +149,10 @@ trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts)
 {
     const trek_survival_opts own = opts_of(s, opts);
     s->workload = *opts->workload;
-    trek_shared_words_end(&s->grains->words); /* each process trains on its own part: who has which is not known of the dead */
-    trek_grain_counter_free(&s->grains->counter);
+    if (s->grains) { /* each process trains on its own part: who has which is not known of the dead */
+        trek_shared_words_end(&s->grains->words);
+        trek_grain_counter_free(&s->grains->counter);
+    }
     trek_status status = trek_comm_settle(s->job.comm); /* what set-up has sent to devices; all have it when all have begun */
     if (status == TREK_OK)
         status = trek_survival_begin(&s->job, &own);

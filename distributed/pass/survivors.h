@@ -20,7 +20,7 @@ typedef struct trek_survivors_opts {
     trek_status (*renew_plan)(trek_step *s); /* trek_memory_renew: all call it after the parts were divided anew */
 } trek_survivors_opts;
 
-/* Makes the job of a step able to continue, as a collective of a job of several processes that train in grains. Fails as
+/* Makes the job of a step able to continue, as a collective of a job of several processes. Fails as
  * trek_survival_begin does. */
 trek_status trek_survivors_begin(trek_step *s, const trek_survivors_opts *opts);
 /* Lets this process, whose step has been made in a job of its own, join a job that is at work (trek_survival_join), and makes the

@@ -94,8 +94,8 @@ static trek_status share(audit *a, trek_status own)
 static bool has_any(const trek_step *s)
 {
     const trek_grains *g = s->grains;
-    for (int64_t p = 0; p < g->passes; p++)
-        for (int64_t k = trek_grains_count(g, g->pass[p].rows); k > 0; k--)
+    for (int64_t p = 0; p < g->passes.n; p++)
+        for (int64_t k = trek_grains_count(g, g->passes.of[p].rows); k > 0; k--)
             if (trek_grains_is_audited(s, p, k - 1))
                 return true;
     return false;
@@ -167,7 +167,7 @@ static trek_status look_at_pass(audit *a, int64_t pass, trek_digest *found)
     trek_status status = places && l && c ? TREK_OK : TREK_ERR_MEMORY;
     if (status == TREK_OK) {
         *l = (looking){ .a = a, .pass = pass, .found = found };
-        *c = (trek_grain_call){ .s = a->s, .pass = &a->s->grains->pass[pass], .pass_number = pass, .next = next_of_look,
+        *c = (trek_grain_call){ .s = a->s, .pass = &a->s->grains->passes.of[pass], .pass_number = pass, .next = next_of_look,
                                 .source = l, .audited = places };
         status = trek_grain_call_begin(c);
     }
@@ -189,7 +189,7 @@ static trek_status look_again(audit *a)
     look *own = trek_calloc((size_t)a->n + 1, sizeof *own);
     trek_status status = found && own ? TREK_OK : TREK_ERR_MEMORY;
     int64_t first = a->s->job.first_rank, end = first + a->s->team->local_ranks;
-    for (int64_t p = 0; p < a->s->grains->passes && status == TREK_OK; p++) {
+    for (int64_t p = 0; p < a->s->grains->passes.n && status == TREK_OK; p++) {
         bool looks = false;
         for (int k = 0; k < a->n; k++)
             looks |= a->grains[k].pass == p && a->grains[k].next >= first && a->grains[k].next < end;

@@ -8,6 +8,7 @@
 #include "distributed/pass/gathered.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
+#include "distributed/pass/redo.h"
 #include "distributed/pass/shares.h"
 #include "distributed/pass/survivors.h"
 #include "distributed/policy/exact.h"
@@ -179,6 +180,8 @@ trek_status trek_ranks_step(trek_step *s)
     int64_t start = trek_trace_enter("sync");
     trek_job_say(&s->job, "step", true);
     do {
+        if (status == TREK_OK && trek_redoes(s))
+            status = trek_redo_passes(s);
         call = (trek_step_call){ .s = s, .update = true, .kind = s->team->sharers > 1 ? trek_ranks_sharded_kind(s) : NULL };
         if (status == TREK_OK)
             status = trek_twice_may_train(s, "graph_step");
@@ -214,8 +217,8 @@ static bool wanted(const trek_ranks_opts *opts)
 
 static trek_status make(trek_step *s, const trek_ranks_opts *opts)
 {
-    (void)opts;
-    return trek_overlap_plan(s);
+    trek_status status = opts->redoes && trek_job_has_others(&s->job) ? trek_redo_make(s) : TREK_OK;
+    return status == TREK_OK ? trek_overlap_plan(s) : status;
 }
 
 /* More gradients come: what was reduced must count once, and what has a factor of its own is multiplied by it first. */
@@ -226,10 +229,24 @@ static trek_status begin_pass(trek_step *s)
     return status == TREK_OK && !weighs && s->state.factor != 1 ? trek_ranks_apply_grad_factor(s) : status;
 }
 
-static void end(trek_step *s) { trek_var_release(s->overlap.tape_leaf); }
+static trek_var *train_batch(trek_step *s, const trek_batch *batch)
+{
+    return trek_redoes(s) ? trek_redo_train_batch(s, batch) : trek_ranks_train_batch(s, batch);
+}
+
+static trek_status backward(trek_step *s, trek_var *loss, double weight)
+{
+    return trek_redoes(s) ? trek_redo_refuse("graph_backward") : trek_ranks_backward(s, loss, weight);
+}
+
+static void end(trek_step *s)
+{
+    trek_redo_free(s);
+    trek_var_release(s->overlap.tape_leaf);
+}
 
 const trek_step_policy trek_exact_policy = {
     .name = "exact", .wanted = wanted, .make = make, .end = end, .sums = true,
-    .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
-    .begin_pass = begin_pass, .backward = trek_ranks_backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
+    .train_batch = train_batch, .window = trek_ranks_window,
+    .begin_pass = begin_pass, .backward = backward, .reduce = trek_ranks_reduce, .step = trek_ranks_step,
 };

@@ -109,7 +109,7 @@ trek_status trek_grain_train(trek_grain_call *c, int rank, int64_t number, const
 {
     trek_step *s = c->s;
     trek_grains *g = s->grains;
-    const trek_grain_pass *pass = c->pass;
+    const trek_step_pass *pass = c->pass;
     const rank_replica *own = &s->team->replicas[rank];
     trek_batch_run run = trek_grain_batch_run(c, rank);
     trek_grain_bucket on = { s, rank };

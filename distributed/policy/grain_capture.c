@@ -213,7 +213,7 @@ static trek_status run(trek_graph *graph, void *arg)
 }
 
 /* Returns that of the pass, or puts it in the place of the one that was not used for the longest time. */
-static pass_kind *kind_of(trek_grain_recorder *r, const trek_grain_pass *pass)
+static pass_kind *kind_of(trek_grain_recorder *r, const trek_step_pass *pass)
 {
     pass_kind *oldest = &r->passes[0];
     for (int k = 0; k < PASSES; k++) {

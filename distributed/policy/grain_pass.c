@@ -71,7 +71,7 @@ static bool find_samples(const trek_grain_call *c, int64_t number, int64_t *firs
 /* Has the samples of the grain after the present one read meanwhile, if they belong to another process's part. */
 static trek_status expect_next(trek_grain_call *c, int rank)
 {
-    const trek_grain_pass *pass = c->pass;
+    const trek_step_pass *pass = c->pass;
     int64_t number = c->coming && pass->loader ? c->coming(c, rank) : -1, first, rows;
     if (number < 0 || find_samples(c, number, &first, &rows))
         return TREK_OK;
@@ -82,7 +82,7 @@ static trek_status expect_next(trek_grain_call *c, int rank)
 /* Runs a grain with the samples that the process has, or reads them. */
 static trek_status read_and_run(trek_grain_call *c, int rank, int64_t number)
 {
-    const trek_grain_pass *pass = c->pass;
+    const trek_step_pass *pass = c->pass;
     int64_t first, rows;
     trek_status status;
     if (find_samples(c, number, &first, &rows)) {
@@ -331,9 +331,9 @@ trek_status trek_grain_call_run_list(trek_grain_call *c, const int64_t *numbers,
 
 static trek_status check_list(const trek_grains *g, int64_t pass, const int64_t *numbers, int64_t n)
 {
-    if (pass < 0 || pass >= g->passes)
-        return trek_fail(TREK_ERR_STATE, "grains_run: pass: %lld; the step has %lld", (long long)pass, (long long)g->passes);
-    int64_t most = trek_grains_count(g, g->pass[pass].rows);
+    if (pass < 0 || pass >= g->passes.n)
+        return trek_fail(TREK_ERR_STATE, "grains_run: pass: %lld; the step has %lld", (long long)pass, (long long)g->passes.n);
+    int64_t most = trek_grains_count(g, g->passes.of[pass].rows);
     for (int64_t k = 0; k < n; k++)
         if (numbers[k] < 0 || numbers[k] >= most)
             return trek_fail(TREK_ERR_ARGUMENT, "grains_run: numbers: %lld; must be 0 to %lld", (long long)numbers[k],
@@ -347,7 +347,7 @@ trek_status trek_grains_run(trek_step *s, int64_t pass, const int64_t *numbers, 
     trek_status status = check_list(g, pass, numbers, n);
     if (status != TREK_OK)
         return status;
-    trek_grain_call c = { .s = s, .pass = &g->pass[pass], .pass_number = pass };
+    trek_grain_call c = { .s = s, .pass = &g->passes.of[pass], .pass_number = pass };
     uint64_t rng_draw = trek_rank_here.rng_draw;
     status = trek_grain_call_begin(&c);
     if (status == TREK_OK)

@@ -9,7 +9,7 @@
 
 typedef struct trek_grain_call {
     trek_step *s;
-    const trek_grain_pass *pass;
+    const trek_step_pass *pass;
     int64_t pass_number;     /* in the step */
     const trek_batch *batch; /* with the samples that the process has read; NULL: none */
     /* Returns the number of the grain that the rank runs next, on the rank's thread; -1: there is none for it any more. *n

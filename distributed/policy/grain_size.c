@@ -52,7 +52,7 @@ static trek_status drop(trek_step *s)
 static trek_status run_once(trek_step *s, trek_loader *loader, int64_t size, int64_t *ns)
 {
     const trek_batch_plan *plan = trek_loader_plan(loader);
-    trek_grain_pass pass = { .loader = loader, .rows = plan->batch_size, .backward = true,
+    trek_step_pass pass = { .loader = loader, .rows = plan->batch_size, .backward = true,
                              .training = trek_team_is_training(s->team), .denominator = (double)plan->batch_size,
                              .rng_step = trek_rank_here.rng_step, .rng_draw = trek_rank_here.rng_draw };
     bool done = false;

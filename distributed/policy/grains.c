@@ -29,7 +29,7 @@ typedef struct grain_pass {
     trek_step *s;
     trek_grains *grains;
     const trek_batch *batch;
-    trek_grain_pass pass;
+    trek_step_pass pass;
     trek_grain_call call;
     int64_t n;               /* grains of this process's part */
     trek_grain_source *source;
@@ -73,7 +73,7 @@ static trek_status check(const grain_pass *c)
                          c->grains->broken ? "some of its gradients could not be computed or summed"
                                            : "its gradients have been reduced",
                          c->grains->broken ? "trek_graph_zero_grad" : "trek_graph_step");
-    if (c->grains->passes > 0 && !trek_accumulation_weighs(passes))
+    if (c->grains->passes.n > 0 && !trek_accumulation_weighs(passes))
         return trek_fail(TREK_ERR_UNSUPPORTED, "graph_train_batch: graph: a second pass in a step in grains (.grain); set "
                                                ".accumulate, which makes the passes of a step one batch");
     return TREK_OK;
@@ -292,7 +292,7 @@ static trek_status prepare(grain_pass *c)
     if (status == TREK_OK && c->pass.backward)
         status = trek_grains_reserve(c->grains, c->pass.joint ? trek_grains_count(c->grains, c->pass.rows) : c->n);
     if (status == TREK_OK && c->pass.backward)
-        status = trek_grains_add_pass(c->grains, &c->pass);
+        status = trek_step_passes_add(&c->grains->passes, &c->pass);
     trek_team_follow_flags(s->team);
     return status;
 }
@@ -321,7 +321,7 @@ static trek_status run_pass(grain_pass *c)
 {
     trek_step *s = c->s;
     trek_grains *g = c->grains;
-    c->call.pass_number = g->passes;
+    c->call.pass_number = g->passes.n;
     trek_status status = open_sums(c, prepare(c));
     bool began = status == TREK_OK && c->pass.backward; /* from here on a failure leaves a part of the gradients */
     if (status == TREK_OK) {
@@ -367,7 +367,7 @@ static trek_var *train_batch(trek_step *s, const trek_batch *batch)
     trek_status status = trek_error_status();
     if (status == TREK_OK && c.pass.backward)
         status = trek_twice_may_train(s, "graph_train_batch");
-    if (status == TREK_OK && c.pass.backward && s->grains->passes == 0)
+    if (status == TREK_OK && c.pass.backward && s->grains->passes.n == 0)
         status = trek_arrivals_look(s, batch);
     if (status == TREK_OK)
         status = run_pass(&c);

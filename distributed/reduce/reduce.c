@@ -16,6 +16,7 @@
 #include "distributed/job/survival.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/overlap.h"
+#include "distributed/team/passes.h"
 #include "distributed/team/step.h"
 #include "distributed/reduce/reduce.h"
 #include "graph/graph_internal.h"
@@ -394,13 +395,16 @@ static trek_status finish(trek_step *s, int rank, bool skipped)
 }
 
 /* If processes die, a run goes on from the last step that was complete: nothing may be changed by what a device has not received.
- * In grains the commit sees to that (job/survival.h). */
+ * The commit sees to that, too (job/survival.h): in grains it belongs to the reduction, otherwise all have what they need here.
+ */
 static trek_status settle(trek_step *s, int rank, trek_status own)
 {
-    if (!s->job.outlives || s->grains || trek_job_is_alone(&s->job) || !s->job.comm->devices)
+    bool commits = s->job.survival != NULL;
+    if (s->grains || !(commits || (s->job.outlives && trek_job_has_others(&s->job) && s->job.comm->devices)))
         return own;
-    return trek_replica_agree(trek_ranks_comm(s->team->ranks, rank),
-                              own == TREK_OK && rank == 0 ? trek_comm_settle(s->job.comm) : own, "step");
+    if (own == TREK_OK && rank == 0)
+        own = commits ? trek_survival_commit(&s->job) : trek_comm_settle(s->job.comm);
+    return trek_replica_agree(trek_ranks_comm(s->team->ranks, rank), own, "step");
 }
 
 /* --- one rank's step ------------------------------------------------------------------------------ */
@@ -704,5 +708,7 @@ void trek_ranks_reset(trek_step *s)
     trek_step_reset(&s->state);
     if (s->grains)
         trek_grains_reset(s);
+    if (s->redo)
+        s->redo->passes.n = 0;
     trek_accumulation_clear(&s->team->graph->accumulation);
 }

@@ -54,6 +54,7 @@ typedef struct trek_step {
     bool grain_chosen;       /* it was measured, so that a checkpoint may set another one */
     struct trek_grains *grains; /* then (distributed/grains/); otherwise NULL */
     trek_workload_opts workload; /* in a job that outlives some of its processes: for the workload of those that are left */
+    struct trek_redo *redo; /* of a step without grains that is made again when processes have died (pass/redo.h); else NULL */
     struct trek_twice *twice; /* if each part of the optimizer's state is kept by two processes (reduce/twice.h); else NULL */
     struct trek_giving *giving; /* the state, during a pass, to processes that have come (pass/giving.h); otherwise NULL */
     struct trek_averaging *averaging; /* of parameters instead of gradients (average.h); NULL: gradients are summed */

@@ -17,6 +17,7 @@ typedef struct trek_ranks_opts {
     bool shards_params;           /* and parameters */
     bool twice;                   /* each part of the state is kept by two processes, one of which may die */
     bool joins;                   /* this process has no others yet, and joins a job that is at work later */
+    bool redoes;                  /* without grains its passes are made again when processes die (pass/redo.h) */
     bool outlives;                /* its run goes on when processes die (job/job.h) */
     bool averages;                /* averages parameters; they are not shared then */
     bool sites;                   /* of a job's processes: the ranks of each make their steps together, and may share

@@ -317,3 +317,11 @@ void trek_team_end(trek_team *team)
     trek_team_memory_free(team);
     trek_ranks_free(&team->ranks);
 }
+
+bool trek_team_has_states(const trek_team *team)
+{
+    bool has = team->graph->layout.n_states > 0;
+    for (int k = 0; k < team->graph->n_below; k++)
+        has |= team->graph->below[k]->layout.n_states > 0;
+    return has;
+}

@@ -147,6 +147,8 @@ static inline trek_status trek_team_follow_groups(const trek_team *team)
     return status;
 }
 static inline bool trek_team_is_training(const trek_team *team) { return team->replicas[0].model->modules[0]->own->training; }
+/* Returns whether its graph, or one inside it, carries states from batch to batch. */
+bool trek_team_has_states(const trek_team *team);
 /* Returns whether its layers wait for those of other ranks (synchronised batch norm); then all ranks run them,
  * whatever their weight. */
 static inline bool trek_team_meets(const trek_team *team) { return team->replicas[0].model->meets; }

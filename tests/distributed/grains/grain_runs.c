@@ -405,8 +405,8 @@ static bool run_again(const grain_run *run, trek_graph *graph)
     g->n_records = 0;
     if (g->lent && trek_comm_barrier(s->job.comm) != TREK_OK) /* the sums of all processes are empty */
         return false;
-    for (int64_t k = g->passes - 1; k >= 0 && s->job.process == run->again - 1; k--) {
-        int64_t numbers[64], n = trek_grains_count(g, g->pass[k].rows), half = n / 3;
+    for (int64_t k = g->passes.n - 1; k >= 0 && s->job.process == run->again - 1; k--) {
+        int64_t numbers[64], n = trek_grains_count(g, g->passes.of[k].rows), half = n / 3;
         for (int64_t i = 0; i < n; i++)
             numbers[(i * 37 + 5) % n] = n - 1 - i; /* 37 is no divisor of so few */
         if (trek_grains_run(s, k, numbers, half) != TREK_OK || trek_grains_run(s, k, numbers + half, n - half) != TREK_OK)

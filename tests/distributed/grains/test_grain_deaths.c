@@ -431,8 +431,6 @@ static void what_it_cannot_do_is_refused(void **state)
     double shares[2] = { 1, 2 };
     setup_with(&(trek_trainer_opts){ .min_processes = -1 });
     expect_error(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: -1; must be 0 or more");
-    setup_with(&(trek_trainer_opts){ .min_processes = 1 });
-    expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set without .grain");
     setup_with(&(trek_trainer_opts){ .min_processes = 1, .grain = 2, .shares = shares, .n_shares = 2 });
     expect_error(TREK_ERR_UNSUPPORTED, "trainer_setup: .min_processes: set together with .shares");
     int model = MLP;

@@ -334,7 +334,7 @@ static trek_status outlive(trainer_setup *s)
     describe_device(trek_ranks_device(step->team->ranks, 0), &options);
     const trek_survivors_opts opts = { .workload = &workload, .least = least, .lent = trek_trainer_regroup(s),
                                        .program = trek_arrivals_program(s->graph, &options),
-                                       .state = s->run ? s->run->state : s->opts.grain > 0 ? &trek_arrivals_state : NULL,
+                                       .state = s->run ? s->run->state : &trek_arrivals_state,
                                        .deadline_s = s->opts.deadline_s, .renew_plan = trek_memory_renew };
     trek_text_clear(&options);
     step->grain_chosen |= s->joins && s->chooses_grain; /* by the others */
@@ -360,7 +360,8 @@ static trek_status find_ranks(trainer_setup *s)
 static trek_status make_stepper(trainer_setup *s)
 {
     trek_ways_forget(trek_graph_module(s->graph)); /* what an earlier plan has chosen */
-    if (s->local_ranks > 1 || s->comm || s->opts.grain > 0 || s->opts.memory_budget || s->opts.activations == TREK_AUTO)
+    if (s->local_ranks > 1 || s->comm || s->joins || s->opts.grain > 0 || s->opts.memory_budget ||
+        s->opts.activations == TREK_AUTO)
         return make_ranks(s);
     return trek_graph_ranks(s->graph) ? make_plain(s) : TREK_OK;
 }

@@ -158,15 +158,15 @@ typedef enum trek_average {
  * (docs/distributed.md). trek_graph_world_size tells how many ranks are left.
  * - It has no effect in a job of one process.
  * - All graphs of a process that set it, and wrappers that do (trek_ddp), continue as one job, outside trek_trainer_run.
- * - In grains a process that is started again (TREK_JOIN, trek-run --restarts), and one that was not in the job before (trek-run
- * --join), join the others in trek_trainer_setup, which waits for their next step. trek_trainer_joined tells where its loop
+ * - A process that is started again (TREK_JOIN, trek-run --restarts), and one that was not in the job before (trek-run --join),
+ * join the others in trek_trainer_setup, which waits for their next step. trek_trainer_joined tells where its loop
  * begins.
  * - If fewer processes are left, trek_graph_train_batch or trek_graph_step fails with PEER in all of them.
  * - A communicator of the program's own has ended, too. trek_comm_init returns the one of those that are left.
  * - trek_graph_reduce fails with UNSUPPORTED.
  * - Without grains it needs trek_graph_set_loader, trek_graph_set_loss and trek_graph_train_batch; another loop fails with
- *   UNSUPPORTED, and so does setup together with shard, overlap, average, max_anchor, global_batch or reduce_dtype, for ranks on
- *   CPUs and on GPUs, for layers that use other ranks, and for graphs that carry states.
+ *   UNSUPPORTED, and so does setup together with shard above TREK_SHARD_STATE, overlap, average, max_anchor, global_batch or
+ *   reduce_dtype, for ranks on CPUs and on GPUs, for layers that use other ranks, and for graphs that carry states.
  * - With shard TREK_SHARD_STATE each part of the optimizer's state is kept by two processes. If both die before the others have
  *   copied it, trek_graph_train_batch or trek_graph_step fails with PEER, and names them.
  * - With shard TREK_SHARD_GRADIENTS so is each part of the sums of gradients, and all grains of the step are computed again.

@@ -92,18 +92,15 @@ static trek_status check_min_processes(const trek_trainer_opts *o)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .min_processes: %d; must be 0 or more", o->min_processes);
     if (o->min_processes == 0)
         return TREK_OK;
-    const char *needs = o->grain != 0 ? NULL : o->shard != TREK_SHARD_NONE ? "shard" : o->overlap == 1 ? "overlap"
+    const char *needs = o->grain != 0 ? NULL : o->shard > TREK_SHARD_STATE ? "shard" : o->overlap == 1 ? "overlap"
         : o->average == TREK_AVERAGE_PARAMETERS ? "average" : o->max_anchor > 0 ? "max_anchor"
-        : o->global_batch > 0 ? "global_batch"
-        : o->reduce_dtype != TREK_F32 ? "reduce_dtype" : NULL;
+        : o->global_batch > 0 ? "global_batch" : o->reduce_dtype != TREK_F32 ? "reduce_dtype" : NULL;
     if (needs)
         return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "trainer_setup: .min_processes: set together with .%s, without .grain; they cannot be "
-                         "combined%s",
-                         needs,
-                         o->shard != TREK_SHARD_NONE ? ", but in grains they can (TREK_GRAIN "
-                                                       "chooses a size)"
-                                                     : "");
+                         "trainer_setup: .min_processes: set together with .%s%s, without .grain; they cannot "
+                         "be combined%s",
+                         needs, o->shard > TREK_SHARD_STATE ? " above TREK_SHARD_STATE" : "",
+                         o->shard > TREK_SHARD_STATE ? ", but in grains they can (TREK_GRAIN chooses a size)" : "");
     const char *other = o->shares ? "shares" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint" : NULL;
     if (other)
         return trek_fail(TREK_ERR_UNSUPPORTED,

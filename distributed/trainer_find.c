@@ -50,7 +50,7 @@ static trek_status find_processes(trainer_setup *s)
     s->processes = described;
     if (described == 1 && !(s->opts.min_processes > 0 && trek_trainer_regroup(s))) /* a run that is alone by now can be joined */
         return TREK_OK;
-    s->joins = !s->opts.comm && s->opts.min_processes > 0 && s->opts.grain > 0 && !trek_trainer_regroup(s) &&
+    s->joins = !s->opts.comm && s->opts.min_processes > 0 && !trek_trainer_regroup(s) &&
         trek_comm_init_joins();
     if (s->joins)
         return TREK_OK;

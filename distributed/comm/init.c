@@ -241,8 +241,7 @@ static trek_status check_begin(const trek_launch *launch)
     return trek_fail(
         TREK_ERR_STATE,
         "comm_init: TREK_JOIN is set in the environment: this process comes to a job that is running, which only "
-        "trek_trainer_run and, in grains, trek_trainer_setup can join, with .min_processes and without a communicator of the "
-        "program's own");
+        "trek_trainer_setup and trek_trainer_run with .min_processes, without a communicator of the program's own, can join");
 }
 
 trek_status trek_comm_init_joining(trek_launch *launch)

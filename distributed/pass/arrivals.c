@@ -243,7 +243,7 @@ trek_status trek_arrivals_join(trek_step *s, const trek_survivors_opts *opts)
 {
     trek_taking taking = { .file.fd = -1 };
     trek_taking_reserve(s, &taking);
-    trek_status status = trek_grain_exchange_make(s); /* before others wait for it */
+    trek_status status = s->grains ? trek_grain_exchange_make(s) : TREK_OK; /* before others wait for it */
     if (status == TREK_OK)
         status = trek_survivors_join(s, opts);
     for (bool complete = false; !complete && status == TREK_OK;) {

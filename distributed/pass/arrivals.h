@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a process comes to a job that trains in grains (job/survival.h), in a loop of the program's own or in a run.
+/* How a process comes to a job that goes on when processes die (job/survival.h), in a loop of the program's own or in a run.
  *
  * It makes its step in a job of its own, and then waits until the others let it in (trek_arrivals_join). They do that where the
  * first pass of a step begins. At this place a process has no gradients, and the one that comes will be here, too, when its own
@@ -7,7 +7,8 @@
  * commit. If processes die meanwhile, those that are left begin again. After the commit the others run their pass, and the one
  * that has come fetches the state from them (giving.h). It has it when it comes to the end of this pass, where they wait for it.
  *
- * The others have divided the batch before, so the one that has come has no part of it. It has one from the next step on. */
+ * In grains the others have divided the batch before, so the one that has come has no part of it. It has one from the next step
+ * on. Without grains the new group divides the batch anew (redo.h). */
 #ifndef TREK_DISTRIBUTED_PASS_ARRIVALS_H
 #define TREK_DISTRIBUTED_PASS_ARRIVALS_H
 

@@ -19,6 +19,7 @@
 #include "distributed/balance/workload.h"
 #include "distributed/job/survival.h"
 #include "distributed/pass/gathered.h"
+#include "distributed/pass/giving.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/shares.h"
@@ -404,6 +405,7 @@ static trek_status begin_pass(trek_pass *c)
 static trek_status go_back(trek_pass *c)
 {
     double total = 0;
+    trek_giving_await(c->s); /* those that have come are among them */
     trek_status status = weigh(c, &total, &c->sends);
     if (status == TREK_OK)
         status = trek_survival_commit(&c->s->job);

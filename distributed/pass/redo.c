@@ -5,12 +5,15 @@
 #include "data/batch_here.h"
 #include "data/loader_position.h"
 #include "distributed/job/survival.h"
+#include "distributed/pass/arrivals.h"
 #include "distributed/pass/division.h"
+#include "distributed/pass/giving.h"
 #include "distributed/pass/job_sync.h"
 #include "distributed/pass/per_rank_step.h"
 #include "distributed/pass/survivors.h"
 #include "distributed/reduce/gradients.h"
 #include "distributed/reduce/reduce.h"
+#include "distributed/reduce/twice.h"
 #include "distributed/team/observations.h"
 #include "graph/batch_run.h"
 #include "graph/graph_internal.h"
@@ -299,12 +302,15 @@ trek_var *trek_redo_train_batch(trek_step *s, const trek_batch *batch)
     trek_status status = trek_error_status();
     int64_t before = s->redo->passes.n;
     if (status == TREK_OK)
-        status = add(s, batch);
-    if (status != TREK_OK) {
+        status = trek_twice_may_train(s, "graph_train_batch");
+    if (status == TREK_OK && before == 0)
+        status = trek_arrivals_look(s, batch);
+    if (status == TREK_OK && (status = add(s, batch)) != TREK_OK)
         trek_job_sync_failed(s, status);
-        return NULL;
-    }
-    trek_var *mean = train(s, batch);
+    trek_var *mean = status == TREK_OK ? train(s, batch) : NULL;
+    if (!mean) /* the program may change parameters after this */
+        trek_giving_await(s);
+    trek_giving_end(s);
     if (mean)
         return mean;
     s->redo->passes.n = before;

@@ -217,7 +217,7 @@ static bool wanted(const trek_ranks_opts *opts)
 
 static trek_status make(trek_step *s, const trek_ranks_opts *opts)
 {
-    trek_status status = opts->redoes && trek_job_has_others(&s->job) ? trek_redo_make(s) : TREK_OK;
+    trek_status status = opts->redoes && (trek_job_has_others(&s->job) || opts->joins) ? trek_redo_make(s) : TREK_OK;
     return status == TREK_OK ? trek_overlap_plan(s) : status;
 }
 

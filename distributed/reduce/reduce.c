@@ -442,7 +442,8 @@ static trek_status decide_divided(rank_step *x)
 }
 
 /* Grains leave the whole gradient in every arena, also where the optimizer's state is divided, so that its norm has the same
- * bits. Where gradients are divided, too, it is measured by all together, before the step is sure. */
+ * bits. Where parts of that are kept twice, so do sums without grains. Where gradients are divided, too, it is measured by all
+ * together, before the step is sure. */
 static trek_status decide_all(rank_step *x)
 {
     if (x->call->grains && x->s->team->divides_grads) {
@@ -451,21 +452,24 @@ static trek_status decide_all(rank_step *x)
             status = trek_replica_agree(x->local, x->rank == 0 ? commit_divided(x->s) : TREK_OK, "step");
         return status;
     }
-    if (x->call->grains && x->s->team->on_host)
+    if (x->call->whole && x->s->team->on_host)
         return x->s->team->shared ? decide_shared(x) : decide_separate(x);
     return x->call->kind->decide(x);
 }
+
+static const arena_kind *plain_kind(const trek_step *s);
 
 /* Sums over the ranks of this process, and over the other processes. */
 static trek_status sum_all(rank_step *x)
 {
     trek_step_call *c = x->call;
+    const arena_kind *kind = c->whole ? plain_kind(x->s) : c->kind;
     trek_status status = TREK_OK;
     if (c->grains)
         return sum_grains(x);
     if (!(c->sent && trek_job_has_others(&x->s->job))) /* otherwise it is being sent: a process that sends has one rank */
-        status = c->kind->sum(x);
-    return status == TREK_OK && trek_job_has_others(&x->s->job) ? c->kind->interprocess(x) : status;
+        status = kind->sum(x);
+    return status == TREK_OK && trek_job_has_others(&x->s->job) ? kind->interprocess(x) : status;
 }
 
 static trek_status step_rank(int rank, void *arg)
@@ -683,12 +687,18 @@ static const arena_kind device_arenas = { trek_ranks_begin_separate, sum_separat
                                           update_on_device,
                                           keep_first };
 
+static const arena_kind *plain_kind(const trek_step *s)
+{
+    return s->team->shared ? &shared_arena : s->team->on_host ? &separate_arenas : &device_arenas;
+}
+
 trek_status trek_ranks_run_step(trek_step_call *c)
 {
     c->sent = c->s->state.phase == TREK_STEP_SENT;
     c->grains = c->s->grains && c->s->grains->pending;
+    c->whole = c->grains || (c->s->redo && c->s->twice);
     if (!c->kind)
-        c->kind = c->s->team->shared ? &shared_arena : c->s->team->on_host ? &separate_arenas : &device_arenas;
+        c->kind = plain_kind(c->s);
     trek_status status = trek_ranks_call(c->s->team->ranks, step_rank, c);
     if (c->grains && !c->s->grains->pending)
         trek_step_folded(&c->s->state);

@@ -15,6 +15,7 @@ typedef struct trek_step_call {
     bool update;
     bool sent;               /* the gradients are already being sent */
     bool grains;             /* they are in the sums of grains */
+    bool whole;              /* every sharer of the optimizer's state has the whole gradient when it updates its parts */
     trek_status interprocess; /* of rank 0's part: the reduction between processes */
     trek_update_state decided; /* what rank 0 has decided about the step, as all ranks have */
 } trek_step_call;

@@ -460,7 +460,7 @@ static trek_status update_on_device(rank_step *x)
     opts.zero_grad = false;
     bool divided = x->s->team->divides_grads;
     const trek_grain_stage *stage = x->call->grains && divided ? &x->s->grains->sums[x->rank].stage : NULL;
-    opts.whole = x->call->grains && !divided; /* their sums are read whole */
+    opts.whole = x->call->whole && !divided; /* sums of grains are read whole */
     opts.join_norm = opts.whole ? NULL : trek_sharer_join_norm;
     opts.arg = comm;
     if (stage && trek_ranks_measures_on_device(x->s, x->rank)) {

@@ -2,10 +2,10 @@
 /* The optimizer's state in parts of which each is kept by two processes (optim/arena.h: `twice`), so that a job goes on when one
  * of them dies (job/survival.h).
  *
- * Steps are in grains, so every process has the whole gradient when a step is made, or, if gradients are divided, that of its
- * part: their sums are kept by the same two. Both keepers of a part make the same update; nothing of the state is sent. Then the
- * parameters are gathered, each from one of its keepers. This is an operation of its own, which ends with a commit. Until then a
- * process has new parameters only where it keeps their state.
+ * Every process has the whole gradient when a step is made, or, if gradients are divided (in grains), that of its part: their
+ * sums are kept by the same two. Both keepers of a part make the same update; nothing of the state is sent. Then the parameters
+ * are gathered, each from one of its keepers. This is an operation of its own, which ends with a commit. Until then a process has
+ * new parameters only where it keeps their state.
  *
  * When processes have died or come, the state is divided anew among those that are there (trek_twice_redivide). All have made
  * the same updates then. New buffers are filled from living keepers, and become the optimizer's after a commit; so a death

@@ -10,6 +10,8 @@
 #include "autograd/ops.h"
 #include "data/dataset.h"
 #include "data/loader.h"
+#include "data/loader_position.h"
+#include "distributed/arrivals.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/ddp.h"
 #include "distributed/trainer.h"
@@ -24,7 +26,7 @@
 #include "optim/optimizers.h"
 #include "tensor/copies.h"
 #include "tensor/creation.h"
-#include "tests/distributed/grains/dying.h"
+#include "tests/distributed/grains/arriving.h"
 #include "tests/support/refused.h"
 #include "tests/support/support.h"
 #include "tests/support/unit.h"
@@ -83,6 +85,7 @@ static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *
 typedef struct training {
     const char *detail;
     trek_comm *comm;
+    bool elastic;            /* processes may die, and come */
     int graphs, passes, steps, ranks;
     trek_graph *graph[GRAPHS];
     trek_loader *loader;
@@ -94,7 +97,8 @@ static trek_status set_up(training *t, int k)
     trek_device devices[GRAIN_RANKS];
     grain_devices(t->comm, t->ranks, false, devices);
     t->graph[k] = build(devices[0], (void *)(uintptr_t)t->detail);
-    trek_optimizer_spec spec = k ? trek_adam(&(trek_adam_opts){ .lr = 0.02 })
+    trek_optimizer_spec spec = says(t->detail, "lamb") ? trek_lamb(&(trek_lamb_opts){ .lr = 0.02 })
+        : k ? trek_adam(&(trek_adam_opts){ .lr = 0.02 })
         : trek_sgd(&(trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 });
     trek_graph_set_loader(t->graph[k], t->loader, "x");
     trek_graph_set_loss(t->graph[k], loss_of, NULL);
@@ -103,7 +107,8 @@ static trek_status set_up(training *t, int k)
         .optimizer = spec, .accumulate = t->passes > 1 && !says(t->detail, "adds") ? t->passes : 0,
         .share_params = says(t->detail, "separate") ? TREK_OFF : 0,
         .max_grad_norm = says(t->detail, "clipped") ? 0.5 : 0, .balance = TREK_OFF, .bucket_bytes = 256,
-        .min_processes = t->comm ? dying_number(t->detail, "least=", 1) : 0 });
+        .shard = says(t->detail, "sharded") && t->elastic ? TREK_SHARD_STATE : TREK_SHARD_NONE,
+        .min_processes = t->elastic ? dying_number(t->detail, "least=", 1) : 0 });
 }
 
 /* Passes over the whole data that change nothing. */
@@ -125,6 +130,8 @@ static trek_status step_all(training *t)
     if (status == TREK_OK)
         status = trek_graph_flush(t->graph[0]);
     t->samples += status == TREK_OK ? trek_graph_latest(t->graph[0], "samples") : 0;
+    if (says(t->detail, "waits=") && t->elastic)
+        arriving_wait(t->graph[0]);
     return status;
 }
 
@@ -140,8 +147,15 @@ static trek_status pass_of_its_own(trek_graph *graph, const char *detail)
 static trek_status train(training *t)
 {
     int pass = 0;
-    for (int64_t epoch = 0; trek_graph_steps(t->graph[0]) < t->steps && trek_error_status() == TREK_OK; epoch++) {
-        trek_graph_start(t->graph[0], epoch);
+    int64_t epoch = 0;
+    bool joined = t->elastic && trek_trainer_joined(t->graph[0], NULL);
+    if (joined)
+        trek_loader_position(t->loader, &epoch, NULL);
+    else
+        trek_seed(23);
+    for (; trek_graph_steps(t->graph[0]) < t->steps && trek_error_status() == TREK_OK; epoch++, joined = false) {
+        if (!joined)
+            trek_graph_start(t->graph[0], epoch);
         if (says(t->detail, "own"))
             return pass_of_its_own(t->graph[0], t->detail);
         for (trek_batch *batch; (batch = trek_graph_next(t->graph[0]));) {
@@ -182,9 +196,9 @@ static trek_status find_tracked(const char *name, trek_var *var, void *arg)
     return TREK_OK;
 }
 
-static trek_status train_all(const char *detail, trek_comm *comm, int ranks, numbers *n)
+static trek_status train_all(const char *detail, trek_comm *comm, bool elastic, int ranks, numbers *n)
 {
-    training t = { .detail = detail, .comm = comm, .graphs = says(detail, "pair") ? 2 : 1, .ranks = ranks,
+    training t = { .detail = detail, .comm = comm, .elastic = elastic, .graphs = says(detail, "pair") ? 2 : 1, .ranks = ranks,
                    .passes = dying_number(detail, "passes=", 1), .steps = dying_number(detail, "steps=", 4) };
     t.loader = trek_loader_new(make_data(), &(trek_loader_opts){ .batch_size = dying_number(detail, "batch=", 20),
                                                                 .shuffle = true, .seed = 5, .whole = says(detail, "whole") });
@@ -193,7 +207,6 @@ static trek_status train_all(const char *detail, trek_comm *comm, int ranks, num
         status = set_up(&t, k);
     if (comm)
         dying_count_calls();
-    trek_seed(23);
     if (status == TREK_OK)
         status = train(&t);
     *n = (numbers){ .samples = t.samples, .world = status == TREK_OK ? trek_graph_world_size(t.graph[0]) : 0 };
@@ -212,12 +225,14 @@ static int play(const part *me)
 {
     numbers n;
     int ranks = dying_number(me->detail, "ranks=", 1) + (me->process == 0 && says(me->detail, "uneven"));
-    trek_comm *comm = dying_join(me, me->processes);
-    if (!comm)
+    bool arrives = says(me->detail, "waits=");
+    trek_comm *comm = NULL;
+    if (arrives ? !arriving_begin(me, &comm) : !(comm = dying_join(me, me->processes)))
         return 1;
-    dying_begin(me, comm);
-    trek_status status = train_all(me->detail, comm, ranks, &n);
-    dying_end();
+    if (!arrives)
+        dying_begin(me, comm);
+    trek_status status = train_all(me->detail, comm, true, ranks, &n);
+    arrives ? arriving_end() : dying_end();
     if (status == TREK_OK)
         printf("params %.17g samples %.17g tracked %.17g ranks %d calls %d.\n", n.params, n.samples, n.tracked, n.world,
                dying_calls());
@@ -238,12 +253,17 @@ static void compare(const world *w, const char *detail, const numbers *got, cons
         FAIL_WORLD(w, "%s: parameters %.17g, not %.17g", detail, got->params, wanted->params);
     if (got->tracked != wanted->tracked)
         FAIL_WORLD(w, "%s: %g batches tracked, not %g", detail, got->tracked, wanted->tracked);
+    if (says(detail, "waits=")) /* those that come have recorded less */
+        return;
     double lost = dead * dying_number(detail, "batch=", 20) * dying_number(detail, "passes=", 1); /* at most, in a step of each */
     if (got->samples > wanted->samples || got->samples < wanted->samples - lost)
         FAIL_WORLD(w, "%s: %g samples recorded of %g", detail, got->samples, wanted->samples);
 }
 
-static bool is_death(const char *when) { return when && strncmp(when, "late=", 5) != 0 && when[0] != '-'; }
+static bool is_death(const char *when)
+{
+    return when && (dying_word(when, "at=") || dying_word(when, "before=") || dying_word(when, "after="));
+}
 
 /* Runs n processes. deaths[p]: when process p dies; NULL: it does not. Returns how many calls process 0 has made in the first
  * group. left -1: whoever dies may live. */
@@ -254,7 +274,7 @@ static int expect(const char *detail, int n, const char *const *deaths, int left
     int calls = 0, lives = 0, dead = 0;
     for (int p = 0; p < n; p++)
         dead += is_death(deaths[p]);
-    assert_int_equal(train_all(detail, NULL, 1, &wanted), TREK_OK);
+    assert_int_equal(train_all(detail, NULL, false, 1, &wanted), TREK_OK);
     dying_play(&w, detail, dying_roles(n, deaths));
     for (int p = 0; p < n; p++) {
         numbers got;
@@ -333,7 +353,7 @@ static void several_die(void **state)
         const char *detail, *deaths[4];
         int left;
     } cases[] = {
-        { "steps=3", { NULL, "before=9", "before=9", NULL }, 2 },
+        { "steps=3", { NULL, "at=sync:1", "at=sync:1", NULL }, 2 },
         { "steps=4,drops", { "at=backward:1", NULL, "at=optimizer:1", NULL }, 2 },
         { "steps=4", { NULL, "after=7", NULL, "at=regroup:0" }, 2 },
         { "steps=4,passes=3", { "at=regroup:0", "before=8", NULL, NULL }, 2 },
@@ -347,6 +367,30 @@ static void several_die(void **state)
     };
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++)
         expect(cases[k].detail, 4, cases[k].deaths, cases[k].left);
+}
+
+/* The optimizer's state is kept in parts, each by two processes. */
+static void one_dies_with_a_part_of_the_state(void **state)
+{
+    dies_before_or_after_any_call("steps=3,sharded,clipped,drops", 3, 1, 5);
+    if (test_on_cpu()) /* several GPUs of a process cannot have a part each */
+        dies_before_or_after_any_call("steps=3,sharded,ranks=2,lamb", 3, 2, 9);
+    dies_before_or_after_any_call("steps=3,sharded,norm", 2, 1, 7);
+    expect("steps=7,sharded,passes=2", 4, (const char *[]){ "at=sync:1", NULL, "at=sync:3", NULL }, 2);
+}
+
+/* One comes in the place of one that has died, or is new; one dies while another comes. */
+static void processes_come(void **state)
+{
+    expect("steps=8,waits=4", 4, (const char *[]){ "at=sync:2", NULL, NULL, "as=0" }, 3);
+    expect("steps=8,waits=4,drops,passes=2", 4, (const char *[]){ NULL, "at=sync:2", NULL, "as=1" }, 3);
+    expect("steps=8,waits=3,norm,ranks=2,batch=18", 4, (const char *[]){ NULL, NULL, NULL, "as=new" }, 8);
+    expect("steps=8,waits=3,of=2,clipped", 3, (const char *[]){ NULL, NULL, "as=new" }, 3);
+    expect("steps=9,waits=5,sharded", 4, (const char *[]){ NULL, "at=sync:2", NULL, "as=1" }, 3);
+    expect("steps=9,waits=4,again=6", 5, (const char *[]){ NULL, "at=sync:2", "at=sync:5", "as=1", "as=2,turn=1" }, 3);
+    expect("steps=8,of=4,waits=4", 5, (const char *[]){ NULL, "at=sync:2", "at=give_state:0", NULL, "as=1" }, 3);
+    expect("steps=8,of=4,waits=4,drops", 5, (const char *[]){ NULL, "at=sync:2", "at=arrival:0", NULL, "as=1" }, 3);
+    expect("steps=8,of=4,waits=4", 5, (const char *[]){ NULL, "at=sync:2", NULL, NULL, "as=1,at=arrival:0" }, 3);
 }
 
 static void over_gloo_too(void **state)
@@ -377,6 +421,9 @@ static void drawn_deaths_do_not_show(void **state)
                  test_draw(&seed, 2) ? ",clipped" : "", test_draw(&seed, 2) ? ",separate" : "",
                  test_draw(&seed, 2) ? ",drops" : "",
                  test_draw(&seed, 3) ? "" : ",pair", norm ? ",norm" : "");
+        bool apart = says(detail, "separate") || (says(detail, "ranks=2") && !test_on_cpu());
+        bool parts = victims == 1 && !apart && test_draw(&seed, 3) == 0;
+        snprintf(detail + strlen(detail), sizeof detail - strlen(detail), "%s", parts ? ",sharded" : "");
         for (int v = 0; v < victims; v++) {
             if (test_draw(&seed, 2))
                 snprintf(when[v], sizeof when[v], "%s=%d", test_draw(&seed, 2) ? "before" : "after", (int)test_draw(&seed, 30));
@@ -416,8 +463,8 @@ static void what_it_cannot_do_is_refused(void **state)
         for (int p = 0; p < 2; p++)
             WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_UNSUPPORTED: ") && strstr(w.text[p], cases[k].why));
     }
-    refused(&(trek_trainer_opts){ .min_processes = 1, .shard = TREK_SHARD_STATE },
-            "trainer_setup: .min_processes: set together with .shard, without .grain");
+    refused(&(trek_trainer_opts){ .min_processes = 1, .shard = TREK_SHARD_GRADIENTS },
+            "trainer_setup: .min_processes: set together with .shard above TREK_SHARD_STATE, without .grain");
     refused(&(trek_trainer_opts){ .min_processes = 1, .overlap = 1 },
             "trainer_setup: .min_processes: set together with .overlap,");
     refused(&(trek_trainer_opts){ .min_processes = 1, .max_anchor = 3 },
@@ -428,22 +475,6 @@ static void what_it_cannot_do_is_refused(void **state)
             "trainer_setup: .min_processes: set together with .average,");
     refused(&(trek_trainer_opts){ .min_processes = 1, .reduce_dtype = TREK_BF16 },
             "trainer_setup: .min_processes: set together with .reduce_dtype,");
-}
-
-static void nobody_joins(void **state)
-{
-    static const char *const names[] = { "TREK_JOIN", "TREK_RANK", "TREK_WORLD_SIZE", "TREK_ADDRESS", "TREK_PORT" };
-    static const char *const values[] = { "1", "1", "2", "127.0.0.1", "29500" };
-    for (int k = 0; k < 5; k++)
-        setenv(names[k], values[k], 1);
-    trek_graph *graph = build(trek_cpu(0), (void *)(uintptr_t) "");
-    FAILS(trek_trainer_setup(graph, &(trek_trainer_opts){ .min_processes = 1 }), TREK_ERR_STATE,
-          "comm_init: TREK_JOIN is set in the environment: this process comes to a job that is running, which only "
-          "trek_trainer_run "
-          "and, in grains, trek_trainer_setup can join");
-    trek_graph_free(&graph);
-    for (int k = 0; k < 5; k++)
-        unsetenv(names[k]);
 }
 
 static void too_few_are_left(void **state)
@@ -461,7 +492,6 @@ int main(void)
         return play(&me);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(what_it_cannot_do_is_refused, clear_error),
-        cmocka_unit_test_setup(nobody_joins, clear_error),
         cmocka_unit_test_setup(too_few_are_left, clear_error),
         cmocka_unit_test_setup(one_of_three_dies_at_any_call, clear_error),
         cmocka_unit_test_setup(one_of_two_dies_at_any_call, clear_error),
@@ -470,6 +500,8 @@ int main(void)
         cmocka_unit_test_setup(several_graphs_go_on, clear_error),
         cmocka_unit_test_setup(another_is_behind, clear_error),
         cmocka_unit_test_setup(several_die, clear_error),
+        cmocka_unit_test_setup(one_dies_with_a_part_of_the_state, clear_error),
+        cmocka_unit_test_setup(processes_come, clear_error),
         cmocka_unit_test_setup(over_gloo_too, clear_error),
         cmocka_unit_test_setup(drawn_deaths_do_not_show, clear_error),
     };

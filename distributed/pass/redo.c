@@ -94,6 +94,16 @@ trek_status trek_redo_refuse(const char *function)
 
 /* --- the beginning of a step -------------------------------------------------------------------------------- */
 
+/* Runs fn on the ranks' threads if there are buffers, which are on their devices. */
+static trek_status call_ranks(trek_step *s, trek_rank_fn fn)
+{
+    if (s->team->replicas[0].model->n_buffers > 0)
+        return trek_ranks_call(s->team->ranks, fn, s);
+    for (int r = 0; r < s->team->local_ranks; r++)
+        fn(r, s);
+    return TREK_OK;
+}
+
 static trek_status keep_start(int rank, void *step)
 {
     trek_step *s = step;
@@ -126,7 +136,7 @@ static trek_status go_back(trek_step *s)
     trek_status status = trek_ranks_zero(s);
     trek_ranks_begin(s);
     trek_accumulation_clear(&s->team->graph->accumulation);
-    return status == TREK_OK ? trek_ranks_call(s->team->ranks, put_start, s) : status;
+    return status == TREK_OK ? call_ranks(s, put_start) : status;
 }
 
 /* --- passes that are made again ----------------------------------------------------------------------------- */
@@ -259,7 +269,7 @@ static trek_status add(trek_step *s, const trek_batch *batch)
                          "with a process");
     pass.backward = pass.joint = true;
     pass.digest = trek_batch_here()->digest;
-    trek_status status = redo->passes.n == 0 ? trek_ranks_call(s->team->ranks, keep_start, s) : TREK_OK;
+    trek_status status = redo->passes.n == 0 ? call_ranks(s, keep_start) : TREK_OK;
     if (redo->passes.n == 0)
         redo->groups = s->job.survival->groups;
     return status == TREK_OK ? trek_step_passes_add(&redo->passes, &pass) : status;

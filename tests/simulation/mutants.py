@@ -26,7 +26,7 @@ PROGRAM = "tests/simulation/test_simulation"
 FOUND = root / "tests/simulation/found.txt"
 RUNS = "20000"
 RARE = "100000" # to record a mutant that the first do not find
-SCENARIOS = ["control", "regroup", "run", "grains", "counter"]
+SCENARIOS = ["control", "regroup", "run", "grains", "loops", "counter"]
 SEEDS = 2 # kept for each mutant
 
 # name, file, what stands there, what stood there before
@@ -140,6 +140,12 @@ MUTANTS = [
     ("graphs_look_for_others_apart", "distributed/job/survival_members.c",
      "    trek_survival *survival = opts->lent ? NULL : trek_survival_of(job->comm);\n", "    trek_survival *survival = NULL;\n"),
     ("leaves_without_a_farewell", "distributed/job/survival_members.c", "    if (survival->regroup && !survival->lent && survival->least > 1)", "    if (false)"),
+    ("passes_of_the_last_group_count", "distributed/pass/redo.c", "    while (status == TREK_OK && s->redo->groups", "    while (false && s->redo->groups"),
+    ("parts_of_the_last_group_are_trained", "distributed/pass/redo.c",
+     "    return batch->first == part->first && batch->n == part->n ? batch : part;\n", "    return batch;\n"),
+    ("updates_before_all_have_the_sums", "distributed/reduce/reduce.c",
+     "        own = commits ? trek_survival_commit(&s->job) : ", "        own = commits ? TREK_OK : "),
+    ("keepers_update_parts_of_the_sums", "distributed/reduce/reduce.c", "(c->s->redo && c->s->twice)", "false"),
     ("who_gets_no_more_still_counts", "distributed/grains/counter.c",
      "    if (n == 0) /* it does not come again, so the others must take what is left */\n        l->pace[process] = -1;\n", ""),
     ("subjects_are_not_compared", "distributed/grains/counter.c", "c && least >= 0 && least == -most", "c"),

@@ -13,7 +13,8 @@ typedef struct scenario {
     void (*check)(void);
 } scenario;
 
-extern const scenario scenario_control, scenario_regroup, scenario_run, scenario_grains, scenario_counter;
+extern const scenario scenario_control, scenario_regroup, scenario_run, scenario_grains, scenario_loops,
+    scenario_counter;
 
 /* What goes wrong next to these is worth more: faults can wait for them. */
 enum {

@@ -8,7 +8,7 @@
 #include "tests/support/unit.h"
 
 static const scenario *const scenarios[] = { &scenario_control, &scenario_regroup, &scenario_run, &scenario_grains,
-                                             &scenario_counter };
+                                             &scenario_loops, &scenario_counter };
 enum { SCENARIOS = sizeof scenarios / sizeof scenarios[0] };
 
 typedef struct result {

@@ -68,8 +68,14 @@ void dying_await_sign(const char *what, int number)
         }
 }
 
+/* with=P: when process P is about to die, too. Otherwise it might learn of this death before. */
 static void die(void)
 {
+    int other = dying_number(mine->detail, "with=", -1);
+    if (other >= 0) {
+        dying_give_sign("ready", mine->process);
+        dying_await_sign("ready", other);
+    }
     dying_give_sign("dead", mine->process);
     if (dying_word(mine->detail, "as=")) /* nobody need wait for it */
         dying_give_sign("come", dying_number(mine->detail, "turn=", 0));

@@ -245,10 +245,10 @@ static void a_part_that_dies_twice_is_named(void **state)
 {
     static const char *const details[] = { "model=0,sharded", "model=0,sharded,divided=1", "model=0,sharded,divided=2" };
     for (int k = 0; k < 3; k++)
-        dying_expect(details[k], (const role[]){ DIES("before=14"),
+        dying_expect(details[k], (const role[]){ DIES("before=14,with=2"),
                                                  REPORTS("-", "TREK_ERR_PEER: graph_*: .shard: processes 0 and "
                                                                             "2 are lost, with a part"),
-                                                 DIES("before=14"), { 0 } }, 0, -1);
+                                                 DIES("before=14,with=0"), { 0 } }, 0, -1);
 }
 
 static void the_plan_says_that_parts_are_kept_twice(void **state)

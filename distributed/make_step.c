@@ -74,9 +74,6 @@ static trek_status join_processes(trek_step *s)
 /* A rank with its own part of the optimizer's state must be able to read everything that it exchanges. */
 static trek_status check_sharers(const trek_step *s)
 {
-    if (s->team->sharers > 1 && s->job.mixed && trek_job_has_others(&s->job))
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: .shard: set, with ranks on CPUs and on GPUs in several processes; "
-                                               "they must be of one kind, or in one process");
     if (s->team->twice && trek_job_has_others(&s->job) && s->team->local_ranks > 1 && !s->team->shared)
         return trek_fail(TREK_ERR_UNSUPPORTED,
                          "trainer_setup: .shard: set, with several %s in each of several processes, which have parameters of "

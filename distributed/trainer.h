@@ -62,9 +62,9 @@ typedef enum trek_average {
  * - For optimizers that update whole parameters (Muon, LAMB, LARS, Adafactor) each parameter belongs to one rank, to which its
  *   gradient is reduced and which broadcasts it. That sends the same number of bytes, and needs 1/N of the memory as far as
  *   the parameters can be divided evenly.
- * - Errors: UNSUPPORTED for CPU ranks combined with GPU ranks in several processes. Several ranks in each of several processes
- *   that have their own parameters cannot have reduce_dtype or min_processes (UNSUPPORTED). With one rank, or one copy of the
- *   parameters, it has no effect.
+ * - With one rank, or one copy of the parameters, it has no effect.
+ * - Errors: UNSUPPORTED for several ranks in each of several processes that have their own parameters, together with reduce_dtype
+ *   or min_processes.
  * With TREK_SHARD_GRADIENTS ranks keep only their part of the gradients, too. Every pass reduces its gradients, bucket by
  * bucket while backward goes on (whatever overlap says), and a bucket's memory is given back when it has been sent. So a rank
  * needs its own part and about one bucket more, or the largest parameter.

@@ -372,6 +372,12 @@ static trek_status join_sums(const rank_step *x, double *sum)
     double sums[TREK_MAX_RANKS], own = 0;
     for (int k = 0; k < x->replica->n_own_chunks; k++)
         own += x->replica->own_sums[k];
+    if (x->s->job.mixed) { /* as ranks on devices do */
+        trek_update_state all = { .sum_squares = own, .finite = !isnan(own) };
+        trek_status joined = trek_sharer_join_norm(&all, trek_step_carrier(x->s, x->rank));
+        *sum = all.finite ? all.sum_squares : (double)NAN;
+        return joined;
+    }
     trek_status status = trek_comm_gather_bytes(trek_step_carrier(x->s, x->rank), &own, sizeof own, sums);
     *sum = 0;
     for (int k = 0; k < x->s->team->sharers && status == TREK_OK; k++)
@@ -412,6 +418,9 @@ static trek_status gather_params(const rank_step *x)
     return trek_sharer_gather_params(&sharer);
 }
 
+/* Ranks on devices do not know on the host whether the step is skipped. */
+static bool sends(const rank_step *x) { return !x->state.skip || x->s->job.mixed; }
+
 static trek_status update_shared(rank_step *x)
 {
     if (!x->state.skip)
@@ -419,7 +428,7 @@ static trek_status update_shared(rank_step *x)
     trek_status status = trek_comm_barrier(x->local);
     if (x->rank == 0) {
         trek_arena_zero_grads(x->replica->arena);
-        x->call->interprocess = status == TREK_OK && !x->state.skip ? gather_params(x) : status;
+        x->call->interprocess = status == TREK_OK && sends(x) ? gather_params(x) : status;
     }
     return trek_ranks_meet_after(x, status);
 }
@@ -428,13 +437,13 @@ static trek_status update_shared(rank_step *x)
  * have come to the next commit (trek_survivors_gather). */
 static trek_status update_separate(rank_step *x)
 {
-    bool sends = !x->state.skip && !x->s->team->divides_params, meets = x->s->team->lent && !x->s->twice;
+    bool meets = x->s->team->lent && !x->s->twice;
     trek_divided_begin_update(x->replica); /* of a CPU, it does not fail */
     if (!x->state.skip)
         work(x->s, x->rank, &x->state);
     trek_divided_end_update(x->replica);
     trek_arena_zero_grads(x->replica->arena);
-    trek_status status = sends ? gather_params(x)
+    trek_status status = !x->s->team->divides_params && sends(x) ? gather_params(x)
         : meets ? trek_comm_barrier(trek_step_carrier(x->s, x->rank)) : TREK_OK;
     if (status == TREK_OK && !x->state.skip)
         trek_optimizer_commit(x->replica->optimizer);

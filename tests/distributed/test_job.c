@@ -8,11 +8,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "autograd/ops.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/trainer_ranks.h"
+#include "graph/flow.h"
+#include "graph/graph_internal.h"
+#include "nn/layers.h"
 #include "nn/module_tree.h"
 #include "optim/optimizers.h"
+#include "optim/scaler.h"
 #include "tensor/backend.h"
+#include "tests/support/labelled.h"
 #include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
@@ -25,7 +31,7 @@ static result many, one;
 /* What a process is told. */
 typedef struct job {
     int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate, mixed, pair,
-        sharded, overlap;
+        sharded, overlap; /* clip: +2: the loss is scaled */
 } job;
 
 enum { SHARED, GLOO, MPI }; /* engines */
@@ -45,7 +51,9 @@ static run run_of(const job *j)
 {
     return (run){ .world = j->world, .passes = j->passes, .batch = j->batch, .loss = (loss_kind)j->loss, .separate = j->separate,
                   .windows = j->windows,
-                  .gathered = j->gathered, .late = j->world > 1, .clip = j->clip, .accumulate = j->accumulate,
+                  .gathered = j->gathered, .late = j->world > 1, .clip = j->clip & 1, .scaled = j->clip > 1,
+                 
+                  .accumulate = j->accumulate,
                   .sharded = j->sharded, .overlap = j->overlap,
                   .optimizer = optimizer_of(j->adam) };
 }
@@ -200,6 +208,45 @@ static int child_of_budgets(const double *mib, int too_small)
     return 0;
 }
 
+static trek_graph *build_small(trek_device device, void *arg)
+{
+    (void)arg;
+    trek_module *layers[] = { trek_nn_linear(6, 24, device), trek_nn_gelu(), trek_nn_linear(24, 10, device) };
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(layers, 3)));
+}
+
+/* Process 0 has a GPU, and the other one a CPU. The scaled loss overflows in the first steps, which nobody makes. All have the
+ * same parameters in the end, since one process updates each. */
+static int child_of_overflow(trek_shard level)
+{
+    trek_comm *comm = trek_comm_init(NULL);
+    trek_device device = comm && trek_comm_rank(comm) == 0 ? trek_cuda(0) : trek_cpu(0);
+    trek_loader *loader = trek_loader_new(labelled_tokens(48, 6, 10), &(trek_loader_opts){ .batch_size = 8 });
+    trek_seed(3);
+    trek_graph *graph = build_small(device, NULL);
+    if (!comm || trek_graph_set_loader(graph, loader, "x") != TREK_OK ||
+        trek_graph_set_loss(graph, labelled_loss, NULL) != TREK_OK)
+        return 40;
+    trek_trainer_opts opts = { .build_replica = build_small, .devices = &device, .ranks = 1, .comm = comm, .shard = level,
+                               .max_anchor = TREK_OFF, .balance = TREK_OFF, .bucket_bytes = 1024, .optimizer = training_adam(),
+                               .amp = { .scaling = 1, .scaler = { .init_scale = 0x1p127, .backoff_factor = 0x1p-60 } } };
+    if (trek_trainer_setup(graph, &opts) != TREK_OK || labelled_epoch(graph, 0, 1) != TREK_OK)
+        return fprintf(stderr, "%s\n", trek_error()), 41;
+    trek_scope scope = trek_scope_begin();
+    double sum = trek_var_item(trek_sum(trek_module_find(trek_graph_module(graph), "0.0.weight"), trek_dims_all(), false));
+    double all[2] = { sum, -sum };
+    bool good = trek_error_status() == TREK_OK && trek_grad_scaler_value(graph->scaler) < 0x1p100;
+    trek_scope_end(scope);
+    for (int k = 0; k < 2; k++)
+        good = trek_comm_all_reduce_scalar(comm, &all[k], TREK_REDUCTION_MAX) == TREK_OK && good;
+    if (!good || !isfinite(sum) || fabs(all[0] + all[1]) > 1e-5)
+        return fprintf(stderr, "%g is up to %g in others; %s\n", sum, all[0], trek_error()), 42;
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    trek_comm_free(&comm);
+    return trek_error_status() == TREK_OK ? 0 : 43;
+}
+
 /* A process of the job: process 0 leaves its result in the file. */
 static int child(const char *text, const char *path)
 {
@@ -212,6 +259,11 @@ static int child(const char *text, const char *path)
     if (sscanf(text, "unequal,%d,%d", &ranks, &windows) == 2) {
         alarm(60);
         return child_of_unequal(ranks, windows);
+    }
+    int level;
+    if (sscanf(text, "overflow,%d", &level) == 1) {
+        alarm(60);
+        return child_of_overflow((trek_shard)level);
     }
     if (strcmp(text, "groups") == 0) {
         alarm(60);
@@ -486,6 +538,24 @@ static void test_mixed_devices(void **state)
                         .clip = loss == 2, .gathered = loss == 1, .mixed = 1 });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = 1, .adam = 1,
                     .mixed = 1 });
+    for (int k = 0; k < 12; k++) /* GPUs and CPUs keep parts of the same whole; those of the CPUs share a part up to level 1 */
+        compare(&(job){ .processes = 2 + k % 2, .world = 1 + k % 3 / 2, .passes = 1 + k % 2, .batch = 9, .loss = k % N_LOSSES,
+                        .clip = k % 4, .gathered = k % 2, .adam = k % 5, .separate = k > 1 && k % 3 == 2, .mixed = 1,
+                        .sharded = 1 + k / 2 });
+}
+
+/* Steps that are skipped have the same exchanges on CPUs, which know it on the host, and on GPUs. */
+static void test_mixed_devices_skip_steps(void **state)
+{
+    if (test_on_cpu())
+        skip();
+    for (int level = TREK_SHARD_STATE; level <= TREK_SHARD_PARAMETERS; level++) {
+        char text[32];
+        snprintf(text, sizeof text, "overflow,%d", level);
+        int code = launch_text(text, 2, SHARED, "");
+        if (code != 0)
+            fail_msg("%s: status %d", text, code);
+    }
 }
 
 /* Several GPUs in each of several processes. */
@@ -569,7 +639,8 @@ int main(void)
         cmocka_unit_test(test_divided_parameters), cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_gloo),
-        cmocka_unit_test(test_mixed_devices), cmocka_unit_test(test_gpus_of_processes),
+        cmocka_unit_test(test_mixed_devices), cmocka_unit_test(test_mixed_devices_skip_steps),
+        cmocka_unit_test(test_gpus_of_processes),
         cmocka_unit_test(test_unequal_processes), cmocka_unit_test(test_budgets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

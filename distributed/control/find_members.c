@@ -153,20 +153,31 @@ static outcome visit_one(trek_rendezvous *rendezvous, trek_member *member, int64
 /* How long a process waits that was sent on to one that is dead, before it asks again. */
 #define NOTICE_NS 10000000
 
+/* Visits one process. *since: from when on this process has only been sent on; who was a guest for a while begins anew. */
+static outcome visit_since(trek_rendezvous *rendezvous, trek_member *member, int64_t until_ns, trek_rendezvous_place *place,
+                           int64_t *since)
+{
+    int64_t before = trek_now_ns();
+    outcome how = visit_one(rendezvous, member, until_ns, place);
+    if (how == OUTCOME_SENT_ON && trek_now_ns() - before > TREK_RENDEZVOUS_BEAT_NS)
+        *since = trek_now_ns();
+    return how;
+}
+
 /* Visits a process. If it sends this process on to a process that is not there, which it may not have noticed yet, this process
  * comes back, as long as somebody who is silent would be waited for. */
 static outcome visit(trek_rendezvous *rendezvous, const trek_member *member, int64_t until_ns, trek_rendezvous_place *place)
 {
-    int64_t start = trek_now_ns();
+    int64_t since = trek_now_ns();
     trek_member at = *member;
-    outcome how = visit_one(rendezvous, &at, until_ns, place);
-    while (how == OUTCOME_SENT_ON && trek_now_ns() - start < TREK_RENDEZVOUS_SILENCE_NS) {
-        how = visit_one(rendezvous, &at, until_ns, place);
+    outcome how = visit_since(rendezvous, &at, until_ns, place, &since);
+    while (how == OUTCOME_SENT_ON && trek_now_ns() - since < TREK_RENDEZVOUS_SILENCE_NS) {
+        how = visit_since(rendezvous, &at, until_ns, place, &since);
         if (how != OUTCOME_LOST)
             continue;
         trek_sleep_ns(NOTICE_NS);
         at = *member;
-        how = visit_one(rendezvous, &at, until_ns, place);
+        how = visit_since(rendezvous, &at, until_ns, place, &since);
     }
     return how == OUTCOME_SENT_ON ? OUTCOME_LOST : how;
 }
@@ -223,15 +234,22 @@ static bool follow_probe(const trek_rendezvous *rendezvous, guest *g, const trek
     return got == 1 && note.kind == TREK_RENDEZVOUS_RUNNING;
 }
 
+static bool has_elder(trek_rendezvous *rendezvous)
+{
+    trek_lock_acquire(&rendezvous->lock);
+    bool has = rendezvous->elder > 0;
+    trek_lock_release(&rendezvous->lock);
+    return has;
+}
+
 /* Asks all who are missing at once, and waits for their answers. Returns the number of a process that is in a group without this
  * process, or -1. If this process stood still meanwhile, others may have given it up, and no process counts as dead because of
- * that. */
-static int ask_missing(const trek_rendezvous *rendezvous, guest *guests, struct pollfd *polled,
-                       const trek_rendezvous_note *question)
+ * that. Nor does one that was not waited for, because a process has appeared to which all must go, and which waits for them. */
+static int ask_missing(trek_rendezvous *rendezvous, guest *guests, struct pollfd *polled, const trek_rendezvous_note *question)
 {
     int64_t looked = trek_now_ns(), until = looked + TREK_RENDEZVOUS_SILENCE_NS;
     int n = rendezvous->n_members, open = 0, elsewhere = -1;
-    bool still = false;
+    bool still = false, goes = false;
     for (int k = 0; k < n; k++) {
         guest *g = &guests[k];
         g->probe = (probe){ .line.fd = -1 };
@@ -241,7 +259,7 @@ static int ask_missing(const trek_rendezvous *rendezvous, guest *guests, struct 
         g->probe.lost = g->probe.line.fd < 0;
         open += !g->probe.lost;
     }
-    while (open > 0 && trek_now_ns() < until) {
+    while (open > 0 && trek_now_ns() < until && !(goes = has_elder(rendezvous))) {
         for (int k = 0; k < n; k++)
             polled[k] = (struct pollfd){ .fd = guests[k].probe.line.fd, .events = guests[k].probe.asked ? POLLIN : POLLOUT };
         trek_socket_poll(polled, n, TREK_RENDEZVOUS_BEAT_NS / 1000000);
@@ -257,13 +275,13 @@ static int ask_missing(const trek_rendezvous *rendezvous, guest *guests, struct 
     for (int k = 0; k < n; k++) {
         if (guests[k].probe.line.fd >= 0)
             end_probe(&guests[k], true);
-        guests[k].dead |= guests[k].probe.lost && !still;
+        guests[k].dead |= guests[k].probe.lost && !still && !goes;
     }
     return elsewhere;
 }
 
 /* Asks them whether they are alive. */
-static int probe_missing(const trek_rendezvous *rendezvous, guest *guests, struct pollfd *polled)
+static int probe_missing(trek_rendezvous *rendezvous, guest *guests, struct pollfd *polled)
 {
     const trek_rendezvous_note question = trek_rendezvous_note_of(rendezvous, TREK_RENDEZVOUS_PROBE);
     return ask_missing(rendezvous, guests, polled, &question);
@@ -399,14 +417,6 @@ static void set_hosts(trek_rendezvous *rendezvous, bool hosts)
     rendezvous->hosts = hosts;
     rendezvous->elder = 0;
     trek_lock_release(&rendezvous->lock);
-}
-
-static bool has_elder(trek_rendezvous *rendezvous)
-{
-    trek_lock_acquire(&rendezvous->lock);
-    bool has = rendezvous->elder > 0;
-    trek_lock_release(&rendezvous->lock);
-    return has;
 }
 
 /* Receives the others until all living ones are here, or until a process has appeared to which they and this process

@@ -91,7 +91,7 @@ MUTANTS = [
      "static bool is_between(const trek_rendezvous *rendezvous) { return rendezvous->n_members == 0 && !rendezvous->joins; }",
      "static bool is_between(const trek_rendezvous *rendezvous) { return rendezvous == NULL; }"),
     ("who_stood_still_takes_others_for_dead", "distributed/control/find_members.c",
-     "        guests[k].dead |= guests[k].probe.lost && !still;\n", "        guests[k].dead |= guests[k].probe.lost;\n"),
+     "        guests[k].dead |= guests[k].probe.lost && !still && !goes;\n", "        guests[k].dead |= guests[k].probe.lost && !goes;\n"),
     ("late_before_it_has_read", "distributed/control/gather.c",
      "    if (control->late.decide_ns)\n        return;\n",
      "    if (!control->has_tree) {\n        decide_late(control, number, deadline_ns);\n        return;\n    }\n"
@@ -124,6 +124,8 @@ MUTANTS = [
      "p < x->arena.n_parts && false; p++) {"),
     ("nobody_knows_that_all_who_had_it_are_lost", "distributed/reduce/redivide.c", "    return x->s->twice->gone;\n",
      "    return x->s->twice->gone = false;\n"),
+    ("asks_who_is_silent_while_another_one_waits", "distributed/control/find_members.c",
+     " && !(goes = has_elder(rendezvous))) {", ") {"),
     ("waits_anew_for_who_is_silent", "distributed/control/supply.c", "known ? known->heard_ns : begun;",
      "known && known->heard_ns > begun ? known->heard_ns : begun;"),
     ("divides_before_all_have_their_parts", "distributed/reduce/redivide.c", "    end(&x, status == TREK_OK);\n", "    end(&x, true);\n"),
